@@ -1,0 +1,3 @@
+"""Federated graph recommenders."""
+
+__version__ = "0.1.0"

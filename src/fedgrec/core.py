@@ -1,0 +1,265 @@
+"""What crosses the network cable, and what stays on each side of it.
+
+    user   ──Query──────▶ server          which rows it wants to see (default: all)
+    server ──Broadcast──▶ user            what travels down
+    user   ──Upload─────▶ Σ ──▶ server    what travels up: the server only ever sees the SUM
+
+An Upload is integers. Each user's row is finished, clipped and rounded, *then* added, so a sum has the same
+bits for any order, split, number of threads, and under real masks. Symbols: N items, M users, n users of a
+cohort, K latent embeddings, d dimensions.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgrec.errors import FedgrecError
+
+Floats = NDArray[np.floating[Any]]
+Ints = NDArray[np.integer[Any]]
+
+
+# ---------------------------------------------------------------------------------------------- uploads
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One named table of an upload: `rows` × `width` numbers, each at most `clip`, counted in `step`s.
+
+    The step is a power of two, so scaling by it loses nothing and equal numbers give equal integers in every
+    stage and on every machine.
+    """
+
+    name: str
+    rows: int
+    width: int
+    clip: float
+    step: float
+
+    @property
+    def bound(self) -> int:
+        """The largest integer that one user may add to one word."""
+        return int(self.clip / self.step)
+
+
+@dataclass(frozen=True)
+class UploadSpec:
+    """The leaves that a stage sends up, for at most `users` users in one sum. Adding a leaf is a privacy decision."""
+
+    leaves: tuple[Leaf, ...]
+    users: int
+
+    @property
+    def bits(self) -> int:
+        """The ring: Z_2³² where no signed sum of all users can wrap in it, else Z_2⁶⁴."""
+        largest = max(leaf.bound for leaf in self.leaves) * self.users
+        if largest >= 2**63:
+            raise FedgrecError(f"{self.users} users at these clips overflow 64 bits: lower the clip or raise the step")
+        return 32 if largest < 2**31 else 64
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(f"int{self.bits}")
+
+    @property
+    def size(self) -> int:
+        """Words in the dense vector that secure aggregation hides."""
+        return sum(leaf.rows * leaf.width for leaf in self.leaves)
+
+    def leaf(self, name: str) -> Leaf:
+        return next(leaf for leaf in self.leaves if leaf.name == name)
+
+
+def finest_step(clip: float, users: int, bits: int = 32) -> float:
+    """The smallest power of two in which `users` numbers of size `clip` still sum without wrapping."""
+    return float(2.0 ** np.ceil(np.log2(clip * users / (2 ** (bits - 1) - 1))))
+
+
+class Rows(NamedTuple):
+    """Integer rows of one leaf: `values[i]` belongs to row `index[i]`; rows not named are zero."""
+
+    index: Ints  # [r], sorted, unique
+    values: Ints  # [r, width]
+
+    def __add__(self, other: "Rows") -> "Rows":  # type: ignore[override]
+        index = np.union1d(self.index, other.index)
+        values = np.zeros((len(index), self.values.shape[1]), np.result_type(self.values, other.values))
+        for part in (self, other):
+            values[np.searchsorted(index, part.index)] += part.values
+        return Rows(index, values)
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What travels up, in the clear: rows of integers and the number of users in them. Closed under +.
+
+    One user's message, a gateway's sum and the sum of a whole cohort are the same type.
+    """
+
+    leaves: Mapping[str, Rows]
+    users: int
+
+    def __add__(self, other: "Upload") -> "Upload":
+        return Upload({name: rows + other.leaves[name] for name, rows in self.leaves.items()}, self.users + other.users)
+
+    def to_ring(self, spec: UploadSpec) -> NDArray[Any]:
+        """The dense vector of ring words that a mask hides: which rows were touched cannot be seen in it."""
+        if self.users > spec.users:
+            raise FedgrecError(f"an upload of {self.users} users does not fit a sum that was sized for {spec.users}")
+        parts = []
+        for leaf in spec.leaves:
+            dense = np.zeros((leaf.rows, leaf.width), spec.dtype)
+            rows = self.leaves[leaf.name]
+            dense[rows.index] = rows.values
+            parts.append(dense.ravel())
+        return np.concatenate(parts).view(f"uint{spec.bits}")
+
+    @staticmethod
+    def from_ring(words: NDArray[Any], spec: UploadSpec, users: int) -> "Upload":
+        """The signed sum back out of a (summed, unmasked) ring vector."""
+        if users > spec.users:
+            raise FedgrecError(f"a sum of {users} users may have wrapped: it was sized for {spec.users}")
+        signed, leaves, at = words.view(spec.dtype), {}, 0
+        for leaf in spec.leaves:
+            size = leaf.rows * leaf.width
+            leaves[leaf.name] = Rows(np.arange(leaf.rows), signed[at : at + size].reshape(leaf.rows, leaf.width))
+            at += size
+        return Upload(leaves, users)
+
+
+def quantize(values: Floats, leaf: Leaf, dtype: np.dtype[Any]) -> tuple[Ints, int]:
+    """Finished rows → integers, clipped and rounded; and how many words the clip cut."""
+    if not np.isfinite(values).all():
+        raise FedgrecError(f"the update of {leaf.name!r} is not finite: training diverged; lower the learning rates")
+    steps = np.rint(values / leaf.step)
+    return np.clip(steps, -leaf.bound, leaf.bound).astype(dtype), int((np.abs(steps) > leaf.bound).sum())
+
+
+# ------------------------------------------------------------------------------- queries and broadcasts
+
+
+@dataclass(frozen=True)
+class Query:
+    """The item rows that a user asks to see; None is the whole table, which tells the server nothing."""
+
+    rows: Ints | None = None
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """What travels down: the item tables (all rows, or those of a query) and their degrees."""
+
+    round: int
+    n_items: int
+    tables: Floats  # [L, r, d]: e_t^0 .. e_t^K, or the one table that a warm-up round needs
+    degrees: Ints  # [r]
+    rows: Ints | None = None  # [r] sorted item ids, or None for all
+    level: int = 0  # in warm-up: the k of Eqs. (6) to (8)
+
+    def at(self, items: Ints) -> Ints:
+        """Positions of these items in the tables."""
+        return items if self.rows is None else np.searchsorted(self.rows, items)
+
+
+# ----------------------------------------------------------------------------------- state on each side
+
+
+@dataclass
+class UserState:
+    """What users remember. Every array has one row a user, so a cohort of 400 and a phone look alike."""
+
+    embeddings: Floats  # [n, K+1, d]: e_u^0 and the latent e_u^1 .. e_u^K
+    sent: Floats  # [n, K, d]: e_u^0 .. e_u^{K−1} as the server's latent items hold them now
+    moment1: Floats  # [n, d]: Adam's moments of e_u^0, kept at home
+    moment2: Floats  # [n, d]
+    steps: Ints  # [n]: Adam steps taken
+
+    def take(self, users: Ints) -> "UserState":
+        return UserState(*(getattr(self, f.name)[users] for f in fields(self)))
+
+    def put(self, users: Ints, new: "UserState") -> None:
+        for f in fields(self):
+            getattr(self, f.name)[users] = getattr(new, f.name)
+
+    def copy(self) -> "UserState":
+        return UserState(*(getattr(self, f.name).copy() for f in fields(self)))
+
+
+class Pending(NamedTuple):
+    """A cohort's new state, not yet its own: kept once the sum is known to hold its upload, else thrown away."""
+
+    state: UserState
+    clipped: int = 0  # words of the upload that a clip cut; known at home, never sent
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Users held together: their secret keys, their items, their state. A phone is a cohort of one."""
+
+    keys: NDArray[np.uint64]  # [n]
+    indptr: Ints  # [n+1]
+    items: Ints  # [nnz], sorted within a user
+    state: UserState
+    targets: Floats | None = None  # [nnz]: ratings, for the MSE loss; None means 1 for every item
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def degrees(self) -> Ints:
+        """|N_u| of each user."""
+        return np.diff(self.indptr)
+
+    @property
+    def owner(self) -> Ints:
+        """For each item of the cohort the position of its user.  # [nnz]"""
+        return np.repeat(np.arange(len(self)), self.degrees)
+
+    def items_of(self, user: int) -> Ints:
+        return self.items[self.indptr[user] : self.indptr[user + 1]]
+
+    def take(self, users: Ints) -> "Cohort":
+        """The sub-cohort of these positions; its state is a copy."""
+        counts = self.degrees[users]
+        indptr = np.concatenate([[0], np.cumsum(counts)])
+        picked = np.arange(indptr[-1]) + np.repeat(self.indptr[users] - indptr[:-1], counts)
+        targets = None if self.targets is None else self.targets[picked]
+        return Cohort(self.keys[users], indptr, self.items[picked], self.state.take(users), targets)
+
+    def with_state(self, state: UserState) -> "Cohort":
+        return replace(self, state=state)
+
+
+@dataclass
+class ServerState:
+    """What the server holds: item embeddings with their K latents, degree counts, its optimizer's moments."""
+
+    items: Floats  # [K+1, N, d]: e_t^0 and the latent e_t^1 .. e_t^K
+    degrees: Ints  # [N]: |N_t|, counted once and then frozen
+    moment1: Floats  # [N, d]
+    moment2: Floats  # [N, d]
+    round: int = 0  # training rounds applied
+
+
+class Traffic(NamedTuple):
+    """Bytes of one round over all its users: as sent in the clear, and as dense secure uploads."""
+
+    up: int = 0
+    down: int = 0
+    up_secure: int = 0
+    down_secure: int = 0
+
+    def plus(self, other: "Traffic") -> "Traffic":
+        return Traffic(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One kind of exchange: who takes part, and how its answers are combined."""
+
+    name: str
+    everyone: bool
+    combine: str = "sum"

@@ -1,0 +1,118 @@
+"""A user's random integers: a pure function of the user's own key, never of a public seed.
+
+With a public seed the server could recompute a user's negatives and subtract them from its query; what is
+left are the positives. So every draw is Philox4x32-10 (Salmon et al. 2011) under the user's 64-bit key, at
+the counter (slot, step, round, purpose). Nothing is stored: any round can be drawn again, on any machine,
+in any order. Kernels repeat these few integer operations in their own language; a test holds them equal.
+"""
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+U32 = NDArray[np.uint32]
+U64 = NDArray[np.uint64]
+
+PHILOX_M = (0xD2511F53, 0xCD9E8D57)
+PHILOX_W = (0x9E3779B9, 0xBB67AE85)
+FEISTEL_M = (0x9E3779B1, 0x85EBCA77)
+MASK = 0xFFFFFFFF
+
+
+class Purpose(IntEnum):
+    """What a draw is for: draws of different purposes never share a counter."""
+
+    INIT = 0
+    NEGATIVES = 1
+    PAIRS = 2
+    POSITIVES = 3
+
+
+def philox(key: U64 | int, slot: U64 | int, step: int, round_: int, purpose: int) -> U32:
+    """Four random words for each (key, slot); keys and slots broadcast.  # [..., 4]"""
+    key_, slot_ = np.broadcast_arrays(np.asarray(key, np.uint64), np.asarray(slot, np.uint64))
+    low, shift = np.uint64(MASK), np.uint64(32)
+    k0, k1 = key_ & low, key_ >> shift
+    c0, c1 = slot_ & low, np.full_like(slot_, step & MASK)
+    c2, c3 = np.full_like(slot_, round_ & MASK), np.full_like(slot_, purpose & MASK)
+    for _ in range(10):
+        p0, p1 = np.uint64(PHILOX_M[0]) * c0, np.uint64(PHILOX_M[1]) * c2
+        c0, c1, c2, c3 = (p1 >> shift) ^ c1 ^ k0, p1 & low, (p0 >> shift) ^ c3 ^ k1, p0 & low
+        k0, k1 = (k0 + np.uint64(PHILOX_W[0])) & low, (k1 + np.uint64(PHILOX_W[1])) & low
+    return np.stack([c0, c1, c2, c3], axis=-1).astype(np.uint32)
+
+
+def words(key: int, count: int, step: int, round_: int, purpose: int) -> U32:
+    """The first `count` words of one stream."""
+    return philox(key, np.arange((count + 3) // 4, dtype=np.uint64), step, round_, purpose).ravel()[:count]
+
+
+def below(random: U32 | U64, bound: int) -> NDArray[np.int64]:
+    """Words mapped to 0..bound−1 by multiply and shift (bias under bound/2³²)."""
+    return ((random.astype(np.uint64) * np.uint64(bound)) >> np.uint64(32)).astype(np.int64)
+
+
+def permuted(count: int, size: int, key: int, round_: int, purpose: int) -> NDArray[np.int64]:
+    """Where a keyed permutation of 0..size−1 sends 0..count−1: `count` distinct draws without a table.
+
+    A four-round Feistel network on the smallest power of two that holds `size`; a value that lands outside is
+    sent through again until it falls inside (cycle walking), which keeps the map a bijection. The turn by a
+    random offset at the end makes every single draw uniform, however small `size` is.
+    """
+    low_bits, high_bits = feistel_bits(size)
+    low_mask, high_mask = np.uint64((1 << low_bits) - 1), np.uint64((1 << high_bits) - 1)
+    k = words(key, 5, 0, round_, purpose).astype(np.uint64)
+    value = np.arange(count, dtype=np.uint64)
+    outside = np.arange(count)
+    while len(outside):
+        low, high = value[outside] & low_mask, value[outside] >> np.uint64(low_bits)
+        for r in (0, 2):
+            high ^= _mix(low, k[r]) & high_mask
+            low ^= _mix(high, k[r + 1]) & low_mask
+        value[outside] = (high << np.uint64(low_bits)) | low
+        outside = outside[value[outside] >= size]
+    return (value.astype(np.int64) + below(k[4:], size)) % size
+
+
+def feistel_bits(size: int) -> tuple[int, int]:
+    """Bits of the lower and upper half of the network's words; at least one each."""
+    bits = max(2, (size - 1).bit_length())
+    return bits // 2, bits - bits // 2
+
+
+def _mix(half: U64, key: np.uint64) -> U64:
+    """The round function: 32-bit multiply-xorshift. It spreads draws; secrecy comes from the Philox key."""
+    h = ((half ^ key) * np.uint64(FEISTEL_M[0])) & np.uint64(MASK)
+    h ^= h >> np.uint64(15)
+    h = (h * np.uint64(FEISTEL_M[1])) & np.uint64(MASK)
+    return h ^ (h >> np.uint64(13))
+
+
+def negatives(key: int, round_: int, count: int, positives: NDArray[np.integer], n_items: int) -> NDArray[np.int64]:
+    """Distinct items that are not among the (sorted) positives: the first `count` of a keyed permutation."""
+    n_free = n_items - len(positives)
+    rank = permuted(min(count, n_free), n_free, key, round_, Purpose.NEGATIVES)
+    # The r-th non-positive is r plus the number of positives before it; positives[j] − j non-positives precede
+    # positive j.
+    return rank + np.searchsorted(positives - np.arange(len(positives)), rank, side="right")
+
+
+def pairs(key: int, round_: int, step: int, count: int, n_positives: int) -> NDArray[np.int64]:
+    """For each of `count` negatives the position of the positive it meets in this local step."""
+    return below(words(key, count, step, round_, Purpose.PAIRS), n_positives)
+
+
+def positives_sample(key: int, round_: int, n_positives: int, cap: int) -> NDArray[np.int64]:
+    """Positions of the positives that train this round: all, or a fresh sample of `cap` of them, sorted."""
+    if n_positives <= cap:
+        return np.arange(n_positives)
+    return np.sort(permuted(cap, n_positives, key, round_, Purpose.POSITIVES))
+
+
+def normal(keys: U64, count: int, purpose: int = Purpose.INIT) -> NDArray[np.float64]:
+    """Standard Gaussian draws for many users at once (Box–Muller).  # [len(keys), count]"""
+    random = philox(keys[:, None], np.arange((count + 3) // 4, dtype=np.uint64)[None, :], 0, 0, purpose)
+    uniform = (random.reshape(len(keys), -1, 2).astype(np.float64) + 0.5) / 2.0**32  # in (0, 1): log is finite
+    radius, angle = np.sqrt(-2.0 * np.log(uniform[..., 0])), 2.0 * np.pi * uniform[..., 1]
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1).reshape(len(keys), -1)[:, :count]

@@ -1,0 +1,222 @@
+"""The local computations of FedGRec, one user at a time in NumPy: the page one reads, and what a device runs.
+
+Every other kernel has these functions with these signatures and is held equal to them by a test.
+
+One canonical score serves all ways of combining embeddings,
+
+    s_t = (p·e_u + B)ᵀ(p·x_t + a_t) + c_t        x_t: the local copy of e_t^0, the only item row that trains
+
+    mean, last   p = α_0,  B = Σ_{k≥1} α_k e_u^k,  a_t = Σ_{k≥1} α_k e_t^k,  c_t = 0
+    concat       p = 1,    B = 0,                  a_t = 0,                  c_t = Σ_{k≥1} e_u^k · e_t^k
+
+so its gradients are closed form: with f_u and f_t the two brackets and g_t = ∂L/∂s_t,
+∂L/∂f_u = Σ_t g_t f_t,  ∂L/∂e_u = p·∂L/∂f_u,  ∂L/∂x_t = p·g_t·f_u.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedgrec import draws
+from fedgrec.config import FedGRecOptions
+from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UserState, quantize
+
+NAME = "reference"
+
+
+def refresh(cohort: Cohort, weights: Floats, tables: Floats, at: Ints) -> Floats:
+    """Eq. (6) for every user and every given item table: e_u^{k+1} = Σ_{t∈N_u} w_ut e_t^k.  # [n, L, d]"""
+    latents = np.zeros((len(cohort), len(tables), tables.shape[2]), tables.dtype)
+    for u in range(len(cohort)):
+        mine = slice(cohort.indptr[u], cohort.indptr[u + 1])
+        for k, table in enumerate(tables):
+            latents[u, k] = weights[mine] @ table[at[mine]]
+    return latents
+
+
+def push(cohort: Cohort, weights: Floats, old: Floats, new: Floats, leaf: Leaf, dtype: np.dtype[Any],
+         n_items: int) -> tuple[Rows, int]:
+    """Eqs. (7) and (11): Σ_u w_ut(ẽ_u^k − e_u^k) for the items of each user, at leaf rows k·N + t.
+
+    What is rounded is the user's whole standing contribution w_ut·e_u^k, before and after, and the difference of
+    the two integers is sent. Over any number of rounds these differences telescope: the server always holds the
+    rounded contribution of what each user last sent, and rounding errors never pile up.
+    """
+    half = Leaf(leaf.name, leaf.rows, leaf.width, leaf.clip / 2, leaf.step)  # two such differ by at most the clip
+    parts, cut = [], 0
+    for u in range(len(cohort)):
+        mine = slice(cohort.indptr[u], cohort.indptr[u + 1])
+        for k in range(new.shape[1]):
+            before, _ = quantize(weights[mine, None] * old[u, k], half, dtype)
+            after, over = quantize(weights[mine, None] * new[u, k], half, dtype)
+            parts.append(Rows(k * n_items + cohort.items[mine], after - before))
+            cut += over
+    return total(parts, leaf.width, dtype), cut
+
+
+def train(cohort: Cohort, weights: Floats, broadcast: Broadcast, latents: Floats, o: FedGRecOptions, leaf: Leaf,
+          dtype: np.dtype[Any]) -> tuple[Rows, UserState, int]:
+    """Algorithm 1, lines 16–21, for every user: item updates (rounded, summed), new user states, words clipped."""
+    state, parts, cut = cohort.state.copy(), [], 0
+    for u in range(len(cohort)):
+        problem = local_problem(cohort, u, weights, broadcast, latents, o)
+        moved = local_steps(problem, state, u, o)
+        rows, over = quantize(moved, leaf, dtype)
+        parts.append(Rows(problem.items, rows))
+        cut += over
+    return total(parts, leaf.width, dtype), state, cut
+
+
+@dataclass(frozen=True)
+class LocalProblem:
+    """One user's training data of a round: its P positives first, then its negatives."""
+
+    key: int
+    round: int
+    n_positives: int
+    items: Ints  # [m] ids
+    start: Floats  # [m, d] x_t as broadcast
+    a: Floats  # [m, d]
+    c: Floats  # [m]
+    B: Floats  # [d]
+    weights: Floats  # [P] w_ut of the positives, for the live term
+    targets: Floats  # [P] for the MSE loss
+
+
+def local_problem(cohort: Cohort, u: int, weights: Floats, broadcast: Broadcast, latents: Floats,
+                  o: FedGRecOptions) -> LocalProblem:
+    """Draw the user's positives and negatives and lay out what of the broadcast its score needs."""
+    key, everything = int(cohort.keys[u]), cohort.items_of(u)
+    cap = o.max_positives or len(everything)
+    chosen = cohort.indptr[u] + draws.positives_sample(key, broadcast.round, len(everything), cap)
+    positives, n_items = cohort.items[chosen], broadcast.n_items
+    excluded = everything if o.exclude_positives else everything[:0]
+    count = o.negatives if o.loss == "bpr" and len(positives) else 0
+    items = np.concatenate([positives, draws.negatives(key, broadcast.round, count, excluded, n_items)])
+    tables = broadcast.tables[:, broadcast.at(items)]  # [K+1, m, d]
+    start, alpha = tables[0], np.asarray(o.weights(), tables.dtype)
+    if o.combine == "concat":
+        a, B = np.zeros_like(start), np.zeros(o.dim, start.dtype)
+        c = np.einsum("kd,kmd->m", latents[u], tables[1:])
+    else:
+        a, B = np.tensordot(alpha[1:], tables[1:], 1), alpha[1:] @ latents[u]
+        c = np.zeros(len(items), start.dtype)
+    targets = np.ones(len(positives), start.dtype) if cohort.targets is None else cohort.targets[chosen]
+    return LocalProblem(key, broadcast.round, len(positives), items, start, a, c, B, weights[chosen], targets)
+
+
+def local_steps(problem: LocalProblem, state: UserState, u: int, o: FedGRecOptions) -> Floats:
+    """τ local steps from the broadcast values; updates `state` of user u, returns how far each item row moved."""
+    kept = o.user_moments == "kept"
+    e = state.embeddings[u, 0]
+    user = Optimizer(o, o.user_optimizer, o.user_rate, e.shape, e.dtype)
+    if kept:
+        user.moment1, user.moment2, user.steps = state.moment1[u], state.moment2[u], int(state.steps[u])
+    item = Optimizer(o, o.item_optimizer, o.item_rate, problem.start.shape, e.dtype)
+    moved = np.zeros_like(problem.start)
+    for step in range(o.local_steps if len(problem.items) else 0):
+        grad_e, grad_x = gradients(problem, e, moved, step, o)
+        e = e + user.move(grad_e)
+        moved += item.move(grad_x)
+    state.embeddings[u, 0] = e
+    if kept:
+        state.moment1[u], state.moment2[u], state.steps[u] = user.moment1, user.moment2, user.steps
+    return moved
+
+
+def gradients(problem: LocalProblem, e: Floats, moved: Floats, step: int, o: FedGRecOptions) -> tuple[Floats, Floats]:
+    """∂L/∂e_u^0 [d] and ∂L/∂x_t [m, d] of the local loss with its L2 penalty."""
+    P, alpha = problem.n_positives, o.weights()
+    p, live = alpha[0], alpha[1] if o.live and o.layers else 0.0
+    x = problem.start + moved
+    f_u = p * e + problem.B + live * (problem.weights @ moved[:P])  # e_u^1 follows the local items
+    f = p * x + problem.a
+    scores = f @ f_u + problem.c
+    g = bpr_slopes(problem, scores, step, o) if o.loss == "bpr" else mse_slopes(problem, scores, o)
+    grad_f = g @ f
+    user_decay, item_decay = penalties(problem, o)
+    grad_e = p * grad_f + user_decay * e
+    grad_x = p * np.outer(g, f_u) + item_decay[:, None] * x
+    grad_x[:P] += live * np.outer(problem.weights, grad_f)
+    return grad_e, grad_x.astype(x.dtype)
+
+
+def bpr_slopes(problem: LocalProblem, scores: Floats, step: int, o: FedGRecOptions) -> Floats:
+    """∂L/∂s_t of Eq. (5): every negative i meets one random positive j, L = Σ softplus(s_i − s_j)."""
+    P = problem.n_positives
+    n = len(scores) - P
+    partner = draws.pairs(problem.key, problem.round, step, n, P)
+    slope = 1.0 / (1.0 + np.exp(scores[partner] - scores[P:]))  # σ(s_i − s_j) = softplus′
+    if o.reduction == "mean":
+        slope = slope / max(n, 1)
+    g = np.concatenate([np.zeros(P, scores.dtype), slope.astype(scores.dtype)])
+    np.subtract.at(g, partner, g[P:])
+    return g
+
+
+def mse_slopes(problem: LocalProblem, scores: Floats, o: FedGRecOptions) -> Floats:
+    """∂L/∂s_t of Eq. (3): L = Σ (y_t − s_t)² over positives."""
+    g = 2.0 * (scores - problem.targets)
+    return g / len(scores) if o.reduction == "mean" else g
+
+
+def penalties(problem: LocalProblem, o: FedGRecOptions) -> tuple[float, Floats]:
+    """λ for the user's row and for each item row, as `l2_scaling` says."""
+    P, m = problem.n_positives, len(problem.items)
+    if o.l2_scaling == "row":
+        return o.l2, np.full(m, o.l2, problem.start.dtype)
+    n = m - P if o.loss == "bpr" else P  # pairs in the loss
+    whole = o.l2 if o.reduction == "mean" else o.l2 * n
+    share = np.full(m, whole / max(n, 1), problem.start.dtype)
+    share[:P] = whole / P
+    return whole, share
+
+
+class Optimizer:
+    """SGD or Adam for one array."""
+
+    def __init__(self, o: FedGRecOptions, kind: str, rate: float, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.o, self.kind, self.rate = o, kind, rate
+        self.moment1 = np.zeros(shape, dtype)
+        self.moment2 = np.zeros(shape, dtype)
+        self.steps = 0
+
+    def move(self, grad: Floats) -> Floats:
+        """The step to add for this gradient."""
+        if self.kind == "sgd":
+            return -self.rate * grad
+        self.steps += 1
+        step, self.moment1, self.moment2 = adam(grad, self.moment1, self.moment2, self.steps, self.rate, self.o)
+        return step
+
+
+def adam(grad: Floats, m: Floats, v: Floats, steps: int, rate: float, o: FedGRecOptions) -> tuple[Floats, Floats, Floats]:
+    """Adam's step (to add) and its new moments."""
+    m = o.beta1 * m + (1 - o.beta1) * grad
+    v = o.beta2 * v + (1 - o.beta2) * grad * grad
+    return -rate * (m / (1 - o.beta1**steps)) / (np.sqrt(v / (1 - o.beta2**steps)) + o.epsilon), m, v
+
+
+def server_adam(server: ServerState, update: Rows, leaf: Leaf, o: FedGRecOptions) -> None:
+    """The server takes the summed updates as a negative gradient; rows nobody touched have gradient zero."""
+    grad = np.zeros_like(server.moment1)
+    grad[update.index] = update.values * -leaf.step
+    step, m, v = adam(grad, server.moment1, server.moment2, server.round + 1, o.server_rate, o)
+    server.items[0] += step
+    server.moment1[:], server.moment2[:] = m, v
+
+
+def add_rows(table: Floats, update: Rows, leaf: Leaf, rate: float) -> None:
+    """table[index] += rate · values, decoded."""
+    table[update.index] += (update.values * (rate * leaf.step)).astype(table.dtype)
+
+
+def total(parts: list[Rows], width: int, dtype: np.dtype[Any]) -> Rows:
+    """The integer sum of many users' rows."""
+    if not parts:
+        return Rows(np.zeros(0, np.int64), np.zeros((0, width), dtype))
+    index, place = np.unique(np.concatenate([part.index for part in parts]), return_inverse=True)
+    values = np.zeros((len(index), width), dtype)
+    np.add.at(values, place, np.concatenate([part.values for part in parts]))
+    return Rows(index, values)

@@ -1,0 +1,265 @@
+"""FedGRec: Algorithm 1 of the paper, as the verbs between which the network cable runs.
+
+    symbol      name                             symbol      name
+    e_t^k       server.items[k, t]               e_u^k       state.embeddings[u, k]
+    |N_t|       server.degrees[t]                |N_u|       cohort.degrees[u]
+    w_ut        Rule.gather, Rule.push           τ           options.local_steps
+    α           server_rate (10), latent_rate (11)           β: item_rate, user_rate
+    S           options.users_per_round          K           options.layers
+
+A simulation, a secure simulation and a deployed federation call the same verbs in the same order:
+broadcast → local_update → (secure) sum → apply → commit. A user keeps its new state as *pending* until it learns
+that its upload was in the sum; an upload that got lost leaves no trace on either side.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgrec import draws
+from fedgrec.config import FedGRecOptions
+from fedgrec.core import (
+    Broadcast,
+    Cohort,
+    Floats,
+    Ints,
+    Leaf,
+    Pending,
+    Query,
+    Rows,
+    ServerState,
+    Stage,
+    Traffic,
+    Upload,
+    UploadSpec,
+    UserState,
+    finest_step,
+)
+from fedgrec.kernels import reference
+
+DEGREES = Stage("degrees", everyone=True)
+PROPAGATE = Stage("propagate", everyone=True)
+TRAIN = Stage("train", everyone=False)
+
+
+class Rule(NamedTuple):
+    """A linear message passing rule: edge weights from the two degrees (item's first)."""
+
+    gather: Callable[[Floats, Floats], Floats]  # what a user multiplies its items' rows by, Eq. (6)
+    push: Callable[[Floats, Floats], Floats]  # what an item's row gains from its users, Eq. (7)
+
+
+def _symmetric(item: Floats, user: Floats) -> Floats:
+    return 1.0 / (np.sqrt(item) * np.sqrt(user))
+
+
+RULES = {
+    "symmetric": Rule(_symmetric, _symmetric),
+    "mean": Rule(lambda item, user: 1.0 / user + 0.0 * item, lambda item, user: 1.0 / item + 0.0 * user),
+}
+
+
+class Kernel(Protocol):
+    """The hot loops; `kernels.reference` is the page to read, the others are its fast twins."""
+
+    NAME: str
+
+    def refresh(self, cohort: Cohort, weights: Floats, tables: Floats, at: Ints) -> Floats: ...
+    def push(self, cohort: Cohort, weights: Floats, old: Floats, new: Floats, leaf: Leaf, dtype: np.dtype[Any],
+             n_items: int) -> tuple[Rows, int]: ...
+    def train(self, cohort: Cohort, weights: Floats, broadcast: Broadcast, latents: Floats, o: FedGRecOptions,
+              leaf: Leaf, dtype: np.dtype[Any]) -> tuple[Rows, UserState, int]: ...
+    def server_adam(self, server: ServerState, update: Rows, leaf: Leaf, o: FedGRecOptions) -> None: ...
+    def add_rows(self, table: Floats, update: Rows, leaf: Leaf, rate: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class FedGRecMethod:
+    """The verbs of FedGRec over `n_items` items and at most `n_users` users."""
+
+    options: FedGRecOptions
+    n_items: int
+    n_users: int
+    kernel: Kernel = reference
+
+    # ------------------------------------------------------------------------------ what is uploaded
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return (DEGREES, *(PROPAGATE,) * self.options.layers, TRAIN)
+
+    def spec(self, stage: Stage) -> UploadSpec:
+        """The leaves of a stage: all that ever leaves a device, and only inside a sum."""
+        o, N = self.options, self.n_items
+        if stage is DEGREES:
+            return UploadSpec((Leaf("degrees", N, 1, clip=1, step=1),), self.n_users)
+        S = min(o.users_per_round, self.n_users)
+        # Latents are counted in the same step in warm-up and in training, so that their sums telescope (see push).
+        clip = 2 * o.latent_clip
+        latents = Leaf("latents", N, o.dim, clip, finest_step(clip, S))
+        if stage is PROPAGATE:
+            return UploadSpec((latents,), self.n_users)
+        items = Leaf("items", N, o.dim, o.item_clip, finest_step(o.item_clip, S))
+        return UploadSpec((items, replace(latents, rows=o.layers * N)) if o.layers else (items,), S)
+
+    # --------------------------------------------------------------------------------- initial state
+
+    def init(self, seed: int) -> ServerState:
+        """Line 4: item embeddings from N(0, σ); latents are placeholders until the warm-up."""
+        o, shape = self.options, (self.n_items, self.options.dim)
+        items = np.zeros((o.layers + 1, *shape), o.precision)
+        items[0] = o.init_std * np.random.Generator(np.random.Philox(key=seed)).standard_normal(shape)
+        zeros = np.zeros((2, *shape), o.precision)
+        return ServerState(items, np.zeros(self.n_items, np.int64), zeros[0], zeros[1])
+
+    def init_users(self, keys: NDArray[np.uint64], indptr: Ints, items: Ints, targets: Floats | None = None) -> Cohort:
+        """Line 5: each user draws e_u^0 from N(0, σ) under its own key; it has sent nothing yet."""
+        o, n = self.options, len(keys)
+        state = UserState(
+            embeddings=np.zeros((n, o.layers + 1, o.dim), o.precision),
+            sent=np.zeros((n, o.layers, o.dim), o.precision),
+            moment1=np.zeros((n, o.dim), o.precision),
+            moment2=np.zeros((n, o.dim), o.precision),
+            steps=np.zeros(n, np.int64),
+        )
+        state.embeddings[:, 0] = o.init_std * draws.normal(keys, o.dim)
+        return Cohort(keys, indptr, items, state, None if targets is None else targets.astype(o.precision))
+
+    # ------------------------------------------------------------------------------------- the verbs
+
+    def ask(self, user: Cohort, round_: int) -> Query:
+        """Line 14: which rows one user wants to see in a training round."""
+        o, key, positives = self.options, int(user.keys[0]), user.items_of(0)
+        if o.query == "whole":
+            return Query(None)
+        decoys = o.negatives if o.query == "sampled" else max(o.negatives, self.n_items // 2 - len(positives))
+        excluded = positives if o.exclude_positives else positives[:0]
+        return Query(np.union1d(positives, draws.negatives(key, round_, decoys, excluded, self.n_items)))
+
+    def broadcast(self, server: ServerState, stage: Stage, query: Query | None = None, level: int = 0) -> Broadcast:
+        """What the server sends down: in warm-up round k the table k−1, in training all of them."""
+        tables = server.items[level - 1 : level] if stage is PROPAGATE else server.items
+        rows = query.rows if query else None
+        degrees = server.degrees
+        if rows is not None:
+            tables, degrees = tables[:, rows], degrees[rows]
+        return Broadcast(server.round, self.n_items, tables, degrees, rows, level)
+
+    def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
+        """What users compute at home: the summed upload of the cohort, and its pending state."""
+        if stage is DEGREES:
+            index, counts = np.unique(cohort.items, return_counts=True)  # Eq. (9): Y_u
+            return Upload({"degrees": Rows(index, counts[:, None])}, len(cohort)), Pending(cohort.state)
+        return (self._propagate if stage is PROPAGATE else self._train)(cohort, broadcast)
+
+    def _propagate(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Upload, Pending]:
+        """Lines 7 and 8: e_u^k by Eq. (6); the update matrix of e_u^{k−1} by Eq. (7)."""
+        k, spec, pending = broadcast.level, self.spec(PROPAGATE), cohort.state.copy()
+        gather, push = self._edge_weights(cohort, broadcast)
+        at = broadcast.at(cohort.items)
+        pending.embeddings[:, k : k + 1] = self.kernel.refresh(cohort, gather, broadcast.tables, at)
+        old, new = cohort.state.sent[:, k - 1 : k], cohort.state.embeddings[:, k - 1 : k]
+        rows, cut = self.kernel.push(cohort, push, old, new, spec.leaf("latents"), spec.dtype, self.n_items)
+        pending.sent[:, k - 1 : k] = new
+        return Upload({"latents": rows}, len(cohort)), Pending(pending, cut)
+
+    def _train(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Upload, Pending]:
+        """Lines 15 to 22."""
+        o, spec = self.options, self.spec(TRAIN)
+        gather, push = self._edge_weights(cohort, broadcast)
+        at = broadcast.at(cohort.items)
+        latents = self.kernel.refresh(cohort, gather, broadcast.tables[: o.layers], at)  # line 15
+        items, pending, cut = self.kernel.train(  # lines 16 to 21
+            cohort, gather, broadcast, latents, o, spec.leaf("items"), spec.dtype
+        )
+        pending.embeddings[:, 1:] = latents
+        leaves = {"items": items}
+        if o.layers:
+            old, new = cohort.state.sent, pending.embeddings[:, : o.layers]
+            leaves["latents"], over = self.kernel.push(  # line 22
+                cohort, push, old, new, spec.leaf("latents"), spec.dtype, self.n_items
+            )
+            pending.sent[:] = new
+            cut += over
+        return Upload(leaves, len(cohort)), Pending(pending, cut)
+
+    def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
+        """The server's half; it consumes `server` and sees nothing of the users but their sum."""
+        o, spec, kernel = self.options, self.spec(stage), self.kernel
+        if stage is DEGREES:
+            counts = total.leaves["degrees"]
+            server.degrees[counts.index] = counts.values[:, 0]
+        elif stage is PROPAGATE:  # Eq. (8)
+            kernel.add_rows(server.items[level], total.leaves["latents"], spec.leaf("latents"), 1.0)
+        else:
+            if o.server_optimizer == "adam":
+                kernel.server_adam(server, total.leaves["items"], spec.leaf("items"), o)
+            else:  # Eq. (10)
+                kernel.add_rows(server.items[0], total.leaves["items"], spec.leaf("items"), o.server_rate)
+            if o.layers:  # Eq. (11), all levels as one table of K·N rows
+                latents = server.items[1:].reshape(-1, o.dim)
+                kernel.add_rows(latents, total.leaves["latents"], spec.leaf("latents"), o.latent_rate)
+            server.round += 1
+        return server
+
+    @staticmethod
+    def commit(population: Cohort, users: Ints, pending: Pending, arrived: NDArray[np.bool_] | None = None) -> None:
+        """Users whose upload was in the sum make their pending state their own; all others forget it."""
+        kept = np.arange(len(users)) if arrived is None else np.flatnonzero(arrived)
+        population.state.put(users[kept], pending.state.take(kept))
+
+    # -------------------------------------------------------------------------------------- ranking
+
+    def represent_users(self, server: ServerState, cohort: Cohort) -> Floats:
+        """Users' final representations, Eq. (2), after a refresh at home that is never stored.  # [n, D]"""
+        o, embeddings = self.options, cohort.state.embeddings
+        if o.layers and o.evaluation_refresh:
+            everything = self.broadcast(server, TRAIN)
+            gather, _ = self._edge_weights(cohort, everything)
+            latents = self.kernel.refresh(cohort, gather, everything.tables[: o.layers], cohort.items)
+            embeddings = np.concatenate([embeddings[:, :1], latents], axis=1)
+        return self._combined(embeddings.swapaxes(0, 1))
+
+    def represent_items(self, server: ServerState) -> Floats:
+        """Items' final representations, Eq. (2).  # [N, D]"""
+        return self._combined(server.items)
+
+    def _combined(self, embeddings: Floats) -> Floats:  # [K+1, n, d] → [n, D]
+        if self.options.combine == "concat":
+            return np.concatenate(list(embeddings), axis=1)
+        return np.tensordot(np.asarray(self.options.weights(), embeddings.dtype), embeddings, 1)
+
+    def _edge_weights(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Floats, Floats]:
+        """w_ut of every edge of the cohort, for gathering and for pushing.  # [nnz] each"""
+        rule, dtype = RULES[self.options.message_passing], cohort.state.embeddings.dtype
+        # Degrees are frozen: an item first met by a user who joined later counts as met once.
+        item = np.maximum(broadcast.degrees[broadcast.at(cohort.items)], 1).astype(np.float64)
+        user = np.repeat(cohort.degrees, cohort.degrees).astype(np.float64)
+        return rule.gather(item, user).astype(dtype), rule.push(item, user).astype(dtype)
+
+    # -------------------------------------------------------------------------------------- traffic
+
+    def traffic(self, stage: Stage, degrees: Ints, lost: int = 0) -> Traffic:
+        """Bytes of a stage for users with these degrees, of whom the last `lost` never upload."""
+        o, N, spec = self.options, self.n_items, self.spec(stage)
+        word, row, n = 4, 4 * o.dim, len(degrees)
+        up_secure = (n - lost) * spec.size * spec.bits // 8
+        sent = degrees[: n - lost]
+        if stage is DEGREES:
+            return Traffic(int(sent.sum()) * word, 0, up_secure, 0)
+        if stage is PROPAGATE:
+            return Traffic(int(sent.sum()) * (word + row), n * N * row, up_secure, n * N * row)
+        positives = np.minimum(degrees, o.max_positives or N)
+        negatives = np.minimum(o.negatives if o.loss == "bpr" else 0, N - degrees)
+        trained = int((positives + negatives)[: n - lost].sum())
+        up = trained * (word + row) + int(sent.sum()) * (word + o.layers * row)
+        decoys = {"whole": N - degrees, "half": np.maximum(o.negatives, N // 2 - degrees), "sampled": o.negatives}
+        asked = int((degrees + np.minimum(decoys[o.query], N - degrees)).sum())
+        tables = (o.layers + 1) * row
+        # A whole table needs no row numbers; a query names its rows.
+        down = asked * tables
+        named = 0 if o.query == "whole" else asked * word
+        return Traffic(up + named, down, up_secure + named, down)

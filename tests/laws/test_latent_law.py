@@ -1,0 +1,93 @@
+"""Law 2: the server's latent items are exactly what the users have committed as sent, whatever was lost on the way."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from fedgrec.config import FedGRecOptions
+from fedgrec.kernels import reference
+from fedgrec.methods.fedgrec import PROPAGATE, FedGRecMethod
+from tests.laws.worlds import Run, World, worlds
+
+
+def latent_error(run: Run) -> float:
+    """Largest |E_T^{k+1} − Wᵀ E_U^k| in fixed-point steps per user: at most one half, and float32's own rounding."""
+    W, step = run.world.weights("push"), run.method.spec(PROPAGATE).leaf("latents").step
+    worst = 0.0
+    for k in range(run.world.options.layers):
+        wanted = W.T @ run.users.state.sent[:, k].astype(np.float64)
+        slack = step * (1 + run.world.Y.sum(0))[:, None] + 1e-6 * np.abs(wanted)
+        worst = max(worst, float((np.abs(run.server.items[k + 1] - wanted) / slack).max()))
+    return worst
+
+
+def warm_up_error(run: Run) -> float:
+    """Eq. (1) on both sides after warm-up, relative to the embeddings' size."""
+    gather, push = run.world.weights("gather"), run.world.weights("push")
+    error = 0.0
+    for k in range(run.world.options.layers):
+        users = run.users.state.embeddings
+        error = max(error, float(np.abs(users[:, k + 1] - gather @ run.server.items[k]).max()))
+        error = max(error, float(np.abs(run.server.items[k + 1] - push.T @ users[:, k]).max()))
+    return error
+
+
+@pytest.mark.parametrize("kernel", [reference])
+@pytest.mark.parametrize("rule", ["symmetric", "mean"])
+def test_warm_up_gives_equation_1_and_rounds_with_dropouts_keep_the_latents(kernel, rule) -> None:
+    @settings(max_examples=15, deadline=None)
+    @given(worlds(layers=3, message_passing=rule, precision="float32"))
+    def law(world: World) -> None:
+        run = Run.warmed_up(world, world.method(kernel))
+        assert warm_up_error(run) < 1e-5
+        assert latent_error(run.train(rounds=6, dropout=0.4)) <= 1
+
+    law()
+
+
+def small_world(**options) -> World:
+    rng = np.random.default_rng(5)
+    chosen = dict(dim=4, negatives=8, users_per_round=6, user_rate=0.1) | options
+    return World(rng.random((9, 12)) < 0.4, FedGRecOptions(**chosen), seed=2)
+
+
+def test_rounding_errors_do_not_pile_up() -> None:
+    """Two hundred rounds at a coarse step: the sums telescope, so the error is that of a single rounding."""
+    run = Run.warmed_up(small_world(latent_clip=2000.0)).train(200, dropout=0.3)
+    assert run.method.spec(PROPAGATE).leaf("latents").step > 1e-5
+    assert latent_error(run) <= 1
+
+
+class CommitsWhatWasLost(FedGRecMethod):
+    """Mutation: a user believes that its upload arrived although it was lost."""
+
+    @staticmethod
+    def commit(population, users, pending, arrived=None) -> None:
+        FedGRecMethod.commit(population, users, pending)
+
+
+class ForgetsWhatItSent(FedGRecMethod):
+    """Mutation: the next difference is taken from the wrong value."""
+
+    @staticmethod
+    def commit(population, users, pending, arrived=None) -> None:
+        sent = population.state.sent.copy()
+        FedGRecMethod.commit(population, users, pending, arrived)
+        population.state.sent[:] = sent
+
+
+@pytest.mark.parametrize("mutant", [CommitsWhatWasLost, ForgetsWhatItSent])
+def test_mutants_break_the_law(mutant) -> None:
+    world = small_world()
+    honest = Run.warmed_up(world).train(6, dropout=0.4)
+    assert latent_error(honest) <= 1
+    method = mutant(world.options, world.n_items, world.n_users)
+    run = Run(world, method, *(lambda r: (r.server, r.users))(Run.warmed_up(world)))
+    assert latent_error(run.train(6, dropout=0.4)) > 10
+
+
+def test_a_wrong_degree_breaks_equation_1() -> None:
+    """Mutation: a missing square root in the weights."""
+    run = Run.warmed_up(small_world())
+    run.world.Y[:, 0] = ~run.world.Y[:, 0]
+    assert warm_up_error(run) > 1e-3

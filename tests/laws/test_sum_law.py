@@ -1,0 +1,65 @@
+"""Law 1: the sum over users of local_update({u}) is local_update(all), to the bit, for any split and order."""
+
+import functools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedgrec.core import Rows, quantize
+from fedgrec.kernels import reference
+from fedgrec.methods.fedgrec import DEGREES, PROPAGATE, TRAIN, FedGRecMethod
+from tests.laws.worlds import Run, World, same, worlds
+
+
+def sum_law_holds(world: World, method: FedGRecMethod, order: np.ndarray, cuts: list[int]) -> bool:
+    run = Run.warmed_up(world, method).train(1)
+    everyone = np.arange(world.n_users)
+    stages = [(DEGREES, 0), (TRAIN, 0)] + [(PROPAGATE, k) for k in range(1, world.options.layers + 1)]
+    for stage, level in stages:
+        broadcast = method.broadcast(run.server, stage, level=level)
+        users = everyone[: min(method.spec(stage).users, world.n_users)]
+        order_here = order[order < len(users)]
+        whole, _ = method.local_update(run.users.take(users), stage, broadcast)
+        parts = [part for part in np.split(order_here, [c for c in sorted(cuts) if c < len(order_here)]) if len(part)]
+        sums = [method.local_update(run.users.take(part), stage, broadcast)[0] for part in parts]
+        if not same(functools.reduce(lambda a, b: a + b, sums), whole, method, stage):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("kernel", [reference])
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_any_split_and_order_gives_the_same_integers(kernel, data) -> None:
+    precision = "float32" if kernel is not reference else data.draw(st.sampled_from(["float32", "float64"]))
+    world = data.draw(worlds(precision=precision))
+    order = np.asarray(data.draw(st.permutations(range(world.n_users))))
+    cuts = data.draw(st.lists(st.integers(1, max(1, world.n_users - 1)), unique=True))
+    assert sum_law_holds(world, world.method(kernel), order, cuts)
+
+
+def FedGRecOptions_with_adam():  # noqa: N802
+    from fedgrec.config import FedGRecOptions
+
+    return FedGRecOptions(dim=8, negatives=20, users_per_round=60, local_steps=3, item_optimizer="adam", item_rate=0.01)
+
+
+def test_rounding_after_the_sum_breaks_the_law() -> None:
+    """Mutation: add the users' floats first and round once. The natural shortcut, and wrong."""
+
+    def train(cohort, weights, broadcast, latents, o, leaf, dtype):
+        state, dense = cohort.state.copy(), np.zeros((broadcast.n_items, leaf.width))
+        for u in range(len(cohort)):
+            problem = reference.local_problem(cohort, u, weights, broadcast, latents, o)
+            np.add.at(dense, problem.items, reference.local_steps(problem, state, u, o))
+        values, cut = quantize(dense, leaf, dtype)
+        return Rows(np.arange(broadcast.n_items), values), state, cut
+
+    rng = np.random.default_rng(0)
+    world = World(rng.random((8, 10)) < 0.5, FedGRecOptions_with_adam(), seed=3)
+    late = SimpleNamespace(**{**vars(reference), "train": train})
+    assert sum_law_holds(world, world.method(), np.arange(8), [3])
+    assert not sum_law_holds(world, world.method(late), np.arange(8), [3])
