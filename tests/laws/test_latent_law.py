@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 
 from fedgrec.config import FedGRecOptions
-from fedgrec.kernels import reference
+from fedgrec.kernels import cpu, reference
 from fedgrec.methods.fedgrec import PROPAGATE, FedGRecMethod
 from tests.laws.worlds import Run, World, worlds
 
@@ -32,7 +32,7 @@ def warm_up_error(run: Run) -> float:
     return error
 
 
-@pytest.mark.parametrize("kernel", [reference])
+@pytest.mark.parametrize("kernel", [reference, cpu])
 @pytest.mark.parametrize("rule", ["symmetric", "mean"])
 def test_warm_up_gives_equation_1_and_rounds_with_dropouts_keep_the_latents(kernel, rule) -> None:
     @settings(max_examples=15, deadline=None)

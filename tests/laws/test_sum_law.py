@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgrec.core import Rows, quantize
-from fedgrec.kernels import reference
+from fedgrec.kernels import cpu, reference
 from fedgrec.methods.fedgrec import DEGREES, PROPAGATE, TRAIN, FedGRecMethod
 from tests.laws.worlds import Run, World, same, worlds
 
@@ -30,15 +30,34 @@ def sum_law_holds(world: World, method: FedGRecMethod, order: np.ndarray, cuts: 
     return True
 
 
-@pytest.mark.parametrize("kernel", [reference])
+@pytest.mark.parametrize("kernel", [reference, cpu])
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_any_split_and_order_gives_the_same_integers(kernel, data) -> None:
-    precision = "float32" if kernel is not reference else data.draw(st.sampled_from(["float32", "float64"]))
+    precision = "float32" if kernel is cpu else data.draw(st.sampled_from(["float32", "float64"]))
     world = data.draw(worlds(precision=precision))
     order = np.asarray(data.draw(st.permutations(range(world.n_users))))
     cuts = data.draw(st.lists(st.integers(1, max(1, world.n_users - 1)), unique=True))
     assert sum_law_holds(world, world.method(kernel), order, cuts)
+
+
+def test_any_number_of_threads_gives_the_same_integers() -> None:
+    import numba
+
+    rng = np.random.default_rng(0)
+    world = World(rng.random((60, 80)) < 0.2, FedGRecOptions_with_adam(), seed=1)
+    method = world.method(cpu)
+    run = Run.warmed_up(world, method)
+    broadcast = method.broadcast(run.server, TRAIN)
+    results = []
+    before = numba.get_num_threads()
+    try:
+        for threads in {1, before}:
+            numba.set_num_threads(threads)
+            results.append(method.local_update(run.users, TRAIN, broadcast)[0])
+    finally:
+        numba.set_num_threads(before)
+    assert all(same(results[0], other, method, TRAIN) for other in results[1:])
 
 
 def FedGRecOptions_with_adam():  # noqa: N802
