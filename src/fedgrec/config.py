@@ -33,10 +33,10 @@ class DataOptions:
     k_core: int = option(0, "drop users and items with fewer than this many interactions, repeatedly", least=0)
     min_rating: float | None = option(None, "keep only interactions rated at least this much")
     keep_ratings: bool = option(False, "keep ratings as targets of the MSE loss")
-    user_column: str = option("", "name of the user column (empty: found by its usual names)")
-    item_column: str = option("", "name of the item column (empty: found by its usual names)")
-    rating_column: str = option("", "name of the rating column (empty: found by its usual names)")
-    time_column: str = option("", "name of the time column (empty: found by its usual names)")
+    user_column: str = option("user", "name of the user column; its usual spellings are found too")
+    item_column: str = option("item", "name of the item column; its usual spellings are found too")
+    rating_column: str = option("rating", "name of the rating column; its usual spellings are found too")
+    time_column: str = option("time", "name of the time column; its usual spellings are found too")
 
 
 @dataclass(frozen=True)

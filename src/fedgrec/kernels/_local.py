@@ -1,34 +1,30 @@
 """One user's local training in Numba, called by `cpu` for every user of a cohort.
 
-Follows reference.local_problem, local_steps and gradients line by line; names are the same.
+Follows reference.local_problem, local_steps and gradients line by line; names are the same. `f_table` holds
+f_t = p·e_t^0 + a_t of every item, so a_t is f_t − p·x_t. Inner loops index whole tables and never take a row as an
+array of its own: Numba counts references to such views with atomic operations, which cost more than the arithmetic.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numba as nb
 import numpy as np
 
-from fedgrec.draws import FEISTEL_M, PHILOX_M, PHILOX_W, Purpose
-
-# Sums may be reassociated and a division by zero gives infinity, so that loops vectorise; NaN keeps its meaning, so
-# divergence is seen.
-FAST = {"reassoc", "contract", "arcp", "nsz"}
-fused = nb.njit(cache=True, fastmath=FAST, error_model="numpy")
+from fedgrec.kernels._draws import PAIRS, POSITIVES, SHIFT, U, draw_negatives, fused, permuted, philox
 
 
 class Numbers(NamedTuple):
     """Real options in the precision of training."""
 
-    p: float
-    live: float
-    l2: float
-    item_rate: float
-    user_rate: float
-    beta1: float
-    beta2: float
-    epsilon: float
-    per_step: float
-    bound: float
+    p: Any
+    live: Any
+    l2: Any
+    item_rate: Any
+    user_rate: Any
+    beta1: Any
+    beta2: Any
+    epsilon: Any
+    per_step: Any
+    bound: Any
 
 
 class Flags(NamedTuple):
@@ -48,119 +44,34 @@ class Flags(NamedTuple):
     kept: bool
 
 
-# ---------------------------------------------------------------------- draws, as in fedgrec.draws
-# Every constant is uint64: mixed with a signed integer, Numba would fall back to floating point.
-
-U = np.uint64
-LOW, SHIFT = U(0xFFFFFFFF), U(32)
-M0, M1, W0, W1 = U(PHILOX_M[0]), U(PHILOX_M[1]), U(PHILOX_W[0]), U(PHILOX_W[1])
-F0, F1 = U(FEISTEL_M[0]), U(FEISTEL_M[1])
-NEGATIVES, PAIRS, POSITIVES = U(Purpose.NEGATIVES), U(Purpose.PAIRS), U(Purpose.POSITIVES)
-
-
 @fused
-def philox(key, slot, step, round_, purpose):  # type: ignore[no-untyped-def]
-    k0, k1 = key & LOW, key >> SHIFT
-    c0, c1, c2, c3 = U(slot) & LOW, U(step), U(round_), U(purpose)
-    for _ in range(10):
-        p0, p1 = M0 * c0, M1 * c2
-        c0, c1, c2, c3 = (p1 >> SHIFT) ^ c1 ^ k0, p1 & LOW, (p0 >> SHIFT) ^ c3 ^ k1, p0 & LOW
-        k0, k1 = (k0 + W0) & LOW, (k1 + W1) & LOW
-    return c0, c1, c2, c3
-
-
-@fused
-def mix(half, key):  # type: ignore[no-untyped-def]
-    h = ((half ^ key) * F0) & LOW
-    h ^= h >> U(15)
-    h = (h * F1) & LOW
-    return h ^ (h >> U(13))
-
-
-@fused
-def permuted(out, size, key, round_, purpose):  # type: ignore[no-untyped-def]
-    """Fills `out` with where the keyed permutation of 0..size−1 sends 0, 1, 2, ..."""
-    bits = 0
-    while (1 << bits) < size:
-        bits += 1
-    bits = max(2, bits)
-    low_bits = U(bits // 2)
-    low_mask, high_mask = (U(1) << low_bits) - U(1), (U(1) << U(bits - bits // 2)) - U(1)
-    k0, k1, k2, k3 = philox(key, 0, 0, round_, purpose)
-    k4, _, _, _ = philox(key, 1, 0, round_, purpose)
-    offset = np.int64((k4 * U(size)) >> SHIFT)
-    for i in range(len(out)):
-        value = U(i)
-        while True:
-            low, high = value & low_mask, value >> low_bits
-            high ^= mix(low, k0) & high_mask
-            low ^= mix(high, k1) & low_mask
-            high ^= mix(low, k2) & high_mask
-            low ^= mix(high, k3) & low_mask
-            value = (high << low_bits) | low
-            if value < U(size):
-                break
-        turned = np.int64(value) + offset
-        out[i] = turned - size if turned >= size else turned
-
-
-@fused
-def draw_negatives(out, key, round_, positives, n_items):  # type: ignore[no-untyped-def]
-    """Distinct non-positives: the rank among non-positives, then skip the positives before it."""
-    P = len(positives)
-    permuted(out, n_items - P, key, round_, NEGATIVES)
-    for i in range(len(out)):
-        first, last = 0, P
-        while first < last:
-            middle = (first + last) // 2
-            if positives[middle] - middle <= out[i]:
-                first = middle + 1
-            else:
-                last = middle
-        out[i] += first
-
-
-# ------------------------------------------------------------------------------------- one user
-
-
-@fused
-def train_user(key, items, weights, targets, e, moment1, moment2, steps, B, latents, tables, a, numbers, flags,
-               scratch, sums):  # type: ignore[no-untyped-def]
-    """Local training of one user; adds its rounded item updates to `sums` and returns how many words were cut."""
-    P, n_items, d = min(len(items), flags.max_positives), tables.shape[1], len(e)
-    if P == 0:
-        return 0
+def choose_rows(key, items, n_items, flags):  # type: ignore[no-untyped-def]
+    """The user's training rows of the round, positives first, and which of its items those are."""
+    P = min(len(items), flags.max_positives)
     chosen = np.arange(len(items))
     if P < len(items):
         chosen = np.empty(P, np.int64)
         permuted(chosen, len(items), key, flags.round, POSITIVES)
         chosen.sort()
     excluded = items if flags.exclude else items[:0]
-    n = min(flags.negatives, n_items - len(excluded))
+    n = min(flags.negatives, n_items - len(excluded)) if P else 0
     rows = np.empty(P + n, np.int64)
     for i in range(P):
         rows[i] = items[chosen[i]]
     draw_negatives(rows[P:], key, flags.round, excluded, n_items)
-    w, y = weights[chosen], targets[chosen]
-    c = np.zeros(P + n, e.dtype)
-    if flags.concat:
-        for i in range(P + n):
-            for k in range(len(latents)):
-                c[i] += dot(latents[k], tables[k + 1, rows[i]])
-    if not flags.kept:
-        moment1, moment2, steps = np.zeros(d, e.dtype), np.zeros(d, e.dtype), np.zeros(1, np.int64)
-    user = (e, moment1, moment2, steps, B)
-    if flags.steps == 1 and not flags.item_adam:
-        return one_step(key, P, rows, w, y, c, user, tables[0], a, numbers, flags, sums)
-    return many_steps(key, P, rows, w, y, c, user, tables[0], a, numbers, flags, scratch, sums)
+    return rows, chosen
 
 
 @fused
-def dot(x, y):  # type: ignore[no-untyped-def]
-    total = x.dtype.type(0)
-    for j in range(len(x)):
-        total += x[j] * y[j]
-    return total
+def constants(rows, latents, tables, flags):  # type: ignore[no-untyped-def]
+    """c_t of the canonical score: for concat the latent products, else nothing."""
+    c = np.zeros(len(rows), tables.dtype)
+    if flags.concat:
+        for i in range(len(rows)):
+            for k in range(len(latents)):
+                for j in range(latents.shape[1]):
+                    c[i] += latents[k, j] * tables[k + 1, rows[i], j]
+    return c
 
 
 @fused
@@ -217,41 +128,65 @@ def move_user(user, grad_f, decay, numbers, flags):  # type: ignore[no-untyped-d
 
 
 @fused
-def one_step(key, P, rows, w, y, c, user, x, a, numbers, flags, sums):  # type: ignore[no-untyped-def]
-    """τ = 1 with SGD on the items: the update is the gradient, so nothing but the scores is ever stored."""
+def user_state(e, moment1, moment2, steps, B, flags):  # type: ignore[no-untyped-def]
+    """e_u^0 with its optimizer state, its own or a fresh one, and B."""
+    if flags.kept:
+        return e, moment1, moment2, steps, B
+    return e, np.zeros_like(e), np.zeros_like(e), np.zeros(1, np.int64), B
+
+
+@fused
+def add_row(slope, f_users, u, decay, x, t, weight, pulls, numbers, sums):  # type: ignore[no-untyped-def]
+    """Adds one user's finished, clipped and rounded SGD step on one item; how many words the clip cut."""
+    to_steps, bound, over = -numbers.item_rate * numbers.per_step, numbers.bound, numbers.p - numbers.p
+    for j in range(x.shape[1]):
+        moved = np.rint(to_steps * (slope * f_users[u, j] + decay * x[t, j] + weight * pulls[u, j]))
+        over += x.dtype.type(abs(moved) > bound)
+        sums[t, j] += sums.dtype.type(min(max(moved, -bound), bound))
+    return over
+
+
+@fused
+def add_difference(weight, old, new, u, k, per_step, bound, sums, t):  # type: ignore[no-untyped-def]
+    """Adds what one user's standing contribution to one latent row changed by; how many words the clip cut."""
+    over = per_step - per_step
+    for j in range(new.shape[2]):
+        before, after = np.rint(weight * old[u, k, j] * per_step), np.rint(weight * new[u, k, j] * per_step)
+        over += new.dtype.type(abs(after) > bound)
+        before, after = min(max(before, -bound), bound), min(max(after, -bound), bound)
+        sums[k, t, j] += sums.dtype.type(after) - sums.dtype.type(before)
+    return over
+
+
+@fused
+def one_step(key, P, rows, y, g, user, f_table, numbers, flags, f_u, pull):  # type: ignore[no-untyped-def]
+    """τ = 1 with SGD on the items: every item's gradient is g_t·p·f_u + λx_t (+ w_ut·pull), so three numbers tell it.
+
+    g holds c_t on the way in and the slopes on the way out; f_u and pull = live·∂L/∂f_u are filled in.
+    """
     e, B = user[0], user[4]
-    m, d, p, real = len(rows), len(e), numbers.p, e.dtype.type
-    user_decay, positive_decay, negative_decay = penalties(e.dtype.type, P, m, numbers, flags)
-    f_u = p * e + B
-    g = c
+    m, d, p = len(rows), len(e), numbers.p
+    for j in range(d):
+        f_u[j] = p * e[j] + B[j]
     for i in range(m):
-        x_t, a_t = x[rows[i]], a[rows[i]]
-        score = g[i]
+        t, score = rows[i], g[i]
         for j in range(d):
-            score += (p * x_t[j] + a_t[j]) * f_u[j]
+            score += f_table[t, j] * f_u[j]
         g[i] = score
     slopes(g, key, 0, P, y, flags)
     grad_f = np.zeros_like(e)
     for i in range(m):
-        x_t, a_t = x[rows[i]], a[rows[i]]
+        t, slope = rows[i], g[i]
         for j in range(d):
-            grad_f[j] += g[i] * (p * x_t[j] + a_t[j])
-    cut = real(0)
-    to_steps, bound = -numbers.item_rate * numbers.per_step, numbers.bound
-    for i in range(m):
-        x_t, total = x[rows[i]], sums[rows[i]]
-        slope, decay = p * g[i], positive_decay if i < P else negative_decay
-        pull = numbers.live * w[i] if i < P else real(0)
-        for j in range(d):
-            moved = np.rint(to_steps * (slope * f_u[j] + decay * x_t[j] + pull * grad_f[j]))
-            cut += real(1) if abs(moved) > bound else real(0)
-            total[j] += sums.dtype.type(min(max(moved, -bound), bound))
-    move_user(user, grad_f, user_decay, numbers, flags)
-    return np.int64(cut)
+            grad_f[j] += slope * f_table[t, j]
+    for j in range(d):
+        pull[j] = numbers.live * grad_f[j]
+    if m:
+        move_user(user, grad_f, penalties(e.dtype.type, P, m, numbers, flags)[0], numbers, flags)
 
 
 @fused
-def many_steps(key, P, rows, w, y, c, user, x0, a0, numbers, flags, scratch, sums):  # type: ignore[no-untyped-def]
+def many_steps(key, P, rows, w, y, c, user, x0, f_table, numbers, flags, scratch, sums):  # type: ignore[no-untyped-def]
     """Any τ, SGD or Adam on the items: the user's rows are copied once and stay in cache."""
     e, B = user[0], user[4]
     m, d, p, real = len(rows), len(e), numbers.p, e.dtype.type
@@ -259,7 +194,8 @@ def many_steps(key, P, rows, w, y, c, user, x0, a0, numbers, flags, scratch, sum
     x, a = scratch[0], scratch[1]
     for i in range(m):
         for j in range(d):
-            x[i, j], a[i, j] = x0[rows[i], j], a0[rows[i], j]
+            x[i, j] = x0[rows[i], j]
+            a[i, j] = f_table[rows[i], j] - p * x[i, j]
     if flags.item_adam:
         m1, m2 = scratch[2], scratch[3]
         m1[:m], m2[:m] = 0, 0
@@ -298,9 +234,9 @@ def many_steps(key, P, rows, w, y, c, user, x0, a0, numbers, flags, scratch, sum
         move_user(user, grad_f, user_decay, numbers, flags)
     cut, bound = real(0), numbers.bound
     for i in range(m):
-        start, total = x0[rows[i]], sums[rows[i]]
+        t = rows[i]
         for j in range(d):
-            moved = np.rint((x[i, j] - start[j]) * numbers.per_step)
-            cut += real(1) if abs(moved) > bound else real(0)
-            total[j] += sums.dtype.type(min(max(moved, -bound), bound))
+            moved = np.rint((x[i, j] - x0[t, j]) * numbers.per_step)
+            cut += real(abs(moved) > bound)
+            sums[t, j] += sums.dtype.type(min(max(moved, -bound), bound))
     return np.int64(cut)

@@ -1,0 +1,3 @@
+from fedgrec.cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,86 @@
+"""The exact top-k scan, compiled. Imported only when something is ranked: Numba takes a second to load."""
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit, types
+
+# A user's scores are laid out as [pieces, FOLD, LANES]. The maximum over FOLD is the only pass over all of
+# them, and runs in plain vector instructions (a maximum over neighbours would need fast maths for that).
+FOLD, LANES = 32, 64
+PIECE = FOLD * LANES
+
+# Signatures are spelled out so that each kernel is compiled once, whether inputs are read-only or not.
+_indptr = types.Array(types.int64, 1, "C", readonly=True)
+_items = types.Array(types.int32, 1, "C", readonly=True)
+_ids, _top, _hits = types.int32[:, ::1], types.float32[:, ::1], types.boolean[:, ::1]
+_scores = types.float32[:, :, :, ::1]
+
+
+@njit(cache=True)
+def _insert(best: npt.NDArray[np.float32], who: npt.NDArray[np.int32], score: float, item: int) -> None:
+    """Insert if it belongs into the list: higher scores first, then lower ids. Suits a short list."""
+    p = best.size - 1
+    if score < best[p] or (score == best[p] and item >= who[p]):
+        return
+    while p > 0 and (best[p - 1] < score or (best[p - 1] == score and who[p - 1] > item)):
+        best[p], who[p] = best[p - 1], who[p - 1]
+        p -= 1
+    best[p], who[p] = score, item
+
+
+@njit(types.void(_scores, _indptr, _items, _ids, _top), nogil=True, cache=True)
+def scan(
+    scores: npt.NDArray[
+        np.float32
+    ],  # [n, pieces, FOLD, LANES], −inf beyond the last item; seen items become −inf
+    seen_indptr: npt.NDArray[np.int64],  # [n+1]
+    seen_items: npt.NDArray[np.int32],
+    ids: npt.NDArray[np.int32],  # [n, k], out
+    top: npt.NDArray[np.float32],  # [n, k], out
+) -> None:
+    """Each user's k best unseen items, best first, ties to the lower id, −1 and −inf beyond the last."""
+    n, pieces, k = scores.shape[0], scores.shape[1], ids.shape[1]
+    for u in range(n):
+        row, best, who = scores[u], top[u], ids[u]
+        flat = row.reshape(-1)
+        for i in range(seen_indptr[u], seen_indptr[u + 1]):
+            flat[seen_items[i]] = -np.inf
+
+        lane_max = np.empty((pieces, LANES), np.float32)
+        for c in range(pieces):
+            for j in range(LANES):
+                most = row[c, 0, j]
+                for f in range(1, FOLD):
+                    most = row[c, f, j] if row[c, f, j] > most else most
+                lane_max[c, j] = most
+
+        # k different items reach the k-th largest lane maximum: whatever is below it is not in the top k.
+        best[:], who[:] = -np.inf, -1
+        for c in range(pieces):
+            for j in range(LANES):
+                if lane_max[c, j] > best[k - 1]:
+                    _insert(best, who, lane_max[c, j], c * LANES + j)
+        floor = best[k - 1]
+
+        best[:], who[:] = -np.inf, -1
+        for c in range(pieces):
+            for j in range(LANES):
+                if lane_max[c, j] >= floor:
+                    for f in range(FOLD):
+                        if row[c, f, j] >= floor:
+                            _insert(best, who, row[c, f, j], (c * FOLD + f) * LANES + j)
+
+
+@njit(types.void(_ids, _indptr, _items, _hits), cache=True)
+def find_hits(
+    ids: npt.NDArray[np.int32],  # [n, k]
+    indptr: npt.NDArray[np.int64],  # [n+1]
+    items: npt.NDArray[np.int32],
+    hits: npt.NDArray[np.bool_],  # [n, k], out
+) -> None:
+    """hits[u, r] = whether ids[u, r] is among the user's items."""
+    for u in range(ids.shape[0]):
+        for r in range(ids.shape[1]):
+            hits[u, r] = False
+            for i in range(indptr[u], indptr[u + 1]):
+                hits[u, r] |= items[i] == ids[u, r]

@@ -1,0 +1,52 @@
+"""The command line: thin. Each command parses, calls, and says what happened.
+
+Nothing heavy is imported before a command needs it, so `--help` is quick.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from fedgrec import __version__
+from fedgrec.errors import FedgrecError
+
+EXAMPLES = """\
+examples:
+  fedgrec train --data demo --out runs/demo           train on the built-in data
+  fedgrec train --data clicks.csv --out runs/mine     train on a file of clicks
+  fedgrec recommend runs/mine --user alice            what Alice should see next
+  fedgrec recommend runs/mine --items 12,31,77        for somebody it never met
+  fedgrec evaluate runs/mine --topk 10,20,50          rank again, other list lengths
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    from fedgrec.cli import demo, inspect, recommend, train
+
+    top = argparse.ArgumentParser(
+        prog="fedgrec", description="Federated graph recommenders: people's clicks stay on their devices.",
+        epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"fedgrec {__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for module in (train, recommend, inspect, demo):
+        module.register(commands)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; a mistake that the user can put right is one sentence and exit code 2."""
+    arguments = parser().parse_args(argv)
+    try:
+        return int(arguments.command(arguments) or 0)
+    except FedgrecError as error:
+        print(f"fedgrec: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("fedgrec: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `fedgrec ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

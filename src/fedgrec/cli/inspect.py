@@ -1,0 +1,113 @@
+"""`fedgrec data`, `presets` and `doctor`: what is there before one trains."""
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import sys
+from typing import Any
+
+EXTRAS = {
+    "torch": "torch", "matplotlib": "report", "pyarrow": "parquet", "optuna": "tune", "cryptography": "deploy",
+}
+
+
+def register(commands: Any) -> None:
+    data = commands.add_parser("data", help="list data sets, or describe one",
+                               description="Without an argument: the known data sets and where they are. With one: its "
+                               "sizes and anything odd about it (a public set that is not here is downloaded).")
+    data.add_argument("source", nargs="?", metavar="NAME|FOLDER|FILE", help="what to describe")
+    data.set_defaults(command=run_data)
+    presets = commands.add_parser("presets", help="list presets, or show one",
+                                  description="Without an argument: the presets. With one: every option it resolves to.")
+    presets.add_argument("name", nargs="?", metavar="PRESET")
+    presets.set_defaults(command=run_presets)
+    doctor = commands.add_parser("doctor", help="check this machine", description="Check what fedgrec needs and uses.")
+    doctor.set_defaults(command=run_doctor)
+
+
+def run_data(arguments: argparse.Namespace) -> int:
+    import numpy as np
+
+    from fedgrec import data
+    from fedgrec.data.registry import SOURCES, found
+
+    if arguments.source is None:
+        print(f"{'name':<14}{'users':>9}{'items':>9}{'pairs':>12}  where")
+        print(f"{'demo':<14}{'1,500':>9}{'2,500':>9}{'~50,000':>12}  built in")
+        for name, source in SOURCES.items():
+            place = found(name)
+            print(f"{name:<14}{source.users:>9,}{source.items:>9,}{source.train_pairs + source.test_pairs:>12,}  "
+                  f"{place or 'not here yet; downloaded when first used'}")
+        print("\n$FEDGREC_DATA names a folder that is looked into first.")
+        return 0
+    dataset = data.load(arguments.source)
+    train, test = dataset.split.train, dataset.split.test
+    pairs = train.n_pairs + (test.n_pairs if test else 0)
+    print(f"{dataset.name}: {train.n_users:,} users, {train.n_items:,} items, {pairs:,} pairs "
+          f"(density {pairs / (train.n_users * train.n_items):.5f})")
+    print(f"  train {train.n_pairs:,} pairs, test {test.n_pairs if test else 0:,} (split: {dataset.split_kind})")
+    for word, counts in (("user", train.user_degrees()), ("item", train.degrees())):
+        low, middle, high = np.percentile(counts, [0, 50, 100]).astype(int)
+        print(f"  train pairs of a{'n' if word == 'item' else ''} {word}: {low:,} to {high:,}, median {middle:,}")
+    for note in dataset.notes:
+        print(f"  {note}")
+    return 0
+
+
+def run_presets(arguments: argparse.Namespace) -> int:
+    from fedgrec.config import preset, presets
+
+    if arguments.name:
+        print(preset(arguments.name).to_toml(), end="")
+        return 0
+    for name, description in presets().items():
+        print(f"{name:<8} {description}")
+    print("\n`fedgrec presets NAME` shows every option; `fedgrec train --preset NAME` uses it.")
+    return 0
+
+
+def run_doctor(arguments: argparse.Namespace) -> int:
+    """Says what is there; exit code 1 when something that training needs is not."""
+    well = True
+
+    def check(name: str, ok: bool, text: str) -> None:
+        nonlocal well
+        well = well and ok
+        print(f"{'ok  ' if ok else 'FAIL'}  {name:<14} {text}")
+
+    check("python", (3, 11) <= sys.version_info < (3, 14), f"{platform.python_version()} on {platform.machine()}")
+    for package in ("numpy", "scipy", "numba", "safetensors", "tqdm"):
+        version = _version(package)
+        check(package, version is not None, version or "missing: run  pip install fedgrec")
+    for package, extra in EXTRAS.items():
+        version = _version(package)
+        print(f"{'ok  ' if version else '-   '}  {package:<14} {version or f'not installed (pip install fedgrec[{extra}])'}")
+    check("cores", True, str(os.cpu_count()))
+    check("cpu kernel", *_kernel())
+    folder = os.environ.get("FEDGREC_DATA")
+    there = folder is None or os.path.isdir(folder)
+    check("FEDGREC_DATA", there, folder and (folder if there else f"{folder} is not a folder") or "not set")
+    return 0 if well else 1
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _kernel() -> tuple[bool, str]:
+    """Compile and run one small kernel."""
+    try:
+        import numpy as np
+
+        from fedgrec.core import Leaf, Rows
+        from fedgrec.kernels import cpu
+
+        table = np.zeros((2, 3), np.float32)
+        cpu.add_rows(table, Rows(np.array([1]), np.ones((1, 3), np.int32)), Leaf("x", 2, 3, 1.0, 0.5), 1.0)
+        return bool(table.sum() == 1.5), f"works, {cpu.nb.get_num_threads()} threads"
+    except Exception as error:
+        return False, f"{type(error).__name__}: {error}; use --kernel reference"

@@ -1,0 +1,106 @@
+"""What a person sees while a run goes on. Quiet when nobody is watching (no terminal)."""
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from fedgrec.config import Config
+from fedgrec.data import Dataset
+from fedgrec.simulation import Observer, Simulation
+
+
+class Bar(Observer):
+    """A progress bar with rate, time left and the live metric; Ctrl-C asks for a clean stop after the round."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.quiet, self.bar, self.stopping = quiet, None, False
+
+    def say(self, text: str) -> None:
+        if not self.quiet:
+            print(text, flush=True)
+
+    def describe(self, config: Config, dataset: Dataset) -> None:
+        train, split = dataset.split.train, dataset.split
+        held = [f"{part.n_pairs:,} {name}" for name, part in (("validation", split.validation), ("test", split.test)) if part]
+        self.say(f"{dataset.name}: {train.n_users:,} users, {train.n_items:,} items, "
+                 f"{', '.join([f'{train.n_pairs:,} train', *held])} pairs")
+        for note in dataset.notes:
+            self.say(f"  {note}")
+        m = config.model
+        self.say(f"FedGRec, K = {m.layers}, d = {m.dim}: {config.run.rounds:,} rounds of {m.users_per_round} users, "
+                 f"protocol {config.run.protocol}")
+
+    def started(self, done: int, rounds: int) -> None:
+        from tqdm import tqdm
+
+        if done:
+            self.say(f"going on after round {done:,}")
+        off = self.quiet or not sys.stderr.isatty()
+        self.bar = tqdm(total=rounds, initial=done, unit="round", disable=off, dynamic_ncols=True, smoothing=0.05)
+
+    def round_done(self, done: int) -> None:
+        if self.bar is not None:
+            self.bar.update(1)
+
+    def evaluated(self, line: dict[str, Any]) -> None:
+        recall = next(k for k in line if k.startswith("recall@"))
+        ndcg = recall.replace("recall", "ndcg")
+        if self.bar is not None and not self.bar.disable:
+            self.bar.set_postfix_str(f"{recall} {line[recall]:.4f}")
+        else:
+            self.say(f"round {line['round']:>7,}  {line['split']:<10}  {recall} {line[recall]:.4f}  "
+                     f"{ndcg} {line[ndcg]:.4f}  {line['seconds']:8.1f} s")
+
+    def notice(self, sentence: str) -> None:
+        self.say(sentence)
+
+    def stop_wanted(self) -> bool:
+        return self.stopping
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """While this lasts, Ctrl-C and SIGTERM end the run cleanly; a second Ctrl-C ends it at once."""
+
+        def ask(number: int, frame: Any) -> None:
+            self.stopping = True
+            signal.signal(signal.SIGINT, before)
+            self.say("\nstopping after this round ...")
+
+        before = signal.getsignal(signal.SIGINT)
+        term = signal.signal(signal.SIGTERM, ask)
+        signal.signal(signal.SIGINT, ask)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGTERM, term)
+            if self.bar is not None:
+                self.bar.close()
+
+    def summary(self, simulation: Simulation) -> None:
+        """The result, its protocol and its price."""
+        result, progress = simulation.result(), simulation.progress
+        if result["split"] is None:
+            self.say("No test items, so nothing was measured.")
+            return
+        chosen = "the best round on test" if result["protocol"] == "paper" else "chosen on validation"
+        self.say(f"\nround {result['round']:,} ({chosen}; protocol {result['protocol']}), {result['users']:,} users:")
+        for name, value in result.items():
+            if "@" in name:
+                self.say(f"  {name:<16} {value:10.4f}" if value < 10 else f"  {name:<16} {value:10.1f}")
+        users = len(simulation.users)
+        self.say(f"  {progress.seconds:.1f} s; a user sent {size(result['bytes_up'] / users)} in the clear, "
+                 f"{size(result['bytes_up_secure'] / users)} as secure sums")
+        if progress.clipped:
+            self.say(f"  {progress.clipped:,} words were cut by item_clip or latent_clip: raise them if that is many")
+
+
+def size(bytes_: float) -> str:
+    """A number of bytes as a person says it."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if bytes_ < 1000 or unit == "TB":
+            return f"{bytes_:.3g} {unit}" if unit != "B" else f"{bytes_:.0f} B"
+        bytes_ /= 1000
+    raise AssertionError

@@ -1,0 +1,118 @@
+"""`fedgrec train`: from data to a run folder."""
+
+import argparse
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+from fedgrec.config import Config, find, options, parse_assignment, preset, presets, read_toml
+from fedgrec.errors import ConfigError, FedgrecError, RunError
+
+SECTIONS = {"data": "data", "model": "the method", "run": "the run"}
+
+
+def register(commands: Any) -> None:
+    train = commands.add_parser(
+        "train", help="train a federated recommender",
+        description="Train FedGRec on one machine. Options come from the preset, then --config, then --set, then flags.",
+    )
+    train.add_argument("--preset", default=None, help=f"where to start: {', '.join(presets())} (default: best)")
+    train.add_argument("--config", type=Path, metavar="TOML", help="a file of options")
+    train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set any option by its name")
+    train.add_argument("--out", type=Path, metavar="RUN", help="the run's folder (default: runs/DATA-PRESET-SEED)")
+    train.add_argument("--resume", action="store_true", help="go on with the run in --out from its last checkpoint")
+    train.add_argument("--quiet", action="store_true", help="no progress bar and no table")
+    groups = {section: train.add_argument_group(title) for section, title in SECTIONS.items()}
+    for section, field, kind in options():
+        _add_option(groups[section], field, kind)
+    train.set_defaults(command=run)
+
+
+def _add_option(group: Any, field: "dataclasses.Field[Any]", kind: Any) -> None:
+    flag, default = "--" + field.name.replace("_", "-"), field.default
+    shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
+    text = f"{field.metadata['help']} (default: {'none' if shown in (None, '') else shown})"
+    if kind is bool:
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
+    else:
+        names = {int: "N", float: "X", str: "WORD"}
+        choices = "{" + ",".join(field.metadata["choices"]) + "}" if field.metadata["choices"] else None
+        group.add_argument(flag, default=None, metavar=choices or names.get(kind, "X"), help=text)
+
+
+def configuration(arguments: argparse.Namespace) -> Config:
+    """Preset, then file, then --set, then flags."""
+    config = preset(arguments.preset or "best")
+    if arguments.config:
+        config = config.changed(read_toml(arguments.config), str(arguments.config))
+    config = config.changed(dict(parse_assignment(text) for text in arguments.set), "--set")
+    return config.changed(_flags(arguments), "command line")
+
+
+def _flags(arguments: argparse.Namespace) -> dict[str, Any]:
+    given = {field.name: getattr(arguments, field.name) for _, field, _ in options()}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def resumed_configuration(arguments: argparse.Namespace, folder: Path) -> Config:
+    """A resumed run keeps its configuration; only how long it runs and how it is watched may change."""
+    from fedgrec.model import CONFIG
+
+    if not (folder / CONFIG).exists():
+        raise RunError(f"{folder} holds no run to resume: start one without --resume")
+    changes = dict(parse_assignment(text) for text in arguments.set) | _flags(arguments)
+    allowed = {"rounds", "patience", "checkpoint_every", "threads"}
+    other = sorted(find(key, "--resume")[1].name for key in changes if key.replace("-", "_") not in allowed)
+    config = Config().changed(read_toml(folder / CONFIG), str(folder / CONFIG))
+    differ = [key for key in other if config.changed({key: changes[key]}, "--resume") != config]
+    if differ or arguments.preset or arguments.config:
+        what = ", ".join(differ) or "the preset or configuration file"
+        raise ConfigError(f"a resumed run keeps its options, so {what} cannot change: start a new run, or leave that out")
+    return config.changed({key: value for key, value in changes.items() if key in allowed}, "--resume")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from fedgrec.cli.progress import Bar
+    from fedgrec.record import is_finished
+    from fedgrec.simulation import Simulation, load_for, resolved
+
+    folder: Path | None = arguments.out
+    if arguments.resume:
+        if folder is None:
+            raise ConfigError("--resume needs --out RUN: which run shall go on?")
+        config = resumed_configuration(arguments, folder)
+    else:
+        config = configuration(arguments)
+        folder = folder or Path("runs") / f"{Path(config.data.data).stem}-{arguments.preset or 'best'}-{config.run.seed}"
+        if folder.exists() and any(folder.iterdir()):
+            raise RunError(f"{folder} is not empty: add --resume to go on with that run, or choose another --out")
+    dataset = load_for(config)
+    config = resolved(config, dataset)
+    bar = Bar(quiet=arguments.quiet)
+    bar.describe(config, dataset)
+    simulation = Simulation(config, dataset, folder, bar)
+    if arguments.resume:
+        simulation.resume()
+        if is_finished(folder) and simulation.server.round >= config.run.rounds:
+            bar.say(f"{folder} is complete; --rounds N with a larger N goes on.")
+    with bar.watching():
+        simulation.run()
+    if not simulation.finished:
+        print(f"\nStopped after round {simulation.server.round:,}; everything is saved. Go on with:\n"
+              f"  fedgrec train --out {folder} --resume", file=sys.stderr)
+        return 130
+    bar.summary(simulation)
+    _report(folder, bar)
+    bar.say(f"\nThe run is in {folder}. Next:\n  fedgrec recommend {folder} --user {dataset.split.train.user_ids[0]}")
+    return 0
+
+
+def _report(folder: Path, bar: Any) -> None:
+    """The report is a convenience: without matplotlib a run is still complete."""
+    try:
+        from fedgrec.report import write_report
+
+        bar.say(f"report: {write_report(folder)}")
+    except FedgrecError as error:
+        bar.say(f"no report: {error}")

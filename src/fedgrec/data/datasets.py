@@ -1,0 +1,260 @@
+"""From a name, a folder or a file to train, validation and test: `load`."""
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgrec.data import split as splits
+from fedgrec.data.ids import IdMap, number
+from fedgrec.data.interactions import Interactions
+from fedgrec.data.readers import EXTENSIONS, Pairs, read
+from fedgrec.data.registry import SOURCES, digest, locate
+from fedgrec.data.split import Split
+from fedgrec.data.synthetic import Places, demo
+from fedgrec.errors import DataError, nearest
+
+__all__ = ["SOURCES", "Dataset", "describe", "load", "locate"]
+
+SplitKind = Literal["auto", "given", "ratio", "last"]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A split, where it came from, and what a person should know about it."""
+
+    name: str
+    split: Split
+    checksums: dict[str, str] = field(default_factory=dict)  # file → sha256
+    notes: tuple[str, ...] = ()  # sentences
+    places: Places | None = None  # the demo's map
+    split_kind: str = "given"
+
+
+@dataclass(frozen=True, eq=False)
+class _Source:
+    """What was read, before it is split: train and, where it was given, test."""
+
+    name: str
+    parts: list[Interactions]
+    checksums: dict[str, str]
+    notes: list[str]
+    given: bool  # by files that already are a split
+    places: Places | None = None
+
+
+def load(
+    source: str | Path,
+    *,
+    split: SplitKind = "auto",
+    test_ratio: float = 0.2,
+    validation: float = 0.0,
+    k_core: int = 0,
+    min_rating: float | None = None,
+    keep_ratings: bool = False,
+    user: str = "user",
+    item: str = "item",
+    rating: str = "rating",
+    time: str = "time",
+    seed: int = 0,
+) -> Dataset:
+    """Load `demo`, a public data set by name, a folder with train.* and maybe test.*, or one file.
+
+    `auto` takes the split as given by a folder, and else holds out `test_ratio` of each user's items.
+    """
+    if split not in ("auto", "given", "ratio", "last"):
+        raise DataError(f"there is no split {split!r}; known are auto, given, ratio, last")
+    if str(source) == "demo":
+        if keep_ratings or min_rating is not None:
+            raise DataError("the demo has no ratings: leave out min_rating and keep_ratings")
+        found = _demo()
+    else:
+        columns = {"user": user, "item": item, "rating": rating, "time": time}
+        found = _read_files(source, {**columns, "min_rating": min_rating, "keep_ratings": keep_ratings})
+    if split == "given" and not found.given:
+        raise DataError(
+            f"{source} is one set of pairs: use split 'ratio' or 'last', or give a folder with train and test"
+        )
+    kind = split if split != "auto" else "given" if found.given else "ratio"
+
+    parts, notes = list(found.parts), list(found.notes)
+    if kind != "given" and len(parts) == 2:
+        parts = [_union(*parts)]
+    if k_core > 0:
+        parts = _core(parts, k_core, notes)
+    if kind == "ratio":
+        parts = list(splits.ratio(parts[0], test_ratio, seed))
+    elif kind == "last":
+        parts = list(splits.leave_last_out(parts[0]))
+    train, test = parts[0], parts[1] if len(parts) == 2 else None
+    if not train.n_pairs:
+        raise DataError(f"{source} leaves no pair to train on: check the file and min_rating")
+    if test is not None:
+        test = _without_known(train, test, notes)
+    result = Split(train, test)
+    if validation:
+        result = splits.hold_out_validation(result, validation, seed)
+    notes += _remarks(result)
+    return Dataset(found.name, result, found.checksums, tuple(notes), found.places, kind)
+
+
+def describe(dataset: Dataset) -> dict[str, Any]:
+    """What a run writes down about its data, ready for JSON."""
+    parts = dataset.split
+
+    def pairs(part: Interactions | None) -> int:
+        return 0 if part is None else part.n_pairs
+
+    return {
+        "name": dataset.name,
+        "checksums": dict(dataset.checksums),
+        "sizes": {
+            "users": parts.train.n_users,
+            "items": parts.train.n_items,
+            "train": pairs(parts.train),
+            "validation": pairs(parts.validation),
+            "test": pairs(parts.test),
+        },
+        "split": dataset.split_kind,
+    }
+
+
+def _demo() -> _Source:
+    data, places = demo()
+    checksum = hashlib.sha256(data.indptr.tobytes() + data.items.tobytes()).hexdigest()
+    return _Source(
+        "demo", [data], {"generated": checksum}, ["The demo's people and places are invented."], False, places
+    )
+
+
+def _read_files(source: str | Path, options: dict[str, Any]) -> _Source:
+    path = Path(source).expanduser()
+    if str(source) in SOURCES:
+        path = locate(str(source))
+    elif not path.exists():
+        if isinstance(source, Path) or path.suffix or len(path.parts) > 1:
+            raise DataError(f"{source} does not exist: check the path")
+        known = ["demo", *SOURCES]
+        raise DataError(
+            f"there is no data set or file {source!r}; known are {', '.join(known)}.{nearest(source, known)}"
+        )
+    files = [path] if path.is_file() else _files_of(path)
+    read_parts = [read(file, **options) for file in files]
+    notes = []
+    if dropped := sum(part.dropped for part in read_parts):
+        notes.append(f"{dropped:,} pairs rated below {options['min_rating']} were left out.")
+    parts, merged = _number_together(read_parts)
+    if merged:
+        notes.append(f"{merged:,} repeated pairs were merged.")
+    name = path.stem if path.is_file() else path.resolve().name
+    return _Source(name, parts, {file.name: digest(file) for file in files}, notes, path.is_dir())
+
+
+def _files_of(folder: Path) -> list[Path]:
+    """train.* and, if it is there, test.*"""
+    files = [
+        f for stem in ("train", "test") for f in sorted(folder.glob(f"{stem}.*")) if f.suffix in EXTENSIONS
+    ]
+    stems = [f.stem for f in files]
+    if stems not in (["train"], ["train", "test"]):
+        raise DataError(
+            f"{folder} must hold one train and at most one test file, ending in {', '.join(EXTENSIONS)}; "
+            f"it holds {', '.join(f.name for f in files) or 'none'}"
+        )
+    return files
+
+
+def _number_together(parts: list[Pairs]) -> tuple[list[Interactions], int]:
+    """All files under one pair of id maps, and how many repeats were merged."""
+    users, user_ids = _number_column(
+        [p.users for p in parts], [p.sizes and p.sizes[0] for p in parts], "user"
+    )
+    items, item_ids = _number_column(
+        [p.items for p in parts], [p.sizes and p.sizes[1] for p in parts], "item"
+    )
+    result, merged, start = [], 0, 0
+    for part in parts:
+        here = slice(start, start := start + len(part.users))
+        data, repeats = Interactions.from_indices(
+            users[here], items[here], part.ratings, part.times, user_ids=user_ids, item_ids=item_ids
+        )
+        result.append(data)
+        merged += repeats
+    return result, merged
+
+
+def _number_column(
+    columns: list[NDArray[Any]], sizes: list[int | None], kind: str
+) -> tuple[NDArray[np.int64], IdMap]:
+    if (
+        len({column.dtype.kind for column in columns}) > 1
+    ):  # '7' in one file, 'seven' in the other: text in both
+        columns = [np.array([str(i) for i in column.tolist()], object) for column in columns]
+    ids = np.concatenate(columns)
+    known = None
+    if all(size is not None for size in sizes):
+        size = max(size or 0 for size in sizes)
+        # Ids that are already indices stay what they are, unless most rows would be empty.
+        if size <= 1_000 + 16 * len(ids):
+            known = IdMap.range(size, kind)
+    return number(ids, kind, known)
+
+
+def _union(train: Interactions, test: Interactions) -> Interactions:
+    """Both parts as one set, for a fresh split."""
+
+    def joined(name: str) -> Any:
+        pair = getattr(train, name), getattr(test, name)
+        return None if pair[0] is None or pair[1] is None else np.concatenate(pair)
+
+    users = np.concatenate([train.users(), test.users()])
+    return Interactions.from_indices(
+        users,
+        joined("items"),
+        joined("ratings"),
+        joined("times"),
+        user_ids=train.user_ids,
+        item_ids=train.item_ids,
+    )[0]
+
+
+def _core(parts: list[Interactions], k: int, notes: list[str]) -> list[Interactions]:
+    """The k-core of the first part; the second keeps what its users and items allow."""
+    whole = parts[0]
+    core = splits.k_core(whole, k)
+    users = np.array([i in core.user_ids for i in whole.user_ids])
+    items = np.array([i in core.item_ids for i in whole.item_ids])
+    cored = [core, *(splits.restrict(part, users, items) for part in parts[1:])]
+    lost = sum(p.n_pairs for p in parts) - sum(p.n_pairs for p in cored)
+    if lost:
+        notes.append(f"{lost:,} pairs outside the {k}-core were left out.")
+    return cored
+
+
+def _without_known(train: Interactions, test: Interactions, notes: list[str]) -> Interactions:
+    """Test without the pairs of train: they would be masked when ranking, and never found."""
+    known = np.isin(test.keys(), train.keys(), assume_unique=True)
+    if known.any():
+        notes.append(f"{known.sum():,} test pairs are also in train and were left out of test.")
+        return test.select(~known)
+    return test
+
+
+def _remarks(split: Split) -> list[str]:
+    """What is odd about the test set, in sentences."""
+    if split.test is None:
+        return ["There is no test set."]
+    notes = []
+    unseen = int((split.train.degrees() == 0)[split.test.items].sum())
+    if unseen:
+        notes.append(f"{unseen:,} test pairs name items never seen in train.")
+    idle = int((split.test.user_degrees() == 0).sum())
+    if idle:
+        notes.append(f"{idle:,} users have no test items and are left out of the mean.")
+    lost = int(((split.train.user_degrees() == 0) & (split.test.user_degrees() > 0)).sum())
+    if lost:
+        notes.append(f"{lost:,} users have test items but none to train on.")
+    return notes

@@ -1,0 +1,150 @@
+"""The names of users and items behind their indices."""
+
+import json
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgrec.errors import DataError, nearest
+
+
+class IdMap:
+    """Ids in order, immutable: id number i has index i."""
+
+    __slots__ = ("_ids", "_index", "kind")
+
+    def __init__(self, ids: Iterable[Hashable], kind: str = "item") -> None:
+        """`kind` is the word for one of them in messages: 'user' or 'item'."""
+        self.kind = kind
+        self._ids: Sequence[Any] = ids if isinstance(ids, range) else tuple(map(_plain, ids))
+        self._index: dict[Any, int] | None = None  # built on the first look-up that needs it
+        if not isinstance(ids, range) and len(self._lookup()) != len(self._ids):
+            raise DataError(f"the {kind} ids repeat themselves: give each {kind} one id")
+
+    @classmethod
+    def range(cls, n: int, kind: str = "item") -> Self:
+        """The ids 0 … n−1, which are their own indices: no table is kept."""
+        return cls(range(n), kind)
+
+    def index(self, id: Hashable) -> int:  # noqa: A002 - the word everyone uses for it
+        """The index of an id."""
+        found = self._find(_plain(id))
+        if found is None:
+            hint = nearest(id, [i for i in self._ids if isinstance(i, str)]) if isinstance(id, str) else ""
+            raise DataError(f"there is no {self.kind} {_plain(id)!r} in the data.{hint}".removesuffix("."))
+        return found
+
+    def parse(self, text: str) -> int:
+        """The index of an id typed on a command line: the string itself, or else the number it writes."""
+        found = self._find(text)
+        if found is None and _is_integer(text):
+            found = self._find(int(text))
+        return self.index(text) if found is None else found
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._ids[index]
+
+    def __contains__(self, value: object) -> bool:
+        return self._find(_plain(value)) is not None
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._ids)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, IdMap):
+            return NotImplemented
+        if isinstance(self._ids, range) and isinstance(other._ids, range):
+            return self._ids == other._ids
+        return tuple(self._ids) == tuple(other._ids)
+
+    __hash__ = None  # type: ignore[assignment]  # equal maps may be large: nobody should hash them by accident
+
+    def __repr__(self) -> str:
+        return f"<IdMap of {len(self):,} {self.kind}s>"
+
+    def to_json(self) -> dict[str, Any]:
+        """The ids as JSON keeps them; a range stays one number."""
+        if isinstance(self._ids, range):
+            return {"kind": self.kind, "range": len(self._ids)}
+        for i in self._ids:
+            if not isinstance(i, str | int | float):  # None and tuples are not ids that JSON keeps
+                raise DataError(
+                    f"the {self.kind} id {i!r} cannot be saved as JSON: use strings or numbers as ids"
+                )
+        return {"kind": self.kind, "ids": list(self._ids)}
+
+    def save(self, path: str | Path) -> None:
+        """Write the ids as JSON."""
+        Path(path).write_text(json.dumps(self.to_json(), ensure_ascii=False) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what `save` wrote."""
+        try:
+            record = json.loads(Path(path).read_text(encoding="utf-8"))
+            return cls(range(record["range"]) if "range" in record else record["ids"], record["kind"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path} is not a saved id map ({error}): save it again") from error
+
+    def _find(self, id: Any) -> int | None:  # noqa: A002
+        if isinstance(self._ids, range):
+            return int(id) if isinstance(id, int) and id in self._ids else None
+        return self._lookup().get(id)
+
+    def _lookup(self) -> dict[Any, int]:
+        if self._index is None:
+            self._index = {i: n for n, i in enumerate(self._ids)}
+        return self._index
+
+
+def number(
+    ids: Iterable[Hashable] | NDArray[Any], kind: str, known: IdMap | None
+) -> tuple[NDArray[np.int64], IdMap]:
+    """The index of each id, and the map that says so."""
+    array = ids if isinstance(ids, np.ndarray) else None
+    listed = [] if array is not None else list(ids)
+    if array is None and all(type(i) is int for i in listed):
+        array = np.array(listed, dtype=np.int64)
+    if array is not None and array.dtype.kind in "iu":
+        return _number_integers(array.astype(np.int64), kind, known)
+    listed = array.tolist() if array is not None else [_plain(i) for i in listed]
+    if known is None:
+        index: dict[Any, int] = {i: n for n, i in enumerate(dict.fromkeys(listed))}
+        known = IdMap(index, kind)
+        return np.array([index[i] for i in listed], np.int64), known
+    return np.array([known.index(i) for i in listed], np.int64), known
+
+
+def _number_integers(
+    ids: NDArray[np.int64], kind: str, known: IdMap | None
+) -> tuple[NDArray[np.int64], IdMap]:
+    """`number` for integer ids, without a Python loop over the pairs."""
+    if known is None:
+        distinct, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
+        if len(distinct) and distinct[0] == 0 and distinct[-1] == len(distinct) - 1:
+            return ids, IdMap.range(len(distinct), kind)
+        order = np.argsort(first)  # the distinct ids by first appearance
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        return place[inverse], IdMap(distinct[order].tolist(), kind)
+    if known == IdMap.range(len(known)):
+        wrong = ids[(ids < 0) | (ids >= len(known))]
+        if len(wrong):
+            known.index(int(wrong[0]))  # raises the sentence
+        return ids, known
+    return np.array([known.index(i) for i in ids.tolist()], np.int64), known
+
+
+def _plain(value: Any) -> Any:
+    """NumPy scalars as Python's own, so that ids come out as they would have been typed."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _is_integer(text: str) -> bool:
+    return text.strip().removeprefix("-").isdecimal()

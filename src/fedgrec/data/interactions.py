@@ -1,0 +1,195 @@
+"""Who touched what, as a ragged array."""
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedgrec.data.ids import IdMap, number
+from fedgrec.errors import DataError
+
+__all__ = ["IdMap", "Interactions"]
+
+
+@dataclass(frozen=True, eq=False)
+class Interactions:
+    """The items of user u are `items[indptr[u]:indptr[u + 1]]`: sorted, each once."""
+
+    user_ids: IdMap
+    item_ids: IdMap
+    indptr: NDArray[np.int64]  # [M+1]
+    items: NDArray[np.int32]  # [nnz]
+    ratings: NDArray[np.float32] | None = None  # [nnz]
+    times: NDArray[np.float64] | None = None  # [nnz], seconds
+
+    def __post_init__(self) -> None:
+        def fix(name: str, dtype: type) -> None:
+            if getattr(self, name) is not None:
+                array: NDArray[Any] = np.ascontiguousarray(getattr(self, name), dtype=dtype).view()
+                array.flags.writeable = False  # of our view only: the caller's array stays as it was
+                object.__setattr__(self, name, array)
+
+        for name, dtype in (
+            ("indptr", np.int64),
+            ("items", np.int32),
+            ("ratings", np.float32),
+            ("times", np.float64),
+        ):
+            fix(name, dtype)
+        self._check()
+
+    def _check(self) -> None:
+        indptr, items = self.indptr, self.items
+        steps = np.diff(indptr)
+        if (
+            indptr.shape != (self.n_users + 1,)
+            or indptr[0] != 0
+            or indptr[-1] != len(items)
+            or (steps < 0).any()
+        ):
+            raise DataError(f"indptr must rise from 0 to the number of pairs in {self.n_users + 1} entries")
+        if any(a is not None and a.shape != items.shape for a in (self.ratings, self.times)):
+            raise DataError("ratings and times must have one entry for each pair")
+        if len(items) and (items.min() < 0 or items.max() >= self.n_items):
+            raise DataError(f"item indices must lie in 0 … {self.n_items - 1}")
+        falls = np.flatnonzero(np.diff(items) <= 0) + 1
+        if not np.isin(falls, indptr).all():
+            raise DataError("the items of each user must be sorted, and each there once")
+
+    @property
+    def n_users(self) -> int:
+        """M, users with no item included."""
+        return len(self.user_ids)
+
+    @property
+    def n_items(self) -> int:
+        """N, items of no user included."""
+        return len(self.item_ids)
+
+    @property
+    def n_pairs(self) -> int:
+        """The number of distinct (user, item) pairs."""
+        return len(self.items)
+
+    def of(self, user: int) -> NDArray[np.int32]:
+        """The items of one user, by index: a view."""
+        return self.items[self.indptr[user] : self.indptr[user + 1]]
+
+    def degrees(self) -> NDArray[np.int64]:
+        """|N_t|: how many users each item has. [N]"""
+        return np.bincount(self.items, minlength=self.n_items).astype(np.int64)
+
+    def user_degrees(self) -> NDArray[np.int64]:
+        """|N_u|: how many items each user has. [M]"""
+        return np.diff(self.indptr)
+
+    def users(self) -> NDArray[np.int64]:
+        """The user of each pair, beside `items`. [nnz]"""
+        return np.repeat(np.arange(self.n_users), self.user_degrees())
+
+    def keys(self) -> NDArray[np.int64]:
+        """Each pair as one number, user · N + item: rising, easy to compare. [nnz]"""
+        return self.users() * self.n_items + self.items
+
+    def select(self, mask: NDArray[np.bool_]) -> "Interactions":
+        """The pairs where `mask` [nnz] is true, under the same ids."""
+        kept = np.concatenate([[0], np.cumsum(mask)])[self.indptr]
+
+        def pick(array: Any) -> Any:
+            return None if array is None else array[mask]
+
+        return Interactions(
+            self.user_ids, self.item_ids, kept, pick(self.items), pick(self.ratings), pick(self.times)
+        )
+
+    @classmethod
+    def from_pairs(
+        cls,
+        users: Iterable[Hashable] | NDArray[Any],
+        items: Iterable[Hashable] | NDArray[Any],
+        ratings: ArrayLike | None = None,
+        times: ArrayLike | None = None,
+        *,
+        user_ids: IdMap | None = None,
+        item_ids: IdMap | None = None,
+    ) -> tuple["Interactions", int]:
+        """Pairs of ids, in any order, and how many repeats were merged: the last of them counts.
+
+        Without an id map, ids that are exactly the integers 0 … n−1 keep their value; others are numbered in
+        order of first appearance.
+        """
+        u, user_ids = number(users, "user", user_ids)
+        i, item_ids = number(items, "item", item_ids)
+        return cls.from_indices(u, i, ratings, times, user_ids=user_ids, item_ids=item_ids)
+
+    @classmethod
+    def from_indices(
+        cls,
+        users: NDArray[np.integer[Any]],
+        items: NDArray[np.integer[Any]],
+        ratings: ArrayLike | None = None,
+        times: ArrayLike | None = None,
+        *,
+        user_ids: IdMap,
+        item_ids: IdMap,
+    ) -> tuple["Interactions", int]:
+        """`from_pairs` for pairs that are already indices into the id maps."""
+        if len(users) != len(items):
+            raise DataError(
+                f"there are {len(users)} users but {len(items)} items: give one of each for every pair"
+            )
+        keys = np.asarray(users, np.int64) * len(item_ids) + items
+        # np.unique keeps the first of equals: reverse, so that it is the last one given.
+        keys, last = np.unique(keys[::-1], return_index=True)
+        last = len(users) - 1 - last
+
+        def pick(values: ArrayLike | None, dtype: type) -> Any:
+            if values is None:
+                return None
+            array: NDArray[Any] = np.asarray(values, dtype)
+            if array.shape != (len(users),):
+                raise DataError(
+                    f"there are {len(users)} pairs but {array.size} ratings or times: give one for each"
+                )
+            return array[last]
+
+        indptr = np.searchsorted(keys, np.arange(len(user_ids) + 1) * len(item_ids))
+        data = cls(
+            user_ids,
+            item_ids,
+            indptr,
+            np.asarray(items)[last],
+            pick(ratings, np.float32),
+            pick(times, np.float64),
+        )
+        return data, len(users) - len(keys)
+
+    @classmethod
+    def from_matrix(cls, matrix: Any, *, keep_ratings: bool = False) -> "Interactions":
+        """From a SciPy sparse matrix [M, N], or a DataFrame with columns user, item[, rating][, time]."""
+        if hasattr(matrix, "tocoo"):
+            coo = matrix.tocsr(copy=True).tocoo()
+            coo.eliminate_zeros()  # a stored zero is no interaction
+            data, _ = cls.from_pairs(
+                coo.row, coo.col, coo.data if keep_ratings else None,
+                user_ids=IdMap.range(coo.shape[0], "user"), item_ids=IdMap.range(coo.shape[1], "item"),
+            )  # fmt: skip
+            return data
+        columns = list(getattr(matrix, "columns", ()))
+        if not {"user", "item"} <= set(columns):
+            raise DataError(
+                "from_matrix takes a SciPy sparse matrix or a DataFrame with columns 'user' and 'item'; "
+                f"this {type(matrix).__name__} has columns {columns}"
+            )
+        column = {c: matrix[c].to_numpy() for c in ("user", "item", "rating", "time") if c in columns}
+        ratings = column.get("rating") if keep_ratings else None
+        return cls.from_pairs(column["user"], column["item"], ratings, column.get("time"))[0]
+
+    def to_scipy(self) -> Any:
+        """A SciPy CSR array [M, N] of the ratings, or of ones."""
+        from scipy.sparse import csr_array
+
+        values = np.ones(self.n_pairs, np.float32) if self.ratings is None else self.ratings.copy()
+        return csr_array((values, self.items.copy(), self.indptr.copy()), shape=(self.n_users, self.n_items))

@@ -1,0 +1,97 @@
+"""Which pairs to learn from, and which to be judged on."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgrec.data.interactions import IdMap, Interactions
+from fedgrec.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Disjoint sets of pairs under the same ids."""
+
+    train: Interactions
+    test: Interactions | None = None
+    validation: Interactions | None = None
+
+    def __post_init__(self) -> None:
+        for other in (self.test, self.validation):
+            if other is not None and (
+                other.user_ids != self.train.user_ids or other.item_ids != self.train.item_ids
+            ):
+                raise DataError("the parts of a split must share their user and item ids: load them together")
+
+
+def ratio(
+    data: Interactions, fraction: float, seed: int | tuple[int, ...]
+) -> tuple[Interactions, Interactions]:
+    """(kept, held): of each user's n items, round(fraction · n) at random are held out, never all."""
+    if not 0 <= fraction < 1:
+        raise DataError(f"the share to hold out is {fraction}: it must be at least 0 and less than 1")
+    noise = np.random.Generator(np.random.PCG64(seed)).random(data.n_pairs)
+    degrees = data.user_degrees()
+    n_held = np.minimum(np.rint(fraction * degrees).astype(np.int64), np.maximum(degrees - 1, 0))
+    return _hold_out(data, noise, n_held)
+
+
+def leave_last_out(data: Interactions, n: int = 1) -> tuple[Interactions, Interactions]:
+    """(kept, held): each user's last n items by time are held out (of equals the larger index), never all."""
+    if data.times is None:
+        raise DataError("leave-last-out needs to know when: give data with a time column, or split by ratio")
+    if n < 1:
+        raise DataError(f"leave-last-out holds out {n} items: it must be at least 1")
+    return _hold_out(data, data.times, np.clip(data.user_degrees() - 1, 0, n))
+
+
+def hold_out_validation(split: Split, fraction: float = 0.1, seed: int = 0) -> Split:
+    """The same split with a validation set taken out of train; test stays untouched."""
+    if split.validation is not None:
+        raise DataError("this split already has a validation set: hold it out once")
+    kept, held = ratio(split.train, fraction, (seed, 1))  # (seed, 1): other draws than the test set's
+    return replace(split, train=kept, validation=held)
+
+
+def k_core(data: Interactions, k: int) -> Interactions:
+    """The largest part where every user and every item has at least k pairs; others lose their ids."""
+    mask = np.ones(data.n_pairs, bool)
+    users = data.users()
+    while True:
+        # Dropping a user can bring an item below k and the other way round, so repeat until nothing falls.
+        n_user = np.bincount(users[mask], minlength=data.n_users)
+        n_item = np.bincount(data.items[mask], minlength=data.n_items)
+        keep = mask & (n_user >= k)[users] & (n_item >= k)[data.items]
+        if (keep == mask).all():
+            break
+        mask = keep
+    if not mask.any():
+        raise DataError(
+            f"no user and item are left with at least {k} interactions each: use a smaller k_core"
+        )
+    return restrict(data, n_user >= max(k, 1), n_item >= max(k, 1))
+
+
+def restrict(data: Interactions, users: NDArray[np.bool_], items: NDArray[np.bool_]) -> Interactions:
+    """The pairs of the users [M] and items [N] that stay, under their ids alone."""
+    kept = data.select(users[data.users()] & items[data.items])
+    return Interactions(
+        IdMap((data.user_ids[u] for u in np.flatnonzero(users).tolist()), "user"),
+        IdMap((data.item_ids[i] for i in np.flatnonzero(items).tolist()), "item"),
+        np.concatenate([[0], np.cumsum(kept.user_degrees()[users])]),
+        (np.cumsum(items) - 1)[kept.items],
+        kept.ratings,
+        kept.times,
+    )
+
+
+def _hold_out(
+    data: Interactions, priority: NDArray[np.float64], n_held: NDArray[np.int64]
+) -> tuple[Interactions, Interactions]:
+    """Hold out each user's n_held pairs of highest priority."""
+    order = np.lexsort((priority, data.users()))  # stable: equal priorities stay in order of item index
+    rank = np.empty(data.n_pairs, np.int64)
+    rank[order] = np.arange(data.n_pairs)
+    held = rank >= np.repeat(data.indptr[1:] - n_held, data.user_degrees())
+    return data.select(~held), data.select(held)

@@ -1,0 +1,174 @@
+"""Full ranking: every item that a user has not seen is ranked, exactly, in blocks of bounded memory."""
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from fedgrec import metrics
+from fedgrec.errors import FedgrecError
+
+Matrix = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int32]
+Indptr = npt.NDArray[np.int64]
+
+# The scores that one thread holds at a time. More makes the matrix product no faster.
+BLOCK_BYTES = 20 * 2**20
+
+
+class Csr(Protocol):
+    """Who has which items: those of user u are `items[indptr[u]:indptr[u + 1]]`."""
+
+    @property
+    def indptr(self) -> Indptr: ...
+
+    @property
+    def items(self) -> Ids: ...
+
+
+@dataclass(frozen=True)
+class Result:
+    """One evaluation."""
+
+    metrics: dict[str, float]  # 'recall@20', 'ndcg@20', 'coverage@20', 'popularity@20'
+    users: int  # how many were scored: those with held-out items
+    user_ids: npt.NDArray[np.int64]  # [users]
+    per_user: dict[str, npt.NDArray[np.float64]]  # 'recall@20', 'ndcg@20': [users], for intervals
+
+
+def evaluate(
+    users: Matrix,
+    items: Matrix,
+    train: Csr,
+    held_out: Csr,
+    ks: Sequence[int] = (20,),
+    ndcg_ideal: metrics.Ideal = "capped",
+) -> Result:
+    """Rank all items but the train items for each user with held-out items, and say how well.
+
+    users: [M, d], items: [N, d]; a user's score for an item is the inner product of their rows.
+    """
+    for name, part in (("train", train), ("held-out", held_out)):
+        if len(part.indptr) != len(users) + 1:
+            raise FedgrecError(f"{len(users)} user rows, but {len(part.indptr) - 1} users in {name} data.")
+    n_test = np.diff(held_out.indptr)
+    scored = np.flatnonzero(n_test)
+    if not scored.size:
+        raise FedgrecError("No user has a held-out item, so there is nothing to evaluate: check the split.")
+    n_test = n_test[scored]
+    ids, _ = top_k(users[scored], items, max(ks), *_rows(train, scored))
+    hits = _hits(ids, *_rows(held_out, scored))
+    degrees = np.bincount(train.items, minlength=len(items))
+
+    per_user, overall = {}, {}
+    for k in ks:
+        per_user[f"recall@{k}"] = metrics.recall(hits[:, :k], n_test)
+        per_user[f"ndcg@{k}"] = metrics.ndcg(hits[:, :k], n_test, ndcg_ideal)
+        overall[f"coverage@{k}"] = metrics.coverage(ids[:, :k], len(items))
+        overall[f"popularity@{k}"] = metrics.popularity(ids[:, :k], degrees)
+    means = {name: metrics.mean(values) for name, values in per_user.items()}
+    return Result(means | overall, len(scored), scored, per_user)
+
+
+def top_k(
+    users: Matrix,
+    items: Matrix,
+    k: int,
+    seen_indptr: Indptr,
+    seen_items: Ids,
+    block: int | None = None,
+) -> tuple[Ids, Matrix]:
+    """Each user's k best unseen items, best first, ties to the lower id: (ids [n, k], scores [n, k]).
+
+    A user with fewer than k unseen items has id −1 and score −inf in the places left. A thread scores
+    `block` users at a time, by default as many as fit BLOCK_BYTES. Scores are float32, as the
+    matrix product rounds them.
+    """
+    from numba import get_num_threads
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    from fedgrec._topk import FOLD, LANES, PIECE, scan
+
+    seen_indptr, seen_items = _checked(users, items, k, seen_indptr, seen_items)
+    n, N, pieces = len(users), len(items), -(-len(items) // PIECE)
+    step = block or max(16, BLOCK_BYTES // (4 * PIECE * max(pieces, 1)))
+    columns = np.ascontiguousarray(items.T, dtype=np.float32)  # [d, N]: the layout that BLAS packs fastest
+    ids, top = np.empty((n, k), np.int32), np.empty((n, k), np.float32)
+    mine = threading.local()
+
+    def start() -> None:
+        mine.scores = np.full((min(step, n), pieces, FOLD, LANES), -np.inf, dtype=np.float32)
+
+    def rank(lo: int) -> None:
+        hi = min(lo + step, n)
+        scores = mine.scores[: hi - lo]
+        flat = scores.reshape(hi - lo, pieces * PIECE)  # a view; what is behind the last item stays −inf
+        np.matmul(users[lo:hi], columns, out=flat[:, :N])
+        scan(scores, seen_indptr[lo : hi + 1], seen_items, ids[lo:hi], top[lo:hi])
+
+    # One thread of ours takes one block through product and scan. BLAS's own threads would spin between the
+    # products and keep the scan from the cores, which costs more than the whole scan.
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(get_num_threads(), "rank", start) as pool:
+        list(pool.map(rank, range(0, n, step)))  # list: waits, and passes errors on
+    return ids, top
+
+
+def top_k_reference(
+    users: Matrix, items: Matrix, k: int, seen_indptr: Indptr, seen_items: Ids
+) -> tuple[Ids, Matrix]:
+    """`top_k` as one reads it: all scores at once, one stable sort."""
+    seen_indptr, seen_items = _checked(users, items, k, seen_indptr, seen_items)
+    n, N = len(users), len(items)
+    scores = np.full((n, N + k), -np.inf, dtype=np.float32)  # k empty places behind the last item
+    scores[:, :N] = users @ items.T
+    scores[np.repeat(np.arange(n), np.diff(seen_indptr)), seen_items] = -np.inf
+    ids = np.argsort(-scores, axis=1, kind="stable")[:, :k].astype(np.int32)
+    top = np.take_along_axis(scores, ids, axis=1)
+    ids[np.isneginf(top)] = -1
+    return ids, top
+
+
+def _checked(users: Matrix, items: Matrix, k: int, indptr: Indptr, seen: Ids) -> tuple[Indptr, Ids]:
+    """Refuse what cannot be ranked; the compiled scan trusts its arguments."""
+    if k < 1:
+        raise FedgrecError(f"A list of k = {k} items cannot be made: ask for at least 1.")
+    if users.ndim != 2 or items.ndim != 2 or users.shape[1] != items.shape[1]:
+        raise FedgrecError(f"Users {users.shape} and items {items.shape} need rows of the same length.")
+    if len(indptr) != len(users) + 1 or indptr[0] or indptr[-1] != len(seen) or (np.diff(indptr) < 0).any():
+        raise FedgrecError(f"The indptr given does not describe {len(users)} users and {len(seen)} pairs.")
+    if seen.size and not 0 <= seen.min() <= seen.max() < len(items):
+        raise FedgrecError(
+            f"Seen items go from {seen.min()} to {seen.max()}, but there are {len(items)} items."
+        )
+    # |score| ≤ ‖user‖·‖item‖, and so is every partial sum: if this is finite, so are all scores.
+    bound = 1.0
+    for name, rows in (("user", users), ("item", items)):
+        norms = np.sqrt(np.einsum("nd,nd->n", rows, rows, dtype=np.float64))
+        if not np.isfinite(norms).all():
+            row = int(np.flatnonzero(~np.isfinite(norms))[0])
+            raise FedgrecError(f"The row of {name} {row} is not finite: training diverged; lower its rate.")
+        bound *= norms.max(initial=0.0)
+    if bound > np.finfo(np.float32).max:
+        raise FedgrecError(f"Scores up to {bound:.0e} overflow float32: training diverged; lower its rate.")
+    return np.ascontiguousarray(indptr, np.int64), np.ascontiguousarray(seen, np.int32)
+
+
+def _rows(csr: Csr, users: npt.NDArray[np.int64]) -> tuple[Indptr, Ids]:
+    """The CSR of these users alone."""
+    starts, lengths = csr.indptr[users], np.diff(csr.indptr)[users]
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    places = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], lengths)
+    return indptr, csr.items[places]
+
+
+def _hits(ids: Ids, indptr: Indptr, items: Ids) -> npt.NDArray[np.bool_]:
+    """hits[u, r] = whether the r-th of the user's list is among its items."""
+    from fedgrec._topk import find_hits
+
+    hits = np.empty(ids.shape, dtype=np.bool_)
+    find_hits(ids, indptr, np.ascontiguousarray(items, np.int32), hits)
+    return hits

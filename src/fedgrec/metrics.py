@@ -1,0 +1,70 @@
+"""What a ranking is worth: per-user Recall and NDCG, and what the whole list does to the catalogue.
+
+NumPy only: a user computes its own metrics at home.
+
+`hits[..., r]` says whether rank r holds a test item; the last axis is the list of k, a leading axis is users.
+A user without test items has no recall: it gets NaN, and `mean` leaves it out.
+"""
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Ideal = Literal["capped", "paper"]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.integer]
+
+
+def recall(hits: npt.NDArray[np.bool_], n_test: npt.ArrayLike) -> Floats:
+    """Hits / |test|: divided by all test items, even when they are more than the list can hold."""
+    return _ratio(np.asarray(hits.sum(axis=-1)), np.asarray(n_test))
+
+
+def ndcg(hits: npt.NDArray[np.bool_], n_test: npt.ArrayLike, ideal: Ideal = "capped") -> Floats:
+    """Σ over hits at rank r = 1.. of 1/log2(r+1), over the same sum for the ideal list.
+
+    The ideal list is min(|test|, k) hits ("capped", as everyone computes it), or all |test| items, which no
+    list of k reaches once |test| > k ("paper", the appendix's literal form).
+    """
+    if ideal not in ("capped", "paper"):
+        raise ValueError(f"ideal must be 'capped' or 'paper', not {ideal!r}")
+    k, wanted = hits.shape[-1], np.asarray(n_test)
+    if ideal == "capped":
+        wanted = np.minimum(wanted, k)
+    gains = 1 / np.log2(np.arange(max(k, int(wanted.max(initial=0)))) + 2)
+    ideal_gain = np.concatenate([[0.0], np.cumsum(gains)])  # [n]: the sum of the first n gains
+    return _ratio(hits @ gains[:k], ideal_gain[wanted])
+
+
+def mean(per_user: Floats) -> float:
+    """The mean over the users that have test items; NaN where there is none."""
+    counted = per_user[~np.isnan(per_user)]
+    return float(counted.mean()) if counted.size else float("nan")
+
+
+def coverage(recommended: Ints, n_items: int) -> float:
+    """The share of the catalogue that is recommended to anyone (id −1 marks an empty place)."""
+    shown = np.zeros(n_items, dtype=bool)
+    shown[recommended[recommended >= 0]] = True
+    return float(shown.mean())
+
+
+def popularity(recommended: Ints, degrees: Ints) -> float:
+    """The mean train degree of what is recommended; NaN if nothing is."""
+    return mean(degrees[recommended[recommended >= 0]].astype(np.float64))
+
+
+def popularity_percentile(recommended: Ints, degrees: Ints) -> float:
+    """The same on a scale from 0 to 1 that compares across data sets: the mean share of the catalogue that is
+    less popular, equals counted half; 0.5 is what recommending at random gives."""
+    order = np.sort(degrees)
+    below, upto = (np.searchsorted(order, degrees, side=side) for side in ("left", "right"))
+    return mean(((below + upto) / (2 * len(order)))[recommended[recommended >= 0]])
+
+
+def _ratio(part: Ints | Floats, whole: Ints | Floats) -> Floats:
+    """part / whole, NaN where whole is 0."""
+    ratio: Floats = np.full(np.broadcast_shapes(part.shape, whole.shape), np.nan)
+    np.divide(part, whole, out=ratio, where=whole > 0)
+    return ratio

@@ -1,0 +1,121 @@
+"""A trained model: what answers "what should this person see next?"."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgrec.config import Config, read_toml
+from fedgrec.core import Cohort, Floats, Ints, ServerState, UserState
+from fedgrec.data.ids import IdMap
+from fedgrec.errors import FedgrecError, RunError
+from fedgrec.evaluate import top_k
+from fedgrec.files import read_tensors, write_json, write_tensors, write_text
+from fedgrec.methods.fedgrec import FedGRecMethod
+
+SERVER, USERS, CONFIG, USER_IDS, ITEM_IDS = (
+    "server.safetensors", "users.safetensors", "config.toml", "users.json", "items.json",
+)
+
+
+@dataclass(frozen=True)
+class Model:
+    """Item and user embeddings of one round with the users' items: all that ranking needs."""
+
+    config: Config
+    user_ids: IdMap
+    item_ids: IdMap
+    items: Floats  # [K+1, N, d]
+    item_degrees: Ints  # [N]
+    users: Floats  # [M, K+1, d] as committed
+    indptr: Ints  # [M+1] of the users' train items
+    train_items: Ints  # [nnz]
+    round: int
+
+    @property
+    def method(self) -> FedGRecMethod:
+        return FedGRecMethod(self.config.model, self.items.shape[1], max(len(self.users), 1))
+
+    @property
+    def _server(self) -> ServerState:
+        nothing = np.zeros((0, 0), self.items.dtype)
+        return ServerState(self.items, self.item_degrees, nothing, nothing, self.round)
+
+    def item_vectors(self) -> Floats:
+        """[N, D]"""
+        return self.method.represent_items(self._server)
+
+    def user_vector(self, user: int) -> Floats:
+        """A known user's representation, [1, D]."""
+        seen = self.train_items[self.indptr[user] : self.indptr[user + 1]]
+        return self._vector(seen, self.users[user])
+
+    def new_user_vector(self, items: Ints) -> Floats:
+        """Somebody the model has never met: Eq. (6) needs only their items.  # [1, D]"""
+        if not self.config.model.layers:
+            raise FedgrecError("a model without latent embeddings (layers = 0) knows nothing of a person it has not met")
+        if not len(items):
+            raise FedgrecError("name at least one item that the person liked")
+        return self._vector(np.unique(items), np.zeros_like(self.items[:, 0]))
+
+    def _vector(self, items: Ints, embeddings: Floats) -> Floats:
+        empty = np.zeros((1, 0))
+        state = UserState(embeddings[None], empty, empty, empty, np.zeros(1, np.int64))
+        cohort = Cohort(np.zeros(1, np.uint64), np.array([0, len(items)]), items, state)
+        return self.method.represent_users(self._server, cohort)
+
+    def recommend(self, vector: Floats, seen: Ints, n: int) -> tuple[Ints, Floats]:
+        """The n best unseen items and their scores; fewer where fewer are left."""
+        seen = np.unique(np.asarray(seen, np.int32))
+        ids, scores = top_k(vector.astype(np.float32), self.item_vectors().astype(np.float32), n,
+                            np.array([0, len(seen)]), seen)
+        real = ids[0] >= 0
+        return ids[0][real], scores[0][real]
+
+    def similar_items(self, item: int, n: int) -> tuple[Ints, Floats]:
+        """The n items whose representation points most the same way (cosine)."""
+        vectors = self.item_vectors()
+        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        return self.recommend(vectors[item : item + 1], np.array([item]), n) if n else (np.zeros(0), np.zeros(0))
+
+    # ----------------------------------------------------------------------------------------- files
+
+    def save(self, folder: str | Path) -> None:
+        """The files of DESIGN's contract; each is whole or not there."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / CONFIG, self.config.to_toml())
+        write_json(folder / USER_IDS, self.user_ids.to_json())
+        write_json(folder / ITEM_IDS, self.item_ids.to_json())
+        self.save_tensors(folder)
+
+    def save_tensors(self, folder: Path) -> None:
+        metadata = {"method": "fedgrec", "round": str(self.round)}
+        server = {"item_embeddings": self.items, "item_degrees": self.item_degrees}
+        users = {"user_embeddings": self.users.swapaxes(0, 1), "train_indptr": self.indptr, "train_items": self.train_items}
+        write_tensors(folder / SERVER, server, metadata)
+        write_tensors(folder / USERS, users, metadata)
+
+    @staticmethod
+    def load(folder: str | Path) -> "Model":
+        folder = Path(folder)
+        if not (folder / CONFIG).exists():
+            raise RunError(f"{folder} is not a run: it has no {CONFIG}. Make one with  fedgrec train --out {folder}")
+        server, about = read_tensors(folder / SERVER)
+        users, about_users = read_tensors(folder / USERS)
+        if about["round"] != about_users["round"]:
+            raise RunError(f"{folder} was interrupted while it saved round {about['round']}: "
+                           f"`fedgrec train --out {folder} --resume` goes on")
+        return Model(
+            Config().changed(read_toml(folder / CONFIG), str(folder / CONFIG)),
+            IdMap.load(folder / USER_IDS), IdMap.load(folder / ITEM_IDS),
+            server["item_embeddings"], server["item_degrees"],
+            np.ascontiguousarray(users["user_embeddings"].swapaxes(0, 1)), users["train_indptr"], users["train_items"],
+            int(about["round"]),
+        )
+
+
+def as_indices(ids: IdMap, values: Any) -> Ints:
+    """Indices of a collection of ids."""
+    return np.array([ids.index(value) for value in values], np.int64)

@@ -1,0 +1,67 @@
+"""The folder that a run leaves: a contract that other tools read."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fedgrec.config import Config
+from fedgrec.data import Dataset
+from fedgrec.data.datasets import describe
+from fedgrec.errors import RunError
+from fedgrec.files import write_json, write_text
+from fedgrec.model import CONFIG, ITEM_IDS, USER_IDS, Model
+
+METRICS, DATA, RESULT = "metrics.jsonl", "data.json", "result.json"
+
+
+class RunRecord:
+    """Writes a run's files, each whole or not at all."""
+
+    def __init__(self, folder: Path, config: Config, dataset: Dataset) -> None:
+        self.folder = folder
+        about = {**describe(dataset), "id_maps": {"users": USER_IDS, "items": ITEM_IDS}, "notes": list(dataset.notes)}
+        self.check_same_data(folder, dataset)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / USER_IDS, dataset.split.train.user_ids.to_json())
+        write_json(folder / ITEM_IDS, dataset.split.train.item_ids.to_json())
+        write_json(folder / DATA, about)
+        write_text(folder / CONFIG, config.to_toml())  # last: a folder with a configuration can be resumed
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @staticmethod
+    def check_same_data(folder: Path, dataset: Dataset) -> None:
+        """A run goes on, and is judged, only on the data that it was trained on."""
+        if not (folder / DATA).exists():
+            return
+        before, now = json.loads((folder / DATA).read_text()), describe(dataset)
+        if (before["sizes"], before["checksums"]) != (now["sizes"], now["checksums"]):
+            raise RunError(f"the data is not what {folder} was trained on (see its {DATA}): restore it, or start a "
+                           f"new run in another folder")
+
+    def write_metrics(self, lines: list[dict[str, Any]]) -> None:
+        write_text(self.folder / METRICS, "".join(json.dumps(line) + "\n" for line in lines))
+
+    def write_result(self, result: dict[str, Any]) -> None:
+        write_json(self.folder / RESULT, result)
+
+    def selected(self) -> Model | None:
+        """The model of the best round so far. Torn between two rounds it will be written again as training goes on."""
+        try:
+            return Model.load(self.folder)
+        except RunError:
+            return None
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The evaluations of a run, in order."""
+    path = folder / METRICS
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def is_finished(folder: Path) -> bool:
+    return (folder / RESULT).exists()

@@ -1,0 +1,290 @@
+"""A whole federation on one machine: warm-up, rounds, evaluation, checkpoints.
+
+The simulation holds all users as one population and draws a cohort from it in every round. It calls the same verbs
+as a real federation. Everything random is a function of (seed, round), so a run that was killed goes on from its last
+checkpoint exactly as if nothing had happened.
+"""
+
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from fedgrec import data
+from fedgrec.config import Config, DataOptions
+from fedgrec.core import Cohort, Ints, Traffic
+from fedgrec.data import Dataset, Interactions
+from fedgrec.errors import RunError
+from fedgrec.evaluate import evaluate
+from fedgrec.files import Checkpoints
+from fedgrec.kernels import reference
+from fedgrec.methods.fedgrec import DEGREES, PROPAGATE, TRAIN, FedGRecMethod
+from fedgrec.model import Model
+from fedgrec.record import RunRecord
+
+TURNS = 110  # training turns of a user when `rounds` is left to us
+EVALUATIONS = 20  # in a run when `evaluate_every` is left to us
+USERS_STREAM, SAMPLING_STREAM = 1, 2
+
+
+def load_data(options: DataOptions, validation: float, seed: int) -> Dataset:
+    """The data set that the options name, split as they say."""
+    o = options
+    return data.load(
+        o.data, split=o.split, test_ratio=o.test_ratio, validation=validation, k_core=o.k_core, min_rating=o.min_rating,
+        keep_ratings=o.keep_ratings, user=o.user_column, item=o.item_column, rating=o.rating_column,
+        time=o.time_column, seed=seed,
+    )
+
+
+def load_for(config: Config) -> Dataset:
+    """The data of a run: under `honest` a validation split is held out of train, under `paper` none is."""
+    return load_data(config.data, config.run.validation if config.run.protocol == "honest" else 0.0, config.run.seed)
+
+
+def resolved(config: Config, dataset: Dataset) -> Config:
+    """The configuration with all that was left to us decided, so that running it again gives the same run."""
+    run, n_users = config.run, dataset.split.train.n_users
+    rounds = run.rounds or -(-TURNS * n_users // min(config.model.users_per_round, n_users))
+    every = run.evaluate_every or -(-rounds // EVALUATIONS)
+    return replace(config, run=replace(run, rounds=rounds, evaluate_every=every))
+
+
+class Observer:
+    """Watches a simulation; the command line draws a progress bar with it."""
+
+    def started(self, done: int, rounds: int) -> None: ...
+    def round_done(self, done: int) -> None: ...
+    def evaluated(self, line: dict[str, Any]) -> None: ...
+    def notice(self, sentence: str) -> None: ...
+    def stop_wanted(self) -> bool:
+        return False
+
+
+@dataclass
+class Progress:
+    """Where a run stands; with the two states this is all that a checkpoint needs."""
+
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    best: float = -1.0
+    best_round: int = -1
+    stale: int = 0  # evaluations since the best one
+    seconds: float = 0.0
+    traffic: Traffic = Traffic()
+    clipped: int = 0
+
+
+class Simulation:
+    """One run. `run()` trains until the rounds are done, patience is lost, or the observer wants to stop."""
+
+    def __init__(self, config: Config, dataset: Dataset, out: Path | None = None, observer: Observer | None = None) -> None:
+        self.config, self.dataset, self.observer = config, dataset, observer or Observer()
+        train = dataset.split.train
+        self.method = FedGRecMethod(config.model, train.n_items, train.n_users, choose_kernel(config, self.observer))
+        self.server = self.method.init(config.run.seed)
+        self.users = self._population(train)
+        self.progress = Progress()
+        self.selected: Model | None = None
+        self.record = RunRecord(out, config, dataset) if out else None
+        self.finished = False
+
+    def _population(self, train: Interactions) -> Cohort:
+        keys = np.random.Generator(np.random.Philox(key=[self.config.run.seed, USERS_STREAM]))
+        return self.method.init_users(
+            keys.integers(0, 2**64, train.n_users, dtype=np.uint64), train.indptr, train.items, train.ratings
+        )
+
+    # -------------------------------------------------------------------------------------- Algorithm 1
+
+    def run(self) -> Model:
+        """Train, then return the model of the selected round."""
+        run, started = self.config.run, time.perf_counter() - self.progress.seconds
+        if self.server.round == 0 and not self.progress.traffic.down:
+            self._warm_up()
+        self.observer.started(self.server.round, run.rounds)
+        while self.server.round < run.rounds and not self._patience_lost():
+            if self.observer.stop_wanted():
+                self._checkpoint()
+                return self.selected or self.model()
+            self._round()
+            self.progress.seconds = time.perf_counter() - started
+            if self.server.round % run.evaluate_every == 0 or self.server.round == run.rounds:
+                self._evaluate()
+                self.progress.seconds = time.perf_counter() - started
+            if run.checkpoint_every and self.server.round % run.checkpoint_every == 0:
+                self._checkpoint()
+            self.observer.round_done(self.server.round)
+        return self._finish()
+
+    def _warm_up(self) -> None:
+        """Lines 3 to 9: degree counts, then the latents level by level."""
+        everyone = np.arange(len(self.users))
+        levels = range(1, self.config.model.layers + 1)
+        for stage, level in [(DEGREES, 0), *((PROPAGATE, k) for k in levels)]:
+            broadcast = self.method.broadcast(self.server, stage, level=level)
+            total, pending = self.method.local_update(self.users, stage, broadcast)
+            self.server = self.method.apply(self.server, stage, total, level)
+            self.method.commit(self.users, everyone, pending)
+            self._count(self.method.traffic(stage, self.users.degrees), pending.clipped)
+
+    def _round(self) -> None:
+        """Lines 12 to 23. The upload of a user that drops out never arrives: it changes nothing on either side."""
+        sampled, arrived = self._sample()
+        if len(arrived):
+            cohort = self.users.take(arrived)
+            broadcast = self.method.broadcast(self.server, TRAIN)
+            total, pending = self.method.local_update(cohort, TRAIN, broadcast)
+            self.server = self.method.apply(self.server, TRAIN, total)
+            self.method.commit(self.users, arrived, pending)
+            self._count(Traffic(), pending.clipped)
+        else:
+            self.server.round += 1
+        lost = len(sampled) - len(arrived)
+        in_order = np.concatenate([arrived, np.setdiff1d(sampled, arrived)])
+        self._count(self.method.traffic(TRAIN, self.users.degrees[in_order], lost), 0)
+
+    def _sample(self) -> tuple[Ints, Ints]:
+        """Line 12: S users without replacement, and those whose upload will arrive."""
+        key = [self.config.run.seed, SAMPLING_STREAM]
+        rng = np.random.Generator(np.random.Philox(key=key, counter=[0, self.server.round, 0, 0]))
+        count = min(self.config.model.users_per_round, len(self.users))
+        sampled = rng.choice(len(self.users), count, replace=False, shuffle=False)
+        if self.config.run.dropout == 0:
+            return sampled, sampled
+        return sampled, sampled[rng.random(count) >= self.config.run.dropout]
+
+    def _count(self, traffic: Traffic, clipped: int) -> None:
+        self.progress.traffic = self.progress.traffic.plus(traffic)
+        self.progress.clipped += clipped
+
+    # --------------------------------------------------------------------------------------- evaluation
+
+    @property
+    def judge(self) -> tuple[str, Interactions] | None:
+        """The split that chooses the round: validation under `honest`, test under `paper`."""
+        name = "validation" if self.config.run.protocol == "honest" else "test"
+        held_out = getattr(self.dataset.split, name)
+        return (name, held_out) if held_out is not None and held_out.n_pairs else None
+
+    def _evaluate(self) -> None:
+        if self.judge is None:
+            return
+        line = self.measure(*self.judge)
+        self.progress.metrics.append(line)
+        value = line[f"recall@{self.config.run.topk[0]}"]
+        if value > self.progress.best:
+            self.progress.best, self.progress.best_round, self.progress.stale = value, self.server.round, 0
+            self.selected = self.model()
+            if self.record:
+                self.selected.save_tensors(self.record.folder)
+        else:
+            self.progress.stale += 1
+        if self.record:
+            self.record.write_metrics(self.progress.metrics)
+        self.observer.evaluated(line)
+
+    def measure(self, name: str, held_out: Interactions, model: Model | None = None) -> dict[str, Any]:
+        """One line of metrics.jsonl."""
+        run, split = self.config.run, self.dataset.split
+        server, users, round_ = self.server, self.users, self.server.round
+        if model is not None:
+            server, round_ = replace(server, items=model.items, degrees=model.item_degrees), model.round
+            users = users.with_state(replace(users.state, embeddings=model.users))
+        seen = split.train if name == "validation" or split.validation is None else _merged(split.train, split.validation)
+        result = evaluate(
+            self.method.represent_users(server, users).astype(np.float32),
+            self.method.represent_items(server).astype(np.float32), seen, held_out, run.topk, run.ndcg_ideal,
+        )
+        return {
+            "round": round_, "split": name, "protocol": run.protocol, **result.metrics, "users": result.users,
+            "seconds": round(self.progress.seconds, 3),
+            **{f"bytes_{key}": value for key, value in self.progress.traffic._asdict().items()},
+            "clipped": self.progress.clipped,
+        }
+
+    def _patience_lost(self) -> bool:
+        return 0 < self.config.run.patience <= self.progress.stale
+
+    def _finish(self) -> Model:
+        """Under `honest` the test split is looked at here, once, for the round that validation chose."""
+        model = self.selected or self.model()
+        test = self.dataset.split.test
+        if self.config.run.protocol == "honest" and test is not None and test.n_pairs:
+            if not any(line["split"] == "test" for line in self.progress.metrics):
+                line = self.measure("test", test, model)
+                self.progress.metrics.append(line)
+                self.observer.evaluated(line)
+        if self.record:
+            if self.selected is None:
+                model.save_tensors(self.record.folder)
+            self.record.write_metrics(self.progress.metrics)
+            self.record.write_result(self.result())
+        self.finished = True
+        return model
+
+    def result(self) -> dict[str, Any]:
+        """The line that counts: under `paper` the best test round, under `honest` the one test evaluation."""
+        lines = [line for line in self.progress.metrics if line["split"] == "test"]
+        if not lines:
+            return {"round": self.server.round, "protocol": self.config.run.protocol, "split": None}
+        return max(lines, key=lambda line: line[f"recall@{self.config.run.topk[0]}"])
+
+    def model(self) -> Model:
+        """The present state as a model of its own."""
+        train = self.dataset.split.train
+        return Model(self.config, train.user_ids, train.item_ids, self.server.items.copy(), self.server.degrees,
+                     self.users.state.embeddings.copy(), train.indptr, train.items, self.server.round)
+
+    # --------------------------------------------------------------------------------------- checkpoints
+
+    def _checkpoint(self) -> None:
+        if self.record is None:
+            return
+        tensors = {f"server.{name}": getattr(self.server, name) for name in ("items", "degrees", "moment1", "moment2")}
+        tensors |= {f"users.{name}": value for name, value in vars(self.users.state).items()}
+        info = {**vars(self.progress), "traffic": list(self.progress.traffic), "round": self.server.round}
+        Checkpoints(self.record.checkpoints).save(self.server.round, tensors, info)
+
+    def resume(self) -> None:
+        """Go back to the last checkpoint, or to the beginning where there is none."""
+        if self.record is None:
+            raise RunError("a simulation without a run folder has nothing to resume")
+        found = Checkpoints(self.record.checkpoints).load()
+        if found is None:
+            return
+        tensors, info = found
+        for name in ("items", "degrees", "moment1", "moment2"):
+            setattr(self.server, name, tensors[f"server.{name}"])
+        for name in vars(self.users.state):
+            setattr(self.users.state, name, tensors[f"users.{name}"])
+        self.server.round = info.pop("round")
+        self.progress = Progress(**{**info, "traffic": Traffic(*info["traffic"])})
+        if self.progress.best_round >= 0:
+            self.selected = self.record.selected()
+
+
+def choose_kernel(config: Config, observer: Observer) -> ModuleType:
+    """`auto` takes the fused kernel wherever it can be had."""
+    if config.run.kernel == "reference":
+        return reference
+    from fedgrec.kernels import cpu
+
+    cpu.use_threads(config.run.threads)
+    return cpu
+
+
+def _merged(a: Interactions, b: Interactions) -> "_Csr":
+    """Items of both, user by user: at test time a person has seen its validation items too."""
+    order = np.lexsort((np.concatenate([a.items, b.items]), np.concatenate([a.users(), b.users()])))
+    return _Csr(a.indptr + b.indptr, np.concatenate([a.items, b.items])[order])
+
+
+@dataclass(frozen=True)
+class _Csr:
+    indptr: Ints
+    items: Ints
+
+

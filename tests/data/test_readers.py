@@ -1,0 +1,115 @@
+"""Every format by hand, and every way a file can be wrong, by line."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fedgrec.data.readers import Pairs, read
+from fedgrec.errors import DataError
+
+
+def write(tmp_path: Path, name: str, text: str | bytes) -> Path:
+    path = tmp_path / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def rows(pairs: Pairs) -> list[tuple]:
+    return list(zip(pairs.users.tolist(), pairs.items.tolist(), strict=True))
+
+
+def test_lightgcn_text(tmp_path: Path) -> None:
+    path = write(tmp_path, "train.txt", "0 3 1\r\n2\n\n1 10 \n0 7")
+    pairs = read(path)
+    assert rows(pairs) == [(0, 3), (0, 1), (1, 10), (0, 7)]
+    assert pairs.sizes == (3, 11)  # user 2 counts, though it has no item
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "userId,movieId,rating,timestamp\n7,x,4,100\n8,y,2.5,200\n"),
+        ("a.tsv", "stars\tuid\titem_id\ttime\n4\t7\tx\t100\n2.5\t8\ty\t200\n"),
+        ("a.inter", "user_id:token\titem_id:token\trating:float\ttimestamp:float\n7\tx\t4\t100\n8\ty\t2.5\t200\n"),  # noqa: E501
+        ("ratings.dat", "7::x::4::100\n8::y::2.5::200\n"),
+        ("bom.csv", "\ufeffuser,item,rating,time\n7,x,4,100\n\n8,\"y\",2.5,200\n"),
+        ("date.csv", "user,item,score,date\n7,x,4,1970-01-01T00:01:40Z\n8,y,2.5,1970-01-01 00:03:20\n"),
+    ],
+)  # fmt: skip
+def test_tables(tmp_path: Path, name: str, text: str) -> None:
+    pairs = read(write(tmp_path, name, text), keep_ratings=True)
+    assert rows(pairs) == [(7, "x"), (8, "y")]
+    assert pairs.ratings is not None
+    assert pairs.times is not None
+    assert pairs.ratings.tolist() == [4, 2.5]
+    assert pairs.times.tolist() == [100, 200]
+
+
+def test_parquet(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    pq.write_table(
+        pa.table({"user": [7, 8], "item_id": ["x", "y"], "rating": [4.0, 2.5]}), tmp_path / "a.parquet"
+    )
+    pairs = read(tmp_path / "a.parquet", min_rating=3)
+    assert rows(pairs) == [(7, "x")]
+    assert (pairs.dropped, pairs.ratings) == (1, None)
+    pq.write_table(pa.table({"user": [7, None], "item": ["x", "y"]}), tmp_path / "b.parquet")
+    with pytest.raises(DataError, match=r"b\.parquet, row 2: the user is missing"):
+        read(tmp_path / "b.parquet")
+    write(tmp_path, "c.parquet", "no")
+    with pytest.raises(DataError, match="not a parquet file"):
+        read(tmp_path / "c.parquet")
+
+
+def test_ids_are_integers_only_if_all_are_written_as_such(tmp_path: Path) -> None:
+    pairs = read(write(tmp_path, "a.csv", "user,item\n007,1\n7,-2\n"))
+    assert rows(pairs) == [("007", 1), ("7", -2)]
+    long = "9" * 25
+    assert rows(read(write(tmp_path, "b.csv", f"user,item\n{long},1\n"))) == [(long, 1)]
+
+
+def test_columns_can_be_named_and_ratings_are_a_threshold(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.csv", "who,what,how,rating\na,x,5,1\na,y,3,1\nb,x,4,1\n")
+    pairs = read(path, user="who", item="what", rating="how", min_rating=4)
+    assert rows(pairs) == [("a", "x"), ("b", "x")]
+    assert (pairs.dropped, pairs.ratings) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "message"),
+    [
+        ("train.txt", "0 1 2\n1 2 x3\n", {}, "train.txt:2: 'x3' is not an integer id"),
+        ("train.txt", "0 1\n\n1 2 -3\n", {}, "train.txt:3: the id '-3' is negative"),
+        ("train.txt", "0 1.5\n", {}, "train.txt:1: '1.5' is not an integer id"),
+        ("train.txt", "0\n1 99999999999999999999\n", {}, "train.txt:2: '99999999999999999999' is too large"),
+        ("train.txt", b"0 1\n\xff 2\n", {}, "train.txt:2: '\ufffd' is not an integer id"),
+        ("train.txt", " \n", {}, "train.txt is empty"),
+        ("train.txt", "0 1\n", {"min_rating": 3}, "train.txt has no ratings"),
+        ("a.csv", "", {}, "a.csv is empty"),
+        ("a.csv", "user,item\n", {}, "a.csv has a header but no rows"),
+        ("a.csv", "who,item\n1,2\n", {}, "a.csv:1: there is no user column 'user'; the columns are who,"),
+        ("a.csv", "user,item\n1,2\n", {"item": "x"}, "a.csv:1: there is no item column 'x'"),
+        ("a.csv", "user,item\n1,2\n", {"min_rating": 1}, "a.csv:1: there is no rating column 'rating'"),
+        ("a.csv", "user,item\n1,2\n", {"time": "when"}, "a.csv:1: there is no time column 'when'"),
+        ("a.csv", "user,item\n1,2\n1,2,3\n", {}, "a.csv:3: 3 fields where 2 belong (user, item)"),
+        ("a.csv", "user,item\n1,2\n,3\n", {}, "a.csv:3: the user is missing"),
+        ("a.csv", b"user,item\n1,2\n1,\xe9\n", {}, "a.csv:3: not UTF-8 text"),
+        ("a.csv", "user,item,rating\n1,2,5\n1,3,bad\n", {"keep_ratings": True}, "a.csv:3: the rating 'bad'"),
+        ("a.csv", "user,item,rating\n1,2,nan\n", {"keep_ratings": True}, "a.csv:2: the rating 'nan'"),
+        ("a.csv", "user,item,time\n1,2,noon\n", {}, "a.csv:2: the time 'noon' is neither"),
+        ("r.dat", "1::2::3::4\n1::2\n", {}, "r.dat:2: 2 fields where 4 belong"),
+        ("a.xls", "", {}, "the format '.xls' is not known; use .txt, .csv"),
+    ],
+)  # fmt: skip
+def test_bad_files_are_named_by_line(
+    tmp_path: Path, name: str, text: str | bytes, options: dict, message: str
+) -> None:
+    with pytest.raises(DataError, match=re.escape(message)):
+        read(write(tmp_path, name, text), **options)
+
+
+def test_an_absent_file_is_said_to_be_absent(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"gone\.csv does not exist"):
+        read(tmp_path / "gone.csv")

@@ -1,0 +1,205 @@
+"""Law 8: Recall@k and NDCG@k equal torchmetrics and scikit-learn on the same ranking."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from sklearn.metrics import ndcg_score
+from torchmetrics.functional.retrieval import retrieval_normalized_dcg, retrieval_recall
+
+from fedgrec import metrics
+from fedgrec.evaluate import Result, evaluate
+
+K = 20
+
+
+class Pairs(NamedTuple):
+    indptr: npt.NDArray[np.int64]
+    items: npt.NDArray[np.int32]
+
+
+def pairs(rows: list[list[int]]) -> Pairs:
+    return Pairs(np.cumsum([0, *map(len, rows)]), np.array([t for row in rows for t in row], dtype=np.int32))
+
+
+class World(NamedTuple):
+    users: npt.NDArray[np.float32]  # [M, d]
+    items: npt.NDArray[np.float32]  # [N, d]
+    train: list[list[int]]
+    test: list[list[int]]
+
+
+def world(seed: int) -> World:
+    """40 users, one without test items, one with more than 20, the others 1 to 6; scores full of ties."""
+    rng = np.random.default_rng(seed)
+    M, N = 40, 150
+    users = rng.integers(-2, 3, (M, 3)).astype(np.float32)
+    items = rng.integers(-2, 3, (N, 3)).astype(np.float32)
+    train, test = [], []
+    for u in range(M):
+        mixed = rng.permutation(N).tolist()
+        n_train, n_test = 1 + u % 30, {0: 0, 1: 35}.get(u, int(rng.integers(1, 7)))
+        # What is in train scores high, as it does after training: whoever forgets to mask it notices.
+        mixed.sort(key=lambda t: -float(users[u] @ items[t]) if u % 2 else 0.0)
+        train.append(sorted(mixed[:n_train]))
+        test.append(sorted(rng.permutation(mixed[n_train:])[:n_test].tolist()))
+    return World(users, items, train, test)
+
+
+def others_say(w: World, k: int) -> tuple[float, float, float]:
+    """Mean recall and NDCG of torchmetrics, and NDCG of scikit-learn, over the users that have test items.
+
+    Neither knows train items or breaks ties as we do: both get the unseen items, with ranks for scores.
+    """
+    rows = []
+    for user, seen, test in zip(w.users, w.train, w.test, strict=True):
+        if not test:
+            continue
+        unseen = np.setdiff1d(np.arange(len(w.items)), seen)
+        order = np.argsort(-(w.items[unseen] @ user), kind="stable")
+        ranks = np.empty(len(unseen))
+        ranks[order] = np.arange(len(unseen), 0, -1)
+        wanted = np.isin(unseen, test)
+        preds, target = torch.tensor(ranks), torch.tensor(wanted)
+        rows.append(
+            (
+                float(retrieval_recall(preds, target, top_k=k)),
+                float(retrieval_normalized_dcg(preds, target.int(), top_k=k)),
+                ndcg_score(wanted[None].astype(int), ranks[None], k=k),
+            )
+        )
+    recall, ndcg, ndcg_sklearn = np.mean(rows, axis=0)
+    return recall, ndcg, ndcg_sklearn
+
+
+Evaluate = Callable[..., Result]
+
+
+def metric_law(implementation: Evaluate, seed: int) -> None:
+    w = world(seed)
+    ours = implementation(w.users, w.items, pairs(w.train), pairs(w.test), ks=(K,))
+    recall, ndcg, ndcg_sklearn = others_say(w, K)
+    assert ours.metrics[f"recall@{K}"] == pytest.approx(recall, rel=1e-6)
+    assert ours.metrics[f"ndcg@{K}"] == pytest.approx(ndcg, rel=1e-6)
+    assert ours.metrics[f"ndcg@{K}"] == pytest.approx(ndcg_sklearn, rel=1e-9)
+    assert ours.users == sum(map(bool, w.test))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_metric_law(seed: int) -> None:
+    metric_law(evaluate, seed)
+
+
+def recall_capped_at_k(monkeypatch: pytest.MonkeyPatch) -> Evaluate:
+    monkeypatch.setattr(metrics, "recall", lambda hits, n: hits.sum(-1) / np.minimum(n, hits.shape[-1]))
+    return evaluate
+
+
+def ideal_not_capped(_: pytest.MonkeyPatch) -> Evaluate:
+    return lambda *args, **kwargs: evaluate(*args, **kwargs, ndcg_ideal="paper")
+
+
+def discount_off_by_one(monkeypatch: pytest.MonkeyPatch) -> Evaluate:
+    def ndcg(
+        hits: npt.NDArray[np.bool_], n_test: npt.NDArray[np.int64], ideal: str
+    ) -> npt.NDArray[np.float64]:
+        gains = 1 / np.log2(np.arange(hits.shape[-1]) + 3)
+        return hits @ gains / np.cumsum(gains)[np.minimum(n_test, len(gains)) - 1]
+
+    monkeypatch.setattr(metrics, "ndcg", ndcg)
+    return evaluate
+
+
+def train_not_masked(_: pytest.MonkeyPatch) -> Evaluate:
+    def mutant(users, items, train, held_out, ks):  # type: ignore[no-untyped-def]
+        return evaluate(users, items, pairs([[]] * len(users)), held_out, ks)
+
+    return mutant
+
+
+def ties_to_the_higher_id(_: pytest.MonkeyPatch) -> Evaluate:
+    def mutant(users, items, train, held_out, ks):  # type: ignore[no-untyped-def]
+        flipped = (Pairs(part.indptr, len(items) - 1 - part.items) for part in (train, held_out))
+        return evaluate(users, items[::-1], *flipped, ks)
+
+    return mutant
+
+
+def empty_users_count_as_zero(_: pytest.MonkeyPatch) -> Evaluate:
+    def mutant(*args, **kwargs) -> Result:  # type: ignore[no-untyped-def]
+        result = evaluate(*args, **kwargs)
+        share = result.users / len(args[0])
+        return Result(
+            {name: v * share for name, v in result.metrics.items()}, *list(vars(result).values())[1:]
+        )
+
+    return mutant
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        recall_capped_at_k,
+        ideal_not_capped,
+        discount_off_by_one,
+        train_not_masked,
+        ties_to_the_higher_id,
+        empty_users_count_as_zero,
+    ],
+)
+def test_metric_law_notices(
+    mutation: Callable[[pytest.MonkeyPatch], Evaluate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant = mutation(monkeypatch)
+    with pytest.raises(AssertionError):
+        metric_law(mutant, seed=0)
+
+
+# By hand
+
+HITS = np.array([[True, False, True], [False, False, False], [True, True, True], [False, False, False]])
+N_TEST = np.array([2, 1, 5, 0])
+LOG3 = np.log2(3)
+
+
+def test_recall_by_hand() -> None:
+    np.testing.assert_allclose(metrics.recall(HITS, N_TEST), [1, 0, 3 / 5, np.nan])
+    assert metrics.mean(metrics.recall(HITS, N_TEST)) == pytest.approx((1 + 0 + 3 / 5) / 3)
+
+
+def test_ndcg_by_hand() -> None:
+    # Discounts 1, 1/log2(3), 1/2, then 1/log2(5), 1/log2(6) for the two items that the list cannot hold.
+    three = 1 + 1 / LOG3 + 1 / 2
+    capped = [1.5 / (1 + 1 / LOG3), 0, 1, np.nan]
+    paper = [capped[0], 0, three / (three + 1 / np.log2(5) + 1 / np.log2(6)), np.nan]
+    np.testing.assert_allclose(metrics.ndcg(HITS, N_TEST), capped)
+    np.testing.assert_allclose(metrics.ndcg(HITS, N_TEST, "paper"), paper)
+
+
+def test_one_user_alone() -> None:
+    """On a device there is one user: no leading axis."""
+    assert metrics.recall(HITS[0], 2) == 1
+    assert metrics.ndcg(HITS[2], 5) == pytest.approx(1)
+    assert np.isnan(metrics.ndcg(HITS[3], 0))
+
+
+def test_nobody_to_average() -> None:
+    assert np.isnan(metrics.mean(metrics.recall(HITS[3:], N_TEST[3:])))
+
+
+def test_unknown_ideal() -> None:
+    with pytest.raises(ValueError, match="capped"):
+        metrics.ndcg(HITS, N_TEST, "best")  # type: ignore[arg-type]
+
+
+def test_catalogue_by_hand() -> None:
+    shown, degrees = np.array([[0, 1], [1, -1]]), np.array([10, 4, 4, 0])
+    assert metrics.coverage(shown, 4) == 0.5
+    assert metrics.popularity(shown, degrees) == 6
+    # Of four items, 3½ are below the first (itself half), 2 below each of the two equal ones.
+    assert metrics.popularity_percentile(shown, degrees) == pytest.approx((3.5 + 2 + 2) / 3 / 4)
+    assert metrics.popularity_percentile(np.arange(4), degrees) == 0.5
+    assert np.isnan(metrics.popularity(np.array([[-1]]), degrees))

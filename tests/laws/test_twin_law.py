@@ -1,0 +1,127 @@
+"""Law 4: the fused kernel is its readable twin, for every configuration, on random ragged cohorts."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from fedgrec import draws
+from fedgrec.config import FedGRecOptions
+from fedgrec.kernels import _draws, cpu, reference
+from fedgrec.methods.fedgrec import TRAIN
+from tests.laws.worlds import Run, World, with_options, worlds
+
+
+def compare(world: World, twin=cpu):
+    """One training round from the same warmed-up state: differing words in integer steps, and both new states."""
+    run, method = Run.warmed_up(world).train(1), world.method()
+    n = min(world.options.users_per_round, world.n_users)
+    cohort, broadcast = run.users.take(np.arange(n)), method.broadcast(run.server, TRAIN)
+    slow, slow_pending = method.local_update(cohort, TRAIN, broadcast)
+    fast, fast_pending = world.method(twin).local_update(cohort, TRAIN, broadcast)
+    spec = method.spec(TRAIN)
+    words = [upload.to_ring(spec).view(spec.dtype).astype(np.int64) for upload in (slow, fast)]
+    return words, (slow_pending, fast_pending), n
+
+
+def at_full_scale(world: World) -> World:
+    """The fixed-point steps of a round of 400 users: a few users alone would count finer than float32 can tell."""
+    more = 400 / min(world.options.users_per_round, world.n_users)
+    return with_options(world, item_clip=0.3 * more, latent_clip=2.5 * more)
+
+
+def state_error(a, b) -> float:
+    return max(
+        float((np.abs(x - y) / (np.abs(x) + 1e-3)).max(initial=0))
+        for x, y in zip(vars(a.state).values(), vars(b.state).values(), strict=True)
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(worlds(precision="float64"))
+def test_in_float64_the_twins_agree_to_the_ninth_digit(world) -> None:
+    (slow, fast), (slow_pending, fast_pending), n = compare(world)
+    assert np.abs(slow - fast).max(initial=0) <= n  # 1e-9 of a number may still cross a rounding border
+    assert (slow != fast).mean() < 0.01
+    assert state_error(slow_pending, fast_pending) < 1e-9
+    assert slow_pending.clipped == fast_pending.clipped
+
+
+@pytest.mark.parametrize("rule", ["symmetric", "mean"])
+def test_in_float32_one_step_differs_by_one_integer_a_user(rule) -> None:
+    @settings(max_examples=40, deadline=None)
+    @given(worlds(precision="float32", local_steps=1, layers=3, message_passing=rule, item_optimizer="sgd"))
+    def law(world: World) -> None:
+        (slow, fast), pending, n = compare(at_full_scale(world))
+        assert np.abs(slow - fast).max(initial=0) <= n
+        assert state_error(*pending) < 1e-3
+
+    law()
+
+
+@settings(max_examples=30, deadline=None)
+@given(worlds(precision="float32", local_steps=4, item_optimizer="adam", user_optimizer="adam"))
+def test_in_float32_many_steps_agree_to_the_fourth_digit(world) -> None:
+    (slow, fast), _, n = compare(world)
+    assert np.abs(slow - fast).max(initial=0) <= 1e-4 * np.abs(slow).max(initial=0) + n
+
+
+@pytest.mark.parametrize("optimizer", ["sum", "adam"])
+def test_the_server_halves_agree(optimizer) -> None:
+    rng = np.random.default_rng(0)
+    options = FedGRecOptions(dim=8, negatives=20, users_per_round=30, server_optimizer=optimizer, precision="float64")
+    world = World(rng.random((30, 40)) < 0.2, options, seed=1)
+    slow, fast = Run.warmed_up(world).train(3), Run.warmed_up(world, world.method(cpu)).train(3)
+    np.testing.assert_allclose(slow.server.items, fast.server.items, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(slow.server.moment2, fast.server.moment2, rtol=1e-9, atol=1e-30)
+
+
+MUTANTS = {
+    "no penalty": {"l2": 0.0},
+    "frozen latents": {"live": False},
+    "another rate": {"item_rate": 0.049},
+    "positives among the negatives": {"exclude_positives": False},
+    "fresh moments": {"user_moments": "fresh"},
+}
+
+
+@pytest.mark.parametrize("change", MUTANTS.values(), ids=MUTANTS)
+def test_mutants_break_the_law(change) -> None:
+    def train(cohort, weights, broadcast, latents, o, leaf, dtype):
+        return cpu.train(cohort, weights, broadcast, latents, replace(o, **change), leaf, dtype)
+
+    options = FedGRecOptions(dim=8, negatives=12, users_per_round=9, l2=0.1, item_rate=0.05, precision="float64")
+    world = World(np.random.default_rng(4).random((9, 16)) < 0.5, options, seed=1)
+    honest, mutant = compare(world), compare(world, SimpleNamespace(**{**vars(cpu), "train": train}))
+    assert state_error(*honest[1]) < 1e-9
+    assert max(state_error(*mutant[1]), np.abs(mutant[0][0] - mutant[0][1]).max() / 1e3) > 1e-3
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000, 40_981])
+def test_draws_are_the_same_words(size) -> None:
+    key = np.uint64(0x0123456789ABCDEF)
+    count = min(size, 300)
+    out = np.empty(count, np.int64)
+    _draws.permuted(out, size, key, 7, np.uint64(draws.Purpose.NEGATIVES))
+    assert out.tolist() == draws.permuted(count, size, int(key), 7, draws.Purpose.NEGATIVES).tolist()
+    positives = np.arange(0, size, 3)[:50]
+    out = np.empty(min(count, size - len(positives)), np.int64)
+    _draws.draw_negatives(out, key, 7, positives, size)
+    assert out.tolist() == draws.negatives(int(key), 7, len(out), positives, size).tolist()
+
+
+def test_numba_and_numpy_reference_give_the_same_draws_for_a_subset_broadcast() -> None:
+    """A device that asked for some rows only computes what it would with the whole table."""
+    options = FedGRecOptions(dim=4, negatives=5, query="sampled", users_per_round=6)
+    world = World(np.random.default_rng(4).random((6, 30)) < 0.2, options, seed=1)
+    run, method = Run.warmed_up(world), world.method(reference)
+    for u in range(6):
+        one = run.users.take(np.array([u]))
+        query = method.ask(one, run.server.round)
+        assert query.rows is not None
+        assert len(query.rows) <= world.Y[u].sum() + 5
+        part, _ = method.local_update(one, TRAIN, method.broadcast(run.server, TRAIN, query))
+        whole, _ = method.local_update(one, TRAIN, method.broadcast(run.server, TRAIN))
+        assert np.array_equal(part.to_ring(method.spec(TRAIN)), whole.to_ring(method.spec(TRAIN)))

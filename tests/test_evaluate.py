@@ -1,0 +1,140 @@
+"""The fast ranking equals the slow one, refuses what has no order, and `evaluate` counts what it should."""
+
+import subprocess
+import sys
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedgrec.errors import FedgrecError
+from fedgrec.evaluate import evaluate, top_k, top_k_reference
+
+
+class Pairs(NamedTuple):
+    indptr: npt.NDArray[np.int64]
+    items: npt.NDArray[np.int32]
+
+
+def pairs(rows: list[list[int]]) -> Pairs:
+    return Pairs(np.cumsum([0, *map(len, rows)]), np.array([t for row in rows for t in row], dtype=np.int32))
+
+
+NONE_SEEN = pairs([[]])
+ONE = np.ones((1, 1), np.float32)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    n=st.integers(0, 7),
+    N=st.sampled_from([0, 1, 5, 63, 64, 65, 2047, 2048, 2049, 5000]),
+    d=st.integers(1, 4),
+    k=st.sampled_from([1, 2, 20, 70]),
+    spread=st.sampled_from([0, 1, 3, 50]),  # small integers: exact in float32, and full of ties
+    seen=st.sampled_from(["nothing", "some", "all but a few", "everything"]),
+    block=st.sampled_from([None, 1, 3]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_top_k_equals_reference(
+    n: int, N: int, d: int, k: int, spread: int, seen: str, block: int | None, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    users, items = (rng.integers(-spread, spread + 1, (m, d)).astype(np.float32) for m in (n, N))
+    most = {"nothing": 0, "some": N // 2, "all but a few": max(N - 3, 0), "everything": N}[seen]
+    least = 0 if seen == "some" else most
+    rows = [rng.permutation(N)[: rng.integers(least, most + 1)].tolist() for _ in range(n)]
+    ids, scores = top_k(users, items, k, *pairs(rows), block=block)
+    expected_ids, expected_scores = top_k_reference(users, items, k, *pairs(rows))
+    np.testing.assert_array_equal(ids, expected_ids)
+    np.testing.assert_array_equal(scores, expected_scores)
+    assert (ids.dtype, scores.dtype) == (np.int32, np.float32)
+
+
+def test_top_k_by_hand() -> None:
+    items = np.array([[1], [3], [2], [3], [0]], np.float32)
+    users = np.array([[1], [-1], [1]], np.float32)
+    ids, scores = top_k(users, items, 3, *pairs([[], [4], [0, 1, 3]]))
+    assert ids.tolist() == [[1, 3, 2], [0, 2, 1], [2, 4, -1]]
+    assert scores.tolist() == [[3, 3, 2], [-1, -2, -3], [2, 0, -np.inf]]
+
+
+def test_top_k_takes_read_only_inputs() -> None:
+    seen = pairs([[0]])
+    for part in seen:
+        part.setflags(write=False)
+    assert top_k(ONE, np.ones((2, 1), np.float32), 1, *seen)[0].tolist() == [[1]]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("rank", [top_k, top_k_reference])
+def test_not_finite_is_refused(rank, bad: float) -> None:  # type: ignore[no-untyped-def]
+    items = np.array([[1], [bad]], np.float32)
+    with pytest.raises(FedgrecError, match="item 1 is not finite"):
+        rank(ONE, items, 1, *NONE_SEEN)
+    with pytest.raises(FedgrecError, match="user 0 is not finite"):
+        rank(items[1:], ONE, 1, *NONE_SEEN)
+
+
+def test_overflow_is_refused() -> None:
+    with pytest.raises(FedgrecError, match="overflow float32"):
+        top_k(ONE * 1e30, ONE * 1e30, 1, *NONE_SEEN)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"k": 0}, "at least 1"),
+        ({"items": np.ones((1, 2), np.float32)}, "same length"),
+        ({"seen_indptr": np.array([0, 0, 0])}, "1 users"),
+        ({"seen_indptr": np.array([0, 1])}, "0 pairs"),
+        ({"seen_indptr": np.array([0, 1]), "seen_items": np.array([7], np.int32)}, "there are 1 items"),
+        ({"seen_indptr": np.array([0, 1]), "seen_items": np.array([-1], np.int32)}, "from -1"),
+    ],
+)
+def test_wrong_arguments_are_refused(change: dict[str, object], message: str) -> None:
+    arguments = {
+        "users": ONE,
+        "items": ONE,
+        "k": 1,
+        "seen_indptr": NONE_SEEN.indptr,
+        "seen_items": NONE_SEEN.items,
+    }
+    with pytest.raises(FedgrecError, match=message):
+        top_k(**(arguments | change))  # type: ignore[arg-type]
+
+
+def test_evaluate_by_hand() -> None:
+    items = np.array([[4], [3], [2], [1]], np.float32)
+    users = np.ones((3, 1), np.float32)
+    train = pairs([[0], [], [0, 1]])
+    held_out = pairs([[1, 3], [], [3]])  # the second user has nothing held out: not ranked, not counted
+    result = evaluate(users, items, train, held_out, ks=(1, 2))
+    assert (result.users, result.user_ids.tolist()) == (2, [0, 2])
+    # Lists: [1, 2] for the first user, [2, 3] for the third.
+    assert result.per_user["recall@1"].tolist() == [0.5, 0]
+    assert result.per_user["recall@2"].tolist() == [0.5, 1]
+    second = 1 / np.log2(3)
+    np.testing.assert_allclose(result.per_user["ndcg@2"], [1 / (1 + second), second])
+    assert result.metrics["recall@2"] == 0.75
+    assert result.metrics["coverage@1"] == 0.5
+    assert result.metrics["coverage@2"] == 0.75
+    assert result.metrics["popularity@2"] == pytest.approx((1 + 0 + 0 + 0) / 4)  # item 1 has one train user
+
+
+def test_evaluate_needs_someone_to_evaluate() -> None:
+    with pytest.raises(FedgrecError, match="nothing to evaluate"):
+        evaluate(ONE, ONE, NONE_SEEN, NONE_SEEN)
+
+
+def test_evaluate_needs_the_same_users() -> None:
+    with pytest.raises(FedgrecError, match="held-out"):
+        evaluate(ONE, ONE, NONE_SEEN, pairs([[0], [0]]))
+
+
+def test_import_is_cheap() -> None:
+    """Numba is loaded by the first ranking, not by the import."""
+    code = "import sys, fedgrec.evaluate; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
