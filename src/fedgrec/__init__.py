@@ -1,3 +1,56 @@
-"""Federated graph recommenders."""
+"""Federated graph recommenders: people's clicks stay on their devices.
+
+from fedgrec import FedGRec
+model = FedGRec(layers=3).fit(user_items)
+ids, scores = model.recommend(user, user_items[user], N=10)
+"""
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+# Loaded when first used, so that `import fedgrec` costs nothing.
+_HOMES = {
+    "Config": "fedgrec.config",
+    "FedGRec": "fedgrec.estimator",
+    "FedGRecMethod": "fedgrec.methods.fedgrec",
+    "FedGRecOptions": "fedgrec.config",
+    "FedgrecError": "fedgrec.errors",
+    "Interactions": "fedgrec.data",
+    "Model": "fedgrec.model",
+    "Simulation": "fedgrec.simulation",
+    "evaluate": "fedgrec.evaluate",
+    "load_data": "fedgrec.simulation",
+    "preset": "fedgrec.config",
+}
+__all__ = [
+    "Config",
+    "FedGRec",
+    "FedGRecMethod",
+    "FedGRecOptions",
+    "FedgrecError",
+    "Interactions",
+    "Model",
+    "Simulation",
+    "evaluate",
+    "load_data",
+    "preset",
+]
+
+if TYPE_CHECKING:
+    from fedgrec.config import Config, FedGRecOptions, preset
+    from fedgrec.data import Interactions
+    from fedgrec.errors import FedgrecError
+    from fedgrec.estimator import FedGRec
+    from fedgrec.evaluate import evaluate
+    from fedgrec.methods.fedgrec import FedGRecMethod
+    from fedgrec.model import Model
+    from fedgrec.simulation import Simulation, load_data
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fedgrec' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)

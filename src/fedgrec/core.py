@@ -57,7 +57,9 @@ class UploadSpec:
         """The ring: Z_2³² where no signed sum of all users can wrap in it, else Z_2⁶⁴."""
         largest = max(leaf.bound for leaf in self.leaves) * self.users
         if largest >= 2**63:
-            raise FedgrecError(f"{self.users} users at these clips overflow 64 bits: lower the clip or raise the step")
+            raise FedgrecError(
+                f"{self.users} users at these clips overflow 64 bits: lower the clip or raise the step"
+            )
         return 32 if largest < 2**31 else 64
 
     @property
@@ -78,13 +80,14 @@ def finest_step(clip: float, users: int, bits: int = 32) -> float:
     return float(2.0 ** np.ceil(np.log2(clip * users / (2 ** (bits - 1) - 1))))
 
 
-class Rows(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Rows:
     """Integer rows of one leaf: `values[i]` belongs to row `index[i]`; rows not named are zero."""
 
     index: Ints  # [r], sorted, unique
     values: Ints  # [r, width]
 
-    def __add__(self, other: "Rows") -> "Rows":  # type: ignore[override]
+    def __add__(self, other: "Rows") -> "Rows":
         index = np.union1d(self.index, other.index)
         values = np.zeros((len(index), self.values.shape[1]), np.result_type(self.values, other.values))
         for part in (self, other):
@@ -103,12 +106,16 @@ class Upload:
     users: int
 
     def __add__(self, other: "Upload") -> "Upload":
-        return Upload({name: rows + other.leaves[name] for name, rows in self.leaves.items()}, self.users + other.users)
+        return Upload(
+            {name: rows + other.leaves[name] for name, rows in self.leaves.items()}, self.users + other.users
+        )
 
     def to_ring(self, spec: UploadSpec) -> NDArray[Any]:
         """The dense vector of ring words that a mask hides: which rows were touched cannot be seen in it."""
         if self.users > spec.users:
-            raise FedgrecError(f"an upload of {self.users} users does not fit a sum that was sized for {spec.users}")
+            raise FedgrecError(
+                f"an upload of {self.users} users does not fit a sum that was sized for {spec.users}"
+            )
         parts = []
         for leaf in spec.leaves:
             dense = np.zeros((leaf.rows, leaf.width), spec.dtype)
@@ -125,7 +132,9 @@ class Upload:
         signed, leaves, at = words.view(spec.dtype), {}, 0
         for leaf in spec.leaves:
             size = leaf.rows * leaf.width
-            leaves[leaf.name] = Rows(np.arange(leaf.rows), signed[at : at + size].reshape(leaf.rows, leaf.width))
+            leaves[leaf.name] = Rows(
+                np.arange(leaf.rows), signed[at : at + size].reshape(leaf.rows, leaf.width)
+            )
             at += size
         return Upload(leaves, users)
 
@@ -133,7 +142,9 @@ class Upload:
 def quantize(values: Floats, leaf: Leaf, dtype: np.dtype[Any]) -> tuple[Ints, int]:
     """Finished rows → integers, clipped and rounded; and how many words the clip cut."""
     if not np.isfinite(values).all():
-        raise FedgrecError(f"the update of {leaf.name!r} is not finite: training diverged; lower the learning rates")
+        raise FedgrecError(
+            f"the update of {leaf.name!r} is not finite: training diverged; lower the learning rates"
+        )
     steps = np.rint(values / leaf.step)
     return np.clip(steps, -leaf.bound, leaf.bound).astype(dtype), int((np.abs(steps) > leaf.bound).sum())
 

@@ -6,6 +6,7 @@ the counter (slot, step, round, purpose). Nothing is stored: any round can be dr
 in any order. Kernels repeat these few integer operations in their own language; a test holds them equal.
 """
 
+import math
 from enum import IntEnum
 
 import numpy as np
@@ -56,40 +57,36 @@ def below(random: U32 | U64, bound: int) -> NDArray[np.int64]:
 def permuted(count: int, size: int, key: int, round_: int, purpose: int) -> NDArray[np.int64]:
     """Where a keyed permutation of 0..size−1 sends 0..count−1: `count` distinct draws without a table.
 
-    A four-round Feistel network on the smallest power of two that holds `size`; a value that lands outside is
-    sent through again until it falls inside (cycle walking), which keeps the map a bijection. The turn by a
-    random offset at the end makes every single draw uniform, however small `size` is.
+    A four-round Feistel network that adds on the rows and columns of a near-square grid. The few values that land on
+    the grid's cells beyond `size` are sent through again until they fall inside (cycle walking), which keeps the map a
+    bijection. The turn by a random offset at the end makes every single draw uniform, however small `size` is.
     """
-    low_bits, high_bits = feistel_bits(size)
-    low_mask, high_mask = np.uint64((1 << low_bits) - 1), np.uint64((1 << high_bits) - 1)
-    k = words(key, 5, 0, round_, purpose).astype(np.uint64)
-    value = np.arange(count, dtype=np.uint64)
+    n_columns = math.isqrt(size - 1) + 1 if size else 1
+    n_rows = -(-size // n_columns)
+    k = words(key, 5, 0, round_, purpose)
+    value = np.arange(count)
     outside = np.arange(count)
     while len(outside):
-        low, high = value[outside] & low_mask, value[outside] >> np.uint64(low_bits)
+        row, column = np.divmod(value[outside], n_columns)
         for r in (0, 2):
-            high ^= _mix(low, k[r]) & high_mask
-            low ^= _mix(high, k[r + 1]) & low_mask
-        value[outside] = (high << np.uint64(low_bits)) | low
+            row = (row + below(_mix(column, k[r]), n_rows)) % n_rows
+            column = (column + below(_mix(row, k[r + 1]), n_columns)) % n_columns
+        value[outside] = row * n_columns + column
         outside = outside[value[outside] >= size]
-    return (value.astype(np.int64) + below(k[4:], size)) % size
+    return (value + below(k[4:], size)) % max(size, 1)
 
 
-def feistel_bits(size: int) -> tuple[int, int]:
-    """Bits of the lower and upper half of the network's words; at least one each."""
-    bits = max(2, (size - 1).bit_length())
-    return bits // 2, bits - bits // 2
-
-
-def _mix(half: U64, key: np.uint64) -> U64:
+def _mix(half: NDArray[np.int64], key: np.uint32) -> U64:
     """The round function: 32-bit multiply-xorshift. It spreads draws; secrecy comes from the Philox key."""
-    h = ((half ^ key) * np.uint64(FEISTEL_M[0])) & np.uint64(MASK)
+    h = ((half.astype(np.uint64) ^ np.uint64(key)) * np.uint64(FEISTEL_M[0])) & np.uint64(MASK)
     h ^= h >> np.uint64(15)
     h = (h * np.uint64(FEISTEL_M[1])) & np.uint64(MASK)
     return h ^ (h >> np.uint64(13))
 
 
-def negatives(key: int, round_: int, count: int, positives: NDArray[np.integer], n_items: int) -> NDArray[np.int64]:
+def negatives(
+    key: int, round_: int, count: int, positives: NDArray[np.integer], n_items: int
+) -> NDArray[np.int64]:
     """Distinct items that are not among the (sorted) positives: the first `count` of a keyed permutation."""
     n_free = n_items - len(positives)
     rank = permuted(min(count, n_free), n_free, key, round_, Purpose.NEGATIVES)
@@ -113,6 +110,10 @@ def positives_sample(key: int, round_: int, n_positives: int, cap: int) -> NDArr
 def normal(keys: U64, count: int, purpose: int = Purpose.INIT) -> NDArray[np.float64]:
     """Standard Gaussian draws for many users at once (Box–Muller).  # [len(keys), count]"""
     random = philox(keys[:, None], np.arange((count + 3) // 4, dtype=np.uint64)[None, :], 0, 0, purpose)
-    uniform = (random.reshape(len(keys), -1, 2).astype(np.float64) + 0.5) / 2.0**32  # in (0, 1): log is finite
+    uniform = (
+        random.reshape(len(keys), -1, 2).astype(np.float64) + 0.5
+    ) / 2.0**32  # in (0, 1): log is finite
     radius, angle = np.sqrt(-2.0 * np.log(uniform[..., 0])), 2.0 * np.pi * uniform[..., 1]
-    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1).reshape(len(keys), -1)[:, :count]
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1).reshape(len(keys), -1)[
+        :, :count
+    ]

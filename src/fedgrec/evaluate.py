@@ -89,7 +89,7 @@ def top_k(
     matrix product rounds them.
     """
     from numba import get_num_threads
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits
 
     from fedgrec._topk import FOLD, LANES, PIECE, scan
 

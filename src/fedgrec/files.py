@@ -5,7 +5,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,22 +38,39 @@ def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> 
 
     part = path.with_name(path.name + ".part")
     save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, part, dict(metadata))
-    with part.open("rb") as file:
+    with part.open("r+b") as file:
+        _sort_metadata(file)
+        file.flush()
         os.fsync(file.fileno())
     part.replace(path)
     _flush_folder(path.parent)
+
+
+def _sort_metadata(file: BinaryIO) -> None:
+    """safetensors writes its metadata in a random order; equal runs shall leave equal bytes."""
+    size = int.from_bytes(file.read(8), "little")
+    header = json.loads(file.read(size))
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(size)
+    assert len(text) == size, "the same words in another order are as long"
+    file.seek(8)
+    file.write(text)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     from safetensors import SafetensorError, safe_open
 
     if not path.exists():
-        raise RunError(f"{path} is missing: the run has no model yet; `fedgrec train --out {path.parent} --resume` goes on")
+        raise RunError(
+            f"{path} is missing: the run has no model yet; `fedgrec train --out {path.parent} --resume` goes on"
+        )
     try:
         with safe_open(path, framework="numpy") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except SafetensorError as error:
-        raise RunError(f"{path} is not a tensor file ({error}): it was damaged after it was written") from None
+        raise RunError(
+            f"{path} is not a tensor file ({error}): it was damaged after it was written"
+        ) from None
 
 
 class Checkpoints:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,11 @@ from fedgrec.files import read_tensors, write_json, write_tensors, write_text
 from fedgrec.methods.fedgrec import FedGRecMethod
 
 SERVER, USERS, CONFIG, USER_IDS, ITEM_IDS = (
-    "server.safetensors", "users.safetensors", "config.toml", "users.json", "items.json",
+    "server.safetensors",
+    "users.safetensors",
+    "config.toml",
+    "users.json",
+    "items.json",
 )
 
 
@@ -31,6 +34,10 @@ class Model:
     users: Floats  # [M, K+1, d] as committed
     indptr: Ints  # [M+1] of the users' train items
     train_items: Ints  # [nnz]
+    seen_indptr: (
+        Ints  # [M+1] of all that users are known to have: train items, and validation items where held out
+    )
+    seen_items: Ints
     round: int
 
     @property
@@ -48,13 +55,19 @@ class Model:
 
     def user_vector(self, user: int) -> Floats:
         """A known user's representation, [1, D]."""
-        seen = self.train_items[self.indptr[user] : self.indptr[user + 1]]
-        return self._vector(seen, self.users[user])
+        items = self.train_items[self.indptr[user] : self.indptr[user + 1]]
+        return self._vector(items, self.users[user])
+
+    def seen(self, user: int) -> Ints:
+        """What is never recommended to this user."""
+        return self.seen_items[self.seen_indptr[user] : self.seen_indptr[user + 1]]
 
     def new_user_vector(self, items: Ints) -> Floats:
         """Somebody the model has never met: Eq. (6) needs only their items.  # [1, D]"""
         if not self.config.model.layers:
-            raise FedgrecError("a model without latent embeddings (layers = 0) knows nothing of a person it has not met")
+            raise FedgrecError(
+                "a model without latent embeddings (layers = 0) knows nothing of a person it has not met"
+            )
         if not len(items):
             raise FedgrecError("name at least one item that the person liked")
         return self._vector(np.unique(items), np.zeros_like(self.items[:, 0]))
@@ -67,17 +80,13 @@ class Model:
 
     def recommend(self, vector: Floats, seen: Ints, n: int) -> tuple[Ints, Floats]:
         """The n best unseen items and their scores; fewer where fewer are left."""
-        seen = np.unique(np.asarray(seen, np.int32))
-        ids, scores = top_k(vector.astype(np.float32), self.item_vectors().astype(np.float32), n,
-                            np.array([0, len(seen)]), seen)
-        real = ids[0] >= 0
-        return ids[0][real], scores[0][real]
+        return _best(vector, self.item_vectors(), seen, n)
 
     def similar_items(self, item: int, n: int) -> tuple[Ints, Floats]:
         """The n items whose representation points most the same way (cosine)."""
         vectors = self.item_vectors()
         vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        return self.recommend(vectors[item : item + 1], np.array([item]), n) if n else (np.zeros(0), np.zeros(0))
+        return _best(vectors[item : item + 1], vectors, np.array([item]), n)
 
     # ----------------------------------------------------------------------------------------- files
 
@@ -93,7 +102,13 @@ class Model:
     def save_tensors(self, folder: Path) -> None:
         metadata = {"method": "fedgrec", "round": str(self.round)}
         server = {"item_embeddings": self.items, "item_degrees": self.item_degrees}
-        users = {"user_embeddings": self.users.swapaxes(0, 1), "train_indptr": self.indptr, "train_items": self.train_items}
+        users = {
+            "user_embeddings": self.users.swapaxes(0, 1),
+            "train_indptr": self.indptr,
+            "train_items": self.train_items,
+            "seen_indptr": self.seen_indptr,
+            "seen_items": self.seen_items,
+        }
         write_tensors(folder / SERVER, server, metadata)
         write_tensors(folder / USERS, users, metadata)
 
@@ -101,21 +116,35 @@ class Model:
     def load(folder: str | Path) -> "Model":
         folder = Path(folder)
         if not (folder / CONFIG).exists():
-            raise RunError(f"{folder} is not a run: it has no {CONFIG}. Make one with  fedgrec train --out {folder}")
+            raise RunError(
+                f"{folder} is not a run: it has no {CONFIG}. Make one with  fedgrec train --out {folder}"
+            )
         server, about = read_tensors(folder / SERVER)
         users, about_users = read_tensors(folder / USERS)
         if about["round"] != about_users["round"]:
-            raise RunError(f"{folder} was interrupted while it saved round {about['round']}: "
-                           f"`fedgrec train --out {folder} --resume` goes on")
+            raise RunError(
+                f"{folder} was interrupted while it saved round {about['round']}: "
+                f"`fedgrec train --out {folder} --resume` goes on"
+            )
         return Model(
             Config().changed(read_toml(folder / CONFIG), str(folder / CONFIG)),
-            IdMap.load(folder / USER_IDS), IdMap.load(folder / ITEM_IDS),
-            server["item_embeddings"], server["item_degrees"],
-            np.ascontiguousarray(users["user_embeddings"].swapaxes(0, 1)), users["train_indptr"], users["train_items"],
+            IdMap.load(folder / USER_IDS),
+            IdMap.load(folder / ITEM_IDS),
+            server["item_embeddings"],
+            server["item_degrees"],
+            np.ascontiguousarray(users["user_embeddings"].swapaxes(0, 1)),
+            users["train_indptr"],
+            users["train_items"],
+            users["seen_indptr"],
+            users["seen_items"],
             int(about["round"]),
         )
 
 
-def as_indices(ids: IdMap, values: Any) -> Ints:
-    """Indices of a collection of ids."""
-    return np.array([ids.index(value) for value in values], np.int64)
+def _best(vector: Floats, items: Floats, seen: Ints, n: int) -> tuple[Ints, Floats]:
+    known = np.unique(np.asarray(seen, np.int32))
+    ids, scores = top_k(
+        vector.astype(np.float32), items.astype(np.float32), n, np.array([0, len(known)]), known
+    )
+    real = ids[0] >= 0
+    return ids[0][real], scores[0][real]

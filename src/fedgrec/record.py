@@ -19,13 +19,21 @@ class RunRecord:
 
     def __init__(self, folder: Path, config: Config, dataset: Dataset) -> None:
         self.folder = folder
-        about = {**describe(dataset), "id_maps": {"users": USER_IDS, "items": ITEM_IDS}, "notes": list(dataset.notes)}
+        users, items = dataset.split.train.user_ids.to_json(), dataset.split.train.item_ids.to_json()
+        about = {
+            **describe(dataset),
+            "id_maps": {"users": USER_IDS, "items": ITEM_IDS},
+            "notes": list(dataset.notes),
+        }
         self.check_same_data(folder, dataset)
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / USER_IDS, dataset.split.train.user_ids.to_json())
-        write_json(folder / ITEM_IDS, dataset.split.train.item_ids.to_json())
+        (folder / RESULT).unlink(missing_ok=True)  # of a run that now goes on
+        write_text(
+            folder / CONFIG, config.to_toml()
+        )  # first: what follows is written again when the run is resumed
+        write_json(folder / USER_IDS, users)
+        write_json(folder / ITEM_IDS, items)
         write_json(folder / DATA, about)
-        write_text(folder / CONFIG, config.to_toml())  # last: a folder with a configuration can be resumed
 
     @property
     def checkpoints(self) -> Path:
@@ -38,8 +46,10 @@ class RunRecord:
             return
         before, now = json.loads((folder / DATA).read_text()), describe(dataset)
         if (before["sizes"], before["checksums"]) != (now["sizes"], now["checksums"]):
-            raise RunError(f"the data is not what {folder} was trained on (see its {DATA}): restore it, or start a "
-                           f"new run in another folder")
+            raise RunError(
+                f"the data is not what {folder} was trained on (see its {DATA}): restore it, or start a "
+                f"new run in another folder"
+            )
 
     def write_metrics(self, lines: list[dict[str, Any]]) -> None:
         write_text(self.folder / METRICS, "".join(json.dumps(line) + "\n" for line in lines))

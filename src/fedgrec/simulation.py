@@ -9,19 +9,22 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedgrec import data
 from fedgrec.config import Config, DataOptions
 from fedgrec.core import Cohort, Ints, Traffic
-from fedgrec.data import Dataset, Interactions
+from fedgrec.data import Dataset, Interactions, Split
+from fedgrec.data.datasets import SplitKind
 from fedgrec.errors import RunError
-from fedgrec.evaluate import evaluate
+from fedgrec.evaluate import Csr, evaluate
 from fedgrec.files import Checkpoints
 from fedgrec.kernels import reference
 from fedgrec.methods.fedgrec import DEGREES, PROPAGATE, TRAIN, FedGRecMethod
+from fedgrec.metrics import Ideal
 from fedgrec.model import Model
 from fedgrec.record import RunRecord
 
@@ -34,15 +37,26 @@ def load_data(options: DataOptions, validation: float, seed: int) -> Dataset:
     """The data set that the options name, split as they say."""
     o = options
     return data.load(
-        o.data, split=o.split, test_ratio=o.test_ratio, validation=validation, k_core=o.k_core, min_rating=o.min_rating,
-        keep_ratings=o.keep_ratings, user=o.user_column, item=o.item_column, rating=o.rating_column,
-        time=o.time_column, seed=seed,
+        o.data,
+        split=cast(SplitKind, o.split),
+        test_ratio=o.test_ratio,
+        validation=validation,
+        k_core=o.k_core,
+        min_rating=o.min_rating,
+        keep_ratings=o.keep_ratings,
+        user=o.user_column,
+        item=o.item_column,
+        rating=o.rating_column,
+        time=o.time_column,
+        seed=seed,
     )
 
 
 def load_for(config: Config) -> Dataset:
     """The data of a run: under `honest` a validation split is held out of train, under `paper` none is."""
-    return load_data(config.data, config.run.validation if config.run.protocol == "honest" else 0.0, config.run.seed)
+    return load_data(
+        config.data, config.run.validation if config.run.protocol == "honest" else 0.0, config.run.seed
+    )
 
 
 def resolved(config: Config, dataset: Dataset) -> Config:
@@ -80,10 +94,14 @@ class Progress:
 class Simulation:
     """One run. `run()` trains until the rounds are done, patience is lost, or the observer wants to stop."""
 
-    def __init__(self, config: Config, dataset: Dataset, out: Path | None = None, observer: Observer | None = None) -> None:
+    def __init__(
+        self, config: Config, dataset: Dataset, out: Path | None = None, observer: Observer | None = None
+    ) -> None:
         self.config, self.dataset, self.observer = config, dataset, observer or Observer()
         train = dataset.split.train
-        self.method = FedGRecMethod(config.model, train.n_items, train.n_users, choose_kernel(config, self.observer))
+        self.method = FedGRecMethod(
+            config.model, train.n_items, train.n_users, choose_kernel(config, self.observer)
+        )
         self.server = self.method.init(config.run.seed)
         self.users = self._population(train)
         self.progress = Progress()
@@ -102,7 +120,7 @@ class Simulation:
     def run(self) -> Model:
         """Train, then return the model of the selected round."""
         run, started = self.config.run, time.perf_counter() - self.progress.seconds
-        if self.server.round == 0 and not self.progress.traffic.down:
+        if self.server.round == 0 and self.progress.traffic == Traffic():
             self._warm_up()
         self.observer.started(self.server.round, run.rounds)
         while self.server.round < run.rounds and not self._patience_lost():
@@ -193,13 +211,21 @@ class Simulation:
         if model is not None:
             server, round_ = replace(server, items=model.items, degrees=model.item_degrees), model.round
             users = users.with_state(replace(users.state, embeddings=model.users))
-        seen = split.train if name == "validation" or split.validation is None else _merged(split.train, split.validation)
+        seen = split.train if name == "validation" else seen_before_test(split)
         result = evaluate(
             self.method.represent_users(server, users).astype(np.float32),
-            self.method.represent_items(server).astype(np.float32), seen, held_out, run.topk, run.ndcg_ideal,
+            self.method.represent_items(server).astype(np.float32),
+            seen,
+            held_out,
+            run.topk,
+            cast(Ideal, run.ndcg_ideal),
         )
         return {
-            "round": round_, "split": name, "protocol": run.protocol, **result.metrics, "users": result.users,
+            "round": round_,
+            "split": name,
+            "protocol": run.protocol,
+            **result.metrics,
+            "users": result.users,
             "seconds": round(self.progress.seconds, 3),
             **{f"bytes_{key}": value for key, value in self.progress.traffic._asdict().items()},
             "clipped": self.progress.clipped,
@@ -211,6 +237,8 @@ class Simulation:
     def _finish(self) -> Model:
         """Under `honest` the test split is looked at here, once, for the round that validation chose."""
         model = self.selected or self.model()
+        if self.config.run.checkpoint_every:  # so that a larger number of rounds can go on from here
+            self._checkpoint()
         test = self.dataset.split.test
         if self.config.run.protocol == "honest" and test is not None and test.n_pairs:
             if not any(line["split"] == "test" for line in self.progress.metrics):
@@ -234,16 +262,30 @@ class Simulation:
 
     def model(self) -> Model:
         """The present state as a model of its own."""
-        train = self.dataset.split.train
-        return Model(self.config, train.user_ids, train.item_ids, self.server.items.copy(), self.server.degrees,
-                     self.users.state.embeddings.copy(), train.indptr, train.items, self.server.round)
+        train, seen = self.dataset.split.train, seen_before_test(self.dataset.split)
+        return Model(
+            self.config,
+            train.user_ids,
+            train.item_ids,
+            self.server.items.copy(),
+            self.server.degrees,
+            self.users.state.embeddings.copy(),
+            train.indptr,
+            train.items,
+            seen.indptr,
+            seen.items,
+            self.server.round,
+        )
 
     # --------------------------------------------------------------------------------------- checkpoints
 
     def _checkpoint(self) -> None:
         if self.record is None:
             return
-        tensors = {f"server.{name}": getattr(self.server, name) for name in ("items", "degrees", "moment1", "moment2")}
+        tensors = {
+            f"server.{name}": getattr(self.server, name)
+            for name in ("items", "degrees", "moment1", "moment2")
+        }
         tensors |= {f"users.{name}": value for name, value in vars(self.users.state).items()}
         info = {**vars(self.progress), "traffic": list(self.progress.traffic), "round": self.server.round}
         Checkpoints(self.record.checkpoints).save(self.server.round, tensors, info)
@@ -276,15 +318,17 @@ def choose_kernel(config: Config, observer: Observer) -> ModuleType:
     return cpu
 
 
-def _merged(a: Interactions, b: Interactions) -> "_Csr":
-    """Items of both, user by user: at test time a person has seen its validation items too."""
-    order = np.lexsort((np.concatenate([a.items, b.items]), np.concatenate([a.users(), b.users()])))
-    return _Csr(a.indptr + b.indptr, np.concatenate([a.items, b.items])[order])
+def seen_before_test(split: Split) -> Csr:
+    """Train and validation items: at test time a person has seen both."""
+    a, b = split.train, split.validation
+    if b is None:
+        return a
+    items = np.concatenate([a.items, b.items])
+    order = np.lexsort((items, np.concatenate([a.users(), b.users()])))
+    return _Csr(a.indptr + b.indptr, items[order])
 
 
 @dataclass(frozen=True)
 class _Csr:
-    indptr: Ints
-    items: Ints
-
-
+    indptr: NDArray[np.int64]
+    items: NDArray[np.int32]

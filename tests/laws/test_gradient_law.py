@@ -14,7 +14,15 @@ from tests.laws.worlds import Run, World, worlds
 torch = pytest.importorskip("torch")
 
 
-def autograd(world: World, run: Run, u: int, problem: reference.LocalProblem, e: np.ndarray, moved: np.ndarray, step: int):
+def autograd(
+    world: World,
+    run: Run,
+    u: int,
+    problem: reference.LocalProblem,
+    e: np.ndarray,
+    moved: np.ndarray,
+    step: int,
+):
     """The loss as the paper writes it, from all embeddings, differentiated by machine."""
     o, P = world.options, problem.n_positives
     tables = torch.tensor(run.server.items[:, problem.items])  # [K+1, m, d]
@@ -29,7 +37,9 @@ def autograd(world: World, run: Run, u: int, problem: reference.LocalProblem, e:
         y = sum(item @ user for user, item in zip(users, items, strict=True))
     else:
         alpha = o.weights()
-        y = sum(a * i for a, i in zip(alpha, items, strict=True)) @ sum(a * v for a, v in zip(alpha, users, strict=True))
+        y = sum(a * i for a, i in zip(alpha, items, strict=True)) @ sum(
+            a * v for a, v in zip(alpha, users, strict=True)
+        )
     if o.loss == "mse":
         errors = (torch.tensor(problem.targets) - y) ** 2
     else:
@@ -81,7 +91,9 @@ def world_for(**options) -> World:
     from fedgrec.config import FedGRecOptions
 
     Y = np.random.default_rng(3).random((6, 10)) < 0.4
-    return World(Y, FedGRecOptions(**({"dim": 4, "negatives": 5, "l2": 0.1, "precision": "float64"} | options)), seed=1)
+    return World(
+        Y, FedGRecOptions(**({"dim": 4, "negatives": 5, "l2": 0.1, "precision": "float64"} | options)), seed=1
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,6 +108,8 @@ def world_for(**options) -> World:
 )
 def test_mutants_break_the_law(options, wrong) -> None:
     world = world_for(**options)
-    mutant = lambda problem, e, moved, step, o: reference.gradients(problem, e, moved, step, replace(o, **wrong))  # noqa: E731
+    mutant = lambda problem, e, moved, step, o: reference.gradients(
+        problem, e, moved, step, replace(o, **wrong)
+    )
     assert gradient_error(world) < 1e-9
     assert gradient_error(world, mutant) > 1e-3

@@ -19,7 +19,9 @@ ROOT = math.sqrt(0.5)
 
 @pytest.mark.parametrize("kernel", [reference, cpu])
 def test_warm_up_on_three_users_and_three_items(kernel) -> None:
-    method = FedGRecMethod(FedGRecOptions(layers=2, dim=1, users_per_round=3, precision="float64"), 3, 3, kernel)
+    method = FedGRecMethod(
+        FedGRecOptions(layers=2, dim=1, users_per_round=3, precision="float64"), 3, 3, kernel
+    )
     server, users = method.init(0), method.init_users(KEYS, INDPTR, ITEMS)
     server.items[0, :, 0], users.state.embeddings[:, 0, 0] = [1, 2, 3], [1, 2, 3]
     for stage, level in [(DEGREES, 0), (PROPAGATE, 1), (PROPAGATE, 2)]:
@@ -38,8 +40,19 @@ def test_warm_up_on_three_users_and_three_items(kernel) -> None:
 @pytest.mark.parametrize("kernel", [reference, cpu])
 def test_one_bpr_step_by_hand(kernel) -> None:
     """One positive (0.5), one negative (0.2), e_u = 1: σ(0.2 − 0.5) = 0.425557."""
-    options = FedGRecOptions(layers=0, dim=1, negatives=1, l2=0.0, item_rate=0.1, user_optimizer="sgd", user_rate=0.1,
-                             server_optimizer="sum", server_rate=1.0, users_per_round=1, precision="float64")
+    options = FedGRecOptions(
+        layers=0,
+        dim=1,
+        negatives=1,
+        l2=0.0,
+        item_rate=0.1,
+        user_optimizer="sgd",
+        user_rate=0.1,
+        server_optimizer="sum",
+        server_rate=1.0,
+        users_per_round=1,
+        precision="float64",
+    )
     method = FedGRecMethod(options, 2, 1, kernel)
     server, user = method.init(0), method.init_users(KEYS[:1], np.array([0, 1]), np.array([0], np.int32))
     server.items[0, :, 0], user.state.embeddings[0, 0, 0] = [0.5, 0.2], 1.0
@@ -62,8 +75,17 @@ def checkerboard(n: int = 60) -> Dataset:
 @pytest.mark.parametrize("layers", [0, 1, 3])
 @pytest.mark.parametrize("kernel", ["reference", "cpu"])
 def test_the_checkerboard_is_solved(layers, kernel) -> None:
-    values = dict(layers=layers, dim=16, negatives=16, users_per_round=20, rounds=40, evaluate_every=40, topk=(1,),
-                  protocol="paper", kernel=kernel)
+    values = dict(
+        layers=layers,
+        dim=16,
+        negatives=16,
+        users_per_round=20,
+        rounds=40,
+        evaluate_every=40,
+        topk=(1,),
+        protocol="paper",
+        kernel=kernel,
+    )
     simulation = Simulation(Config().changed(values, "test"), checkerboard())
     simulation.run()
     assert simulation.result()["recall@1"] == 1.0
@@ -71,8 +93,17 @@ def test_the_checkerboard_is_solved(layers, kernel) -> None:
 
 def test_without_training_the_checkerboard_is_not_solved() -> None:
     """Mutation: rates of zero. What solves the board must be training."""
-    values = dict(layers=0, dim=16, users_per_round=20, rounds=2, evaluate_every=2, topk=(1,), protocol="paper",
-                  server_rate=0.0, user_rate=0.0)
+    values = dict(
+        layers=0,
+        dim=16,
+        users_per_round=20,
+        rounds=2,
+        evaluate_every=2,
+        topk=(1,),
+        protocol="paper",
+        server_rate=0.0,
+        user_rate=0.0,
+    )
     simulation = Simulation(Config().changed(values, "test"), checkerboard())
     simulation.run()
     assert simulation.result()["recall@1"] < 0.5

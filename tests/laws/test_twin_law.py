@@ -71,7 +71,9 @@ def test_in_float32_many_steps_agree_to_the_fourth_digit(world) -> None:
 @pytest.mark.parametrize("optimizer", ["sum", "adam"])
 def test_the_server_halves_agree(optimizer) -> None:
     rng = np.random.default_rng(0)
-    options = FedGRecOptions(dim=8, negatives=20, users_per_round=30, server_optimizer=optimizer, precision="float64")
+    options = FedGRecOptions(
+        dim=8, negatives=20, users_per_round=30, server_optimizer=optimizer, precision="float64"
+    )
     world = World(rng.random((30, 40)) < 0.2, options, seed=1)
     slow, fast = Run.warmed_up(world).train(3), Run.warmed_up(world, world.method(cpu)).train(3)
     np.testing.assert_allclose(slow.server.items, fast.server.items, rtol=1e-9, atol=1e-12)
@@ -92,7 +94,9 @@ def test_mutants_break_the_law(change) -> None:
     def train(cohort, weights, broadcast, latents, o, leaf, dtype):
         return cpu.train(cohort, weights, broadcast, latents, replace(o, **change), leaf, dtype)
 
-    options = FedGRecOptions(dim=8, negatives=12, users_per_round=9, l2=0.1, item_rate=0.05, precision="float64")
+    options = FedGRecOptions(
+        dim=8, negatives=12, users_per_round=9, l2=0.1, item_rate=0.05, precision="float64"
+    )
     world = World(np.random.default_rng(4).random((9, 16)) < 0.5, options, seed=1)
     honest, mutant = compare(world), compare(world, SimpleNamespace(**{**vars(cpu), "train": train}))
     assert state_error(*honest[1]) < 1e-9

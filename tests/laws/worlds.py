@@ -36,7 +36,9 @@ class World:
         indptr = np.concatenate([[0], np.cumsum(self.Y.sum(1))])
         items = np.nonzero(self.Y)[1].astype(np.int32)
         targets = rng.integers(1, 6, len(items)).astype(float) if self.options.loss == "mse" else None
-        return method.init_users(rng.integers(0, 2**64, self.n_users, dtype=np.uint64), indptr, items, targets)
+        return method.init_users(
+            rng.integers(0, 2**64, self.n_users, dtype=np.uint64), indptr, items, targets
+        )
 
     def weights(self, side: str) -> np.ndarray:
         """W of Eq. (1), written out in full, for gathering by users or pushing to items.  # [M, N]"""

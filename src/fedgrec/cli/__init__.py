@@ -13,11 +13,11 @@ from fedgrec.errors import FedgrecError
 
 EXAMPLES = """\
 examples:
-  fedgrec train --data demo --out runs/demo           train on the built-in data
-  fedgrec train --data clicks.csv --out runs/mine     train on a file of clicks
-  fedgrec recommend runs/mine --user alice            what Alice should see next
-  fedgrec recommend runs/mine --items 12,31,77        for somebody it never met
-  fedgrec evaluate runs/mine --topk 10,20,50          rank again, other list lengths
+  fedgrec train --data demo --out runs/demo       train on the built-in data
+  fedgrec train --data clicks.csv --out runs/mine train on a file of clicks
+  fedgrec recommend runs/mine --user alice        what Alice should see next
+  fedgrec recommend runs/mine --items 12,31,77    for somebody it never met
+  fedgrec evaluate runs/mine --topk 10,20,50      rank again, other list lengths
 """
 
 
@@ -26,8 +26,10 @@ def parser() -> argparse.ArgumentParser:
     from fedgrec.cli import demo, inspect, recommend, train
 
     top = argparse.ArgumentParser(
-        prog="fedgrec", description="Federated graph recommenders: people's clicks stay on their devices.",
-        epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="fedgrec",
+        description="Federated graph recommenders: people's clicks stay on their devices.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"fedgrec {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -50,3 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `fedgrec ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a folder that may not be written, a full disk
+        if error.filename is None:
+            raise
+        print(f"fedgrec: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2

@@ -1,5 +1,98 @@
-"""placeholder"""
+"""`fedgrec demo`: the whole story in a minute, on the built-in data."""
+
+import argparse
+import shutil
+from pathlib import Path
+from typing import Any
+
+from fedgrec.errors import RunError
+
+ROUNDS, NEGATIVES = 400, 256
 
 
-def register(commands):
-    pass
+def register(commands: Any) -> None:
+    demo = commands.add_parser(
+        "demo",
+        help="train on the built-in data, compare, recommend, report",
+        description="Train on the built-in data, compare with popularity and plain matrix "
+        "factorisation, show some recommendations, write a report.",
+    )
+    demo.add_argument(
+        "--out", type=Path, default=Path("runs/demo"), metavar="RUN", help="(default: runs/demo)"
+    )
+    demo.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"(default: {ROUNDS})")
+    demo.set_defaults(command=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from fedgrec.cli.progress import Bar
+    from fedgrec.config import Config
+    from fedgrec.record import is_finished
+    from fedgrec.simulation import Simulation, load_for, resolved
+
+    folder: Path = arguments.out
+    if folder.exists() and any(folder.iterdir()):
+        if not is_finished(folder):
+            raise RunError(f"{folder} is not empty and no finished run: choose another --out")
+        shutil.rmtree(folder)  # an earlier demo
+    config = Config().changed({"data": "demo", "negatives": NEGATIVES, "rounds": arguments.rounds}, "demo")
+    dataset = load_for(config)
+    config, bar = resolved(config, dataset), Bar()
+    bar.describe(config, dataset)
+    results = {"popularity": popularity(dataset)}
+    for name, changes, out in (("matrix factorisation", {"layers": 0}, None), ("FedGRec", {}, folder)):
+        print(f"\n{name}" + (" (layers = 0: the same training without the graph)" if changes else ""))
+        simulation = Simulation(config.changed(changes, "demo"), dataset, out, bar)
+        with bar.watching():
+            model = simulation.run()
+        if not simulation.finished:
+            print("stopped")
+            return 130
+        results[name] = {key: value for key, value in simulation.result().items() if "@" in key}
+    compare(results)
+    recommendations(model, dataset)
+    from fedgrec.report import write_report
+
+    ours = results.pop("FedGRec")
+    print(
+        f"\nreport: {write_report(folder, results)}  (recall@20 {ours['recall@20']:.4f}; open it in a browser)"
+    )
+    print(f"try:    fedgrec recommend {folder} --user 7")
+    return 0
+
+
+def popularity(dataset: Any) -> dict[str, float]:
+    """Everybody is shown what most people like: the bar that anything personal must clear."""
+    import numpy as np
+
+    from fedgrec.evaluate import evaluate
+    from fedgrec.simulation import seen_before_test
+
+    train = dataset.split.train
+    people = np.ones((train.n_users, 1), np.float32)
+    likes = train.degrees().astype(np.float32)[:, None]
+    return evaluate(people, likes, seen_before_test(dataset.split), dataset.split.test).metrics
+
+
+def compare(results: dict[str, dict[str, float]]) -> None:
+    """A table with bars, on test items that decided nothing."""
+    best = max(result["recall@20"] for result in results.values())
+    print(f"\n{'test items':<22} {'recall@20':>9} {'ndcg@20':>9} {'coverage':>9}")
+    for name, result in results.items():
+        bar = "█" * round(24 * result["recall@20"] / best)
+        print(
+            f"{name:<22} {result['recall@20']:>9.4f} {result['ndcg@20']:>9.4f} {result['coverage@20']:>9.1%}  {bar}"
+        )
+
+
+def recommendations(model: Any, dataset: Any) -> None:
+    """What three people would see next; a star marks a place they did go to."""
+    places, test = dataset.places, dataset.split.test
+    for user in (3, 70, 500):
+        ids, _ = model.recommend(model.user_vector(user), model.seen(user), 4)
+        hits = set(test.of(user).tolist())
+        print(f"\nuser {user}, who lives in {places.town_names[places.user_town[user]]}, might like:")
+        for item in ids:
+            town = places.town_names[places.town[item]]
+            print(f"  {'*' if int(item) in hits else ' '} {places.names[item]}, {town}")
+    print("  (* = a place they did go to, hidden during training)")

@@ -8,21 +8,33 @@ import sys
 from typing import Any
 
 EXTRAS = {
-    "torch": "torch", "matplotlib": "report", "pyarrow": "parquet", "optuna": "tune", "cryptography": "deploy",
+    "torch": "torch",
+    "matplotlib": "report",
+    "pyarrow": "parquet",
+    "optuna": "tune",
+    "cryptography": "deploy",
 }
 
 
 def register(commands: Any) -> None:
-    data = commands.add_parser("data", help="list data sets, or describe one",
-                               description="Without an argument: the known data sets and where they are. With one: its "
-                               "sizes and anything odd about it (a public set that is not here is downloaded).")
+    data = commands.add_parser(
+        "data",
+        help="list data sets, or describe one",
+        description="Without an argument: the known data sets and where they are. With one: its "
+        "sizes and anything odd about it (a public set that is not here is downloaded).",
+    )
     data.add_argument("source", nargs="?", metavar="NAME|FOLDER|FILE", help="what to describe")
     data.set_defaults(command=run_data)
-    presets = commands.add_parser("presets", help="list presets, or show one",
-                                  description="Without an argument: the presets. With one: every option it resolves to.")
+    presets = commands.add_parser(
+        "presets",
+        help="list presets, or show one",
+        description="Without an argument: the presets. With one: every option it resolves to.",
+    )
     presets.add_argument("name", nargs="?", metavar="PRESET")
     presets.set_defaults(command=run_presets)
-    doctor = commands.add_parser("doctor", help="check this machine", description="Check what fedgrec needs and uses.")
+    doctor = commands.add_parser(
+        "doctor", help="check this machine", description="Check what fedgrec needs and uses."
+    )
     doctor.set_defaults(command=run_doctor)
 
 
@@ -37,19 +49,27 @@ def run_data(arguments: argparse.Namespace) -> int:
         print(f"{'demo':<14}{'1,500':>9}{'2,500':>9}{'~50,000':>12}  built in")
         for name, source in SOURCES.items():
             place = found(name)
-            print(f"{name:<14}{source.users:>9,}{source.items:>9,}{source.train_pairs + source.test_pairs:>12,}  "
-                  f"{place or 'not here yet; downloaded when first used'}")
+            print(
+                f"{name:<14}{source.users:>9,}{source.items:>9,}{source.train_pairs + source.test_pairs:>12,}  "
+                f"{place or 'not here yet; downloaded when first used'}"
+            )
         print("\n$FEDGREC_DATA names a folder that is looked into first.")
         return 0
     dataset = data.load(arguments.source)
     train, test = dataset.split.train, dataset.split.test
     pairs = train.n_pairs + (test.n_pairs if test else 0)
-    print(f"{dataset.name}: {train.n_users:,} users, {train.n_items:,} items, {pairs:,} pairs "
-          f"(density {pairs / (train.n_users * train.n_items):.5f})")
-    print(f"  train {train.n_pairs:,} pairs, test {test.n_pairs if test else 0:,} (split: {dataset.split_kind})")
+    print(
+        f"{dataset.name}: {train.n_users:,} users, {train.n_items:,} items, {pairs:,} pairs "
+        f"(density {pairs / (train.n_users * train.n_items):.5f})"
+    )
+    print(
+        f"  train {train.n_pairs:,} pairs, test {test.n_pairs if test else 0:,} (split: {dataset.split_kind})"
+    )
     for word, counts in (("user", train.user_degrees()), ("item", train.degrees())):
         low, middle, high = np.percentile(counts, [0, 50, 100]).astype(int)
-        print(f"  train pairs of a{'n' if word == 'item' else ''} {word}: {low:,} to {high:,}, median {middle:,}")
+        print(
+            f"  train pairs of a{'n' if word == 'item' else ''} {word}: {low:,} to {high:,}, median {middle:,}"
+        )
     for note in dataset.notes:
         print(f"  {note}")
     return 0
@@ -76,18 +96,24 @@ def run_doctor(arguments: argparse.Namespace) -> int:
         well = well and ok
         print(f"{'ok  ' if ok else 'FAIL'}  {name:<14} {text}")
 
-    check("python", (3, 11) <= sys.version_info < (3, 14), f"{platform.python_version()} on {platform.machine()}")
+    check(
+        "python",
+        (3, 11) <= sys.version_info < (3, 14),
+        f"{platform.python_version()} on {platform.machine()}",
+    )
     for package in ("numpy", "scipy", "numba", "safetensors", "tqdm"):
         version = _version(package)
         check(package, version is not None, version or "missing: run  pip install fedgrec")
     for package, extra in EXTRAS.items():
         version = _version(package)
-        print(f"{'ok  ' if version else '-   '}  {package:<14} {version or f'not installed (pip install fedgrec[{extra}])'}")
+        print(
+            f"{'ok  ' if version else '-   '}  {package:<14} {version or f'not installed (pip install fedgrec[{extra}])'}"
+        )
     check("cores", True, str(os.cpu_count()))
     check("cpu kernel", *_kernel())
     folder = os.environ.get("FEDGREC_DATA")
     there = folder is None or os.path.isdir(folder)
-    check("FEDGREC_DATA", there, folder and (folder if there else f"{folder} is not a folder") or "not set")
+    check("FEDGREC_DATA", there, (folder and (folder if there else f"{folder} is not a folder")) or "not set")
     return 0 if well else 1
 
 
@@ -108,6 +134,6 @@ def _kernel() -> tuple[bool, str]:
 
         table = np.zeros((2, 3), np.float32)
         cpu.add_rows(table, Rows(np.array([1]), np.ones((1, 3), np.int32)), Leaf("x", 2, 3, 1.0, 0.5), 1.0)
-        return bool(table.sum() == 1.5), f"works, {cpu.nb.get_num_threads()} threads"
+        return bool(table.sum() == 1.5), f"works, {cpu.threads()} threads"
     except Exception as error:
         return False, f"{type(error).__name__}: {error}; use --kernel reference"

@@ -23,14 +23,22 @@ class Bar(Observer):
 
     def describe(self, config: Config, dataset: Dataset) -> None:
         train, split = dataset.split.train, dataset.split
-        held = [f"{part.n_pairs:,} {name}" for name, part in (("validation", split.validation), ("test", split.test)) if part]
-        self.say(f"{dataset.name}: {train.n_users:,} users, {train.n_items:,} items, "
-                 f"{', '.join([f'{train.n_pairs:,} train', *held])} pairs")
+        held = [
+            f"{part.n_pairs:,} {name}"
+            for name, part in (("validation", split.validation), ("test", split.test))
+            if part
+        ]
+        self.say(
+            f"{dataset.name}: {train.n_users:,} users, {train.n_items:,} items, "
+            f"{', '.join([f'{train.n_pairs:,} train', *held])} pairs"
+        )
         for note in dataset.notes:
             self.say(f"  {note}")
         m = config.model
-        self.say(f"FedGRec, K = {m.layers}, d = {m.dim}: {config.run.rounds:,} rounds of {m.users_per_round} users, "
-                 f"protocol {config.run.protocol}")
+        self.say(
+            f"FedGRec, K = {m.layers}, d = {m.dim}: {config.run.rounds:,} rounds of {m.users_per_round} users, "
+            f"protocol {config.run.protocol}"
+        )
 
     def started(self, done: int, rounds: int) -> None:
         from tqdm import tqdm
@@ -38,7 +46,9 @@ class Bar(Observer):
         if done:
             self.say(f"going on after round {done:,}")
         off = self.quiet or not sys.stderr.isatty()
-        self.bar = tqdm(total=rounds, initial=done, unit="round", disable=off, dynamic_ncols=True, smoothing=0.05)
+        self.bar = tqdm(
+            total=rounds, initial=done, unit="round", disable=off, dynamic_ncols=True, smoothing=0.05
+        )
 
     def round_done(self, done: int) -> None:
         if self.bar is not None:
@@ -50,8 +60,10 @@ class Bar(Observer):
         if self.bar is not None and not self.bar.disable:
             self.bar.set_postfix_str(f"{recall} {line[recall]:.4f}")
         else:
-            self.say(f"round {line['round']:>7,}  {line['split']:<10}  {recall} {line[recall]:.4f}  "
-                     f"{ndcg} {line[ndcg]:.4f}  {line['seconds']:8.1f} s")
+            self.say(
+                f"round {line['round']:>7,}  {line['split']:<10}  {recall} {line[recall]:.4f}  "
+                f"{ndcg} {line[ndcg]:.4f}  {line['seconds']:8.1f} s"
+            )
 
     def notice(self, sentence: str) -> None:
         self.say(sentence)
@@ -86,15 +98,21 @@ class Bar(Observer):
             self.say("No test items, so nothing was measured.")
             return
         chosen = "the best round on test" if result["protocol"] == "paper" else "chosen on validation"
-        self.say(f"\nround {result['round']:,} ({chosen}; protocol {result['protocol']}), {result['users']:,} users:")
+        self.say(
+            f"\nround {result['round']:,} ({chosen}; protocol {result['protocol']}), {result['users']:,} users:"
+        )
         for name, value in result.items():
             if "@" in name:
                 self.say(f"  {name:<16} {value:10.4f}" if value < 10 else f"  {name:<16} {value:10.1f}")
         users = len(simulation.users)
-        self.say(f"  {progress.seconds:.1f} s; a user sent {size(result['bytes_up'] / users)} in the clear, "
-                 f"{size(result['bytes_up_secure'] / users)} as secure sums")
+        self.say(
+            f"  {progress.seconds:.1f} s; a user sent {size(result['bytes_up'] / users)} in the clear, "
+            f"{size(result['bytes_up_secure'] / users)} as secure sums"
+        )
         if progress.clipped:
-            self.say(f"  {progress.clipped:,} words were cut by item_clip or latent_clip: raise them if that is many")
+            self.say(
+                f"  {progress.clipped:,} words were cut by item_clip or latent_clip: raise them if that is many"
+            )
 
 
 def size(bytes_: float) -> str:

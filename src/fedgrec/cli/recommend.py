@@ -9,8 +9,11 @@ from fedgrec.errors import ConfigError, DataError
 
 
 def register(commands: Any) -> None:
-    recommend = commands.add_parser("recommend", help="what a person should see next",
-                                    description="Recommend items from a run, for a known user or for a person it never met.")
+    recommend = commands.add_parser(
+        "recommend",
+        help="what a person should see next",
+        description="Recommend items from a run, for a known user or for a person it never met.",
+    )
     recommend.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
     who = recommend.add_mutually_exclusive_group(required=True)
     who.add_argument("--user", metavar="ID", help="a user of the training data")
@@ -20,8 +23,11 @@ def register(commands: Any) -> None:
     recommend.add_argument("--json", action="store_true", help="print JSON")
     recommend.set_defaults(command=run_recommend)
 
-    evaluate = commands.add_parser("evaluate", help="rank all items again and measure",
-                                   description="Evaluate a run's selected model on its own split.")
+    evaluate = commands.add_parser(
+        "evaluate",
+        help="rank all items again and measure",
+        description="Evaluate a run's selected model on its own split.",
+    )
     evaluate.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
     evaluate.add_argument("--split", choices=("test", "validation"), default="test", help="(default: test)")
     evaluate.add_argument("--topk", metavar="K,K,...", help="list lengths (default: the run's)")
@@ -40,20 +46,32 @@ def run_recommend(arguments: argparse.Namespace) -> int:
     model = Model.load(arguments.run)
     if arguments.user is not None:
         user = model.user_ids.parse(arguments.user)
-        seen = model.train_items[model.indptr[user] : model.indptr[user + 1]]
+        seen = model.seen(user)
         ids, scores = model.recommend(model.user_vector(user), seen, arguments.number)
     elif arguments.items is not None:
-        seen = np.array([model.item_ids.parse(text.strip()) for text in arguments.items.split(",") if text.strip()], np.int32)
+        seen = np.array(
+            [model.item_ids.parse(text.strip()) for text in arguments.items.split(",") if text.strip()],
+            np.int32,
+        )
         ids, scores = model.recommend(model.new_user_vector(seen), seen, arguments.number)
     else:
         seen = np.zeros(0, np.int32)
         ids, scores = model.similar_items(model.item_ids.parse(arguments.similar), arguments.number)
     if arguments.json:
-        print(json.dumps([{"item": model.item_ids[int(i)], "score": float(s)} for i, s in zip(ids, scores, strict=True)]))
+        print(
+            json.dumps(
+                [
+                    {"item": model.item_ids[int(i)], "score": float(s)}
+                    for i, s in zip(ids, scores, strict=True)
+                ]
+            )
+        )
         return 0
     names = item_names(model)
     if len(seen):
-        liked = ", ".join(names(int(i)) for i in seen[:5]) + (f" and {len(seen) - 5} more" if len(seen) > 5 else "")
+        liked = ", ".join(names(int(i)) for i in seen[:5]) + (
+            f" and {len(seen) - 5} more" if len(seen) > 5 else ""
+        )
         print(f"knows: {liked}")
     for rank, (item, score) in enumerate(zip(ids, scores, strict=True), 1):
         print(f"{rank:>3}. {names(int(item)):<50} {score:8.4f}")
@@ -67,7 +85,12 @@ def item_names(model: Any) -> Any:
     from fedgrec.data.synthetic import demo
 
     _, places = demo()
-    return lambda item: f"{places.names[item]}, {places.town_names[places.town[item]]} (item {model.item_ids[item]})"
+
+    def name(item: int) -> str:
+        place = model.item_ids[item]  # a k-core may have renumbered the items; their ids stay
+        return f"{places.names[place]}, {places.town_names[places.town[place]]} (item {place})"
+
+    return name
 
 
 def run_evaluate(arguments: argparse.Namespace) -> int:
@@ -82,7 +105,9 @@ def run_evaluate(arguments: argparse.Namespace) -> int:
     RunRecord.check_same_data(arguments.run, dataset)
     held_out = getattr(dataset.split, arguments.split)
     if held_out is None or not held_out.n_pairs:
-        raise DataError(f"{arguments.run} has no {arguments.split} items under the protocol {config.run.protocol!r}")
+        raise DataError(
+            f"{arguments.run} has no {arguments.split} items under the protocol {config.run.protocol!r}"
+        )
     line = Simulation(config, dataset).measure(arguments.split, held_out, model)
     line = {k: v for k, v in line.items() if "@" in k or k in {"round", "split", "protocol", "users"}}
     if arguments.json:
@@ -91,5 +116,3 @@ def run_evaluate(arguments: argparse.Namespace) -> int:
     for name, value in line.items():
         print(f"{name:<16} {value:.4f}" if isinstance(value, float) else f"{name:<16} {value}")
     return 0
-
-

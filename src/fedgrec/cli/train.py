@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,23 @@ SECTIONS = {"data": "data", "model": "the method", "run": "the run"}
 
 def register(commands: Any) -> None:
     train = commands.add_parser(
-        "train", help="train a federated recommender",
+        "train",
+        help="train a federated recommender",
         description="Train FedGRec on one machine. Options come from the preset, then --config, then --set, then flags.",
     )
-    train.add_argument("--preset", default=None, help=f"where to start: {', '.join(presets())} (default: best)")
+    train.add_argument(
+        "--preset", default=None, help=f"where to start: {', '.join(presets())} (default: best)"
+    )
     train.add_argument("--config", type=Path, metavar="TOML", help="a file of options")
-    train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set any option by its name")
-    train.add_argument("--out", type=Path, metavar="RUN", help="the run's folder (default: runs/DATA-PRESET-SEED)")
-    train.add_argument("--resume", action="store_true", help="go on with the run in --out from its last checkpoint")
+    train.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="set any option by its name"
+    )
+    train.add_argument(
+        "--out", type=Path, metavar="RUN", help="the run's folder (default: runs/DATA-PRESET-SEED)"
+    )
+    train.add_argument(
+        "--resume", action="store_true", help="go on with the run in --out from its last checkpoint"
+    )
     train.add_argument("--quiet", action="store_true", help="no progress bar and no table")
     groups = {section: train.add_argument_group(title) for section, title in SECTIONS.items()}
     for section, field, kind in options():
@@ -61,15 +71,35 @@ def resumed_configuration(arguments: argparse.Namespace, folder: Path) -> Config
 
     if not (folder / CONFIG).exists():
         raise RunError(f"{folder} holds no run to resume: start one without --resume")
-    changes = dict(parse_assignment(text) for text in arguments.set) | _flags(arguments)
+    given = dict(parse_assignment(text) for text in arguments.set) | _flags(arguments)
+    changes = {find(key, "--resume")[1].name: value for key, value in given.items()}
     allowed = {"rounds", "patience", "checkpoint_every", "threads"}
-    other = sorted(find(key, "--resume")[1].name for key in changes if key.replace("-", "_") not in allowed)
-    config = Config().changed(read_toml(folder / CONFIG), str(folder / CONFIG))
-    differ = [key for key in other if config.changed({key: changes[key]}, "--resume") != config]
+    before = Config().changed(read_toml(folder / CONFIG), str(folder / CONFIG))
+    differ = [
+        key
+        for key in sorted(changes)
+        if key not in allowed and before.changed({key: changes[key]}, "--resume") != before
+    ]
     if differ or arguments.preset or arguments.config:
         what = ", ".join(differ) or "the preset or configuration file"
-        raise ConfigError(f"a resumed run keeps its options, so {what} cannot change: start a new run, or leave that out")
-    return config.changed({key: value for key, value in changes.items() if key in allowed}, "--resume")
+        raise ConfigError(
+            f"a resumed run keeps its options, so {what} cannot change: start a new run, or leave that out"
+        )
+    config = before.changed({key: value for key, value in changes.items() if key in allowed}, "--resume")
+    if config.run.rounds < before.run.rounds:
+        raise ConfigError(
+            f"a resumed run can only get longer: rounds is {before.run.rounds} and cannot "
+            f"become {config.run.rounds}"
+        )
+    return config
+
+
+def goes_no_further(config: Config, folder: Path) -> bool:
+    """Whether these options ask no more of a finished run than it has done."""
+    from fedgrec.model import CONFIG
+
+    before = Config().changed(read_toml(folder / CONFIG), str(folder / CONFIG)).run
+    return (config.run.rounds, config.run.patience) == (before.rounds, before.patience)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -82,11 +112,21 @@ def run(arguments: argparse.Namespace) -> int:
         if folder is None:
             raise ConfigError("--resume needs --out RUN: which run shall go on?")
         config = resumed_configuration(arguments, folder)
+        if is_finished(folder) and goes_no_further(config, folder):
+            print(f"{folder} is complete; --rounds N or --patience N with a larger N goes on.")
+            return 0
     else:
         config = configuration(arguments)
-        folder = folder or Path("runs") / f"{Path(config.data.data).stem}-{arguments.preset or 'best'}-{config.run.seed}"
-        if folder.exists() and any(folder.iterdir()):
-            raise RunError(f"{folder} is not empty: add --resume to go on with that run, or choose another --out")
+        folder = (
+            folder
+            or Path("runs") / f"{Path(config.data.data).stem}-{arguments.preset or 'best'}-{config.run.seed}"
+        )
+        if folder.exists() and not folder.is_dir():
+            raise RunError(f"{folder} is a file: choose another --out")
+        if folder.exists() and any(not path.name.endswith(".part") for path in folder.iterdir()):
+            raise RunError(
+                f"{folder} is not empty: add --resume to go on with that run, or choose another --out"
+            )
     dataset = load_for(config)
     config = resolved(config, dataset)
     bar = Bar(quiet=arguments.quiet)
@@ -94,17 +134,21 @@ def run(arguments: argparse.Namespace) -> int:
     simulation = Simulation(config, dataset, folder, bar)
     if arguments.resume:
         simulation.resume()
-        if is_finished(folder) and simulation.server.round >= config.run.rounds:
-            bar.say(f"{folder} is complete; --rounds N with a larger N goes on.")
     with bar.watching():
         simulation.run()
     if not simulation.finished:
-        print(f"\nStopped after round {simulation.server.round:,}; everything is saved. Go on with:\n"
-              f"  fedgrec train --out {folder} --resume", file=sys.stderr)
+        print(
+            f"\nStopped after round {simulation.server.round:,}; everything is saved. Go on with:\n"
+            f"  {shlex.join(['fedgrec', 'train', '--out', str(folder), '--resume'])}",
+            file=sys.stderr,
+        )
         return 130
     bar.summary(simulation)
     _report(folder, bar)
-    bar.say(f"\nThe run is in {folder}. Next:\n  fedgrec recommend {folder} --user {dataset.split.train.user_ids[0]}")
+    somebody = str(dataset.split.train.user_ids[0])
+    bar.say(
+        f"\nThe run is in {folder}. Next:\n  {shlex.join(['fedgrec', 'recommend', str(folder), '--user', somebody])}"
+    )
     return 0
 
 

@@ -185,7 +185,10 @@ class Interactions:
             )
         column = {c: matrix[c].to_numpy() for c in ("user", "item", "rating", "time") if c in columns}
         ratings = column.get("rating") if keep_ratings else None
-        return cls.from_pairs(column["user"], column["item"], ratings, column.get("time"))[0]
+        try:
+            return cls.from_pairs(column["user"], column["item"], ratings, column.get("time"))[0]
+        except ValueError as error:
+            raise DataError(f"the columns rating and time must be numbers: {error}") from None
 
     def to_scipy(self) -> Any:
         """A SciPy CSR array [M, N] of the ratings, or of ones."""

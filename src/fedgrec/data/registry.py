@@ -56,23 +56,33 @@ SOURCES: dict[str, Source] = {
 }  # fmt: skip
 
 
+def found(name: str) -> Path | None:
+    """Where a known data set is on this machine: in $FEDGREC_DATA or in the cache."""
+    own = os.environ.get("FEDGREC_DATA")
+    for folder in ([Path(own) / name] if own else []) + [_cache(name)]:
+        if all((folder / file).is_file() for file in SOURCES[name].checksums):
+            return folder
+    return None
+
+
+def _cache(name: str) -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedgrec" / name
+
+
 def locate(name: str) -> Path:
     """The folder of a known data set: in $FEDGREC_DATA, in the cache, or downloaded into the cache."""
     if name not in SOURCES:
         raise DataError(
             f"there is no data set {name!r}; known are {', '.join(SOURCES)}.{nearest(name, list(SOURCES))}"
         )
-    source = SOURCES[name]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedgrec" / name
-    own = Path(os.environ["FEDGREC_DATA"]) / name if os.environ.get("FEDGREC_DATA") else cache
-    for folder in (own, cache):
-        if all((folder / file).is_file() for file in source.checksums):
-            for file, checksum in source.checksums.items():
-                if not _matches(folder / file, checksum):
-                    raise DataError(
-                        f"{folder / file} is not the published {name} (its checksum differs): remove it"
-                    )
-            return folder
+    source, folder, cache = SOURCES[name], found(name), _cache(name)
+    if folder is not None:
+        for file, checksum in source.checksums.items():
+            if not _matches(folder / file, checksum):
+                raise DataError(
+                    f"{folder / file} is not the published {name} (its checksum differs): remove it"
+                )
+        return folder
     cache.mkdir(parents=True, exist_ok=True)
     for file, checksum in source.checksums.items():
         if not ((cache / file).is_file() and _matches(cache / file, checksum)):

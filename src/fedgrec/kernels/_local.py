@@ -9,7 +9,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedgrec.kernels._draws import PAIRS, POSITIVES, SHIFT, U, draw_negatives, fused, permuted, philox
+from fedgrec.kernels._draws import (
+    PAIRS,
+    POSITIVES,
+    SHIFT,
+    U,
+    draw_negatives,
+    fused,
+    inlined,
+    permuted,
+    philox,
+)
 
 
 class Numbers(NamedTuple):
@@ -45,11 +55,11 @@ class Flags(NamedTuple):
 
 
 @fused
-def choose_rows(key, items, n_items, flags):  # type: ignore[no-untyped-def]
+def choose_rows(key, items, n_items, flags):
     """The user's training rows of the round, positives first, and which of its items those are."""
     P = min(len(items), flags.max_positives)
     chosen = np.arange(len(items))
-    if P < len(items):
+    if len(items) > P:
         chosen = np.empty(P, np.int64)
         permuted(chosen, len(items), key, flags.round, POSITIVES)
         chosen.sort()
@@ -63,7 +73,7 @@ def choose_rows(key, items, n_items, flags):  # type: ignore[no-untyped-def]
 
 
 @fused
-def constants(rows, latents, tables, flags):  # type: ignore[no-untyped-def]
+def constants(rows, latents, tables, flags):
     """c_t of the canonical score: for concat the latent products, else nothing."""
     c = np.zeros(len(rows), tables.dtype)
     if flags.concat:
@@ -75,7 +85,7 @@ def constants(rows, latents, tables, flags):  # type: ignore[no-untyped-def]
 
 
 @fused
-def slopes(g, key, step, P, y, flags):  # type: ignore[no-untyped-def]
+def slopes(g, key, step, P, y, flags):
     """Scores in, ∂L/∂s_t out, as reference.bpr_slopes and mse_slopes."""
     m, real = len(g), g.dtype.type
     one = real(1)
@@ -99,7 +109,7 @@ def slopes(g, key, step, P, y, flags):  # type: ignore[no-untyped-def]
 
 
 @fused
-def penalties(real, P, m, numbers, flags):  # type: ignore[no-untyped-def]
+def penalties(real, P, m, numbers, flags):
     """λ for the user, for a positive and for a negative, as reference.penalties."""
     l2 = numbers.l2
     if flags.per_row:
@@ -110,7 +120,7 @@ def penalties(real, P, m, numbers, flags):  # type: ignore[no-untyped-def]
 
 
 @fused
-def move_user(user, grad_f, decay, numbers, flags):  # type: ignore[no-untyped-def]
+def move_user(user, grad_f, decay, numbers, flags):
     """One optimizer step of e_u^0."""
     e, moment1, moment2, steps, _ = user
     real = e.dtype.type
@@ -128,15 +138,15 @@ def move_user(user, grad_f, decay, numbers, flags):  # type: ignore[no-untyped-d
 
 
 @fused
-def user_state(e, moment1, moment2, steps, B, flags):  # type: ignore[no-untyped-def]
+def user_state(e, moment1, moment2, steps, B, flags):
     """e_u^0 with its optimizer state, its own or a fresh one, and B."""
     if flags.kept:
         return e, moment1, moment2, steps, B
     return e, np.zeros_like(e), np.zeros_like(e), np.zeros(1, np.int64), B
 
 
-@fused
-def add_row(slope, f_users, u, decay, x, t, weight, pulls, numbers, sums):  # type: ignore[no-untyped-def]
+@inlined
+def add_row(slope, f_users, u, decay, x, t, weight, pulls, numbers, sums):
     """Adds one user's finished, clipped and rounded SGD step on one item; how many words the clip cut."""
     to_steps, bound, over = -numbers.item_rate * numbers.per_step, numbers.bound, numbers.p - numbers.p
     for j in range(x.shape[1]):
@@ -146,8 +156,16 @@ def add_row(slope, f_users, u, decay, x, t, weight, pulls, numbers, sums):  # ty
     return over
 
 
-@fused
-def add_difference(weight, old, new, u, k, per_step, bound, sums, t):  # type: ignore[no-untyped-def]
+@inlined
+def add_small_row(slope, f_users, u, decay, x, t, numbers, sums):
+    """`add_row` for a row without pull that no clip can touch: what nearly every negative is."""
+    to_steps = -numbers.item_rate * numbers.per_step
+    for j in range(x.shape[1]):
+        sums[t, j] += sums.dtype.type(np.rint(to_steps * (slope * f_users[u, j] + decay * x[t, j])))
+
+
+@inlined
+def add_difference(weight, old, new, u, k, per_step, bound, sums, t):
     """Adds what one user's standing contribution to one latent row changed by; how many words the clip cut."""
     over = per_step - per_step
     for j in range(new.shape[2]):
@@ -159,7 +177,7 @@ def add_difference(weight, old, new, u, k, per_step, bound, sums, t):  # type: i
 
 
 @fused
-def one_step(key, P, rows, y, g, user, f_table, numbers, flags, f_u, pull):  # type: ignore[no-untyped-def]
+def one_step(key, P, rows, y, g, user, f_table, numbers, flags, f_u, pull):
     """τ = 1 with SGD on the items: every item's gradient is g_t·p·f_u + λx_t (+ w_ut·pull), so three numbers tell it.
 
     g holds c_t on the way in and the slopes on the way out; f_u and pull = live·∂L/∂f_u are filled in.
@@ -186,7 +204,7 @@ def one_step(key, P, rows, y, g, user, f_table, numbers, flags, f_u, pull):  # t
 
 
 @fused
-def many_steps(key, P, rows, w, y, c, user, x0, f_table, numbers, flags, scratch, sums):  # type: ignore[no-untyped-def]
+def many_steps(key, P, rows, w, y, c, user, x0, f_table, numbers, flags, scratch, sums):
     """Any τ, SGD or Adam on the items: the user's rows are copied once and stay in cache."""
     e, B = user[0], user[4]
     m, d, p, real = len(rows), len(e), numbers.p, e.dtype.type

@@ -35,15 +35,18 @@ def refresh(cohort: Cohort, weights: Floats, tables: Floats, at: Ints) -> Floats
     return latents
 
 
-def push(cohort: Cohort, weights: Floats, old: Floats, new: Floats, leaf: Leaf, dtype: np.dtype[Any],
-         n_items: int) -> tuple[Rows, int]:
+def push(
+    cohort: Cohort, weights: Floats, old: Floats, new: Floats, leaf: Leaf, dtype: np.dtype[Any], n_items: int
+) -> tuple[Rows, int]:
     """Eqs. (7) and (11): Σ_u w_ut(ẽ_u^k − e_u^k) for the items of each user, at leaf rows k·N + t.
 
     What is rounded is the user's whole standing contribution w_ut·e_u^k, before and after, and the difference of
     the two integers is sent. Over any number of rounds these differences telescope: the server always holds the
     rounded contribution of what each user last sent, and rounding errors never pile up.
     """
-    half = Leaf(leaf.name, leaf.rows, leaf.width, leaf.clip / 2, leaf.step)  # two such differ by at most the clip
+    half = Leaf(
+        leaf.name, leaf.rows, leaf.width, leaf.clip / 2, leaf.step
+    )  # two such differ by at most the clip
     parts, cut = [], 0
     for u in range(len(cohort)):
         mine = slice(cohort.indptr[u], cohort.indptr[u + 1])
@@ -55,8 +58,15 @@ def push(cohort: Cohort, weights: Floats, old: Floats, new: Floats, leaf: Leaf, 
     return total(parts, leaf.width, dtype), cut
 
 
-def train(cohort: Cohort, weights: Floats, broadcast: Broadcast, latents: Floats, o: FedGRecOptions, leaf: Leaf,
-          dtype: np.dtype[Any]) -> tuple[Rows, UserState, int]:
+def train(
+    cohort: Cohort,
+    weights: Floats,
+    broadcast: Broadcast,
+    latents: Floats,
+    o: FedGRecOptions,
+    leaf: Leaf,
+    dtype: np.dtype[Any],
+) -> tuple[Rows, UserState, int]:
     """Algorithm 1, lines 16–21, for every user: item updates (rounded, summed), new user states, words clipped."""
     state, parts, cut = cohort.state.copy(), [], 0
     for u in range(len(cohort)):
@@ -84,8 +94,9 @@ class LocalProblem:
     targets: Floats  # [P] for the MSE loss
 
 
-def local_problem(cohort: Cohort, u: int, weights: Floats, broadcast: Broadcast, latents: Floats,
-                  o: FedGRecOptions) -> LocalProblem:
+def local_problem(
+    cohort: Cohort, u: int, weights: Floats, broadcast: Broadcast, latents: Floats, o: FedGRecOptions
+) -> LocalProblem:
     """Draw the user's positives and negatives and lay out what of the broadcast its score needs."""
     key, everything = int(cohort.keys[u]), cohort.items_of(u)
     cap = o.max_positives or len(everything)
@@ -125,7 +136,9 @@ def local_steps(problem: LocalProblem, state: UserState, u: int, o: FedGRecOptio
     return moved
 
 
-def gradients(problem: LocalProblem, e: Floats, moved: Floats, step: int, o: FedGRecOptions) -> tuple[Floats, Floats]:
+def gradients(
+    problem: LocalProblem, e: Floats, moved: Floats, step: int, o: FedGRecOptions
+) -> tuple[Floats, Floats]:
     """∂L/∂e_u^0 [d] and ∂L/∂x_t [m, d] of the local loss with its L2 penalty."""
     P, alpha = problem.n_positives, o.weights()
     p, live = alpha[0], alpha[1] if o.live and o.layers else 0.0
@@ -176,7 +189,9 @@ def penalties(problem: LocalProblem, o: FedGRecOptions) -> tuple[float, Floats]:
 class Optimizer:
     """SGD or Adam for one array."""
 
-    def __init__(self, o: FedGRecOptions, kind: str, rate: float, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    def __init__(
+        self, o: FedGRecOptions, kind: str, rate: float, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> None:
         self.o, self.kind, self.rate = o, kind, rate
         self.moment1 = np.zeros(shape, dtype)
         self.moment2 = np.zeros(shape, dtype)
@@ -187,11 +202,15 @@ class Optimizer:
         if self.kind == "sgd":
             return -self.rate * grad
         self.steps += 1
-        step, self.moment1, self.moment2 = adam(grad, self.moment1, self.moment2, self.steps, self.rate, self.o)
+        step, self.moment1, self.moment2 = adam(
+            grad, self.moment1, self.moment2, self.steps, self.rate, self.o
+        )
         return step
 
 
-def adam(grad: Floats, m: Floats, v: Floats, steps: int, rate: float, o: FedGRecOptions) -> tuple[Floats, Floats, Floats]:
+def adam(
+    grad: Floats, m: Floats, v: Floats, steps: int, rate: float, o: FedGRecOptions
+) -> tuple[Floats, Floats, Floats]:
     """Adam's step (to add) and its new moments."""
     m = o.beta1 * m + (1 - o.beta1) * grad
     v = o.beta2 * v + (1 - o.beta2) * grad * grad

@@ -68,10 +68,26 @@ class Kernel(Protocol):
     NAME: str
 
     def refresh(self, cohort: Cohort, weights: Floats, tables: Floats, at: Ints) -> Floats: ...
-    def push(self, cohort: Cohort, weights: Floats, old: Floats, new: Floats, leaf: Leaf, dtype: np.dtype[Any],
-             n_items: int) -> tuple[Rows, int]: ...
-    def train(self, cohort: Cohort, weights: Floats, broadcast: Broadcast, latents: Floats, o: FedGRecOptions,
-              leaf: Leaf, dtype: np.dtype[Any]) -> tuple[Rows, UserState, int]: ...
+    def push(
+        self,
+        cohort: Cohort,
+        weights: Floats,
+        old: Floats,
+        new: Floats,
+        leaf: Leaf,
+        dtype: np.dtype[Any],
+        n_items: int,
+    ) -> tuple[Rows, int]: ...
+    def train(
+        self,
+        cohort: Cohort,
+        weights: Floats,
+        broadcast: Broadcast,
+        latents: Floats,
+        o: FedGRecOptions,
+        leaf: Leaf,
+        dtype: np.dtype[Any],
+    ) -> tuple[Rows, UserState, int]: ...
     def server_adam(self, server: ServerState, update: Rows, leaf: Leaf, o: FedGRecOptions) -> None: ...
     def add_rows(self, table: Floats, update: Rows, leaf: Leaf, rate: float) -> None: ...
 
@@ -115,7 +131,9 @@ class FedGRecMethod:
         zeros = np.zeros((2, *shape), o.precision)
         return ServerState(items, np.zeros(self.n_items, np.int64), zeros[0], zeros[1])
 
-    def init_users(self, keys: NDArray[np.uint64], indptr: Ints, items: Ints, targets: Floats | None = None) -> Cohort:
+    def init_users(
+        self, keys: NDArray[np.uint64], indptr: Ints, items: Ints, targets: Floats | None = None
+    ) -> Cohort:
         """Line 5: each user draws e_u^0 from N(0, σ) under its own key; it has sent nothing yet."""
         o, n = self.options, len(keys)
         state = UserState(
@@ -126,7 +144,8 @@ class FedGRecMethod:
             steps=np.zeros(n, np.int64),
         )
         state.embeddings[:, 0] = o.init_std * draws.normal(keys, o.dim)
-        return Cohort(keys, indptr, items, state, None if targets is None else targets.astype(o.precision))
+        targets = None if targets is None else targets.astype(o.precision)
+        return Cohort(keys, np.array(indptr), np.array(items), state, targets)
 
     # ------------------------------------------------------------------------------------- the verbs
 
@@ -139,7 +158,9 @@ class FedGRecMethod:
         excluded = positives if o.exclude_positives else positives[:0]
         return Query(np.union1d(positives, draws.negatives(key, round_, decoys, excluded, self.n_items)))
 
-    def broadcast(self, server: ServerState, stage: Stage, query: Query | None = None, level: int = 0) -> Broadcast:
+    def broadcast(
+        self, server: ServerState, stage: Stage, query: Query | None = None, level: int = 0
+    ) -> Broadcast:
         """What the server sends down: in warm-up round k the table k−1, in training all of them."""
         tables = server.items[level - 1 : level] if stage is PROPAGATE else server.items
         rows = query.rows if query else None
@@ -206,7 +227,9 @@ class FedGRecMethod:
         return server
 
     @staticmethod
-    def commit(population: Cohort, users: Ints, pending: Pending, arrived: NDArray[np.bool_] | None = None) -> None:
+    def commit(
+        population: Cohort, users: Ints, pending: Pending, arrived: NDArray[np.bool_] | None = None
+    ) -> None:
         """Users whose upload was in the sum make their pending state their own; all others forget it."""
         kept = np.arange(len(users)) if arrived is None else np.flatnonzero(arrived)
         population.state.put(users[kept], pending.state.take(kept))
@@ -256,8 +279,12 @@ class FedGRecMethod:
         negatives = np.minimum(o.negatives if o.loss == "bpr" else 0, N - degrees)
         trained = int((positives + negatives)[: n - lost].sum())
         up = trained * (word + row) + int(sent.sum()) * (word + o.layers * row)
-        decoys = {"whole": N - degrees, "half": np.maximum(o.negatives, N // 2 - degrees), "sampled": o.negatives}
-        asked = int((degrees + np.minimum(decoys[o.query], N - degrees)).sum())
+        wanted = {
+            "whole": N,
+            "half": np.maximum(degrees + o.negatives, N // 2),
+            "sampled": degrees + o.negatives,
+        }
+        asked = int(np.minimum(np.broadcast_to(np.asarray(wanted[o.query]), n), N).sum())
         tables = (o.layers + 1) * row
         # A whole table needs no row numbers; a query names its rows.
         down = asked * tables

@@ -1,0 +1,48 @@
+# Two commands do everything on a machine with Python, pip and make:  make demo   make test
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+FEDGREC_SOURCES := pyproject.toml constraints.txt
+
+.PHONY: help demo test check slow bench clean
+
+help:
+	@echo "make demo    set up .venv, train on the built-in data, write a report (runs/demo)"
+	@echo "make test    set up .venv with the development tools, then every check and test"
+	@echo "make check   format, lint, types, layers, tests (what make test runs after the set-up)"
+	@echo "make slow    the tests that take minutes"
+	@echo "make bench   the benchmarks; results go to benchmarks/results"
+	@echo "make clean   remove .venv and caches"
+
+demo: $(VENV)/.demo
+	$(BIN)/fedgrec demo
+
+test: check
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -m "not slow"
+
+slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -m slow
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks
+
+# Stamps: a set-up is done again only when what it depends on has changed.
+$(VENV)/.demo: $(FEDGREC_SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[report]"
+	touch $@
+
+$(VENV)/.dev: $(FEDGREC_SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@ $(VENV)/.demo
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Measurements: ratios within one run on one machine, medians of alternating repetitions."""

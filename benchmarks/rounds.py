@@ -1,0 +1,194 @@
+"""One training round on Gowalla: our cpu kernel against PyTorch, as a loop of users and as padded batches.
+
+A round is all that the simulation does in one: sample the cohort, draw, refresh latents, take the local
+steps, sum, update the server, store the users' states. First the baselines are held to our reference kernel,
+with its draws.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.baselines import Draws, Federation, Sums, autograd_round, batched_round, draw
+from benchmarks.common import CORES, alternate, gowalla, heavy_tailed, seconds
+from fedgrec import draws
+from fedgrec.config import FedGRecOptions, preset
+from fedgrec.core import Ints, Upload
+from fedgrec.data import Interactions
+from fedgrec.kernels import cpu, reference
+from fedgrec.methods.fedgrec import DEGREES, PROPAGATE, TRAIN, FedGRecMethod, Kernel
+
+Round = Callable[..., Sums]
+# How each baseline may be run; it takes what suits it best.
+BASELINES: dict[str, tuple[Round, list[dict[str, Any]]]] = {
+    "autograd": (autograd_round, [{"fused": False}, {"fused": True}]),
+    "batched": (batched_round, [{"chunk": chunk} for chunk in (5, 10, 25, 50, 100, 400)]),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A round to measure, and how many times faster than each baseline ours is asked to be."""
+
+    name: str
+    options: FedGRecOptions
+    required: dict[str, float]
+
+
+def settings() -> list[Setting]:
+    recipe = FedGRecOptions()
+    return [
+        Setting("paper", preset("paper").model, {"autograd": 10.0, "batched": 3.0}),
+        Setting("recipe, 256 negatives", replace(recipe, negatives=256), {"autograd": 18.0, "batched": 2.5}),
+        Setting("recipe, 1024 negatives", replace(recipe, negatives=1024), {}),
+    ]
+
+
+def bench(repeats: int = 5) -> dict[str, Any]:
+    """Median seconds of each implementation's round, and their ratios to ours."""
+    errors = {setting.name: verify(setting.options) for setting in settings()}
+    name, train = gowalla()
+    rounds = {setting.name: measure(setting, train, repeats) for setting in settings()}
+    return {"data": name, "verified": errors, "rounds": rounds}
+
+
+def measure(setting: Setting, train: Interactions, repeats: int) -> dict[str, Any]:
+    """One setting: each baseline at its best number of threads and, in batches, of users."""
+    o = setting.options
+    ours = Ours(o, train, cpu)
+    rounds: dict[str, partial[None]] = {}
+    tried: dict[str, list[dict[str, Any]]] = {}
+    for name, (run, hows) in BASELINES.items():
+        theirs = Theirs(ours, run)
+        choices = [{"threads": threads, **how} for threads in sorted({1, CORES}) for how in hows]
+        trials = [min(seconds(partial(theirs.round, **how)) for _ in range(2)) for how in choices]
+        tried[name] = [{**how, "seconds": time} for how, time in zip(choices, trials, strict=True)]
+        rounds[name] = partial(theirs.round, **choices[int(np.argmin(trials))])
+    ours.round()  # compiles, if nothing is cached yet
+    times = alternate({"fedgrec": ours.round, **rounds}, repeats)
+    return {
+        "seconds": times,
+        "ratio": {name: times[name] / times["fedgrec"] for name in rounds},
+        "required_ratio": setting.required,
+        "chosen": {name: round_.keywords for name, round_ in rounds.items()},
+        "tried": tried,
+    }
+
+
+class Ours:
+    """A federation after its warm-up, in our code."""
+
+    def __init__(self, o: FedGRecOptions, train: Interactions, kernel: Kernel) -> None:
+        self.method = FedGRecMethod(o, train.n_items, train.n_users, kernel)
+        self.rng = np.random.default_rng(0)
+        self.server = self.method.init(0)
+        keys = self.rng.integers(0, 2**64, train.n_users, dtype=np.uint64)
+        self.users = self.method.init_users(keys, train.indptr, train.items)
+        everyone = np.arange(train.n_users)
+        for stage, level in [(DEGREES, 0), *((PROPAGATE, k) for k in range(1, o.layers + 1))]:
+            broadcast = self.method.broadcast(self.server, stage, level=level)
+            total, pending = self.method.local_update(self.users, stage, broadcast)
+            self.server = self.method.apply(self.server, stage, total, level)
+            self.method.commit(self.users, everyone, pending)
+
+    def sample(self) -> Ints:
+        """A cohort, by number."""
+        count = self.method.options.users_per_round
+        return self.rng.choice(len(self.users), count, replace=False, shuffle=False)
+
+    def round(self, users: Ints | None = None) -> Upload:
+        """What `Simulation` does in a round."""
+        users = self.sample() if users is None else users
+        broadcast = self.method.broadcast(self.server, TRAIN)
+        total, pending = self.method.local_update(self.users.take(users), TRAIN, broadcast)
+        self.server = self.method.apply(self.server, TRAIN, total)
+        self.method.commit(self.users, users, pending)
+        return total
+
+
+class Theirs:
+    """A copy of our federation in PyTorch."""
+
+    def __init__(self, ours: Ours, run: Round) -> None:
+        self.ours, self.run, self.options = ours, run, ours.method.options
+        self.fed = Federation.of(ours.server, ours.users, self.options)
+
+    def round(self, threads: int, **how: Any) -> None:
+        torch.set_num_threads(threads)
+        sampled = self.ours.sample()
+        order = np.argsort(self.ours.users.degrees[sampled])  # so that batches need little padding
+        users = torch.from_numpy(sampled[order])
+        sums = self.run(self.fed, users, draw(self.fed, users, self.options), self.options, **how)
+        self.fed.apply(sums, self.options)
+
+
+# --------------------------------------------------------------------------------------------- verifying
+
+
+def verify(options: FedGRecOptions) -> dict[str, float]:
+    """Each baseline's largest error, as a share of what is allowed; raises where it is more than that."""
+    o = replace(options, precision="float64", users_per_round=20, negatives=64, l2=0.01)
+    o = replace(o, max_positives=12 if o.max_positives else 0)
+    errors = {
+        name: max(error(partial(run, **how), o) for how in hows[:2])
+        for name, (run, hows) in BASELINES.items()
+    }
+    if not max(errors.values()) <= 1:
+        raise AssertionError(f"a baseline computes something else, so nothing was measured: {errors}")
+    return errors
+
+
+def error(run: Round, o: FedGRecOptions) -> float:
+    """How far sums and states are from our reference kernel's over two rounds with the same draws.
+
+    In float64 sums differ by our rounding to integers alone, at most a step for each user; states by nothing.
+    """
+    ours = Ours(o, heavy_tailed(50, 900, 1_000), reference)
+    fed, shares = Federation.of(ours.server, ours.users, o), []
+    allowed = [leaf.step * o.users_per_round for leaf in ours.method.spec(TRAIN).leaves]
+    for _ in range(2):
+        users = ours.sample()
+        sums = run(fed, torch.from_numpy(users), same_draws(ours, users), o)
+        right = decoded(ours.method, ours.round(users))
+        shares += [_apart(*pair) for pair in zip(sums, right, allowed, strict=True)]
+        fed.apply(right, o)  # both servers take the same sums: Adam would magnify the roundings of small ones
+        state = ours.users.state
+        shares.append(_apart(fed.items, torch.from_numpy(ours.server.items), 1e-7))
+        for name in ("embeddings", "sent", "moment1", "moment2"):
+            shares.append(_apart(getattr(fed, name), torch.from_numpy(getattr(state, name)), 1e-7))
+    return max(shares)
+
+
+def _apart(a: torch.Tensor, b: torch.Tensor, allowed: float) -> float:
+    return float((a - b).abs().max()) / allowed
+
+
+def same_draws(ours: Ours, users: Ints) -> Draws:
+    """What these users draw in our code, padded."""
+    o, round_, n_items = ours.method.options, ours.server.round, ours.method.n_items
+    cohort = ours.users.take(users)
+    counts = np.minimum(cohort.degrees, o.max_positives or n_items)
+    positives = np.zeros((len(users), counts.max()), np.int64)
+    negatives = np.empty((len(users), o.negatives), np.int64)
+    partners = np.empty((o.local_steps, len(users), o.negatives), np.int64)
+    for u, (key, P) in enumerate(zip(cohort.keys.tolist(), counts.tolist(), strict=True)):
+        items = cohort.items_of(u)
+        positives[u, :P] = draws.positives_sample(key, round_, len(items), P)
+        negatives[u] = draws.negatives(key, round_, o.negatives, items, n_items)
+        for step in range(o.local_steps):
+            partners[step, u] = draws.pairs(key, round_, step, o.negatives, P)
+    return Draws(*map(torch.from_numpy, (counts, positives, negatives, partners)))
+
+
+def decoded(method: FedGRecMethod, total: Upload) -> Sums:
+    """Integer sums as numbers."""
+    tables = []
+    for leaf in method.spec(TRAIN).leaves:
+        table = np.zeros((leaf.rows, leaf.width))
+        table[total.leaves[leaf.name].index] = total.leaves[leaf.name].values * leaf.step
+        tables.append(torch.from_numpy(table))
+    return Sums(tables[0], tables[1].view(-1, *tables[0].shape))

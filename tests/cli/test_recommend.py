@@ -1,0 +1,151 @@
+"""What a finished run answers: for people it knows, for people it never met, and for items."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedgrec import cli
+from fedgrec.config import Config
+from fedgrec.data.ids import IdMap
+from fedgrec.model import Model
+from fedgrec.simulation import load_for
+from tests.cli.small import train
+from tests.cli.test_options import refused
+
+
+def answer(capsys: Any, run: Path, *words: str) -> dict[Any, float]:
+    assert cli.main(["recommend", str(run), *words, "--json"]) == 0
+    ranked = {line["item"]: line["score"] for line in json.loads(capsys.readouterr().out)}
+    assert list(ranked.values()) == sorted(ranked.values(), reverse=True)
+    return ranked
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    """Four items in the plane, K = 1; one user, who learnt from tea and is known to like rum too."""
+    items = np.array([[[1, 0], [0, 1], [1, 1], [3, 3]], [[1, 0], [0, 2], [1, 0], [0, 0]]], np.float32)
+    Model(
+        config=Config().changed({"layers": 1, "dim": 2}, "test"),
+        user_ids=IdMap(["ann"], "user"), item_ids=IdMap(["tea", "rum", "ale", "gin"]), items=items,
+        item_degrees=np.array([1, 4, 9, 1]), users=np.array([[[2, 1], [0, 0]]], np.float32),
+        indptr=np.array([0, 1]), train_items=np.array([0], np.int32),
+        seen_indptr=np.array([0, 2]), seen_items=np.array([0, 1], np.int32), round=3,
+    ).save(tmp_path)  # fmt: skip
+    return tmp_path
+
+
+def test_a_stranger_is_represented_by_equation_6_alone(capsys: Any, tiny: Path) -> None:
+    # Likes rum (degree 4) and ale (degree 9): e_u^1 = (0, 1)/√(4·2) + (1, 1)/√(9·2), e_u^0 = 0, both weighed ½.
+    user = (np.array([0, 1]) / np.sqrt(8) + np.array([1, 1]) / np.sqrt(18)) / 2
+    tea, gin = np.array([1, 0]), np.array([1.5, 1.5])  # (e_t^0 + e_t^1) / 2
+    ranked = answer(capsys, tiny, "--items", "rum, ale,rum")
+    assert ranked == pytest.approx({"gin": user @ gin, "tea": user @ tea}, rel=1e-6)
+
+
+def test_a_known_user_also_has_an_embedding_of_its_own(capsys: Any, tiny: Path) -> None:
+    # Likes tea (degree 1): e_u^1 = (1, 0)/√(1·1); with e_u^0 = (2, 1) that is (1.5, 0.5).
+    ranked = answer(capsys, tiny, "--user", "ann")
+    assert ranked == pytest.approx({"gin": 3.0, "ale": 1.75}, rel=1e-6)
+
+
+def test_similar_items_point_the_same_way_however_long_they_are(capsys: Any, tiny: Path) -> None:
+    # Combined: tea (1, 0), rum (0, 1.5), ale (1, ½), gin (1.5, 1.5).
+    ranked = answer(capsys, tiny, "--similar", "tea")
+    assert ranked == pytest.approx({"ale": 1 / np.sqrt(1.25), "gin": np.sqrt(0.5), "rum": 0.0}, abs=1e-6)
+    assert list(ranked) == ["ale", "gin", "rum"]
+
+
+def test_only_what_was_hidden_for_the_test_can_be_news_to_a_person(
+    capsys: Any, finished: Path, data: Path
+) -> None:
+    """Train and validation items never come back, everything else does, under the ids that were given."""
+    split = load_for(Model.load(finished).config).split
+    pairs = {tuple(line.split(",")) for line in data.read_text().splitlines()[1:]}
+    for n, user in enumerate(split.train.user_ids):
+        hidden = {split.train.item_ids[i] for i in split.test.of(n)}
+        has = {item for who, item in pairs if who == user} - hidden
+        assert len(has) == len(split.train.of(n)) + len(split.validation.of(n)) > 0
+        assert (
+            set(answer(capsys, finished, "--user", user, "-n", "1000"))
+            == {f"book{i}" for i in range(48)} - has
+        )
+
+
+def test_a_stranger_is_never_shown_what_they_named(capsys: Any, finished: Path) -> None:
+    ranked = answer(capsys, finished, "--items", "book1,book2,book3", "-n", "1000")
+    assert set(ranked) == {f"book{i}" for i in range(48)} - {"book1", "book2", "book3"}
+
+
+def test_a_person_reads_what_a_program_reads(capsys: Any, finished: Path) -> None:
+    ranked = answer(capsys, finished, "--user", "ann3", "-n", "4")
+    assert cli.main(["recommend", str(finished), "--user", "ann3", "-n", "4"]) == 0
+    first, *rows = capsys.readouterr().out.splitlines()
+    assert first.startswith("knows: book")
+    assert [row.split() for row in rows] == [
+        [f"{rank}.", item, f"{score:.4f}"] for rank, (item, score) in enumerate(ranked.items(), 1)
+    ]
+
+
+def test_whom_nobody_knows_is_answered_with_the_nearest(capsys: Any, finished: Path, tiny: Path) -> None:
+    assert "there is no user 'anne1' in the data. Did you mean 'ann1" in refused(
+        capsys, "recommend", str(finished), "--user", "anne1"
+    )
+    assert "there is no item 'bok3' in the data. Did you mean 'book3'?" in refused(
+        capsys, "recommend", str(finished), "--items", "book1,bok3"
+    )
+    assert "name at least one item" in refused(capsys, "recommend", str(finished), "--items", " , ")
+    assert "ask for at least one item" in refused(
+        capsys, "recommend", str(finished), "--user", "ann1", "-n", "0"
+    )
+
+
+def test_without_latents_there_is_nothing_to_say_to_a_stranger(
+    capsys: Any, data: Path, tmp_path: Path
+) -> None:
+    run = train(data, tmp_path / "mf", layers=0)
+    assert answer(capsys, run, "--user", "ann1")
+    assert "layers = 0" in refused(capsys, "recommend", str(run), "--items", "book1")
+
+
+def test_evaluating_again_gives_the_result_of_the_run(
+    capsys: Any, finished: Path, data: Path, tmp_path: Path
+) -> None:
+    for run in (finished, train(data, tmp_path / "paper", protocol="paper", kernel="auto", topk="5,20")):
+        assert cli.main(["evaluate", str(run), "--json"]) == 0
+        again = json.loads(capsys.readouterr().out)
+        result = json.loads((run / "result.json").read_text())
+        assert again == {key: result[key] for key in again}
+        assert {"round", "split", "protocol", "users", "recall@20", "ndcg@20"} <= set(again)
+
+
+def test_validation_and_other_list_lengths_can_be_looked_at(capsys: Any, finished: Path) -> None:
+    assert cli.main(["evaluate", str(finished), "--split", "validation", "--topk", "3,20", "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    lines = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    chosen = next(line for line in lines if line["split"] == "validation" and line["round"] == again["round"])
+    assert (
+        again["recall@20"]
+        == chosen["recall@20"]
+        == max(x["recall@20"] for x in lines if x["split"] == "validation")
+    )
+    assert again["recall@3"] <= again["recall@20"]
+    assert cli.main(["evaluate", str(finished), "--ndcg-ideal", "paper"]) == 0
+    assert "ndcg@20" in capsys.readouterr().out
+
+
+def test_a_run_without_the_split_says_so(capsys: Any, data: Path, tmp_path: Path) -> None:
+    run = train(data, tmp_path / "paper", protocol="paper")
+    assert "has no validation items under the protocol 'paper'" in refused(
+        capsys, "evaluate", str(run), "--split", "validation"
+    )
+
+
+def test_a_run_is_not_judged_on_other_data(capsys: Any, data: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.csv"
+    mine.write_text(data.read_text())
+    run = train(mine, tmp_path / "run")
+    mine.write_text(data.read_text().replace("book3", "book4"))
+    assert "the data is not what" in refused(capsys, "evaluate", str(run))

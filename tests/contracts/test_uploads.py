@@ -1,0 +1,184 @@
+"""What leaves a device, leaf by leaf, and what it weighs."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedgrec.config import Config, FedGRecOptions
+from fedgrec.core import Traffic
+from fedgrec.data import Dataset, IdMap, Interactions, Split
+from fedgrec.methods.fedgrec import DEGREES, PROPAGATE, TRAIN, FedGRecMethod
+from fedgrec.simulation import Simulation
+from tests.cli.small import QUICK
+
+M, N, d, T = 7, 11, 5, 3
+
+
+def leaves(layers: int) -> dict[str, list[tuple[str, int, int]]]:
+    method = FedGRecMethod(FedGRecOptions(layers=layers, dim=d), N, M)
+    return {
+        stage.name: [(leaf.name, leaf.rows, leaf.width) for leaf in method.spec(stage).leaves]
+        for stage in method.stages
+    }
+
+
+def test_these_are_all_the_leaves_that_ever_leave_a_device() -> None:
+    """Adding one is a privacy decision: whoever changes this list says why."""
+    assert leaves(layers=3) == {
+        "degrees": [("degrees", N, 1)],
+        "propagate": [("latents", N, d)],
+        "train": [("items", N, d), ("latents", 3 * N, d)],
+    }
+    assert leaves(layers=0) == {"degrees": [("degrees", N, 1)], "train": [("items", N, d)]}
+
+
+def test_a_stage_uploads_the_leaves_of_its_spec_and_nothing_else() -> None:
+    simulation = simulated(layers=2)
+    method, users = simulation.method, simulation.users
+    assert [stage.name for stage in method.stages] == ["degrees", "propagate", "propagate", "train"]
+    for stage in method.stages:
+        broadcast = method.broadcast(simulation.server, stage, level=1 if stage is PROPAGATE else 0)
+        upload, _ = method.local_update(users, stage, broadcast)
+        assert set(vars(upload)) == {"leaves", "users"}
+        assert list(upload.leaves) == [leaf.name for leaf in method.spec(stage).leaves]
+        assert all(rows.values.dtype.kind == "i" for rows in upload.leaves.values())
+
+
+def simulated(**options: Any) -> Simulation:
+    """M users of N items: user u likes u % 4 of them."""
+    pairs = [(u, (2 * n + u) % N) for u in range(M) for n in range(u % 4)]
+    data, _ = Interactions.from_pairs(
+        *zip(*pairs, strict=True), user_ids=IdMap.range(M), item_ids=IdMap.range(N)
+    )
+    chosen = (
+        QUICK | {"dim": d, "rounds": T, "users_per_round": M, "negatives": 4, "protocol": "paper"} | options
+    )
+    return Simulation(Config().changed(chosen, "test"), Dataset("seven", Split(data)))
+
+
+@pytest.mark.parametrize("K", [1, 3])
+@pytest.mark.parametrize("S", [M, 2])
+def test_dense_secure_traffic_is_the_papers_closed_form(K: int, S: int) -> None:
+    """With every user in every round and the whole table queried, the paper moves 2KNMd words in warm-up and
+    2TKNMd in training. That order of magnitude leaves out the item embeddings, one table beside the K latent ones:
+    exactly it is 2T(K+1)NMd. A word is 4 bytes down and one ring element up.
+    """
+    simulation = simulated(layers=K, users_per_round=S)
+    method, everyone = simulation.method, simulation.users.degrees
+    ring = {stage: method.spec(stage).bits // 8 for stage in method.stages}
+    assert ring[TRAIN] == 4
+    assert ring[PROPAGATE] == (4 if S == M else 8)  # a sum over all users in the step of a round of S
+
+    warm_up = [method.traffic(PROPAGATE, everyone) for _ in range(K)]
+    assert sum(t.down_secure for t in warm_up) / 4 == K * N * M * d
+    assert sum(t.up_secure for t in warm_up) / ring[PROPAGATE] == K * N * M * d
+
+    degrees = method.traffic(DEGREES, everyone)
+    assert degrees.up_secure / ring[DEGREES] == N * M  # one count for each item
+    assert degrees.down_secure == 0
+
+    simulation.run()
+    total = simulation.progress.traffic
+    warm = Traffic(*(sum(column) for column in zip(degrees, *warm_up, strict=True)))
+    down, up = total.down_secure - warm.down_secure, total.up_secure - warm.up_secure
+    assert down / 4 == up / 4 == T * (K + 1) * N * S * d
+    assert (down + up) / 4 == 2 * T * K * N * S * d + 2 * T * N * S * d
+
+
+def test_without_latents_it_is_the_traffic_of_matrix_factorisation() -> None:
+    simulation = simulated(layers=0)
+    simulation.run()
+    total, counts = simulation.progress.traffic, simulation.method.traffic(DEGREES, simulation.users.degrees)
+    assert (total.up_secure - counts.up_secure) / 4 == T * N * M * d
+    assert total.down_secure / 4 == T * N * M * d
+
+
+def test_a_sampled_query_in_the_clear_by_hand() -> None:
+    """K = 2, d = 5, 4 negatives; two users with 3 items and 1. Words of 4 bytes."""
+    method = simulated(layers=2, query="sampled").method
+    degrees = np.array([3, 1])
+    asked = (3 + 4) + (1 + 4)
+    down = asked * 3 * 5  # e_t^0, e_t^1, e_t^2 of each row asked for
+    query = asked  # the numbers of those rows
+    items = asked * (1 + 5)  # every queried row trains: its number and its update
+    latents = (3 + 1) * (1 + 2 * 5)  # the number of each own item, and its two levels
+    assert method.traffic(TRAIN, degrees)[:2] == (4 * (query + items + latents), 4 * down)
+    # The second user's upload is lost: it has asked and was answered, but nothing of it arrived.
+    assert method.traffic(TRAIN, degrees, lost=1)[:2] == (4 * (query + 7 * 6 + 3 * 11), 4 * down)
+    # Dense uploads hide which rows were touched; the query still names them.
+    assert method.traffic(TRAIN, degrees)[2:] == (4 * query + 2 * (3 * N * 5) * 4, 4 * down)
+
+
+def test_degrees_and_warm_up_in_the_clear_by_hand() -> None:
+    method, degrees = simulated(layers=2).method, np.array([3, 1])
+    assert method.traffic(DEGREES, degrees) == (4 * 4, 0, 2 * N * 4, 0)  # which items: four numbers
+    assert method.traffic(PROPAGATE, degrees)[:2] == (4 * (4 * (1 + 5)), 4 * (2 * N * 5))
+
+
+@pytest.mark.parametrize("query", ["whole", "half", "sampled"])
+@pytest.mark.parametrize("loss", ["bpr", "mse"])
+@pytest.mark.parametrize("layers", [0, 2])
+def test_the_count_in_the_clear_is_what_the_messages_weigh(query: str, loss: str, layers: int) -> None:
+    """User by user: a row travels as its number and its words, the levels of one item under one number."""
+    simulation = simulated(layers=layers, query=query, loss=loss, max_positives=2)
+    simulation._warm_up()
+    method, users = simulation.method, simulation.users
+    assert {0, 1, 3} <= set(users.degrees)
+    for u in range(M):
+        user = users.take(np.array([u]))
+        asked = method.ask(user, 0)
+        broadcast = method.broadcast(simulation.server, TRAIN, asked)
+        upload, _ = method.local_update(user, TRAIN, broadcast)
+        items = upload.leaves["items"]
+        up = items.index.size + items.values.size + (0 if asked.rows is None else len(asked.rows))
+        if layers:
+            latents = upload.leaves["latents"]
+            up += len(np.unique(latents.index % N)) + latents.values.size
+        counted = method.traffic(TRAIN, user.degrees)
+        assert counted.down == broadcast.tables.size * 4
+        assert counted.up == 4 * up
+
+
+def test_a_lost_upload_is_not_counted_but_its_download_is() -> None:
+    everybody, nobody = simulated(dropout=0.0), simulated(dropout=1.0)
+    everybody.run()
+    nobody.run()
+    warm = simulated()
+    warm._warm_up()
+    assert nobody.progress.traffic.up == warm.progress.traffic.up
+    assert nobody.progress.traffic.up_secure == warm.progress.traffic.up_secure
+    assert nobody.progress.traffic.down == everybody.progress.traffic.down
+    np.testing.assert_array_equal(nobody.server.items, warm.server.items)
+    np.testing.assert_array_equal(nobody.users.state.embeddings, warm.users.state.embeddings)
+
+
+def test_a_round_counts_exactly_the_uploads_that_arrived() -> None:
+    simulation = simulated(dropout=0.5, users_per_round=4, rounds=20)
+    simulation._warm_up()
+    arrived_each = []
+    while simulation.server.round < 20:
+        sampled, arrived = simulation._sample()
+        before = simulation.progress.traffic
+        simulation._round()
+        after, method = simulation.progress.traffic, simulation.method
+        degrees = simulation.users.degrees
+        assert after.up - before.up == method.traffic(TRAIN, degrees[arrived]).up
+        assert after.up_secure - before.up_secure == len(arrived) * method.spec(TRAIN).size * 4
+        assert after.down - before.down == method.traffic(TRAIN, degrees[sampled]).down
+        arrived_each.append(len(arrived))
+    assert {0, 4} & set(arrived_each)
+    assert 20 < sum(arrived_each) < 60
+
+
+def test_a_simulation_with_dropout_keeps_the_latent_law() -> None:
+    """E_T^{k+1} = Wᵀ E_U^k for what the users have committed as sent, up to half a step for each user."""
+    simulation = simulated(layers=3, dropout=0.4, users_per_round=4, rounds=15, user_rate=0.1)
+    simulation.run()
+    train = simulation.dataset.split.train
+    Y = train.to_scipy().toarray()
+    W = Y / np.sqrt(np.maximum(Y.sum(0), 1)[None, :] * np.maximum(Y.sum(1), 1)[:, None])
+    step = simulation.method.spec(PROPAGATE).leaf("latents").step
+    for k in range(3):
+        wanted = W.T @ simulation.users.state.sent[:, k]
+        assert np.abs(simulation.server.items[k + 1] - wanted).max() <= step * M + 1e-6
