@@ -3,8 +3,9 @@
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -89,7 +90,6 @@ def top_k(
     matrix product rounds them.
     """
     from numba import get_num_threads
-    from threadpoolctl import threadpool_limits
 
     from fedgrec._topk import FOLD, LANES, PIECE, scan
 
@@ -112,9 +112,17 @@ def top_k(
 
     # One thread of ours takes one block through product and scan. BLAS's own threads would spin between the
     # products and keep the scan from the cores, which costs more than the whole scan.
-    with threadpool_limits(1, "blas"), ThreadPoolExecutor(get_num_threads(), "rank", start) as pool:
+    with _one_blas_thread(), ThreadPoolExecutor(get_num_threads(), "rank", start) as pool:
         list(pool.map(rank, range(0, n, step)))  # list: waits, and passes errors on
     return ids, top
+
+
+def _one_blas_thread() -> AbstractContextManager[Any]:
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError:  # the ranking is the same without it, only slower
+        return nullcontext()
+    return cast(AbstractContextManager[Any], threadpool_limits(1, "blas"))
 
 
 def top_k_reference(
