@@ -13,23 +13,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description="Measure; results stay in benchmarks/results."
     )
-    parser.add_argument(
-        "names", nargs="*", metavar="name", help=f"what to measure: {', '.join(NAMES)}; default: all"
-    )
+    parser.add_argument("names", nargs="*", metavar="name", help=f"what to measure: {', '.join(NAMES)}; default: all")
     parser.add_argument("--quick", action="store_true", help="one repetition of each, and nothing is kept")
     options = parser.parse_args()
     if unknown := set(options.names) - set(NAMES):
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; choose from {', '.join(NAMES)}")
+    about = common.about()  # before we load the machine ourselves
+    if about["machine"]["load"] > BUSY:
+        print(f"note: this machine is busy (load {about['machine']['load']}): wait, for ratios that count")
     for name in options.names or NAMES:
-        about = common.about()
-        if about["machine"]["load"] > BUSY:
-            print(
-                f"note: the load was {about['machine']['load']} before {name}: ratios are worth more on a quiet machine"
-            )
         result, lines = RUN[name](options.quick)
-        print(
-            f"\n{name}  ({about['machine']['cpu']}, {about['machine']['cores']} cores)\n" + "\n".join(lines)
-        )
+        where = f"{about['machine']['cpu']}, {about['machine']['cores']} cores"
+        print(f"\n{name} ({where})", *lines, sep="\n")
         if not options.quick:
             print(f"kept in {common.write(name, result, about)}")
 

@@ -1,7 +1,7 @@
 """The same training round, written in PyTorch twice: a loop of users with autograd, and one padded batch.
 
-Both are what one would write with care and without a compiler: rows are gathered from ready tensors, sums have
-a place of their own, Adam is PyTorch's, L2 its weight decay. Neither clips or rounds, and their negatives are
+Both are what one would write with care and without a compiler: rows are gathered from ready tensors, sums
+have a place of their own, Adam is PyTorch's, L2 its weight decay. Neither clips or rounds, and negatives are
 plain uniform draws (ours are distinct and never positives): that saves them work.
 
     symbols as in fedgrec.kernels.reference: f_u = p·e_u + B, f_t = p·x_t + a_t, s_t = f_uᵀf_t
@@ -41,11 +41,11 @@ class Federation:
         """A copy of a federation's state after its warm-up."""
         items, s = torch.tensor(server.items), users.state
         degrees = torch.tensor(server.degrees[users.items] * users.degrees[users.owner], dtype=items.dtype)
-        state = (torch.tensor(x) for x in (s.embeddings, s.sent, s.moment1, s.moment2))
+        e, sent, m, v = (torch.tensor(x) for x in (s.embeddings, s.sent, s.moment1, s.moment2))
         sums = Sums(torch.empty_like(items[0]), torch.empty_like(items[1:]))
         adam = Adam([items[0]], o.server_rate, (o.beta1, o.beta2), o.epsilon, maximize=True, fused=True)
         return Federation(
-            items, *state, torch.tensor(s.steps, dtype=torch.float32), torch.tensor(users.indptr),
+            items, e, sent, m, v, torch.tensor(s.steps, dtype=torch.float32), torch.tensor(users.indptr),
             torch.tensor(users.items, dtype=torch.int64), degrees.rsqrt(), sums, adam,
         )  # fmt: skip
 
@@ -168,9 +168,7 @@ def batched_round(fed: Federation, users: Tensor, draws: Draws, o: FedGRecOption
     new = torch.cat([fed.embeddings[users, :1], latents], 1)
     for lo in range(0, len(users), chunk):
         part = slice(lo, lo + chunk)
-        local = Draws(
-            draws.counts[part], draws.positives[part], draws.negatives[part], draws.partners[:, part]
-        )
+        local = Draws(draws.counts[part], draws.positives[part], draws.negatives[part], draws.partners[:, part])
         new[part, 0] = _train(fed, users[part], local, o, p, live, f_table, B[part], sums.items)
     owner = torch.arange(len(users)).repeat_interleave(degrees)
     change = new[:, :-1] - fed.sent[users]
@@ -191,7 +189,7 @@ def _train(
     rows = torch.cat([fed.pairs[edge], draws.negatives], 1).flatten()  # [S·m]
     start, f = (table.index_select(0, rows).view(S, P + n, d) for table in (fed.items[0], f_table))
     many, adam = o.local_steps > 1, o.item_optimizer == "adam"
-    x, a = start.clone() if many or adam else start, f.sub(start, alpha=p) if many else None
+    x, a = start.clone() if many or adam else start, f.sub(start, alpha=p) if many else f
     item = Adam([x], o.item_rate, (o.beta1, o.beta2), o.epsilon, fused=True)
     user = UserAdam(fed, users, o)
     w = torch.where(real, fed.weights[edge], 0)

@@ -97,12 +97,12 @@ def commit() -> dict[str, object]:
     """The commit that was measured, and whether files differed from it."""
 
     def git(*words: str) -> str:
-        run = subprocess.run(["git", *words], cwd=RESULTS.parent, capture_output=True, text=True, check=False)
+        run = subprocess.run(["git", *words], cwd=RESULTS.parents[1], capture_output=True, text=True, check=False)
         return run.stdout.strip()
 
     return {
         "commit": git("rev-parse", "HEAD"),
-        "dirty": bool(git("status", "--porcelain", "--", ":!results")),
+        "dirty": bool(git("status", "--porcelain", "--", ":!benchmarks/results")),
     }
 
 
@@ -115,6 +115,6 @@ def write(name: str, result: dict[str, Any], about: dict[str, Any]) -> Path:
 
 
 def about() -> dict[str, Any]:
-    """When, where and on what a measurement was made; taken before it, so that `load` is other people's."""
+    """When, where and on what a measurement was made."""
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return {"date": date, "machine": machine(), "versions": versions(), **commit()}

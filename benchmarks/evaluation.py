@@ -38,9 +38,7 @@ def bench(repeats: int = 3) -> dict[str, object]:
 
     evaluate(users[:1], items, _first(train), _first(test))  # compiles, if nothing is cached yet
     columns = np.ascontiguousarray(items.T)
-    block = min(
-        BARE_BLOCKS, key=lambda b: min(_seconds(lambda: _product(users, columns, b)) for _ in range(2))
-    )
+    block = min(BARE_BLOCKS, key=lambda b: min(_seconds(lambda: _product(users, columns, b)) for _ in range(2)))
     bare, full = [], []
     for _ in range(repeats):
         bare.append(_seconds(lambda: _product(users, columns, block)))

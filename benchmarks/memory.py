@@ -42,9 +42,7 @@ def peak_gb() -> float:
     """The most memory that this process and its largest child ever held."""
     status = Path("/proc/self/status")
     if status.exists():  # getrusage would count what the parent held when it started us
-        own = next(
-            int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM")
-        )
+        own = next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM"))
     else:
         own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return (own + resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) * 1024 / 1e9

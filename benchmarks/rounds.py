@@ -133,10 +133,7 @@ def verify(options: FedGRecOptions) -> dict[str, float]:
     """Each baseline's largest error, as a share of what is allowed; raises where it is more than that."""
     o = replace(options, precision="float64", users_per_round=20, negatives=64, l2=0.01)
     o = replace(o, max_positives=12 if o.max_positives else 0)
-    errors = {
-        name: max(error(partial(run, **how), o) for how in hows[:2])
-        for name, (run, hows) in BASELINES.items()
-    }
+    errors = {name: max(error(partial(run, **how), o) for how in hows[:2]) for name, (run, hows) in BASELINES.items()}
     if not max(errors.values()) <= 1:
         raise AssertionError(f"a baseline computes something else, so nothing was measured: {errors}")
     return errors

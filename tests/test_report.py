@@ -78,9 +78,7 @@ def checked(path: Path) -> str:
     page, parser = path.read_text(encoding="utf-8"), Balanced()
     parser.feed(page)
     assert not parser.open
-    assert all(
-        image["alt"] and str(image["src"]).startswith("data:image/png;base64,") for image in parser.images
-    )
+    assert all(image["alt"] and str(image["src"]).startswith("data:image/png;base64,") for image in parser.images)
     without_pictures = re.sub(r"base64,[A-Za-z0-9+/=]+", "", page)
     assert not re.search(r"https?:|<script|<link|@import|url\(", without_pictures)
     return without_pictures
@@ -104,9 +102,7 @@ def test_the_page_holds_the_result_and_names_the_protocol(run: Path) -> None:
 def test_users_are_ranked_as_the_evaluation_did(run: Path) -> None:
     survey = read_run(run, None).survey
     assert survey is not None
-    assert survey.recall(20).mean() == pytest.approx(
-        json.loads((run / "result.json").read_text())["recall@20"]
-    )
+    assert survey.recall(20).mean() == pytest.approx(json.loads((run / "result.json").read_text())["recall@20"])
 
 
 def test_the_sample_user_is_never_shown_what_it_knows(run: Path) -> None:
@@ -127,9 +123,7 @@ def test_baselines_are_shown_in_order_and_kept(clicks: Path, tmp_path: Path) -> 
     assert (run / "report.html").read_bytes() == first  # equal runs, equal pages
 
 
-def test_of_very_many_users_some_are_looked_at(
-    clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_very_many_users_some_are_looked_at(clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedgrec.report.gather.MOST_USERS", 10)
     page = checked(write_report(train(tmp_path / "run", data=str(clicks))))
     assert "for 10 evenly spaced users" in page

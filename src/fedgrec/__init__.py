@@ -14,7 +14,7 @@ _HOMES = {
     "Config": "fedgrec.config",
     "FedGRec": "fedgrec.estimator",
     "FedGRecMethod": "fedgrec.methods.fedgrec",
-    "FedGRecOptions": "fedgrec.config",
+    "FedGRecOptions": "fedgrec.options",
     "FedgrecError": "fedgrec.errors",
     "Interactions": "fedgrec.data",
     "Model": "fedgrec.model",
@@ -38,13 +38,14 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from fedgrec.config import Config, FedGRecOptions, preset
+    from fedgrec.config import Config, preset
     from fedgrec.data import Interactions
     from fedgrec.errors import FedgrecError
     from fedgrec.estimator import FedGRec
     from fedgrec.evaluate import evaluate
     from fedgrec.methods.fedgrec import FedGRecMethod
     from fedgrec.model import Model
+    from fedgrec.options import FedGRecOptions
     from fedgrec.simulation import Simulation, load_data
 
 

@@ -30,9 +30,7 @@ def _insert(best: npt.NDArray[np.float32], who: npt.NDArray[np.int32], score: fl
 
 @njit(types.void(_scores, _indptr, _items, _ids, _top), nogil=True, cache=True)
 def scan(
-    scores: npt.NDArray[
-        np.float32
-    ],  # [n, pieces, FOLD, LANES], −inf beyond the last item; seen items become −inf
+    scores: npt.NDArray[np.float32],  # [n, pieces, FOLD, LANES], −inf beyond the last item; seen items become −inf
     seen_indptr: npt.NDArray[np.int64],  # [n+1]
     seen_items: npt.NDArray[np.int32],
     ids: npt.NDArray[np.int32],  # [n, k], out

@@ -57,9 +57,7 @@ class UploadSpec:
         """The ring: Z_2³² where no signed sum of all users can wrap in it, else Z_2⁶⁴."""
         largest = max(leaf.bound for leaf in self.leaves) * self.users
         if largest >= 2**63:
-            raise FedgrecError(
-                f"{self.users} users at these clips overflow 64 bits: lower the clip or raise the step"
-            )
+            raise FedgrecError(f"{self.users} users at these clips overflow 64 bits: lower the clip or raise the step")
         return 32 if largest < 2**31 else 64
 
     @property
@@ -106,16 +104,12 @@ class Upload:
     users: int
 
     def __add__(self, other: "Upload") -> "Upload":
-        return Upload(
-            {name: rows + other.leaves[name] for name, rows in self.leaves.items()}, self.users + other.users
-        )
+        return Upload({name: rows + other.leaves[name] for name, rows in self.leaves.items()}, self.users + other.users)
 
     def to_ring(self, spec: UploadSpec) -> NDArray[Any]:
         """The dense vector of ring words that a mask hides: which rows were touched cannot be seen in it."""
         if self.users > spec.users:
-            raise FedgrecError(
-                f"an upload of {self.users} users does not fit a sum that was sized for {spec.users}"
-            )
+            raise FedgrecError(f"an upload of {self.users} users does not fit a sum that was sized for {spec.users}")
         parts = []
         for leaf in spec.leaves:
             dense = np.zeros((leaf.rows, leaf.width), spec.dtype)
@@ -132,9 +126,7 @@ class Upload:
         signed, leaves, at = words.view(spec.dtype), {}, 0
         for leaf in spec.leaves:
             size = leaf.rows * leaf.width
-            leaves[leaf.name] = Rows(
-                np.arange(leaf.rows), signed[at : at + size].reshape(leaf.rows, leaf.width)
-            )
+            leaves[leaf.name] = Rows(np.arange(leaf.rows), signed[at : at + size].reshape(leaf.rows, leaf.width))
             at += size
         return Upload(leaves, users)
 
@@ -142,9 +134,7 @@ class Upload:
 def quantize(values: Floats, leaf: Leaf, dtype: np.dtype[Any]) -> tuple[Ints, int]:
     """Finished rows → integers, clipped and rounded; and how many words the clip cut."""
     if not np.isfinite(values).all():
-        raise FedgrecError(
-            f"the update of {leaf.name!r} is not finite: training diverged; lower the learning rates"
-        )
+        raise FedgrecError(f"the update of {leaf.name!r} is not finite: training diverged; lower the learning rates")
     steps = np.rint(values / leaf.step)
     return np.clip(steps, -leaf.bound, leaf.bound).astype(dtype), int((np.abs(steps) > leaf.bound).sum())
 
@@ -274,3 +264,11 @@ class Stage:
     name: str
     everyone: bool
     combine: str = "sum"
+
+
+def size(n: float) -> str:
+    """A number of bytes as a person says it."""
+    units = ["B", "kB", "MB", "GB", "TB"]
+    while n >= 999.5 and len(units) > 1:
+        n, units = n / 1000, units[1:]
+    return f"{n:.3g} {units[0]}" if n < 999.5 else f"{n:,.0f} {units[0]}"

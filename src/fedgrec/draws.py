@@ -84,9 +84,7 @@ def _mix(half: NDArray[np.int64], key: np.uint32) -> U64:
     return h ^ (h >> np.uint64(13))
 
 
-def negatives(
-    key: int, round_: int, count: int, positives: NDArray[np.integer], n_items: int
-) -> NDArray[np.int64]:
+def negatives(key: int, round_: int, count: int, positives: NDArray[np.integer], n_items: int) -> NDArray[np.int64]:
     """Distinct items that are not among the (sorted) positives: the first `count` of a keyed permutation."""
     n_free = n_items - len(positives)
     rank = permuted(min(count, n_free), n_free, key, round_, Purpose.NEGATIVES)
@@ -110,10 +108,6 @@ def positives_sample(key: int, round_: int, n_positives: int, cap: int) -> NDArr
 def normal(keys: U64, count: int, purpose: int = Purpose.INIT) -> NDArray[np.float64]:
     """Standard Gaussian draws for many users at once (Box–Muller).  # [len(keys), count]"""
     random = philox(keys[:, None], np.arange((count + 3) // 4, dtype=np.uint64)[None, :], 0, 0, purpose)
-    uniform = (
-        random.reshape(len(keys), -1, 2).astype(np.float64) + 0.5
-    ) / 2.0**32  # in (0, 1): log is finite
+    uniform = (random.reshape(len(keys), -1, 2).astype(np.float64) + 0.5) / 2.0**32  # in (0, 1): log is finite
     radius, angle = np.sqrt(-2.0 * np.log(uniform[..., 0])), 2.0 * np.pi * uniform[..., 1]
-    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1).reshape(len(keys), -1)[
-        :, :count
-    ]
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1).reshape(len(keys), -1)[:, :count]

@@ -125,9 +125,7 @@ def _one_blas_thread() -> AbstractContextManager[Any]:
     return cast(AbstractContextManager[Any], threadpool_limits(1, "blas"))
 
 
-def top_k_reference(
-    users: Matrix, items: Matrix, k: int, seen_indptr: Indptr, seen_items: Ids
-) -> tuple[Ids, Matrix]:
+def top_k_reference(users: Matrix, items: Matrix, k: int, seen_indptr: Indptr, seen_items: Ids) -> tuple[Ids, Matrix]:
     """`top_k` as one reads it: all scores at once, one stable sort."""
     seen_indptr, seen_items = _checked(users, items, k, seen_indptr, seen_items)
     n, N = len(users), len(items)
@@ -149,9 +147,7 @@ def _checked(users: Matrix, items: Matrix, k: int, indptr: Indptr, seen: Ids) ->
     if len(indptr) != len(users) + 1 or indptr[0] or indptr[-1] != len(seen) or (np.diff(indptr) < 0).any():
         raise FedgrecError(f"The indptr given does not describe {len(users)} users and {len(seen)} pairs.")
     if seen.size and not 0 <= seen.min() <= seen.max() < len(items):
-        raise FedgrecError(
-            f"Seen items go from {seen.min()} to {seen.max()}, but there are {len(items)} items."
-        )
+        raise FedgrecError(f"Seen items go from {seen.min()} to {seen.max()}, but there are {len(items)} items.")
     # |score| ≤ ‖user‖·‖item‖, and so is every partial sum: if this is finite, so are all scores.
     bound = 1.0
     for name, rows in (("user", users), ("item", items)):

@@ -68,9 +68,7 @@ def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
         with safe_open(path, framework="numpy") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except SafetensorError as error:
-        raise RunError(
-            f"{path} is not a tensor file ({error}): it was damaged after it was written"
-        ) from None
+        raise RunError(f"{path} is not a tensor file ({error}): it was damaged after it was written") from None
 
 
 class Checkpoints:

@@ -34,9 +34,7 @@ class Model:
     users: Floats  # [M, K+1, d] as committed
     indptr: Ints  # [M+1] of the users' train items
     train_items: Ints  # [nnz]
-    seen_indptr: (
-        Ints  # [M+1] of all that users are known to have: train items, and validation items where held out
-    )
+    seen_indptr: Ints  # [M+1] of all that users are known to have: train items, and validation items where held out
     seen_items: Ints
     round: int
 
@@ -116,9 +114,7 @@ class Model:
     def load(folder: str | Path) -> "Model":
         folder = Path(folder)
         if not (folder / CONFIG).exists():
-            raise RunError(
-                f"{folder} is not a run: it has no {CONFIG}. Make one with  fedgrec train --out {folder}"
-            )
+            raise RunError(f"{folder} is not a run: it has no {CONFIG}. Make one with  fedgrec train --out {folder}")
         server, about = read_tensors(folder / SERVER)
         users, about_users = read_tensors(folder / USERS)
         if about["round"] != about_users["round"]:
@@ -143,8 +139,6 @@ class Model:
 
 def _best(vector: Floats, items: Floats, seen: Ints, n: int) -> tuple[Ints, Floats]:
     known = np.unique(np.asarray(seen, np.int32))
-    ids, scores = top_k(
-        vector.astype(np.float32), items.astype(np.float32), n, np.array([0, len(known)]), known
-    )
+    ids, scores = top_k(vector.astype(np.float32), items.astype(np.float32), n, np.array([0, len(known)]), known)
     real = ids[0] >= 0
     return ids[0][real], scores[0][real]

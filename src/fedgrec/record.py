@@ -28,9 +28,7 @@ class RunRecord:
         self.check_same_data(folder, dataset)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / RESULT).unlink(missing_ok=True)  # of a run that now goes on
-        write_text(
-            folder / CONFIG, config.to_toml()
-        )  # first: what follows is written again when the run is resumed
+        write_text(folder / CONFIG, config.to_toml())  # first: what follows is written again when the run is resumed
         write_json(folder / USER_IDS, users)
         write_json(folder / ITEM_IDS, items)
         write_json(folder / DATA, about)

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec import data
-from fedgrec.config import Config, DataOptions
+from fedgrec.config import Config
 from fedgrec.core import Cohort, Ints, Traffic
 from fedgrec.data import Dataset, Interactions, Split
 from fedgrec.data.datasets import SplitKind
+from fedgrec.data.registry import SOURCES
 from fedgrec.errors import RunError
 from fedgrec.evaluate import Csr, evaluate
 from fedgrec.files import Checkpoints
@@ -26,6 +27,7 @@ from fedgrec.kernels import reference
 from fedgrec.methods.fedgrec import DEGREES, PROPAGATE, TRAIN, FedGRecMethod
 from fedgrec.metrics import Ideal
 from fedgrec.model import Model
+from fedgrec.options import DataOptions
 from fedgrec.record import RunRecord
 
 TURNS = 110  # training turns of a user when `rounds` is left to us
@@ -54,9 +56,7 @@ def load_data(options: DataOptions, validation: float, seed: int) -> Dataset:
 
 def load_for(config: Config) -> Dataset:
     """The data of a run: under `honest` a validation split is held out of train, under `paper` none is."""
-    return load_data(
-        config.data, config.run.validation if config.run.protocol == "honest" else 0.0, config.run.seed
-    )
+    return load_data(config.data, config.run.validation if config.run.protocol == "honest" else 0.0, config.run.seed)
 
 
 def resolved(config: Config, dataset: Dataset) -> Config:
@@ -64,7 +64,12 @@ def resolved(config: Config, dataset: Dataset) -> Config:
     run, n_users = config.run, dataset.split.train.n_users
     rounds = run.rounds or -(-TURNS * n_users // min(config.model.users_per_round, n_users))
     every = run.evaluate_every or -(-rounds // EVALUATIONS)
-    return replace(config, run=replace(run, rounds=rounds, evaluate_every=every))
+    source = config.data.data
+    if source != "demo" and source not in SOURCES and Path(source).exists():
+        source = str(Path(source).resolve())  # so that the run can be resumed from any folder
+    return replace(
+        config, run=replace(run, rounds=rounds, evaluate_every=every), data=replace(config.data, data=source)
+    )
 
 
 class Observer:
@@ -87,7 +92,7 @@ class Progress:
     best_round: int = -1
     stale: int = 0  # evaluations since the best one
     seconds: float = 0.0
-    traffic: Traffic = Traffic()
+    traffic: Traffic = field(default_factory=Traffic)
     clipped: int = 0
 
 
@@ -99,9 +104,7 @@ class Simulation:
     ) -> None:
         self.config, self.dataset, self.observer = config, dataset, observer or Observer()
         train = dataset.split.train
-        self.method = FedGRecMethod(
-            config.model, train.n_items, train.n_users, choose_kernel(config, self.observer)
-        )
+        self.method = FedGRecMethod(config.model, train.n_items, train.n_users, choose_kernel(config, self.observer))
         self.server = self.method.init(config.run.seed)
         self.users = self._population(train)
         self.progress = Progress()
@@ -240,11 +243,11 @@ class Simulation:
         if self.config.run.checkpoint_every:  # so that a larger number of rounds can go on from here
             self._checkpoint()
         test = self.dataset.split.test
-        if self.config.run.protocol == "honest" and test is not None and test.n_pairs:
-            if not any(line["split"] == "test" for line in self.progress.metrics):
-                line = self.measure("test", test, model)
-                self.progress.metrics.append(line)
-                self.observer.evaluated(line)
+        done = any(line["split"] == "test" for line in self.progress.metrics)
+        if self.config.run.protocol == "honest" and test is not None and test.n_pairs and not done:
+            line = self.measure("test", test, model)
+            self.progress.metrics.append(line)
+            self.observer.evaluated(line)
         if self.record:
             if self.selected is None:
                 model.save_tensors(self.record.folder)
@@ -282,10 +285,7 @@ class Simulation:
     def _checkpoint(self) -> None:
         if self.record is None:
             return
-        tensors = {
-            f"server.{name}": getattr(self.server, name)
-            for name in ("items", "degrees", "moment1", "moment2")
-        }
+        tensors = {f"server.{name}": getattr(self.server, name) for name in ("items", "degrees", "moment1", "moment2")}
         tensors |= {f"users.{name}": value for name, value in vars(self.users.state).items()}
         info = {**vars(self.progress), "traffic": list(self.progress.traffic), "round": self.server.round}
         Checkpoints(self.record.checkpoints).save(self.server.round, tensors, info)

@@ -17,9 +17,7 @@ QUICK: dict[str, Any] = {
 def clicks(path: Path, users: int = 16, items: int = 48, seed: int = 0) -> Path:
     """Strings as ids; everybody has a few items, of many more than a list of twenty can hold."""
     rng = np.random.default_rng(seed)
-    liked = {
-        (u, i) for u in range(users) for i in rng.choice(items, rng.integers(3, 9), replace=False).tolist()
-    }
+    liked = {(u, i) for u in range(users) for i in rng.choice(items, rng.integers(3, 9), replace=False).tolist()}
     liked |= {(i % users, i) for i in range(items)}  # everything is liked by somebody
     path.write_text("user,item\n" + "".join(f"ann{u},book{i}\n" for u, i in sorted(liked)))
     return path
@@ -30,11 +28,7 @@ def flags(**options: Any) -> list[str]:
     words = []
     for name, value in options.items():
         flag = name.replace("_", "-")
-        words += (
-            [f"--{flag}" if value else f"--no-{flag}"]
-            if isinstance(value, bool)
-            else [f"--{flag}", str(value)]
-        )
+        words += [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
     return words
 
 

@@ -27,16 +27,12 @@ FILES = {
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("command", ["train", "data"])
-def test_bad_data_is_one_sentence_and_leaves_nothing(
-    capsys: Any, tmp_path: Path, name: str, command: str
-) -> None:
+def test_bad_data_is_one_sentence_and_leaves_nothing(capsys: Any, tmp_path: Path, name: str, command: str) -> None:
     content, sentence = FILES[name]
     path = tmp_path / name
     path.write_bytes(content.encode("utf-8", "surrogateescape"))
     words = (
-        ["train", "--data", str(path), "--out", str(tmp_path / "run")]
-        if command == "train"
-        else ["data", str(path)]
+        ["train", "--data", str(path), "--out", str(tmp_path / "run")] if command == "train" else ["data", str(path)]
     )
     assert f"{path}{sentence}" in refused(capsys, *words).replace(f"{path}: the", f"{path}the")
     assert os.listdir(tmp_path) == [name]
@@ -59,9 +55,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(capsys: Any, tmp_path: Pat
     assert os.listdir(tmp_path) == []  # the default runs/ folder neither
 
 
-def test_a_file_that_is_not_the_published_one_is_refused(
-    capsys: Any, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_a_file_that_is_not_the_published_one_is_refused(capsys: Any, tmp_path: Path, monkeypatch: Any) -> None:
     toy = registry.Source("http://127.0.0.1:9", {"train.txt": f"sha256:{'0' * 64}"}, 2, 3, 4, 0)
     monkeypatch.setitem(registry.SOURCES, "toy", toy)
     monkeypatch.setenv("FEDGREC_DATA", str(tmp_path))
@@ -94,9 +88,7 @@ def test_a_damaged_model_is_said(capsys: Any, finished: Path, tmp_path: Path) ->
 
     run = Path(shutil.copytree(finished, tmp_path / "run"))
     (run / "server.safetensors").write_bytes((run / "server.safetensors").read_bytes()[:100])
-    assert "server.safetensors is not a tensor file" in refused(
-        capsys, "recommend", str(run), "--user", "ann1"
-    )
+    assert "server.safetensors is not a tensor file" in refused(capsys, "recommend", str(run), "--user", "ann1")
     (run / "server.safetensors").unlink()
     assert "the run has no model yet" in refused(capsys, "evaluate", str(run))
 

@@ -52,9 +52,7 @@ def test_no_command_is_a_usage_error(capsys) -> None:
 
 
 def test_version_and_the_module_are_the_same_program() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "fedgrec", "--version"], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-m", "fedgrec", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"fedgrec {__version__}\n"
 
 

@@ -110,9 +110,7 @@ def test_a_wrong_file_of_options_is_named(capsys: Any, tmp_path: Path, content: 
 
 
 def test_a_missing_file_a_missing_preset_and_half_an_assignment(capsys: Any, tmp_path: Path) -> None:
-    assert "there is no such configuration file" in refused(
-        capsys, "train", "--config", str(tmp_path / "no.toml")
-    )
+    assert "there is no such configuration file" in refused(capsys, "train", "--config", str(tmp_path / "no.toml"))
     assert "Did you mean 'best'?" in refused(capsys, "train", "--preset", "bets")
     assert "write it as key=value" in refused(capsys, "train", "--set", "layers")
 
@@ -127,12 +125,7 @@ def test_the_configuration_of_a_run_gives_the_same_run(tmp_path: Path) -> None:
         6,
         (7, 3),
     )  # nothing is left open
-    assert (
-        cli.main(
-            ["train", "--config", str(first / "config.toml"), "--out", str(tmp_path / "again"), "--quiet"]
-        )
-        == 0
-    )
+    assert cli.main(["train", "--config", str(first / "config.toml"), "--out", str(tmp_path / "again"), "--quiet"]) == 0
     for name in (
         "config.toml",
         "server.safetensors",

@@ -38,7 +38,7 @@ def tiny(tmp_path: Path) -> Path:
 
 
 def test_a_stranger_is_represented_by_equation_6_alone(capsys: Any, tiny: Path) -> None:
-    # Likes rum (degree 4) and ale (degree 9): e_u^1 = (0, 1)/√(4·2) + (1, 1)/√(9·2), e_u^0 = 0, both weighed ½.
+    # Likes rum (degree 4) and ale (degree 9): e_u^1 = (0, 1)/√(4·2) + (1, 1)/√(9·2), e_u^0 = 0, each by ½.
     user = (np.array([0, 1]) / np.sqrt(8) + np.array([1, 1]) / np.sqrt(18)) / 2
     tea, gin = np.array([1, 0]), np.array([1.5, 1.5])  # (e_t^0 + e_t^1) / 2
     ranked = answer(capsys, tiny, "--items", "rum, ale,rum")
@@ -58,9 +58,7 @@ def test_similar_items_point_the_same_way_however_long_they_are(capsys: Any, tin
     assert list(ranked) == ["ale", "gin", "rum"]
 
 
-def test_only_what_was_hidden_for_the_test_can_be_news_to_a_person(
-    capsys: Any, finished: Path, data: Path
-) -> None:
+def test_only_what_was_hidden_for_the_test_can_be_news_to_a_person(capsys: Any, finished: Path, data: Path) -> None:
     """Train and validation items never come back, everything else does, under the ids that were given."""
     split = load_for(Model.load(finished).config).split
     pairs = {tuple(line.split(",")) for line in data.read_text().splitlines()[1:]}
@@ -68,10 +66,7 @@ def test_only_what_was_hidden_for_the_test_can_be_news_to_a_person(
         hidden = {split.train.item_ids[i] for i in split.test.of(n)}
         has = {item for who, item in pairs if who == user} - hidden
         assert len(has) == len(split.train.of(n)) + len(split.validation.of(n)) > 0
-        assert (
-            set(answer(capsys, finished, "--user", user, "-n", "1000"))
-            == {f"book{i}" for i in range(48)} - has
-        )
+        assert set(answer(capsys, finished, "--user", user, "-n", "1000")) == {f"book{i}" for i in range(48)} - has
 
 
 def test_a_stranger_is_never_shown_what_they_named(capsys: Any, finished: Path) -> None:
@@ -97,22 +92,16 @@ def test_whom_nobody_knows_is_answered_with_the_nearest(capsys: Any, finished: P
         capsys, "recommend", str(finished), "--items", "book1,bok3"
     )
     assert "name at least one item" in refused(capsys, "recommend", str(finished), "--items", " , ")
-    assert "ask for at least one item" in refused(
-        capsys, "recommend", str(finished), "--user", "ann1", "-n", "0"
-    )
+    assert "ask for at least one item" in refused(capsys, "recommend", str(finished), "--user", "ann1", "-n", "0")
 
 
-def test_without_latents_there_is_nothing_to_say_to_a_stranger(
-    capsys: Any, data: Path, tmp_path: Path
-) -> None:
+def test_without_latents_there_is_nothing_to_say_to_a_stranger(capsys: Any, data: Path, tmp_path: Path) -> None:
     run = train(data, tmp_path / "mf", layers=0)
     assert answer(capsys, run, "--user", "ann1")
     assert "layers = 0" in refused(capsys, "recommend", str(run), "--items", "book1")
 
 
-def test_evaluating_again_gives_the_result_of_the_run(
-    capsys: Any, finished: Path, data: Path, tmp_path: Path
-) -> None:
+def test_evaluating_again_gives_the_result_of_the_run(capsys: Any, finished: Path, data: Path, tmp_path: Path) -> None:
     for run in (finished, train(data, tmp_path / "paper", protocol="paper", kernel="auto", topk="5,20")):
         assert cli.main(["evaluate", str(run), "--json"]) == 0
         again = json.loads(capsys.readouterr().out)
@@ -126,11 +115,7 @@ def test_validation_and_other_list_lengths_can_be_looked_at(capsys: Any, finishe
     again = json.loads(capsys.readouterr().out)
     lines = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
     chosen = next(line for line in lines if line["split"] == "validation" and line["round"] == again["round"])
-    assert (
-        again["recall@20"]
-        == chosen["recall@20"]
-        == max(x["recall@20"] for x in lines if x["split"] == "validation")
-    )
+    assert again["recall@20"] == chosen["recall@20"] == max(x["recall@20"] for x in lines if x["split"] == "validation")
     assert again["recall@3"] <= again["recall@20"]
     assert cli.main(["evaluate", str(finished), "--ndcg-ideal", "paper"]) == 0
     assert "ndcg@20" in capsys.readouterr().out

@@ -18,9 +18,7 @@ def on_a_terminal(words: list[str]) -> tuple[int, str]:
     """The exit code and all that a terminal of 100 columns was sent."""
     master, slave = pty.openpty()
     termios.tcsetwinsize(slave, (30, 100))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fedgrec", *words], stdin=slave, stdout=slave, stderr=slave
-    )
+    process = subprocess.Popen([sys.executable, "-m", "fedgrec", *words], stdin=slave, stdout=slave, stderr=slave)
     os.close(slave)
     said = b""
     while True:
@@ -40,15 +38,12 @@ def test_on_a_terminal_a_bar_shows_rate_time_left_and_the_metric(data: Path, tmp
     assert code == 0
     frames = said.split("\r")
     assert any(
-        re.search(r"\d+/60 \[\d\d:\d\d<\d\d:\d\d, .*(round/s|s/round), recall@20 [01]\.\d{4}\]", f)
-        for f in frames
+        re.search(r"\d+/60 \[\d\d:\d\d<\d\d:\d\d, .*(round/s|s/round), recall@20 [01]\.\d{4}\]", f) for f in frames
     )
     assert "60/60" in said
 
 
-def test_elsewhere_there_is_one_plain_line_for_each_evaluation(
-    capsys: Any, data: Path, tmp_path: Path
-) -> None:
+def test_elsewhere_there_is_one_plain_line_for_each_evaluation(capsys: Any, data: Path, tmp_path: Path) -> None:
     assert cli.main(train_words(data, tmp_path / "run")) == 0
     said = capsys.readouterr()
     assert said.err == ""
@@ -61,9 +56,7 @@ def test_elsewhere_there_is_one_plain_line_for_each_evaluation(
     ]
 
 
-def test_the_result_says_its_protocol_and_the_next_command_works(
-    capsys: Any, data: Path, tmp_path: Path
-) -> None:
+def test_the_result_says_its_protocol_and_the_next_command_works(capsys: Any, data: Path, tmp_path: Path) -> None:
     assert cli.main(train_words(data, tmp_path / "a run")) == 0
     said = capsys.readouterr().out
     assert "(chosen on validation; protocol honest), 16 users:" in said

@@ -22,9 +22,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return clicks(tmp_path_factory.mktemp("data") / "clicks.csv")
 
 
-def run(
-    data: Path, out: Path, change: Callable[[Dataset], Dataset] = lambda d: d, **options: Any
-) -> Simulation:
+def run(data: Path, out: Path, change: Callable[[Dataset], Dataset] = lambda d: d, **options: Any) -> Simulation:
     config = Config().changed(OPTIONS | options | {"data": str(data)}, "test")
     dataset = change(load_for(config))
     simulation = Simulation(resolved(config, dataset), dataset, out)
@@ -47,11 +45,9 @@ def other_people(dataset: Dataset) -> Dataset:
 def best_found(dataset: Dataset) -> Dataset:
     """Another set altogether: everybody's test items are three that they do not have."""
     train, rng = dataset.split.train, np.random.default_rng(2)
-    pairs = [(u, i) for u in range(train.n_users)
-             for i in rng.choice(np.setdiff1d(np.arange(train.n_items), train.of(u)), 3, replace=False)]  # fmt: skip
-    replaced, _ = Interactions.from_indices(
-        *np.array(pairs).T, user_ids=train.user_ids, item_ids=train.item_ids
-    )
+    strange = [np.setdiff1d(np.arange(train.n_items), train.of(u)) for u in range(train.n_users)]
+    pairs = [(u, i) for u, items in enumerate(strange) for i in rng.choice(items, 3, replace=False)]
+    replaced, _ = Interactions.from_indices(*np.array(pairs).T, user_ids=train.user_ids, item_ids=train.item_ids)
     return with_test(dataset, replaced)
 
 
@@ -75,9 +71,7 @@ def chosen(simulation: Simulation) -> dict[str, Any]:
     }
 
 
-def test_the_test_split_is_looked_at_once_for_the_round_that_validation_chose(
-    data: Path, tmp_path: Path
-) -> None:
+def test_the_test_split_is_looked_at_once_for_the_round_that_validation_chose(data: Path, tmp_path: Path) -> None:
     simulation = run(data, tmp_path / "run")
     found = lines(tmp_path / "run" / "metrics.jsonl")
     validation = [line for line in found if line["split"] == "validation"]

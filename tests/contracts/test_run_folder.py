@@ -15,8 +15,8 @@ from tests.cli.small import QUICK, clicks, lines
 
 K, d = QUICK["layers"], QUICK["dim"]
 METRICS = [
-    "round", "split", "protocol", "recall@20", "ndcg@20", "seconds", "bytes_up", "bytes_down", "bytes_up_secure",
-    "bytes_down_secure",
+    "round", "split", "protocol", "recall@20", "ndcg@20", "seconds",
+    "bytes_up", "bytes_down", "bytes_up_secure", "bytes_down_secure",
 ]  # fmt: skip
 
 
@@ -58,9 +58,7 @@ def test_config_is_whole_toml(run: Simulation) -> None:
     for section, field, _ in options():
         assert field.name in content[section] or field.default is None
     assert content["model"]["layers"] == K
-    assert (
-        Config().changed({k: v for part in content.values() for k, v in part.items()}, "test") == run.config
-    )
+    assert Config().changed({k: v for part in content.values() for k, v in part.items()}, "test") == run.config
 
 
 def test_data_names_checksums_sizes_split_and_id_maps(run: Simulation) -> None:
@@ -132,7 +130,8 @@ def test_a_checkpoint_holds_everything_to_resume(run: Simulation) -> None:
         "server.items": ("float32", (K + 1, N, d)), "server.degrees": ("int64", (N,)),
         "server.moment1": ("float32", (N, d)), "server.moment2": ("float32", (N, d)),
         "users.embeddings": ("float32", (M, K + 1, d)), "users.sent": ("float32", (M, K, d)),
-        "users.moment1": ("float32", (M, d)), "users.moment2": ("float32", (M, d)), "users.steps": ("int64", (M,)),
+        "users.moment1": ("float32", (M, d)), "users.moment2": ("float32", (M, d)),
+        "users.steps": ("int64", (M,)),
     }  # fmt: skip
     info = json.loads((place / "state.json").read_text())
     assert (info["round"], len(info["metrics"]), len(info["traffic"])) == (6, 3, 4)

@@ -15,8 +15,7 @@ from fedgrec.errors import DataError
 def named(data: Interactions | None) -> set[tuple]:
     assert data is not None
     return {
-        (data.user_ids[u], data.item_ids[i])
-        for u, i in zip(data.users().tolist(), data.items.tolist(), strict=True)
+        (data.user_ids[u], data.item_ids[i]) for u, i in zip(data.users().tolist(), data.items.tolist(), strict=True)
     }
 
 

@@ -118,9 +118,7 @@ def test_an_absent_file_is_reported(server: Server) -> None:
 @pytest.mark.usefixtures("server")
 def test_no_server_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     source = registry.SOURCES["toy"]
-    monkeypatch.setitem(
-        registry.SOURCES, "toy", registry.Source("http://127.0.0.1:9", source.checksums, 2, 4, 5, 2)
-    )
+    monkeypatch.setitem(registry.SOURCES, "toy", registry.Source("http://127.0.0.1:9", source.checksums, 2, 4, 5, 2))
     with pytest.raises(DataError, match="could not download"):
         locate("toy")
 
@@ -141,7 +139,5 @@ def test_ones_own_folder_comes_first_and_is_checked(
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(
-        DataError, match=r"known are gowalla, yelp2018, amazon-book. Did you mean 'yelp2018'\?"
-    ):
+    with pytest.raises(DataError, match=r"known are gowalla, yelp2018, amazon-book. Did you mean 'yelp2018'\?"):
         locate("yelp")

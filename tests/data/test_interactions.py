@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 from fedgrec.data import IdMap, Interactions
 from fedgrec.errors import DataError
 
-ids = st.one_of(
-    st.lists(st.integers(-(2**40), 2**40), unique=True), st.lists(st.text(max_size=5), unique=True)
-)
+ids = st.one_of(st.lists(st.integers(-(2**40), 2**40), unique=True), st.lists(st.text(max_size=5), unique=True))
 
 
 @given(ids)
@@ -97,9 +95,7 @@ pairs = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(-3, 3)))
 @given(pairs)
 def test_every_pair_and_no_other_is_there(some: list[tuple[str, int]]) -> None:
     data, merged = Interactions.from_pairs([u for u, _ in some], [i for _, i in some])
-    there = {
-        (data.user_ids[u], data.item_ids[i]) for u, i in zip(data.users(), data.items.tolist(), strict=True)
-    }
+    there = {(data.user_ids[u], data.item_ids[i]) for u, i in zip(data.users(), data.items.tolist(), strict=True)}
     assert there == set(some)
     assert data.n_pairs == len(there) == len(some) - merged
 

@@ -31,7 +31,7 @@ def test_lightgcn_text(tmp_path: Path) -> None:
     [
         ("a.csv", "userId,movieId,rating,timestamp\n7,x,4,100\n8,y,2.5,200\n"),
         ("a.tsv", "stars\tuid\titem_id\ttime\n4\t7\tx\t100\n2.5\t8\ty\t200\n"),
-        ("a.inter", "user_id:token\titem_id:token\trating:float\ttimestamp:float\n7\tx\t4\t100\n8\ty\t2.5\t200\n"),  # noqa: E501
+        ("a.inter", "user_id:token\titem_id:token\trating:float\ttimestamp:float\n7\tx\t4\t100\n8\ty\t2.5\t200\n"),
         ("ratings.dat", "7::x::4::100\n8::y::2.5::200\n"),
         ("bom.csv", "\ufeffuser,item,rating,time\n7,x,4,100\n\n8,\"y\",2.5,200\n"),
         ("date.csv", "user,item,score,date\n7,x,4,1970-01-01T00:01:40Z\n8,y,2.5,1970-01-01 00:03:20\n"),
@@ -49,9 +49,7 @@ def test_tables(tmp_path: Path, name: str, text: str) -> None:
 def test_parquet(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
-    pq.write_table(
-        pa.table({"user": [7, 8], "item_id": ["x", "y"], "rating": [4.0, 2.5]}), tmp_path / "a.parquet"
-    )
+    pq.write_table(pa.table({"user": [7, 8], "item_id": ["x", "y"], "rating": [4.0, 2.5]}), tmp_path / "a.parquet")
     pairs = read(tmp_path / "a.parquet", min_rating=3)
     assert rows(pairs) == [(7, "x")]
     assert (pairs.dropped, pairs.ratings) == (1, None)
@@ -103,9 +101,7 @@ def test_columns_can_be_named_and_ratings_are_a_threshold(tmp_path: Path) -> Non
         ("a.xls", "", {}, "the format '.xls' is not known; use .txt, .csv"),
     ],
 )  # fmt: skip
-def test_bad_files_are_named_by_line(
-    tmp_path: Path, name: str, text: str | bytes, options: dict, message: str
-) -> None:
+def test_bad_files_are_named_by_line(tmp_path: Path, name: str, text: str | bytes, options: dict, message: str) -> None:
     with pytest.raises(DataError, match=re.escape(message)):
         read(write(tmp_path, name, text), **options)
 

@@ -91,9 +91,7 @@ def world_for(**options) -> World:
     from fedgrec.config import FedGRecOptions
 
     Y = np.random.default_rng(3).random((6, 10)) < 0.4
-    return World(
-        Y, FedGRecOptions(**({"dim": 4, "negatives": 5, "l2": 0.1, "precision": "float64"} | options)), seed=1
-    )
+    return World(Y, FedGRecOptions(**({"dim": 4, "negatives": 5, "l2": 0.1, "precision": "float64"} | options)), seed=1)
 
 
 @pytest.mark.parametrize(
@@ -108,8 +106,9 @@ def world_for(**options) -> World:
 )
 def test_mutants_break_the_law(options, wrong) -> None:
     world = world_for(**options)
-    mutant = lambda problem, e, moved, step, o: reference.gradients(
-        problem, e, moved, step, replace(o, **wrong)
-    )
+
+    def mutant(problem, e, moved, step, o):
+        return reference.gradients(problem, e, moved, step, replace(o, **wrong))
+
     assert gradient_error(world) < 1e-9
     assert gradient_error(world, mutant) > 1e-3

@@ -19,9 +19,7 @@ ROOT = math.sqrt(0.5)
 
 @pytest.mark.parametrize("kernel", [reference, cpu])
 def test_warm_up_on_three_users_and_three_items(kernel) -> None:
-    method = FedGRecMethod(
-        FedGRecOptions(layers=2, dim=1, users_per_round=3, precision="float64"), 3, 3, kernel
-    )
+    method = FedGRecMethod(FedGRecOptions(layers=2, dim=1, users_per_round=3, precision="float64"), 3, 3, kernel)
     server, users = method.init(0), method.init_users(KEYS, INDPTR, ITEMS)
     server.items[0, :, 0], users.state.embeddings[:, 0, 0] = [1, 2, 3], [1, 2, 3]
     for stage, level in [(DEGREES, 0), (PROPAGATE, 1), (PROPAGATE, 2)]:
@@ -66,7 +64,7 @@ def checkerboard(n: int = 60) -> Dataset:
     """Users like the items of their own colour; one such item each is held out."""
     users, items = np.nonzero((np.arange(n)[:, None] + np.arange(n)[None, :]) % 2 == 0)
     held = items == (users + 2 * (users % 7)) % n
-    ids = dict(user_ids=list(range(n)), item_ids=list(range(n)))
+    ids = {"user_ids": list(range(n)), "item_ids": list(range(n))}
     train, _ = Interactions.from_pairs(users[~held], items[~held], **ids)
     test, _ = Interactions.from_pairs(users[held], items[held], **ids)
     return Dataset("checkerboard", Split(train, test))
@@ -75,17 +73,17 @@ def checkerboard(n: int = 60) -> Dataset:
 @pytest.mark.parametrize("layers", [0, 1, 3])
 @pytest.mark.parametrize("kernel", ["reference", "cpu"])
 def test_the_checkerboard_is_solved(layers, kernel) -> None:
-    values = dict(
-        layers=layers,
-        dim=16,
-        negatives=16,
-        users_per_round=20,
-        rounds=40,
-        evaluate_every=40,
-        topk=(1,),
-        protocol="paper",
-        kernel=kernel,
-    )
+    values = {
+        "layers": layers,
+        "dim": 16,
+        "negatives": 16,
+        "users_per_round": 20,
+        "rounds": 40,
+        "evaluate_every": 40,
+        "topk": (1,),
+        "protocol": "paper",
+        "kernel": kernel,
+    }
     simulation = Simulation(Config().changed(values, "test"), checkerboard())
     simulation.run()
     assert simulation.result()["recall@1"] == 1.0
@@ -93,17 +91,17 @@ def test_the_checkerboard_is_solved(layers, kernel) -> None:
 
 def test_without_training_the_checkerboard_is_not_solved() -> None:
     """Mutation: rates of zero. What solves the board must be training."""
-    values = dict(
-        layers=0,
-        dim=16,
-        users_per_round=20,
-        rounds=2,
-        evaluate_every=2,
-        topk=(1,),
-        protocol="paper",
-        server_rate=0.0,
-        user_rate=0.0,
-    )
+    values = {
+        "layers": 0,
+        "dim": 16,
+        "users_per_round": 20,
+        "rounds": 2,
+        "evaluate_every": 2,
+        "topk": (1,),
+        "protocol": "paper",
+        "server_rate": 0.0,
+        "user_rate": 0.0,
+    }
     simulation = Simulation(Config().changed(values, "test"), checkerboard())
     simulation.run()
     assert simulation.result()["recall@1"] < 0.5

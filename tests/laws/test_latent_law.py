@@ -47,7 +47,7 @@ def test_warm_up_gives_equation_1_and_rounds_with_dropouts_keep_the_latents(kern
 
 def small_world(**options) -> World:
     rng = np.random.default_rng(5)
-    chosen = dict(dim=4, negatives=8, users_per_round=6, user_rate=0.1) | options
+    chosen = {"dim": 4, "negatives": 8, "users_per_round": 6, "user_rate": 0.1} | options
     return World(rng.random((9, 12)) < 0.4, FedGRecOptions(**chosen), seed=2)
 
 
@@ -82,7 +82,8 @@ def test_mutants_break_the_law(mutant) -> None:
     honest = Run.warmed_up(world).train(6, dropout=0.4)
     assert latent_error(honest) <= 1
     method = mutant(world.options, world.n_items, world.n_users)
-    run = Run(world, method, *(lambda r: (r.server, r.users))(Run.warmed_up(world)))
+    warm = Run.warmed_up(world)
+    run = Run(world, method, warm.server, warm.users)
     assert latent_error(run.train(6, dropout=0.4)) > 10
 
 

@@ -103,9 +103,7 @@ def ideal_not_capped(_: pytest.MonkeyPatch) -> Evaluate:
 
 
 def discount_off_by_one(monkeypatch: pytest.MonkeyPatch) -> Evaluate:
-    def ndcg(
-        hits: npt.NDArray[np.bool_], n_test: npt.NDArray[np.int64], ideal: str
-    ) -> npt.NDArray[np.float64]:
+    def ndcg(hits: npt.NDArray[np.bool_], n_test: npt.NDArray[np.int64], ideal: str) -> npt.NDArray[np.float64]:
         gains = 1 / np.log2(np.arange(hits.shape[-1]) + 3)
         return hits @ gains / np.cumsum(gains)[np.minimum(n_test, len(gains)) - 1]
 
@@ -132,9 +130,7 @@ def empty_users_count_as_zero(_: pytest.MonkeyPatch) -> Evaluate:
     def mutant(*args, **kwargs) -> Result:  # type: ignore[no-untyped-def]
         result = evaluate(*args, **kwargs)
         share = result.users / len(args[0])
-        return Result(
-            {name: v * share for name, v in result.metrics.items()}, *list(vars(result).values())[1:]
-        )
+        return Result({name: v * share for name, v in result.metrics.items()}, *list(vars(result).values())[1:])
 
     return mutant
 

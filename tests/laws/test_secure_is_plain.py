@@ -19,9 +19,7 @@ def masked_sum(vectors: list[np.ndarray], seed: int) -> np.ndarray:
     masked = [v.copy() for v in vectors]
     for u in range(len(masked)):
         for v in range(u):
-            mask = rng.integers(
-                0, np.iinfo(masked[u].dtype).max, len(masked[u]), masked[u].dtype, endpoint=True
-            )
+            mask = rng.integers(0, np.iinfo(masked[u].dtype).max, len(masked[u]), masked[u].dtype, endpoint=True)
             masked[u] += mask
             masked[v] -= mask
     return functools.reduce(lambda a, b: a + b, masked)
@@ -32,14 +30,10 @@ def masked_sum(vectors: list[np.ndarray], seed: int) -> np.ndarray:
 def test_masked_sum_decodes_to_the_plain_sum(world, seed, data) -> None:
     method = world.method()
     run = Run.warmed_up(world)
-    for stage, level in [(DEGREES, 0), (TRAIN, 0)] + [
-        (PROPAGATE, k) for k in range(1, world.options.layers + 1)
-    ]:
+    for stage, level in [(DEGREES, 0), (TRAIN, 0)] + [(PROPAGATE, k) for k in range(1, world.options.layers + 1)]:
         spec, broadcast = method.spec(stage), method.broadcast(run.server, stage, level=level)
         survivors = data.draw(st.sets(st.integers(0, world.n_users - 1), min_size=1, max_size=spec.users))
-        uploads = [
-            method.local_update(run.users.take(np.array([u])), stage, broadcast)[0] for u in sorted(survivors)
-        ]
+        uploads = [method.local_update(run.users.take(np.array([u])), stage, broadcast)[0] for u in sorted(survivors)]
         plain = functools.reduce(lambda a, b: a + b, uploads)
         secure = Upload.from_ring(masked_sum([u.to_ring(spec) for u in uploads], seed), spec, len(uploads))
         assert same(plain, secure, method, stage)

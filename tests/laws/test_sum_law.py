@@ -23,11 +23,7 @@ def sum_law_holds(world: World, method: FedGRecMethod, order: np.ndarray, cuts: 
         users = everyone[: min(method.spec(stage).users, world.n_users)]
         order_here = order[order < len(users)]
         whole, _ = method.local_update(run.users.take(users), stage, broadcast)
-        parts = [
-            part
-            for part in np.split(order_here, [c for c in sorted(cuts) if c < len(order_here)])
-            if len(part)
-        ]
+        parts = [part for part in np.split(order_here, [c for c in sorted(cuts) if c < len(order_here)]) if len(part)]
         sums = [method.local_update(run.users.take(part), stage, broadcast)[0] for part in parts]
         if not same(functools.reduce(lambda a, b: a + b, sums), whole, method, stage):
             return False
@@ -67,9 +63,7 @@ def test_any_number_of_threads_gives_the_same_integers() -> None:
 def FedGRecOptions_with_adam():  # noqa: N802
     from fedgrec.config import FedGRecOptions
 
-    return FedGRecOptions(
-        dim=8, negatives=20, users_per_round=60, local_steps=3, item_optimizer="adam", item_rate=0.01
-    )
+    return FedGRecOptions(dim=8, negatives=20, users_per_round=60, local_steps=3, item_optimizer="adam", item_rate=0.01)
 
 
 def test_rounding_after_the_sum_breaks_the_law() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from fedgrec import draws
 from fedgrec.config import FedGRecOptions
-from fedgrec.kernels import _draws, cpu, reference
+from fedgrec.kernels import _compiled, cpu, reference
 from fedgrec.methods.fedgrec import TRAIN
 from tests.laws.worlds import Run, World, with_options, worlds
 
@@ -71,9 +71,7 @@ def test_in_float32_many_steps_agree_to_the_fourth_digit(world) -> None:
 @pytest.mark.parametrize("optimizer", ["sum", "adam"])
 def test_the_server_halves_agree(optimizer) -> None:
     rng = np.random.default_rng(0)
-    options = FedGRecOptions(
-        dim=8, negatives=20, users_per_round=30, server_optimizer=optimizer, precision="float64"
-    )
+    options = FedGRecOptions(dim=8, negatives=20, users_per_round=30, server_optimizer=optimizer, precision="float64")
     world = World(rng.random((30, 40)) < 0.2, options, seed=1)
     slow, fast = Run.warmed_up(world).train(3), Run.warmed_up(world, world.method(cpu)).train(3)
     np.testing.assert_allclose(slow.server.items, fast.server.items, rtol=1e-9, atol=1e-12)
@@ -94,9 +92,7 @@ def test_mutants_break_the_law(change) -> None:
     def train(cohort, weights, broadcast, latents, o, leaf, dtype):
         return cpu.train(cohort, weights, broadcast, latents, replace(o, **change), leaf, dtype)
 
-    options = FedGRecOptions(
-        dim=8, negatives=12, users_per_round=9, l2=0.1, item_rate=0.05, precision="float64"
-    )
+    options = FedGRecOptions(dim=8, negatives=12, users_per_round=9, l2=0.1, item_rate=0.05, precision="float64")
     world = World(np.random.default_rng(4).random((9, 16)) < 0.5, options, seed=1)
     honest, mutant = compare(world), compare(world, SimpleNamespace(**{**vars(cpu), "train": train}))
     assert state_error(*honest[1]) < 1e-9
@@ -108,11 +104,11 @@ def test_draws_are_the_same_words(size) -> None:
     key = np.uint64(0x0123456789ABCDEF)
     count = min(size, 300)
     out = np.empty(count, np.int64)
-    _draws.permuted(out, size, key, 7, np.uint64(draws.Purpose.NEGATIVES))
+    _compiled.permuted(out, size, key, 7, np.uint64(draws.Purpose.NEGATIVES))
     assert out.tolist() == draws.permuted(count, size, int(key), 7, draws.Purpose.NEGATIVES).tolist()
     positives = np.arange(0, size, 3)[:50]
     out = np.empty(min(count, size - len(positives)), np.int64)
-    _draws.draw_negatives(out, key, 7, positives, size)
+    _compiled.draw_negatives(out, key, 7, positives, size)
     assert out.tolist() == draws.negatives(int(key), 7, len(out), positives, size).tolist()
 
 

@@ -36,9 +36,7 @@ class World:
         indptr = np.concatenate([[0], np.cumsum(self.Y.sum(1))])
         items = np.nonzero(self.Y)[1].astype(np.int32)
         targets = rng.integers(1, 6, len(items)).astype(float) if self.options.loss == "mse" else None
-        return method.init_users(
-            rng.integers(0, 2**64, self.n_users, dtype=np.uint64), indptr, items, targets
-        )
+        return method.init_users(rng.integers(0, 2**64, self.n_users, dtype=np.uint64), indptr, items, targets)
 
     def weights(self, side: str) -> np.ndarray:
         """W of Eq. (1), written out in full, for gathering by users or pushing to items.  # [M, N]"""
@@ -57,28 +55,28 @@ def worlds(draw: Any, max_users: int = 9, max_items: int = 14, **fixed: Any) -> 
     Y = rng.random((n_users, n_items)) < draw(st.sampled_from([0.15, 0.4, 0.7]))
     Y[rng.integers(n_users), rng.integers(n_items)] = True
     combine = draw(st.sampled_from(["mean", "last", "concat"]))
-    choices = dict(
-        layers=draw(st.integers(0, 3)),
-        dim=draw(st.sampled_from([1, 3, 8])),
-        combine=combine,
-        message_passing=draw(st.sampled_from(["symmetric", "mean"])),
-        users_per_round=draw(st.integers(1, n_users)),
-        negatives=draw(st.integers(1, 2 * n_items)),
-        exclude_positives=draw(st.booleans()),
-        max_positives=draw(st.sampled_from([0, 2, 256])),
-        loss=draw(st.sampled_from(["bpr", "bpr", "mse"])),
-        reduction=draw(st.sampled_from(["mean", "sum"])),
-        l2=draw(st.sampled_from([0.0, 0.01])),
-        l2_scaling=draw(st.sampled_from(["pair", "row"])),
-        live=draw(st.booleans()) and combine != "concat",
-        local_steps=draw(st.sampled_from([1, 1, 4])),
-        item_optimizer=draw(st.sampled_from(["sgd", "adam"])),
-        item_rate=0.05,
-        user_optimizer=draw(st.sampled_from(["sgd", "adam"])),
-        user_moments=draw(st.sampled_from(["kept", "fresh"])),
-        server_optimizer=draw(st.sampled_from(["sum", "adam"])),
-        precision=draw(st.sampled_from(["float32", "float64"])),
-    )
+    choices = {
+        "layers": draw(st.integers(0, 3)),
+        "dim": draw(st.sampled_from([1, 3, 8])),
+        "combine": combine,
+        "message_passing": draw(st.sampled_from(["symmetric", "mean"])),
+        "users_per_round": draw(st.integers(1, n_users)),
+        "negatives": draw(st.integers(1, 2 * n_items)),
+        "exclude_positives": draw(st.booleans()),
+        "max_positives": draw(st.sampled_from([0, 2, 256])),
+        "loss": draw(st.sampled_from(["bpr", "bpr", "mse"])),
+        "reduction": draw(st.sampled_from(["mean", "sum"])),
+        "l2": draw(st.sampled_from([0.0, 0.01])),
+        "l2_scaling": draw(st.sampled_from(["pair", "row"])),
+        "live": draw(st.booleans()) and combine != "concat",
+        "local_steps": draw(st.sampled_from([1, 1, 4])),
+        "item_optimizer": draw(st.sampled_from(["sgd", "adam"])),
+        "item_rate": 0.05,
+        "user_optimizer": draw(st.sampled_from(["sgd", "adam"])),
+        "user_moments": draw(st.sampled_from(["kept", "fresh"])),
+        "server_optimizer": draw(st.sampled_from(["sum", "adam"])),
+        "precision": draw(st.sampled_from(["float32", "float64"])),
+    }
     return World(Y, FedGRecOptions(**(choices | fixed)), seed)
 
 

@@ -13,7 +13,7 @@ from fedgrec.errors import FedgrecError
 
 EXAMPLES = """\
 examples:
-  fedgrec train --data demo --out runs/demo       train on the built-in data
+  fedgrec train --data demo --out runs/first      train on the built-in data
   fedgrec train --data clicks.csv --out runs/mine train on a file of clicks
   fedgrec recommend runs/mine --user alice        what Alice should see next
   fedgrec recommend runs/mine --items 12,31,77    for somebody it never met

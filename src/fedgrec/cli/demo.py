@@ -8,6 +8,7 @@ from typing import Any
 from fedgrec.errors import RunError
 
 ROUNDS, NEGATIVES = 400, 256
+MARK = ".demo"  # a folder with this file in it may be replaced
 
 
 def register(commands: Any) -> None:
@@ -17,9 +18,7 @@ def register(commands: Any) -> None:
         description="Train on the built-in data, compare with popularity and plain matrix "
         "factorisation, show some recommendations, write a report.",
     )
-    demo.add_argument(
-        "--out", type=Path, default=Path("runs/demo"), metavar="RUN", help="(default: runs/demo)"
-    )
+    demo.add_argument("--out", type=Path, default=Path("runs/demo"), metavar="RUN", help="(default: runs/demo)")
     demo.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"(default: {ROUNDS})")
     demo.set_defaults(command=run)
 
@@ -27,14 +26,18 @@ def register(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from fedgrec.cli.progress import Bar
     from fedgrec.config import Config
-    from fedgrec.record import is_finished
+    from fedgrec.files import write_text
+    from fedgrec.report.drawing import require
     from fedgrec.simulation import Simulation, load_for, resolved
 
     folder: Path = arguments.out
+    require()  # now, not after the training
     if folder.exists() and any(folder.iterdir()):
-        if not is_finished(folder):
-            raise RunError(f"{folder} is not empty and no finished run: choose another --out")
-        shutil.rmtree(folder)  # an earlier demo
+        if not (folder / MARK).exists():
+            raise RunError(f"{folder} is not empty and not an earlier demo: choose another --out")
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / MARK, "made by `fedgrec demo`, which may replace this folder\n")
     config = Config().changed({"data": "demo", "negatives": NEGATIVES, "rounds": arguments.rounds}, "demo")
     dataset = load_for(config)
     config, bar = resolved(config, dataset), Bar()
@@ -54,9 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     from fedgrec.report import write_report
 
     ours = results.pop("FedGRec")
-    print(
-        f"\nreport: {write_report(folder, results)}  (recall@20 {ours['recall@20']:.4f}; open it in a browser)"
-    )
+    print(f"\nreport: {write_report(folder, results)}  (recall@20 {ours['recall@20']:.4f}; open it in a browser)")
     print(f"try:    fedgrec recommend {folder} --user 7")
     return 0
 
@@ -80,19 +81,19 @@ def compare(results: dict[str, dict[str, float]]) -> None:
     print(f"\n{'test items':<22} {'recall@20':>9} {'ndcg@20':>9} {'coverage':>9}")
     for name, result in results.items():
         bar = "█" * round(24 * result["recall@20"] / best)
-        print(
-            f"{name:<22} {result['recall@20']:>9.4f} {result['ndcg@20']:>9.4f} {result['coverage@20']:>9.1%}  {bar}"
-        )
+        print(f"{name:<22} {result['recall@20']:>9.4f} {result['ndcg@20']:>9.4f} {result['coverage@20']:>9.1%}  {bar}")
 
 
 def recommendations(model: Any, dataset: Any) -> None:
     """What three people would see next; a star marks a place they did go to."""
-    places, test = dataset.places, dataset.split.test
-    for user in (3, 70, 500):
-        ids, _ = model.recommend(model.user_vector(user), model.seen(user), 4)
-        hits = set(test.of(user).tolist())
-        print(f"\nuser {user}, who lives in {places.town_names[places.user_town[user]]}, might like:")
-        for item in ids:
-            town = places.town_names[places.town[item]]
-            print(f"  {'*' if int(item) in hits else ' '} {places.names[item]}, {town}")
-    print("  (* = a place they did go to, hidden during training)")
+    places, test, shown = dataset.places, dataset.split.test, 0
+    print("\nSome people for whom a hidden place is found (*):")
+    for user in range(0, test.n_users, 37):
+        ids, _ = model.recommend(model.user_vector(user), model.seen(user), 5)
+        hits = set(test.of(user).tolist()) & set(ids.tolist())
+        if hits and shown < 3:
+            shown += 1
+            print(f"\nuser {user}, who lives in {places.town_names[places.user_town[user]]}, might like:")
+            for item in ids:
+                star = "*" if int(item) in hits else " "
+                print(f"  {star} {places.names[item]}, {places.town_names[places.town[item]]}")

@@ -32,9 +32,7 @@ def register(commands: Any) -> None:
     )
     presets.add_argument("name", nargs="?", metavar="PRESET")
     presets.set_defaults(command=run_presets)
-    doctor = commands.add_parser(
-        "doctor", help="check this machine", description="Check what fedgrec needs and uses."
-    )
+    doctor = commands.add_parser("doctor", help="check this machine", description="Check what fedgrec needs and uses.")
     doctor.set_defaults(command=run_doctor)
 
 
@@ -62,14 +60,10 @@ def run_data(arguments: argparse.Namespace) -> int:
         f"{dataset.name}: {train.n_users:,} users, {train.n_items:,} items, {pairs:,} pairs "
         f"(density {pairs / (train.n_users * train.n_items):.5f})"
     )
-    print(
-        f"  train {train.n_pairs:,} pairs, test {test.n_pairs if test else 0:,} (split: {dataset.split_kind})"
-    )
+    print(f"  train {train.n_pairs:,} pairs, test {test.n_pairs if test else 0:,} (split: {dataset.split_kind})")
     for word, counts in (("user", train.user_degrees()), ("item", train.degrees())):
         low, middle, high = np.percentile(counts, [0, 50, 100]).astype(int)
-        print(
-            f"  train pairs of a{'n' if word == 'item' else ''} {word}: {low:,} to {high:,}, median {middle:,}"
-        )
+        print(f"  train pairs of a{'n' if word == 'item' else ''} {word}: {low:,} to {high:,}, median {middle:,}")
     for note in dataset.notes:
         print(f"  {note}")
     return 0
@@ -106,9 +100,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
         check(package, version is not None, version or "missing: run  pip install fedgrec")
     for package, extra in EXTRAS.items():
         version = _version(package)
-        print(
-            f"{'ok  ' if version else '-   '}  {package:<14} {version or f'not installed (pip install fedgrec[{extra}])'}"
-        )
+        print(f"{'ok  ' if version else '-   '}  {package:<14} {version or f'missing: pip install fedgrec[{extra}]'}")
     check("cores", True, str(os.cpu_count()))
     check("cpu kernel", *_kernel())
     folder = os.environ.get("FEDGREC_DATA")

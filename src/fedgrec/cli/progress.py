@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fedgrec.config import Config
+from fedgrec.core import size
 from fedgrec.data import Dataset
 from fedgrec.simulation import Observer, Simulation
 
@@ -46,9 +47,7 @@ class Bar(Observer):
         if done:
             self.say(f"going on after round {done:,}")
         off = self.quiet or not sys.stderr.isatty()
-        self.bar = tqdm(
-            total=rounds, initial=done, unit="round", disable=off, dynamic_ncols=True, smoothing=0.05
-        )
+        self.bar = tqdm(total=rounds, initial=done, unit="round", disable=off, dynamic_ncols=True, smoothing=0.05)
 
     def round_done(self, done: int) -> None:
         if self.bar is not None:
@@ -98,9 +97,7 @@ class Bar(Observer):
             self.say("No test items, so nothing was measured.")
             return
         chosen = "the best round on test" if result["protocol"] == "paper" else "chosen on validation"
-        self.say(
-            f"\nround {result['round']:,} ({chosen}; protocol {result['protocol']}), {result['users']:,} users:"
-        )
+        self.say(f"\nround {result['round']:,} ({chosen}; protocol {result['protocol']}), {result['users']:,} users:")
         for name, value in result.items():
             if "@" in name:
                 self.say(f"  {name:<16} {value:10.4f}" if value < 10 else f"  {name:<16} {value:10.1f}")
@@ -110,15 +107,4 @@ class Bar(Observer):
             f"{size(result['bytes_up_secure'] / users)} as secure sums"
         )
         if progress.clipped:
-            self.say(
-                f"  {progress.clipped:,} words were cut by item_clip or latent_clip: raise them if that is many"
-            )
-
-
-def size(bytes_: float) -> str:
-    """A number of bytes as a person says it."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if bytes_ < 1000 or unit == "TB":
-            return f"{bytes_:.3g} {unit}" if unit != "B" else f"{bytes_:.0f} B"
-        bytes_ /= 1000
-    raise AssertionError
+            self.say(f"  {progress.clipped:,} words were cut by item_clip or latent_clip: raise them if that is many")

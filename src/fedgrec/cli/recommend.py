@@ -59,19 +59,12 @@ def run_recommend(arguments: argparse.Namespace) -> int:
         ids, scores = model.similar_items(model.item_ids.parse(arguments.similar), arguments.number)
     if arguments.json:
         print(
-            json.dumps(
-                [
-                    {"item": model.item_ids[int(i)], "score": float(s)}
-                    for i, s in zip(ids, scores, strict=True)
-                ]
-            )
+            json.dumps([{"item": model.item_ids[int(i)], "score": float(s)} for i, s in zip(ids, scores, strict=True)])
         )
         return 0
     names = item_names(model)
     if len(seen):
-        liked = ", ".join(names(int(i)) for i in seen[:5]) + (
-            f" and {len(seen) - 5} more" if len(seen) > 5 else ""
-        )
+        liked = ", ".join(names(int(i)) for i in seen[:5]) + (f" and {len(seen) - 5} more" if len(seen) > 5 else "")
         print(f"knows: {liked}")
     for rank, (item, score) in enumerate(zip(ids, scores, strict=True), 1):
         print(f"{rank:>3}. {names(int(item)):<50} {score:8.4f}")
@@ -105,9 +98,7 @@ def run_evaluate(arguments: argparse.Namespace) -> int:
     RunRecord.check_same_data(arguments.run, dataset)
     held_out = getattr(dataset.split, arguments.split)
     if held_out is None or not held_out.n_pairs:
-        raise DataError(
-            f"{arguments.run} has no {arguments.split} items under the protocol {config.run.protocol!r}"
-        )
+        raise DataError(f"{arguments.run} has no {arguments.split} items under the protocol {config.run.protocol!r}")
     line = Simulation(config, dataset).measure(arguments.split, held_out, model)
     line = {k: v for k, v in line.items() if "@" in k or k in {"round", "split", "protocol", "users"}}
     if arguments.json:

@@ -17,21 +17,13 @@ def register(commands: Any) -> None:
     train = commands.add_parser(
         "train",
         help="train a federated recommender",
-        description="Train FedGRec on one machine. Options come from the preset, then --config, then --set, then flags.",
+        description="Train FedGRec on one machine. Options: the preset, then --config, then --set, then flags.",
     )
-    train.add_argument(
-        "--preset", default=None, help=f"where to start: {', '.join(presets())} (default: best)"
-    )
+    train.add_argument("--preset", default=None, help=f"where to start: {', '.join(presets())} (default: best)")
     train.add_argument("--config", type=Path, metavar="TOML", help="a file of options")
-    train.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="set any option by its name"
-    )
-    train.add_argument(
-        "--out", type=Path, metavar="RUN", help="the run's folder (default: runs/DATA-PRESET-SEED)"
-    )
-    train.add_argument(
-        "--resume", action="store_true", help="go on with the run in --out from its last checkpoint"
-    )
+    train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set any option by its name")
+    train.add_argument("--out", type=Path, metavar="RUN", help="the run's folder (default: runs/DATA-PRESET-SEED)")
+    train.add_argument("--resume", action="store_true", help="go on with the run in --out from its last checkpoint")
     train.add_argument("--quiet", action="store_true", help="no progress bar and no table")
     groups = {section: train.add_argument_group(title) for section, title in SECTIONS.items()}
     for section, field, kind in options():
@@ -53,11 +45,9 @@ def _add_option(group: Any, field: "dataclasses.Field[Any]", kind: Any) -> None:
 
 def configuration(arguments: argparse.Namespace) -> Config:
     """Preset, then file, then --set, then flags."""
-    config = preset(arguments.preset or "best")
-    if arguments.config:
-        config = config.changed(read_toml(arguments.config), str(arguments.config))
-    config = config.changed(dict(parse_assignment(text) for text in arguments.set), "--set")
-    return config.changed(_flags(arguments), "command line")
+    file = [(read_toml(arguments.config), str(arguments.config))] if arguments.config else []
+    named = dict(parse_assignment(text) for text in arguments.set)
+    return preset(arguments.preset or "best").layered(*file, (named, "--set"), (_flags(arguments), "command line"))
 
 
 def _flags(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -88,8 +78,7 @@ def resumed_configuration(arguments: argparse.Namespace, folder: Path) -> Config
     config = before.changed({key: value for key, value in changes.items() if key in allowed}, "--resume")
     if config.run.rounds < before.run.rounds:
         raise ConfigError(
-            f"a resumed run can only get longer: rounds is {before.run.rounds} and cannot "
-            f"become {config.run.rounds}"
+            f"a resumed run can only get longer: rounds is {before.run.rounds} and cannot become {config.run.rounds}"
         )
     return config
 
@@ -118,15 +107,12 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         config = configuration(arguments)
         folder = (
-            folder
-            or Path("runs") / f"{Path(config.data.data).stem}-{arguments.preset or 'best'}-{config.run.seed}"
+            folder or Path("runs") / f"{Path(config.data.data).stem}-{arguments.preset or 'best'}-{config.run.seed}"
         )
         if folder.exists() and not folder.is_dir():
             raise RunError(f"{folder} is a file: choose another --out")
         if folder.exists() and any(not path.name.endswith(".part") for path in folder.iterdir()):
-            raise RunError(
-                f"{folder} is not empty: add --resume to go on with that run, or choose another --out"
-            )
+            raise RunError(f"{folder} is not empty: add --resume to go on with that run, or choose another --out")
     dataset = load_for(config)
     config = resolved(config, dataset)
     bar = Bar(quiet=arguments.quiet)

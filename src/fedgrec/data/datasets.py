@@ -155,9 +155,7 @@ def _read_files(source: str | Path, options: dict[str, Any]) -> _Source:
 
 def _files_of(folder: Path) -> list[Path]:
     """train.* and, if it is there, test.*"""
-    files = [
-        f for stem in ("train", "test") for f in sorted(folder.glob(f"{stem}.*")) if f.suffix in EXTENSIONS
-    ]
+    files = [f for stem in ("train", "test") for f in sorted(folder.glob(f"{stem}.*")) if f.suffix in EXTENSIONS]
     stems = [f.stem for f in files]
     if stems not in (["train"], ["train", "test"]):
         raise DataError(
@@ -169,12 +167,8 @@ def _files_of(folder: Path) -> list[Path]:
 
 def _number_together(parts: list[Pairs]) -> tuple[list[Interactions], int]:
     """All files under one pair of id maps, and how many repeats were merged."""
-    users, user_ids = _number_column(
-        [p.users for p in parts], [p.sizes and p.sizes[0] for p in parts], "user"
-    )
-    items, item_ids = _number_column(
-        [p.items for p in parts], [p.sizes and p.sizes[1] for p in parts], "item"
-    )
+    users, user_ids = _number_column([p.users for p in parts], [p.sizes and p.sizes[0] for p in parts], "user")
+    items, item_ids = _number_column([p.items for p in parts], [p.sizes and p.sizes[1] for p in parts], "item")
     result, merged, start = [], 0, 0
     for part in parts:
         here = slice(start, start := start + len(part.users))
@@ -186,12 +180,8 @@ def _number_together(parts: list[Pairs]) -> tuple[list[Interactions], int]:
     return result, merged
 
 
-def _number_column(
-    columns: list[NDArray[Any]], sizes: list[int | None], kind: str
-) -> tuple[NDArray[np.int64], IdMap]:
-    if (
-        len({column.dtype.kind for column in columns}) > 1
-    ):  # '7' in one file, 'seven' in the other: text in both
+def _number_column(columns: list[NDArray[Any]], sizes: list[int | None], kind: str) -> tuple[NDArray[np.int64], IdMap]:
+    if len({column.dtype.kind for column in columns}) > 1:  # '7' in one file, 'seven' in the other: text in both
         columns = [np.array([str(i) for i in column.tolist()], object) for column in columns]
     ids = np.concatenate(columns)
     known = None

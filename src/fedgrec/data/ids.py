@@ -74,9 +74,7 @@ class IdMap:
             return {"kind": self.kind, "range": len(self._ids)}
         for i in self._ids:
             if not isinstance(i, str | int | float):  # None and tuples are not ids that JSON keeps
-                raise DataError(
-                    f"the {self.kind} id {i!r} cannot be saved as JSON: use strings or numbers as ids"
-                )
+                raise DataError(f"the {self.kind} id {i!r} cannot be saved as JSON: use strings or numbers as ids")
         return {"kind": self.kind, "ids": list(self._ids)}
 
     def save(self, path: str | Path) -> None:
@@ -103,9 +101,7 @@ class IdMap:
         return self._index
 
 
-def number(
-    ids: Iterable[Hashable] | NDArray[Any], kind: str, known: IdMap | None
-) -> tuple[NDArray[np.int64], IdMap]:
+def number(ids: Iterable[Hashable] | NDArray[Any], kind: str, known: IdMap | None) -> tuple[NDArray[np.int64], IdMap]:
     """The index of each id, and the map that says so."""
     array = ids if isinstance(ids, np.ndarray) else None
     listed = [] if array is not None else list(ids)
@@ -121,9 +117,7 @@ def number(
     return np.array([known.index(i) for i in listed], np.int64), known
 
 
-def _number_integers(
-    ids: NDArray[np.int64], kind: str, known: IdMap | None
-) -> tuple[NDArray[np.int64], IdMap]:
+def _number_integers(ids: NDArray[np.int64], kind: str, known: IdMap | None) -> tuple[NDArray[np.int64], IdMap]:
     """`number` for integer ids, without a Python loop over the pairs."""
     if known is None:
         distinct, first, inverse = np.unique(ids, return_index=True, return_inverse=True)

@@ -43,12 +43,7 @@ class Interactions:
     def _check(self) -> None:
         indptr, items = self.indptr, self.items
         steps = np.diff(indptr)
-        if (
-            indptr.shape != (self.n_users + 1,)
-            or indptr[0] != 0
-            or indptr[-1] != len(items)
-            or (steps < 0).any()
-        ):
+        if indptr.shape != (self.n_users + 1,) or indptr[0] != 0 or indptr[-1] != len(items) or (steps < 0).any():
             raise DataError(f"indptr must rise from 0 to the number of pairs in {self.n_users + 1} entries")
         if any(a is not None and a.shape != items.shape for a in (self.ratings, self.times)):
             raise DataError("ratings and times must have one entry for each pair")
@@ -100,9 +95,7 @@ class Interactions:
         def pick(array: Any) -> Any:
             return None if array is None else array[mask]
 
-        return Interactions(
-            self.user_ids, self.item_ids, kept, pick(self.items), pick(self.ratings), pick(self.times)
-        )
+        return Interactions(self.user_ids, self.item_ids, kept, pick(self.items), pick(self.ratings), pick(self.times))
 
     @classmethod
     def from_pairs(
@@ -137,9 +130,7 @@ class Interactions:
     ) -> tuple["Interactions", int]:
         """`from_pairs` for pairs that are already indices into the id maps."""
         if len(users) != len(items):
-            raise DataError(
-                f"there are {len(users)} users but {len(items)} items: give one of each for every pair"
-            )
+            raise DataError(f"there are {len(users)} users but {len(items)} items: give one of each for every pair")
         keys = np.asarray(users, np.int64) * len(item_ids) + items
         # np.unique keeps the first of equals: reverse, so that it is the last one given.
         keys, last = np.unique(keys[::-1], return_index=True)
@@ -150,9 +141,7 @@ class Interactions:
                 return None
             array: NDArray[Any] = np.asarray(values, dtype)
             if array.shape != (len(users),):
-                raise DataError(
-                    f"there are {len(users)} pairs but {array.size} ratings or times: give one for each"
-                )
+                raise DataError(f"there are {len(users)} pairs but {array.size} ratings or times: give one for each")
             return array[last]
 
         indptr = np.searchsorted(keys, np.arange(len(user_ids) + 1) * len(item_ids))

@@ -58,9 +58,7 @@ class _Table:
     word: str = "line"
 
     def bad(self, row: int, what: str) -> DataError:
-        where = (
-            f"{self.path}:{self.lines[row]}" if self.word == "line" else f"{self.path}, row {self.lines[row]}"
-        )
+        where = f"{self.path}:{self.lines[row]}" if self.word == "line" else f"{self.path}, row {self.lines[row]}"
         return DataError(f"{where}: {what}")
 
 
@@ -78,9 +76,7 @@ def read(
     path = Path(path)
     kind = path.suffix.lower()
     if kind not in EXTENSIONS:
-        raise DataError(
-            f"{path}: the format {kind or 'without an ending'!r} is not known; use {', '.join(EXTENSIONS)}"
-        )
+        raise DataError(f"{path}: the format {kind or 'without an ending'!r} is not known; use {', '.join(EXTENSIONS)}")
     if not path.is_file():
         raise DataError(f"{path} does not exist: check the path")
     wants_ratings = keep_ratings or min_rating is not None

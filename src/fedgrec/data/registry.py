@@ -72,16 +72,12 @@ def _cache(name: str) -> Path:
 def locate(name: str) -> Path:
     """The folder of a known data set: in $FEDGREC_DATA, in the cache, or downloaded into the cache."""
     if name not in SOURCES:
-        raise DataError(
-            f"there is no data set {name!r}; known are {', '.join(SOURCES)}.{nearest(name, list(SOURCES))}"
-        )
+        raise DataError(f"there is no data set {name!r}; known are {', '.join(SOURCES)}.{nearest(name, list(SOURCES))}")
     source, folder, cache = SOURCES[name], found(name), _cache(name)
     if folder is not None:
         for file, checksum in source.checksums.items():
             if not _matches(folder / file, checksum):
-                raise DataError(
-                    f"{folder / file} is not the published {name} (its checksum differs): remove it"
-                )
+                raise DataError(f"{folder / file} is not the published {name} (its checksum differs): remove it")
         return folder
     cache.mkdir(parents=True, exist_ok=True)
     for file, checksum in source.checksums.items():
@@ -106,14 +102,10 @@ def _download(url: str, path: Path, checksum: str) -> None:
                 f"{url} answered {error.code} {error.reason}: try again later, or {_by_hand(path)}"
             ) from error
     except (OSError, HTTPException) as error:
-        raise DataError(
-            f"could not download {url} ({error}): run again to go on, or {_by_hand(path)}"
-        ) from error
+        raise DataError(f"could not download {url} ({error}): run again to go on, or {_by_hand(path)}") from error
     if not _matches(part, checksum):
         part.unlink()
-        raise DataError(
-            f"what {url} sent is not the published file (wrong checksum): run again, or {_by_hand(path)}"
-        )
+        raise DataError(f"what {url} sent is not the published file (wrong checksum): run again, or {_by_hand(path)}")
     os.replace(part, path)
 
 

@@ -19,15 +19,11 @@ class Split:
 
     def __post_init__(self) -> None:
         for other in (self.test, self.validation):
-            if other is not None and (
-                other.user_ids != self.train.user_ids or other.item_ids != self.train.item_ids
-            ):
+            if other is not None and (other.user_ids != self.train.user_ids or other.item_ids != self.train.item_ids):
                 raise DataError("the parts of a split must share their user and item ids: load them together")
 
 
-def ratio(
-    data: Interactions, fraction: float, seed: int | tuple[int, ...]
-) -> tuple[Interactions, Interactions]:
+def ratio(data: Interactions, fraction: float, seed: int | tuple[int, ...]) -> tuple[Interactions, Interactions]:
     """(kept, held): of each user's n items, round(fraction · n) at random are held out, never all."""
     if not 0 <= fraction < 1:
         raise DataError(f"the share to hold out is {fraction}: it must be at least 0 and less than 1")
@@ -67,9 +63,7 @@ def k_core(data: Interactions, k: int) -> Interactions:
             break
         mask = keep
     if not mask.any():
-        raise DataError(
-            f"no user and item are left with at least {k} interactions each: use a smaller k_core"
-        )
+        raise DataError(f"no user and item are left with at least {k} interactions each: use a smaller k_core")
     return restrict(data, n_user >= max(k, 1), n_item >= max(k, 1))
 
 

@@ -2,7 +2,7 @@
 
 Same functions, same draws, same integers up to the last rounding. Rows are finished, clipped and rounded before they
 are added, so neither the order nor the number of threads can be seen in a sum. This page prepares the arrays; the loops
-over users and items are in `_loops`, one user's training is in `_local`.
+are in `_compiled`.
 """
 
 from typing import Any
@@ -10,10 +10,10 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from fedgrec.config import FedGRecOptions
 from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UserState
 from fedgrec.errors import FedgrecError
-from fedgrec.kernels import _local, _loops
+from fedgrec.kernels import _compiled as loops
+from fedgrec.options import FedGRecOptions
 
 NAME = "cpu"
 
@@ -21,7 +21,7 @@ NAME = "cpu"
 def refresh(cohort: Cohort, weights: Floats, tables: Floats, at: Ints) -> Floats:
     """Eq. (6), see reference.refresh."""
     latents = np.zeros((len(cohort), len(tables), tables.shape[2]), tables.dtype)
-    _loops.refresh(cohort.indptr, at, weights, tables, latents)
+    loops.refresh(cohort.indptr, at, weights, tables, latents)
     return latents
 
 
@@ -36,9 +36,7 @@ def push(
     values = np.zeros((new.shape[1], len(index), leaf.width), dtype)
     per_step, bound = new.dtype.type(1 / leaf.step), new.dtype.type(int(leaf.clip / 2 / leaf.step))
     cut = np.zeros(len(index), np.int64)
-    _loops.push(
-        order, np.append(first, len(order)), cohort.owner, weights, old, new, per_step, bound, values, cut
-    )
+    loops.push(order, np.append(first, len(order)), cohort.owner, weights, old, new, per_step, bound, values, cut)
     index = (np.arange(new.shape[1])[:, None] * n_items + index).ravel()
     return Rows(index, values.reshape(-1, leaf.width)), int(cut.sum())
 
@@ -59,7 +57,7 @@ def train(
     if flags.concat:
         alpha[1:] = 0  # the latents enter through c_t alone
     f_table = np.empty_like(tables[0])
-    _loops.combine(alpha, tables, f_table)
+    loops.combine(alpha, tables, f_table)
     B = np.tensordot(latents, alpha[1:], (1, 0))
     targets = np.ones(len(cohort.items), tables.dtype) if cohort.targets is None else cohort.targets
     users = (
@@ -86,8 +84,8 @@ def _one_step(
     users: Any,
     tables: Floats,
     f_table: Floats,
-    numbers: _local.Numbers,
-    flags: _local.Flags,
+    numbers: loops.Numbers,
+    flags: loops.Flags,
     longest: int,
     dtype: np.dtype[Any],
 ) -> tuple[Ints, int]:
@@ -97,13 +95,11 @@ def _one_step(
     g, w = np.empty((2, n, longest), tables.dtype)
     f_users, pulls = np.empty((2, n, d), tables.dtype)
     counts, decays = np.zeros((n, 2), np.int64), np.empty((n, 2), tables.dtype)
-    _loops.slopes(*users, tables, f_table, numbers, flags, rows, g, w, f_users, pulls, counts, decays)
-    who, where, first = _loops.by_item(rows, counts, n_items)
+    loops.user_slopes(*users, tables, f_table, numbers, flags, rows, g, w, f_users, pulls, counts, decays)
+    who, where, first = loops.by_item(rows, counts, n_items)
     sums, cut = np.empty((n_items, d), dtype), np.zeros(n_items, np.int64)
     reaches = np.abs(f_users).max(axis=1, initial=0)
-    _loops.gradients(
-        tables[0], who, where, first, g, w, f_users, reaches, pulls, counts, decays, numbers, sums, cut
-    )
+    loops.gradients(tables[0], who, where, first, g, w, f_users, reaches, pulls, counts, decays, numbers, sums, cut)
     return sums, int(cut.sum())
 
 
@@ -111,8 +107,8 @@ def _many_steps(
     users: Any,
     tables: Floats,
     f_table: Floats,
-    numbers: _local.Numbers,
-    flags: _local.Flags,
+    numbers: loops.Numbers,
+    flags: loops.Flags,
     longest: int,
     dtype: np.dtype[Any],
 ) -> tuple[Ints, int]:
@@ -121,15 +117,15 @@ def _many_steps(
     sums = np.zeros((n_threads, *tables.shape[1:]), dtype)
     scratch = np.empty((n_threads, 4 if flags.item_adam else 2, longest, tables.shape[2]), tables.dtype)
     cut = np.zeros(len(users[0]), np.int64)
-    _loops.train_users(*users, tables, f_table, numbers, flags, scratch, sums, cut)
-    _loops.add_up(sums)
+    loops.train_users(*users, tables, f_table, numbers, flags, scratch, sums, cut)
+    loops.add_up(sums)
     return sums[0], int(cut.sum())
 
 
-def _numbers(o: FedGRecOptions, leaf: Leaf, dtype: np.dtype[Any]) -> _local.Numbers:
+def _numbers(o: FedGRecOptions, leaf: Leaf, dtype: np.dtype[Any]) -> loops.Numbers:
     alpha, real = o.weights(), dtype.type
     live = alpha[1] if o.live and o.layers else 0.0
-    return _local.Numbers(
+    return loops.Numbers(
         *map(
             real,
             (
@@ -148,8 +144,8 @@ def _numbers(o: FedGRecOptions, leaf: Leaf, dtype: np.dtype[Any]) -> _local.Numb
     )
 
 
-def _flags(o: FedGRecOptions, broadcast: Broadcast) -> _local.Flags:
-    return _local.Flags(
+def _flags(o: FedGRecOptions, broadcast: Broadcast) -> loops.Flags:
+    return loops.Flags(
         round=broadcast.round,
         steps=o.local_steps,
         negatives=o.negatives if o.loss == "bpr" else 0,
@@ -170,7 +166,7 @@ def server_adam(server: ServerState, update: Rows, leaf: Leaf, o: FedGRecOptions
     float_, t = server.items.dtype.type, server.round + 1
     where = np.full(len(server.degrees), -1, np.int64)
     where[update.index] = np.arange(len(update.index))
-    _loops.server_adam(
+    loops.server_adam(
         server.items[0],
         server.moment1,
         server.moment2,
@@ -187,14 +183,12 @@ def server_adam(server: ServerState, update: Rows, leaf: Leaf, o: FedGRecOptions
 
 def add_rows(table: Floats, update: Rows, leaf: Leaf, rate: float) -> None:
     """See reference.add_rows."""
-    _loops.add_rows(table, update.index, update.values, table.dtype.type(rate * leaf.step))
+    loops.add_rows(table, update.index, update.values, table.dtype.type(rate * leaf.step))
 
 
 def _finite(values: Floats, name: str) -> None:
     if not np.isfinite(values).all():
-        raise FedgrecError(
-            f"the update of {name!r} is not finite: training diverged; lower the learning rates"
-        )
+        raise FedgrecError(f"the update of {name!r} is not finite: training diverged; lower the learning rates")
 
 
 def use_threads(count: int) -> None:

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from fedgrec import draws
-from fedgrec.config import FedGRecOptions
 from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UserState, quantize
+from fedgrec.options import FedGRecOptions
 
 NAME = "reference"
 
@@ -44,9 +44,7 @@ def push(
     the two integers is sent. Over any number of rounds these differences telescope: the server always holds the
     rounded contribution of what each user last sent, and rounding errors never pile up.
     """
-    half = Leaf(
-        leaf.name, leaf.rows, leaf.width, leaf.clip / 2, leaf.step
-    )  # two such differ by at most the clip
+    half = Leaf(leaf.name, leaf.rows, leaf.width, leaf.clip / 2, leaf.step)  # two such differ by at most the clip
     parts, cut = [], 0
     for u in range(len(cohort)):
         mine = slice(cohort.indptr[u], cohort.indptr[u + 1])
@@ -136,9 +134,7 @@ def local_steps(problem: LocalProblem, state: UserState, u: int, o: FedGRecOptio
     return moved
 
 
-def gradients(
-    problem: LocalProblem, e: Floats, moved: Floats, step: int, o: FedGRecOptions
-) -> tuple[Floats, Floats]:
+def gradients(problem: LocalProblem, e: Floats, moved: Floats, step: int, o: FedGRecOptions) -> tuple[Floats, Floats]:
     """∂L/∂e_u^0 [d] and ∂L/∂x_t [m, d] of the local loss with its L2 penalty."""
     P, alpha = problem.n_positives, o.weights()
     p, live = alpha[0], alpha[1] if o.live and o.layers else 0.0
@@ -160,7 +156,8 @@ def bpr_slopes(problem: LocalProblem, scores: Floats, step: int, o: FedGRecOptio
     P = problem.n_positives
     n = len(scores) - P
     partner = draws.pairs(problem.key, problem.round, step, n, P)
-    slope = 1.0 / (1.0 + np.exp(scores[partner] - scores[P:]))  # σ(s_i − s_j) = softplus′
+    with np.errstate(over="ignore"):  # exp(large) = inf gives the slope 0 that is meant
+        slope = 1.0 / (1.0 + np.exp(scores[partner] - scores[P:]))  # σ(s_i − s_j) = softplus′
     if o.reduction == "mean":
         slope = slope / max(n, 1)
     g = np.concatenate([np.zeros(P, scores.dtype), slope.astype(scores.dtype)])
@@ -189,9 +186,7 @@ def penalties(problem: LocalProblem, o: FedGRecOptions) -> tuple[float, Floats]:
 class Optimizer:
     """SGD or Adam for one array."""
 
-    def __init__(
-        self, o: FedGRecOptions, kind: str, rate: float, shape: tuple[int, ...], dtype: np.dtype[Any]
-    ) -> None:
+    def __init__(self, o: FedGRecOptions, kind: str, rate: float, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.o, self.kind, self.rate = o, kind, rate
         self.moment1 = np.zeros(shape, dtype)
         self.moment2 = np.zeros(shape, dtype)
@@ -202,9 +197,7 @@ class Optimizer:
         if self.kind == "sgd":
             return -self.rate * grad
         self.steps += 1
-        step, self.moment1, self.moment2 = adam(
-            grad, self.moment1, self.moment2, self.steps, self.rate, self.o
-        )
+        step, self.moment1, self.moment2 = adam(grad, self.moment1, self.moment2, self.steps, self.rate, self.o)
         return step
 
 

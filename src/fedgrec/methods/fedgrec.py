@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec import draws
-from fedgrec.config import FedGRecOptions
 from fedgrec.core import (
     Broadcast,
     Cohort,
@@ -39,6 +38,7 @@ from fedgrec.core import (
     finest_step,
 )
 from fedgrec.kernels import reference
+from fedgrec.options import FedGRecOptions
 
 DEGREES = Stage("degrees", everyone=True)
 PROPAGATE = Stage("propagate", everyone=True)
@@ -131,9 +131,7 @@ class FedGRecMethod:
         zeros = np.zeros((2, *shape), o.precision)
         return ServerState(items, np.zeros(self.n_items, np.int64), zeros[0], zeros[1])
 
-    def init_users(
-        self, keys: NDArray[np.uint64], indptr: Ints, items: Ints, targets: Floats | None = None
-    ) -> Cohort:
+    def init_users(self, keys: NDArray[np.uint64], indptr: Ints, items: Ints, targets: Floats | None = None) -> Cohort:
         """Line 5: each user draws e_u^0 from N(0, σ) under its own key; it has sent nothing yet."""
         o, n = self.options, len(keys)
         state = UserState(
@@ -158,9 +156,7 @@ class FedGRecMethod:
         excluded = positives if o.exclude_positives else positives[:0]
         return Query(np.union1d(positives, draws.negatives(key, round_, decoys, excluded, self.n_items)))
 
-    def broadcast(
-        self, server: ServerState, stage: Stage, query: Query | None = None, level: int = 0
-    ) -> Broadcast:
+    def broadcast(self, server: ServerState, stage: Stage, query: Query | None = None, level: int = 0) -> Broadcast:
         """What the server sends down: in warm-up round k the table k−1, in training all of them."""
         tables = server.items[level - 1 : level] if stage is PROPAGATE else server.items
         rows = query.rows if query else None
@@ -227,9 +223,7 @@ class FedGRecMethod:
         return server
 
     @staticmethod
-    def commit(
-        population: Cohort, users: Ints, pending: Pending, arrived: NDArray[np.bool_] | None = None
-    ) -> None:
+    def commit(population: Cohort, users: Ints, pending: Pending, arrived: NDArray[np.bool_] | None = None) -> None:
         """Users whose upload was in the sum make their pending state their own; all others forget it."""
         kept = np.arange(len(users)) if arrived is None else np.flatnonzero(arrived)
         population.state.put(users[kept], pending.state.take(kept))
@@ -276,9 +270,9 @@ class FedGRecMethod:
         if stage is PROPAGATE:
             return Traffic(int(sent.sum()) * (word + row), n * N * row, up_secure, n * N * row)
         positives = np.minimum(degrees, o.max_positives or N)
-        negatives = np.minimum(o.negatives if o.loss == "bpr" else 0, N - degrees)
+        negatives = np.where(degrees > 0, np.minimum(o.negatives if o.loss == "bpr" else 0, N - degrees), 0)
         trained = int((positives + negatives)[: n - lost].sum())
-        up = trained * (word + row) + int(sent.sum()) * (word + o.layers * row)
+        up = trained * (word + row) + (int(sent.sum()) * (word + o.layers * row) if o.layers else 0)
         wanted = {
             "whole": N,
             "half": np.maximum(degrees + o.negatives, N // 2),

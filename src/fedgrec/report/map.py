@@ -72,9 +72,7 @@ def _country(axes: Any, places: Places, home_town: int) -> None:
         axes.text(x.mean(), y.max() + 0.06, name, **style)
 
 
-def _mark(
-    axes: Any, xy: Any, degrees: Ints, sample: Sample, home: Any, scale: float, gap: float = 0.0
-) -> None:
+def _mark(axes: Any, xy: Any, degrees: Ints, sample: Sample, home: Any, scale: float, gap: float = 0.0) -> None:
     """Places by their role for this user; with a gap, recommended ones are numbered and moved apart."""
     missed = np.setdiff1d(sample.hidden, sample.shown)
     true = np.vstack([home, xy[sample.shown]])

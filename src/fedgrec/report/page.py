@@ -7,6 +7,7 @@ from importlib import resources
 from typing import Any
 
 from fedgrec.config import Config, options
+from fedgrec.core import size
 from fedgrec.report.drawing import Picture
 from fedgrec.report.gather import SHOWN, Run
 
@@ -128,9 +129,7 @@ def example(run: Run) -> str:
     rest = f"; and {len(sample.seen) - 5:,} more" if len(sample.seen) > 5 else ""
     text = f"User {run.model.user_ids[sample.user]} has {known}{rest}."
     if judged:
-        text += (
-            f" Hidden from the model: {len(sample.hidden):,}, of which {int(sample.hit.sum())} were found."
-        )
+        text += f" Hidden from the model: {len(sample.hidden):,}, of which {int(sample.hit.sum())} were found."
     why = "" if run.places else f"<p class=note>{escape(sample.why)}</p>\n"  # a map's caption says it already
     rows = [
         (rank, run.name(int(item)), f"{run.model.item_degrees[item]:,}", "hit" if hit else "")
@@ -241,14 +240,6 @@ def figure(picture: Picture) -> str:
 
 def listing(sentences: Sequence[str]) -> str:
     return "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in sentences) + "</ul>\n" if sentences else ""
-
-
-def size(n: float) -> str:
-    """A number of bytes as a person says it."""
-    units = ["B", "kB", "MB", "GB", "TB"]
-    while n >= 999.5 and len(units) > 1:
-        n, units = n / 1000, units[1:]
-    return f"{n:.3g} {units[0]}" if n < 999.5 else f"{n:,.0f} {units[0]}"
 
 
 def _plain(value: Any) -> str:

@@ -1,0 +1,180 @@
+"""Every option of a run, each said once: the field below is its default, its help text and its bounds.
+
+The command line, TOML files, `--set key=value`, the Python interface and the documentation are all made from
+these fields. The defaults are the preset `best`; other presets are TOML files that name only what they change.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedgrec.errors import ConfigError
+
+
+def option(
+    default: Any,
+    text: str,
+    *,
+    choices: tuple[str, ...] = (),
+    least: float | None = None,
+    most: float | None = None,
+) -> Any:
+    """A dataclass field that knows how to explain and to check itself."""
+    return field(default=default, metadata={"help": text, "choices": choices, "least": least, "most": most})
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Where the interactions come from and how they are split."""
+
+    data: str = option("demo", "a data set's name (demo, gowalla, yelp2018, amazon-book), a folder, or a file")
+    split: str = option(
+        "auto",
+        "how test items are chosen: given (train and test files), ratio (a share of each "
+        "user's items), last (each user's latest item); auto: given for folders, ratio for files",
+        choices=("auto", "given", "ratio", "last"),
+    )
+    test_ratio: float = option(
+        0.2, "share of each user's items held out for test when split = ratio", least=0, most=0.9
+    )
+    k_core: int = option(0, "drop users and items with fewer than this many interactions, repeatedly", least=0)
+    min_rating: float | None = option(None, "keep only interactions rated at least this much")
+    keep_ratings: bool = option(False, "keep ratings as targets of the MSE loss")
+    user_column: str = option("user", "name of the user column; its usual spellings are found too")
+    item_column: str = option("item", "name of the item column; its usual spellings are found too")
+    rating_column: str = option("rating", "name of the rating column; its usual spellings are found too")
+    time_column: str = option("time", "name of the time column; its usual spellings are found too")
+
+
+@dataclass(frozen=True)
+class FedGRecOptions:
+    """The method: Algorithm 1 of the paper, with every choice that the paper leaves open."""
+
+    layers: int = option(
+        3, "K, the number of latent embeddings; 0 is plain federated matrix factorisation", least=0, most=16
+    )
+    dim: int = option(64, "d, the size of an embedding", least=1, most=4096)
+    combine: str = option(
+        "mean",
+        "how e^0..e^K become one representation: mean (weighted, Eq. 2), last ((e^0+e^K)/2) or concat",
+        choices=("mean", "last", "concat"),
+    )
+    alphas: tuple[float, ...] = option((), "the K+1 weights of `mean`; empty: 1/(K+1) each")
+    message_passing: str = option(
+        "symmetric",
+        "symmetric: LightGCN's 1/√(|N_t||N_u|); mean: each side averages its neighbours",
+        choices=("symmetric", "mean"),
+    )
+    init_std: float = option(0.1, "σ of the Gaussian that starts e_u^0 and e_t^0", least=0)
+    users_per_round: int = option(400, "S, users sampled in a round", least=1)
+    query: str = option(
+        "whole",
+        "item rows a user downloads: whole table, half of it, or sampled (the paper's: all "
+        "positives and the negatives; it gives positives away within a few rounds)",
+        choices=("whole", "half", "sampled"),
+    )
+    negatives: int = option(1024, "negatives a user draws in a round, distinct", least=1)
+    exclude_positives: bool = option(True, "negatives are never positives of the user")
+    max_positives: int = option(
+        256, "positives of a user that train in one round, a fresh sample of those with more; 0: all", least=0
+    )
+    loss: str = option(
+        "bpr",
+        "bpr (Eq. 5) or mse (Eq. 3, over positives; ratings are its targets if kept)",
+        choices=("bpr", "mse"),
+    )
+    reduction: str = option("mean", "the loss is the mean or the sum over a user's pairs", choices=("mean", "sum"))
+    l2: float = option(1.5e-4, "λ, the L2 penalty", least=0)
+    l2_scaling: str = option(
+        "pair",
+        "pair: λ e_u, λ e_t/P for each of P positives, λ e_t/n for each of n negatives; "
+        "row: plain weight decay λ e of every queried row",
+        choices=("pair", "row"),
+    )
+    live: bool = option(
+        True,
+        "the user's own first-order latent follows its local items during training, so positives "
+        "feel it too; off: the paper's frozen latents",
+    )
+    local_steps: int = option(1, "τ, local steps in a round", least=1, most=1000)
+    item_optimizer: str = option(
+        "sgd",
+        "local optimizer of the item rows; its moments start fresh in every round",
+        choices=("sgd", "adam"),
+    )
+    item_rate: float = option(1.0, "β of the item rows", least=0)
+    user_optimizer: str = option("adam", "local optimizer of e_u^0", choices=("sgd", "adam"))
+    user_rate: float = option(0.02, "β of e_u^0", least=0)
+    user_moments: str = option(
+        "kept",
+        "Adam's moments of e_u^0: kept at home between rounds, or fresh in every round",
+        choices=("kept", "fresh"),
+    )
+    server_optimizer: str = option(
+        "adam",
+        "what the server does with the summed item updates: add them (sum, Eq. 10) or take them as a gradient for Adam",
+        choices=("sum", "adam"),
+    )
+    server_rate: float = option(0.01, "α of Eq. 10", least=0)
+    latent_rate: float = option(1.0, "α of Eq. 11; at 1 the latents stay exactly what the users sent", least=0)
+    beta1: float = option(0.9, "Adam's first decay", least=0, most=0.9999)
+    beta2: float = option(0.999, "Adam's second decay", least=0, most=0.999999)
+    epsilon: float = option(1e-8, "Adam's ε", least=1e-30)
+    item_clip: float = option(0.3, "largest absolute item update that one user may send", least=1e-6)
+    latent_clip: float = option(2.5, "largest absolute latent contribution w_ut·e_u that one user may hold", least=1e-6)
+    evaluation_refresh: bool = option(True, "users refresh their latents by Eq. 6 before they rank items")
+    precision: str = option("float32", "arithmetic of training", choices=("float32", "float64"))
+
+    def weights(self) -> tuple[float, ...]:
+        """α_0 .. α_K of Eq. (2); `last` is the mean of e^0 and e^K; concat uses each as it is."""
+        if self.combine == "concat":
+            return (1.0,) * (self.layers + 1)
+        if self.combine == "last" and self.layers:
+            return (0.5,) + (0.0,) * (self.layers - 1) + (0.5,)
+        return self.alphas or (1.0 / (self.layers + 1),) * (self.layers + 1)
+
+    def __post_init__(self) -> None:
+        if self.alphas and len(self.alphas) != self.layers + 1:
+            raise ConfigError(
+                f"alphas has {len(self.alphas)} weights, but layers = {self.layers} needs {self.layers + 1}"
+            )
+        if self.alphas and self.combine != "mean":
+            raise ConfigError("alphas are the weights of combine = 'mean': leave them out, or set combine to 'mean'")
+        if self.live and self.combine == "concat" and self.layers:
+            raise ConfigError("live = true is not defined for combine = 'concat': set live to false")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The simulation: how long, how judged, how saved."""
+
+    rounds: int = option(0, "training rounds; 0: about 110 turns for every user", least=0)
+    seed: int = option(0, "seed of users' keys, sampling and splits", least=0, most=2**63 - 1)
+    protocol: str = option(
+        "honest",
+        "honest: rounds are chosen on a validation split held out of train; paper: the best "
+        "round on test, as published numbers on these data sets are",
+        choices=("honest", "paper"),
+    )
+    validation: float = option(
+        0.1, "share of each user's train items held out as validation under `honest`", least=0, most=0.9
+    )
+    evaluate_every: int = option(0, "rounds between evaluations; 0: twenty evaluations in a run", least=0)
+    patience: int = option(0, "stop after this many evaluations without improvement; 0: never", least=0)
+    checkpoint_every: int = option(500, "rounds between checkpoints; 0: only when interrupted", least=0)
+    dropout: float = option(0.0, "chance that a sampled user's upload is lost", least=0, most=1)
+    topk: tuple[int, ...] = option((20,), "list lengths k of Recall@k and NDCG@k; the first one selects the round")
+    ndcg_ideal: str = option(
+        "capped",
+        "NDCG's ideal: over min(|test|, k) items (capped), or over all test items (paper)",
+        choices=("capped", "paper"),
+    )
+    kernel: str = option(
+        "auto",
+        "auto: cpu where it supports the options; reference: the readable one",
+        choices=("auto", "reference", "cpu"),
+    )
+    threads: int = option(0, "threads of the cpu kernel; 0: all cores. Results do not depend on it", least=0)
+
+    def __post_init__(self) -> None:
+        if not self.topk or min(self.topk) < 1:
+            raise ConfigError("topk needs at least one list length, each 1 or more, such as  topk = [20]")
