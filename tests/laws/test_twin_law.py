@@ -43,8 +43,8 @@ def state_error(a, b) -> float:
 @given(worlds(precision="float64"))
 def test_in_float64_the_twins_agree_to_the_ninth_digit(world) -> None:
     (slow, fast), (slow_pending, fast_pending), n = compare(world)
-    assert np.abs(slow - fast).max(initial=0) <= n  # 1e-9 of a number may still cross a rounding border
-    assert (slow != fast).mean() < 0.01
+    assert np.abs(slow - fast).max(initial=0) <= n  # 1e-9 of a number may still cross a rounding border,
+    assert (slow != fast).sum() <= 2 + 0.01 * len(slow)  # but rarely
     assert state_error(slow_pending, fast_pending) < 1e-9
     assert slow_pending.clipped == fast_pending.clipped
 

@@ -2,6 +2,7 @@
 
 import argparse
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     ours = results.pop("FedGRec")
     print(f"\nreport: {write_report(folder, results)}  (recall@20 {ours['recall@20']:.4f}; open it in a browser)")
-    print(f"try:    fedgrec recommend {folder} --user 7")
+    program = "fedgrec" if shutil.which("fedgrec") else sys.argv[0]  # in a virtual environment that is not active
+    print(f"try:    {program} recommend {folder} --user 7")
     return 0
 
 
