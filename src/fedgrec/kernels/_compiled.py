@@ -326,35 +326,30 @@ def many_steps(key, P, rows, w, y, c, user, x0, f_table, numbers, flags, scratch
             for j in range(d):
                 scratch[2, i, j] = scratch[3, i, j] = 0
     user_decay, positive_decay, negative_decay = penalties(real, P, m, numbers, flags)
-    drift, grad_f, pulled = np.zeros_like(e), np.empty_like(e), np.empty_like(e)
-    f_u, g = p * e + B, np.empty(m, e.dtype)
-    for i in range(m):
-        score = c[i]
-        for j in range(d):
-            score += f[i, j] * f_u[j]
-        g[i] = score
+    drift, grad_f, pulled, g = np.zeros_like(e), np.empty_like(e), np.empty_like(e), np.empty(m, e.dtype)
     for step in range(flags.steps):
+        f_u = p * e + B + numbers.live * drift
+        for i in range(m):
+            score = c[i]
+            for j in range(d):
+                score += f[i, j] * f_u[j]
+            g[i] = score
         slopes(g, key, step, P, y, flags)
         weighted_sum(g, f, grad_f)
         rate = adam_rate(numbers.item_rate, step + 1, numbers) if flags.item_adam else numbers.item_rate
         epsilon = adam_epsilon(step + 1, numbers)
-        drift[:] = 0
         for i in range(P):
             for j in range(d):
                 pulled[j] = p * g[i] * f_u[j] + numbers.live * w[i] * grad_f[j]
-            move_item(i, real(1), pulled, pulled, positive_decay, rate, epsilon, numbers, flags, scratch)
-            for j in range(d):
-                drift[j] += w[i] * (x[i, j] - x0[rows[i], j])
-        move_user(user, grad_f, user_decay, numbers, flags)
-        # What the next step's scores need of the user is known now, so one pass moves each negative and scores it.
-        next_f_u = p * e + B + numbers.live * drift
+            move_item(i, real(1), pulled, positive_decay, rate, epsilon, numbers, flags, scratch)
         for i in range(P, m):
-            g[i] = c[i] + move_item(i, p * g[i], f_u, next_f_u, negative_decay, rate, epsilon, numbers, flags, scratch)
-        for i in range(P):
-            g[i] = c[i]
-            for j in range(d):
-                g[i] += f[i, j] * next_f_u[j]
-        f_u = next_f_u
+            move_item(i, p * g[i], f_u, negative_decay, rate, epsilon, numbers, flags, scratch)
+        move_user(user, grad_f, user_decay, numbers, flags)
+        if numbers.live:
+            drift[:] = 0
+            for i in range(P):
+                for j in range(d):
+                    drift[j] += w[i] * (x[i, j] - x0[rows[i], j])
     return round_and_add(rows, x, x0, numbers, sums)
 
 
@@ -385,9 +380,9 @@ def adam_epsilon(step, numbers):
 
 
 @inlined
-def move_item(i, slope, direction, scorer, decay, rate, epsilon, numbers, flags, scratch):
-    """One optimizer step of one local item row (scratch: x, f, and Adam's moments); its new f times `scorer`."""
-    p, d, score = numbers.p, scratch.shape[2], numbers.p - numbers.p
+def move_item(i, slope, direction, decay, rate, epsilon, numbers, flags, scratch):
+    """One optimizer step of one local item row (scratch: x, f, and Adam's moments)."""
+    p, d = numbers.p, scratch.shape[2]
     if flags.item_adam:
         beta1, beta2 = numbers.beta1, numbers.beta2
         rest1, rest2 = scratch.dtype.type(1) - beta1, scratch.dtype.type(1) - beta2
@@ -396,20 +391,15 @@ def move_item(i, slope, direction, scorer, decay, rate, epsilon, numbers, flags,
             first = beta1 * scratch[2, i, j] + rest1 * grad
             second = beta2 * scratch[3, i, j] + rest2 * grad * grad
             moved = rate * first / (np.sqrt(second) + epsilon)
-            f = scratch[1, i, j] - p * moved
-            score += f * scorer[j]
-            scratch[0, i, j] -= moved
-            scratch[1, i, j] = f
             scratch[2, i, j] = first
             scratch[3, i, j] = second
+            scratch[0, i, j] -= moved
+            scratch[1, i, j] -= p * moved
     else:
         for j in range(d):
             moved = rate * (slope * direction[j] + decay * scratch[0, i, j])
-            f = scratch[1, i, j] - p * moved
-            score += f * scorer[j]
             scratch[0, i, j] -= moved
-            scratch[1, i, j] = f
-    return score
+            scratch[1, i, j] -= p * moved
 
 
 @fused
