@@ -170,7 +170,7 @@ class RunOptions:
     )
     kernel: str = option(
         "auto",
-        "auto: cpu where it supports the options; reference: the readable one",
+        "auto, cpu: the fused kernel on all cores; reference: the readable one, slow",
         choices=("auto", "reference", "cpu"),
     )
     threads: int = option(0, "threads of the cpu kernel; 0: all cores. Results do not depend on it", least=0)

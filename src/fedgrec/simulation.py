@@ -104,7 +104,7 @@ class Simulation:
     ) -> None:
         self.config, self.dataset, self.observer = config, dataset, observer or Observer()
         train = dataset.split.train
-        self.method = FedGRecMethod(config.model, train.n_items, train.n_users, choose_kernel(config, self.observer))
+        self.method = FedGRecMethod(config.model, train.n_items, train.n_users, choose_kernel(config))
         self.server = self.method.init(config.run.seed)
         self.users = self._population(train)
         self.progress = Progress()
@@ -308,8 +308,8 @@ class Simulation:
             self.selected = self.record.selected()
 
 
-def choose_kernel(config: Config, observer: Observer) -> ModuleType:
-    """`auto` takes the fused kernel wherever it can be had."""
+def choose_kernel(config: Config) -> ModuleType:
+    """`auto` is the fused kernel: it supports every option."""
     if config.run.kernel == "reference":
         return reference
     from fedgrec.kernels import cpu

@@ -44,8 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
     config, bar = resolved(config, dataset), Bar()
     bar.describe(config, dataset)
     results = {"popularity": popularity(dataset)}
-    for name, changes, out in (("matrix factorisation", {"layers": 0}, None), ("FedGRec", {}, folder)):
-        print(f"\n{name}" + (" (layers = 0: the same training without the graph)" if changes else ""))
+    for name, changes, out in (("plain matrix factorisation", {"layers": 0}, None), ("FedGRec", {}, folder)):
+        print(f"\n{name}" + (" (the same training and options without the graph: layers = 0)" if changes else ""))
         simulation = Simulation(config.changed(changes, "demo"), dataset, out, bar)
         with bar.watching():
             model = simulation.run()
@@ -80,10 +80,10 @@ def popularity(dataset: Any) -> dict[str, float]:
 def compare(results: dict[str, dict[str, float]]) -> None:
     """A table with bars, on test items that decided nothing."""
     best = max(result["recall@20"] for result in results.values())
-    print(f"\n{'test items':<22} {'recall@20':>9} {'ndcg@20':>9} {'coverage':>9}")
+    print(f"\n{'test items':<27} {'recall@20':>9} {'ndcg@20':>9} {'coverage':>9}")
     for name, result in results.items():
-        bar = "█" * round(24 * result["recall@20"] / best)
-        print(f"{name:<22} {result['recall@20']:>9.4f} {result['ndcg@20']:>9.4f} {result['coverage@20']:>9.1%}  {bar}")
+        bar = "█" * round(20 * result["recall@20"] / best)
+        print(f"{name:<27} {result['recall@20']:>9.4f} {result['ndcg@20']:>9.4f} {result['coverage@20']:>9.1%}  {bar}")
 
 
 def recommendations(model: Any, dataset: Any) -> None:
