@@ -89,7 +89,7 @@ class Model:
     # ----------------------------------------------------------------------------------------- files
 
     def save(self, folder: str | Path) -> None:
-        """The files of DESIGN's contract; each is whole or not there."""
+        """The files that docs/run-folder.md describes; each is whole or not there."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / CONFIG, self.config.to_toml())

@@ -88,7 +88,7 @@ def test_mutants_break_the_law(mutant) -> None:
 
 
 def test_a_wrong_degree_breaks_equation_1() -> None:
-    """Mutation: a missing square root in the weights."""
+    """Mutation: weights of another graph, one column of which is turned round."""
     run = Run.warmed_up(small_world())
     run.world.Y[:, 0] = ~run.world.Y[:, 0]
     assert warm_up_error(run) > 1e-3

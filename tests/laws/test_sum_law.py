@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fedgrec.core import Rows, quantize
 from fedgrec.kernels import cpu, reference
 from fedgrec.methods.fedgrec import DEGREES, PROPAGATE, TRAIN, FedGRecMethod
+from fedgrec.options import FedGRecOptions
 from tests.laws.worlds import Run, World, same, worlds
 
 
@@ -45,7 +46,7 @@ def test_any_number_of_threads_gives_the_same_integers() -> None:
     import numba
 
     rng = np.random.default_rng(0)
-    world = World(rng.random((60, 80)) < 0.2, FedGRecOptions_with_adam(), seed=1)
+    world = World(rng.random((60, 80)) < 0.2, adam_options(), seed=1)
     method = world.method(cpu)
     run = Run.warmed_up(world, method)
     broadcast = method.broadcast(run.server, TRAIN)
@@ -60,9 +61,7 @@ def test_any_number_of_threads_gives_the_same_integers() -> None:
     assert all(same(results[0], other, method, TRAIN) for other in results[1:])
 
 
-def FedGRecOptions_with_adam():  # noqa: N802
-    from fedgrec.config import FedGRecOptions
-
+def adam_options() -> FedGRecOptions:
     return FedGRecOptions(dim=8, negatives=20, users_per_round=60, local_steps=3, item_optimizer="adam", item_rate=0.01)
 
 
@@ -78,7 +77,7 @@ def test_rounding_after_the_sum_breaks_the_law() -> None:
         return Rows(np.arange(broadcast.n_items), values), state, cut
 
     rng = np.random.default_rng(0)
-    world = World(rng.random((8, 10)) < 0.5, FedGRecOptions_with_adam(), seed=3)
+    world = World(rng.random((8, 10)) < 0.5, adam_options(), seed=3)
     late = SimpleNamespace(**{**vars(reference), "train": train})
     assert sum_law_holds(world, world.method(), np.arange(8), [3])
     assert not sum_law_holds(world, world.method(late), np.arange(8), [3])

@@ -112,7 +112,7 @@ def test_draws_are_the_same_words(size) -> None:
     assert out.tolist() == draws.negatives(int(key), 7, len(out), positives, size).tolist()
 
 
-def test_numba_and_numpy_reference_give_the_same_draws_for_a_subset_broadcast() -> None:
+def test_a_device_that_asked_for_some_rows_computes_what_it_would_with_all() -> None:
     """A device that asked for some rows only computes what it would with the whole table."""
     options = FedGRecOptions(dim=4, negatives=5, query="sampled", users_per_round=6)
     world = World(np.random.default_rng(4).random((6, 30)) < 0.2, options, seed=1)

@@ -64,9 +64,6 @@ class Bar(Observer):
                 f"{ndcg} {line[ndcg]:.4f}  {line['seconds']:8.1f} s"
             )
 
-    def notice(self, sentence: str) -> None:
-        self.say(sentence)
-
     def stop_wanted(self) -> bool:
         return self.stopping
 
