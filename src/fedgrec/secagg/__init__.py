@@ -1,0 +1,24 @@
+"""Secure aggregation: the server learns the sum of the clients' integer vectors and nothing else about them.
+
+It knows nothing of recommenders and does no I/O: `Client` and `Server` are state machines that take and give bytes.
+"""
+
+from fedgrec.secagg.client import Client, PairwiseClient, Stage
+from fedgrec.secagg.errors import SecAggError
+from fedgrec.secagg.local import Outcome, Population, fresh_round_id, run_round
+from fedgrec.secagg.server import PairwiseServer, Server
+from fedgrec.secagg.session import Session
+
+__all__ = [
+    "Client",
+    "Outcome",
+    "PairwiseClient",
+    "PairwiseServer",
+    "Population",
+    "SecAggError",
+    "Server",
+    "Session",
+    "Stage",
+    "fresh_round_id",
+    "run_round",
+]

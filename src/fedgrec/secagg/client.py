@@ -1,0 +1,323 @@
+"""A client of one secure sum, as a state machine: bytes in, bytes out, no I/O of its own.
+
+    client = Client(session, me, identity, roster, context=hash of the model)
+    server ◀─ Keys            client.start()
+    server ◀─ Shares          client.receive(Neighbourhood)
+    server ◀─ Masked vector   client.receive(Delivery)          after client.submit(vector)
+    server ◀─ Reveal          client.receive(Survivors)
+
+Bonawitz et al. 2017 on Bell et al. 2020's graph. Client u uploads
+
+    x_u + PRG(b_u) + Σ_{v > u} PRG(s_uv) − Σ_{v < u} PRG(s_uv)      over the neighbours v that are still there
+
+and shares b_u and its mask key between the holders. Of one client they open either b_u, if its vector arrived, or the
+mask key, if it did not, never both. What a client refuses it refuses with an error of its own; where a rule of the
+protocol was broken it also forgets its secrets and takes no further part.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
+
+from fedgrec.secagg import ring, shamir
+from fedgrec.secagg.errors import (
+    BadCiphertext,
+    BadInput,
+    BadLists,
+    BadSignature,
+    SecAggError,
+    TooFewLeft,
+    UnknownSender,
+    WrongRound,
+    WrongStage,
+)
+from fedgrec.secagg.graph import Graph
+from fedgrec.secagg.messages import Delivery, Keys, Masked, Message, Neighbourhood, Reveal, Shares, Survivors, parse
+from fedgrec.secagg.prg import KEY_BYTES, Mask, add_masks
+from fedgrec.secagg.session import Session
+
+
+class Stage(Enum):
+    """What a party waits for."""
+
+    KEYS = "keys"
+    SHARES = "shares"
+    MASKED = "masked vectors"
+    UNMASK = "unmasking"
+    DONE = "nothing: the round is over"
+
+
+def signed_part(session: Session, sender: int, mask_key: bytes, cipher_key: bytes) -> bytes:
+    """What a client signs with its identity: its keys are its own, and of this round alone."""
+    return b"fedgrec secagg keys" + session.digest + sender.to_bytes(4, "big") + mask_key + cipher_key
+
+
+def derive(
+    secret: X25519PrivateKey, public: bytes, purpose: bytes, session: Session, context: bytes, *ids: int
+) -> bytes:
+    """A 16-byte key that two clients share for one purpose, round, set of parameters and model."""
+    try:
+        agreed = secret.exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError as error:  # a public key of small order agrees on zero with everybody
+        raise BadSignature("a neighbour's public key is not a proper one") from error
+    about = purpose + session.digest + len(context).to_bytes(4, "big") + context
+    return HKDF(hashes.SHA256(), KEY_BYTES, None, about + b"".join(i.to_bytes(4, "big") for i in ids)).derive(agreed)
+
+
+def pair_mask(mine: X25519PrivateKey, me: int, public: bytes, other: int, session: Session, context: bytes) -> Mask:
+    """The mask that two clients share: the one with the lower id adds it, the other takes it away."""
+    ids = sorted((me, other))
+    return derive(mine, public, b"fedgrec secagg mask", session, context, *ids), 1 if me < other else -1
+
+
+def seed_mask(seed: bytes, session: Session, context: bytes) -> bytes:
+    """The key of a client's self mask."""
+    about = b"fedgrec secagg self" + session.digest + len(context).to_bytes(4, "big") + context
+    return HKDF(hashes.SHA256(), KEY_BYTES, None, about).derive(seed)
+
+
+@dataclass
+class Secrets:
+    """What a client must not let go, but in shares."""
+
+    mask_key: X25519PrivateKey
+    cipher_key: X25519PrivateKey
+    seed: bytes
+
+    @classmethod
+    def fresh(cls) -> "Secrets":
+        return cls(X25519PrivateKey.generate(), X25519PrivateKey.generate(), os.urandom(shamir.SECRET_BYTES))
+
+
+class Client:
+    """One client; `receive` answers each message of the server with the next of its own."""
+
+    # What awaits which message; a mechanism may be shorter.
+    awaits: Mapping[Stage, type[Message]] = {
+        Stage.SHARES: Neighbourhood,
+        Stage.MASKED: Delivery,
+        Stage.UNMASK: Survivors,
+    }
+    uploads = Stage.MASKED  # the stage whose answer is the masked vector
+
+    def __init__(
+        self,
+        session: Session,
+        me: int,
+        identity: Ed25519PrivateKey,
+        roster: Mapping[int, bytes],
+        context: bytes = b"",
+        threads: int = 1,
+    ) -> None:
+        self.session, self.me, self.roster, self.threads = session, me, roster, threads
+        self.context = (
+            context  # a hash of the model that the vector belongs to; it may be set until shares are asked for
+        )
+        self.stage = Stage.KEYS
+        self._identity = identity
+        self._secrets: Secrets | None = Secrets.fresh()
+        self._words: ring.Words | None = None
+        self._graph: Graph
+        self._keys: dict[int, Keys] = {}  # of the neighbours
+        self._held: dict[int, tuple[int, int]] = {}  # whose shares it holds: of the seed, of the mask key
+
+    # ------------------------------------------------------------------------------------------- the door
+
+    def start(self) -> bytes:
+        """Stage 0: fresh public keys, signed."""
+        if self.stage is not Stage.KEYS:
+            raise WrongStage(f"client {self.me} has started already: a client is for one round")
+        secrets = self._mine()
+        mask_key, cipher_key = (key.public_key().public_bytes_raw() for key in (secrets.mask_key, secrets.cipher_key))
+        signature = self._identity.sign(signed_part(self.session, self.me, mask_key, cipher_key))
+        self.stage = Stage.SHARES
+        return Keys(self.session.round_id, self.me, mask_key, cipher_key, signature).pack()
+
+    def submit(self, values: NDArray[Any], users: int = 1) -> None:
+        """The integers to be summed, and how many users they come from; until the masked vector is asked for."""
+        if self.stage not in (Stage.KEYS, Stage.SHARES, self.uploads):
+            raise WrongStage(f"client {self.me} can no longer change its vector")
+        if len(values) != self.session.values:
+            raise BadInput(f"a vector of {len(values)} values, where the session says {self.session.values}")
+        if not 0 <= users <= self.session.users:
+            raise BadInput(f"a vector of {users} users does not fit a sum that was sized for {self.session.users}")
+        self._words = ring.encode(values, users, self.session.bits)
+
+    def receive(self, data: bytes) -> bytes:
+        """The next message of the server → this client's answer."""
+        message = parse(data)
+        if message.round_id != self.session.round_id:
+            raise WrongRound(f"client {self.me} got a message of another round")
+        if type(message) is not self.awaits.get(self.stage):
+            raise WrongStage(f"client {self.me} waits for {self.stage.value} and got {type(message).__name__}")
+        try:
+            return self._answer(message).pack()
+        except SecAggError:
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """Forget all secrets; whatever comes now is refused."""
+        self.stage, self._secrets, self._words, self._held = Stage.DONE, None, None, {}
+
+    def _answer(self, message: Message) -> Message:
+        if isinstance(message, Neighbourhood):
+            return self._share(message)
+        if isinstance(message, Delivery):
+            return self._mask(message)
+        assert isinstance(message, Survivors)
+        return self._reveal(message)
+
+    def _mine(self) -> Secrets:
+        assert self._secrets is not None, "a client that has forgotten its secrets is never asked for them"
+        return self._secrets
+
+    # ---------------------------------------------------------------------------------------- the stages
+
+    def _share(self, message: Neighbourhood) -> Message:
+        """Stage 1: check the neighbours, then share seed and mask key between the holders."""
+        self._meet(message)
+        secrets, t = self._mine(), self.session.threshold
+        holders = self._graph.holders(self.me)
+        if not len(holders) < 2 * t <= 2 * len(holders):
+            raise TooFewLeft(
+                f"with {len(holders)} holders the threshold {t} is not safe or not possible: it must be more than "
+                f"half of them and at most all"
+            )
+        owned = (secrets.seed, secrets.mask_key.private_bytes_raw())
+        shares = [shamir.share(int.from_bytes(secret, "big"), t, [h + 1 for h in holders]) for secret in owned]
+        if self.me in holders:
+            self._held[self.me] = (shares[0][self.me + 1], shares[1][self.me + 1])
+        texts = {
+            holder: self._seal(holder, b"".join(s[holder + 1].to_bytes(shamir.SHARE_BYTES, "big") for s in shares))
+            for holder in holders
+            if holder != self.me
+        }
+        self.stage = Stage.MASKED
+        return Shares(self.session.round_id, texts)
+
+    def _mask(self, message: Delivery) -> Message:
+        """Stage 2: take the others' shares in, and mask the vector for the neighbours that are still there."""
+        if not message.ciphertexts.keys() <= self._keys.keys():
+            raise UnknownSender(f"client {self.me} was sent shares of somebody who is no neighbour of it")
+        size = shamir.SHARE_BYTES
+        for sender, text in message.ciphertexts.items():
+            plain = self._open(sender, text)
+            if len(plain) != 2 * size:
+                raise BadCiphertext(f"client {sender} sent client {self.me} something that is not two shares")
+            self._held[sender] = (int.from_bytes(plain[:size], "big"), int.from_bytes(plain[size:], "big"))
+        if len(self._held) < self.session.threshold:
+            raise TooFewLeft(
+                f"client {self.me} has {len(self._held)} holders left, fewer than the {self.session.threshold} needed"
+            )
+        self.stage = Stage.UNMASK
+        return self._masked([(seed_mask(self._mine().seed, self.session, self.context), 1)])
+
+    def _masked(self, masks: list[Mask]) -> Masked:
+        """The vector under these masks and under those of all pairs that are still there."""
+        words, self._words = self._words, None
+        if words is None:
+            raise BadInput(f"client {self.me} was given no vector before its masked vector was asked for")
+        mine, me = self._mine().mask_key, self.me
+        peers = [keys for sender, keys in self._keys.items() if sender in self._there()]
+        masks = masks + [pair_mask(mine, me, k.mask_key, k.sender, self.session, self.context) for k in peers]
+        add_masks(words, masks, self.threads)
+        return Masked(self.session.round_id, words.view(np.uint8).data)
+
+    def _there(self) -> set[int]:
+        """Neighbours that this client masks with: those that shared their secrets with it."""
+        return set(self._held) - {self.me}
+
+    def _reveal(self, message: Survivors) -> Message:
+        """Stage 3: open the survivors' seeds and the lost clients' mask keys; once, and never both of anybody."""
+        alive, dropped = set(message.alive), set(message.dropped)
+        if alive & dropped:
+            raise BadLists(f"client {self.me} was told that somebody is both alive and dropped")
+        if self.me not in alive:
+            raise BadLists(f"client {self.me} was told that it is not alive itself")
+        if (alive | dropped) - {self.me} != self._there():
+            raise BadLists(f"client {self.me} was told of other clients than those that it masked with")
+        if len(alive & set(self._graph.holders(self.me))) < self.session.threshold:
+            raise TooFewLeft(
+                f"around client {self.me} {len(alive)} clients are alive, and {self.session.threshold} are needed"
+            )
+        seeds = {owner: self._held[owner][0] for owner in alive if owner in self._held}
+        keys = {owner: self._held[owner][1] for owner in dropped}
+        self.abandon()
+        return Reveal(self.session.round_id, seeds, keys)
+
+    # ------------------------------------------------------------------------------------------ its peers
+
+    def _meet(self, message: Neighbourhood) -> None:
+        """Accept as neighbours exactly those that the graph of this round gives, each with keys that it signed."""
+        if self.me not in message.clients:
+            raise BadLists(f"client {self.me} is not among those who take part")
+        if not set(message.clients) <= self.roster.keys():
+            raise UnknownSender("somebody takes part who is not on the roster")
+        self._graph = Graph(message.clients, self.session.neighbours, self.session.digest)
+        if [keys.sender for keys in message.keys] != self._graph.neighbours(self.me):
+            raise BadLists(f"client {self.me} was given other neighbours than this round's graph has for it")
+        for keys in message.keys:
+            verify_keys(self.session, keys, self.roster)
+            self._keys[keys.sender] = keys
+
+    def _seal(self, to: int, plain: bytes) -> bytes:
+        """Encrypt for one neighbour. The key serves one message, so the nonce may be constant."""
+        key = derive(self._mine().cipher_key, self._keys[to].cipher_key, *self._about(self.me, to))
+        return AESGCM(key).encrypt(bytes(12), plain, self._label(self.me, to))
+
+    def _open(self, sender: int, text: bytes) -> bytes:
+        key = derive(self._mine().cipher_key, self._keys[sender].cipher_key, *self._about(sender, self.me))
+        try:
+            return AESGCM(key).decrypt(bytes(12), text, self._label(sender, self.me))
+        except InvalidTag:
+            raise BadCiphertext(
+                f"what client {self.me} got as the share of client {sender} was not encrypted by it for this round "
+                f"and this model"
+            ) from None
+
+    def _about(self, sender: int, receiver: int) -> tuple[Any, ...]:
+        return b"fedgrec secagg share", self.session, self.context, sender, receiver
+
+    def _label(self, sender: int, receiver: int) -> bytes:
+        return self.session.digest + b"shares" + sender.to_bytes(4, "big") + receiver.to_bytes(4, "big")
+
+
+class PairwiseClient(Client):
+    """The formula of the paper's preliminaries: pairwise masks alone. One client lost is the whole round lost."""
+
+    awaits: Mapping[Stage, type[Message]] = {Stage.SHARES: Neighbourhood}
+    uploads = Stage.SHARES
+
+    def _share(self, message: Neighbourhood) -> Message:
+        self._meet(message)
+        if len(self._keys) < 2:
+            raise TooFewLeft("pairwise masks of fewer than three clients hide nothing from one of them")
+        masked = self._masked([])
+        self.abandon()
+        return masked
+
+    def _there(self) -> set[int]:
+        return set(self._keys)
+
+
+def verify_keys(session: Session, keys: Keys, roster: Mapping[int, bytes]) -> None:
+    """Refuses keys that were not signed for this round by the identity that the roster has for their sender."""
+    if keys.sender not in roster:
+        raise UnknownSender(f"client {keys.sender} is not on the roster")
+    signed = signed_part(session, keys.sender, keys.mask_key, keys.cipher_key)
+    try:
+        Ed25519PublicKey.from_public_bytes(roster[keys.sender]).verify(keys.signature, signed)
+    except (InvalidSignature, ValueError):
+        raise BadSignature(f"the keys of client {keys.sender} are not signed by it for this round") from None

@@ -1,0 +1,101 @@
+"""One secure sum with all its parties in this process: for the simulator, the tests and the measurements.
+
+The parties are the state machines that a network would drive, and they exchange nothing but bytes.
+"""
+
+import os
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from numpy.typing import NDArray
+
+from fedgrec.secagg.client import Client, PairwiseClient, Stage
+from fedgrec.secagg.server import PairwiseServer, Server
+from fedgrec.secagg.session import Session
+
+Vectors = Callable[[int], NDArray[Any]]
+PARTIES: dict[str, tuple[type[Client], type[Server]]] = {
+    "secagg": (Client, Server),
+    "pairwise": (PairwiseClient, PairwiseServer),
+}
+
+
+@dataclass
+class StageCost:
+    """What one stage took, over all clients."""
+
+    clients: int = 0
+    client_seconds: float = 0.0
+    server_seconds: float = 0.0
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+@dataclass
+class Outcome:
+    """An opened sum and what it cost."""
+
+    values: NDArray[np.signedinteger[Any]]
+    users: int
+    included: list[int]
+    costs: dict[str, StageCost] = field(default_factory=dict)
+
+
+class Population:
+    """Clients with an identity each, as a deployment would have enrolled them."""
+
+    def __init__(self, ids: Collection[int]) -> None:
+        self.identities = {i: Ed25519PrivateKey.generate() for i in ids}
+        self.roster = {i: key.public_key().public_bytes_raw() for i, key in self.identities.items()}
+
+
+def run_round(
+    session: Session,
+    vectors: Vectors,
+    population: Population,
+    lost: Mapping[int, Stage] | None = None,
+    users: Callable[[int], int] = lambda client: 1,
+    context: bytes = b"",
+    threads: int = 1,
+) -> Outcome:
+    """Run the protocol; a client in `lost` falls silent at that stage. A vector is asked for only when it is masked."""
+    lost, costs = lost or {}, dict[str, StageCost]()
+    make_client, make_server = PARTIES[session.mechanism]
+    server = make_server(session, population.roster, context, threads)
+    clients = {
+        me: make_client(session, me, identity, population.roster, context, threads)
+        for me, identity in population.identities.items()
+    }
+    inbox: dict[int, bytes | None] = dict.fromkeys(clients)
+    while not server.done:
+        stage, cost = server.stage, StageCost()
+        for me in sorted(inbox):
+            message, client = inbox.pop(me), clients[me]
+            if lost.get(me) is stage:
+                del clients[me]
+                continue
+            if client.stage is client.uploads:
+                client.submit(vectors(me), users(me))
+            begun = time.perf_counter()
+            answer = client.start() if message is None else client.receive(message)
+            sent = time.perf_counter()
+            server.receive(me, answer)
+            cost.clients += 1
+            cost.client_seconds += sent - begun
+            cost.server_seconds += time.perf_counter() - sent
+            cost.bytes_up += len(answer)
+        begun = time.perf_counter()
+        inbox.update(server.close())
+        cost.server_seconds += time.perf_counter() - begun
+        cost.bytes_down = sum(len(message) for message in inbox.values() if message is not None)
+        costs[stage.value] = cost
+    return Outcome(*server.result(), server.included, costs)
+
+
+def fresh_round_id() -> bytes:
+    """A round id that was never used before."""
+    return os.urandom(16)

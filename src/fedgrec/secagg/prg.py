@@ -1,0 +1,56 @@
+"""Masks: the AES-128-CTR key stream of a 16-byte key, read as little-endian words and added in the ring.
+
+A key makes one mask and is never used again, so the counter starts at zero. A key stream can be entered anywhere, so
+threads share a vector; each takes its piece through all masks in chunks that stay in cache.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from fedgrec.secagg.errors import BadInput
+from fedgrec.secagg.ring import Words
+
+KEY_BYTES = 16
+BLOCK = 16
+CHUNK_BYTES = 2**17
+
+Mask = tuple[bytes, int]  # a key, and +1 to add its mask or −1 to take it away
+
+
+def add_masks(words: Words, masks: Sequence[Mask], threads: int = 1, chunk_bytes: int = CHUNK_BYTES) -> None:
+    """Adds the masks to `words`, in place. The result depends on neither threads nor chunks."""
+    if chunk_bytes % BLOCK or chunk_bytes <= 0:
+        raise BadInput(f"a chunk has a positive multiple of {BLOCK} bytes, not {chunk_bytes}")
+    chunks = -(-words.nbytes // chunk_bytes)
+    share = -(-chunks // max(threads, 1)) * chunk_bytes  # bytes a thread
+    starts = range(0, words.nbytes, share) if masks else range(0)
+    if len(starts) <= 1:
+        for start in starts:
+            _add_from(words, masks, start, share, chunk_bytes)
+        return
+    with ThreadPoolExecutor(len(starts)) as pool:
+        list(pool.map(lambda start: _add_from(words, masks, start, share, chunk_bytes), starts))
+
+
+def _add_from(words: Words, masks: Sequence[Mask], start: int, share: int, chunk_bytes: int) -> None:
+    """One thread's piece: `share` bytes from `start` on."""
+    size = words.itemsize
+    zeros, stream = bytes(chunk_bytes), bytearray(chunk_bytes)
+    mask = np.frombuffer(stream, words.dtype)
+    streams = [(_key_stream(key, start // BLOCK), np.add if sign > 0 else np.subtract) for key, sign in masks]
+    for at in range(start, min(start + share, words.nbytes), chunk_bytes):
+        piece = words[at // size : (at + chunk_bytes) // size]
+        wanted = memoryview(zeros)[: piece.nbytes]
+        for cipher, combine in streams:
+            cipher.update_into(wanted, stream)
+            combine(piece, mask[: len(piece)], out=piece)
+
+
+def _key_stream(key: bytes, block: int) -> Any:
+    if len(key) != KEY_BYTES:
+        raise BadInput(f"a mask key has {KEY_BYTES} bytes, not {len(key)}")
+    return Cipher(algorithms.AES(key), modes.CTR(block.to_bytes(BLOCK, "big"))).encryptor()

@@ -1,0 +1,245 @@
+"""The server of one secure sum, as a state machine: it takes answers as they come and closes each stage.
+
+    server = Server(session, roster)
+    while not server.done:
+        ... server.receive(sender, bytes) for each answer, as long as the stage may last
+        messages = server.close()            # {client: bytes}: what each of those still there is sent next
+    values, users = server.result()
+
+Vectors are added up as they arrive, so memory does not grow with the number of clients. A message that is refused
+changes nothing: its sender counts as silent until it answers properly. Whoever is silent when a stage closes is lost;
+the sum goes on without it as long as the threshold allows.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
+
+from fedgrec.secagg import ring, shamir
+from fedgrec.secagg.client import Stage, pair_mask, seed_mask, verify_keys
+from fedgrec.secagg.errors import (
+    BadLists,
+    BadShare,
+    MalformedMessage,
+    SecondAnswer,
+    TooFewLeft,
+    UnknownSender,
+    WrongRound,
+    WrongStage,
+)
+from fedgrec.secagg.graph import Graph
+from fedgrec.secagg.messages import Delivery, Keys, Masked, Message, Neighbourhood, Reveal, Shares, Survivors, parse
+from fedgrec.secagg.prg import Mask, add_masks
+from fedgrec.secagg.session import Session
+
+
+class Server:
+    """One round. `waiting` names the clients whose answer is still missing."""
+
+    answers: Mapping[Stage, type[Message]] = {
+        Stage.KEYS: Keys,
+        Stage.SHARES: Shares,
+        Stage.MASKED: Masked,
+        Stage.UNMASK: Reveal,
+    }
+
+    def __init__(self, session: Session, roster: Mapping[int, bytes], context: bytes = b"", threads: int = 1) -> None:
+        self.session, self.roster, self.context, self.threads = session, roster, context, threads
+        self.stage = Stage.KEYS
+        self.waiting: set[int] = set(roster)
+        self._answered: set[int] = set()  # in this stage
+        self.included: list[int] = []  # whose vectors are in the sum
+        self._graph: Graph
+        self._keys: dict[int, Keys] = {}
+        self._shares: dict[int, dict[int, bytes]] = {}  # by sender, by receiver; gone once delivered
+        self._sharing: set[int] = set()  # who shared its secrets
+        self._alive: set[int] = set()  # whose vectors arrived
+        self._sum: ring.Words = np.zeros(session.words, ring.dtype(session.bits))
+        self._seeds: dict[int, dict[int, int]] = {}  # by owner, by holder
+        self._mask_keys: dict[int, dict[int, int]] = {}
+        self._result: tuple[NDArray[np.signedinteger[Any]], int] | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.stage is Stage.DONE
+
+    def result(self) -> tuple[NDArray[np.signedinteger[Any]], int]:
+        """The sum, and the number of users in it."""
+        if self._result is None:
+            raise WrongStage("there is no sum: the round is not over, or it failed")
+        return self._result
+
+    # ------------------------------------------------------------------------------------------- the door
+
+    def receive(self, sender: int, data: bytes) -> None:
+        """One client's answer. Who sent it is for the transport to say: it has authenticated the sender."""
+        message = parse(data)
+        if sender not in self.roster:
+            raise UnknownSender(f"client {sender} is not on the roster")
+        if message.round_id != self.session.round_id:
+            raise WrongRound(f"client {sender} sent a message of another round")
+        if type(message) is not self.answers.get(self.stage):
+            raise WrongStage(
+                f"client {sender} sent {type(message).__name__}, but the server waits for {self.stage.value}"
+            )
+        if sender not in self.waiting:
+            if sender in self._answered:
+                raise SecondAnswer(f"client {sender} has answered already; its first answer stands")
+            raise UnknownSender(f"client {sender} takes no part in this round any more")
+        self._take(sender, message)
+        self.waiting.discard(sender)
+        self._answered.add(sender)
+
+    def close(self) -> dict[int, bytes]:
+        """End the stage with those who answered; returns what each of them is sent next."""
+        steps = {
+            Stage.KEYS: self._close_keys,
+            Stage.SHARES: self._close_shares,
+            Stage.MASKED: self._close_masked,
+            Stage.UNMASK: self._close_unmask,
+        }
+        if self.stage not in steps:
+            raise WrongStage("the round is over: a server is for one round")
+        try:
+            messages = steps[self.stage]()
+        except Exception:
+            self.stage, self.waiting = Stage.DONE, set()
+            raise
+        self.waiting, self._answered = set(messages), set()
+        return {client: message.pack() for client, message in messages.items()}
+
+    def _take(self, sender: int, message: Message) -> None:
+        if isinstance(message, Keys):
+            self._take_keys(sender, message)
+        elif isinstance(message, Shares):
+            self._take_shares(sender, message)
+        elif isinstance(message, Reveal):
+            self._take_reveal(sender, message)
+        else:
+            assert isinstance(message, Masked)
+            self._take_masked(sender, message)
+
+    # ---------------------------------------------------------------------------------------- the stages
+
+    def _take_keys(self, sender: int, message: Keys) -> None:
+        if message.sender != sender:
+            raise UnknownSender(f"client {sender} sent the keys of client {message.sender}")
+        verify_keys(self.session, message, self.roster)
+        self._keys[sender] = message
+
+    def _close_keys(self) -> dict[int, Message]:
+        clients = sorted(self._keys)
+        if len(clients) < max(self.session.threshold, 2):
+            raise TooFewLeft(f"{len(clients)} clients sent keys, fewer than the {self.session.threshold} needed")
+        self._graph = Graph(clients, self.session.neighbours, self.session.digest)
+        self.stage = Stage.SHARES
+        return {
+            client: Neighbourhood(
+                self.session.round_id, tuple(clients), tuple(self._keys[n] for n in self._graph.neighbours(client))
+            )
+            for client in clients
+        }
+
+    def _take_shares(self, sender: int, message: Shares) -> None:
+        if sorted(message.ciphertexts) != self._graph.neighbours(sender):
+            raise BadLists(f"client {sender} did not share with exactly its neighbours")
+        self._shares[sender] = message.ciphertexts
+
+    def _close_shares(self) -> dict[int, Message]:
+        self._sharing = self._enough_holders(set(self._shares))
+        deliveries: dict[int, Message] = {
+            client: Delivery(
+                self.session.round_id,
+                {n: self._shares[n][client] for n in self._graph.neighbours(client) if n in self._sharing},
+            )
+            for client in sorted(self._sharing)
+        }
+        self._shares = {}
+        self.stage = Stage.MASKED
+        return deliveries
+
+    def _enough_holders(self, clients: set[int]) -> set[int]:
+        """Leaves out, now that it costs nothing, clients whose secrets too few could open later."""
+        t = self.session.threshold
+        while lonely := {c for c in clients if len(clients.intersection(self._graph.holders(c))) < t}:
+            clients = clients - lonely
+        if not clients:
+            raise TooFewLeft(f"no client has {t} holders of its shares left")
+        return clients
+
+    def _take_masked(self, sender: int, message: Masked) -> None:
+        if len(message.vector) != self._sum.nbytes:
+            raise MalformedMessage(
+                f"client {sender} sent a vector of {len(message.vector)} bytes, not {self._sum.nbytes}"
+            )
+        self._sum += np.frombuffer(message.vector, self._sum.dtype)
+        self._alive.add(sender)
+
+    def _close_masked(self) -> dict[int, Message]:
+        alive, dropped = self._alive, self._sharing - self._alive
+        t = self.session.threshold
+        for client in sorted(self._sharing):
+            if len(alive.intersection(self._graph.holders(client))) < t:
+                raise TooFewLeft(
+                    f"fewer than {t} holders of client {client}'s shares are left: the sum cannot be opened"
+                )
+        self._seeds = {client: {} for client in alive}
+        self._mask_keys = {client: {} for client in dropped}
+        self.stage = Stage.UNMASK
+        around = {client: {client, *self._graph.neighbours(client)} for client in sorted(alive)}
+        return {
+            client: Survivors(self.session.round_id, tuple(sorted(alive & near)), tuple(sorted(dropped & near)))
+            for client, near in around.items()
+        }
+
+    def _take_reveal(self, sender: int, message: Reveal) -> None:
+        near = set(self._graph.neighbours(sender))
+        own = {sender} & set(self._graph.holders(sender))
+        if set(message.seeds) != self._alive & (near | own) or set(message.mask_keys) != near & self._mask_keys.keys():
+            raise BadShare(f"client {sender} opened other shares than it was asked for")
+        for opened, asked in ((self._seeds, message.seeds), (self._mask_keys, message.mask_keys)):
+            for owner, value in asked.items():
+                opened[owner][sender + 1] = value
+
+    def _close_unmask(self) -> dict[int, Message]:
+        """Take off what is left: the survivors' self masks, and the pair masks of those who were lost."""
+        t, masks = self.session.threshold, list[Mask]()
+        for _, shares in sorted(self._seeds.items()):
+            masks.append((seed_mask(self._secret(shares, t), self.session, self.context), -1))
+        for client, shares in sorted(self._mask_keys.items()):
+            secret = X25519PrivateKey.from_private_bytes(self._secret(shares, t))
+            if secret.public_key().public_bytes_raw() != self._keys[client].mask_key:
+                raise BadShare(f"the shares of client {client}'s mask key rebuild another key")
+            for peer in self._alive.intersection(self._graph.neighbours(client)):
+                # What the peer added for this pair is the opposite of what the lost client would have added.
+                masks.append(pair_mask(secret, client, self._keys[peer].mask_key, peer, self.session, self.context))
+        return self._open(masks)
+
+    @staticmethod
+    def _secret(shares: Mapping[int, int], threshold: int) -> bytes:
+        secret = shamir.combine(shares, threshold)
+        if secret >= 2 ** (8 * shamir.SECRET_BYTES):
+            raise BadShare("shares rebuild something that is no secret of this protocol")
+        return secret.to_bytes(shamir.SECRET_BYTES, "big")
+
+    def _open(self, masks: list[Mask]) -> dict[int, Message]:
+        add_masks(self._sum, masks, self.threads)
+        self._result = ring.decode(self._sum, self.session.values, self.session.users)
+        self.included = sorted(self._alive)
+        self.stage = Stage.DONE
+        return {}
+
+
+class PairwiseServer(Server):
+    """Pairwise masks alone: the sum opens itself when all vectors are there, and never otherwise."""
+
+    answers: Mapping[Stage, type[Message]] = {Stage.KEYS: Keys, Stage.SHARES: Masked}
+
+    def _close_shares(self) -> dict[int, Message]:
+        missing = sorted(set(self._keys) - self._alive)
+        if missing:
+            raise TooFewLeft(f"without recovery no vector may be missing, and those of clients {missing[:5]} are")
+        return self._open([])

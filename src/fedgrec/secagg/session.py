@@ -1,0 +1,57 @@
+"""What all parties of one secure sum agree on before it begins."""
+
+import hashlib
+import struct
+from dataclasses import dataclass
+from functools import cached_property
+
+from fedgrec.secagg import ring
+from fedgrec.secagg.errors import BadInput
+
+ROUND_ID_BYTES = 16
+MECHANISMS = ("secagg", "pairwise", "lightsecagg")
+
+
+@dataclass(frozen=True)
+class Session:
+    """One secure sum. The round id must never be used twice."""
+
+    round_id: bytes
+    values: int  # numbers in a vector
+    users: int  # the most users that the sum may hold: a client may carry the sum of many
+    neighbours: int  # k; at least the number of clients less one: the complete graph
+    threshold: int  # t, of the holders of a client's shares
+    bits: int = 32
+    mechanism: str = "secagg"
+    privacy: int = 1  # LightSecAgg's T: how many clients may put together what they hold and learn nothing
+
+    def __post_init__(self) -> None:
+        if len(self.round_id) != ROUND_ID_BYTES:
+            raise BadInput(f"a round id has {ROUND_ID_BYTES} bytes, not {len(self.round_id)}")
+        if self.values < 1 or self.users < 1 or not 1 <= self.threshold < 2**31 or not 1 <= self.neighbours < 2**31:
+            raise BadInput("a session needs at least one value, one user, one neighbour and a threshold of one")
+        if self.mechanism not in MECHANISMS:
+            raise BadInput(f"the mechanism is one of {', '.join(MECHANISMS)}, not {self.mechanism!r}")
+        if not 1 <= self.privacy < 2**31 or self.values >= 2**48 or self.users >= 2**48:
+            raise BadInput("the session's numbers are out of range")
+        ring.dtype(self.bits)
+
+    @property
+    def words(self) -> int:
+        """Words of a masked vector."""
+        return ring.length(self.values, self.bits)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Binds signatures, keys and ciphertexts to this round and to every parameter of it."""
+        numbers = struct.pack(
+            ">6QB",
+            self.values,
+            self.users,
+            self.neighbours,
+            self.threshold,
+            self.bits,
+            self.privacy,
+            MECHANISMS.index(self.mechanism),
+        )
+        return hashlib.sha256(b"fedgrec secagg 1" + self.round_id + numbers).digest()
