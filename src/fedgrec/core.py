@@ -9,6 +9,7 @@ bits for any order, split, number of threads, and under real masks. Symbols: N i
 cohort, K latent embeddings, d dimensions.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
@@ -163,6 +164,14 @@ class Broadcast:
     def at(self, items: Ints) -> Ints:
         """Positions of these items in the tables."""
         return items if self.rows is None else np.searchsorted(self.rows, items)
+
+    def fingerprint(self) -> bytes:
+        """A hash of all that was broadcast: users who were shown different models have masks that do not cancel."""
+        about = hashlib.sha256(f"{self.round} {self.n_items} {self.level} {self.tables.shape}".encode())
+        for part in (self.tables, self.degrees, self.rows):
+            if part is not None:
+                about.update(np.ascontiguousarray(part).data)
+        return about.digest()
 
 
 # ----------------------------------------------------------------------------------- state on each side

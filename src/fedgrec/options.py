@@ -17,9 +17,11 @@ def option(
     choices: tuple[str, ...] = (),
     least: float | None = None,
     most: float | None = None,
+    bare: str | None = None,
 ) -> Any:
-    """A dataclass field that knows how to explain and to check itself."""
-    return field(default=default, metadata={"help": text, "choices": choices, "least": least, "most": most})
+    """A dataclass field that knows how to explain and to check itself; `bare` is what its flag alone means."""
+    about = {"help": text, "choices": choices, "least": least, "most": most, "bare": bare}
+    return field(default=default, metadata=about)
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,18 @@ class RunOptions:
     patience: int = option(0, "stop after this many evaluations without improvement; 0: never", least=0)
     checkpoint_every: int = option(500, "rounds between checkpoints; 0: only when interrupted", least=0)
     dropout: float = option(0.0, "chance that a sampled user's upload is lost", least=0, most=1)
+    secure: str = option(
+        "off",
+        "protocol (or the flag alone): every sum runs through real secure aggregation in this process; exact: the "
+        "bit-identical integer sum, and one real round in `secure_every` that must agree with it; off: the integer sum",
+        choices=("off", "protocol", "exact"),
+        bare="protocol",
+    )
+    secure_every: int = option(1000, "rounds between those that secure = exact checks against the protocol", least=1)
+    secure_neighbours: int = option(
+        0, "users that a user masks with; 0: enough for 5 % corrupt users and 5 % dropouts at 2^-40", least=0
+    )
+    secure_threshold: int = option(0, "holders of a user's shares that must be left; 0: chosen with the above", least=0)
     topk: tuple[int, ...] = option((20,), "list lengths k of Recall@k and NDCG@k; the first one selects the round")
     ndcg_ideal: str = option(
         "capped",
@@ -176,5 +190,7 @@ class RunOptions:
     threads: int = option(0, "threads of the cpu kernel; 0: all cores. Results do not depend on it", least=0)
 
     def __post_init__(self) -> None:
+        if bool(self.secure_neighbours) != bool(self.secure_threshold):
+            raise ConfigError("secure_neighbours and secure_threshold go together: set both, or neither")
         if not self.topk or min(self.topk) < 1:
             raise ConfigError("topk needs at least one list length, each 1 or more, such as  topk = [20]")

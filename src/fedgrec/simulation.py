@@ -5,6 +5,7 @@ as a real federation. Everything random is a function of (seed, round), so a run
 checkpoint exactly as if nothing had happened.
 """
 
+import os
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedgrec import data
 from fedgrec.config import Config
-from fedgrec.core import Cohort, Ints, Traffic
+from fedgrec.core import Cohort, Ints, Stage, Traffic
 from fedgrec.data import Dataset, Interactions, Split
 from fedgrec.data.datasets import SplitKind
 from fedgrec.data.registry import SOURCES
@@ -29,6 +30,7 @@ from fedgrec.metrics import Ideal
 from fedgrec.model import Model
 from fedgrec.options import DataOptions
 from fedgrec.record import RunRecord
+from fedgrec.sums import SumLostError, sums_for
 
 TURNS = 110  # training turns of a user when `rounds` is left to us
 EVALUATIONS = 20  # in a run when `evaluate_every` is left to us
@@ -78,6 +80,7 @@ class Observer:
     def started(self, done: int, rounds: int) -> None: ...
     def round_done(self, done: int) -> None: ...
     def evaluated(self, line: dict[str, Any]) -> None: ...
+    def noticed(self, sentence: str) -> None: ...
     def stop_wanted(self) -> bool:
         return False
 
@@ -110,6 +113,7 @@ class Simulation:
         self.selected: Model | None = None
         self.record = RunRecord(out, config, dataset) if out else None
         self.finished = False
+        self.sums = sums_for(config.run, config.run.threads or os.cpu_count() or 1)
 
     def _population(self, train: Interactions) -> Cohort:
         keys = np.random.Generator(np.random.Philox(key=[self.config.run.seed, USERS_STREAM]))
@@ -141,44 +145,44 @@ class Simulation:
 
     def _warm_up(self) -> None:
         """Lines 3 to 9: degree counts, then the latents level by level."""
-        everyone = np.arange(len(self.users))
         levels = range(1, self.config.model.layers + 1)
         for stage, level in [(DEGREES, 0), *((PROPAGATE, k) for k in levels)]:
-            broadcast = self.method.broadcast(self.server, stage, level=level)
-            total, pending = self.method.local_update(self.users, stage, broadcast)
-            self.server = self.method.apply(self.server, stage, total, level)
-            self.method.commit(self.users, everyone, pending)
-            self._count(self.method.traffic(stage, self.users.degrees), pending.clipped)
+            self._exchange(stage, np.arange(len(self.users)), level=level)
+            self._count(self.method.traffic(stage, self.users.degrees))
 
     def _round(self) -> None:
         """Lines 12 to 23. The upload of a user that drops out never arrives: it changes nothing on either side."""
-        sampled, arrived = self._sample()
-        if len(arrived):
-            cohort = self.users.take(arrived)
-            broadcast = self.method.broadcast(self.server, TRAIN)
-            total, pending = self.method.local_update(cohort, TRAIN, broadcast)
-            self.server = self.method.apply(self.server, TRAIN, total)
-            self.method.commit(self.users, arrived, pending)
-            self._count(Traffic(), pending.clipped)
-        else:
+        sampled, arrives = self._sample()
+        try:
+            self._exchange(TRAIN, sampled, np.flatnonzero(arrives))
+        except SumLostError as lost:
             self.server.round += 1
-        lost = len(sampled) - len(arrived)
-        in_order = np.concatenate([arrived, np.setdiff1d(sampled, arrived)])
-        self._count(self.method.traffic(TRAIN, self.users.degrees[in_order], lost), 0)
+            self.observer.noticed(str(lost))
+        in_order = np.concatenate([sampled[arrives], sampled[~arrives]])
+        self._count(self.method.traffic(TRAIN, self.users.degrees[in_order], int((~arrives).sum())))
 
-    def _sample(self) -> tuple[Ints, Ints]:
-        """Line 12: S users without replacement, and those whose upload will arrive."""
+    def _exchange(self, stage: Stage, users: Ints, arrived: Ints | None = None, level: int = 0) -> None:
+        """Down, local work, up as a sum, the server's half; those in the sum keep their new state."""
+        cohort = self.users if arrived is None else self.users.take(users)
+        broadcast = self.method.broadcast(self.server, stage, level=level)
+        if arrived is not None and not len(arrived):
+            self.server.round += 1
+            return
+        total, pending = self.sums.total(self.method, stage, cohort, broadcast, arrived)
+        self.server = self.method.apply(self.server, stage, total, level)
+        self.method.commit(self.users, users if arrived is None else users[arrived], pending)
+        self.progress.clipped += pending.clipped
+
+    def _sample(self) -> tuple[Ints, NDArray[np.bool_]]:
+        """Line 12: S users without replacement, and whose upload will arrive."""
         key = [self.config.run.seed, SAMPLING_STREAM]
         rng = np.random.Generator(np.random.Philox(key=key, counter=[0, self.server.round, 0, 0]))
         count = min(self.config.model.users_per_round, len(self.users))
         sampled = rng.choice(len(self.users), count, replace=False, shuffle=False)
-        if self.config.run.dropout == 0:
-            return sampled, sampled
-        return sampled, sampled[rng.random(count) >= self.config.run.dropout]
+        return sampled, rng.random(count) >= self.config.run.dropout
 
-    def _count(self, traffic: Traffic, clipped: int) -> None:
+    def _count(self, traffic: Traffic) -> None:
         self.progress.traffic = self.progress.traffic.plus(traffic)
-        self.progress.clipped += clipped
 
     # --------------------------------------------------------------------------------------- evaluation
 
@@ -231,6 +235,9 @@ class Simulation:
             "seconds": round(self.progress.seconds, 3),
             **{f"bytes_{key}": value for key, value in self.progress.traffic._asdict().items()},
             "clipped": self.progress.clipped,
+            "secure": run.secure,
+            "secure_rounds": self.sums.opened,
+            "secure_rounds_lost": self.sums.lost,
         }
 
     def _patience_lost(self) -> bool:
@@ -287,6 +294,7 @@ class Simulation:
         tensors = {f"server.{name}": getattr(self.server, name) for name in ("items", "degrees", "moment1", "moment2")}
         tensors |= {f"users.{name}": value for name, value in vars(self.users.state).items()}
         info = {**vars(self.progress), "traffic": list(self.progress.traffic), "round": self.server.round}
+        info["secure"] = [self.sums.opened, self.sums.lost]
         Checkpoints(self.record.checkpoints).save(self.server.round, tensors, info)
 
     def resume(self) -> None:
@@ -302,6 +310,7 @@ class Simulation:
         for name in vars(self.users.state):
             setattr(self.users.state, name, tensors[f"users.{name}"])
         self.server.round = info.pop("round")
+        self.sums.opened, self.sums.lost = info.pop("secure")
         self.progress = Progress(**{**info, "traffic": Traffic(*info["traffic"])})
         if self.progress.best_round >= 0:
             self.selected = self.record.selected()

@@ -23,7 +23,7 @@ examples:
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    from fedgrec.cli import demo, inspect, recommend, train
+    from fedgrec.cli import demo, inspect, recommend, secagg, train
 
     top = argparse.ArgumentParser(
         prog="fedgrec",
@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"fedgrec {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (train, recommend, inspect, demo):
+    for module in (train, recommend, inspect, secagg, demo):
         module.register(commands)
     return top
 

@@ -39,6 +39,9 @@ class Bar(Observer):
         self.say(
             f"FedGRec, K = {m.layers}, d = {m.dim}: {config.run.rounds:,} rounds of {m.users_per_round} users, "
             f"protocol {config.run.protocol}"
+            + {"off": "", "protocol": ", secure sums", "exact": ", integer sums checked by secure ones"}[
+                config.run.secure
+            ]
         )
 
     def started(self, done: int, rounds: int) -> None:
@@ -63,6 +66,10 @@ class Bar(Observer):
                 f"round {line['round']:>7,}  {line['split']:<10}  {recall} {line[recall]:.4f}  "
                 f"{ndcg} {line[ndcg]:.4f}  {line['seconds']:8.1f} s"
             )
+
+    def noticed(self, sentence: str) -> None:
+        if self.bar is not None:
+            self.bar.write(sentence)
 
     def stop_wanted(self) -> bool:
         return self.stopping
@@ -103,5 +110,9 @@ class Bar(Observer):
             f"  {progress.seconds:.1f} s; a user sent {size(result['bytes_up'] / users)} in the clear, "
             f"{size(result['bytes_up_secure'] / users)} as secure sums"
         )
+        if result["secure"] != "off":
+            kind = {"protocol": "every sum went through secure aggregation", "exact": "integer sums, checked by it"}
+            lost = f", {simulation.sums.lost:,} more lost to dropouts" if simulation.sums.lost else ""
+            self.say(f"  {kind[result['secure']]}: {simulation.sums.opened:,} real secure rounds{lost}")
         if progress.clipped:
             self.say(f"  {progress.clipped:,} words were cut by item_clip or latent_clip: raise them if that is many")

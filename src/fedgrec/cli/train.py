@@ -37,6 +37,8 @@ def _add_option(group: Any, field: "dataclasses.Field[Any]", kind: Any) -> None:
     text = f"{field.metadata['help']} (default: {'none' if shown in (None, '') else shown})"
     if kind is bool:
         group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
+    elif bare := field.metadata["bare"]:
+        group.add_argument(flag, nargs="?", const=bare, default=None, choices=field.metadata["choices"], help=text)
     else:
         names = {int: "N", float: "X", str: "WORD"}
         choices = "{" + ",".join(field.metadata["choices"]) + "}" if field.metadata["choices"] else None

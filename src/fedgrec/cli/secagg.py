@@ -1,0 +1,138 @@
+"""`fedgrec secagg`: see secure aggregation at work, and what it costs."""
+
+import argparse
+from typing import Any
+
+from fedgrec.core import size
+from fedgrec.errors import ConfigError
+
+STAGES = ("keys", "shares", "vectors", "unmasking")
+
+
+def register(commands: Any) -> None:
+    secagg = commands.add_parser(
+        "secagg",
+        help="try secure aggregation, or choose its parameters",
+        description="Secure aggregation: the server learns the sum of the clients' vectors and nothing else.",
+    )
+    tasks = secagg.add_subparsers(title="tasks", metavar="TASK", required=True)
+    demo = tasks.add_parser(
+        "demo",
+        help="run one round of the real protocol in this process",
+        description="Run one round with random vectors and lost clients, print its price stage by stage, and compare "
+        "the opened sum with the plain one. Exit code 1 if they differ or the round fails.",
+    )
+    demo.add_argument("--clients", type=int, default=100, metavar="N", help="(default: 100)")
+    demo.add_argument("--neighbours", type=int, default=0, metavar="K", help="0: chosen for the clients (default: 0)")
+    demo.add_argument("--threshold", type=int, default=0, metavar="T", help="0: chosen for the clients (default: 0)")
+    demo.add_argument("--values", type=int, default=20_000, metavar="V", help="length of a vector (default: 20000)")
+    demo.add_argument(
+        "--drop",
+        default="0,0,0,0",
+        metavar="A,B,C,D",
+        help="clients lost before they send keys, shares, their vector, the answer that unmasks (default: 0,0,0,0)",
+    )
+    demo.add_argument("--bits", type=int, default=32, choices=(32, 64), help="of the ring (default: 32)")
+    demo.add_argument(
+        "--mechanism",
+        default="secagg",
+        choices=("secagg", "pairwise", "lightsecagg"),
+        help="secagg: Bonawitz 2017 on Bell 2020's graph; pairwise: masks without recovery; lightsecagg: Yang 2021 "
+        "(default: secagg)",
+    )
+    demo.add_argument("--threads", type=int, default=0, metavar="N", help="that make masks; 0: all cores (default: 0)")
+    demo.set_defaults(command=run_demo)
+    parameters = tasks.add_parser(
+        "parameters",
+        help="neighbours and threshold for a number of clients",
+        description="The smallest graph and a threshold that keep the risks below 2^-40, and what the risks are.",
+    )
+    parameters.add_argument("--clients", type=int, required=True, metavar="N")
+    parameters.add_argument("--corrupt", type=float, default=0.05, metavar="X", help="share of clients (default: 0.05)")
+    parameters.add_argument("--dropped", type=float, default=0.05, metavar="X", help="share of clients (default: 0.05)")
+    parameters.add_argument("--honest-server", action="store_true", help="the server may be curious but follows the rules")
+    parameters.set_defaults(command=run_parameters)
+
+
+def run_demo(arguments: argparse.Namespace) -> int:
+    import os
+    import random
+
+    import numpy as np
+
+    from fedgrec.secagg import Population, SecAggError, Session, Stage, fresh_round_id, run_round
+
+    n, drops = arguments.clients, _drops(arguments.drop, arguments.clients)
+    neighbours, threshold, privacy = _parameters(arguments)
+    ids, order = range(n), random.sample(range(n), n)
+    silent: dict[int, Stage] = {}
+    for stage, count in zip((Stage.KEYS, Stage.SHARES, Stage.MASKED, Stage.UNMASK), drops, strict=True):
+        silent |= {order.pop(): stage for _ in range(count)}
+    largest = (2 ** (arguments.bits - 1) - 1) // n
+    rng, vectors = np.random.default_rng(), dict[int, Any]()
+
+    def vector(client: int) -> Any:
+        vectors[client] = rng.integers(-largest, largest, arguments.values, np.int64, endpoint=True)
+        return vectors[client]
+
+    graph = f"k = {neighbours}" if neighbours < n - 1 else "complete graph"
+    print(f"{n:,} clients, {graph}, t = {threshold}, {arguments.values:,} values of {arguments.bits} bits")
+    try:
+        session = Session(
+            fresh_round_id(), arguments.values, n, neighbours, threshold, arguments.bits, arguments.mechanism, privacy
+        )
+        outcome = run_round(session, vector, Population(ids), silent, threads=arguments.threads or os.cpu_count() or 1)
+    except SecAggError as error:
+        print(f"the round failed and nothing was opened: {error}\nsum exact: no")
+        return 1
+    print(f"\n{'stage':<16}{'clients':>8}{'s a client':>12}{'s server':>10}{'up a client':>13}{'down a client':>15}")
+    for name, cost in outcome.costs.items():
+        each = max(cost.clients, 1)
+        print(
+            f"{name:<16}{cost.clients:>8,}{cost.client_seconds / each:>12.4f}{cost.server_seconds:>10.3f}"
+            f"{size(cost.bytes_up / each):>13}{size(cost.bytes_down / each):>15}"
+        )
+    exact = bool((outcome.values == sum(vectors[client] for client in outcome.included)).all())
+    print(f"\n{outcome.users:,} vectors are in the sum, {n - outcome.users:,} clients were lost before they sent theirs")
+    print(f"sum exact: {'yes' if exact else 'no'}")
+    return 0 if exact else 1
+
+
+def _drops(text: str, clients: int) -> list[int]:
+    try:
+        drops = [int(part) for part in text.split(",")]
+    except ValueError:
+        drops = []
+    if len(drops) != len(STAGES) or min(drops) < 0:
+        raise ConfigError(f"--drop {text}: give four numbers, clients lost in {', '.join(STAGES)}, such as 4,4,6,6")
+    if sum(drops) > clients:
+        raise ConfigError(f"--drop {text}: that is more than the {clients} clients there are")
+    return drops
+
+
+def _parameters(arguments: argparse.Namespace) -> tuple[int, int, int]:
+    """k, t and LightSecAgg's T, as given or as chosen."""
+    from fedgrec.secagg.parameters import choose
+
+    n, k, t = arguments.clients, arguments.neighbours, arguments.threshold
+    if n < 3:
+        raise ConfigError(f"--clients {n}: a secure sum of fewer than three hides nothing from one of them")
+    if arguments.values < 1:
+        raise ConfigError(f"--values {arguments.values}: a vector has at least one value")
+    if k < 0 or t < 0 or bool(k) != bool(t):
+        raise ConfigError("--neighbours and --threshold go together: give both, or leave both out")
+    if arguments.mechanism == "lightsecagg":
+        t = t or max(2, -(-3 * n // 4))
+        return n - 1, t, max(1, min(t - 1, n // 2))
+    if not k:
+        chosen = choose(n)
+        k, t = chosen.neighbours, chosen.threshold
+    return k, t, 1
+
+
+def run_parameters(arguments: argparse.Namespace) -> int:
+    from fedgrec.secagg.parameters import choose
+
+    chosen = choose(arguments.clients, arguments.corrupt, arguments.dropped, lying_server=not arguments.honest_server)
+    print(chosen.sentence())
+    return 0

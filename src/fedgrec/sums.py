@@ -1,0 +1,121 @@
+"""How a simulation adds uploads up: plainly, through the real protocol, or plainly with the protocol looking on.
+
+All three give the same integers. Under the protocol every user is a client of secure aggregation with keys of its own,
+and the server's half of the simulation sees nothing but the opened sum.
+"""
+
+import hashlib
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgrec.core import Broadcast, Cohort, Ints, Pending, Stage, Upload, UserState
+from fedgrec.errors import FedgrecError, RunError
+from fedgrec.methods.fedgrec import FedGRecMethod
+from fedgrec.options import RunOptions
+
+if TYPE_CHECKING:
+    from fedgrec.secagg import Stage as SecureStage
+
+CORRUPT = DROPPED = 0.05  # the shares of users for which neighbours and threshold are chosen
+SILENCE_STREAM = 3
+
+
+class SumLostError(FedgrecError):
+    """Too many users fell silent: the sum cannot be opened, and nobody's upload is in anything."""
+
+
+class Sums:
+    """The plain integer sum."""
+
+    def __init__(self, options: RunOptions, threads: int) -> None:
+        self.options, self.threads = options, threads
+        self.opened = 0  # sums that went through the real protocol
+        self.lost = 0  # and those that could not, for want of users
+
+    def total(
+        self, method: FedGRecMethod, stage: Stage, cohort: Cohort, broadcast: Broadcast, arrived: Ints | None = None
+    ) -> tuple[Upload, Pending]:
+        """The sum over those users of the cohort whose upload arrives (None: all), and their pending state."""
+        return method.local_update(cohort if arrived is None else cohort.take(arrived), stage, broadcast)
+
+
+class SecureSums(Sums):
+    """Each sum through secure aggregation, all its parties in this process."""
+
+    def total(
+        self, method: FedGRecMethod, stage: Stage, cohort: Cohort, broadcast: Broadcast, arrived: Ints | None = None
+    ) -> tuple[Upload, Pending]:
+        from fedgrec.secagg import Population, SecAggError, Session, run_round
+
+        spec, pending = method.spec(stage), dict[int, Pending]()
+
+        def vector(user: int) -> NDArray[Any]:
+            upload, pending[user] = method.local_update(cohort.take(np.array([user])), stage, broadcast)
+            return upload.to_ring(spec)
+
+        neighbours, threshold = self._parameters(len(cohort))
+        about = f"{self.options.seed} {stage.name} {broadcast.level} {broadcast.round}"
+        round_id = hashlib.sha256(about.encode()).digest()[:16]
+        session = Session(round_id, spec.size, spec.users, neighbours, threshold, spec.bits)
+        silent = {} if arrived is None else self._silence(len(cohort), arrived, broadcast.round)
+        people = Population(range(len(cohort)))
+        try:
+            outcome = run_round(session, vector, people, silent, context=broadcast.fingerprint(), threads=self.threads)
+        except SecAggError as error:
+            self.lost += 1
+            raise SumLostError(f"the secure sum of round {broadcast.round:,} failed: {error}") from error
+        self.opened += 1
+        total = Upload.from_ring(outcome.values.view(f"uint{spec.bits}"), spec, outcome.users)
+        kept = [pending[user] for user in outcome.included]
+        return total, Pending(_joined([p.state for p in kept]), sum(p.clipped for p in kept))
+
+    def _silence(self, n: int, arrived: Ints, round_: int) -> "dict[int, SecureStage]":
+        """When each user falls silent. A lost upload is lost before it is sent; the later ones are in the sum."""
+        from fedgrec.secagg import Stage as SecureStage
+
+        counter = [0, round_, 0, 0]
+        rng = np.random.Generator(np.random.Philox(key=[self.options.seed, SILENCE_STREAM], counter=counter))
+        early, late = rng.integers(0, 3, n), rng.random(n) < self.options.dropout
+        stages = (SecureStage.KEYS, SecureStage.SHARES, SecureStage.MASKED)
+        lost = {user: stages[early[user]] for user in np.setdiff1d(np.arange(n), arrived).tolist()}
+        return lost | dict.fromkeys(arrived[late[arrived]].tolist(), SecureStage.UNMASK)
+
+    def _parameters(self, clients: int) -> tuple[int, int]:
+        """k and t: as the options say, else what 5 % corrupt users and the dropouts expected ask for."""
+        o = self.options
+        if o.secure_neighbours:
+            return o.secure_neighbours, o.secure_threshold
+        from fedgrec.secagg.parameters import choose
+
+        chosen = choose(clients, corrupt=CORRUPT, dropped=max(DROPPED, o.dropout))
+        return chosen.neighbours, chosen.threshold
+
+
+class ExactSums(SecureSums):
+    """The plain sum; one training round in `secure_every` must give the same bits through the protocol."""
+
+    def total(
+        self, method: FedGRecMethod, stage: Stage, cohort: Cohort, broadcast: Broadcast, arrived: Ints | None = None
+    ) -> tuple[Upload, Pending]:
+        plain, pending = Sums.total(self, method, stage, cohort, broadcast, arrived)
+        if not stage.everyone and broadcast.round % self.options.secure_every == 0:
+            try:
+                secure, _ = super().total(method, stage, cohort, broadcast, arrived)
+            except SumLostError:  # the protocol has nothing to compare with
+                return plain, pending
+            spec = method.spec(stage)
+            if plain.users != secure.users or (plain.to_ring(spec) != secure.to_ring(spec)).any():
+                raise RunError(f"round {broadcast.round:,}: the secure sum is not the plain sum; please report this")
+        return plain, pending
+
+
+def sums_for(options: RunOptions, threads: int) -> Sums:
+    """What the option `secure` asks for."""
+    return {"off": Sums, "protocol": SecureSums, "exact": ExactSums}[options.secure](options, threads)
+
+
+def _joined(states: list[UserState]) -> UserState:
+    return UserState(*(np.concatenate([getattr(s, f.name) for s in states]) for f in fields(UserState)))
