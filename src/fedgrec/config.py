@@ -3,13 +3,13 @@
 import dataclasses
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from fedgrec.errors import ConfigError, nearest
-from fedgrec.options import DataOptions, FedGRecOptions, RunOptions
+from fedgrec.options import DataOptions, FedGRecOptions, RunOptions, method_module
 
 Layer = tuple[Mapping[str, Any], str]  # option values, and where they come from (for the error sentence)
 
@@ -19,8 +19,9 @@ class Config:
     """A whole run, resolved: running it again gives the same run."""
 
     data: DataOptions = field(default_factory=DataOptions)
-    model: FedGRecOptions = field(default_factory=FedGRecOptions)
+    model: Any = field(default_factory=FedGRecOptions)  # the Options of the method
     run: RunOptions = field(default_factory=RunOptions)
+    method: str = "fedgrec"
 
     def changed(self, values: Mapping[str, Any], where: str) -> "Config":
         """A copy with these options replaced; keys are option names, values are checked."""
@@ -28,17 +29,25 @@ class Config:
 
     def layered(self, *layers: Layer) -> "Config":
         """A copy under these layers, the last on top. Only the whole must make sense, not every layer alone."""
+        method = [values["method"] for values, _ in layers if "method" in values]
+        base = self.of(method[-1]) if method else self
         sections: dict[str, dict[str, Any]] = {}
         for values, where in layers:
             for key, value in values.items():
-                section, found = find(key, where)
-                sections.setdefault(section, {})[found.name] = checked(found, value, where)
+                if key != "method":
+                    section, found, kind = find(key, where, base.method)
+                    sections.setdefault(section, {})[found.name] = checked(found, kind, value, where)
         return dataclasses.replace(
-            self, **{name: dataclasses.replace(getattr(self, name), **new) for name, new in sections.items()}
+            base, **{name: dataclasses.replace(getattr(base, name), **new) for name, new in sections.items()}
         )
+
+    def of(self, method: str) -> "Config":
+        """The same run of another method, with that method's defaults."""
+        return self if method == self.method else replace(self, method=method, model=method_module(method).Options())
 
     def to_toml(self) -> str:
         lines = ["# A resolved fedgrec configuration: `fedgrec train --config THIS` gives the same run.\n"]
+        lines.append(f"method = {_toml(self.method)}\n")
         for section in ("data", "model", "run"):
             lines.append(f"[{section}]")
             for name, value in dataclasses.asdict(getattr(self, section)).items():
@@ -48,27 +57,32 @@ class Config:
         return "\n".join(lines)
 
 
-def options() -> Iterator[tuple[str, "dataclasses.Field[Any]", type]]:
-    """Every option: its section, its field, its type."""
-    for section in dataclasses.fields(Config):
-        cls = section.type if isinstance(section.type, type) else get_type_hints(Config)[section.name]
+Found = tuple[str, "dataclasses.Field[Any]", Any]  # an option: its section, its field, its type
+
+
+def options(method: str = "fedgrec") -> Iterator[Found]:
+    """Every option of a run of this method."""
+    model = FedGRecOptions if method == "fedgrec" else method_module(method).Options
+    for section, cls in (("data", DataOptions), ("model", model), ("run", RunOptions)):
         hints = get_type_hints(cls)
         for f in dataclasses.fields(cls):
-            yield section.name, f, hints[f.name]
+            yield section, f, hints[f.name]
 
 
-def find(key: str, where: str) -> tuple[str, "dataclasses.Field[Any]"]:
-    """The section and field of an option, or an error that suggests the nearest name."""
+def find(key: str, where: str, method: str = "fedgrec") -> Found:
+    """An option by its name, or an error that suggests the nearest one."""
     key = key.replace("-", "_")
-    for section, f, _ in options():
-        if f.name == key:
-            return section, f
-    raise ConfigError(f"{where}: there is no option {key!r}.{nearest(key, [f.name for _, f, _ in options()])}")
+    for found in options(method):
+        if found[1].name == key:
+            return found
+    of = "" if method == "fedgrec" else f" of method {method}"
+    raise ConfigError(
+        f"{where}: there is no option {key!r}{of}.{nearest(key, [f.name for _, f, _ in options(method)])}"
+    )
 
 
-def checked(f: "dataclasses.Field[Any]", value: Any, where: str) -> Any:
+def checked(f: "dataclasses.Field[Any]", kind: Any, value: Any, where: str) -> Any:
     """The value in the option's type and within its bounds."""
-    kind = next(t for _, g, t in options() if g.name == f.name)
     try:
         value = _convert(value, kind)
     except (TypeError, ValueError):

@@ -10,9 +10,9 @@ cohort, K latent embeddings, d dimensions.
 """
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,6 +160,7 @@ class Broadcast:
     degrees: Ints  # [r]
     rows: Ints | None = None  # [r] sorted item ids, or None for all
     level: int = 0  # in warm-up: the k of Eqs. (6) to (8)
+    more: Mapping[str, Floats] = field(default_factory=dict)  # what else a method hands out, the same to everybody
 
     def at(self, items: Ints) -> Ints:
         """Positions of these items in the tables."""
@@ -168,7 +169,7 @@ class Broadcast:
     def fingerprint(self) -> bytes:
         """A hash of all that was broadcast: users who were shown different models have masks that do not cancel."""
         about = hashlib.sha256(f"{self.round} {self.n_items} {self.level} {self.tables.shape}".encode())
-        for part in (self.tables, self.degrees, self.rows):
+        for part in (self.tables, self.degrees, self.rows, *(self.more[name] for name in sorted(self.more))):
             if part is not None:
                 about.update(np.ascontiguousarray(part).data)
         return about.digest()
@@ -178,8 +179,28 @@ class Broadcast:
 
 
 @dataclass
-class UserState:
-    """What users remember. Every array has one row a user, so a cohort of 400 and a phone look alike."""
+class State:
+    """Arrays with one row a user, so a cohort of 400 and a phone look alike. Methods subclass it with their fields."""
+
+    def take(self, users: Ints) -> Self:
+        return type(self)(*(getattr(self, f.name)[users] for f in fields(self)))
+
+    def put(self, users: Ints, new: Self) -> None:
+        for f in fields(self):
+            getattr(self, f.name)[users] = getattr(new, f.name)
+
+    def copy(self) -> Self:
+        return type(self)(*(getattr(self, f.name).copy() for f in fields(self)))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """The users of all parts, one after the other."""
+        return cls(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)))
+
+
+@dataclass
+class UserState(State):
+    """What users of an embedding method remember."""
 
     embeddings: Floats  # [n, K+1, d]: e_u^0 and the latent e_u^1 .. e_u^K
     sent: Floats  # [n, K, d]: e_u^0 .. e_u^{K−1} as the server's latent items hold them now
@@ -187,21 +208,11 @@ class UserState:
     moment2: Floats  # [n, d]
     steps: Ints  # [n]: Adam steps taken
 
-    def take(self, users: Ints) -> "UserState":
-        return UserState(*(getattr(self, f.name)[users] for f in fields(self)))
-
-    def put(self, users: Ints, new: "UserState") -> None:
-        for f in fields(self):
-            getattr(self, f.name)[users] = getattr(new, f.name)
-
-    def copy(self) -> "UserState":
-        return UserState(*(getattr(self, f.name).copy() for f in fields(self)))
-
 
 class Pending(NamedTuple):
     """A cohort's new state, not yet its own: kept once the sum is known to hold its upload, else thrown away."""
 
-    state: UserState
+    state: Any  # a State
     clipped: int = 0  # words of the upload that a clip cut; known at home, never sent
 
 
@@ -212,8 +223,9 @@ class Cohort:
     keys: NDArray[np.uint64]  # [n]
     indptr: Ints  # [n+1]
     items: Ints  # [nnz], sorted within a user
-    state: UserState
+    state: Any  # a State of the method
     targets: Floats | None = None  # [nnz]: ratings, for the MSE loss; None means 1 for every item
+    around: Floats | None = None  # [nnz, d]: what a `match` stage told the user about each of its items
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -236,10 +248,10 @@ class Cohort:
         counts = self.degrees[users]
         indptr = np.concatenate([[0], np.cumsum(counts)])
         picked = np.arange(indptr[-1]) + np.repeat(self.indptr[users] - indptr[:-1], counts)
-        targets = None if self.targets is None else self.targets[picked]
-        return Cohort(self.keys[users], indptr, self.items[picked], self.state.take(users), targets)
+        targets, around = (None if part is None else part[picked] for part in (self.targets, self.around))
+        return Cohort(self.keys[users], indptr, self.items[picked], self.state.take(users), targets, around)
 
-    def with_state(self, state: UserState) -> "Cohort":
+    def with_state(self, state: Any) -> "Cohort":
         return replace(self, state=state)
 
 
@@ -252,6 +264,7 @@ class ServerState:
     moment1: Floats  # [N, d]
     moment2: Floats  # [N, d]
     round: int = 0  # training rounds applied
+    more: dict[str, Floats] = field(default_factory=dict)  # what else a method keeps: a network's weights, moments
 
 
 class Traffic(NamedTuple):

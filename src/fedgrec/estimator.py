@@ -65,7 +65,7 @@ class FedGRec:
         seen = model.seen(user)
         if user_items is not None:
             seen = np.union1d(seen, self._item_indices(user_items))
-        return self._named(model.recommend(model.user_vector(user), seen, N))
+        return self._named(model.recommend_to(user, seen, N))
 
     def recommend_new(self, items: Any, N: int = 10) -> tuple[Any, Floats]:
         """For a person the model has never met: Eq. (6) needs only their items."""

@@ -1,7 +1,7 @@
 """Full ranking: every item that a user has not seen is ranked, exactly, in blocks of bounded memory."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from fedgrec.errors import FedgrecError
 Matrix = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int32]
 Indptr = npt.NDArray[np.int64]
+Rank = Callable[[npt.NDArray[np.int64], int, Indptr, Ids], Ids]  # users, k, the CSR of what they have seen → [n, k]
 
 # The scores that one thread holds at a time. More makes the matrix product no faster.
 BLOCK_BYTES = 20 * 2**20
@@ -56,20 +57,38 @@ def evaluate(
     for name, part in (("train", train), ("held-out", held_out)):
         if len(part.indptr) != len(users) + 1:
             raise FedgrecError(f"{len(users)} user rows, but {len(part.indptr) - 1} users in {name} data.")
+
+    def rank(chosen: npt.NDArray[np.int64], k: int, indptr: Indptr, seen: Ids) -> Ids:
+        return top_k(users[chosen], items, k, indptr, seen)[0]
+
+    return evaluate_ranking(rank, len(items), train, held_out, ks, ndcg_ideal)
+
+
+def evaluate_ranking(
+    rank: Rank,
+    n_items: int,
+    train: Csr,
+    held_out: Csr,
+    ks: Sequence[int] = (20,),
+    ndcg_ideal: metrics.Ideal = "capped",
+) -> Result:
+    """`evaluate` for whatever can rank: the same users, the same masks, the same metrics."""
+    if len(train.indptr) != len(held_out.indptr):
+        raise FedgrecError(f"{len(train.indptr) - 1} users in train data, but {len(held_out.indptr) - 1} held out.")
     n_test = np.diff(held_out.indptr)
     scored = np.flatnonzero(n_test)
     if not scored.size:
         raise FedgrecError("No user has a held-out item, so there is nothing to evaluate: check the split.")
     n_test = n_test[scored]
-    ids, _ = top_k(users[scored], items, max(ks), *_rows(train, scored))
+    ids = rank(scored, max(ks), *_rows(train, scored))
     hits = _hits(ids, *_rows(held_out, scored))
-    degrees = np.bincount(train.items, minlength=len(items))
+    degrees = np.bincount(train.items, minlength=n_items)
 
     per_user, overall = {}, {}
     for k in ks:
         per_user[f"recall@{k}"] = metrics.recall(hits[:, :k], n_test)
         per_user[f"ndcg@{k}"] = metrics.ndcg(hits[:, :k], n_test, ndcg_ideal)
-        overall[f"coverage@{k}"] = metrics.coverage(ids[:, :k], len(items))
+        overall[f"coverage@{k}"] = metrics.coverage(ids[:, :k], n_items)
         overall[f"popularity@{k}"] = metrics.popularity(ids[:, :k], degrees)
     means = {name: metrics.mean(values) for name, values in per_user.items()}
     return Result(means | overall, len(scored), scored, per_user)
@@ -117,6 +136,27 @@ def top_k(
     return ids, top
 
 
+def top_k_scores(
+    score: Callable[[slice], Matrix], n_items: int, k: int, seen_indptr: Indptr, seen_items: Ids
+) -> tuple[Ids, Matrix]:
+    """`top_k` for scores that are no inner products: `score(lo:hi)` gives those of users lo … hi−1, [hi−lo, N]."""
+    from fedgrec._topk import FOLD, LANES, PIECE, scan
+
+    n, pieces = len(seen_indptr) - 1, -(-n_items // PIECE)
+    seen_indptr, seen_items = _checked_seen(n, n_items, k, seen_indptr, seen_items)
+    step = max(16, BLOCK_BYTES // (4 * PIECE * max(pieces, 1)))
+    ids, top = np.empty((n, k), np.int32), np.empty((n, k), np.float32)
+    scores = np.full((min(step, n), pieces, FOLD, LANES), -np.inf, dtype=np.float32)
+    for lo in range(0, n, step):
+        hi = min(lo + step, n)
+        block = score(slice(lo, hi))
+        if not np.isfinite(block).all():
+            raise FedgrecError(f"Scores of users {lo} … {hi - 1} are not finite: training diverged; lower its rate.")
+        scores[: hi - lo].reshape(hi - lo, pieces * PIECE)[:, :n_items] = block
+        scan(scores[: hi - lo], seen_indptr[lo : hi + 1], seen_items, ids[lo:hi], top[lo:hi])
+    return ids, top
+
+
 def _one_blas_thread() -> AbstractContextManager[Any]:
     try:
         from threadpoolctl import threadpool_limits
@@ -140,14 +180,9 @@ def top_k_reference(users: Matrix, items: Matrix, k: int, seen_indptr: Indptr, s
 
 def _checked(users: Matrix, items: Matrix, k: int, indptr: Indptr, seen: Ids) -> tuple[Indptr, Ids]:
     """Refuse what cannot be ranked; the compiled scan trusts its arguments."""
-    if k < 1:
-        raise FedgrecError(f"A list of k = {k} items cannot be made: ask for at least 1.")
     if users.ndim != 2 or items.ndim != 2 or users.shape[1] != items.shape[1]:
         raise FedgrecError(f"Users {users.shape} and items {items.shape} need rows of the same length.")
-    if len(indptr) != len(users) + 1 or indptr[0] or indptr[-1] != len(seen) or (np.diff(indptr) < 0).any():
-        raise FedgrecError(f"The indptr given does not describe {len(users)} users and {len(seen)} pairs.")
-    if seen.size and not 0 <= seen.min() <= seen.max() < len(items):
-        raise FedgrecError(f"Seen items go from {seen.min()} to {seen.max()}, but there are {len(items)} items.")
+    indptr, seen = _checked_seen(len(users), len(items), k, indptr, seen)
     # |score| ≤ ‖user‖·‖item‖, and so is every partial sum: if this is finite, so are all scores.
     bound = 1.0
     for name, rows in (("user", users), ("item", items)):
@@ -158,6 +193,16 @@ def _checked(users: Matrix, items: Matrix, k: int, indptr: Indptr, seen: Ids) ->
         bound *= norms.max(initial=0.0)
     if bound > np.finfo(np.float32).max:
         raise FedgrecError(f"Scores up to {bound:.0e} overflow float32: training diverged; lower its rate.")
+    return indptr, seen
+
+
+def _checked_seen(n_users: int, n_items: int, k: int, indptr: Indptr, seen: Ids) -> tuple[Indptr, Ids]:
+    if k < 1:
+        raise FedgrecError(f"A list of k = {k} items cannot be made: ask for at least 1.")
+    if len(indptr) != n_users + 1 or indptr[0] or indptr[-1] != len(seen) or (np.diff(indptr) < 0).any():
+        raise FedgrecError(f"The indptr given does not describe {n_users} users and {len(seen)} pairs.")
+    if seen.size and not 0 <= seen.min() <= seen.max() < n_items:
+        raise FedgrecError(f"Seen items go from {seen.min()} to {seen.max()}, but there are {n_items} items.")
     return np.ascontiguousarray(indptr, np.int64), np.ascontiguousarray(seen, np.int32)
 
 

@@ -1,17 +1,19 @@
 """A trained model: what answers "what should this person see next?"."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
 from fedgrec.config import Config, read_toml
-from fedgrec.core import Cohort, Floats, Ints, ServerState, UserState
+from fedgrec.core import Cohort, Floats, Ints, ServerState
 from fedgrec.data.ids import IdMap
 from fedgrec.errors import FedgrecError, RunError
-from fedgrec.evaluate import top_k
+from fedgrec.evaluate import top_k, top_k_scores
 from fedgrec.files import read_tensors, write_json, write_tensors, write_text
-from fedgrec.methods.fedgrec import FedGRecMethod
+from fedgrec.methods.contract import Method
+from fedgrec.options import method_module
 
 SERVER, USERS, CONFIG, USER_IDS, ITEM_IDS = (
     "server.safetensors",
@@ -37,24 +39,40 @@ class Model:
     seen_indptr: Ints  # [M+1] of all that users are known to have: train items, and validation items where held out
     seen_items: Ints
     round: int
+    more: dict[str, Floats] = field(default_factory=dict)  # what else the method's server has: a network's weights
+    around: Floats | None = None  # [nnz, d]: what a `match` stage told users about their items
 
     @property
-    def method(self) -> FedGRecMethod:
-        return FedGRecMethod(self.config.model, self.items.shape[1], max(len(self.users), 1))
+    def method(self) -> Method:
+        make = method_module(self.config.method).make
+        return cast(Method, make(self.config.model, self.items.shape[1], max(len(self.users), 1)))
 
     @property
-    def _server(self) -> ServerState:
+    def server(self) -> ServerState:
+        """The server's half of the model, as far as ranking needs it."""
         nothing = np.zeros((0, 0), self.items.dtype)
-        return ServerState(self.items, self.item_degrees, nothing, nothing, self.round)
+        return ServerState(self.items, self.item_degrees, nothing, nothing, self.round, self.more)
+
+    def cohort(self, users: Ints) -> Cohort:
+        """These users, as far as ranking needs them."""
+        counts = np.diff(self.indptr)[users]
+        indptr = np.concatenate([[0], np.cumsum(counts)])
+        picked = np.arange(indptr[-1]) + np.repeat(self.indptr[users] - indptr[:-1], counts)
+        around = None if self.around is None else self.around[picked]
+        return self._somebody(indptr, self.train_items[picked], self.users[users], around)
+
+    def _somebody(self, indptr: Ints, items: Ints, embeddings: Floats, around: Floats | None = None) -> Cohort:
+        kind, n = self.method.State, len(embeddings)
+        rest = {f.name: np.zeros((n, 0)) for f in fields(kind) if f.name != "embeddings"}
+        return Cohort(np.zeros(n, np.uint64), indptr, items, kind(embeddings=embeddings, **rest), None, around)
 
     def item_vectors(self) -> Floats:
         """[N, D]"""
-        return self.method.represent_items(self._server)
+        return self.method.represent_items(self.server)
 
     def user_vector(self, user: int) -> Floats:
         """A known user's representation, [1, D]."""
-        items = self.train_items[self.indptr[user] : self.indptr[user + 1]]
-        return self._vector(items, self.users[user])
+        return self.method.represent_users(self.server, self.cohort(np.array([user])))
 
     def seen(self, user: int) -> Ints:
         """What is never recommended to this user."""
@@ -62,19 +80,22 @@ class Model:
 
     def new_user_vector(self, items: Ints) -> Floats:
         """Somebody the model has never met: Eq. (6) needs only their items.  # [1, D]"""
-        if not self.config.model.layers:
-            raise FedgrecError(
-                "a model without latent embeddings (layers = 0) knows nothing of a person it has not met"
-            )
+        if not self.method.knows_strangers:
+            without = " without latent embeddings (layers = 0)" if self.config.method == "fedgrec" else ""
+            raise FedgrecError(f"a model of {self.config.method}{without} knows nothing of a person it has not met")
         if not len(items):
             raise FedgrecError("name at least one item that the person liked")
-        return self._vector(np.unique(items), np.zeros_like(self.items[:, 0]))
+        items = np.unique(items)
+        nobody = np.zeros((1, *self.users.shape[1:]), self.users.dtype)
+        return self.method.represent_users(self.server, self._somebody(np.array([0, len(items)]), items, nobody))
 
-    def _vector(self, items: Ints, embeddings: Floats) -> Floats:
-        empty = np.zeros((1, 0))
-        state = UserState(embeddings[None], empty, empty, empty, np.zeros(1, np.int64))
-        cohort = Cohort(np.zeros(1, np.uint64), np.array([0, len(items)]), items, state)
-        return self.method.represent_users(self._server, cohort)
+    def recommend_to(self, user: int, seen: Ints, n: int) -> tuple[Ints, Floats]:
+        """The n best unseen items for a known user, whatever the method's scores are."""
+        if self.method.inner_product:
+            return self.recommend(self.user_vector(user), seen, n)
+        scores = self.method.scores(self.server, self.cohort(np.array([user])))
+        known = np.unique(np.asarray(seen, np.int32))
+        return _named(*top_k_scores(lambda some: scores[some], scores.shape[1], n, np.array([0, len(known)]), known))
 
     def recommend(self, vector: Floats, seen: Ints, n: int) -> tuple[Ints, Floats]:
         """The n best unseen items and their scores; fewer where fewer are left."""
@@ -98,8 +119,9 @@ class Model:
         self.save_tensors(folder)
 
     def save_tensors(self, folder: Path) -> None:
-        metadata = {"method": "fedgrec", "round": str(self.round)}
+        metadata = {"method": self.config.method, "round": str(self.round)}
         server = {"item_embeddings": self.items, "item_degrees": self.item_degrees}
+        server |= {f"more.{name}": value for name, value in self.more.items()}
         users = {
             "user_embeddings": self.users.swapaxes(0, 1),
             "train_indptr": self.indptr,
@@ -107,6 +129,8 @@ class Model:
             "seen_indptr": self.seen_indptr,
             "seen_items": self.seen_items,
         }
+        if self.around is not None:
+            users["around"] = self.around
         write_tensors(folder / SERVER, server, metadata)
         write_tensors(folder / USERS, users, metadata)
 
@@ -134,11 +158,17 @@ class Model:
             users["seen_indptr"],
             users["seen_items"],
             int(about["round"]),
+            {name.removeprefix("more."): value for name, value in server.items() if name.startswith("more.")},
+            users.get("around"),
         )
 
 
 def _best(vector: Floats, items: Floats, seen: Ints, n: int) -> tuple[Ints, Floats]:
     known = np.unique(np.asarray(seen, np.int32))
-    ids, scores = top_k(vector.astype(np.float32), items.astype(np.float32), n, np.array([0, len(known)]), known)
+    return _named(*top_k(vector.astype(np.float32), items.astype(np.float32), n, np.array([0, len(known)]), known))
+
+
+def _named(ids: Ints, scores: Floats) -> tuple[Ints, Floats]:
+    """The one list, without the places left empty."""
     real = ids[0] >= 0
     return ids[0][real], scores[0][real]

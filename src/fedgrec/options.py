@@ -4,10 +4,23 @@ The command line, TOML files, `--set key=value`, the Python interface and the do
 these fields. The defaults are the preset `best`; other presets are TOML files that name only what they change.
 """
 
+import importlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedgrec.errors import ConfigError
+from fedgrec.errors import ConfigError, nearest
+
+# The federated methods, each in a module that has its `Options` and `make(options, n_items, n_users, kernel)`.
+METHODS = {
+    "fedgrec": "fedgrec.methods.fedgrec",
+}
+
+
+def method_module(name: str) -> Any:
+    """The module of a federated method."""
+    if name not in METHODS:
+        raise ConfigError(f"there is no method {name!r}.{nearest(name, list(METHODS))} Methods: {', '.join(METHODS)}")
+    return importlib.import_module(METHODS[name])
 
 
 def option(

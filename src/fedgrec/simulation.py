@@ -7,9 +7,9 @@ checkpoint exactly as if nothing had happened.
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, cast
 
 import numpy as np
@@ -17,18 +17,17 @@ from numpy.typing import NDArray
 
 from fedgrec import data
 from fedgrec.config import Config
-from fedgrec.core import Cohort, Ints, Stage, Traffic
+from fedgrec.core import Cohort, Ints, ServerState, Stage, Traffic
 from fedgrec.data import Dataset, Interactions, Split
 from fedgrec.data.datasets import SplitKind
 from fedgrec.data.registry import SOURCES
 from fedgrec.errors import RunError
-from fedgrec.evaluate import Csr, evaluate
+from fedgrec.evaluate import Csr, Result, evaluate, evaluate_ranking, top_k_scores
 from fedgrec.files import Checkpoints
-from fedgrec.kernels import reference
-from fedgrec.methods.fedgrec import DEGREES, PROPAGATE, TRAIN, FedGRecMethod
+from fedgrec.methods.contract import Method
 from fedgrec.metrics import Ideal
 from fedgrec.model import Model
-from fedgrec.options import DataOptions
+from fedgrec.options import DataOptions, method_module
 from fedgrec.record import RunRecord
 from fedgrec.sums import SumLostError, sums_for
 
@@ -106,7 +105,7 @@ class Simulation:
     ) -> None:
         self.config, self.dataset, self.observer = config, dataset, observer or Observer()
         train = dataset.split.train
-        self.method = FedGRecMethod(config.model, train.n_items, train.n_users, choose_kernel(config))
+        self.method = make_method(config, train.n_items, train.n_users)
         self.server = self.method.init(config.run.seed)
         self.users = self._population(train)
         self.progress = Progress()
@@ -144,22 +143,21 @@ class Simulation:
         return self._finish()
 
     def _warm_up(self) -> None:
-        """Lines 3 to 9: degree counts, then the latents level by level."""
-        levels = range(1, self.config.model.layers + 1)
-        for stage, level in [(DEGREES, 0), *((PROPAGATE, k) for k in levels)]:
+        """Lines 3 to 9: what everybody does once; for FedGRec degree counts, then the latents level by level."""
+        for level, stage in enumerate(self.method.stages[:-1]):
             self._exchange(stage, np.arange(len(self.users)), level=level)
             self._count(self.method.traffic(stage, self.users.degrees))
 
     def _round(self) -> None:
         """Lines 12 to 23. The upload of a user that drops out never arrives: it changes nothing on either side."""
-        sampled, arrives = self._sample()
+        (sampled, arrives), train = self._sample(), self.method.stages[-1]
         try:
-            self._exchange(TRAIN, sampled, np.flatnonzero(arrives))
+            self._exchange(train, sampled, np.flatnonzero(arrives))
         except SumLostError as lost:
             self.server.round += 1
             self.observer.noticed(str(lost))
         in_order = np.concatenate([sampled[arrives], sampled[~arrives]])
-        self._count(self.method.traffic(TRAIN, self.users.degrees[in_order], int((~arrives).sum())))
+        self._count(self.method.traffic(train, self.users.degrees[in_order], int((~arrives).sum())))
 
     def _exchange(self, stage: Stage, users: Ints, arrived: Ints | None = None, level: int = 0) -> None:
         """Down, local work, up as a sum, the server's half; those in the sum keep their new state."""
@@ -215,17 +213,10 @@ class Simulation:
         run, split = self.config.run, self.dataset.split
         server, users, round_ = self.server, self.users, self.server.round
         if model is not None:
-            server, round_ = replace(server, items=model.items, degrees=model.item_degrees), model.round
+            server, round_ = model.server, model.round
             users = users.with_state(replace(users.state, embeddings=model.users))
         seen = split.train if name == "validation" else seen_before_test(split)
-        result = evaluate(
-            self.method.represent_users(server, users).astype(np.float32),
-            self.method.represent_items(server).astype(np.float32),
-            seen,
-            held_out,
-            run.topk,
-            cast(Ideal, run.ndcg_ideal),
-        )
+        result = judged(self.method, server, users, seen, held_out, run.topk, cast(Ideal, run.ndcg_ideal))
         return {
             "round": round_,
             "split": name,
@@ -284,6 +275,8 @@ class Simulation:
             seen.indptr,
             seen.items,
             self.server.round,
+            {name: value.copy() for name, value in self.server.more.items()},
+            self.users.around,
         )
 
     # --------------------------------------------------------------------------------------- checkpoints
@@ -292,7 +285,10 @@ class Simulation:
         if self.record is None:
             return
         tensors = {f"server.{name}": getattr(self.server, name) for name in ("items", "degrees", "moment1", "moment2")}
+        tensors |= {f"more.{name}": value for name, value in self.server.more.items()}
         tensors |= {f"users.{name}": value for name, value in vars(self.users.state).items()}
+        if self.users.around is not None:
+            tensors["around"] = self.users.around
         info = {**vars(self.progress), "traffic": list(self.progress.traffic), "round": self.server.round}
         info["secure"] = [self.sums.opened, self.sums.lost]
         Checkpoints(self.record.checkpoints).save(self.server.round, tensors, info)
@@ -307,8 +303,11 @@ class Simulation:
         tensors, info = found
         for name in ("items", "degrees", "moment1", "moment2"):
             setattr(self.server, name, tensors[f"server.{name}"])
+        for name in self.server.more:
+            self.server.more[name] = tensors[f"more.{name}"]
         for name in vars(self.users.state):
             setattr(self.users.state, name, tensors[f"users.{name}"])
+        self.users = replace(self.users, around=tensors.get("around"))
         self.server.round = info.pop("round")
         self.sums.opened, self.sums.lost = info.pop("secure")
         self.progress = Progress(**{**info, "traffic": Traffic(*info["traffic"])})
@@ -316,14 +315,32 @@ class Simulation:
             self.selected = self.record.selected()
 
 
-def choose_kernel(config: Config) -> ModuleType:
-    """`auto` is the fused kernel: it supports every option."""
+def make_method(config: Config, n_items: int, n_users: int) -> Method:
+    """The method that a configuration names, on the kernel that it asks for."""
+    make = method_module(config.method).make
     if config.run.kernel == "reference":
-        return reference
+        return cast(Method, make(config.model, n_items, n_users))
     from fedgrec.kernels import cpu
 
     cpu.use_threads(config.run.threads)
-    return cpu
+    return cast(Method, make(config.model, n_items, n_users, cpu))
+
+
+def judged(
+    method: Method, server: ServerState, users: Cohort, seen: Csr, held_out: Csr, ks: Sequence[int], ideal: Ideal
+) -> Result:
+    """Full ranking with what the method makes of server and users."""
+    if method.inner_product:
+        for_users, for_items = method.represent_users(server, users), method.represent_items(server)
+        return evaluate(for_users.astype(np.float32), for_items.astype(np.float32), seen, held_out, ks, ideal)
+
+    def rank(chosen: Ints, k: int, indptr: Any, items: Any) -> Any:
+        def score(some: slice) -> Any:
+            return method.scores(server, users.take(chosen[some])).astype(np.float32)
+
+        return top_k_scores(score, method.n_items, k, indptr, items)[0]
+
+    return evaluate_ranking(rank, method.n_items, seen, held_out, ks, ideal)
 
 
 def seen_before_test(split: Split) -> Csr:

@@ -5,15 +5,14 @@ and the server's half of the simulation sees nothing but the opened sum.
 """
 
 import hashlib
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.core import Broadcast, Cohort, Ints, Pending, Stage, Upload, UserState
+from fedgrec.core import Broadcast, Cohort, Ints, Pending, Stage, Upload
 from fedgrec.errors import FedgrecError, RunError
-from fedgrec.methods.fedgrec import FedGRecMethod
+from fedgrec.methods.contract import Method
 from fedgrec.options import RunOptions
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ class Sums:
         self.lost = 0  # and those that could not, for want of users
 
     def total(
-        self, method: FedGRecMethod, stage: Stage, cohort: Cohort, broadcast: Broadcast, arrived: Ints | None = None
+        self, method: Method, stage: Stage, cohort: Cohort, broadcast: Broadcast, arrived: Ints | None = None
     ) -> tuple[Upload, Pending]:
         """The sum over those users of the cohort whose upload arrives (None: all), and their pending state."""
         return method.local_update(cohort if arrived is None else cohort.take(arrived), stage, broadcast)
@@ -46,7 +45,7 @@ class SecureSums(Sums):
     """Each sum through secure aggregation, all its parties in this process."""
 
     def total(
-        self, method: FedGRecMethod, stage: Stage, cohort: Cohort, broadcast: Broadcast, arrived: Ints | None = None
+        self, method: Method, stage: Stage, cohort: Cohort, broadcast: Broadcast, arrived: Ints | None = None
     ) -> tuple[Upload, Pending]:
         from fedgrec.secagg import Population, SecAggError, Session, run_round
 
@@ -70,7 +69,8 @@ class SecureSums(Sums):
         self.opened += 1
         total = Upload.from_ring(outcome.values.view(f"uint{spec.bits}"), spec, outcome.users)
         kept = [pending[user] for user in outcome.included]
-        return total, Pending(_joined([p.state for p in kept]), sum(p.clipped for p in kept))
+        states = [p.state for p in kept]
+        return total, Pending(type(states[0]).joined(states), sum(p.clipped for p in kept))
 
     def _silence(self, n: int, arrived: Ints, round_: int) -> "dict[int, SecureStage]":
         """When each user falls silent. A lost upload is lost before it is sent; the later ones are in the sum."""
@@ -98,7 +98,7 @@ class ExactSums(SecureSums):
     """The plain sum; one training round in `secure_every` must give the same bits through the protocol."""
 
     def total(
-        self, method: FedGRecMethod, stage: Stage, cohort: Cohort, broadcast: Broadcast, arrived: Ints | None = None
+        self, method: Method, stage: Stage, cohort: Cohort, broadcast: Broadcast, arrived: Ints | None = None
     ) -> tuple[Upload, Pending]:
         plain, pending = Sums.total(self, method, stage, cohort, broadcast, arrived)
         if not stage.everyone and broadcast.round % self.options.secure_every == 0:
@@ -115,7 +115,3 @@ class ExactSums(SecureSums):
 def sums_for(options: RunOptions, threads: int) -> Sums:
     """What the option `secure` asks for."""
     return {"off": Sums, "protocol": SecureSums, "exact": ExactSums}[options.secure](options, threads)
-
-
-def _joined(states: list[UserState]) -> UserState:
-    return UserState(*(np.concatenate([getattr(s, f.name) for s in states]) for f in fields(UserState)))

@@ -58,6 +58,7 @@ def test_config_is_whole_toml(run: Simulation) -> None:
     for section, field, _ in options():
         assert field.name in content[section] or field.default is None
     assert content["model"]["layers"] == K
+    assert content.pop("method") == "fedgrec"
     assert Config().changed({k: v for part in content.values() for k, v in part.items()}, "test") == run.config
 
 

@@ -158,7 +158,8 @@ def test_a_round_counts_exactly_the_uploads_that_arrived() -> None:
     simulation._warm_up()
     arrived_each = []
     while simulation.server.round < 20:
-        sampled, arrived = simulation._sample()
+        sampled, arrives = simulation._sample()
+        arrived = sampled[arrives]
         before = simulation.progress.traffic
         simulation._round()
         after, method = simulation.progress.traffic, simulation.method

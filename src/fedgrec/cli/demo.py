@@ -91,7 +91,7 @@ def recommendations(model: Any, dataset: Any) -> None:
     places, test, shown = dataset.places, dataset.split.test, 0
     print("\nSome people for whom a hidden place is found (*):")
     for user in range(0, test.n_users, 37):
-        ids, _ = model.recommend(model.user_vector(user), model.seen(user), 5)
+        ids, _ = model.recommend_to(user, model.seen(user), 5)
         hits = set(test.of(user).tolist()) & set(ids.tolist())
         if hits and shown < 3:
             shown += 1

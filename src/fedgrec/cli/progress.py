@@ -37,7 +37,9 @@ class Bar(Observer):
             self.say(f"  {note}")
         m = config.model
         self.say(
-            f"FedGRec, K = {m.layers}, d = {m.dim}: {config.run.rounds:,} rounds of {m.users_per_round} users, "
+            f"{'FedGRec' if config.method == 'fedgrec' else config.method}, "
+            f"{f'K = {m.layers}, ' if getattr(m, 'layers', 0) else ''}d = {m.dim}: "
+            f"{config.run.rounds:,} rounds of {m.users_per_round} users, "
             f"protocol {config.run.protocol}"
             + {"off": "", "protocol": ", secure sums", "exact": ", integer sums checked by secure ones"}[
                 config.run.secure

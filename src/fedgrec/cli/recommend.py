@@ -47,7 +47,7 @@ def run_recommend(arguments: argparse.Namespace) -> int:
     if arguments.user is not None:
         user = model.user_ids.parse(arguments.user)
         seen = model.seen(user)
-        ids, scores = model.recommend(model.user_vector(user), seen, arguments.number)
+        ids, scores = model.recommend_to(user, seen, arguments.number)
     elif arguments.items is not None:
         seen = np.array(
             [model.item_ids.parse(text.strip()) for text in arguments.items.split(",") if text.strip()],

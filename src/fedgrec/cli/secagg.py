@@ -3,7 +3,6 @@
 import argparse
 from typing import Any
 
-from fedgrec.core import size
 from fedgrec.errors import ConfigError
 
 STAGES = ("keys", "shares", "vectors", "unmasking")
@@ -50,7 +49,9 @@ def register(commands: Any) -> None:
     parameters.add_argument("--clients", type=int, required=True, metavar="N")
     parameters.add_argument("--corrupt", type=float, default=0.05, metavar="X", help="share of clients (default: 0.05)")
     parameters.add_argument("--dropped", type=float, default=0.05, metavar="X", help="share of clients (default: 0.05)")
-    parameters.add_argument("--honest-server", action="store_true", help="the server may be curious but follows the rules")
+    parameters.add_argument(
+        "--honest-server", action="store_true", help="the server may be curious but follows the rules"
+    )
     parameters.set_defaults(command=run_parameters)
 
 
@@ -60,6 +61,7 @@ def run_demo(arguments: argparse.Namespace) -> int:
 
     import numpy as np
 
+    from fedgrec.core import size
     from fedgrec.secagg import Population, SecAggError, Session, Stage, fresh_round_id, run_round
 
     n, drops = arguments.clients, _drops(arguments.drop, arguments.clients)
@@ -93,7 +95,9 @@ def run_demo(arguments: argparse.Namespace) -> int:
             f"{size(cost.bytes_up / each):>13}{size(cost.bytes_down / each):>15}"
         )
     exact = bool((outcome.values == sum(vectors[client] for client in outcome.included)).all())
-    print(f"\n{outcome.users:,} vectors are in the sum, {n - outcome.users:,} clients were lost before they sent theirs")
+    print(
+        f"\n{outcome.users:,} vectors are in the sum, {n - outcome.users:,} clients were lost before they sent theirs"
+    )
     print(f"sum exact: {'yes' if exact else 'no'}")
     return 0 if exact else 1
 

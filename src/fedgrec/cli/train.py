@@ -9,6 +9,7 @@ from typing import Any
 
 from fedgrec.config import Config, find, options, parse_assignment, preset, presets, read_toml
 from fedgrec.errors import ConfigError, FedgrecError, RunError
+from fedgrec.options import METHODS
 
 SECTIONS = {"data": "data", "model": "the method", "run": "the run"}
 
@@ -18,6 +19,9 @@ def register(commands: Any) -> None:
         "train",
         help="train a federated recommender",
         description="Train FedGRec on one machine. Options: the preset, then --config, then --set, then flags.",
+    )
+    train.add_argument(
+        "--method", default=None, help=f"{', '.join(METHODS)} (default: fedgrec). Options of the others: --set"
     )
     train.add_argument("--preset", default=None, help=f"where to start: {', '.join(presets())} (default: best)")
     train.add_argument("--config", type=Path, metavar="TOML", help="a file of options")
@@ -34,7 +38,7 @@ def register(commands: Any) -> None:
 def _add_option(group: Any, field: "dataclasses.Field[Any]", kind: Any) -> None:
     flag, default = "--" + field.name.replace("_", "-"), field.default
     shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
-    text = f"{field.metadata['help']} (default: {'none' if shown in (None, '') else shown})"
+    text = f"{field.metadata['help']} (default: {'none' if shown in (None, '') else shown})".replace("%", "%%")
     if kind is bool:
         group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
     elif bare := field.metadata["bare"]:
@@ -49,6 +53,8 @@ def configuration(arguments: argparse.Namespace) -> Config:
     """Preset, then file, then --set, then flags."""
     file = [(read_toml(arguments.config), str(arguments.config))] if arguments.config else []
     named = dict(parse_assignment(text) for text in arguments.set)
+    if arguments.method:
+        named["method"] = arguments.method
     return preset(arguments.preset or "best").layered(*file, (named, "--set"), (_flags(arguments), "command line"))
 
 
@@ -64,14 +70,16 @@ def resumed_configuration(arguments: argparse.Namespace, folder: Path) -> Config
     if not (folder / CONFIG).exists():
         raise RunError(f"{folder} holds no run to resume: start one without --resume")
     given = dict(parse_assignment(text) for text in arguments.set) | _flags(arguments)
-    changes = {find(key, "--resume")[1].name: value for key, value in given.items()}
-    allowed = {"rounds", "patience", "checkpoint_every", "threads"}
     before = Config().changed(read_toml(folder / CONFIG), str(folder / CONFIG))
+    changes = {find(key, "--resume", before.method)[1].name: value for key, value in given.items()}
+    allowed = {"rounds", "patience", "checkpoint_every", "threads"}
     differ = [
         key
         for key in sorted(changes)
         if key not in allowed and before.changed({key: changes[key]}, "--resume") != before
     ]
+    if arguments.method not in (None, before.method):
+        differ.append("the method")
     if differ or arguments.preset or arguments.config:
         what = ", ".join(differ) or "the preset or configuration file"
         raise ConfigError(
@@ -108,9 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
             return 0
     else:
         config = configuration(arguments)
-        folder = (
-            folder or Path("runs") / f"{Path(config.data.data).stem}-{arguments.preset or 'best'}-{config.run.seed}"
-        )
+        folder = folder or Path("runs") / f"{Path(config.data.data).stem}-{_kind(arguments, config)}-{config.run.seed}"
         if folder.exists() and not folder.is_dir():
             raise RunError(f"{folder} is a file: choose another --out")
         if folder.exists() and any(not path.name.endswith(".part") for path in folder.iterdir()):
@@ -138,6 +144,11 @@ def run(arguments: argparse.Namespace) -> int:
         f"\nThe run is in {folder}. Next:\n  {shlex.join(['fedgrec', 'recommend', str(folder), '--user', somebody])}"
     )
     return 0
+
+
+def _kind(arguments: argparse.Namespace, config: Config) -> str:
+    """What the default folder's name says of a run: its preset, or its method where that is another one."""
+    return arguments.preset or ("best" if config.method == "fedgrec" else config.method)
 
 
 def _report(folder: Path, bar: Any) -> None:

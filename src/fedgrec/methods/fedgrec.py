@@ -38,6 +38,7 @@ from fedgrec.core import (
     finest_step,
 )
 from fedgrec.kernels import reference
+from fedgrec.methods.contract import WORD, Method
 from fedgrec.options import FedGRecOptions
 
 DEGREES = Stage("degrees", everyone=True)
@@ -92,10 +93,19 @@ class Kernel(Protocol):
     def add_rows(self, table: Floats, update: Rows, leaf: Leaf, rate: float) -> None: ...
 
 
+Options = FedGRecOptions
+
+
+def make(options: FedGRecOptions, n_items: int, n_users: int, kernel: Kernel = reference) -> "FedGRecMethod":
+    """The method on a kernel: `kernels.reference`, or `kernels.cpu`, which supports every option."""
+    return FedGRecMethod(options, n_items, n_users, kernel)
+
+
 @dataclass(frozen=True)
-class FedGRecMethod:
+class FedGRecMethod(Method):
     """The verbs of FedGRec over `n_items` items and at most `n_users` users."""
 
+    name = "fedgrec"
     options: FedGRecOptions
     n_items: int
     n_users: int
@@ -222,13 +232,12 @@ class FedGRecMethod:
             server.round += 1
         return server
 
-    @staticmethod
-    def commit(population: Cohort, users: Ints, pending: Pending, arrived: NDArray[np.bool_] | None = None) -> None:
-        """Users whose upload was in the sum make their pending state their own; all others forget it."""
-        kept = np.arange(len(users)) if arrived is None else np.flatnonzero(arrived)
-        population.state.put(users[kept], pending.state.take(kept))
-
     # -------------------------------------------------------------------------------------- ranking
+
+    @property
+    def knows_strangers(self) -> bool:
+        """Eq. (6) needs only their items."""
+        return self.options.layers > 0
 
     def represent_users(self, server: ServerState, cohort: Cohort) -> Floats:
         """Users' final representations, Eq. (2), after a refresh at home that is never stored.  # [n, D]"""
@@ -261,9 +270,9 @@ class FedGRecMethod:
 
     def traffic(self, stage: Stage, degrees: Ints, lost: int = 0) -> Traffic:
         """Bytes of a stage for users with these degrees, of whom the last `lost` never upload."""
-        o, N, spec = self.options, self.n_items, self.spec(stage)
-        word, row, n = 4, 4 * o.dim, len(degrees)
-        up_secure = (n - lost) * spec.size * spec.bits // 8
+        o, N = self.options, self.n_items
+        word, row, n = WORD, WORD * o.dim, len(degrees)
+        up_secure = self.secure_upload(stage, n - lost)
         sent = degrees[: n - lost]
         if stage is DEGREES:
             return Traffic(int(sent.sum()) * word, 0, up_secure, 0)

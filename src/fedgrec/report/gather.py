@@ -16,7 +16,7 @@ from fedgrec.data import Dataset
 from fedgrec.data.split import Split
 from fedgrec.data.synthetic import Places
 from fedgrec.errors import FedgrecError, RunError
-from fedgrec.evaluate import top_k
+from fedgrec.evaluate import top_k, top_k_scores
 from fedgrec.model import Model
 from fedgrec.record import DATA, RESULT, RunRecord, is_finished, read_metrics
 from fedgrec.simulation import load_for
@@ -122,9 +122,13 @@ def look_at_users(model: Model, split: Split) -> Survey:
     known = [part for part in (split.train, split.validation) if part is not None]
     seen = [np.unique(np.concatenate([part.of(u) for part in known])) for u in each]
     indptr = np.concatenate([[0], np.cumsum([len(items) for items in seen])])
-    vectors = np.concatenate([model.user_vector(u) for u in each]).astype(np.float32)  # [n, D]
-    length = max(*model.config.run.topk, SHOWN)
-    lists, _ = top_k(vectors, model.item_vectors().astype(np.float32), length, indptr, np.concatenate(seen))
+    length, method, cohort = max(*model.config.run.topk, SHOWN), model.method, model.cohort(users)
+    if method.inner_product:
+        vectors = method.represent_users(model.server, cohort).astype(np.float32)  # [n, D]
+        lists, _ = top_k(vectors, model.item_vectors().astype(np.float32), length, indptr, np.concatenate(seen))
+    else:
+        scores = method.scores(model.server, cohort).astype(np.float32)  # [n, N]
+        lists, _ = top_k_scores(lambda some: scores[some], scores.shape[1], length, indptr, np.concatenate(seen))
     hits = np.array([np.isin(row, items) for row, items in zip(lists, hidden, strict=True)])
     return Survey(users, seen, hidden, lists, hits, everyone)
 

@@ -158,7 +158,7 @@ def traffic(run: Run) -> str:
         "This was a simulation: the bytes are what a real federation would have carried, warm-up included. "
         "In the clear a user sends only the rows it changed, and so shows what it likes; as secure sums it "
         "sends the whole table under masks, and the server learns nothing but the sum. "
-        + QUERIES[run.config.model.query]
+        + QUERIES[getattr(run.config.model, "query", "whole")]
     )
     head = ["Average user", f"{rounds:,} rounds", f"one of its {turns:,.0f} turns"]
     return table(head, rows) + f"<p class=note>{escape(note)}</p>\n"
@@ -177,8 +177,9 @@ def data(run: Run) -> str:
 def settings(run: Run) -> str:
     """What somebody chose, then everything."""
     rows = []
-    for section, field, _ in options():
-        value, default = (getattr(getattr(config, section), field.name) for config in (run.config, Config()))
+    for section, field, _ in options(run.config.method):
+        both = (run.config, Config().of(run.config.method))
+        value, default = (getattr(getattr(config, section), field.name) for config in both)
         if value != default:
             rows.append((field.name, _plain(value), _plain(default), field.metadata["help"]))
     head = ["Differs from the default", "Value", "Default", "What it is"]

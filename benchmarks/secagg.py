@@ -1,0 +1,115 @@
+"""Secure aggregation: the mask rate against bare AES-CTR and against Flower, one round of full size, and a fuzzer.
+
+    masks     adding 16 masks to 1,000,000 words; the rivals do the same additions with a library call each, and with
+              Flower 1.41's own functions (they want the extra `deploy`)
+    round     400 clients, vectors of Gowalla's size at K = 2 (7.9 million words), k = 48, t = 33, 20 dropouts
+    fuzz      10⁶ mangled messages against parser, clients and servers
+"""
+
+import os
+import resource
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from benchmarks.common import CORES, alternate
+from fedgrec.secagg import Population, Session, Stage, fresh_round_id, run_round
+from fedgrec.secagg.prg import add_masks
+
+VALUES, NEIGHBOURS = 1_000_000, 16
+FULL_VALUES = 3 * 40_981 * 64
+DROPS = {Stage.KEYS: 4, Stage.SHARES: 4, Stage.MASKED: 6, Stage.UNMASK: 6}
+
+
+def masks(repeats: int) -> dict[str, Any]:
+    """Seconds to mask one vector, and ratios."""
+    keys = [os.urandom(16) for _ in range(NEIGHBOURS)]
+    signed = [(key, 1 if i % 2 else -1) for i, key in enumerate(keys)]
+    words = np.zeros(VALUES, np.uint32)
+
+    def bare() -> None:
+        """AES-CTR and an addition in pieces of 128 KiB, with nothing around them."""
+        zeros, stream = bytes(2**17), bytearray(2**17)
+        mask = np.frombuffer(stream, np.uint32)
+        for key, _ in signed:
+            cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+            for at in range(0, VALUES, len(mask)):
+                piece = words[at : at + len(mask)]
+                cipher.update_into(zeros[: 4 * len(piece)] if len(piece) < len(mask) else zeros, stream)
+                np.add(piece, mask[: len(piece)], out=piece)
+
+    rounds: dict[str, Callable[[], object]] = {
+        "fedgrec, one thread": lambda: add_masks(words, signed, 1),
+        f"fedgrec, {CORES} threads": lambda: add_masks(words, signed, CORES),
+        "bare AES-CTR and addition, one thread": bare,
+    }
+    if (flower := _flower()) is not None:
+        rounds["Flower's mask functions"] = lambda: flower(keys)
+    times = alternate(rounds, repeats)
+    ours = times["fedgrec, one thread"]
+    return {
+        "values": VALUES,
+        "neighbours": NEIGHBOURS,
+        "seconds": times,
+        "rate_of_bare": {"ratio": times["bare AES-CTR and addition, one thread"] / ours, "required": 0.7},
+        "times_flower": {
+            "one thread": times["Flower's mask functions"] / ours if flower else None,
+            "all threads": times["Flower's mask functions"] / times[f"fedgrec, {CORES} threads"] if flower else None,
+            "required": 8.0,
+        },
+    }
+
+
+def _flower() -> Callable[[list[bytes]], object] | None:
+    """What Flower's client does with its neighbours' keys: draw a mask for each, add or take away, then reduce."""
+    try:
+        from flwr.common.secure_aggregation.ndarrays_arithmetic import (
+            parameters_addition,
+            parameters_mod,
+            parameters_subtraction,
+        )
+        from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
+    except ImportError:
+        return None
+
+    def mask(keys: list[bytes]) -> object:
+        vector = [np.zeros(VALUES, np.int64)]
+        for i, key in enumerate(keys):
+            drawn = pseudo_rand_gen(key * 2, 1 << 32, [(VALUES,)])
+            vector = parameters_addition(vector, drawn) if i % 2 else parameters_subtraction(vector, drawn)
+        return parameters_mod(vector, 1 << 32)
+
+    return mask
+
+
+def full_round(clients: int = 400, values: int = FULL_VALUES) -> dict[str, Any]:
+    """One round of the size that training on Gowalla has; every client masks with all cores, one after the other."""
+    order = iter(np.random.default_rng(0).permutation(clients).tolist())
+    silent = {next(order): stage for stage, count in DROPS.items() for _ in range(count)}
+    session = Session(fresh_round_id(), values, clients, 48, 33)
+    check = np.zeros(values, np.int64)
+
+    def vector(client: int) -> Any:
+        drawn = np.random.default_rng(client).integers(-5_000_000, 5_000_000, values, np.int32)
+        np.add(check, drawn, out=check)
+        return drawn
+
+    begun = time.perf_counter()
+    outcome = run_round(session, vector, Population(range(clients)), silent, context=b"model", threads=CORES)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    return {
+        "clients": clients,
+        "values": values,
+        "neighbours": 48,
+        "threshold": 33,
+        "dropouts": [DROPS[stage] for stage in DROPS],
+        "in_the_sum": outcome.users,
+        "exact": bool((outcome.values == check).all()),
+        "seconds": time.perf_counter() - begun,
+        "stages": {name: vars(cost) for name, cost in outcome.costs.items()},
+        "peak_gb_all_parties_together": peak,
+        "limit_gb": 1.0,
+    }

@@ -1,0 +1,113 @@
+"""What a federated method is: the verbs between which the network cable runs.
+
+    broadcast → local_update → (secure) sum → apply → commit
+
+A method declares its stages in order: what everybody does once, then, last, the training round that is repeated with a
+sample of users. A simulation, a secure simulation and a deployed federation call the same verbs. To add a method write
+one file with a subclass and a dataclass `Options`, and name it in `fedgrec.options.METHODS` (docs/methods.md).
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgrec.core import (
+    Broadcast,
+    Cohort,
+    Floats,
+    Ints,
+    Pending,
+    Query,
+    ServerState,
+    Stage,
+    Traffic,
+    Upload,
+    UploadSpec,
+    UserState,
+)
+
+WORD = 4  # bytes of a number or of a row's name, as it is sent in the clear
+
+
+class Method(ABC):
+    """The verbs over `n_items` items and at most `n_users` users. A method holds no state: values in, values out."""
+
+    name: ClassVar[str]
+    # Whether a score is the inner product of `represent_users` and `represent_items`; otherwise `scores` gives it.
+    inner_product: ClassVar[bool] = True
+    # What a user remembers: a core.State that has at least `embeddings` [n, L, d].
+    State: ClassVar[type[Any]] = UserState
+    options: Any
+    n_items: int
+    n_users: int
+
+    @property
+    @abstractmethod
+    def stages(self) -> tuple[Stage, ...]:
+        """What everybody does once, in order, and last the round that is repeated."""
+
+    @abstractmethod
+    def spec(self, stage: Stage) -> UploadSpec:
+        """The leaves of a stage: all that ever leaves a device, and only inside a sum."""
+
+    @abstractmethod
+    def init(self, seed: int) -> ServerState:
+        """What the server starts with."""
+
+    @abstractmethod
+    def init_users(self, keys: NDArray[np.uint64], indptr: Ints, items: Ints, targets: Floats | None = None) -> Cohort:
+        """What users start with; each draws under its own key."""
+
+    def ask(self, user: Cohort, round_: int) -> Query:
+        """Which rows one user wants to see; unless a method says otherwise all, which tells the server nothing."""
+        return Query(None)
+
+    @abstractmethod
+    def broadcast(self, server: ServerState, stage: Stage, query: Query | None = None, level: int = 0) -> Broadcast:
+        """What the server sends down."""
+
+    @abstractmethod
+    def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
+        """What users compute at home: the summed upload of the cohort, and its pending state."""
+
+    @abstractmethod
+    def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
+        """The server's half; it consumes `server` and sees nothing of the users but their sum."""
+
+    @staticmethod
+    def commit(population: Cohort, users: Ints, pending: Pending, arrived: NDArray[np.bool_] | None = None) -> None:
+        """Users whose upload was in the sum make their pending state their own; all others forget it."""
+        kept = np.arange(len(users)) if arrived is None else np.flatnonzero(arrived)
+        population.state.put(users[kept], pending.state.take(kept))
+
+    # ---------------------------------------------------------------------------------------- ranking
+
+    @property
+    def knows_strangers(self) -> bool:
+        """Whether a person's items are enough to represent somebody who never took part."""
+        return False
+
+    def represent_users(self, server: ServerState, cohort: Cohort) -> Floats:
+        """Users' final representations, [n, D]; computed at home and never stored."""
+        raise NotImplementedError
+
+    def represent_items(self, server: ServerState) -> Floats:
+        """Items' final representations, [N, D]."""
+        raise NotImplementedError
+
+    def scores(self, server: ServerState, cohort: Cohort) -> Floats:
+        """Every item's score for every user of the cohort, [n, N]."""
+        return self.represent_users(server, cohort) @ self.represent_items(server).T
+
+    # ---------------------------------------------------------------------------------------- traffic
+
+    @abstractmethod
+    def traffic(self, stage: Stage, degrees: Ints, lost: int = 0) -> Traffic:
+        """Bytes of a stage for users with these degrees, of whom the last `lost` never upload."""
+
+    def secure_upload(self, stage: Stage, users: int) -> int:
+        """Bytes of these users' dense masked vectors."""
+        spec = self.spec(stage)
+        return users * spec.size * spec.bits // 8
