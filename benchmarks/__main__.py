@@ -1,12 +1,12 @@
-"""`python -m benchmarks [rounds|evaluation|memory ...] [--quick]`: measure, print a table, keep results."""
+"""`python -m benchmarks [name ...] [--quick]`: measure, print tables, keep results."""
 
 import argparse
 from typing import Any
 
-from benchmarks import common, evaluation, memory, rounds
+from benchmarks import common, evaluation, lightgcn, mechanisms, memory, rounds
 
 BUSY = 0.5  # load average
-NAMES = ("rounds", "evaluation", "memory")
+NAMES = ("rounds", "evaluation", "lightgcn", "memory", "mechanisms")
 
 
 def main() -> None:
@@ -46,6 +46,16 @@ def run_evaluation(quick: bool) -> tuple[dict[str, Any], list[str]]:
     ]
 
 
+def run_lightgcn(quick: bool) -> tuple[dict[str, Any], list[str]]:
+    result = lightgcn.bench(1 if quick else 3)
+    lines = [f"data: {result['data']}, {result['batches']} batches of {result['batch']}, {result['layers']} layers"]
+    lines += [f"{code:<40}{seconds:>8.2f} s" for code, seconds in result["seconds"].items()]
+    return result, [
+        *lines,
+        f"{'the best of them, times ours':<40}{result['ratio']:>8.2f}   asked: {result['required_ratio']:.1f}",
+    ]
+
+
 def run_memory(quick: bool) -> tuple[dict[str, Any], list[str]]:
     result = memory.bench(2 if quick else memory.ROUNDS)
     lines = [f"{'until the end of':<24}{'seconds':>12}{'peak GB':>12}"]
@@ -53,11 +63,35 @@ def run_memory(quick: bool) -> tuple[dict[str, Any], list[str]]:
     return result, [*lines, f"{'asked: less than':<36}{result['limit_gb']:>12.2f}"]
 
 
+def run_mechanisms(quick: bool) -> tuple[dict[str, Any], list[str]]:
+    result = mechanisms.bench(80, 2_000, 1) if quick else mechanisms.bench()
+    lines = [
+        f"{result['clients']} clients, {result['values']:,} values",
+        f"{'mechanism':<26}{'lost':>5}{'up KB':>10}{'down KB':>10}{'client s':>10}{'server s':>10}",
+    ]
+    for name, measured in result["mechanisms"].items():
+        for lost, cost in measured["lost"].items():
+            numbers = (
+                f"{cost['bytes_up'] / 1e3:>10.0f}{cost['bytes_down'] / 1e3:>10.0f}"
+                f"{cost['client_seconds']:>10.3f}{cost['server_seconds']:>10.3f}"
+                if cost
+                else f"{'no sum':>10}"
+            )
+            lines.append(f"{name:<26}{lost:>5}{numbers}")
+    return result, lines
+
+
 def _number(value: Any) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-RUN = {"rounds": run_rounds, "evaluation": run_evaluation, "memory": run_memory}
+RUN = {
+    "rounds": run_rounds,
+    "evaluation": run_evaluation,
+    "lightgcn": run_lightgcn,
+    "memory": run_memory,
+    "mechanisms": run_mechanisms,
+}
 
 if __name__ == "__main__":
     main()

@@ -1,9 +1,9 @@
 """Secure aggregation: the mask rate against bare AES-CTR and against Flower, one round of full size, and a fuzzer.
 
-    masks     adding 16 masks to 1,000,000 words; the rivals do the same additions with a library call each, and with
-              Flower 1.41's own functions (they want the extra `deploy`)
-    round     400 clients, vectors of Gowalla's size at K = 2 (7.9 million words), k = 48, t = 33, 20 dropouts
-    fuzz      10⁶ mangled messages against parser, clients and servers
+masks     adding 16 masks to 1,000,000 words; the rivals do the same additions with a library call each, and with
+          Flower 1.41's own functions (they want the extra `deploy`)
+round     400 clients, vectors of Gowalla's size at K = 2 (7.9 million words), k = 48, t = 33, 20 dropouts
+fuzz      10⁶ mangled messages against parser, clients and servers
 """
 
 import os

@@ -13,6 +13,12 @@ from fedgrec.errors import ConfigError, nearest
 # The federated methods, each in a module that has its `Options` and `make(options, n_items, n_users, kernel)`.
 METHODS = {
     "fedgrec": "fedgrec.methods.fedgrec",
+    "fcf": "fedgrec.methods.fcf",
+    "fedmf": "fedgrec.methods.fedmf",
+    "federank": "fedgrec.methods.federank",
+    "fedncf": "fedgrec.methods.fedncf",
+    "fedgnn": "fedgrec.methods.fedgnn",
+    "fedgnn-bpr": "fedgrec.methods.fedgnn_bpr",
 }
 
 

@@ -5,12 +5,15 @@ It knows nothing of recommenders and does no I/O: `Client` and `Server` are stat
 
 from fedgrec.secagg.client import Client, PairwiseClient, Stage
 from fedgrec.secagg.errors import SecAggError
+from fedgrec.secagg.lightsecagg import LightClient, LightServer
 from fedgrec.secagg.local import Outcome, Population, fresh_round_id, run_round
 from fedgrec.secagg.server import PairwiseServer, Server
 from fedgrec.secagg.session import Session
 
 __all__ = [
     "Client",
+    "LightClient",
+    "LightServer",
     "Outcome",
     "PairwiseClient",
     "PairwiseServer",

@@ -35,6 +35,7 @@ from fedgrec.secagg.errors import (
     BadCiphertext,
     BadInput,
     BadLists,
+    BadShare,
     BadSignature,
     SecAggError,
     TooFewLeft,
@@ -130,7 +131,7 @@ class Client:
         self._words: ring.Words | None = None
         self._graph: Graph
         self._keys: dict[int, Keys] = {}  # of the neighbours
-        self._held: dict[int, tuple[int, int]] = {}  # whose shares it holds: of the seed, of the mask key
+        self._held: dict[int, Any] = {}  # whose shares it holds: a pair, of the seed and of the mask key
 
     # ------------------------------------------------------------------------------------------- the door
 
@@ -189,12 +190,7 @@ class Client:
         """Stage 1: check the neighbours, then share seed and mask key between the holders."""
         self._meet(message)
         secrets, t = self._mine(), self.session.threshold
-        holders = self._graph.holders(self.me)
-        if not len(holders) < 2 * t <= 2 * len(holders):
-            raise TooFewLeft(
-                f"with {len(holders)} holders the threshold {t} is not safe or not possible: it must be more than "
-                f"half of them and at most all"
-            )
+        holders = self._holders()
         owned = (secrets.seed, secrets.mask_key.private_bytes_raw())
         shares = [shamir.share(int.from_bytes(secret, "big"), t, [h + 1 for h in holders]) for secret in owned]
         if self.me in holders:
@@ -207,28 +203,53 @@ class Client:
         self.stage = Stage.MASKED
         return Shares(self.session.round_id, texts)
 
+    def _holders(self) -> list[int]:
+        """Who will hold its shares. Half of them must not suffice: a lying server asks each half for another secret."""
+        holders, t = self._graph.holders(self.me), self.session.threshold
+        if not len(holders) < 2 * t <= 2 * len(holders):
+            raise TooFewLeft(
+                f"with {len(holders)} holders the threshold {t} is not safe or not possible: it must be more than "
+                f"half of them and at most all"
+            )
+        return holders
+
     def _mask(self, message: Delivery) -> Message:
         """Stage 2: take the others' shares in, and mask the vector for the neighbours that are still there."""
+        self._take_in(message)
+        self.stage = Stage.UNMASK
+        return self._masked([(seed_mask(self._mine().seed, self.session, self.context), 1)])
+
+    def _take_in(self, message: Delivery) -> None:
+        """Open what the neighbours encrypted for this client, and hold it."""
         if not message.ciphertexts.keys() <= self._keys.keys():
             raise UnknownSender(f"client {self.me} was sent shares of somebody who is no neighbour of it")
-        size = shamir.SHARE_BYTES
         for sender, text in message.ciphertexts.items():
-            plain = self._open(sender, text)
-            if len(plain) != 2 * size:
-                raise BadCiphertext(f"client {sender} sent client {self.me} something that is not two shares")
-            self._held[sender] = (int.from_bytes(plain[:size], "big"), int.from_bytes(plain[size:], "big"))
+            self._held[sender] = self._unpack(sender, self._open(sender, text))
         if len(self._held) < self.session.threshold:
             raise TooFewLeft(
                 f"client {self.me} has {len(self._held)} holders left, fewer than the {self.session.threshold} needed"
             )
-        self.stage = Stage.UNMASK
-        return self._masked([(seed_mask(self._mine().seed, self.session, self.context), 1)])
 
-    def _masked(self, masks: list[Mask]) -> Masked:
-        """The vector under these masks and under those of all pairs that are still there."""
+    def _unpack(self, sender: int, plain: bytes) -> Any:
+        """What one neighbour lets this client hold."""
+        size = shamir.SHARE_BYTES
+        if len(plain) != 2 * size:
+            raise BadCiphertext(f"client {sender} sent client {self.me} something that is not two shares")
+        of_seed, of_key = (int.from_bytes(part, "big") for part in (plain[:size], plain[size:]))
+        if max(of_seed, of_key) >= shamir.PRIME:  # passed on, it would look like this client's fault
+            raise BadShare(f"client {sender} sent client {self.me} a share that lies outside the field")
+        return of_seed, of_key
+
+    def _vector(self) -> ring.Words:
+        """The vector to be masked, once."""
         words, self._words = self._words, None
         if words is None:
             raise BadInput(f"client {self.me} was given no vector before its masked vector was asked for")
+        return words
+
+    def _masked(self, masks: list[Mask]) -> Masked:
+        """The vector under these masks and under those of all pairs that are still there."""
+        words = self._vector()
         mine, me = self._mine().mask_key, self.me
         peers = [keys for sender, keys in self._keys.items() if sender in self._there()]
         masks = masks + [pair_mask(mine, me, k.mask_key, k.sender, self.session, self.context) for k in peers]
@@ -241,6 +262,14 @@ class Client:
 
     def _reveal(self, message: Survivors) -> Message:
         """Stage 3: open the survivors' seeds and the lost clients' mask keys; once, and never both of anybody."""
+        alive, dropped = self._believe(message)
+        seeds = {owner: self._held[owner][0] for owner in alive if owner in self._held}
+        keys = {owner: self._held[owner][1] for owner in dropped}
+        self.abandon()
+        return Reveal(self.session.round_id, seeds, keys)
+
+    def _believe(self, message: Survivors) -> tuple[set[int], set[int]]:
+        """Who is alive and who was lost, if that can be: each of those it masked with is one of the two."""
         alive, dropped = set(message.alive), set(message.dropped)
         if alive & dropped:
             raise BadLists(f"client {self.me} was told that somebody is both alive and dropped")
@@ -252,10 +281,7 @@ class Client:
             raise TooFewLeft(
                 f"around client {self.me} {len(alive)} clients are alive, and {self.session.threshold} are needed"
             )
-        seeds = {owner: self._held[owner][0] for owner in alive if owner in self._held}
-        keys = {owner: self._held[owner][1] for owner in dropped}
-        self.abandon()
-        return Reveal(self.session.round_id, seeds, keys)
+        return alive, dropped
 
     # ------------------------------------------------------------------------------------------ its peers
 

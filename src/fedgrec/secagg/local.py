@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from fedgrec.secagg.client import Client, PairwiseClient, Stage
+from fedgrec.secagg.lightsecagg import LightClient, LightServer
 from fedgrec.secagg.server import PairwiseServer, Server
 from fedgrec.secagg.session import Session
 
@@ -21,6 +22,7 @@ Vectors = Callable[[int], NDArray[Any]]
 PARTIES: dict[str, tuple[type[Client], type[Server]]] = {
     "secagg": (Client, Server),
     "pairwise": (PairwiseClient, PairwiseServer),
+    "lightsecagg": (LightClient, LightServer),
 }
 
 

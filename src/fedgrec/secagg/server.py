@@ -227,7 +227,10 @@ class Server:
 
     def _open(self, masks: list[Mask]) -> dict[int, Message]:
         add_masks(self._sum, masks, self.threads)
-        self._result = ring.decode(self._sum, self.session.values, self.session.users)
+        return self._finish(self._sum)
+
+    def _finish(self, words: ring.Words) -> dict[int, Message]:
+        self._result = ring.decode(words, self.session.values, self.session.users)
         self.included = sorted(self._alive)
         self.stage = Stage.DONE
         return {}

@@ -32,7 +32,7 @@ class Session:
             raise BadInput("a session needs at least one value, one user, one neighbour and a threshold of one")
         if self.mechanism not in MECHANISMS:
             raise BadInput(f"the mechanism is one of {', '.join(MECHANISMS)}, not {self.mechanism!r}")
-        if not 1 <= self.privacy < 2**31 or self.values >= 2**48 or self.users >= 2**48:
+        if not 1 <= self.privacy < 2**31 or self.values >= 2**48 or self.users >= 2 ** min(self.bits, 48):
             raise BadInput("the session's numbers are out of range")
         ring.dtype(self.bits)
 
