@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     NEGATIVES = 1
     PAIRS = 2
     POSITIVES = 3
+    FEEDBACK = 4
 
 
 def philox(key: U64 | int, slot: U64 | int, step: int, round_: int, purpose: int) -> U32:
@@ -103,6 +104,16 @@ def positives_sample(key: int, round_: int, n_positives: int, cap: int) -> NDArr
     if n_positives <= cap:
         return np.arange(n_positives)
     return np.sort(permuted(cap, n_positives, key, round_, Purpose.POSITIVES))
+
+
+def feedback(key: int, round_: int, n_positives: int, share: float) -> NDArray[np.bool_]:
+    """Which positives' updates are sent this round: each with probability `share`."""
+    return words(key, n_positives, 0, round_, Purpose.FEEDBACK) < np.uint64(feedback_bound(share))
+
+
+def feedback_bound(share: float) -> int:
+    """The word below which an update is sent; at 1 every word is."""
+    return int(share * 2**32)
 
 
 def normal(keys: U64, count: int, purpose: int = Purpose.INIT) -> NDArray[np.float64]:

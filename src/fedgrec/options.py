@@ -98,10 +98,14 @@ class FedGRecOptions:
     max_positives: int = option(
         256, "positives of a user that train in one round, a fresh sample of those with more; 0: all", least=0
     )
+    feedback: float = option(
+        1.0, "share of a user's positives whose update is sent in a round; the others stay at home", least=0, most=1
+    )
     loss: str = option(
         "bpr",
-        "bpr (Eq. 5) or mse (Eq. 3, over positives; ratings are its targets if kept)",
-        choices=("bpr", "mse"),
+        "bpr (Eq. 5); mse (Eq. 3, over positives; ratings are its targets if kept); mse0: mse with the negatives "
+        "drawn as further targets 0",
+        choices=("bpr", "mse", "mse0"),
     )
     reduction: str = option("mean", "the loss is the mean or the sum over a user's pairs", choices=("mean", "sum"))
     l2: float = option(1.5e-4, "λ, the L2 penalty", least=0)

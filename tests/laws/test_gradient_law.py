@@ -40,8 +40,8 @@ def autograd(
         y = sum(a * i for a, i in zip(alpha, items, strict=True)) @ sum(
             a * v for a, v in zip(alpha, users, strict=True)
         )
-    if o.loss == "mse":
-        errors = (torch.tensor(problem.targets) - y) ** 2
+    if o.loss != "bpr":  # Eq. (3); drawn negatives are zeros
+        errors = (torch.cat([torch.tensor(problem.targets), torch.zeros(len(y) - P, dtype=y.dtype)]) - y) ** 2
     else:
         partner = draws.pairs(problem.key, problem.round, step, len(y) - P, P)
         errors = torch.nn.functional.softplus(y[P:] - y[:P][partner])

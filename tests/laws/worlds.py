@@ -35,7 +35,7 @@ class World:
         rng = np.random.default_rng(self.seed)
         indptr = np.concatenate([[0], np.cumsum(self.Y.sum(1))])
         items = np.nonzero(self.Y)[1].astype(np.int32)
-        targets = rng.integers(1, 6, len(items)).astype(float) if self.options.loss == "mse" else None
+        targets = rng.integers(1, 6, len(items)).astype(float) if self.options.loss != "bpr" else None
         return method.init_users(rng.integers(0, 2**64, self.n_users, dtype=np.uint64), indptr, items, targets)
 
     def weights(self, side: str) -> np.ndarray:
@@ -64,7 +64,8 @@ def worlds(draw: Any, max_users: int = 9, max_items: int = 14, **fixed: Any) -> 
         "negatives": draw(st.integers(1, 2 * n_items)),
         "exclude_positives": draw(st.booleans()),
         "max_positives": draw(st.sampled_from([0, 2, 256])),
-        "loss": draw(st.sampled_from(["bpr", "bpr", "mse"])),
+        "feedback": draw(st.sampled_from([1.0, 1.0, 0.5])),
+        "loss": draw(st.sampled_from(["bpr", "bpr", "mse", "mse0"])),
         "reduction": draw(st.sampled_from(["mean", "sum"])),
         "l2": draw(st.sampled_from([0.0, 0.01])),
         "l2_scaling": draw(st.sampled_from(["pair", "row"])),

@@ -31,6 +31,7 @@ LOW, SHIFT = U(0xFFFFFFFF), U(32)
 M0, M1, W0, W1 = U(PHILOX_M[0]), U(PHILOX_M[1]), U(PHILOX_W[0]), U(PHILOX_W[1])
 F0, F1 = U(FEISTEL_M[0]), U(FEISTEL_M[1])
 NEGATIVES, PAIRS, POSITIVES = U(Purpose.NEGATIVES), U(Purpose.PAIRS), U(Purpose.POSITIVES)
+FEEDBACK = U(Purpose.FEEDBACK)
 
 
 @fused
@@ -129,6 +130,7 @@ class Flags(NamedTuple):
     negatives: int
     max_positives: int
     exclude: bool
+    feedback: int
     mse: bool
     mean: bool
     per_row: bool
@@ -175,7 +177,7 @@ def slopes(g, key, step, P, y, flags):
     if flags.mse:
         scale = real(2 / m if flags.mean else 2)
         for i in range(m):
-            g[i] = scale * (g[i] - y[i])
+            g[i] = scale * (g[i] - (y[i] if i < P else real(0)))
         return
     n = m - P
     partner, negative = np.empty((n + 3) // 4 * 4, np.int32), g[P:]
@@ -221,9 +223,9 @@ def penalties(real, P, m, numbers, flags):
     l2 = numbers.l2
     if flags.per_row:
         return l2, l2, l2
-    n = P if flags.mse else m - P
-    whole = l2 * (1 if flags.mean else n)
-    return real(whole), real(whole / P), real(whole / max(n, 1))
+    terms = m if flags.mse else m - P
+    whole = l2 * (1 if flags.mean else terms)
+    return real(whole), real(whole / P), real(whole / max(m - P, 1))
 
 
 @fused
@@ -350,7 +352,20 @@ def many_steps(key, P, rows, w, y, c, user, x0, f_table, numbers, flags, scratch
             for i in range(P):
                 for j in range(d):
                     drift[j] += w[i] * (x[i, j] - x0[rows[i], j])
+    for i in range(P):
+        if withheld(key, i, flags):
+            for j in range(d):
+                x[i, j] = x0[rows[i], j]
     return round_and_add(rows, x, x0, numbers, sums)
+
+
+@fused
+def withheld(key, i, flags):
+    """Whether the update of the i-th positive stays at home this round, see draws.feedback."""
+    if flags.feedback > LOW:
+        return False
+    words = philox(key, i // 4, 0, flags.round, FEEDBACK)
+    return words[i % 4] >= U(flags.feedback)
 
 
 @fused
@@ -488,6 +503,9 @@ def user_slopes(
             f_users[u],
             pulls[u],
         )
+        for i in range(P):
+            if withheld(keys[u], i, flags):
+                rows[u, i] = -1
 
 
 @fused
@@ -496,7 +514,8 @@ def by_item(rows, counts, n_items):
     first = np.zeros(n_items + 1, np.int64)
     for u in range(len(rows)):
         for i in range(counts[u, 1]):
-            first[rows[u, i] + 1] += 1
+            if rows[u, i] >= 0:
+                first[rows[u, i] + 1] += 1
     for t in range(n_items):
         first[t + 1] += first[t]
     at = first.copy()
@@ -504,8 +523,9 @@ def by_item(rows, counts, n_items):
     for u in range(len(rows)):
         for i in range(counts[u, 1]):
             t = rows[u, i]
-            who[at[t]], where[at[t]] = u, i
-            at[t] += 1
+            if t >= 0:  # others stay at home
+                who[at[t]], where[at[t]] = u, i
+                at[t] += 1
     return who, where, first
 
 

@@ -11,6 +11,7 @@ import numba as nb
 import numpy as np
 
 from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UserState
+from fedgrec.draws import feedback_bound
 from fedgrec.errors import FedgrecError
 from fedgrec.kernels import _compiled as loops
 from fedgrec.options import FedGRecOptions
@@ -148,10 +149,11 @@ def _flags(o: FedGRecOptions, broadcast: Broadcast) -> loops.Flags:
     return loops.Flags(
         round=broadcast.round,
         steps=o.local_steps,
-        negatives=o.negatives if o.loss == "bpr" else 0,
+        negatives=o.negatives if o.loss != "mse" else 0,
         max_positives=o.max_positives or broadcast.n_items,
         exclude=o.exclude_positives,
-        mse=o.loss == "mse",
+        feedback=feedback_bound(o.feedback),
+        mse=o.loss != "bpr",
         mean=o.reduction == "mean",
         per_row=o.l2_scaling == "row",
         concat=o.combine == "concat",

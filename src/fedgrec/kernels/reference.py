@@ -70,6 +70,8 @@ def train(
     for u in range(len(cohort)):
         problem = local_problem(cohort, u, weights, broadcast, latents, o)
         moved = local_steps(problem, state, u, o)
+        sent = draws.feedback(problem.key, problem.round, problem.n_positives, o.feedback)
+        moved[: problem.n_positives][~sent] = 0
         rows, over = quantize(moved, leaf, dtype)
         parts.append(Rows(problem.items, rows))
         cut += over
@@ -101,7 +103,7 @@ def local_problem(
     chosen = cohort.indptr[u] + draws.positives_sample(key, broadcast.round, len(everything), cap)
     positives, n_items = cohort.items[chosen], broadcast.n_items
     excluded = everything if o.exclude_positives else everything[:0]
-    count = o.negatives if o.loss == "bpr" and len(positives) else 0
+    count = o.negatives if o.loss != "mse" and len(positives) else 0
     items = np.concatenate([positives, draws.negatives(key, broadcast.round, count, excluded, n_items)])
     tables = broadcast.tables[:, broadcast.at(items)]  # [K+1, m, d]
     start, alpha = tables[0], np.asarray(o.weights(), tables.dtype)
@@ -166,8 +168,9 @@ def bpr_slopes(problem: LocalProblem, scores: Floats, step: int, o: FedGRecOptio
 
 
 def mse_slopes(problem: LocalProblem, scores: Floats, o: FedGRecOptions) -> Floats:
-    """∂L/∂s_t of Eq. (3): L = Σ (y_t − s_t)² over positives."""
-    g = 2.0 * (scores - problem.targets)
+    """∂L/∂s_t of Eq. (3): L = Σ (y_t − s_t)² over positives and, where negatives are drawn, 0 for those."""
+    g = 2.0 * scores
+    g[: problem.n_positives] -= 2.0 * problem.targets
     return g / len(scores) if o.reduction == "mean" else g
 
 
@@ -176,9 +179,9 @@ def penalties(problem: LocalProblem, o: FedGRecOptions) -> tuple[float, Floats]:
     P, m = problem.n_positives, len(problem.items)
     if o.l2_scaling == "row":
         return o.l2, np.full(m, o.l2, problem.start.dtype)
-    n = m - P if o.loss == "bpr" else P  # pairs in the loss
-    whole = o.l2 if o.reduction == "mean" else o.l2 * n
-    share = np.full(m, whole / max(n, 1), problem.start.dtype)
+    terms = {"bpr": m - P, "mse": P, "mse0": m}[o.loss]
+    whole = o.l2 if o.reduction == "mean" else o.l2 * terms
+    share = np.full(m, whole / max(m - P, 1), problem.start.dtype)
     share[:P] = whole / P
     return whole, share
 

@@ -279,7 +279,7 @@ class FedGRecMethod(Method):
         if stage is PROPAGATE:
             return Traffic(int(sent.sum()) * (word + row), n * N * row, up_secure, n * N * row)
         positives = np.minimum(degrees, o.max_positives or N)
-        negatives = np.where(degrees > 0, np.minimum(o.negatives if o.loss == "bpr" else 0, N - degrees), 0)
+        negatives = np.where(degrees > 0, np.minimum(o.negatives if o.loss != "mse" else 0, N - degrees), 0)
         trained = int((positives + negatives)[: n - lost].sum())
         up = trained * (word + row) + (int(sent.sum()) * (word + o.layers * row) if o.layers else 0)
         wanted = {

@@ -1,0 +1,207 @@
+# mypy: ignore-errors
+"""The compiled twin of the loops in `methods.fcf`: the same functions, for a whole cohort on all cores.
+
+Users and items are shared out among the threads whole, and nobody adds to what another thread writes: neither the
+number of threads nor the company of a user can be seen in a result.
+"""
+
+import numba as nb
+import numpy as np
+
+from fedgrec.core import Rows
+from fedgrec.errors import FedgrecError
+
+FAST = {"reassoc", "contract", "arcp", "nsz"}  # loops vectorise, and NaN keeps its meaning
+fused = nb.njit(cache=True, fastmath=FAST, error_model="numpy")
+threaded = nb.njit(parallel=True, cache=True, fastmath=FAST, error_model="numpy")
+
+BLOCK = 256  # rows of Y whose squares are added in the precision of Y
+
+
+def solve(cohort, at, c, Y, gram, l2):
+    X = np.empty((len(cohort), Y.shape[1]))
+    solve_users(cohort.indptr, at, c, np.ascontiguousarray(Y), gram.astype(np.float64), l2, X)
+    return X
+
+
+def contributions(cohort, at, c, Y, X, items, gram, dtype):
+    if not np.isfinite(X).all():
+        raise FedgrecError("the update of 'items' is not finite: training diverged; lower the learning rate")
+    weights = np.empty(len(at))
+    weigh(cohort.indptr, at, c, np.ascontiguousarray(Y), X, weights)
+    order = np.argsort(cohort.items, kind="stable")
+    index, first = np.unique(cohort.items[order], return_index=True)
+    values, cut = np.zeros((len(index), items.width), dtype), np.zeros(len(index), np.int64)
+    add_rows(order, np.append(first, len(order)), cohort.owner, weights, X, 1 / items.step, items.bound, values, cut)
+    square_, cut_too = np.zeros((gram.rows, gram.width), dtype), np.zeros(gram.rows, np.int64)
+    add_squares(X, 1 / gram.step, gram.bound, square_, cut_too)
+    return Rows(index, values), Rows(np.arange(gram.rows), square_), int(cut.sum() + cut_too.sum())
+
+
+def descend(server, rows, step, gram, many, o):
+    real, t = server.items.dtype.type, server.round + 1
+    where = np.full(server.items.shape[1], -1, np.int64)
+    where[rows.index] = np.arange(len(rows.index))
+    adam = o.server_optimizer == "adam"
+    rates = (o.server_rate / (1 - o.beta1**t), 1 / (1 - o.beta2**t)) if adam else (o.server_rate, 1.0)
+    numbers = (2 * many, 2 * many * step, 2 * o.l2, *rates, o.beta1, o.beta2, o.epsilon)
+    gram = gram.astype(server.items.dtype)
+    move(server.items[0], server.moment1, server.moment2, gram, where, rows.values, *map(real, numbers), adam)
+
+
+def square(Y):
+    parts = np.zeros((-(-len(Y) // BLOCK), Y.shape[1], Y.shape[1]), Y.dtype)
+    add_blocks(np.ascontiguousarray(Y), parts)
+    upper = parts.sum(0, dtype=np.float64)
+    return np.asarray(upper + np.triu(upper, 1).T, Y.dtype)
+
+
+# --------------------------------------------------------------------------------------------------- loops
+
+
+@threaded
+def solve_users(indptr, at, c, Y, gram, l2, X):
+    d = Y.shape[1]
+    for u_ in nb.prange(len(X)):
+        u = np.int64(u_)
+        first, last = indptr[u], indptr[u + 1]
+        # Four rows at a time, so zero rows fill the last four up.
+        rows, weights = np.zeros(((last - first + 3) // 4 * 4, d)), np.zeros((last - first + 3) // 4 * 4)
+        A, b = gram.copy(), np.zeros(d)
+        for e in range(first, last):
+            weights[e - first] = c[e] - 1
+            for j in range(d):
+                rows[e - first, j] = Y[at[e], j]
+                b[j] += c[e] * rows[e - first, j]
+        for i in range(d):
+            A[i, i] += l2
+        add_outer(A, rows, weights)
+        factor(A)
+        substitute(A, b)
+        for j in range(d):
+            X[u, j] = b[j]
+
+
+@fused
+def add_outer(A, y, w):
+    """Adds Σ_e w_e y_e y_eᵀ to the upper triangle of A."""
+    d = A.shape[1]
+    for e in range(0, len(w), 4):
+        for i in range(d):
+            a0, a1, a2, a3 = w[e] * y[e, i], w[e + 1] * y[e + 1, i], w[e + 2] * y[e + 2, i], w[e + 3] * y[e + 3, i]
+            for j in range(i, d):
+                A[i, j] += (a0 * y[e, j] + a1 * y[e + 1, j]) + (a2 * y[e + 2, j] + a3 * y[e + 3, j])
+
+
+@fused
+def factor(A):
+    """A = UᵀU (Cholesky), in place of A's upper triangle: each row loses what the rows above it explain."""
+    d = A.shape[1]
+    for i in range(d):
+        for four in range(i // 4):
+            k = 4 * four
+            u0, u1, u2, u3 = A[k, i], A[k + 1, i], A[k + 2, i], A[k + 3, i]
+            for j in range(i, d):
+                A[i, j] -= (u0 * A[k, j] + u1 * A[k + 1, j]) + (u2 * A[k + 2, j] + u3 * A[k + 3, j])
+        for k in range(i // 4 * 4, i):
+            for j in range(i, d):
+                A[i, j] -= A[k, i] * A[k, j]
+        pivot = 1 / np.sqrt(A[i, i])
+        for j in range(i, d):
+            A[i, j] *= pivot
+
+
+@fused
+def substitute(U, b):
+    """Solves UᵀU x = b in place of b."""
+    d = len(b)
+    for i in range(d):
+        b[i] /= U[i, i]
+        for j in range(i + 1, d):
+            b[j] -= b[i] * U[i, j]
+    for i in range(d - 1, -1, -1):
+        known = 0.0
+        for j in range(i + 1, d):
+            known += U[i, j] * b[j]
+        b[i] = (b[i] - known) / U[i, i]
+
+
+@threaded
+def weigh(indptr, at, c, Y, X, weights):
+    """c − (c − 1) x_uᵀy_i of every positive."""
+    for u_ in nb.prange(len(X)):
+        u = np.int64(u_)
+        for e in range(indptr[u], indptr[u + 1]):
+            score = 0.0
+            for j in range(X.shape[1]):
+                score += X[u, j] * Y[at[e], j]
+            weights[e] = c[e] - (c[e] - 1) * score
+
+
+@threaded
+def add_rows(order, first, owner, weights, X, per_step, bound, values, cut):
+    for t_ in nb.prange(len(first) - 1):
+        t = np.int64(t_)
+        for place in range(first[t], first[t + 1]):
+            u, over = owner[order[place]], 0.0
+            weight = weights[order[place]] * per_step
+            for j in range(X.shape[1]):
+                word = np.rint(weight * X[u, j])
+                over += abs(word) > bound
+                values[t, j] += values.dtype.type(min(max(word, -bound), bound))
+            cut[t] += np.int64(over)
+
+
+@threaded
+def add_squares(X, per_step, bound, values, cut):
+    for i_ in nb.prange(X.shape[1]):
+        i = np.int64(i_)
+        for u in range(len(X)):
+            over, scale = 0.0, X[u, i] * per_step
+            for j in range(X.shape[1]):
+                word = np.rint(scale * X[u, j])
+                over += abs(word) > bound
+                values[i, j] += values.dtype.type(min(max(word, -bound), bound))
+            cut[i] += np.int64(over)
+
+
+@threaded
+def add_blocks(Y, parts):
+    """The upper triangle of each block's YᵀY."""
+    n, d = Y.shape
+    for block_ in nb.prange(len(parts)):
+        block = np.int64(block_)
+        first, last = block * BLOCK, min(block * BLOCK + BLOCK, n)
+        for four in range((last - first) // 4):
+            t = first + 4 * four
+            for i in range(d):
+                a0, a1, a2, a3 = Y[t, i], Y[t + 1, i], Y[t + 2, i], Y[t + 3, i]
+                for j in range(i, d):
+                    parts[block, i, j] += (a0 * Y[t, j] + a1 * Y[t + 1, j]) + (a2 * Y[t + 2, j] + a3 * Y[t + 3, j])
+        for t in range(first + (last - first) // 4 * 4, last):
+            for i in range(d):
+                for j in range(i, d):
+                    parts[block, i, j] += Y[t, i] * Y[t, j]
+
+
+@threaded
+def move(Y, m, v, gram, where, values, many, scale, l2, rate, unbias, beta1, beta2, epsilon, adam):
+    one, d = Y.dtype.type(1), Y.shape[1]
+    for t_ in nb.prange(len(Y)):
+        t, row = np.int64(t_), where[t_]
+        grad = np.zeros(d, Y.dtype)
+        for four in range(d // 4):
+            k = 4 * four
+            y0, y1, y2, y3 = Y[t, k], Y[t, k + 1], Y[t, k + 2], Y[t, k + 3]
+            for j in range(d):
+                grad[j] += (y0 * gram[k, j] + y1 * gram[k + 1, j]) + (y2 * gram[k + 2, j] + y3 * gram[k + 3, j])
+        for k in range(d // 4 * 4, d):
+            for j in range(d):
+                grad[j] += Y[t, k] * gram[k, j]
+        for j in range(d):
+            g = many * grad[j] + l2 * Y[t, j] - (scale * values[row, j] if row >= 0 else 0 * scale)
+            if adam:
+                m[t, j] = beta1 * m[t, j] + (one - beta1) * g
+                v[t, j] = beta2 * v[t, j] + (one - beta2) * g * g
+                g = m[t, j] / (np.sqrt(v[t, j] * unbias) + epsilon)
+            Y[t, j] -= rate * g

@@ -1,0 +1,38 @@
+"""FedeRank (Anelli et al. 2021, "FedeRank: User Controlled Feedback with Federated Recommender Systems").
+
+    L_u = Σ softplus(e_uᵀe_i − e_uᵀe_j) + λ-penalty       pairs of a positive j and a drawn negative i
+    user: e_u ← e_u − β ∂L_u/∂e_u      upload: −∂L_u/∂e_t of all negatives and of a share π of the positives, summed
+
+The user decides with π (`feedback`) how much of what it likes it lets the server learn from; every round draws anew
+which positives those are. It is FedGRec's canonical score without latents, so FedGRec's verbs and kernels train it.
+Departures: item rows have no bias term; uploads travel in secure sums; the original draws as many negatives as a user
+has positives, one for each triple, here their number is the option `negatives`.
+"""
+
+from dataclasses import dataclass
+
+from fedgrec.kernels import reference
+from fedgrec.methods.fedgrec import FedGRecMethod, Kernel
+from fedgrec.options import FedGRecOptions, option
+
+
+@dataclass(frozen=True)
+class Options(FedGRecOptions):
+    """FedGRec's options; these defaults make it FedeRank."""
+
+    layers: int = option(0, "FedeRank has no latent embeddings", least=0, most=0)
+    feedback: float = option(
+        0.5, "π: share of a user's positives whose update is sent in a round; the others stay at home", least=0, most=1
+    )
+    loss: str = option("bpr", "pairs of a positive and a negative", choices=("bpr",))
+
+
+@dataclass(frozen=True)
+class FedeRank(FedGRecMethod):
+    """BPR matrix factorisation with the user's control over its feedback."""
+
+    name = "federank"
+
+
+def make(options: Options, n_items: int, n_users: int, kernel: Kernel = reference) -> FedeRank:
+    return FedeRank(options, n_items, n_users, kernel)

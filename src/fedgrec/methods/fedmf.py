@@ -1,0 +1,37 @@
+"""FedMF (Chai et al. 2020, "Secure Federated Matrix Factorization"): the users' half of SGD matrix factorisation.
+
+    L_u = Σ_t (y_ut − e_uᵀe_t)²/|terms| + λ-penalty      over a user's items (y = 1, or its ratings) and drawn zeros
+    user: e_u ← e_u − β ∂L_u/∂e_u      upload: −∂L_u/∂e_t, summed      server: e_t ← e_t + α·Σ (or Adam on it)
+
+It is FedGRec's canonical score without latents, so FedGRec's verbs and kernels train it. Departures: the original
+encrypts each user's gradient homomorphically, here the sum is a secure one, which the server cannot open for one user
+either; the original has ratings of all kinds and draws no zeros, which with clicks alone (every target 1) has the
+constant score as its optimum.
+"""
+
+from dataclasses import dataclass
+
+from fedgrec.kernels import reference
+from fedgrec.methods.fedgrec import FedGRecMethod, Kernel
+from fedgrec.options import FedGRecOptions, option
+
+
+@dataclass(frozen=True)
+class Options(FedGRecOptions):
+    """FedGRec's options; these defaults make it FedMF."""
+
+    layers: int = option(0, "FedMF has no latent embeddings", least=0, most=0)
+    loss: str = option(
+        "mse0", "squared error over positives and drawn zeros, or over positives alone", choices=("mse0", "mse")
+    )
+
+
+@dataclass(frozen=True)
+class FedMF(FedGRecMethod):
+    """Federated matrix factorisation by squared errors."""
+
+    name = "fedmf"
+
+
+def make(options: Options, n_items: int, n_users: int, kernel: Kernel = reference) -> FedMF:
+    return FedMF(options, n_items, n_users, kernel)
