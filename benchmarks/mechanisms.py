@@ -1,0 +1,88 @@
+"""What the mechanisms of secure aggregation cost, and how many lost clients they survive, side by side.
+
+All parties run in this process on one thread. Clients are lost when their vector is due, after all that prepares it:
+for whoever has to make up for them, that is the dearest moment. Every opened sum is compared with the plain one.
+"""
+
+import json
+import statistics
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from fedgrec.secagg import Outcome, Population, Session, fresh_round_id, run_round
+from fedgrec.secagg.errors import TooFewLeft
+from fedgrec.secagg.local import PARTIES
+from fedgrec.secagg.parameters import choose
+
+
+def sessions(clients: int, values: int) -> dict[str, Session]:
+    """Each mechanism with parameters that a deployment would give it; two thirds of the clients open a sum."""
+    n, t, chosen = clients, 2 * clients // 3 + 1, choose(clients)
+    everybody = Session(fresh_round_id(), values, n, n - 1, t)
+    return {
+        "pairwise masks": replace(everybody, mechanism="pairwise"),
+        "complete graph (2017)": everybody,
+        "k-regular graph (2020)": replace(everybody, neighbours=chosen.neighbours, threshold=chosen.threshold),
+        # As many friends of a lying server as these U allow: 2U > n + T.
+        "LightSecAgg (2021)": replace(everybody, mechanism="lightsecagg", privacy=2 * t - n - 1),
+    }
+
+
+def bench(clients: int = 100, values: int = 100_000, repeats: int = 3) -> dict[str, Any]:
+    """For each mechanism and number of lost clients: bytes and seconds of a client, seconds of the server, or None."""
+    rng, population = np.random.default_rng(0), Population(range(clients))
+    largest = (2**31 - 1) // clients
+    vectors = rng.integers(-largest, largest, (clients, values), np.int32)
+    measured: dict[str, Any] = {}
+    for name, session in sessions(clients, values).items():
+        costs = {
+            lost: _medians([_round(session, vectors, population, lost) for _ in range(repeats)])
+            for lost in (0, clients // 10, clients // 3)
+        }
+        measured[name] = {
+            "neighbours": session.neighbours,
+            "threshold": session.threshold,
+            "privacy": session.privacy if session.mechanism == "lightsecagg" else None,
+            "lost": costs,
+            "most_lost_with_a_sum": max(lost for lost, cost in costs.items() if cost),
+        }
+    return {"clients": clients, "values": values, "bits": 32, "repeats": repeats, "mechanisms": measured}
+
+
+def _round(session: Session, vectors: Any, population: Population, lost: int) -> dict[str, float] | None:
+    """One round without the clients 0 .. lost − 1; None where it cannot do without them."""
+    session = replace(session, round_id=fresh_round_id())
+    when = PARTIES[session.mechanism][0].uploads
+    try:
+        with threadpool_limits(1):
+            outcome = run_round(session, vectors.__getitem__, population, dict.fromkeys(range(lost), when))
+    except TooFewLeft:
+        return None
+    if not np.array_equal(outcome.values, vectors[lost:].sum(axis=0, dtype=np.int32)):
+        raise AssertionError(f"{session.mechanism} did not open the plain sum")
+    return _costs(outcome)
+
+
+def _costs(outcome: Outcome) -> dict[str, float]:
+    """Of one client that stays until the end, and of the server: over all stages."""
+    stages = outcome.costs.values()
+    return {
+        "bytes_up": sum(stage.bytes_up / stage.clients for stage in stages),
+        "bytes_down": sum(stage.bytes_down / stage.clients for stage in stages),
+        "client_seconds": sum(stage.client_seconds / stage.clients for stage in stages),
+        "server_seconds": sum(stage.server_seconds for stage in stages),
+    }
+
+
+def _medians(rounds: list[dict[str, float] | None]) -> dict[str, float] | None:
+    opened = [costs for costs in rounds if costs]
+    if len(opened) < len(rounds):  # once without a sum is too often
+        return None
+    return {key: statistics.median(costs[key] for costs in opened) for key in opened[0]}
+
+
+if __name__ == "__main__":
+    print(json.dumps(bench(80, 2_000, 1), indent=2))

@@ -1,0 +1,109 @@
+"""The systems that are not federated, under one contract: make, train, judge, save, load.
+
+from fedgrec.centralized import make, train
+model = make("lightgcn", dataset.split.train, layers=3)
+train(model, dataset)
+"""
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedgrec.centralized.contract import ITEM_IDS, MODEL, USER_IDS, Model, options_from
+from fedgrec.centralized.options import (
+    LightGCNOptions,
+    MFOptions,
+    MultVAEOptions,
+    NGCFOptions,
+    PopularityOptions,
+    TurboCFOptions,
+)
+from fedgrec.data import IdMap, Interactions
+from fedgrec.errors import ConfigError, nearest
+from fedgrec.files import read_tensors
+
+if TYPE_CHECKING:
+    from fedgrec.centralized.lightgcn import MF, LightGCN
+    from fedgrec.centralized.multvae import MultVAE
+    from fedgrec.centralized.ngcf import NGCF
+    from fedgrec.centralized.popularity import Popularity
+    from fedgrec.centralized.ranking import evaluate_model
+    from fedgrec.centralized.training import train
+    from fedgrec.centralized.turbocf import TurboCF
+
+__all__ = [
+    "MF",
+    "MODELS",
+    "NGCF",
+    "LightGCN",
+    "LightGCNOptions",
+    "MFOptions",
+    "Model",
+    "MultVAE",
+    "MultVAEOptions",
+    "NGCFOptions",
+    "Popularity",
+    "PopularityOptions",
+    "TurboCF",
+    "TurboCFOptions",
+    "evaluate_model",
+    "load",
+    "make",
+    "train",
+]
+
+MODELS = {
+    "popularity": "Popularity",
+    "turbo-cf": "TurboCF",
+    "mf": "MF",
+    "lightgcn": "LightGCN",
+    "ngcf": "NGCF",
+    "mult-vae": "MultVAE",
+}
+_HOMES = {
+    "MF": "lightgcn",
+    "LightGCN": "lightgcn",
+    "MultVAE": "multvae",
+    "NGCF": "ngcf",
+    "Popularity": "popularity",
+    "TurboCF": "turbocf",
+    "evaluate_model": "ranking",
+    "train": "training",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fedgrec.centralized' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"fedgrec.centralized.{_HOMES[name]}"), name)
+
+
+def model_class(name: str) -> type[Model]:
+    if name not in MODELS:
+        raise ConfigError(f"there is no model {name!r}.{nearest(name, list(MODELS))} Models: {', '.join(MODELS)}")
+    found: type[Model] = __getattr__(MODELS[name])
+    return found
+
+
+def make(name: str, train: Interactions, seed: int = 0, device: str = "cpu", **options: Any) -> Model:
+    """A model by name, before any training; what is not said of its options stays at its default."""
+    kind = model_class(name)
+    try:
+        chosen = kind.Options(**options)
+    except TypeError as error:
+        raise ConfigError(f"{name}: {error}") from None
+    return kind(chosen, train, seed, device)
+
+
+def load(folder: str | Path, device: str = "cpu") -> Model:
+    """A model that `save` wrote, ready to rank."""
+    folder = Path(folder)
+    tensors, about = read_tensors(folder / MODEL)
+    kind = model_class(about["model"])
+    pairs = Interactions(
+        IdMap.load(folder / USER_IDS), IdMap.load(folder / ITEM_IDS), tensors["train_indptr"], tensors["train_items"]
+    )
+    model = kind(options_from(about["options"], kind.Options, folder / MODEL), pairs, int(about["seed"]), device)
+    model.load_tensors(tensors)
+    model.epochs_done = int(about["round"])
+    return model

@@ -1,0 +1,126 @@
+"""Options of the systems that are not federated: each field is its default, its help text and its bounds."""
+
+from dataclasses import dataclass, fields
+
+from fedgrec.errors import ConfigError
+from fedgrec.options import option
+
+
+class Options:
+    """What all share: values out of bounds are refused where they are given."""
+
+    def __post_init__(self) -> None:
+        for f in fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
+            value, about = getattr(self, f.name), f.metadata
+            if about["choices"] and value not in about["choices"]:
+                raise ConfigError(f"{f.name} cannot be {value!r}: choose one of {', '.join(about['choices'])}")
+            if f.type is int and (not isinstance(value, int) or isinstance(value, bool)):
+                raise ConfigError(f"{f.name} cannot be {value!r}: it is a whole number")
+            if not isinstance(value, int | float):
+                continue
+            if (about["least"] is not None and not value >= about["least"]) or (
+                about["most"] is not None and not value <= about["most"]
+            ):
+                bounds = [f"at {w} {about[w]:g}" for w in ("least", "most") if about[w] is not None]
+                raise ConfigError(f"{f.name} cannot be {value!r}: it is {' and '.join(bounds)}")
+
+
+@dataclass(frozen=True)
+class LightGCNOptions(Options):
+    """He et al. 2020, with the settings of its authors on Gowalla."""
+
+    layers: int = option(3, "K, how many times embeddings pass along the edges", least=0, most=16)
+    dim: int = option(64, "d, the size of an embedding", least=1, most=4096)
+    init_std: float = option(0.1, "σ of the Gaussian that starts the embeddings", least=0)
+    rate: float = option(1e-3, "Adam's rate", least=0)
+    l2: float = option(1e-4, "λ, the L2 penalty on the starting embeddings of a batch, over its size", least=0)
+    batch: int = option(2048, "(user, positive, negative) triples in a step", least=1)
+    epochs: int = option(1000, "passes; in each as many triples are drawn as there are train pairs", least=0)
+
+
+@dataclass(frozen=True)
+class MFOptions(LightGCNOptions):
+    """Matrix factorisation with the BPR loss (Rendle et al. 2009): LightGCN without a graph."""
+
+    layers: int = option(0, "K: matrix factorisation has no layers", least=0, most=0)
+    l2: float = option(1e-3, "λ, the L2 penalty on the embeddings of a batch, over its size", least=0)
+
+
+@dataclass(frozen=True)
+class NGCFOptions(Options):
+    """Wang et al. 2019, with the settings of its authors on Gowalla."""
+
+    layers: int = option(3, "K, how many times embeddings pass along the edges", least=1, most=16)
+    dim: int = option(64, "d, the size of an embedding and of each layer", least=1, most=4096)
+    adjacency: str = option(
+        "mean",
+        "mean: D⁻¹(A + I), as the authors' program has it; symmetric: the paper's D^-½ A D^-½, plus I in the sum",
+        choices=("mean", "symmetric"),
+    )
+    slope: float = option(0.2, "of the leaky ReLU below zero", least=0, most=1)
+    dropout: float = option(0.1, "share of each layer's outputs that is dropped in training", least=0, most=0.99)
+    rate: float = option(1e-4, "Adam's rate", least=0)
+    l2: float = option(1e-5, "λ, the L2 penalty on the representations of a batch, over its size", least=0)
+    batch: int = option(1024, "(user, positive, negative) triples in a step", least=1)
+    epochs: int = option(400, "passes; in each as many triples are drawn as there are train pairs", least=0)
+
+
+@dataclass(frozen=True)
+class MultVAEOptions(Options):
+    """Liang et al. 2018: a variational autoencoder of a user's items with a multinomial likelihood."""
+
+    hidden: int = option(600, "size of the hidden layers", least=1)
+    latent: int = option(200, "size of z", least=1)
+    dropout: float = option(
+        0.5, "share of a user's items that is dropped from the input in training", least=0, most=0.99
+    )
+    beta: float = option(0.2, "β, the weight that the KL term rises to", least=0)
+    anneal_steps: int = option(10_000, "steps over which the weight of the KL term rises to β", least=1)
+    rate: float = option(1e-3, "Adam's rate", least=0)
+    weight_decay: float = option(0.0, "the L2 penalty on all weights, as part of their gradient", least=0)
+    batch: int = option(500, "users in a step", least=1)
+    epochs: int = option(200, "passes over all users", least=0)
+
+
+@dataclass(frozen=True)
+class PopularityOptions(Options):
+    """Everyone is shown what most have: nothing to choose."""
+
+
+@dataclass(frozen=True)
+class TurboCFOptions(Options):
+    """Park et al. 2024, with the settings of its authors on Gowalla; nothing is trained.
+
+    Theirs for other data: Yelp2018 power 1 and coefficients (2, -1); Amazon-Book alpha 0.5 and power 1.4.
+    """
+
+    alpha: float = option(0.6, "α: a pair weighs |N_u|^-α · |N_t|^(α-1)", least=0, most=1)
+    power: float = option(0.7, "s: every entry of the item graph is raised to it", least=0)
+    coefficients: tuple[float, ...] = option((1.0,), "a_1, a_2, ...: the filter is a_1 P + a_2 P² + ...")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.coefficients:
+            raise ConfigError("coefficients needs at least one number, such as (1.0,)")
+
+
+@dataclass(frozen=True)
+class TrainingOptions(Options):
+    """How long a model is trained, how it is judged and when it is kept."""
+
+    epochs: int = option(-1, "passes of training; -1: as many as the model's options say", least=-1)
+    evaluate_every: int = option(10, "epochs between evaluations", least=1)
+    patience: int = option(0, "stop after this many evaluations without improvement; 0: never", least=0)
+    checkpoint_every: int = option(50, "epochs between checkpoints; 0: only when interrupted", least=0)
+    protocol: str = option(
+        "paper",
+        "honest: epochs are chosen on a validation split held out of train; paper: the best epoch on test, as "
+        "published numbers on these data sets are",
+        choices=("honest", "paper"),
+    )
+    topk: tuple[int, ...] = option((20,), "list lengths k of Recall@k and NDCG@k; the first one selects the epoch")
+    ndcg_ideal: str = option(
+        "capped",
+        "NDCG's ideal: over min(|test|, k) items (capped), or over all test items (paper)",
+        choices=("capped", "paper"),
+    )

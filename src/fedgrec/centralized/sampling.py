@@ -1,0 +1,61 @@
+"""The triples (user, positive, negative) of an epoch: a function of (seed, epoch) and of nothing else."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgrec.data import Interactions
+from fedgrec.errors import DataError
+
+Ints = NDArray[np.int64]
+INIT_STREAM, EPOCH_STREAM = 11, 12  # Philox keys: draws for different ends never meet
+
+
+def generator(seed: int, stream: int, epoch: int = 0) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(key=[seed, stream], counter=[0, epoch, 0, 0]))
+
+
+class Triples:
+    """A uniform user, a uniform item of that user's train items, a uniform item that is not one of them.
+
+    Only train items are kept out of the negatives: nobody can know test items while training.
+    """
+
+    def __init__(self, train: Interactions) -> None:
+        self.train, self.degrees = train, train.user_degrees()
+        self.users = np.flatnonzero((self.degrees > 0) & (self.degrees < train.n_items))
+        if not self.users.size:
+            raise DataError(
+                "nobody has both an item and one still to find, so there is nothing to rank: check the data"
+            )
+
+    def draw(self, seed: int, epoch: int, count: int) -> NDArray[np.int64]:
+        """[3, count]"""
+        rng, train = generator(seed, EPOCH_STREAM, epoch), self.train
+        users = self.users[rng.integers(len(self.users), size=count)]
+        degrees, first = self.degrees[users], train.indptr[users]
+        positives = train.items[first + _below(rng, degrees)]
+        negatives = skip_positives(train, users, _below(rng, train.n_items - degrees))
+        return np.stack([users, positives.astype(np.int64), negatives])
+
+
+def skip_positives(train: Interactions, users: Ints, ranks: Ints) -> Ints:
+    """The items of these ranks among all that the users do not have: exact, so nothing is drawn twice."""
+    from fedgrec.centralized._compiled import skip_positives as compiled
+
+    out = np.empty_like(ranks)
+    compiled(train.indptr, train.items, users, ranks, out)
+    return out
+
+
+def skip_positives_reference(train: Interactions, users: Ints, ranks: Ints) -> Ints:
+    """`skip_positives` as one reads it."""
+    out = [np.setdiff1d(np.arange(train.n_items), train.of(int(u)))[rank] for u, rank in zip(users, ranks, strict=True)]
+    return np.array(out, np.int64)
+
+
+def _below(rng: np.random.Generator, bounds: NDArray[Any]) -> Ints:
+    """Uniform in 0 … bound − 1 for each bound."""
+    drawn: Ints = (rng.random(len(bounds)) * bounds).astype(np.int64)
+    return drawn

@@ -1,0 +1,203 @@
+"""Trains any model in epochs: evaluations, the best epoch, checkpoints, and going on exactly where a run was killed."""
+
+import dataclasses
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from fedgrec.centralized.contract import Model, Tensors
+from fedgrec.centralized.options import TrainingOptions
+from fedgrec.centralized.ranking import evaluate_model
+from fedgrec.data import Dataset, Interactions, Split
+from fedgrec.data.datasets import describe
+from fedgrec.errors import DataError, RunError
+from fedgrec.files import Checkpoints, write_json, write_text
+from fedgrec.metrics import Ideal
+
+METRICS, DATA, RESULT, RUN = "metrics.jsonl", "data.json", "result.json", "run.json"
+SELECTED = "selected."
+
+
+class Observer(Protocol):
+    """Watches a run."""
+
+    def started(self, done: int, rounds: int) -> None: ...
+    def round_done(self, done: int) -> None: ...
+    def evaluated(self, line: dict[str, Any]) -> None: ...
+    def stop_wanted(self) -> bool: ...
+
+
+def train(
+    model: Model,
+    dataset: Dataset,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    observer: Observer | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Train, leave `model` as it was at the selected epoch, and return the line of metrics that counts.
+
+    `options` are those of TrainingOptions. With `out`, the folder holds metrics.jsonl, result.json, the model and
+    checkpoints; with `resume` a run that was interrupted there goes on.
+    """
+    training = Training(model, dataset, TrainingOptions(**options), Path(out) if out else None, observer)
+    training.open(resume)
+    training.run()
+    return training.result()
+
+
+@dataclass
+class Progress:
+    """Where a run stands; with the model's state and the selected tensors this is all that a checkpoint needs."""
+
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    best: float = -1.0
+    best_epoch: int = -1
+    stale: int = 0  # evaluations since the best one
+    seconds: float = 0.0
+
+
+class Training:
+    """One run."""
+
+    def __init__(
+        self, model: Model, dataset: Dataset, options: TrainingOptions, out: Path | None, observer: Observer | None
+    ) -> None:
+        self.model, self.dataset, self.options, self.out, self.observer = model, dataset, options, out, observer
+        self.epochs = model.epochs if options.epochs < 0 or not model.trains else options.epochs
+        self.progress = Progress()
+        self.selected: Tensors | None = None
+        name = "validation" if options.protocol == "honest" else "test"
+        held_out = getattr(dataset.split, name)
+        if options.protocol == "honest" and held_out is None:
+            raise DataError("protocol 'honest' needs a validation split: load the data with validation=0.1, or so")
+        self.judge = (name, held_out) if held_out is not None and held_out.n_pairs else None
+
+    def run(self) -> None:
+        """Until the epochs are done, patience is lost, or the observer wants to stop."""
+        model, o, started = self.model, self.options, time.perf_counter() - self.progress.seconds
+        if self.observer:
+            self.observer.started(model.epochs_done, self.epochs)
+        if not self.epochs:
+            self._evaluate(None)
+        while model.epochs_done < self.epochs and not 0 < o.patience <= self.progress.stale:
+            if self.observer and self.observer.stop_wanted():
+                self._checkpoint()
+                return
+            loss = model.epoch()
+            self.progress.seconds = time.perf_counter() - started
+            if model.epochs_done % o.evaluate_every == 0 or model.epochs_done == self.epochs:
+                self._evaluate(loss)
+                self.progress.seconds = time.perf_counter() - started
+            if o.checkpoint_every and model.epochs_done % o.checkpoint_every == 0:
+                self._checkpoint()
+            if self.observer:
+                self.observer.round_done(model.epochs_done)
+        self._finish()
+
+    def _evaluate(self, loss: float | None) -> None:
+        if self.judge is None:
+            return
+        progress, line = self.progress, self.measure(*self.judge, loss)
+        progress.metrics.append(line)
+        value = line[f"recall@{self.options.topk[0]}"]
+        if value > progress.best:
+            progress.best, progress.best_epoch, progress.stale = value, self.model.epochs_done, 0
+            self.selected = self.model.tensors()
+        else:
+            progress.stale += 1
+        self._write_metrics(line)
+
+    def measure(self, name: str, held_out: Interactions, loss: float | None = None) -> dict[str, Any]:
+        """One line of metrics.jsonl; a round is an epoch."""
+        o = self.options
+        seen = self.dataset.split.train if name == "validation" else seen_before_test(self.dataset.split)
+        result = evaluate_model(self.model, seen, held_out, o.topk, cast(Ideal, o.ndcg_ideal))
+        return {
+            "round": self.model.epochs_done,
+            "split": name,
+            "protocol": o.protocol,
+            **result.metrics,
+            "users": result.users,
+            "seconds": round(self.progress.seconds, 3),
+            "loss": loss,
+        }
+
+    def _finish(self) -> None:
+        """Under `honest` the test split is looked at here, once, for the epoch that validation chose."""
+        if self.options.checkpoint_every and self.epochs:
+            self._checkpoint()  # before the model becomes the selected one, so that more epochs can go on from here
+        if self.selected is not None and self.progress.best_epoch != self.model.epochs_done:
+            self.model.load_tensors(self.selected)
+            self.model.epochs_done = self.progress.best_epoch
+        test = self.dataset.split.test
+        if self.options.protocol == "honest" and test is not None and test.n_pairs:
+            line = self.measure("test", test)
+            self.progress.metrics.append(line)
+            self._write_metrics(line)
+        if self.out:
+            self.model.save(self.out)
+            write_json(self.out / RESULT, self.result())
+
+    def result(self) -> dict[str, Any]:
+        """Under `paper` the best test epoch, under `honest` the one test evaluation."""
+        lines = [line for line in self.progress.metrics if line["split"] == "test"]
+        if not lines:
+            return {"round": self.model.epochs_done, "protocol": self.options.protocol, "split": None}
+        return max(lines, key=lambda line: line[f"recall@{self.options.topk[0]}"])
+
+    # ----------------------------------------------------------------------------------------- files
+
+    def open(self, resume: bool) -> None:
+        """Make the run's folder, or go back to its last checkpoint."""
+        if self.out is None:
+            if resume:
+                raise RunError("a run without a folder has nothing to resume: name the folder it was started in")
+            return
+        checkpoints, about = Checkpoints(self.out / "checkpoints"), self._about()
+        if not resume and checkpoints.pointer.exists():
+            raise RunError(f"{self.out} holds a run already: resume it, or choose another folder")
+        if resume and (self.out / RUN).exists() and json.loads((self.out / RUN).read_text()) != about:
+            raise RunError(f"{self.out} was started with another model or other data (see its {RUN}): choose another")
+        self.out.mkdir(parents=True, exist_ok=True)
+        (self.out / RESULT).unlink(missing_ok=True)  # of a run that now goes on
+        write_json(self.out / RUN, about)
+        found = checkpoints.load() if resume else None
+        if found is not None:
+            tensors, info = found
+            self.progress = Progress(**info)
+            self.model.load_state({k: v for k, v in tensors.items() if not k.startswith(SELECTED)})
+            chosen = {k.removeprefix(SELECTED): v for k, v in tensors.items() if k.startswith(SELECTED)}
+            self.selected = chosen or None
+
+    def _about(self) -> dict[str, Any]:
+        """What must not change when a run goes on."""
+        return {**self.model.about(), "protocol": self.options.protocol, "data": describe(self.dataset)}
+
+    def _checkpoint(self) -> None:
+        if self.out:
+            selected = {SELECTED + name: value for name, value in (self.selected or {}).items()}
+            Checkpoints(self.out / "checkpoints").save(
+                self.model.epochs_done, {**self.model.state(), **selected}, dataclasses.asdict(self.progress)
+            )
+
+    def _write_metrics(self, line: dict[str, Any]) -> None:
+        if self.out:
+            text = "".join(json.dumps(each) + "\n" for each in self.progress.metrics)
+            write_text(self.out / METRICS, text)
+        if self.observer:
+            self.observer.evaluated(line)
+
+
+def seen_before_test(split: Split) -> Interactions:
+    """Train and validation items: at test time a person has seen both."""
+    a, b = split.train, split.validation
+    if b is None:
+        return a
+    users, items = np.concatenate([a.users(), b.users()]), np.concatenate([a.items, b.items])
+    return Interactions.from_indices(users, items, user_ids=a.user_ids, item_ids=a.item_ids)[0]

@@ -1,0 +1,53 @@
+"""On a GPU the same draws train the same models, up to the last bits."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedgrec.centralized import evaluate_model, make, train
+from tests.centralized.worlds import SMALL, TRAINED, board
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+BOARD = board()
+
+
+def new(name: str, device: str, **changes: Any) -> Any:
+    return make(name, BOARD.split.train, device=device, **{**SMALL[name], **changes})
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_the_board_is_solved(name: str) -> None:
+    assert train(new(name, "cuda"), BOARD, topk=(2,))["recall@2"] == 1.0
+
+
+@pytest.mark.parametrize("name", ["mf", "lightgcn", "ngcf"])
+def test_an_epoch_equals_the_cpus(name: str) -> None:
+    """Without dropout, whose draws are the device's own."""
+    changes = {"dropout": 0.0} if name == "ngcf" else {}
+    here, there = new(name, "cpu", rate=1e-3, **changes), new(name, "cuda", rate=1e-3, **changes)
+    assert here.epoch() == pytest.approx(there.epoch(), rel=1e-4)
+    for key, value in here.tensors().items():
+        np.testing.assert_allclose(there.tensors()[key], value, rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_it_ranks_as_the_cpu_does(name: str) -> None:
+    there, here = new(name, "cuda"), new(name, "cpu")
+    there.epoch()
+    here.load_state(there.state())
+    assert BOARD.split.test is not None
+    results = [evaluate_model(model, BOARD.split.train, BOARD.split.test, ks=(5,)).metrics for model in (here, there)]
+    assert results[0]["recall@5"] == pytest.approx(results[1]["recall@5"], abs=0.05)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_resumed_equals_uninterrupted(name: str) -> None:
+    straight, stopped, resumed = new(name, "cuda"), new(name, "cuda"), new(name, "cuda")
+    straight.epoch(), straight.epoch()
+    stopped.epoch()
+    resumed.load_state(stopped.state())
+    resumed.epoch()
+    for key, value in straight.state().items():
+        np.testing.assert_allclose(resumed.state()[key], value, rtol=1e-3, atol=1e-5)
