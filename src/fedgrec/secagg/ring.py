@@ -1,7 +1,8 @@
 """The ring Z_2³² or Z_2⁶⁴ in which masks hide numbers: signed integers in, words out, and back.
 
 A masked vector carries a trailer behind its values: the number of users in it and zeros. The zeros of an opened sum
-are zeros again unless masks failed to cancel; then they are random, and chance lets 2⁻⁹⁶ of such failures pass.
+are zeros again unless masks failed to cancel; then they are random, and chance lets 2⁻⁹⁶ of such failures pass
+(2⁻⁶⁴ with words of 64 bits).
 """
 
 from typing import Any

@@ -1,0 +1,183 @@
+"""How many neighbours k and which threshold t a round needs, after Bell et al. 2020.
+
+Of n clients at most c are corrupt and at most d are lost, whoever they are; the circle of this round's graph is drawn
+afterwards. Then the corrupt among a client's k neighbours are X ~ Hypergeometric(n − 1, c, k), the lost ones
+Y ~ Hypergeometric(n − 1, d, k), and three things can go wrong, each summed over all clients:
+
+    opened   some honest client's secrets are opened:  X ≥ t            if the server follows the rules
+                                                       X ≥ 2t − k       if it lies: an honest neighbour answers once,
+                                                                        for one of two secrets, a corrupt one for both
+    cut      the honest survivors fall into two parts that no mask connects: on the circle that takes two gaps of k/2
+             neighbouring places each; the server would learn two sums instead of one
+    failed   fewer than t neighbours of some client are left: Y > k − t, and there is no sum
+
+In a complete graph everybody holds a share of everybody's secrets, its owner too. There k stands for n, and nothing is
+left to chance.
+
+What `opened` does not cover: a server that lies to each client differently about the *others*. It opens one client's
+seed and the mask keys of that client's neighbours, of each only one secret, and has a sum of one. A client that sees
+fewer than t alive refuses, so it calls few of the others lost: in a complete graph too few for that, if nobody is
+corrupt and (t − 1)t > n(n − t), which is t > 0.62n. In a sparse one only clients that compare their lists would notice.
+"""
+
+import math
+from dataclasses import dataclass
+
+from fedgrec.secagg.errors import BadInput
+
+SMALL = 64  # clients, for whom the complete graph costs little; it withstands *any* losses up to n − t
+NEVER = -math.inf  # log₂ of a chance of 0
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Neighbours and threshold for a round, and the risks as powers of two: −40.0 is a chance of 2⁻⁴⁰."""
+
+    clients: int
+    corrupt: int  # at most
+    dropped: int  # at most
+    lying_server: bool
+    neighbours: int  # k; clients − 1: the complete graph
+    threshold: int  # t
+    opened: float
+    cut: float
+    failed: float
+
+    @property
+    def broken(self) -> float:
+        """Opened or cut."""
+        return add(self.opened, self.cut)
+
+    def sentence(self) -> str:
+        """All of it in words."""
+        complete = self.neighbours >= self.clients - 1
+        graph = f"the complete graph of {self.clients:,}" if complete else f"{self.neighbours} neighbours each"
+        holders = self.clients if complete else self.neighbours
+        server = "lies about who was lost" if self.lying_server else "is curious but follows the rules"
+        secrets = "both secrets of a client are" if self.lying_server else "a secret of a client is"
+        return (
+            f"{self.clients:,} clients: {graph}, of {holders} shares {self.threshold} open a secret. "
+            f"If at most {self.corrupt:,} clients are corrupt, at most {self.dropped:,} are lost and the server "
+            f"{server}, then the chance that {secrets} opened or that the survivors fall apart is "
+            f"{_chance(self.broken)}, and that there is no sum, {_chance(self.failed)}."
+        )
+
+
+def choose(
+    clients: int,
+    corrupt: float = 0.05,
+    dropped: float = 0.05,
+    security: float = 40,
+    correctness: float = 30,
+    lying_server: bool = True,
+) -> Parameters:
+    """The fewest neighbours with which privacy is lost with a chance ≤ 2^−security, the round ≤ 2^−correctness.
+
+    `corrupt` and `dropped` are shares of the clients. Of the thresholds that will do it takes the middle one.
+    """
+    if clients < 2:
+        raise BadInput(f"a secure sum needs two clients or more, not {clients}")
+    if not 0 <= corrupt < 1 or not 0 <= dropped < 1:
+        raise BadInput(f"shares of clients lie between 0 and 1, not at {corrupt} and {dropped}")
+    c, d = (math.floor(share * clients + 1e-9) for share in (corrupt, dropped))  # 0.29 · 100 is 28.999…
+    complete = _complete(clients, c, d, lying_server)  # first: where it will not do, nothing will
+    if clients <= SMALL:
+        return complete
+
+    def sparse(k: int) -> Parameters | None:
+        return _sparse(clients, k, c, d, lying_server, security, correctness)
+
+    # Doubling finds the size, and the search begins above the last k that was too small. (Whole numbers make the risks
+    # jagged in k, but not by half of it.)
+    k = 2
+    while k < clients - 1 and not sparse(k):
+        k *= 2
+    found = (sparse(k) for k in range(k // 2 // 2 * 2 + 2, min(k, clients - 2) + 1, 2))
+    return next((parameters for parameters in found if parameters), complete)
+
+
+def _complete(n: int, c: int, d: int, lying_server: bool) -> Parameters:
+    least, most = max(n // 2, (n + c) // 2 if lying_server else c) + 1, n - d
+    if least > most:
+        who = "a lying" if lying_server else "a curious"
+        raise BadInput(
+            f"with {c} of {n} clients corrupt and {d} lost no threshold is safe from {who} server: "
+            f"it would have to be at least {least} and at most {most}"
+        )
+    return Parameters(n, c, d, lying_server, n - 1, (least + most + 1) // 2, NEVER, NEVER, NEVER)
+
+
+def _sparse(
+    n: int, k: int, c: int, d: int, lying_server: bool, security: float, correctness: float
+) -> Parameters | None:
+    """With exactly k neighbours, or None where no threshold will do."""
+    many_corrupt = unlikely(n - 1, c, k, -security - math.log2(max(n - c, 1)))
+    many_lost = unlikely(n - 1, d, k, -correctness - math.log2(n))
+    least = max(k // 2 + 1, -(-(k + many_corrupt) // 2) if lying_server else many_corrupt)
+    most = k - many_lost + 1
+    if least > most:
+        return None
+    found = risks(n, k, (least + most + 1) // 2, c, d, lying_server)
+    return found if found.broken <= -security else None
+
+
+def risks(clients: int, neighbours: int, threshold: int, corrupt: int, dropped: int, lying_server: bool) -> Parameters:
+    """The risks of a sparse graph with these numbers, summed over all clients."""
+    n, k, t = clients, neighbours, threshold
+    opens = 2 * t - k if lying_server else t
+    opened = tail(n - 1, corrupt, k, opens) + math.log2(max(n - corrupt, 1))
+    failed = tail(n - 1, dropped, k, k - t + 1) + math.log2(n)
+    return Parameters(n, corrupt, dropped, lying_server, k, t, opened, gaps(n, k, corrupt + dropped), failed)
+
+
+def gaps(n: int, k: int, removed: int) -> float:
+    """log₂ of the expected number of pairs of gaps: k/2 removed places on the circle after one that is not removed.
+
+    n(n − k − 1)/2 pairs of places may begin a pair; k given places are removed and 2 are not.
+    """
+    if removed < k or n - removed < 2 or n - k - 1 < 1:
+        return NEVER
+    pairs = math.log2(n * (n - k - 1) / 2)
+    return pairs + (_ln_comb(n - k - 2, removed - k) - _ln_comb(n, removed)) / math.log(2)
+
+
+def tail(population: int, marked: int, drawn: int, at_least: int) -> float:
+    """log₂ P[X ≥ at_least] for X ~ Hypergeometric: so many of the marked ones are among those drawn."""
+    total = NEVER
+    for x in range(min(marked, drawn), max(at_least, drawn + marked - population, 0) - 1, -1):  # smallest terms first
+        total = add(total, _term(population, marked, drawn, x))
+    return min(total, 0.0)
+
+
+def unlikely(population: int, marked: int, drawn: int, level: float) -> int:
+    """The smallest x with log₂ P[X ≥ x] ≤ level."""
+    total = NEVER
+    for x in range(min(marked, drawn), -1, -1):
+        total = add(total, _term(population, marked, drawn, x))
+        if total > level:
+            return x + 1
+    return 0
+
+
+def add(a: float, b: float) -> float:
+    """log₂(2^a + 2^b)."""
+    low, high = sorted((a, b))
+    return high if low == NEVER else high + math.log2(1 + 2.0 ** (low - high))
+
+
+def _term(population: int, marked: int, drawn: int, x: int) -> float:
+    """log₂ P[X = x]."""
+    if drawn - x > population - marked:
+        return NEVER
+    ways = _ln_comb(marked, x) + _ln_comb(population - marked, drawn - x)
+    return (ways - _ln_comb(population, drawn)) / math.log(2)
+
+
+def _ln_comb(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+
+def _chance(log2: float) -> str:
+    if log2 == NEVER:
+        return "0"
+    return f"2^{log2:.1f}" if log2 < -10 else f"{min(2.0**log2, 1):.2g}"

@@ -1,0 +1,177 @@
+"""Neighbours and thresholds: exact tails, graphs that fail as often as computed, and published figures."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgrec.secagg.errors import BadInput
+from fedgrec.secagg.graph import Graph
+from fedgrec.secagg.parameters import NEVER, SMALL, Parameters, add, choose, gaps, risks, tail, unlikely
+
+# ---------------------------------------------------------------------------------------------------- tails
+
+
+def exact_tail(population: int, marked: int, drawn: int, at_least: int) -> Fraction:
+    ways = (
+        math.comb(marked, x) * math.comb(population - marked, drawn - x) for x in range(max(at_least, 0), drawn + 1)
+    )
+    return Fraction(sum(ways), math.comb(population, drawn))
+
+
+def log2(chance: Fraction) -> float:
+    """Of numbers too small for a float."""
+    return math.log2(chance.numerator) - math.log2(chance.denominator) if chance else NEVER
+
+
+@given(data=st.data(), population=st.integers(1, 500))
+def test_tails_are_exact(data, population) -> None:
+    marked, drawn = (data.draw(st.integers(0, population)) for _ in range(2))
+    at_least = data.draw(st.integers(-1, population + 1))
+    assert tail(population, marked, drawn, at_least) == pytest.approx(
+        log2(exact_tail(population, marked, drawn, at_least)), abs=1e-8
+    )
+
+
+@given(data=st.data(), population=st.integers(1, 200), level=st.floats(-60, -0.5))
+def test_what_is_unlikely_is_the_first_that_is(data, population, level) -> None:
+    marked, drawn = (data.draw(st.integers(0, population)) for _ in range(2))
+    x = unlikely(population, marked, drawn, level)
+    assert tail(population, marked, drawn, x) <= level < tail(population, marked, drawn, x - 1)
+
+
+def test_adding_chances() -> None:
+    assert add(-1, -1) == 0
+    assert add(-3.0, NEVER) == add(NEVER, -3.0) == -3
+    assert add(NEVER, NEVER) == NEVER
+    assert add(-2000, -1) == pytest.approx(-1)
+
+
+# --------------------------------------------------------------------------------------------- known figures
+
+
+def test_known_figures() -> None:
+    lying = choose(400)
+    assert (lying.neighbours, lying.threshold) == (48, 33)
+    assert unlikely(399, 20, 48, -40 - math.log2(380)) == 2 * 33 - 48  # 18 corrupt neighbours or more never happen
+    assert (lying.opened, lying.failed) == (pytest.approx(-43.8, abs=0.1), pytest.approx(-32.1, abs=0.1))
+    assert lying.cut == NEVER  # two gaps of 24 take 48 clients, and 40 are gone
+    curious = choose(29_858, lying_server=False)
+    assert (curious.neighbours, curious.threshold) == (40, 22)
+    assert curious.sentence() == (
+        "29,858 clients: 40 neighbours each, of 40 shares 22 open a secret. If at most 1,492 clients are corrupt, at "
+        "most 1,492 are lost and the server is curious but follows the rules, then the chance that a secret of a "
+        "client is opened or that the survivors fall apart is 2^-45.1, and that there is no sum, 2^-31.9."
+    )
+
+
+@pytest.mark.parametrize("lying_server", [True, False])
+@pytest.mark.parametrize(("corrupt", "dropped"), [(0.05, 0.05), (0.2, 0.1), (0.01, 0.2), (0, 0)])
+@pytest.mark.parametrize("n", [65, 100, 333, 2_000])
+def test_choices_keep_their_promises_and_no_smaller_graph_does(n, corrupt, dropped, lying_server) -> None:
+    chosen = choose(n, corrupt, dropped, 30, 20, lying_server)
+
+    def safe(p: Parameters) -> bool:
+        return p.broken <= -30 and p.failed <= -20 and 2 * p.threshold > p.neighbours
+
+    k, c, d = chosen.neighbours, chosen.corrupt, chosen.dropped
+    assert (c, d) == (int(corrupt * n), int(dropped * n))
+    if k < n - 1:
+        assert k % 2 == 0
+        assert chosen == risks(n, k, chosen.threshold, c, d, lying_server)
+        assert safe(chosen)
+    smaller = range(max(2, k - 12), k, 2)
+    assert not any(safe(risks(n, s, t, c, d, lying_server)) for s in smaller for t in range(s // 2 + 1, s + 1))
+
+
+@pytest.mark.parametrize("lying_server", [True, False])
+@pytest.mark.parametrize("n", [2, 3, 10, 20, SMALL])
+def test_few_clients_form_a_complete_graph(n, lying_server) -> None:
+    chosen = choose(n, lying_server=lying_server)
+    t, c, d = chosen.threshold, chosen.corrupt, chosen.dropped
+    assert chosen.neighbours == n - 1
+    assert n < 2 * t
+    assert t <= n - d
+    assert c < (2 * t - n if lying_server else t)
+    assert chosen.broken == chosen.failed == NEVER
+    assert f"the complete graph of {n}" in chosen.sentence()
+
+
+def test_a_share_of_clients_is_counted_as_it_reads() -> None:
+    assert choose(100, corrupt=0.29, dropped=0.07).corrupt == 29  # 0.29 · 100 is 28.999…
+    assert choose(100, corrupt=0.29, dropped=0.07).dropped == 7
+
+
+@pytest.mark.parametrize(
+    "arguments", [(1,), (10, 0.5, 0.5), (400, 0.4, 0.3), (400, 0.1, 1.0), (400, -0.1, 0.1), (400, math.nan, 0.1)]
+)
+def test_what_cannot_be_is_refused(arguments) -> None:
+    with pytest.raises(BadInput):
+        choose(*arguments)
+
+
+def test_what_only_a_lying_server_makes_impossible() -> None:
+    with pytest.raises(BadInput, match="a lying server"):
+        choose(400, 0.3, 0.4)
+    assert choose(400, 0.3, 0.4, lying_server=False).threshold > 120
+
+
+# ---------------------------------------------------------------------------------------------- simulation
+
+
+def graphs(n: int, k: int, trials: int):
+    """Neighbourhoods [n, k] of this many rounds."""
+    for trial in range(trials):
+        graph = Graph(range(n), k, trial.to_bytes(4, "big"))
+        yield graph, np.array([graph.neighbours(client) for client in range(n)])
+
+
+def agrees(counts, expected: float) -> bool:
+    """Is the mean of these counts, one of each graph, the expected one, within four of its standard errors?"""
+    return abs(np.mean(counts) - expected) < 4 * np.std(counts) / math.sqrt(len(counts))
+
+
+@pytest.mark.parametrize("lying_server", [True, False])
+def test_graphs_fail_as_often_as_computed(lying_server) -> None:
+    """Parameters so weak that failures are frequent: the summed chances are the expected numbers of failures."""
+    n, k, t, c, d = (40, 8, 6, 9, 8) if lying_server else (40, 8, 5, 13, 10)
+    computed, opened, failed = risks(n, k, t, c, d, lying_server), [], []
+    for _, near in graphs(n, k, 1_500):
+        corrupt = (near < c).sum(axis=1)  # the first c are corrupt, the last d are lost
+        left = (near < n - d).sum(axis=1)
+        opened.append((corrupt[c:] >= (2 * t - k if lying_server else t)).sum())
+        failed.append((left[: n - d] < t).sum())
+    assert np.mean(opened) > 0.1
+    assert np.mean(failed) > 0.1
+    assert agrees(opened, 2**computed.opened)
+    assert agrees(failed, 2**computed.failed * (n - d) / n)  # one who is lost itself has one fewer lost neighbour
+    assert np.mean(np.array(opened) > 0) <= 2**computed.opened  # a chance is at most what is expected
+    assert not agrees(opened, 2 ** tail(n - 1, c, k, (2 * t - k if lying_server else t) + 1) * (n - c))  # off by one
+
+
+def parts(graph: Graph, left: set[int]) -> int:
+    """Into how many parts those who are left fall."""
+    count, unseen = 0, set(left)
+    while unseen:
+        count, reached = count + 1, {unseen.pop()}
+        while reached:
+            reached = {other for client in reached for other in graph.neighbours(client)} & unseen
+            unseen -= reached
+    return count
+
+
+def test_survivors_fall_apart_as_often_as_computed() -> None:
+    n, k, removed = 24, 4, 9
+    cuts, pairs = [], []
+    for graph, _ in graphs(n, k, 2_000):
+        gone = [client < removed for client in graph._circle]
+        starts = sum(not gone[at - 1] and all(gone[(at + i) % n] for i in range(k // 2)) for at in range(n))
+        pairs.append(math.comb(starts, 2))
+        cuts.append(parts(graph, set(range(removed, n))) > 1)
+        assert cuts[-1] == (starts > 1)  # one gap alone leaves a chain
+    assert 0.1 < np.mean(cuts) <= 2 ** gaps(n, k, removed)
+    assert agrees(pairs, 2 ** gaps(n, k, removed))
+    assert gaps(n, k, k - 1) == NEVER  # too few are gone for two gaps

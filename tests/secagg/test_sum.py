@@ -1,0 +1,262 @@
+"""The sum law: a secure sum is the plain integer sum of the vectors that arrived, to the bit, or there is none."""
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedgrec.secagg import Client, Server, Session, Stage, run_round
+from fedgrec.secagg import client as client_module
+from fedgrec.secagg.errors import BadInput, NotASum, SecAggError, TooFewLeft, WrongStage
+from fedgrec.secagg.graph import Graph
+from fedgrec.secagg.prg import add_masks
+from tests.secagg.rounds import Round, population, random_vectors, session
+
+STAGES = [Stage.KEYS, Stage.SHARES, Stage.MASKED, Stage.UNMASK]
+
+
+# ------------------------------------------------------------------------------------------------- the law
+
+
+def in_the_sum(session: Session, n: int, lost: dict[int, Stage]) -> set[int] | None:
+    """Whose vectors the rules put into the sum, or None where there can be no sum."""
+    t = session.threshold
+
+    def still_there(stage: Stage) -> set[int]:
+        return {me for me in range(n) if me not in lost or STAGES.index(lost[me]) > STAGES.index(stage)}
+
+    keys, shared, sent, opened = map(still_there, STAGES)
+    if len(keys) < max(t, 2):
+        return None
+    if session.mechanism == "pairwise":
+        return keys if len(keys) > 2 and shared == keys else None
+    if session.neighbours >= len(keys) - 1:  # Bonawitz 2017: everybody holds shares of everybody
+        return sent if len(opened) >= t else None
+    graph = Graph(keys, session.neighbours, session.digest)
+    around = {me: set(graph.neighbours(me)) for me in keys}
+    members = shared  # those who have t holders among themselves
+    for _ in range(n):
+        members = {me for me in members if len(around[me] & members) >= t}
+    sent, opened = sent & members, opened & members
+    return sent if members and all(len(around[me] & opened) >= t for me in members) else None
+
+
+def sum_law_holds(run: Round, lost: dict[int, Stage], users: dict[int, int]) -> bool:
+    included = in_the_sum(run.session, len(run.vectors), lost)
+    try:
+        run.play(lost)
+    except SecAggError as error:
+        with pytest.raises(WrongStage):
+            run.server.result()
+        return included is None and type(error) is TooFewLeft
+    values, total = run.server.result()
+    return (
+        included == set(run.server.included)
+        and np.array_equal(values, run.plain_sum(included))
+        and total == sum(users[me] for me in included)
+    )
+
+
+@st.composite
+def sessions(draw) -> tuple[int, Session]:
+    k = draw(st.sampled_from([6, 4, 2, 100, 100]))  # 100: everybody
+    n = draw(st.integers(3 if k == 100 else k + 2, 10))
+    holders = min(k, n)
+    bits = draw(st.sampled_from([32, 64]))
+    return n, session(
+        n,
+        values=draw(st.integers(1, 33)),
+        threshold=holders // 2 + 1 + draw(st.integers(0, (holders - 1) // 2)),
+        neighbours=k,
+        users=5 * n,
+        bits=bits,
+        mechanism=draw(st.sampled_from(["secagg", "secagg", "secagg", "pairwise"])),
+    )
+
+
+def test_the_sum_is_the_plain_sum_or_there_is_none() -> None:
+    outcomes = []
+
+    @settings(max_examples=250, deadline=None)
+    @given(data=st.data())
+    def law(data) -> None:
+        n, session = data.draw(sessions())
+        count = data.draw(st.sampled_from([1, 2, 3, 0, n // 2, n]))
+        who = data.draw(st.permutations(range(n)))[:count]
+        lost = {me: data.draw(st.sampled_from(STAGES)) for me in who}
+        users = {me: data.draw(st.integers(0, 5)) for me in range(n)}
+        vectors = random_vectors(n, session.values, session.bits, data.draw(st.integers(0, 2**32)))
+        run = Round(session, vectors, users, threads=data.draw(st.integers(1, 3)))
+        assert sum_law_holds(run, lost, users)
+        outcomes.append((in_the_sum(session, n, lost) is not None, session.neighbours < n - 1, bool(lost)))
+
+    law()
+    import collections; print(collections.Counter(outcomes))
+    for graph_is_sparse in (True, False):  # the law says something only if both ends are often met
+        assert outcomes.count((True, graph_is_sparse, True)) > 5
+        assert outcomes.count((False, graph_is_sparse, True)) > 5
+
+
+@pytest.mark.parametrize("mechanism", ["secagg", "pairwise"])
+@pytest.mark.parametrize("bits", [32, 64])
+def test_vectors_of_many_chunks_on_many_threads(mechanism, bits) -> None:
+    values = 70_001  # three chunks of 32-bit words, five of 64, and an odd end
+    here = session(3, values, threshold=2, bits=bits, mechanism=mechanism)
+    vectors = random_vectors(3, values, bits)
+    outcome = run_round(here, vectors.__getitem__, population(3), threads=3)
+    assert np.array_equal(outcome.values, Round(here, vectors).plain_sum(range(3)))
+    assert (outcome.users, outcome.included) == (3, [0, 1, 2])
+
+
+# -------------------------------------------------------------------------------------------- its borders
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("n", "t"), [(5, 3), (5, 5), (6, 4), (2, 2)])
+def test_of_a_complete_graph_exactly_the_threshold_must_be_left(n, t, stage) -> None:
+    """With t alive in total the sum opens; with one fewer it does not, wherever they were lost."""
+    vectors = random_vectors(n, 3)
+    enough = Round(session(n, 3, t), vectors).play(dict.fromkeys(range(n - t), stage))
+    values, _ = enough.server.result()
+    assert set(enough.server.included) == set(range(0 if stage is Stage.UNMASK else n - t, n))
+    assert np.array_equal(values, enough.plain_sum(enough.server.included))
+
+    too_few = Round(session(n, 3, t), vectors)
+    with pytest.raises(TooFewLeft):
+        too_few.play(dict.fromkeys(range(n - t + 1), stage))
+    with pytest.raises(WrongStage):
+        too_few.server.result()
+    assert too_few.server.done  # the server saw it; no client had to
+    assert too_few.server.included == []
+
+
+@pytest.mark.parametrize("stage", [Stage.MASKED, Stage.UNMASK])
+def test_of_a_sparse_graph_exactly_the_threshold_of_holders_must_be_left(stage) -> None:
+    n, k, t = 9, 4, 3
+    here = session(n, 3, t, neighbours=k)
+    holders = Graph(range(n), k, here.digest).neighbours(0)
+    enough = Round(here, random_vectors(n, 3)).play({holders[0]: stage})
+    assert np.array_equal(enough.server.result()[0], enough.plain_sum(enough.server.included))
+    too_few = Round(here, random_vectors(n, 3))
+    with pytest.raises(TooFewLeft):
+        too_few.play(dict.fromkeys(holders[:2], stage))
+    with pytest.raises(WrongStage):
+        too_few.server.result()
+
+
+def test_a_client_without_enough_holders_is_left_out_while_it_costs_nothing() -> None:
+    n, k, t = 20, 12, 7
+    here = session(n, 3, t, neighbours=k)
+    circle = Graph(range(n), k, here.digest)._circle
+    lost = {circle[place]: Stage.SHARES for place in (-6, -5, -1, 1, 5, 6)}  # half of the first one's holders
+    run = Round(here, random_vectors(n, 3))
+    assert sum_law_holds(run, lost, dict.fromkeys(range(n), 1))
+    assert set(run.server.included) == set(range(n)) - lost.keys() - {circle[0]}
+
+
+def test_without_recovery_one_client_lost_is_the_round_lost() -> None:
+    run = Round(session(4, 3, 2, mechanism="pairwise"), random_vectors(4, 3))
+    with pytest.raises(TooFewLeft, match=r"\[2\]"):
+        run.play({2: Stage.SHARES})
+
+
+def test_more_users_than_the_numbers_were_sized_for_are_refused() -> None:
+    here = session(3, 3, 2, users=5)
+    with pytest.raises(BadInput, match="holds 6 users"):
+        Round(here, random_vectors(3, 3), users=dict.fromkeys(range(3), 2)).play()
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_a_session_takes_no_more_users_than_its_ring_can_count(bits) -> None:
+    with pytest.raises(BadInput):
+        session(3, 3, 2, bits=bits, users=2**bits)
+
+
+# ------------------------------------------------------------------------------------- masks and the graph
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    n=st.integers(1, 200),
+    bits=st.sampled_from([32, 64]),
+    masks=st.lists(st.tuples(st.binary(min_size=16, max_size=16), st.sampled_from([1, -1])), max_size=4),
+    threads=st.integers(0, 5),
+    blocks=st.integers(1, 20),
+)
+def test_masks_depend_on_neither_chunks_nor_threads(n, bits, masks, threads, blocks) -> None:
+    """The slow twin: each key stream made in one piece."""
+    expected = np.arange(n, dtype=f"<u{bits // 8}")
+    words = expected.copy()
+    for key, sign in masks:
+        stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update(bytes(words.nbytes))
+        mask = np.frombuffer(stream, words.dtype)
+        expected = expected + mask if sign > 0 else expected - mask
+    add_masks(words, masks, threads, chunk_bytes=16 * blocks)
+    assert np.array_equal(words, expected)
+
+
+@pytest.mark.parametrize("chunk", [0, -16, 24])
+def test_chunks_that_would_cut_a_block_are_refused(chunk) -> None:
+    with pytest.raises(BadInput):
+        add_masks(np.zeros(9, "<u4"), [(bytes(16), 1)], chunk_bytes=chunk)
+
+
+@given(ids=st.sets(st.integers(0, 2**32 - 1), min_size=2, max_size=30), half=st.integers(1, 5), seed=st.binary())
+def test_the_graph_is_regular_mutual_and_connected(ids, half, seed) -> None:
+    graph = Graph(ids, 2 * half, seed)
+    around = {me: set(graph.neighbours(me)) for me in ids}
+    assert all(len(near) == min(2 * half, len(ids) - 1) and me not in near for me, near in around.items())
+    assert all(me in around[other] for me, near in around.items() for other in near)
+    reached = {min(ids)}
+    for _ in ids:
+        reached |= set().union(*(around[me] for me in reached))
+    assert reached == ids
+
+
+def test_the_graph_of_another_round_is_another() -> None:
+    graphs = {tuple(Graph(range(30), 4, seed).neighbours(0)) for seed in (b"a", b"b", b"c")}
+    assert len(graphs) == 3
+
+
+# -------------------------------------------------------------------------------------------------- mutants
+
+
+def flipped_sign(monkeypatch) -> None:
+    real = client_module.pair_mask
+    monkeypatch.setattr(client_module, "pair_mask", lambda *arguments: (real(*arguments)[0], 1))
+
+
+def masks_with_the_lost(monkeypatch) -> None:
+    monkeypatch.setattr(Client, "_there", lambda self: set(self._keys))
+
+
+def lost_masks_stay_on(monkeypatch) -> None:
+    monkeypatch.setattr("fedgrec.secagg.server.pair_mask", lambda *arguments: (bytes(16), 1))
+
+
+def silent_clients_count(monkeypatch) -> None:
+    real = Server._open
+
+    def open_(self, masks):
+        self._alive |= self._sharing
+        return real(self, masks)
+
+    monkeypatch.setattr(Server, "_open", open_)
+
+
+@pytest.mark.parametrize("mutate", [flipped_sign, masks_with_the_lost, lost_masks_stay_on, silent_clients_count])
+def test_mutants_break_the_law(mutate, monkeypatch) -> None:
+    lost, users = {1: Stage.SHARES, 2: Stage.MASKED, 3: Stage.UNMASK}, dict.fromkeys(range(7), 1)
+    assert sum_law_holds(Round(session(7, 5, 4), random_vectors(7, 5)), lost, users)
+    mutate(monkeypatch)
+    assert not sum_law_holds(Round(session(7, 5, 4), random_vectors(7, 5)), lost, users)
+
+
+def test_a_sum_whose_masks_did_not_cancel_is_called_noise(monkeypatch) -> None:
+    flipped_sign(monkeypatch)
+    run = Round(session(3, 5, 2), random_vectors(3, 5))
+    with pytest.raises(NotASum):
+        run.play()
+    with pytest.raises(WrongStage):
+        run.server.result()
