@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 from fedgrec.secagg import SecAggError, Server
 from fedgrec.secagg.messages import HEADER, KINDS, Coded, parse
@@ -76,10 +77,10 @@ def at_server(server: Server) -> Callable[[bytes], object]:
 def target(mechanisms: Sequence[str] = ("secagg", "pairwise")) -> Target:
     """A client and a server at every stage of each mechanism; one client is lost where that is possible."""
     found = Target()
-    for mechanism in mechanisms:
-        run = Round(session(5, 6, 3, round_id=ROUND_ID, mechanism=mechanism), random_vectors(5, 6))
+    for mechanism, lying in product(mechanisms, (True, False)):
+        run = Round(session(5, 6, 3, round_id=ROUND_ID, mechanism=mechanism, lying_server=lying), random_vectors(5, 6))
         while not run.server.done:
-            name, client = f"{mechanism}: {run.server.stage.value}", twin(run.clients[0])
+            name, client = f"{mechanism}{', lists compared' * lying}: {run.server.stage.value}", twin(run.clients[0])
             found.doors[f"server, {name}"] = at_server(run.server)
             found.doors[f"client, {name}"] = lambda data, client=client: twin(client).receive(data)
             found.valid += [message for message in run.inbox.values() if message]

@@ -27,7 +27,9 @@ population = cache(lambda n: Population(range(n)))  # identities outlive rounds
 def session(n: int, values: int, threshold: int, **more: Any) -> Session:
     """A session for n clients; of a complete graph, unless it says otherwise."""
     return Session(
-        **{"round_id": fresh_round_id(), "neighbours": n, "users": n} | more, values=values, threshold=threshold
+        **{"round_id": fresh_round_id(), "neighbours": n, "users": n, "lying_server": False} | more,
+        values=values,
+        threshold=threshold,
     )
 
 

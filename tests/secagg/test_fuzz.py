@@ -25,6 +25,8 @@ from fedgrec.secagg.messages import (
     MAGIC,
     VERSION,
     Coded,
+    Confirm,
+    Confirmations,
     Delivery,
     Keys,
     Masked,
@@ -52,7 +54,7 @@ def test_every_door_takes_some_valid_message() -> None:
     """Else the doors would be tested closed."""
     here = target()
     for name, door in here.doors.items():
-        if name not in ("client, secagg: keys", "client, pairwise: keys"):  # these await nothing
+        if not (name.startswith("client") and name.endswith(": keys")):  # these await nothing
             taken = 0
             for data in here.valid:
                 try:
@@ -110,6 +112,7 @@ ids = st.integers(0, 2**32 - 1)
 id_lists = st.sets(ids, max_size=5).map(lambda some: tuple(sorted(some)))
 round_ids = st.binary(min_size=16, max_size=16)
 key_bytes = st.binary(min_size=32, max_size=32)
+signatures = st.binary(min_size=64, max_size=64)
 texts = st.dictionaries(ids, st.binary(max_size=99), max_size=4)
 shares = st.dictionaries(ids, st.integers(0, PRIME - 1), max_size=4)
 
@@ -132,6 +135,8 @@ MESSAGES: dict[type[Message], st.SearchStrategy] = {
     Survivors: st.builds(Survivors, round_ids, id_lists, id_lists),
     Reveal: st.builds(Reveal, round_ids, shares, shares),
     Coded: st.builds(Coded, round_ids, st.binary(max_size=99)),
+    Confirm: st.builds(Confirm, round_ids, signatures),
+    Confirmations: st.builds(Confirmations, round_ids, st.dictionaries(ids, signatures, max_size=4)),
 }
 
 

@@ -174,11 +174,11 @@ def test_signature(secret, public, message, signature, monkeypatch) -> None:
 
 SEED = bytes(range(32))
 FROZEN = {
-    "session": "2b705f9c00498ee8593114673aebf89dc6435c551aadbf418fdaea32d4714c26",
-    "derived": "a8f802ec0b21d1b5e4107f672d7b7b4c",
-    "pair": "132870f629fa9b8c4fe441c37aa0d52c",
-    "self": "81ee74f17d63b0ac84e0b34a6a1952c2",
-    "stream": "ed0327f5a6e39de45b6694db08298699",
+    "session": "a81c9d49642b1751a5581cd65f1a112112915a976a26fd91d966db1fd10a802d",
+    "derived": "f49312a684558caf33e49db0768393c8",
+    "pair": "c0a17a0454d93bd02ef9408861d9a88b",
+    "self": "1d2fe849a7f4264d0bd3614ddabe337b",
+    "stream": "088771a69a5ba5d418a7ef96c9a92a42",
 }
 
 

@@ -25,7 +25,8 @@ def test_bytes_that_a_client_sends(measured) -> None:
     assert up["pairwise masks"] == vector + keys + 2 * header
     shares = 4 + 9 * (8 + 2 * 33 + 16)  # a list of: receiver, length, two shares, tag
     opened = 2 * 4 + 10 * (4 + 33)  # two lists of: owner, share
-    assert up["complete graph (2017)"] == vector + keys + shares + opened + 4 * header
+    signature = 64  # under the lists of survivors
+    assert up["complete graph (2017)"] == vector + keys + shares + signature + opened + 5 * header
     piece = 2 * vector // (7 - 3)  # U − T pieces of a vector whose 16-bit digits take 32 bits each
     shares = 4 + 9 * (8 + piece + 16)
-    assert up["LightSecAgg (2021)"] == 2 * vector + keys + shares + piece + 4 * header
+    assert up["LightSecAgg (2021)"] == 2 * vector + keys + shares + signature + piece + 5 * header

@@ -203,8 +203,19 @@ def told(change: Callable[[tuple[int, ...]], tuple[tuple[int, ...], tuple[int, .
 
 
 def alive(others: Callable[[Round], int]) -> Callable[[Round, Survivors], Survivors]:
-    """So many others are alive, and the rest is lost."""
-    return lambda r, m: replace(m, alive=m.alive[: 1 + others(r)], dropped=m.alive[1 + others(r) :])
+    """So many others around client 0 are alive, and the rest is lost."""
+
+    def tamper(run: Round, message: Survivors) -> Survivors:
+        kept = {0, *run.server._graph.neighbours(0)[: others(run)]}
+        lost = tuple(sorted(set(message.alive) - kept))
+        return replace(message, alive=tuple(sorted(kept)), dropped=lost)
+
+    return tamper
+
+
+def without_a_neighbour(run: Round, message: Survivors) -> Survivors:
+    last = run.server._graph.neighbours(0)[-1]
+    return replace(message, alive=tuple(c for c in message.alive if c != last))
 
 
 SURVIVORS = {
@@ -214,7 +225,7 @@ SURVIVORS = {
     "itself missing": (BadLists, told(lambda all_: (all_[1:], ()))),
     "unknown survivor": (BadLists, told(lambda all_: ((*all_, STRANGER), ()))),
     "unknown lost client": (BadLists, told(lambda all_: (all_, (STRANGER,)))),
-    "somebody left out": (BadLists, told(lambda all_: (all_[:-1], ()))),
+    "somebody left out": (BadLists, without_a_neighbour),
     "nobody": (BadLists, told(lambda all_: ((), ()))),
     "too few alive": (TooFewLeft, alive(lambda r: others_needed(r) - 1)),
     "all others lost": (TooFewLeft, alive(lambda _: 0)),
@@ -330,10 +341,11 @@ def test_shares_that_are_not_encrypted_are_a_leak(monkeypatch) -> None:
 
 
 def test_a_client_that_believes_overlapping_lists_is_a_leak(monkeypatch) -> None:
-    def reveal(self, message):
-        seeds = {owner: self._held[owner][0] for owner in message.alive}
-        return Reveal(message.round_id, seeds, {owner: self._held[owner][1] for owner in message.dropped})
+    def reveal(self, alive, dropped):
+        seeds = {owner: self._held[owner][0] for owner in alive}
+        return Reveal(self.session.round_id, seeds, {owner: self._held[owner][1] for owner in dropped})
 
+    monkeypatch.setattr(Client, "_believe", lambda self, message: (message.alive, message.dropped))
     monkeypatch.setattr(Client, "_reveal", reveal)
     run = fresh_round("complete").until(Stage.UNMASK)
     run.give(0, Survivors(run.session.round_id, (0, 1, 2, 3, 4), (3,)).pack())

@@ -92,7 +92,6 @@ def test_the_sum_is_the_plain_sum_or_there_is_none() -> None:
         outcomes.append((in_the_sum(session, n, lost) is not None, session.neighbours < n - 1, bool(lost)))
 
     law()
-    import collections; print(collections.Counter(outcomes))
     for graph_is_sparse in (True, False):  # the law says something only if both ends are often met
         assert outcomes.count((True, graph_is_sparse, True)) > 5
         assert outcomes.count((False, graph_is_sparse, True)) > 5

@@ -4,15 +4,18 @@
     server ◀─ Keys            client.start()
     server ◀─ Shares          client.receive(Neighbourhood)
     server ◀─ Masked vector   client.receive(Delivery)          after client.submit(vector)
-    server ◀─ Reveal          client.receive(Survivors)
+    server ◀─ Confirm         client.receive(Survivors)
+    server ◀─ Reveal          client.receive(Confirmations)
 
 Bonawitz et al. 2017 on Bell et al. 2020's graph. Client u uploads
 
     x_u + PRG(b_u) + Σ_{v > u} PRG(s_uv) − Σ_{v < u} PRG(s_uv)      over the neighbours v that are still there
 
 and shares b_u and its mask key between the holders. Of one client they open either b_u, if its vector arrived, or the
-mask key, if it did not, never both. What a client refuses it refuses with an error of its own; where a rule of the
-protocol was broken it also forgets its secrets and takes no further part.
+mask key, if it did not, never both; and only once t of a client's holders have signed that they were told the same.
+Otherwise a lying server could have one client's seed and its neighbours' mask keys opened, and read that client. What a
+client refuses it refuses with an error of its own; where a rule of the protocol was broken it also forgets its secrets
+and takes no further part.
 """
 
 import os
@@ -44,7 +47,19 @@ from fedgrec.secagg.errors import (
     WrongStage,
 )
 from fedgrec.secagg.graph import Graph
-from fedgrec.secagg.messages import Delivery, Keys, Masked, Message, Neighbourhood, Reveal, Shares, Survivors, parse
+from fedgrec.secagg.messages import (
+    Confirm,
+    Confirmations,
+    Delivery,
+    Keys,
+    Masked,
+    Message,
+    Neighbourhood,
+    Reveal,
+    Shares,
+    Survivors,
+    parse,
+)
 from fedgrec.secagg.prg import KEY_BYTES, Mask, add_masks
 from fedgrec.secagg.session import Session
 
@@ -55,6 +70,7 @@ class Stage(Enum):
     KEYS = "keys"
     SHARES = "shares"
     MASKED = "masked vectors"
+    CONFIRM = "confirming"
     UNMASK = "unmasking"
     DONE = "nothing: the round is over"
 
@@ -62,6 +78,11 @@ class Stage(Enum):
 def signed_part(session: Session, sender: int, mask_key: bytes, cipher_key: bytes) -> bytes:
     """What a client signs with its identity: its keys are its own, and of this round alone."""
     return b"fedgrec secagg keys" + session.digest + sender.to_bytes(4, "big") + mask_key + cipher_key
+
+
+def survivors_part(session: Session, message: Survivors) -> bytes:
+    """What a client signs of the lists that it was given."""
+    return b"fedgrec secagg survivors" + session.digest + message.fields()
 
 
 def derive(
@@ -108,7 +129,8 @@ class Client:
     awaits: Mapping[Stage, type[Message]] = {
         Stage.SHARES: Neighbourhood,
         Stage.MASKED: Delivery,
-        Stage.UNMASK: Survivors,
+        Stage.CONFIRM: Survivors,
+        Stage.UNMASK: Confirmations,
     }
     uploads = Stage.MASKED  # the stage whose answer is the masked vector
 
@@ -122,15 +144,15 @@ class Client:
         threads: int = 1,
     ) -> None:
         self.session, self.me, self.roster, self.threads = session, me, roster, threads
-        self.context = (
-            context  # a hash of the model that the vector belongs to; it may be set until shares are asked for
-        )
+        self.context = context  # a hash of the model that the vector belongs to; to be set before shares are asked for
         self.stage = Stage.KEYS
         self._identity = identity
         self._secrets: Secrets | None = Secrets.fresh()
         self._words: ring.Words | None = None
         self._graph: Graph
         self._keys: dict[int, Keys] = {}  # of the neighbours
+        self._survivors: Survivors
+        self._told: tuple[set[int], set[int]]  # who around is alive, and who was lost
         self._held: dict[int, Any] = {}  # whose shares it holds: a pair, of the seed and of the mask key
 
     # ------------------------------------------------------------------------------------------- the door
@@ -160,7 +182,7 @@ class Client:
         message = parse(data)
         if message.round_id != self.session.round_id:
             raise WrongRound(f"client {self.me} got a message of another round")
-        if type(message) is not self.awaits.get(self.stage):
+        if type(message) is not self._awaited():
             raise WrongStage(f"client {self.me} waits for {self.stage.value} and got {type(message).__name__}")
         try:
             return self._answer(message).pack()
@@ -177,8 +199,17 @@ class Client:
             return self._share(message)
         if isinstance(message, Delivery):
             return self._mask(message)
-        assert isinstance(message, Survivors)
-        return self._reveal(message)
+        if isinstance(message, Survivors):
+            self._survivors, self._told = message, self._believe(message)
+            return self._confirm(message) if self.stage is Stage.CONFIRM else self._reveal(*self._told)
+        assert isinstance(message, Confirmations)
+        self._compare(message)
+        return self._reveal(*self._told)
+
+    def _awaited(self) -> type[Message] | None:
+        if self.stage is Stage.UNMASK and not self.session.lying_server:
+            return Survivors  # nothing is compared
+        return self.awaits.get(self.stage)
 
     def _mine(self) -> Secrets:
         assert self._secrets is not None, "a client that has forgotten its secrets is never asked for them"
@@ -216,11 +247,11 @@ class Client:
     def _mask(self, message: Delivery) -> Message:
         """Stage 2: take the others' shares in, and mask the vector for the neighbours that are still there."""
         self._take_in(message)
-        self.stage = Stage.UNMASK
         return self._masked([(seed_mask(self._mine().seed, self.session, self.context), 1)])
 
     def _take_in(self, message: Delivery) -> None:
         """Open what the neighbours encrypted for this client, and hold it."""
+        self.stage = Stage.CONFIRM if self.session.lying_server else Stage.UNMASK
         if not message.ciphertexts.keys() <= self._keys.keys():
             raise UnknownSender(f"client {self.me} was sent shares of somebody who is no neighbour of it")
         for sender, text in message.ciphertexts.items():
@@ -260,28 +291,47 @@ class Client:
         """Neighbours that this client masks with: those that shared their secrets with it."""
         return set(self._held) - {self.me}
 
-    def _reveal(self, message: Survivors) -> Message:
-        """Stage 3: open the survivors' seeds and the lost clients' mask keys; once, and never both of anybody."""
-        alive, dropped = self._believe(message)
+    def _confirm(self, message: Survivors) -> Message:
+        """Stage 3: say under one's name what one was told."""
+        self.stage = Stage.UNMASK
+        return Confirm(self.session.round_id, self._identity.sign(survivors_part(self.session, message)))
+
+    def _compare(self, message: Confirmations) -> None:
+        """Go on only if t holders, of whom each signs once, were told the same."""
+        holders = set(self._graph.holders(self.me))
+        for signer, signature in message.signatures.items():
+            if signer not in holders - {self.me}:
+                raise UnknownSender(f"client {self.me} was sent a confirmation of somebody who is no neighbour of it")
+            verify_survivors(self.session, self._survivors, signer, signature, self.roster)
+        agreeing = len(message.signatures) + (self.me in holders)
+        if agreeing < self.session.threshold:
+            raise TooFewLeft(
+                f"{agreeing} clients around client {self.me} confirm the survivors, and {self.session.threshold} must"
+            )
+
+    def _reveal(self, alive: set[int], dropped: set[int]) -> Message:
+        """Stage 4: open the survivors' seeds and the lost clients' mask keys; once, and never both of anybody."""
         seeds = {owner: self._held[owner][0] for owner in alive if owner in self._held}
         keys = {owner: self._held[owner][1] for owner in dropped}
         self.abandon()
         return Reveal(self.session.round_id, seeds, keys)
 
     def _believe(self, message: Survivors) -> tuple[set[int], set[int]]:
-        """Who is alive and who was lost, if that can be: each of those it masked with is one of the two."""
+        """Who around is alive and who was lost, if that can be: each of those it masked with is one of the two."""
         alive, dropped = set(message.alive), set(message.dropped)
         if alive & dropped:
             raise BadLists(f"client {self.me} was told that somebody is both alive and dropped")
         if self.me not in alive:
             raise BadLists(f"client {self.me} was told that it is not alive itself")
-        if (alive | dropped) - {self.me} != self._there():
+        near = {self.me, *self._graph.neighbours(self.me)}
+        if (alive | dropped) & near != self._there() | {self.me} or not alive | dropped <= set(self._graph.clients):
             raise BadLists(f"client {self.me} was told of other clients than those that it masked with")
-        if len(alive & set(self._graph.holders(self.me))) < self.session.threshold:
+        around = len(alive & set(self._graph.holders(self.me)))
+        if around < self.session.threshold:
             raise TooFewLeft(
-                f"around client {self.me} {len(alive)} clients are alive, and {self.session.threshold} are needed"
+                f"around client {self.me} {around} clients are alive, and {self.session.threshold} are needed"
             )
-        return alive, dropped
+        return alive & near, dropped & near
 
     # ------------------------------------------------------------------------------------------ its peers
 
@@ -336,6 +386,16 @@ class PairwiseClient(Client):
 
     def _there(self) -> set[int]:
         return set(self._keys)
+
+
+def verify_survivors(
+    session: Session, lists: Survivors, signer: int, signature: bytes, roster: Mapping[int, bytes]
+) -> None:
+    """Refuses a confirmation that its alleged signer did not give for these lists."""
+    try:
+        Ed25519PublicKey.from_public_bytes(roster[signer]).verify(signature, survivors_part(session, lists))
+    except (InvalidSignature, ValueError):
+        raise BadSignature(f"client {signer} did not confirm these lists of survivors") from None
 
 
 def verify_keys(session: Session, keys: Keys, roster: Mapping[int, bytes]) -> None:

@@ -25,7 +25,7 @@ from fedgrec.secagg import field, ring
 from fedgrec.secagg.client import Client, Stage, seed_mask
 from fedgrec.secagg.errors import BadCiphertext, BadInput, MalformedMessage, NotASum, TooFewLeft
 from fedgrec.secagg.field import PRIME, Elements
-from fedgrec.secagg.messages import Coded, Delivery, Masked, Message, Neighbourhood, Shares, Survivors
+from fedgrec.secagg.messages import Coded, Delivery, Masked, Message, Neighbourhood, Shares
 from fedgrec.secagg.server import Server
 from fedgrec.secagg.session import Session
 
@@ -114,12 +114,10 @@ class LightClient(Client):
         self._take_in(message)
         digits = to_digits(self._vector())
         masked = (digits + self._stream(len(digits)).astype(np.uint64)) % PRIME
-        self.stage = Stage.UNMASK
         return Masked(self.session.round_id, masked.astype("<u4").tobytes())
 
-    def _reveal(self, message: Survivors) -> Message:
-        """Stage 3: the sum of the survivors' pieces; once, and of no fewer than U."""
-        alive, _ = self._believe(message)
+    def _reveal(self, alive: set[int], dropped: set[int]) -> Message:
+        """Stage 4: the sum of the survivors' pieces; once, and of no fewer than U."""
         total = np.zeros(self._code.size, np.uint64)
         for owner in alive:
             total += self._held[owner]

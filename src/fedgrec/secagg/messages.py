@@ -192,8 +192,44 @@ class Survivors(Message):
 
 
 @dataclass(frozen=True)
+class Confirm(Message):
+    """Stage 3, client → server: its signature under the lists of survivors that it was given."""
+
+    kind = 9
+    round_id: bytes
+    signature: bytes
+
+    def fields(self) -> bytes:
+        return self.signature
+
+    @classmethod
+    def read(cls, round_id: bytes, reader: Reader) -> Self:
+        return cls(round_id, bytes(reader.take(SIGNATURE_BYTES)))
+
+
+@dataclass(frozen=True)
+class Confirmations(Message):
+    """Stage 3, server → client: the signatures of its neighbours, who must have been given the same lists."""
+
+    kind = 10
+    round_id: bytes
+    signatures: dict[int, bytes]
+
+    def fields(self) -> bytes:
+        entries = (_number(signer) + signature for signer, signature in sorted(self.signatures.items()))
+        return _number(len(self.signatures)) + b"".join(entries)
+
+    @classmethod
+    def read(cls, round_id: bytes, reader: Reader) -> Self:
+        n = reader.count(4 + SIGNATURE_BYTES)
+        entries = [(reader.number(), bytes(reader.take(SIGNATURE_BYTES))) for _ in range(n)]
+        _distinct(tuple(signer for signer, _ in entries))
+        return cls(round_id, dict(entries))
+
+
+@dataclass(frozen=True)
 class Reveal(Message):
-    """Stage 3, client → server: its shares of the survivors' seeds and of the dropped clients' mask keys."""
+    """Stage 4, client → server: its shares of the survivors' seeds and of the dropped clients' mask keys."""
 
     kind = 7
     round_id: bytes
@@ -223,13 +259,25 @@ class Reveal(Message):
 
 @dataclass(frozen=True)
 class Coded(Masked):
-    """Stage 3 of LightSecAgg, client → server: the sum of the survivors' coded masks that it holds."""
+    """Stage 4 of LightSecAgg, client → server: the sum of the survivors' coded masks that it holds."""
 
     kind = 8
 
 
 KINDS: dict[int, type[Message]] = {
-    message.kind: message for message in (Keys, Neighbourhood, Shares, Delivery, Masked, Survivors, Reveal, Coded)
+    message.kind: message
+    for message in (
+        Keys,
+        Neighbourhood,
+        Shares,
+        Delivery,
+        Masked,
+        Survivors,
+        Reveal,
+        Coded,
+        Confirm,
+        Confirmations,
+    )
 }
 
 

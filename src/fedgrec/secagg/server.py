@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from fedgrec.secagg import ring, shamir
-from fedgrec.secagg.client import Stage, pair_mask, seed_mask, verify_keys
+from fedgrec.secagg.client import Stage, pair_mask, seed_mask, verify_keys, verify_survivors
 from fedgrec.secagg.errors import (
     BadLists,
     BadShare,
@@ -31,7 +31,19 @@ from fedgrec.secagg.errors import (
     WrongStage,
 )
 from fedgrec.secagg.graph import Graph
-from fedgrec.secagg.messages import Delivery, Keys, Masked, Message, Neighbourhood, Reveal, Shares, Survivors, parse
+from fedgrec.secagg.messages import (
+    Confirm,
+    Confirmations,
+    Delivery,
+    Keys,
+    Masked,
+    Message,
+    Neighbourhood,
+    Reveal,
+    Shares,
+    Survivors,
+    parse,
+)
 from fedgrec.secagg.prg import Mask, add_masks
 from fedgrec.secagg.session import Session
 
@@ -43,6 +55,7 @@ class Server:
         Stage.KEYS: Keys,
         Stage.SHARES: Shares,
         Stage.MASKED: Masked,
+        Stage.CONFIRM: Confirm,
         Stage.UNMASK: Reveal,
     }
 
@@ -58,6 +71,8 @@ class Server:
         self._sharing: set[int] = set()  # who shared its secrets
         self._alive: set[int] = set()  # whose vectors arrived
         self._sum: ring.Words = np.zeros(session.words, ring.dtype(session.bits))
+        self._survivors: Survivors
+        self._confirmed: dict[int, bytes] = {}  # their signatures
         self._seeds: dict[int, dict[int, int]] = {}  # by owner, by holder
         self._mask_keys: dict[int, dict[int, int]] = {}
         self._result: tuple[NDArray[np.signedinteger[Any]], int] | None = None
@@ -99,6 +114,7 @@ class Server:
             Stage.KEYS: self._close_keys,
             Stage.SHARES: self._close_shares,
             Stage.MASKED: self._close_masked,
+            Stage.CONFIRM: self._close_confirm,
             Stage.UNMASK: self._close_unmask,
         }
         if self.stage not in steps:
@@ -116,6 +132,8 @@ class Server:
             self._take_keys(sender, message)
         elif isinstance(message, Shares):
             self._take_shares(sender, message)
+        elif isinstance(message, Confirm):
+            self._take_confirm(sender, message)
         elif isinstance(message, Reveal):
             self._take_reveal(sender, message)
         else:
@@ -180,18 +198,33 @@ class Server:
 
     def _close_masked(self) -> dict[int, Message]:
         alive, dropped = self._alive, self._sharing - self._alive
-        t = self.session.threshold
-        for client in sorted(self._sharing):
-            if len(alive.intersection(self._graph.holders(client))) < t:
-                raise TooFewLeft(
-                    f"fewer than {t} holders of client {client}'s shares are left: the sum cannot be opened"
-                )
+        self._need_holders(alive)
         self._seeds = {client: {} for client in alive}
         self._mask_keys = {client: {} for client in dropped}
+        self.stage = Stage.CONFIRM if self.session.lying_server else Stage.UNMASK
+        self._survivors = Survivors(self.session.round_id, tuple(sorted(alive)), tuple(sorted(dropped)))
+        return dict.fromkeys(sorted(alive), self._survivors)
+
+    def _need_holders(self, there: set[int]) -> None:
+        """Refuses to go on where too few are left to open somebody's secret."""
+        for client in sorted(self._sharing):
+            if len(there.intersection(self._graph.holders(client))) < self.session.threshold:
+                raise TooFewLeft(
+                    f"fewer than {self.session.threshold} holders of client {client}'s shares are left: the sum "
+                    f"cannot be opened"
+                )
+
+    def _take_confirm(self, sender: int, message: Confirm) -> None:
+        verify_survivors(self.session, self._survivors, sender, message.signature, self.roster)
+        self._confirmed[sender] = message.signature
+
+    def _close_confirm(self) -> dict[int, Message]:
+        confirmed = self._confirmed
+        self._need_holders(set(confirmed))
         self.stage = Stage.UNMASK
-        around = {client: {client, *self._graph.neighbours(client)} for client in sorted(alive)}
+        around = {client: self._graph.neighbours(client) for client in sorted(confirmed)}
         return {
-            client: Survivors(self.session.round_id, tuple(sorted(alive & near)), tuple(sorted(dropped & near)))
+            client: Confirmations(self.session.round_id, {n: confirmed[n] for n in near if n in confirmed})
             for client, near in around.items()
         }
 

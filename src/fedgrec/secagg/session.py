@@ -23,6 +23,7 @@ class Session:
     threshold: int  # t, of the holders of a client's shares
     bits: int = 32
     mechanism: str = "secagg"
+    lying_server: bool = True  # clients compare the lists of survivors before they open anything: one exchange more
     privacy: int = 1  # LightSecAgg's T: how many clients may put together what they hold and learn nothing
 
     def __post_init__(self) -> None:
@@ -45,7 +46,7 @@ class Session:
     def digest(self) -> bytes:
         """Binds signatures, keys and ciphertexts to this round and to every parameter of it."""
         numbers = struct.pack(
-            ">6QB",
+            ">6QBB",
             self.values,
             self.users,
             self.neighbours,
@@ -53,5 +54,6 @@ class Session:
             self.bits,
             self.privacy,
             MECHANISMS.index(self.mechanism),
+            self.lying_server,
         )
         return hashlib.sha256(b"fedgrec secagg 1" + self.round_id + numbers).digest()

@@ -1,0 +1,183 @@
+"""A server that tells every client another story about the others, so that it can read one of them.
+
+It opens the victim's seed, and the mask keys of those whom the victim masked with: of each only one secret, so that
+nobody sees anything wrong. Clients who compare what they were told refuse; those who trust the server do not.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_flow
+
+from fedgrec.secagg import SecAggError, Stage, shamir
+from fedgrec.secagg.client import pair_mask, seed_mask
+from fedgrec.secagg.errors import BadLists, BadSignature, TooFewLeft, UnknownSender, WrongStage
+from fedgrec.secagg.graph import Graph
+from fedgrec.secagg.messages import Confirm, Confirmations, Delivery, Reveal, Survivors, parse
+from fedgrec.secagg.prg import add_masks
+from tests.secagg.rounds import Round, flip, leaks, random_vectors, remembers, session
+
+VICTIM, VALUES = 0, 9
+
+
+@dataclass
+class Lie:
+    """Whom the victim is let mask with, and whom each client is told were lost."""
+
+    near: list[int]
+    lost: dict[int, set[int]]
+
+
+def plan(graph: Graph, n: int, t: int) -> Lie | None:
+    """For each of t neighbours of the victim t holders who are told that it was lost, none of whom is told too much."""
+    holders, own = {c: graph.holders(c) for c in range(n)}, int(graph.complete)
+    near = graph.neighbours(VICTIM)[: t - own]
+    told = sorted({h for v in near for h in holders[v]} - {VICTIM})
+    at = {("v", v): 2 + i for i, v in enumerate(near)} | {("w", w): 2 + len(near) + i for i, w in enumerate(told)}
+    edges = [(0, at["v", v], t) for v in near] + [(at["w", w], 1, len(holders[w]) - t) for w in told]
+    edges += [(at["v", v], at["w", w], 1) for v in near for w in holders[v] if w not in (v, VICTIM)]
+    rows, columns, capacity = zip(*edges, strict=True)
+    network = csr_array((np.array(capacity, np.int32), (rows, columns)), shape=(2 + len(near) + len(told),) * 2)
+    found = maximum_flow(network, 0, 1)
+    if found.flow_value < len(near) * t:
+        return None
+    flow = found.flow.toarray()
+    return Lie(near, {w: {v for v in near if flow[at["v", v], at["w", w]] > 0} for w in told})
+
+
+def lied_to(n: int, k: int, t: int, lying_server: bool) -> tuple[Round, Lie, dict[int, Survivors]]:
+    """A round up to where each client is given its own lists of survivors."""
+    run = Round(session(n, VALUES, t, neighbours=k, lying_server=lying_server), random_vectors(n, VALUES))
+    run.until(Stage.MASKED)
+    graph = run.server._graph
+    lie = plan(graph, n, t)
+    assert lie is not None
+    delivery = parse(run.inbox[VICTIM])
+    assert isinstance(delivery, Delivery)
+    fewer = {sender: text for sender, text in delivery.ciphertexts.items() if sender in lie.near}
+    run.inbox[VICTIM] = replace(delivery, ciphertexts=fewer).pack()
+    run.step()
+    near = {c: set(lie.near if c == VICTIM else graph.neighbours(c)) for c in range(n)}
+    return run, lie, {c: _lists(run, c, near[c], lie.lost.get(c, set())) for c in range(n)}
+
+
+def _lists(run: Round, me: int, near: set[int], lost: set[int]) -> Survivors:
+    return Survivors(run.session.round_id, tuple(sorted((near | {me}) - lost)), tuple(sorted(lost)))
+
+
+def read(run: Round, lie: Lie, answers: dict[int, Reveal]) -> np.ndarray:
+    """The victim's upload without all its masks."""
+    s, t = run.session, run.session.threshold
+    words = np.frombuffer(parse(run.sent[VICTIM][2]).vector, f"<u{s.bits // 8}").copy()  # type: ignore[attr-defined]
+    seeds = {w + 1: a.seeds[VICTIM] for w, a in answers.items() if VICTIM in a.seeds}
+    masks = [(seed_mask(shamir.combine(seeds, t).to_bytes(32, "big"), s, b""), -1)]
+    for v in lie.near:
+        shares = {w + 1: a.mask_keys[v] for w, a in answers.items() if v in a.mask_keys}
+        key = shamir.combine(shares, t)
+        assert key == int.from_bytes(run.secrets[v].mask_key.private_bytes_raw(), "big")
+        public = run.secrets[VICTIM].mask_key.public_key().public_bytes_raw()
+        masks.append(pair_mask(run.secrets[v].mask_key, v, public, VICTIM, s, b""))
+    add_masks(words, masks)
+    return words[:VALUES].view(f"i{s.bits // 8}")
+
+
+@pytest.mark.parametrize(("n", "k", "t"), [(60, 12, 8), (24, 24, 13)])
+def test_clients_who_trust_the_server_are_read(n: int, k: int, t: int) -> None:
+    run, lie, stories = lied_to(n, k, t, lying_server=False)
+    answers: dict[int, Any] = {c: parse(run.give(c, story.pack())) for c, story in stories.items()}
+    assert read(run, lie, answers).tolist() == run.vectors[VICTIM].tolist()
+
+
+@pytest.mark.parametrize(("n", "k", "t"), [(60, 12, 8), (24, 24, 13)])
+@pytest.mark.parametrize("passed_on", ["all", "agreeing"])
+def test_clients_who_compare_what_they_were_told_are_not(n: int, k: int, t: int, passed_on: str) -> None:
+    run, lie, stories = lied_to(n, k, t, lying_server=True)
+    signed = {c: parse(run.give(c, story.pack())) for c, story in stories.items()}
+    opened = dict.fromkeys([VICTIM, *lie.near], 0)
+    for c in range(n):
+        around = {
+            w: signed[w].signature  # type: ignore[attr-defined]
+            for w in run.server._graph.neighbours(c)
+            if passed_on == "all" or stories[w] == stories[c]
+        }
+        try:
+            answer = parse(run.give(c, Confirmations(run.session.round_id, around).pack()))
+        except (BadSignature, TooFewLeft):
+            assert not remembers(run, c)
+            continue
+        assert isinstance(answer, Reveal)
+        for owner in opened:
+            opened[owner] += owner in answer.seeds if owner == VICTIM else owner in answer.mask_keys
+    assert min(opened.values()) < t  # so one of the masks stays on
+    assert all(leaks(run, c) == [] for c in range(n))
+
+
+# ------------------------------------------------------------------------------------- the stage by itself
+
+
+def waiting_for_confirmations() -> tuple[Round, int, Confirmations]:
+    run = Round(session(8, VALUES, 3, neighbours=4, lying_server=True), random_vectors(8, VALUES)).until(Stage.UNMASK)
+    me = 2
+    message = parse(run.inbox[me])
+    assert isinstance(message, Confirmations)
+    return run, me, message
+
+
+def refused(run: Round, me: int, message: Confirmations) -> type[SecAggError]:
+    with pytest.raises(SecAggError) as caught:
+        run.give(me, message.pack())
+    assert not remembers(run, me)
+    assert leaks(run, me) == []
+    return caught.type
+
+
+def test_too_few_confirmations() -> None:
+    run, me, message = waiting_for_confirmations()
+    kept = dict(list(message.signatures.items())[:2])
+    assert refused(run, me, replace(message, signatures=kept)) is TooFewLeft
+
+
+def test_a_confirmation_of_another_client_does_not_count_twice() -> None:
+    run, me, message = waiting_for_confirmations()
+    a, b = list(message.signatures)[:2]
+    swapped = message.signatures | {a: message.signatures[b]}
+    assert refused(run, me, replace(message, signatures=swapped)) is BadSignature
+
+
+def test_a_confirmation_that_was_tampered_with() -> None:
+    run, me, message = waiting_for_confirmations()
+    first = next(iter(message.signatures))
+    spoiled = message.signatures | {first: flip(message.signatures[first])}
+    assert refused(run, me, replace(message, signatures=spoiled)) is BadSignature
+
+
+def test_a_confirmation_of_somebody_further_away_does_not_count() -> None:
+    run, me, message = waiting_for_confirmations()
+    far = next(c for c in range(8) if c != me and c not in message.signatures)
+    more = message.signatures | {far: run.server._confirmed[far]}
+    assert refused(run, me, replace(message, signatures=more)) is UnknownSender
+
+
+def test_nothing_is_opened_before_lists_are_compared() -> None:
+    run, me, _ = waiting_for_confirmations()
+    with pytest.raises(WrongStage):
+        run.give(me, run.server._survivors.pack())
+
+
+def test_the_server_takes_no_confirmation_of_other_lists() -> None:
+    run = Round(session(8, VALUES, 3, neighbours=4, lying_server=True), random_vectors(8, VALUES)).until(Stage.CONFIRM)
+    answer = parse(run.give(1, run.inbox[1]))
+    assert isinstance(answer, Confirm)
+    with pytest.raises(BadSignature):
+        run.server.receive(1, replace(answer, signature=flip(answer.signature)).pack())
+    run.server.receive(1, answer.pack())  # its sender may still answer properly
+
+
+def test_lists_of_people_who_take_no_part() -> None:
+    run = Round(session(8, VALUES, 3, neighbours=4, lying_server=True), random_vectors(8, VALUES)).until(Stage.CONFIRM)
+    message = run.server._survivors
+    with pytest.raises(BadLists):
+        run.give(1, replace(message, alive=(*message.alive, 99)).pack())
