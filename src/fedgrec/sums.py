@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec.core import Broadcast, Cohort, Ints, Pending, Stage, Upload
-from fedgrec.errors import FedgrecError, RunError
+from fedgrec.errors import ConfigError, FedgrecError, RunError
 from fedgrec.methods.contract import Method
 from fedgrec.options import RunOptions
 
@@ -78,19 +78,25 @@ class SecureSums(Sums):
 
         counter = [0, round_, 0, 0]
         rng = np.random.Generator(np.random.Philox(key=[self.options.seed, SILENCE_STREAM], counter=counter))
-        early, late = rng.integers(0, 3, n), rng.random(n) < self.options.dropout
-        stages = (SecureStage.KEYS, SecureStage.SHARES, SecureStage.MASKED)
-        lost = {user: stages[early[user]] for user in np.setdiff1d(np.arange(n), arrived).tolist()}
-        return lost | dict.fromkeys(arrived[late[arrived]].tolist(), SecureStage.UNMASK)
+        when, late = rng.integers(0, 6, n), rng.random(n) < self.options.dropout
+        before = (SecureStage.KEYS, SecureStage.SHARES, SecureStage.MASKED)
+        after = (SecureStage.CONFIRM, SecureStage.UNMASK)
+        lost = {user: before[when[user] % 3] for user in np.setdiff1d(np.arange(n), arrived).tolist()}
+        return lost | {user: after[when[user] % 2] for user in arrived[late[arrived]].tolist()}
 
     def _parameters(self, clients: int) -> tuple[int, int]:
         """k and t: as the options say, else what 5 % corrupt users and the dropouts expected ask for."""
         o = self.options
         if o.secure_neighbours:
             return o.secure_neighbours, o.secure_threshold
+        from fedgrec.secagg import SecAggError
         from fedgrec.secagg.parameters import choose
 
-        chosen = choose(clients, corrupt=CORRUPT, dropped=max(DROPPED, o.dropout))
+        # A share of dropouts is an average: a round may lose twice as many.
+        try:
+            chosen = choose(clients, corrupt=CORRUPT, dropped=max(DROPPED, 2 * o.dropout))
+        except SecAggError as error:
+            raise ConfigError(f"{error}: lower dropout, or set secure_neighbours and secure_threshold") from None
         return chosen.neighbours, chosen.threshold
 
 

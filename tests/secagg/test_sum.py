@@ -13,7 +13,7 @@ from fedgrec.secagg.graph import Graph
 from fedgrec.secagg.prg import add_masks
 from tests.secagg.rounds import Round, population, random_vectors, session
 
-STAGES = [Stage.KEYS, Stage.SHARES, Stage.MASKED, Stage.UNMASK]
+STAGES = [Stage.KEYS, Stage.SHARES, Stage.MASKED, Stage.CONFIRM, Stage.UNMASK]
 
 
 # ------------------------------------------------------------------------------------------------- the law
@@ -26,7 +26,7 @@ def in_the_sum(session: Session, n: int, lost: dict[int, Stage]) -> set[int] | N
     def still_there(stage: Stage) -> set[int]:
         return {me for me in range(n) if me not in lost or STAGES.index(lost[me]) > STAGES.index(stage)}
 
-    keys, shared, sent, opened = map(still_there, STAGES)
+    keys, shared, sent, _, opened = map(still_there, STAGES)
     if len(keys) < max(t, 2):
         return None
     if session.mechanism == "pairwise":
@@ -72,6 +72,7 @@ def sessions(draw) -> tuple[int, Session]:
         users=5 * n,
         bits=bits,
         mechanism=draw(st.sampled_from(["secagg", "secagg", "secagg", "pairwise"])),
+        lying_server=draw(st.booleans()),
     )
 
 
@@ -84,7 +85,8 @@ def test_the_sum_is_the_plain_sum_or_there_is_none() -> None:
         n, session = data.draw(sessions())
         count = data.draw(st.sampled_from([1, 2, 3, 0, n // 2, n]))
         who = data.draw(st.permutations(range(n)))[:count]
-        lost = {me: data.draw(st.sampled_from(STAGES)) for me in who}
+        stages = [stage for stage in STAGES if session.lying_server or stage is not Stage.CONFIRM]
+        lost = {me: data.draw(st.sampled_from(stages)) for me in who}
         users = {me: data.draw(st.integers(0, 5)) for me in range(n)}
         vectors = random_vectors(n, session.values, session.bits, data.draw(st.integers(0, 2**32)))
         run = Round(session, vectors, users, threads=data.draw(st.integers(1, 3)))
@@ -116,12 +118,12 @@ def test_vectors_of_many_chunks_on_many_threads(mechanism, bits) -> None:
 def test_of_a_complete_graph_exactly_the_threshold_must_be_left(n, t, stage) -> None:
     """With t alive in total the sum opens; with one fewer it does not, wherever they were lost."""
     vectors = random_vectors(n, 3)
-    enough = Round(session(n, 3, t), vectors).play(dict.fromkeys(range(n - t), stage))
+    enough = Round(session(n, 3, t, lying_server=True), vectors).play(dict.fromkeys(range(n - t), stage))
     values, _ = enough.server.result()
-    assert set(enough.server.included) == set(range(0 if stage is Stage.UNMASK else n - t, n))
+    assert set(enough.server.included) == set(range(0 if stage in STAGES[3:] else n - t, n))
     assert np.array_equal(values, enough.plain_sum(enough.server.included))
 
-    too_few = Round(session(n, 3, t), vectors)
+    too_few = Round(session(n, 3, t, lying_server=True), vectors)
     with pytest.raises(TooFewLeft):
         too_few.play(dict.fromkeys(range(n - t + 1), stage))
     with pytest.raises(WrongStage):

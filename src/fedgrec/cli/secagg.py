@@ -1,6 +1,7 @@
 """`fedgrec secagg`: see secure aggregation at work, and what it costs."""
 
 import argparse
+import textwrap
 from typing import Any
 
 from fedgrec.errors import ConfigError
@@ -127,7 +128,7 @@ def _parameters(arguments: argparse.Namespace) -> tuple[int, int, int]:
         raise ConfigError("--neighbours and --threshold go together: give both, or leave both out")
     if arguments.mechanism == "lightsecagg":
         t = t or max(2, -(-3 * n // 4))
-        return n - 1, t, max(1, min(t - 1, n // 2))
+        return n - 1, t, max(1, 2 * t - n - 1)  # as many as may collude without two lists of survivors being confirmed
     if not k:
         chosen = choose(n)
         k, t = chosen.neighbours, chosen.threshold
@@ -135,8 +136,14 @@ def _parameters(arguments: argparse.Namespace) -> tuple[int, int, int]:
 
 
 def run_parameters(arguments: argparse.Namespace) -> int:
+    from fedgrec.secagg.errors import SecAggError
     from fedgrec.secagg.parameters import choose
 
-    chosen = choose(arguments.clients, arguments.corrupt, arguments.dropped, lying_server=not arguments.honest_server)
-    print(chosen.sentence())
+    try:
+        chosen = choose(
+            arguments.clients, arguments.corrupt, arguments.dropped, lying_server=not arguments.honest_server
+        )
+    except SecAggError as error:
+        raise ConfigError(str(error)) from None
+    print(textwrap.fill(chosen.sentence(), 78))
     return 0

@@ -14,10 +14,12 @@ Y ~ Hypergeometric(n − 1, d, k), and three things can go wrong, each summed ov
 In a complete graph everybody holds a share of everybody's secrets, its owner too. There k stands for n, and nothing is
 left to chance.
 
-What `opened` does not cover: a server that lies to each client differently about the *others*. It opens one client's
-seed and the mask keys of that client's neighbours, of each only one secret, and has a sum of one. A client that sees
-fewer than t alive refuses, so it calls few of the others lost: in a complete graph too few for that, if nobody is
-corrupt and (t − 1)t > n(n − t), which is t > 0.62n. In a sparse one only clients that compare their lists would notice.
+A lying server could also tell each client another story about the *others*: open one client's seed and the mask keys
+of those around it, of each only one secret, and have a sum of one. Sessions with `lying_server` stop that: a client
+answers only when t of its holders signed that they were told the same. Say v answered, so it was told that it is
+alive. Then t − X honest holders of v, or more, signed a list in which v is alive; to open v's mask key as many would
+have to answer for another list. An honest one signs once, so that takes 2(t − X) ≤ k − X, which is X ≥ 2t − k again.
+Hence whoever's seed is opened, the vectors of t − X honest clients around it are in the same sum.
 """
 
 import math

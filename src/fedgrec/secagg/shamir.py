@@ -42,7 +42,7 @@ def combine(shares: Mapping[int, int], threshold: int, prime: int = PRIME) -> in
     if any(not 0 < x < prime or not 0 <= y < prime for x, y in shares.items()):
         raise BadShare("a share lies outside the field, or its holder is zero")
     if len(shares) < threshold:
-        raise TooFewLeft(f"{len(shares)} shares are left, and {threshold} are needed to rebuild a secret")
+        raise TooFewLeft(f"of a secret {len(shares)} shares are left, and {threshold} are needed to rebuild it")
     points = sorted(shares.items())[:threshold]
     secret = 0
     for x, y in points:  # Lagrange's polynomial through the points, at 0
