@@ -18,7 +18,7 @@ def said(capsys: pytest.CaptureFixture[str], command: str) -> tuple[int, str, st
     "more",
     [
         "",
-        "--drop 1,1,1,1",
+        "--drop 1,0,1,0",
         "--neighbours 6 --threshold 4 --drop 0,0,1,0",
         "--bits 64",
         "--mechanism pairwise",
