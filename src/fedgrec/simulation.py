@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from fedgrec import data
 from fedgrec.config import Config
 from fedgrec.core import Cohort, Ints, ServerState, Stage, Traffic
-from fedgrec.data import Dataset, Interactions, Split
+from fedgrec.data import Dataset, Interactions
 from fedgrec.data.datasets import SplitKind
 from fedgrec.data.registry import SOURCES
+from fedgrec.data.split import seen_before_test
 from fedgrec.errors import RunError
 from fedgrec.evaluate import Csr, Result, evaluate, evaluate_ranking, top_k_scores
 from fedgrec.files import Checkpoints
@@ -145,11 +146,21 @@ class Simulation:
     def _warm_up(self) -> None:
         """Lines 3 to 9: what everybody does once; for FedGRec degree counts, then the latents level by level."""
         for level, stage in enumerate(self.method.stages[:-1]):
+            if stage.combine == "match":
+                self._match()
+                continue
             self._exchange(stage, np.arange(len(self.users)), level=level)
             self._count(self.method.traffic(stage, self.users.degrees))
 
+    def _match(self) -> None:
+        """Users tell each other something through a third party; the server has no part in it."""
+        self.users, traffic = self.method.match(self.users, self.server.round, self.config.run.seed)
+        self._count(traffic)
+
     def _round(self) -> None:
         """Lines 12 to 23. The upload of a user that drops out never arrives: it changes nothing on either side."""
+        if self.method.rematch(self.server.round):
+            self._match()
         (sampled, arrives), train = self._sample(), self.method.stages[-1]
         try:
             self._exchange(train, sampled, np.flatnonzero(arrives))
@@ -214,7 +225,7 @@ class Simulation:
         server, users, round_ = self.server, self.users, self.server.round
         if model is not None:
             server, round_ = model.server, model.round
-            users = users.with_state(replace(users.state, embeddings=model.users))
+            users = replace(users, state=replace(users.state, embeddings=model.users), around=model.around)
         seen = split.train if name == "validation" else seen_before_test(split)
         result = judged(self.method, server, users, seen, held_out, run.topk, cast(Ideal, run.ndcg_ideal))
         return {
@@ -341,19 +352,3 @@ def judged(
         return top_k_scores(score, method.n_items, k, indptr, items)[0]
 
     return evaluate_ranking(rank, method.n_items, seen, held_out, ks, ideal)
-
-
-def seen_before_test(split: Split) -> Csr:
-    """Train and validation items: at test time a person has seen both."""
-    a, b = split.train, split.validation
-    if b is None:
-        return a
-    items = np.concatenate([a.items, b.items])
-    order = np.lexsort((items, np.concatenate([a.users(), b.users()])))
-    return _Csr(a.indptr + b.indptr, items[order])
-
-
-@dataclass(frozen=True)
-class _Csr:
-    indptr: NDArray[np.int64]
-    items: NDArray[np.int32]

@@ -33,7 +33,7 @@ def test_the_board_is_solved(name: str) -> None:
     assert train(made(name), BOARD, topk=(2,))["recall@2"] == 1.0
 
 
-@pytest.mark.parametrize("name", ["mf", "mult-vae"])
+@pytest.mark.parametrize("name", ["mf-bpr", "multvae"])
 def test_without_training_nothing_is_known(name: str) -> None:
     assert train(made(name), BOARD, topk=(2,), epochs=0)["recall@2"] < 0.4
 
@@ -117,7 +117,7 @@ def test_people_and_items_without_pairs_do_no_harm(name: str) -> None:
     assert np.isfinite(model.scores(np.arange(data.n_users))).all()
 
 
-@pytest.mark.parametrize("name", ["popularity", "mf", "lightgcn", "ngcf"])
+@pytest.mark.parametrize("name", ["popularity", "mf-bpr", "lightgcn", "ngcf"])
 def test_embeddings_are_what_scores(name: str) -> None:
     model = made(name)
     both = model.embeddings()
@@ -142,6 +142,6 @@ def test_names_and_options_are_checked() -> None:
 
 
 def test_divergence_is_said() -> None:
-    model = made("mf", rate=1e30)
+    model = made("mf-bpr", rate=1e30)
     with pytest.raises(FedgrecError, match="diverged"):
         _ = [model.epoch() for _ in range(5)]

@@ -22,7 +22,7 @@ def test_the_board_is_solved(name: str) -> None:
     assert train(new(name, "cuda"), BOARD, topk=(2,))["recall@2"] == 1.0
 
 
-@pytest.mark.parametrize("name", ["mf", "lightgcn", "ngcf"])
+@pytest.mark.parametrize("name", ["mf-bpr", "lightgcn", "ngcf"])
 def test_an_epoch_equals_the_cpus(name: str) -> None:
     """Without dropout, whose draws are the device's own."""
     changes = {"dropout": 0.0} if name == "ngcf" else {}

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fedgrec.centralized import evaluate_model, load, make, train
-from fedgrec.centralized.training import seen_before_test
 from fedgrec.data import Dataset, Split
+from fedgrec.data.split import seen_before_test
 from fedgrec.errors import DataError, RunError
 from tests.centralized.worlds import SMALL, board
 
@@ -147,10 +147,10 @@ from fedgrec.centralized import *
 from fedgrec.errors import FedgrecError
 from tests.centralized.worlds import SMALL, board
 data = board()
-for name in ("popularity", "turbo-cf", "mf", "lightgcn"):
+for name in ("popularity", "turbocf", "mf-bpr", "lightgcn"):
     model = make(name, data.split.train, **SMALL[name])
     train(model, data, epochs=1)
-for name, device in (("ngcf", "cpu"), ("mult-vae", "cpu"), ("lightgcn", "cuda")):
+for name, device in (("ngcf", "cpu"), ("multvae", "cpu"), ("lightgcn", "cuda")):
     try:
         make(name, data.split.train, device=device)
     except FedgrecError as error:

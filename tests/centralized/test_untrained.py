@@ -21,7 +21,7 @@ def test_popularity_by_hand() -> None:
 @pytest.mark.parametrize("coefficients", [(1.0,), (2.0, -1.0), (0.5, 0.25, -0.125)])
 def test_turbo_cf_equals_its_dense_formula(coefficients: tuple[float, ...]) -> None:
     train, alpha, s = ragged(), 0.6, 0.7
-    model = make("turbo-cf", train, alpha=alpha, power=s, coefficients=coefficients)
+    model = make("turbocf", train, alpha=alpha, power=s, coefficients=coefficients)
     R = train.to_scipy().toarray().astype(np.float64)
     with np.errstate(divide="ignore"):
         by_user, by_item = (np.nan_to_num(R.sum(axis) ** e, posinf=0) for axis, e in ((1, -alpha), (0, alpha - 1)))
@@ -33,7 +33,7 @@ def test_turbo_cf_equals_its_dense_formula(coefficients: tuple[float, ...]) -> N
 
 def test_turbo_cf_needs_a_coefficient() -> None:
     with pytest.raises(ConfigError, match="coefficients"):
-        make("turbo-cf", ragged(), coefficients=())
+        make("turbocf", ragged(), coefficients=())
 
 
 @pytest.mark.slow
@@ -44,6 +44,6 @@ def test_turbo_cf_on_gowalla() -> None:
     except DataError:
         pytest.skip("Gowalla is not here")
     assert split.test is not None
-    found = evaluate_model(make("turbo-cf", split.train), split.train, split.test).metrics
+    found = evaluate_model(make("turbocf", split.train), split.train, split.test).metrics
     assert found["recall@20"] == pytest.approx(0.183, abs=0.001)
     assert found["ndcg@20"] == pytest.approx(0.1513, abs=0.001)

@@ -10,14 +10,14 @@ from fedgrec.data.ids import IdMap
 # A step's batch divides nothing evenly, so that the last, smaller one is met too.
 SMALL: dict[str, dict[str, Any]] = {
     "popularity": {},
-    "turbo-cf": {},
-    "mf": {"dim": 16, "rate": 0.05, "batch": 250, "epochs": 6},
+    "turbocf": {},
+    "mf-bpr": {"dim": 16, "rate": 0.05, "batch": 250, "epochs": 6},
     "lightgcn": {"dim": 16, "rate": 0.05, "batch": 250, "epochs": 6},
     "ngcf": {"dim": 16, "rate": 0.01, "batch": 250, "epochs": 6, "layers": 2},
-    "mult-vae": {"hidden": 16, "latent": 8, "rate": 0.01, "batch": 25, "epochs": 20},
+    "multvae": {"hidden": 16, "latent": 8, "rate": 0.01, "batch": 25, "epochs": 20},
 }
-NEED_TORCH = ("ngcf", "mult-vae")
-TRAINED = ("mf", "lightgcn", "ngcf", "mult-vae")
+NEED_TORCH = ("ngcf", "multvae")
+TRAINED = ("mf-bpr", "lightgcn", "ngcf", "multvae")
 
 
 def pairs(users: Any, items: Any, n_users: int, n_items: int) -> Interactions:

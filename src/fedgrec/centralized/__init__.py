@@ -54,11 +54,11 @@ __all__ = [
 
 MODELS = {
     "popularity": "Popularity",
-    "turbo-cf": "TurboCF",
-    "mf": "MF",
+    "turbocf": "TurboCF",
+    "mf-bpr": "MF",
     "lightgcn": "LightGCN",
     "ngcf": "NGCF",
-    "mult-vae": "MultVAE",
+    "multvae": "MultVAE",
 }
 _HOMES = {
     "MF": "lightgcn",

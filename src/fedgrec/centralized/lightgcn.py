@@ -83,7 +83,7 @@ class LightGCN(Model):
 class MF(LightGCN):
     """s_ut = e_u·e_t, learned with the BPR loss."""
 
-    name, Options = "mf", MFOptions
+    name, Options = "mf-bpr", MFOptions
 
 
 class CpuEngine:

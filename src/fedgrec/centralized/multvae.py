@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class MultVAE(NeuralModel):
     """A user is what the encoder makes of its items: there is no row per user to learn."""
 
-    name, Options = "mult-vae", MultVAEOptions
+    name, Options = "multvae", MultVAEOptions
 
     def __init__(self, options: MultVAEOptions, train: Interactions, seed: int = 0, device: str = "cpu") -> None:
         super().__init__(options, train, seed, device)

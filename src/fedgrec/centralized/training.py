@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-import numpy as np
-
 from fedgrec.centralized.contract import Model, Tensors
 from fedgrec.centralized.options import TrainingOptions
 from fedgrec.centralized.ranking import evaluate_model
-from fedgrec.data import Dataset, Interactions, Split
+from fedgrec.data import Dataset, Interactions
 from fedgrec.data.datasets import describe
+from fedgrec.data.split import seen_before_test
 from fedgrec.errors import DataError, RunError
 from fedgrec.files import Checkpoints, write_json, write_text
 from fedgrec.metrics import Ideal
@@ -192,12 +191,3 @@ class Training:
             write_text(self.out / METRICS, text)
         if self.observer:
             self.observer.evaluated(line)
-
-
-def seen_before_test(split: Split) -> Interactions:
-    """Train and validation items: at test time a person has seen both."""
-    a, b = split.train, split.validation
-    if b is None:
-        return a
-    users, items = np.concatenate([a.users(), b.users()]), np.concatenate([a.items, b.items])
-    return Interactions.from_indices(users, items, user_ids=a.user_ids, item_ids=a.item_ids)[0]

@@ -17,7 +17,7 @@ from fedgrec.centralized.options import TurboCFOptions
 class TurboCF(Model):
     """P is kept sparse: on Gowalla 42 million of its 1,679 million entries are not 0."""
 
-    name, Options, trains, devices = "turbo-cf", TurboCFOptions, False, ("cpu",)
+    name, Options, trains, devices = "turbocf", TurboCFOptions, False, ("cpu",)
 
     @cached_property
     def item_graph(self) -> Any:

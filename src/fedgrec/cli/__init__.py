@@ -18,12 +18,13 @@ examples:
   fedgrec recommend runs/mine --user alice        what Alice should see next
   fedgrec recommend runs/mine --items 12,31,77    for somebody it never met
   fedgrec evaluate runs/mine --topk 10,20,50      rank again, other list lengths
+  fedgrec compare --methods fedgrec,popularity    methods side by side
 """
 
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    from fedgrec.cli import demo, inspect, recommend, secagg, train
+    from fedgrec.cli import compare, demo, inspect, recommend, secagg, train
 
     top = argparse.ArgumentParser(
         prog="fedgrec",
@@ -33,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"fedgrec {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (train, recommend, inspect, secagg, demo):
+    for module in (train, recommend, compare, inspect, secagg, demo):
         module.register(commands)
     return top
 

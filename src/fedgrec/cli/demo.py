@@ -69,7 +69,7 @@ def popularity(dataset: Any) -> dict[str, float]:
     import numpy as np
 
     from fedgrec.evaluate import evaluate
-    from fedgrec.simulation import seen_before_test
+    from fedgrec.data.split import seen_before_test
 
     train = dataset.split.train
     people = np.ones((train.n_users, 1), np.float32)

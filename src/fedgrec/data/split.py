@@ -89,3 +89,12 @@ def _hold_out(
     rank[order] = np.arange(data.n_pairs)
     held = rank >= np.repeat(data.indptr[1:] - n_held, data.user_degrees())
     return data.select(~held), data.select(held)
+
+
+def seen_before_test(split: Split) -> Interactions:
+    """Train and validation items: at test time a person has seen both."""
+    a, b = split.train, split.validation
+    if b is None:
+        return a
+    users, items = np.concatenate([a.users(), b.users()]), np.concatenate([a.items, b.items])
+    return Interactions.from_indices(users, items, user_ids=a.user_ids, item_ids=a.item_ids)[0]

@@ -76,6 +76,14 @@ class Method(ABC):
     def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
         """The server's half; it consumes `server` and sees nothing of the users but their sum."""
 
+    def match(self, users: Cohort, round_: int, seed: int) -> tuple[Cohort, Traffic]:
+        """A stage that combines by `match`: what users tell each other through a third party, never the server."""
+        raise NotImplementedError
+
+    def rematch(self, round_: int) -> bool:
+        """Whether users are matched again before this round."""
+        return False
+
     @staticmethod
     def commit(population: Cohort, users: Ints, pending: Pending, arrived: NDArray[np.bool_] | None = None) -> None:
         """Users whose upload was in the sum make their pending state their own; all others forget it."""

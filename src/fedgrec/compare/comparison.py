@@ -1,0 +1,141 @@
+"""The comparison itself: every method with every seed, then the files that say how they fared."""
+
+import functools
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fedgrec import __version__
+from fedgrec.compare import page, pictures, tables
+from fedgrec.compare.plan import Settings
+from fedgrec.compare.published import figure, public_name
+from fedgrec.compare.rows import Row, ranked, row
+from fedgrec.compare.runs import FAILURE, Run
+from fedgrec.data import Dataset
+from fedgrec.errors import FedgrecError
+from fedgrec.files import write_bytes, write_json, write_text
+from fedgrec.simulation import Observer
+
+
+class Watcher(Observer):
+    """Watches a comparison, and each of its runs as an Observer does."""
+
+    def run_started(self, run: Run, number: int, total: int) -> None: ...
+    def run_ended(self, run: Run, why: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came of it. `failures`: why a (label, seed) has no result."""
+
+    table: tables.Table
+    runs: list[Run]
+    failures: dict[tuple[str, int], str]
+    stopped: bool
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        return self.table.rows
+
+
+def compare(settings: Settings, out: Path, watcher: Watcher | None = None) -> Comparison:
+    """Run what is not finished yet; write nothing but run folders."""
+    watcher = watcher or Watcher()
+    load = functools.lru_cache(1)(settings.load)  # the seed's data once, and one at a time in memory
+    dataset = load(settings.seeds[0])
+    runs = settings.runs(out, dataset)
+    for run in runs:  # all of them now, not after hours of the first
+        run.check_options()
+    failures: dict[tuple[str, int], str] = {}
+    for i, run in enumerate(runs):
+        if watcher.stop_wanted():
+            break
+        run.check_data(load(run.seed))
+        watcher.run_started(run, i + 1, len(runs))
+        why = _attempt(run, load(run.seed), watcher)
+        if why:
+            failures[run.entry.label, run.seed] = why
+        watcher.run_ended(run, why)
+    for run in [] if watcher.stop_wanted() else _lonely(runs):
+        if why := _attempt(run, load(run.seed), watcher, alone=True):
+            failures[run.entry.label, run.seed] = why
+    return Comparison(_table(settings, runs, failures, dataset), runs, failures, watcher.stop_wanted())
+
+
+def _lonely(runs: Sequence[Run]) -> list[Run]:
+    """The finished runs of methods that have no other: their intervals are over users."""
+    done = [run for run in runs if run.finished]
+    return [run for run in done if sum(other.entry is run.entry for other in done) == 1]
+
+
+def _attempt(run: Run, dataset: Dataset, watcher: Watcher, alone: bool = False) -> str:
+    """Why there is no result; one method's failure is not to cost the others theirs, whatever it is."""
+    try:
+        if not run.finished:
+            run.train(dataset, watcher)
+        if run.finished and alone:
+            run.write_interval_over_users(dataset)
+    except Exception as error:
+        run.folder.mkdir(parents=True, exist_ok=True)
+        write_text(run.folder / FAILURE, traceback.format_exc())
+        what = str(error) if isinstance(error, FedgrecError) else f"{type(error).__name__}: {error}"
+        return f"failed: {' '.join(what.split())}"
+    (run.folder / FAILURE).unlink(missing_ok=True)
+    return ""
+
+
+def _table(settings: Settings, runs: list[Run], failures: dict[tuple[str, int], str], dataset: Dataset) -> tables.Table:
+    config = settings.common
+    k, name, protocol = config.run.topk[0], public_name(dataset), config.run.protocol
+    rows = []
+    for entry in settings.entries:
+        mine = [run for run in runs if run.entry is entry]
+        theirs = figure(name, entry.method, mine[0].options) if k == 20 else None
+        rows.append(row(entry, mine, protocol, k, dataset.split.train.n_users, theirs, failures))
+    return tables.Table(name or dataset.name, protocol, k, ranked(rows))
+
+
+def write(comparison: Comparison, out: Path) -> str:
+    """Table, curves and numbers into the folder; returns why there are no curves, if so."""
+    table, without = comparison.table, ""
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "compare.json", numbers(comparison))
+    write_text(out / "compare.csv", tables.csv(table))
+    write_text(out / "compare.md", tables.markdown(table))
+    write_text(out / "compare.tex", tables.latex(table))
+    drawn = None
+    try:
+        drawn = pictures.curves(table, comparison.runs)
+    except FedgrecError as error:
+        without = str(error)
+    if drawn is not None:
+        write_bytes(out / drawn.name, drawn.png)
+    write_text(out / "compare.html", page.render(table, drawn))
+    return without
+
+
+def numbers(comparison: Comparison) -> dict[str, Any]:
+    """All that is in the table, unrounded, and what it was made of."""
+    table = comparison.table
+    runs = [
+        {
+            "label": run.entry.label,
+            "seed": run.seed,
+            "folder": f"runs/{run.folder.name}",
+            "options": dict(run.settings()),
+            "result": run.result() if run.finished else None,
+            "failure": comparison.failures.get((run.entry.label, run.seed)),
+        }
+        for run in comparison.runs
+    ]
+    return {
+        "fedgrec": __version__,
+        "data": table.data,
+        "protocol": table.protocol,
+        "k": table.k,
+        "notes": tables.notes(table),
+        "rows": [asdict(row) for row in table.rows],
+        "runs": runs,
+    }

@@ -1,0 +1,158 @@
+"""From what was asked for to the runs that it takes."""
+
+import dataclasses
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from fedgrec.centralized import model_class
+from fedgrec.centralized.options import TrainingOptions
+from fedgrec.compare.names import Entry, File, Options
+from fedgrec.compare.runs import CentralizedRun, FederatedRun, Run
+from fedgrec.config import Config, Layer, checked, preset
+from fedgrec.data import Dataset
+from fedgrec.errors import ConfigError, DataError, nearest
+from fedgrec.options import DataOptions, RunOptions
+from fedgrec.simulation import EVALUATIONS, load_for, resolved
+
+# What must be the same for all methods, or their numbers would not compare.
+SHARED = {f.name for f in dataclasses.fields(DataOptions)} | {"seed", "protocol", "validation", "topk", "ndcg_ideal"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A whole comparison as it was asked for."""
+
+    entries: list[Entry]
+    seeds: tuple[int, ...] = (0, 1, 2)
+    file: File = field(default_factory=File)
+    named: Options = field(default_factory=dict)  # --set
+    flags: Options = field(default_factory=dict)  # of data and run; rounds and evaluate_every are the federated ones'
+    epochs: Options = field(default_factory=dict)  # epochs and evaluate_every of the others
+    device: str = "auto"
+
+    @property
+    def common(self) -> Config:
+        """Data, protocol and all else that is not a method's own."""
+        allowed = [f.name for kind in (DataOptions, RunOptions) for f in dataclasses.fields(kind)]
+        layers: tuple[Layer, ...] = ((self.file.shared, self.file.where), (self.named, "--set"))
+        for values, where in layers:
+            for key in values:
+                if key.replace("-", "_") not in allowed:
+                    raise ConfigError(
+                        f"{where}: there is no option {key!r} of the data or the run.{nearest(key, allowed)} "
+                        f"Options of a method follow its name, as in fedgrec:layers=2"
+                    )
+        return Config().layered(*layers, (self.flags, "command line"))
+
+    def load(self, seed: int) -> Dataset:
+        """The data of all runs with this seed."""
+        config = self.common.changed({"seed": seed}, "--seeds")
+        dataset = load_for(config)
+        parts = dataset.split
+        if parts.test is None or not parts.test.n_pairs:
+            raise DataError(f"{config.data.data} has no test items, so methods cannot be compared: see --set split")
+        if config.run.protocol == "honest" and (parts.validation is None or not parts.validation.n_pairs):
+            raise DataError("protocol honest chooses on validation items, and there are none: raise `validation`")
+        return dataset
+
+    def runs(self, out: Path, dataset: Dataset) -> list[Run]:
+        """Seed by seed: after the first of them every method has a number."""
+        return [self._run(entry, seed, out, dataset) for seed in self.seeds for entry in self.entries]
+
+    def _run(self, entry: Entry, seed: int, out: Path, dataset: Dataset) -> Run:
+        folder = out / "runs" / f"{entry.folder}-seed{seed}"
+        for values, where in self._own(entry):
+            for key in values:
+                if key.replace("-", "_") in SHARED:
+                    raise ConfigError(f"{where}: {key} is the same for all methods: use its flag, or --set {key}=...")
+        if entry.federated:
+            return FederatedRun(entry, seed, folder, self._federated(entry, seed, dataset))
+        return self._centralized(entry, seed, folder, dataset)
+
+    def _own(self, entry: Entry) -> tuple[Layer, Layer]:
+        return (entry.section, f"{self.file.where}: [compare.{entry.label.partition(':')[0]}]"), (
+            entry.inline,
+            f"--methods {entry.label}",
+        )
+
+    def _federated(self, entry: Entry, seed: int, dataset: Dataset) -> Config:
+        (section, in_file), (inline, in_name) = self._own(entry)
+        start = {**section, **inline}.get("preset")
+        section, inline = ({k: v for k, v in part.items() if k != "preset"} for part in (section, inline))
+        try:
+            config = Config().of(entry.method)
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"{in_name}: {entry.method} is not part of this version ({error})") from None
+        config = config.layered(
+            (_preset(str(start), entry.method) if start is not None else {}, f"preset {start}"),
+            (self.file.shared, self.file.where),
+            (section, in_file),
+            (self.named, "--set"),
+            (self.flags, "command line"),
+            (inline, in_name),
+            ({"seed": seed}, "--seeds"),
+        )
+        return resolved(config, dataset)
+
+    def _centralized(self, entry: Entry, seed: int, folder: Path, dataset: Dataset) -> Run:
+        common, kind = self.common, model_class(entry.method)
+        # One rhythm for all, unless it was named: among more looks at test the best is better.
+        layers: list[Layer] = [(entry.section, self._own(entry)[0][1])]
+        layers += [({k: v for k, v in self.epochs.items() if kind.trains}, "command line"), self._own(entry)[1]]
+        own, training = _options(kind.Options, layers, entry.method)
+        model = kind.Options(**own)
+        run, epochs = common.run, getattr(model, "epochs", 0)
+        judged = {"protocol": run.protocol, "topk": run.topk, "ndcg_ideal": run.ndcg_ideal}
+        rhythm = {"evaluate_every": max(1, -(-epochs // EVALUATIONS)), "patience": run.patience}
+        kept = {"checkpoint_every": TrainingOptions().checkpoint_every}
+        data = resolved(common, dataset).data
+        device = pick_device(self.device, kind.devices)
+        whole = {**rhythm, **kept, **training, **judged}
+        return CentralizedRun(entry, seed, folder, data, model, whole, run.validation, device)
+
+
+def _preset(name: str, method: str) -> Options:
+    """What a preset says of its method and of the run, but for what is the same for all."""
+    found, start = preset(name), Config()
+    if found.method != method:
+        raise ConfigError(f"--methods {method}:preset={name}: that is a preset of {found.method}, not of {method}")
+    pairs = [(asdict(getattr(found, part)), asdict(getattr(start, part))) for part in ("model", "run")]
+    return {k: v for new, old in pairs for k, v in new.items() if v != old[k] and k not in SHARED}
+
+
+def _options(kind: type[Any], layers: list[Layer], method: str) -> tuple[Options, Options]:
+    """The values of these layers, checked: those of the model, and those of its training."""
+    own, training = dict(_fields(kind)), dict(_fields(TrainingOptions))
+    del training["epochs"]  # a model's options say it
+    found: tuple[Options, Options] = ({}, {})
+    for values, where in layers:
+        for name, value in values.items():
+            key = name.replace("-", "_")
+            if key not in own and key not in training:
+                known = [*own, *(k for k in training if k not in SHARED)]
+                raise ConfigError(f"{where}: there is no option {key!r} of {method}.{nearest(key, known)}")
+            place, options = (found[0], own) if key in own else (found[1], training)
+            place[key] = checked(*options[key], value, where)
+    return found
+
+
+def _fields(kind: type[Any]) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    hints = get_type_hints(kind)
+    for f in dataclasses.fields(kind):
+        yield f.name, (f, hints[f.name])
+
+
+def pick_device(asked: str, possible: tuple[str, ...]) -> str:
+    """The device for a model; one that runs on the CPU alone does so whatever was asked for."""
+    if "cuda" not in possible or asked == "cpu":
+        return "cpu"
+    if asked == "cuda":
+        return asked
+    if importlib.util.find_spec("torch") is None:
+        return "cpu"
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,0 +1,104 @@
+"""The rows of the table: one for each method, from its finished runs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedgrec.compare.names import Entry
+from fedgrec.compare.published import Figure
+from fedgrec.compare.runs import Run
+from fedgrec.compare.statistics import Estimate, over_seeds
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is said of one method. Bytes are an average user's over a whole run; costs are means over seeds."""
+
+    label: str
+    method: str
+    federated: bool
+    protocol: str
+    seeds: tuple[int, ...]  # finished
+    recall: Estimate | None = None
+    ndcg: Estimate | None = None
+    published: Figure | None = None
+    chosen: tuple[int, ...] = ()  # the selected round or epoch of each seed
+    length: int = 0  # rounds or epochs asked for
+    up: float | None = None
+    up_secure: float | None = None
+    down: float | None = None
+    seconds: float | None = None
+    note: str = ""  # what went wrong
+
+    @property
+    def kind(self) -> str:
+        return "federated" if self.federated else "centralized"
+
+    @property
+    def unit(self) -> str:
+        return "round" if self.federated else "epoch"
+
+
+def row(
+    entry: Entry,
+    runs: Sequence[Run],
+    protocol: str,
+    k: int,
+    n_users: int,
+    published: Figure | None,
+    failures: Mapping[tuple[str, int], str],
+) -> Row:
+    """`failures` says of (label, seed) why it has no result."""
+    done = [run for run in runs if run.finished]
+    note = _note(runs, failures)
+    if not done:
+        return Row(entry.label, entry.method, entry.federated, protocol, (), note=note)
+    results, last = [run.result() for run in done], [run.metrics()[-1] for run in done]
+
+    def each_user(name: str) -> float | None:
+        return float(np.mean([line[name] for line in last])) / n_users if entry.federated else None
+
+    return Row(
+        entry.label,
+        entry.method,
+        entry.federated,
+        protocol,
+        tuple(run.seed for run in done),
+        estimate(done, results, f"recall@{k}"),
+        estimate(done, results, f"ndcg@{k}"),
+        published,
+        tuple(int(result["round"]) for result in results),
+        done[0].length,
+        each_user("bytes_up"),
+        each_user("bytes_up_secure"),
+        each_user("bytes_down"),
+        float(np.mean([line["seconds"] for line in last])) if done[0].length else None,
+        note,
+    )
+
+
+def estimate(runs: Sequence[Run], results: Sequence[Mapping[str, Any]], metric: str) -> Estimate:
+    """Over seeds; of one seed over its users, which is another question and is marked as such."""
+    values = [float(result[metric]) for result in results]
+    if len(runs) > 1:
+        return over_seeds(values)
+    return Estimate(values[0], runs[0].interval_over_users(metric), "users", int(results[0]["users"]))
+
+
+def ranked(rows: Sequence[Row]) -> list[Row]:
+    """Best recall first; those without a number last, as they were named."""
+    return sorted(rows, key=lambda row: -row.recall.mean if row.recall else np.inf)
+
+
+def _note(runs: Sequence[Run], failures: Mapping[tuple[str, int], str]) -> str:
+    """Why seeds have no result, or not all that belongs to it."""
+    why: dict[str, list[str]] = {}
+    for run in runs:
+        reason = failures.get((run.entry.label, run.seed), "" if run.finished else "not finished")
+        if reason:
+            why.setdefault(reason, []).append(str(run.seed))
+    if len(why) == 1 and len(next(iter(why.values()))) == len(runs):
+        return next(iter(why))
+    return "; ".join(f"seed {' and '.join(seeds)}: {reason}" for reason, seeds in why.items())

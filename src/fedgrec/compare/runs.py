@@ -1,0 +1,206 @@
+"""One method with one seed, in a folder of its own: started, resumed, read."""
+
+import json
+import tomllib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgrec import centralized
+from fedgrec.compare.names import Entry
+from fedgrec.compare.statistics import half_width
+from fedgrec.config import Config, read_toml
+from fedgrec.data import Dataset
+from fedgrec.data.datasets import describe
+from fedgrec.data.split import seen_before_test
+from fedgrec.errors import RunError
+from fedgrec.files import write_json, write_text
+from fedgrec.metrics import Ideal
+from fedgrec.model import CONFIG, Model
+from fedgrec.options import DataOptions
+from fedgrec.record import DATA, RESULT, RunRecord, is_finished, read_metrics
+from fedgrec.simulation import Observer, Simulation, judged
+
+FREE = {"threads", "checkpoint_every", "device"}  # may change between two calls: results do not follow from them
+SPREAD, FAILURE = "users-interval.json", "failure.txt"
+
+PerUser = dict[str, NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class Run(ABC):
+    entry: Entry
+    seed: int
+    folder: Path
+
+    @property
+    @abstractmethod
+    def options(self) -> Any:
+        """The method's own."""
+
+    @property
+    @abstractmethod
+    def length(self) -> int:
+        """Rounds or epochs; 0 where nothing is trained."""
+
+    @abstractmethod
+    def settings(self) -> Mapping[str, Any]:
+        """Every option by its name."""
+
+    @abstractmethod
+    def recorded(self) -> Mapping[str, Any]:
+        """The same, as the folder's config.toml has it."""
+
+    @abstractmethod
+    def train(self, dataset: Dataset, observer: Observer) -> None:
+        """From the last checkpoint, or from the beginning, to the end; or until the observer wants to stop."""
+
+    @abstractmethod
+    def per_user(self, dataset: Dataset) -> PerUser:
+        """Metrics of each user's test items under the selected model."""
+
+    @property
+    def finished(self) -> bool:
+        return is_finished(self.folder)
+
+    def check_options(self) -> None:
+        """Refuse a folder whose run was made with other options: its numbers would not be what was asked for."""
+        files = [path.name for path in self.folder.iterdir()] if self.folder.exists() else []
+        if all(name == FAILURE or name.endswith(".part") for name in files):  # it got no further than that
+            return
+        if not (self.folder / CONFIG).exists():
+            raise RunError(f"{self.folder} holds no run: it has no {CONFIG}; name another --out, or remove that folder")
+        before, now = self.recorded(), self.settings()
+        names = sorted(name for name in before.keys() | now.keys() if name not in FREE)
+        differ = [name for name in names if before.get(name) != now.get(name)]
+        if differ:
+            what = ", ".join(f"{name} was {before.get(name)!r} and is now {now.get(name)!r}" for name in differ)
+            raise RunError(f"{self.folder} has other options ({what}): name another --out, or remove that folder")
+
+    def check_data(self, dataset: Dataset) -> None:
+        RunRecord.check_same_data(self.folder, dataset)
+
+    def result(self) -> dict[str, Any]:
+        return cast(dict[str, Any], json.loads((self.folder / RESULT).read_text(encoding="utf-8")))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return read_metrics(self.folder)
+
+    def write_interval_over_users(self, dataset: Dataset) -> None:
+        """Half the interval of each metric's mean over users, for when there is one seed; computed once."""
+        if not self._halves():
+            halves = {name: half_width(values) for name, values in self.per_user(dataset).items()}
+            write_json(self.folder / SPREAD, {"of": self.result(), "halves": halves})
+
+    def interval_over_users(self, metric: str) -> float | None:
+        return self._halves().get(metric)
+
+    def _halves(self) -> dict[str, float | None]:
+        path = self.folder / SPREAD
+        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return found["halves"] if found.get("of") == self.result() else {}  # a longer run has another result
+
+
+@dataclass(frozen=True)
+class FederatedRun(Run):
+    config: Config
+
+    @property
+    def options(self) -> Any:
+        return self.config.model
+
+    @property
+    def length(self) -> int:
+        return self.config.run.rounds
+
+    def settings(self) -> Mapping[str, Any]:
+        return _flat(self.config)
+
+    def recorded(self) -> Mapping[str, Any]:
+        path = self.folder / CONFIG
+        return _flat(Config().changed(read_toml(path), str(path)))
+
+    def train(self, dataset: Dataset, observer: Observer) -> None:
+        simulation = Simulation(self.config, dataset, self.folder, observer)
+        simulation.resume()
+        simulation.run()
+
+    def per_user(self, dataset: Dataset) -> PerUser:
+        model, run, test = Model.load(self.folder), self.config.run, dataset.split.test
+        assert test is not None
+        everyone, seen = model.cohort(np.arange(len(model.users))), seen_before_test(dataset.split)
+        ideal = cast(Ideal, run.ndcg_ideal)
+        return judged(model.method, model.server, everyone, seen, test, run.topk, ideal).per_user
+
+
+@dataclass(frozen=True)
+class CentralizedRun(Run):
+    data: DataOptions
+    model: Any  # the model's Options
+    training: Mapping[str, Any]  # of TrainingOptions
+    validation: float
+    device: str
+
+    @property
+    def options(self) -> Any:
+        return self.model
+
+    @property
+    def length(self) -> int:
+        return getattr(self.model, "epochs", 0)
+
+    def _sections(self) -> dict[str, dict[str, Any]]:
+        run = {"seed": self.seed, "validation": self.validation, "device": self.device, **self.training}
+        found = {"data": asdict(self.data), "model": asdict(self.model), "run": run}
+        return {name: {k: v for k, v in section.items() if v is not None} for name, section in found.items()}
+
+    def settings(self) -> Mapping[str, Any]:
+        return _named(tomllib.loads(self._toml()))
+
+    def recorded(self) -> Mapping[str, Any]:
+        path = self.folder / CONFIG
+        try:
+            return _named(tomllib.loads(path.read_text(encoding="utf-8")))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise RunError(f"{path} was damaged after it was written ({error}): remove its folder") from None
+
+    def _toml(self) -> str:
+        """A value's JSON is its TOML, for the numbers, words and lists that options are."""
+        lines = [f"# A run of `fedgrec compare`.\n\nmethod = {json.dumps(self.entry.method)}"]
+        for name, section in self._sections().items():
+            lines += ["", f"[{name}]"]
+            lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in section.items()]
+        return "\n".join([*lines, ""])
+
+    def train(self, dataset: Dataset, observer: Observer) -> None:
+        self.check_data(dataset)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_text(self.folder / CONFIG, self._toml())
+        write_json(self.folder / DATA, {**describe(dataset), "notes": list(dataset.notes)})
+        name, options = self.entry.method, asdict(self.model)
+        model = centralized.make(name, dataset.split.train, self.seed, self.device, **options)
+        centralized.train(model, dataset, self.folder, resume=True, observer=observer, **self.training)
+
+    def per_user(self, dataset: Dataset) -> PerUser:
+        model, test = centralized.load(self.folder, self.device), dataset.split.test
+        assert test is not None
+        ks, ideal = self.training["topk"], self.training["ndcg_ideal"]
+        return centralized.evaluate_model(model, seen_before_test(dataset.split), test, ks, ideal).per_user
+
+
+def _flat(config: Config) -> dict[str, Any]:
+    sections = (asdict(getattr(config, name)) for name in ("data", "model", "run"))
+    return {"method": config.method, **{key: value for section in sections for key, value in section.items()}}
+
+
+def _named(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Names are unique without their sections."""
+    flat: dict[str, Any] = {}
+    for key, value in content.items():
+        flat |= value if isinstance(value, dict) else {key: value}
+    return flat

@@ -1,0 +1,40 @@
+"""Means and their 95 % intervals."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean, and half the width of its interval; none where one value is all there is."""
+
+    mean: float
+    half: float | None
+    over: Literal["seeds", "users"]  # what the interval is over
+    n: int  # of those
+
+
+def half_width(values: Sequence[float] | NDArray[np.float64]) -> float | None:
+    """t·s/√n with Student's t at n − 1 degrees of freedom: half the interval of the mean."""
+    from scipy.special import stdtrit
+
+    n = len(values)
+    if n < 2:
+        return None
+    t = stdtrit(n - 1, (1 + CONFIDENCE) / 2)
+    return float(t * np.std(values, ddof=1) / np.sqrt(n))
+
+
+def over_seeds(values: Sequence[float]) -> Estimate:
+    return Estimate(float(np.mean(values)), half_width(values), "seeds", len(values))
+
+
+def relative(ours: float, theirs: float) -> float:
+    """How far ours is from theirs, in %."""
+    return 100 * (ours / theirs - 1)

@@ -1,0 +1,28 @@
+"""One small file of clicks, and one finished comparison on it that tests look at but never change."""
+
+from pathlib import Path
+
+import pytest
+
+from fedgrec.compare import pictures
+from tests.cli.small import clicks
+from tests.compare.small import compared
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return clicks(tmp_path_factory.mktemp("data") / "clicks.csv")
+
+
+@pytest.fixture(scope="session")
+def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With its curves."""
+    out = tmp_path_factory.mktemp("compare") / "finished"
+    compared(data, out)
+    return out
+
+
+@pytest.fixture
+def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures take a second."""
+    monkeypatch.setattr(pictures, "curves", lambda *_: None)

@@ -1,0 +1,263 @@
+"""A comparison from the command line: what it leaves, and what it does about trouble."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedgrec import cli
+from fedgrec.cli.compare_lines import Lines
+from fedgrec.compare.statistics import half_width
+from fedgrec.data.datasets import load
+from fedgrec.data.split import seen_before_test
+from tests.cli.small import clicks, lines
+from tests.compare.small import FEDGREC, MF, compared, read, timeless, words
+
+RUNS = [f"{name}-seed{seed}" for name in ("fedgrec-dim-8-layers-2-users_per_round-6-negatives-6",
+        "mf-bpr-dim-8-rate-0.05-batch-32", "popularity", "turbocf") for seed in (0, 1)]  # fmt: skip
+
+
+def test_every_method_and_seed_has_a_run_folder(finished: Path) -> None:
+    assert sorted(path.name for path in (finished / "runs").iterdir()) == sorted(RUNS)
+    for name in RUNS:
+        files = {path.name for path in (finished / "runs" / name).iterdir()}
+        assert {"config.toml", "data.json", "metrics.jsonl", "result.json"} <= files
+    assert {path.name for path in finished.iterdir()} == {
+        "compare.csv", "compare.html", "compare.json", "compare.md", "compare.tex", "curves.png", "runs",
+    }  # fmt: skip
+
+
+def test_the_rows_are_the_means_of_the_runs(finished: Path) -> None:
+    found = read(finished)
+    recalls = [row["recall"]["mean"] for row in found["rows"]]
+    assert len(recalls) == 4
+    assert recalls == sorted(recalls, reverse=True)
+    for row in found["rows"]:
+        mine = [run["result"] for run in found["runs"] if run["label"] == row["label"]]
+        for metric in ("recall", "ndcg"):
+            values = [result[f"{metric}@20"] for result in mine]
+            assert row[metric] == {"mean": np.mean(values), "half": half_width(values), "over": "seeds", "n": 2}
+        assert row["chosen"] == [result["round"] for result in mine]
+        assert (row["up"] is None) == (not row["federated"])
+        if row["federated"]:
+            assert row["up"] == np.mean([result["bytes_up"] for result in mine]) / 16
+
+
+def test_under_honest_test_items_choose_nothing(finished: Path) -> None:
+    """One look at test, at the end, at the round that was best on validation: federated or not."""
+    for name in RUNS:
+        *judged, last = lines(finished / "runs" / name / "metrics.jsonl")
+        assert {line["split"] for line in judged} == {"validation"}
+        best = max(judged, key=lambda line: line["recall@20"])
+        assert (last["split"], last["round"]) == ("test", best["round"])
+        assert json.loads((finished / "runs" / name / "result.json").read_text()) == last
+
+
+def test_the_protocol_is_named_in_every_table(finished: Path) -> None:
+    for name in ("compare.md", "compare.tex", "compare.html"):
+        assert "protocol honest" in (finished / name).read_text(), name
+    for line in (finished / "compare.csv").read_text().splitlines()[1:]:
+        assert ",honest," in line
+    assert (finished / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert "data:image/png;base64" in (finished / "compare.html").read_text()
+
+
+@pytest.mark.usefixtures("no_curves")
+def test_finished_runs_are_not_run_again_and_seeds_can_be_added(
+    capsys: Any, data: Path, finished: Path, tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(finished, tmp_path / "out"))
+    times = {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*")}
+    again = compared(data, out, "--set", "threads=1", "--set", "checkpoint_every=5")
+    assert again["rows"] == read(finished)["rows"]
+    assert {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*")} == times
+    assert capsys.readouterr().out.count("(finished before)") == 8
+    more = compared(data, out, methods="popularity,turbocf", seeds="0,1,5")
+    assert [row["seeds"] for row in more["rows"]] == [[0, 1, 5]] * 2
+    assert capsys.readouterr().out.count("(finished before)") == 4
+
+
+@pytest.mark.usefixtures("no_curves")
+def test_one_seed_has_an_interval_over_users_that_is_marked(
+    capsys: Any, data: Path, finished: Path, tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(finished, tmp_path / "out"))
+    found = compared(data, out, seeds="1")
+    said = capsys.readouterr().out
+    assert "ᵘ: one seed; ± is the 95 % interval over its users" in " ".join(said.split())
+    for row in found["rows"]:
+        assert row["recall"]["over"] == "users"
+        assert f"{row['recall']['mean']:.4f} ± {row['recall']['half']:.4f}ᵘ" in said
+    rows = {row["method"]: row for row in found["rows"]}
+    dataset = load(data, validation=0.1, seed=0)
+    test, seen = dataset.split.test, seen_before_test(dataset.split)
+    by_degree = np.argsort(-dataset.split.train.degrees(), kind="stable")
+    each = []
+    for u in range(test.n_users):
+        wanted = set(test.of(u).tolist())
+        shown = [i for i in by_degree.tolist() if i not in set(seen.of(u).tolist())][:20]
+        if wanted:
+            each.append(len(wanted & set(shown)) / len(wanted))
+    assert rows["popularity"]["recall"]["mean"] == pytest.approx(np.mean(each))
+    assert rows["popularity"]["recall"]["half"] == pytest.approx(half_width(each))
+
+
+@pytest.mark.usefixtures("no_curves")
+def test_the_model_that_users_are_judged_by_is_the_one_of_the_result(data: Path, finished: Path) -> None:
+    from fedgrec.cli.compare import asked
+
+    arguments = cli.parser().parse_args(words(data, finished))
+    settings = asked(arguments)
+    dataset = settings.load(1)
+    for run in settings.runs(finished, dataset)[4:]:
+        for metric, values in run.per_user(dataset).items():
+            assert values.mean() == pytest.approx(run.result()[metric], abs=1e-6), (run.entry.label, metric)
+
+
+# --------------------------------------------------------------------------------- interrupted, killed
+
+
+@pytest.mark.usefixtures("no_curves")
+def test_a_stopped_comparison_says_how_to_go_on_and_ends_the_same(
+    capsys: Any, data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C after ever more steps, of rounds and of epochs, until nothing is left to stop."""
+    out, asked = tmp_path / "out", {"n": 0}
+    for patience in (3, 9, 9, 60):
+        asked["n"] = 0
+
+        def wanted(_: Lines, patience: int = patience) -> bool:
+            asked["n"] += 1
+            return asked["n"] > patience
+
+        monkeypatch.setattr(Lines, "stop_wanted", wanted)
+        code = cli.main(words(data, out))
+        said = capsys.readouterr()
+        assert code == (0 if patience == 60 else 130)
+        assert ("Go on with:\n  fedgrec compare --data" in said.err) == (code == 130)
+        if code == 130:
+            assert "not finished" in said.out
+            assert all(word in said.err for word in ("--methods", "--rounds 6", "--evaluate-every 2,1", "--set"))
+    assert timeless(read(out)["rows"]) == timeless(read(finished)["rows"])
+    assert timeless(read(out)["runs"]) == timeless(read(finished)["runs"])
+
+
+@pytest.mark.usefixtures("no_curves")
+def test_a_killed_comparison_goes_on_and_ends_with_the_same_numbers(tmp_path: Path) -> None:
+    data = clicks(tmp_path / "clicks.csv")
+    long = {"methods": f"{FEDGREC},{MF}", "seeds": "1", "rounds": "120", "epochs": "3", "evaluate_every": "40"}
+    long["checkpoint_every"] = "20"
+    expected = compared(data, tmp_path / "uncut", **long)
+    out = tmp_path / "out"
+    process = subprocess.Popen([sys.executable, "-m", "fedgrec", *words(data, out, **long)], stdout=subprocess.DEVNULL)
+    pointer = out / "runs" / f"{RUNS[0]}" / "checkpoints" / "latest"
+    while not pointer.exists() and process.poll() is None:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert pointer.exists()
+    assert not (pointer.parents[1] / "result.json").exists(), "it was faster than the kill: raise the rounds"
+    assert timeless(compared(data, out, **long)["rows"]) == timeless(expected["rows"])
+
+
+# --------------------------------------------------------------------------------------------- refused
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"rounds": "7"}, "rounds was 6 and is now 7"),
+        ({"epochs": "5"}, "epochs was 4 and is now 5"),
+        ({"protocol": "paper"}, "protocol was 'honest' and is now 'paper'"),
+    ],
+)
+def test_changed_options_are_refused(
+    capsys: Any, data: Path, finished: Path, change: dict[str, str], said: str
+) -> None:
+    before = sorted(finished.rglob("*"))
+    assert cli.main(words(data, finished, **change)) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "name another --out, or remove that folder" in error
+    assert sorted(finished.rglob("*")) == before
+
+
+def test_a_changed_section_is_refused(capsys: Any, data: Path, tmp_path: Path, no_curves: None) -> None:
+    """The same name with other options: the folder's name alone would not tell."""
+    tuned = tmp_path / "tuned.toml"
+    for layers, code in ((1, 0), (2, 2)):
+        tuned.write_text(f'[compare.mine]\nmethod = "lightgcn"\ndim = 8\nlayers = {layers}\n')
+        given = ["compare", "--data", str(data), "--out", str(tmp_path / "out"), "--config", str(tuned)]
+        assert cli.main([*given, "--seeds", "1", "--epochs", "2", "--device", "cpu"]) == code
+    assert "layers was 1 and is now 2" in capsys.readouterr().err
+
+
+def test_changed_data_is_refused(capsys: Any, finished: Path, tmp_path: Path, data: Path) -> None:
+    out = Path(shutil.copytree(finished, tmp_path / "out"))
+    before = data.read_text()
+    try:
+        data.write_text(before + "ann0,book47\nann0,book46\nann0,book45\nann1,book47\n")
+        assert cli.main(words(data, out)) == 2
+    finally:
+        data.write_text(before)
+    assert "the data is not what" in capsys.readouterr().err
+
+
+def test_a_strange_folder_is_left_alone(capsys: Any, data: Path, tmp_path: Path) -> None:
+    strange = tmp_path / "out" / "runs" / "popularity-seed0"
+    strange.mkdir(parents=True)
+    (strange / "diary.txt").write_text("dear diary")
+    assert cli.main(words(data, tmp_path / "out", "popularity")) == 2
+    assert "holds no run" in capsys.readouterr().err
+    assert os.listdir(strange) == ["diary.txt"]
+
+
+# ---------------------------------------------------------------------------------------------- failing
+
+
+@pytest.mark.usefixtures("no_curves")
+def test_one_failing_method_does_not_lose_the_others(
+    capsys: Any, data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedgrec.centralized.popularity import Popularity
+
+    def broken(_: Any) -> None:
+        raise ZeroDivisionError("no | likes\nat all")
+
+    out = Path(shutil.copytree(finished, tmp_path / "out"))
+    shutil.rmtree(out / "runs" / "popularity-seed1")
+    with monkeypatch.context() as patch:
+        patch.setattr(Popularity, "embeddings", broken)
+        found = compared(data, out, methods=f"popularity,{MF},mf-bpr:rate=1e30,turbocf", code=1)
+    rows = {row["label"]: row for row in found["rows"]}
+    assert rows["turbocf"]["seeds"] == rows[MF]["seeds"] == [0, 1]
+    assert rows["turbocf"]["note"] == ""
+    assert (rows["popularity"]["seeds"], rows["mf-bpr:rate=1e30"]["seeds"]) == ([0], [])
+    # The seed that is left alone needs an interval over users, which is broken too.
+    assert rows["popularity"]["note"] == "failed: ZeroDivisionError: no | likes at all"
+    assert "diverged" in rows["mf-bpr:rate=1e30"]["note"]
+    said = capsys.readouterr().out
+    assert "mf-bpr:rate=1e30: failed: " in said
+    assert "diverged" in (out / "compare.md").read_text()
+    assert "ZeroDivisionError" in (out / "runs" / "popularity-seed1" / "failure.txt").read_text()
+    mended = compared(data, out, methods=f"popularity,{MF},turbocf")
+    assert [row["seeds"] for row in mended["rows"]] == [[0, 1]] * 3
+    assert not (out / "runs" / "popularity-seed1" / "failure.txt").exists()
+
+
+def test_data_without_test_items_cannot_be_compared(capsys: Any, data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "train-only"
+    folder.mkdir()
+    shutil.copy(data, folder / "train.csv")
+    assert cli.main(words(folder, tmp_path / "out", "popularity")) == 2
+    assert "has no test items" in capsys.readouterr().err
+    assert cli.main([*words(data, tmp_path / "out", "popularity"), "--set", "validation=0"]) == 2
+    assert "raise `validation`" in capsys.readouterr().err
