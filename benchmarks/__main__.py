@@ -3,10 +3,10 @@
 import argparse
 from typing import Any
 
-from benchmarks import common, evaluation, lightgcn, mechanisms, memory, rounds
+from benchmarks import common
 
 BUSY = 0.5  # load average
-NAMES = ("rounds", "evaluation", "lightgcn", "memory", "mechanisms")
+NAMES = ("rounds", "evaluation", "memory", "lightgcn", "mechanisms", "secagg")
 
 
 def main() -> None:
@@ -30,6 +30,8 @@ def main() -> None:
 
 
 def run_rounds(quick: bool) -> tuple[dict[str, Any], list[str]]:
+    from benchmarks import rounds
+
     result = rounds.bench(1 if quick else 5)
     lines = [f"data: {result['data']}", f"{'round':<24}{'code':<12}{'ms':>9}{'times ours':>12}{'asked':>8}"]
     for name, measured in result["rounds"].items():
@@ -40,6 +42,8 @@ def run_rounds(quick: bool) -> tuple[dict[str, Any], list[str]]:
 
 
 def run_evaluation(quick: bool) -> tuple[dict[str, Any], list[str]]:
+    from benchmarks import evaluation
+
     result = evaluation.bench(1 if quick else 3)
     return result, [
         f"{key:<24}{value if isinstance(value, str) else _number(value):>12}" for key, value in result.items()
@@ -47,6 +51,8 @@ def run_evaluation(quick: bool) -> tuple[dict[str, Any], list[str]]:
 
 
 def run_lightgcn(quick: bool) -> tuple[dict[str, Any], list[str]]:
+    from benchmarks import lightgcn
+
     result = lightgcn.bench(1 if quick else 3)
     lines = [f"data: {result['data']}, {result['batches']} batches of {result['batch']}, {result['layers']} layers"]
     lines += [f"{code:<40}{seconds:>8.2f} s" for code, seconds in result["seconds"].items()]
@@ -57,6 +63,8 @@ def run_lightgcn(quick: bool) -> tuple[dict[str, Any], list[str]]:
 
 
 def run_memory(quick: bool) -> tuple[dict[str, Any], list[str]]:
+    from benchmarks import memory
+
     result = memory.bench(2 if quick else memory.ROUNDS)
     lines = [f"{'until the end of':<24}{'seconds':>12}{'peak GB':>12}"]
     lines += [f"{name:<24}{p['seconds']:>12.1f}{p['peak_gb']:>12.2f}" for name, p in result["phases"].items()]
@@ -64,6 +72,8 @@ def run_memory(quick: bool) -> tuple[dict[str, Any], list[str]]:
 
 
 def run_mechanisms(quick: bool) -> tuple[dict[str, Any], list[str]]:
+    from benchmarks import mechanisms
+
     result = mechanisms.bench(80, 2_000, 1) if quick else mechanisms.bench()
     lines = [
         f"{result['clients']} clients, {result['values']:,} values",
@@ -81,6 +91,22 @@ def run_mechanisms(quick: bool) -> tuple[dict[str, Any], list[str]]:
     return result, lines
 
 
+def run_secagg(quick: bool) -> tuple[dict[str, Any], list[str]]:
+    from benchmarks import secagg
+
+    result = secagg.bench(quick)
+    masks, whole, fuzz = result["masks"], result["round"], result["fuzz"]
+    lines = [f"{masks['neighbours']} masks on {masks['values']:,} words"]
+    lines += [f"{code:<48}{1e3 * seconds:>8.1f} ms" for code, seconds in masks["seconds"].items()]
+    lines += [f"{code:<48}{_number(ratio):>8}   asked: {asked}" for code, ratio, asked in masks["ratios"]]
+    lines += [
+        f"a round of {whole['clients']} clients, {whole['values']:,} words: {whole['seconds']:.0f} s, "
+        f"exact: {'yes' if whole['exact'] else 'NO'}, all parties' memory {whole['peak_gb']:.2f} GB (asked: under 1)",
+        f"{fuzz['inputs']:,} mangled messages: {fuzz['crashes']} crashes, {fuzz['taken']:,} taken as valid",
+    ]
+    return result, lines
+
+
 def _number(value: Any) -> str:
     return "" if value is None else f"{value:.2f}"
 
@@ -91,6 +117,7 @@ RUN = {
     "lightgcn": run_lightgcn,
     "memory": run_memory,
     "mechanisms": run_mechanisms,
+    "secagg": run_secagg,
 }
 
 if __name__ == "__main__":
