@@ -12,7 +12,7 @@ EXTRAS = {
     "matplotlib": "report",
     "pyarrow": "parquet",
     "optuna": "tune",
-    "cryptography": "deploy",
+    "flwr": "deploy",
 }
 
 
