@@ -17,6 +17,8 @@ VALUES = 9
 GRAPHS: dict[str, dict[str, Any]] = {
     "complete": {"n": 5, "threshold": 3},
     "sparse": {"n": 8, "threshold": 3, "neighbours": 4},
+    "complete, lists compared": {"n": 5, "threshold": 3, "lying_server": True},
+    "sparse, lists compared": {"n": 8, "threshold": 3, "neighbours": 4, "lying_server": True},
     "pairwise": {"n": 5, "threshold": 3, "mechanism": "pairwise"},
 }
 STRANGER = 77  # nobody knows it

@@ -161,6 +161,34 @@ def test_a_confirmation_of_somebody_further_away_does_not_count() -> None:
     assert refused(run, me, replace(message, signatures=more)) is UnknownSender
 
 
+def test_ones_own_confirmation_does_not_count_twice() -> None:
+    """In a complete graph a client is one of its own holders, and knows what it was told."""
+    run = Round(session(5, VALUES, 3, lying_server=True), random_vectors(5, VALUES)).until(Stage.UNMASK)
+    own_and_one = {0: run.server._confirmed[0], 1: run.server._confirmed[1]}
+    assert refused(run, 0, Confirmations(run.session.round_id, own_and_one)) is UnknownSender
+
+
+def test_a_confirmation_of_the_same_lists_in_another_round_does_not_count() -> None:
+    run, earlier = (Round(session(5, VALUES, 3, lying_server=True), random_vectors(5, VALUES)) for _ in range(2))
+    run.until(Stage.UNMASK)
+    earlier.until(Stage.UNMASK)
+    replayed = {signer: earlier.server._confirmed[signer] for signer in (1, 2, 3, 4)}
+    assert refused(run, 0, Confirmations(run.session.round_id, replayed)) is BadSignature
+
+
+@pytest.mark.parametrize("lying_server", [True, False])
+def test_lists_that_name_somebody_who_never_shared(lying_server: bool) -> None:
+    """There is nothing of it to be opened, whatever it is called."""
+    for called in ("alive", "dropped"):
+        run = Round(session(5, VALUES, 3, lying_server=lying_server), random_vectors(5, VALUES)).until(Stage.SHARES)
+        run.step(silent=[4])
+        run.step()
+        lists = run.server._survivors
+        with pytest.raises(BadLists):
+            run.give(0, replace(lists, **{called: (*getattr(lists, called), 4)}).pack())
+        assert not remembers(run, 0)
+
+
 def test_nothing_is_opened_before_lists_are_compared() -> None:
     run, me, _ = waiting_for_confirmations()
     with pytest.raises(WrongStage):

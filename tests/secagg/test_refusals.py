@@ -240,7 +240,7 @@ RULES = [
         (Stage.SHARES, NEIGHBOURHOODS),
         (Stage.SHARES, PAIRWISE_NEIGHBOURHOODS if graph == "pairwise" else SHARING_NEIGHBOURHOODS),
         (Stage.MASKED, DELIVERIES),
-        (Stage.UNMASK, SURVIVORS),
+        (Stage.CONFIRM if GRAPHS[graph].get("lying_server") else Stage.UNMASK, SURVIVORS),
     )
     for name, rule in rules.items()
     if graph != "pairwise" or stage is Stage.SHARES
