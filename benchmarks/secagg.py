@@ -88,7 +88,7 @@ def full_round(clients: int = 400, values: int = FULL_VALUES) -> dict[str, Any]:
     """One round of the size that training on Gowalla has; every client masks with all cores, one after the other."""
     order = iter(np.random.default_rng(0).permutation(clients).tolist())
     silent = {next(order): stage for stage, count in DROPS.items() for _ in range(count)}
-    session = Session(fresh_round_id(), values, clients, 48, 33)
+    session = Session(fresh_round_id(), values, clients, 48, 33, least=clients - clients // 20)
     check = np.zeros(values, np.int64)
 
     def vector(client: int) -> Any:

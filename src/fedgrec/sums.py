@@ -55,10 +55,10 @@ class SecureSums(Sums):
             upload, pending[user] = method.local_update(cohort.take(np.array([user])), stage, broadcast)
             return upload.to_ring(spec)
 
-        neighbours, threshold = self._parameters(len(cohort))
+        neighbours, threshold, least = self._parameters(len(cohort))
         about = f"{self.options.seed} {stage.name} {broadcast.level} {broadcast.round}"
         round_id = hashlib.sha256(about.encode()).digest()[:16]
-        session = Session(round_id, spec.size, spec.users, neighbours, threshold, spec.bits)
+        session = Session(round_id, spec.size, spec.users, neighbours, threshold, spec.bits, least=least)
         silent = {} if arrived is None else self._silence(len(cohort), arrived, broadcast.round)
         people = Population(range(len(cohort)))
         try:
@@ -84,11 +84,11 @@ class SecureSums(Sums):
         lost = {user: before[when[user] % 3] for user in np.setdiff1d(np.arange(n), arrived).tolist()}
         return lost | {user: after[when[user] % 2] for user in arrived[late[arrived]].tolist()}
 
-    def _parameters(self, clients: int) -> tuple[int, int]:
-        """k and t: as the options say, else what 5 % corrupt users and the dropouts expected ask for."""
+    def _parameters(self, clients: int) -> tuple[int, int, int]:
+        """k, t and the fewest users: as the options say, else what 5 % corrupt users and the dropouts ask for."""
         o = self.options
         if o.secure_neighbours:
-            return o.secure_neighbours, o.secure_threshold
+            return o.secure_neighbours, o.secure_threshold, max(2, min(o.secure_threshold, clients))
         from fedgrec.secagg import SecAggError
         from fedgrec.secagg.parameters import choose
 
@@ -97,7 +97,7 @@ class SecureSums(Sums):
             chosen = choose(clients, corrupt=CORRUPT, dropped=max(DROPPED, 2 * o.dropout))
         except SecAggError as error:
             raise ConfigError(f"{error}: lower dropout, or set secure_neighbours and secure_threshold") from None
-        return chosen.neighbours, chosen.threshold
+        return chosen.neighbours, chosen.threshold, max(chosen.least, 2)
 
 
 class ExactSums(SecureSums):

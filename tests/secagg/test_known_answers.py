@@ -174,11 +174,11 @@ def test_signature(secret, public, message, signature, monkeypatch) -> None:
 
 SEED = bytes(range(32))
 FROZEN = {
-    "session": "a81c9d49642b1751a5581cd65f1a112112915a976a26fd91d966db1fd10a802d",
-    "derived": "f49312a684558caf33e49db0768393c8",
-    "pair": "c0a17a0454d93bd02ef9408861d9a88b",
-    "self": "1d2fe849a7f4264d0bd3614ddabe337b",
-    "stream": "088771a69a5ba5d418a7ef96c9a92a42",
+    "session": "00aab27f440324547cc77df7430e5624dfeb07d009203123379e350eac92a871",
+    "derived": "d14356255879b82a014cd10bdfe2f0f7",
+    "pair": "25b4da7d96b67359685e97f755ed07cc",
+    "self": "a9f64fdceb916fe0794f29dae1cde362",
+    "stream": "8001bcb048cba75a8c590fe278b8a867",
 }
 
 
@@ -203,7 +203,7 @@ def test_keys_are_the_frozen_ones() -> None:
 
 def test_keys_are_what_the_published_agreement_gives() -> None:
     """RFC 7748's agreed secret through the HKDF above, with everything that a key is bound to spelled out."""
-    about = FIXED.digest + b"\0\0\0\5model"
+    about = FIXED.digest + b"model"
     ids = b"\0\0\0\3" + b"\0\0\0\7"
     assert answers()["derived"] == hkdf(AGREED, b"fedgrec secagg share" + about + ids).hex()
     assert answers()["pair"] == hkdf(AGREED, b"fedgrec secagg mask" + about + ids).hex()

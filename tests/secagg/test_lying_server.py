@@ -14,9 +14,9 @@ from scipy.sparse.csgraph import maximum_flow
 
 from fedgrec.secagg import SecAggError, Stage, shamir
 from fedgrec.secagg.client import pair_mask, seed_mask
-from fedgrec.secagg.errors import BadLists, BadSignature, TooFewLeft, UnknownSender, WrongStage
+from fedgrec.secagg.errors import BadCiphertext, BadLists, BadSignature, TooFewLeft, UnknownSender, WrongStage
 from fedgrec.secagg.graph import Graph
-from fedgrec.secagg.messages import Confirm, Confirmations, Delivery, Reveal, Survivors, parse
+from fedgrec.secagg.messages import Confirm, Confirmations, Delivery, Neighbourhood, Reveal, Survivors, parse
 from fedgrec.secagg.prg import add_masks
 from tests.secagg.rounds import Round, flip, leaks, random_vectors, remembers, session
 
@@ -73,13 +73,13 @@ def read(run: Round, lie: Lie, answers: dict[int, Reveal]) -> np.ndarray:
     s, t = run.session, run.session.threshold
     words = np.frombuffer(parse(run.sent[VICTIM][2]).vector, f"<u{s.bits // 8}").copy()  # type: ignore[attr-defined]
     seeds = {w + 1: a.seeds[VICTIM] for w, a in answers.items() if VICTIM in a.seeds}
-    masks = [(seed_mask(shamir.combine(seeds, t).to_bytes(32, "big"), s, b""), -1)]
+    masks = [(seed_mask(shamir.combine(seeds, t).to_bytes(32, "big"), s, run.server.bound), -1)]
     for v in lie.near:
         shares = {w + 1: a.mask_keys[v] for w, a in answers.items() if v in a.mask_keys}
         key = shamir.combine(shares, t)
         assert key == int.from_bytes(run.secrets[v].mask_key.private_bytes_raw(), "big")
         public = run.secrets[VICTIM].mask_key.public_key().public_bytes_raw()
-        masks.append(pair_mask(run.secrets[v].mask_key, v, public, VICTIM, s, b""))
+        masks.append(pair_mask(run.secrets[v].mask_key, v, public, VICTIM, s, run.server.bound))
     add_masks(words, masks)
     return words[:VALUES].view(f"i{s.bits // 8}")
 
@@ -209,3 +209,33 @@ def test_lists_of_people_who_take_no_part() -> None:
     message = run.server._survivors
     with pytest.raises(BadLists):
         run.give(1, replace(message, alive=(*message.alive, 99)).pack())
+
+
+# --------------------------------------------------------------------------------------- chosen company
+
+
+def test_company_that_the_server_picked_is_refused() -> None:
+    """Shown itself and t − 1 corrupt clients alone, a client would have a complete graph, all of it against it."""
+    n, k, t = 30, 6, 4
+    run = Round(session(n, VALUES, t, neighbours=k, least=28, lying_server=True), random_vectors(n, VALUES))
+    run.until(Stage.SHARES)
+    few = (VICTIM, 5, 6, 7)
+    keys = tuple(run.server._keys[c] for c in few[1:])
+    with pytest.raises(TooFewLeft):
+        run.give(VICTIM, Neighbourhood(run.session.round_id, few, keys).pack())
+    assert not remembers(run, VICTIM)
+
+
+def test_clients_who_were_shown_different_company_share_no_keys() -> None:
+    n, k, t = 12, 4, 3
+    run = Round(session(n, VALUES, t, neighbours=k, least=11, lying_server=True), random_vectors(n, VALUES))
+    run.until(Stage.SHARES)
+    less = tuple(range(n - 1))
+    graph = Graph(less, k, run.session.digest)
+    keys = tuple(run.server._keys[c] for c in graph.neighbours(VICTIM))
+    run.inbox[VICTIM] = Neighbourhood(run.session.round_id, less, keys).pack()
+    shared = {c: parse(run.give(c, message)) for c, message in run.inbox.items()}
+    both = next(c for c in graph.neighbours(VICTIM) if VICTIM in shared[c].ciphertexts)  # type: ignore[attr-defined]
+    text = shared[both].ciphertexts[VICTIM]  # type: ignore[attr-defined]
+    with pytest.raises(BadCiphertext):
+        run.give(VICTIM, Delivery(run.session.round_id, {both: text}).pack())

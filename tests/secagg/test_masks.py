@@ -127,7 +127,7 @@ def behind_pair_masks(values: int) -> tuple[NDArray, NDArray]:
     for other in (1, 2, 3):
         keys = parse(run.sent[other][0])
         assert isinstance(keys, Keys)
-        key, sign = pair_mask(opened, 0, keys.mask_key, other, run.session, b"")
+        key, sign = pair_mask(opened, 0, keys.mask_key, other, run.session, run.server.bound)
         prg.add_masks(words, [(key, -sign)])
     return words.view("i4"), run.vectors[0]
 

@@ -56,15 +56,15 @@ def test_adding_chances() -> None:
 def test_known_figures() -> None:
     lying = choose(400)
     assert (lying.neighbours, lying.threshold) == (48, 33)
-    assert unlikely(399, 20, 48, -40 - math.log2(380)) == 2 * 33 - 48  # 18 corrupt neighbours or more never happen
-    assert (lying.opened, lying.failed) == (pytest.approx(-43.8, abs=0.1), pytest.approx(-32.1, abs=0.1))
+    assert unlikely(379, 20, 48, -40 - math.log2(380)) == 2 * 33 - 48  # 18 corrupt neighbours or more never happen
+    assert (lying.opened, lying.failed) == (pytest.approx(-42.5, abs=0.1), pytest.approx(-32.1, abs=0.1))
     assert lying.cut == NEVER  # two gaps of 24 take 48 clients, and 40 are gone
     curious = choose(29_858, lying_server=False)
     assert (curious.neighbours, curious.threshold) == (40, 22)
     assert curious.sentence() == (
         "29,858 clients: 40 neighbours each, of 40 shares 22 open a secret. If at most 1,492 clients are corrupt, at "
         "most 1,492 are lost and the server is curious but follows the rules, then the chance that a secret of a "
-        "client is opened or that the survivors fall apart is 2^-45.1, and that there is no sum, 2^-31.9."
+        "client is opened or that the survivors fall apart is 2^-43.6, and that there is no sum, 2^-31.9."
     )
 
 
@@ -139,17 +139,18 @@ def test_graphs_fail_as_often_as_computed(lying_server) -> None:
     """Parameters so weak that failures are frequent: the summed chances are the expected numbers of failures."""
     n, k, t, c, d = (40, 8, 6, 9, 8) if lying_server else (40, 8, 5, 13, 10)
     computed, opened, failed = risks(n, k, t, c, d, lying_server), [], []
-    for _, near in graphs(n, k, 1_500):
-        corrupt = (near < c).sum(axis=1)  # the first c are corrupt, the last d are lost
-        left = (near < n - d).sum(axis=1)
-        opened.append((corrupt[c:] >= (2 * t - k if lying_server else t)).sum())
-        failed.append((left[: n - d] < t).sum())
+    for _, near in graphs(n - d, k, 1_500):  # the server left d honest ones out, the first c are corrupt
+        opened.append(((near < c).sum(axis=1)[c:] >= (2 * t - k if lying_server else t)).sum())
+    for _, near in graphs(n, k, 1_500):  # the last d are lost
+        failed.append(((near < n - d).sum(axis=1)[: n - d] < t).sum())
     assert np.mean(opened) > 0.1
     assert np.mean(failed) > 0.1
     assert agrees(opened, 2**computed.opened)
     assert agrees(failed, 2**computed.failed * (n - d) / n)  # one who is lost itself has one fewer lost neighbour
     assert np.mean(np.array(opened) > 0) <= 2**computed.opened  # a chance is at most what is expected
-    assert not agrees(opened, 2 ** tail(n - 1, c, k, (2 * t - k if lying_server else t) + 1) * (n - c))  # off by one
+    assert not agrees(
+        opened, 2 ** tail(n - d - 1, c, k, (2 * t - k if lying_server else t) + 1) * (n - d - c)
+    )  # off by one
 
 
 def parts(graph: Graph, left: set[int]) -> int:

@@ -68,8 +68,8 @@ def popularity(dataset: Any) -> dict[str, float]:
     """Everybody is shown what most people like: the bar that anything personal must clear."""
     import numpy as np
 
-    from fedgrec.evaluate import evaluate
     from fedgrec.data.split import seen_before_test
+    from fedgrec.evaluate import evaluate
 
     train = dataset.split.train
     people = np.ones((train.n_users, 1), np.float32)

@@ -82,7 +82,15 @@ def run_demo(arguments: argparse.Namespace) -> int:
     print(f"{n:,} clients, {graph}, t = {threshold}, {arguments.values:,} values of {arguments.bits} bits")
     try:
         session = Session(
-            fresh_round_id(), arguments.values, n, neighbours, threshold, arguments.bits, arguments.mechanism, privacy
+            fresh_round_id(),
+            arguments.values,
+            n,
+            neighbours,
+            threshold,
+            arguments.bits,
+            arguments.mechanism,
+            least=max(2, n - max(drops[0], n // 20)),
+            privacy=privacy,
         )
         outcome = run_round(session, vector, Population(ids), silent, threads=arguments.threads or os.cpu_count() or 1)
     except SecAggError as error:

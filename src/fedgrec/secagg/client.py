@@ -18,8 +18,9 @@ client refuses it refuses with an error of its own; where a rule of the protocol
 and takes no further part.
 """
 
+import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -40,7 +41,6 @@ from fedgrec.secagg.errors import (
     BadLists,
     BadShare,
     BadSignature,
-    SecAggError,
     TooFewLeft,
     UnknownSender,
     WrongRound,
@@ -80,32 +80,36 @@ def signed_part(session: Session, sender: int, mask_key: bytes, cipher_key: byte
     return b"fedgrec secagg keys" + session.digest + sender.to_bytes(4, "big") + mask_key + cipher_key
 
 
-def survivors_part(session: Session, message: Survivors) -> bytes:
+def bind(context: bytes, clients: Sequence[int]) -> bytes:
+    """What a client takes to be going on: the model, and who takes part. Clients who differ in it share no keys."""
+    names = b"".join(client.to_bytes(4, "big") for client in clients)
+    return hashlib.sha256(len(context).to_bytes(4, "big") + context + names).digest()
+
+
+def survivors_part(session: Session, bound: bytes, message: Survivors) -> bytes:
     """What a client signs of the lists that it was given."""
-    return b"fedgrec secagg survivors" + session.digest + message.fields()
+    return b"fedgrec secagg survivors" + session.digest + bound + message.fields()
 
 
-def derive(
-    secret: X25519PrivateKey, public: bytes, purpose: bytes, session: Session, context: bytes, *ids: int
-) -> bytes:
-    """A 16-byte key that two clients share for one purpose, round, set of parameters and model."""
+def derive(secret: X25519PrivateKey, public: bytes, purpose: bytes, session: Session, bound: bytes, *ids: int) -> bytes:
+    """A 16-byte key that two clients share for one purpose, round, set of parameters, model and company."""
     try:
         agreed = secret.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError as error:  # a public key of small order agrees on zero with everybody
         raise BadSignature("a neighbour's public key is not a proper one") from error
-    about = purpose + session.digest + len(context).to_bytes(4, "big") + context
+    about = purpose + session.digest + bound
     return HKDF(hashes.SHA256(), KEY_BYTES, None, about + b"".join(i.to_bytes(4, "big") for i in ids)).derive(agreed)
 
 
-def pair_mask(mine: X25519PrivateKey, me: int, public: bytes, other: int, session: Session, context: bytes) -> Mask:
+def pair_mask(mine: X25519PrivateKey, me: int, public: bytes, other: int, session: Session, bound: bytes) -> Mask:
     """The mask that two clients share: the one with the lower id adds it, the other takes it away."""
     ids = sorted((me, other))
-    return derive(mine, public, b"fedgrec secagg mask", session, context, *ids), 1 if me < other else -1
+    return derive(mine, public, b"fedgrec secagg mask", session, bound, *ids), 1 if me < other else -1
 
 
-def seed_mask(seed: bytes, session: Session, context: bytes) -> bytes:
+def seed_mask(seed: bytes, session: Session, bound: bytes) -> bytes:
     """The key of a client's self mask."""
-    about = b"fedgrec secagg self" + session.digest + len(context).to_bytes(4, "big") + context
+    about = b"fedgrec secagg self" + session.digest + bound
     return HKDF(hashes.SHA256(), KEY_BYTES, None, about).derive(seed)
 
 
@@ -151,6 +155,7 @@ class Client:
         self._words: ring.Words | None = None
         self._graph: Graph
         self._keys: dict[int, Keys] = {}  # of the neighbours
+        self._bound: bytes
         self._survivors: Survivors
         self._told: tuple[set[int], set[int]]  # who around is alive, and who was lost
         self._held: dict[int, Any] = {}  # whose shares it holds: a pair, of the seed and of the mask key
@@ -171,9 +176,9 @@ class Client:
         """The integers to be summed, and how many users they come from; until the masked vector is asked for."""
         if self.stage not in (Stage.KEYS, Stage.SHARES, self.uploads):
             raise WrongStage(f"client {self.me} can no longer change its vector")
-        if len(values) != self.session.values:
-            raise BadInput(f"a vector of {len(values)} values, where the session says {self.session.values}")
-        if not 0 <= users <= self.session.users:
+        if np.shape(values) != (self.session.values,):
+            raise BadInput(f"a vector of shape {np.shape(values)}, where the session says {self.session.values} values")
+        if not isinstance(users, int) or not 0 <= users <= self.session.users:
             raise BadInput(f"a vector of {users} users does not fit a sum that was sized for {self.session.users}")
         self._words = ring.encode(values, users, self.session.bits)
 
@@ -186,7 +191,7 @@ class Client:
             raise WrongStage(f"client {self.me} waits for {self.stage.value} and got {type(message).__name__}")
         try:
             return self._answer(message).pack()
-        except SecAggError:
+        except Exception:
             self.abandon()
             raise
 
@@ -247,7 +252,7 @@ class Client:
     def _mask(self, message: Delivery) -> Message:
         """Stage 2: take the others' shares in, and mask the vector for the neighbours that are still there."""
         self._take_in(message)
-        return self._masked([(seed_mask(self._mine().seed, self.session, self.context), 1)])
+        return self._masked([(seed_mask(self._mine().seed, self.session, self._bound), 1)])
 
     def _take_in(self, message: Delivery) -> None:
         """Open what the neighbours encrypted for this client, and hold it."""
@@ -283,7 +288,7 @@ class Client:
         words = self._vector()
         mine, me = self._mine().mask_key, self.me
         peers = [keys for sender, keys in self._keys.items() if sender in self._there()]
-        masks = masks + [pair_mask(mine, me, k.mask_key, k.sender, self.session, self.context) for k in peers]
+        masks = masks + [pair_mask(mine, me, k.mask_key, k.sender, self.session, self._bound) for k in peers]
         add_masks(words, masks, self.threads)
         return Masked(self.session.round_id, words.view(np.uint8).data)
 
@@ -294,7 +299,7 @@ class Client:
     def _confirm(self, message: Survivors) -> Message:
         """Stage 3: say under one's name what one was told."""
         self.stage = Stage.UNMASK
-        return Confirm(self.session.round_id, self._identity.sign(survivors_part(self.session, message)))
+        return Confirm(self.session.round_id, self._identity.sign(survivors_part(self.session, self._bound, message)))
 
     def _compare(self, message: Confirmations) -> None:
         """Go on only if t holders, of whom each signs once, were told the same."""
@@ -302,7 +307,7 @@ class Client:
         for signer, signature in message.signatures.items():
             if signer not in holders - {self.me}:
                 raise UnknownSender(f"client {self.me} was sent a confirmation of somebody who is no neighbour of it")
-            verify_survivors(self.session, self._survivors, signer, signature, self.roster)
+            verify_survivors(self.session, self._bound, self._survivors, signer, signature, self.roster)
         agreeing = len(message.signatures) + (self.me in holders)
         if agreeing < self.session.threshold:
             raise TooFewLeft(
@@ -341,6 +346,12 @@ class Client:
             raise BadLists(f"client {self.me} is not among those who take part")
         if not set(message.clients) <= self.roster.keys():
             raise UnknownSender("somebody takes part who is not on the roster")
+        if len(message.clients) < self.session.least:
+            raise TooFewLeft(
+                f"{len(message.clients)} clients take part, and client {self.me} goes on with no fewer than "
+                f"{self.session.least}"
+            )
+        self._bound = bind(self.context, message.clients)
         self._graph = Graph(message.clients, self.session.neighbours, self.session.digest)
         if [keys.sender for keys in message.keys] != self._graph.neighbours(self.me):
             raise BadLists(f"client {self.me} was given other neighbours than this round's graph has for it")
@@ -364,7 +375,7 @@ class Client:
             ) from None
 
     def _about(self, sender: int, receiver: int) -> tuple[Any, ...]:
-        return b"fedgrec secagg share", self.session, self.context, sender, receiver
+        return b"fedgrec secagg share", self.session, self._bound, sender, receiver
 
     def _label(self, sender: int, receiver: int) -> bytes:
         return self.session.digest + b"shares" + sender.to_bytes(4, "big") + receiver.to_bytes(4, "big")
@@ -389,11 +400,11 @@ class PairwiseClient(Client):
 
 
 def verify_survivors(
-    session: Session, lists: Survivors, signer: int, signature: bytes, roster: Mapping[int, bytes]
+    session: Session, bound: bytes, lists: Survivors, signer: int, signature: bytes, roster: Mapping[int, bytes]
 ) -> None:
     """Refuses a confirmation that its alleged signer did not give for these lists."""
     try:
-        Ed25519PublicKey.from_public_bytes(roster[signer]).verify(signature, survivors_part(session, lists))
+        Ed25519PublicKey.from_public_bytes(roster[signer]).verify(signature, survivors_part(session, bound, lists))
     except (InvalidSignature, ValueError):
         raise BadSignature(f"client {signer} did not confirm these lists of survivors") from None
 

@@ -101,7 +101,7 @@ class LightClient(Client):
 
     def _stream(self, count: int) -> Elements:
         """Its randomness of this round: the mask comes first, the T random pieces follow."""
-        return field.uniform(seed_mask(self._mine().seed, self.session, self.context), count, threads=self.threads)
+        return field.uniform(seed_mask(self._mine().seed, self.session, self._bound), count, threads=self.threads)
 
     def _unpack(self, sender: int, plain: bytes) -> Elements:
         try:

@@ -1,7 +1,8 @@
 """How many neighbours k and which threshold t a round needs, after Bell et al. 2020.
 
 Of n clients at most c are corrupt and at most d are lost, whoever they are; the circle of this round's graph is drawn
-afterwards. Then the corrupt among a client's k neighbours are X ~ Hypergeometric(n − 1, c, k), the lost ones
+afterwards. A lying server may leave d honest ones out from the beginning (clients refuse to go on with fewer than
+n − d), so the corrupt among a client's k neighbours are X ~ Hypergeometric(n − d − 1, c, k), the lost ones
 Y ~ Hypergeometric(n − 1, d, k), and three things can go wrong, each summed over all clients:
 
     opened   some honest client's secrets are opened:  X ≥ t            if the server follows the rules
@@ -44,6 +45,11 @@ class Parameters:
     opened: float
     cut: float
     failed: float
+
+    @property
+    def least(self) -> int:
+        """The fewest clients that may take part. A server that were free to leave out more could choose the company."""
+        return self.clients - self.dropped
 
     @property
     def broken(self) -> float:
@@ -113,7 +119,7 @@ def _sparse(
     n: int, k: int, c: int, d: int, lying_server: bool, security: float, correctness: float
 ) -> Parameters | None:
     """With exactly k neighbours, or None where no threshold will do."""
-    many_corrupt = unlikely(n - 1, c, k, -security - math.log2(max(n - c, 1)))
+    many_corrupt = unlikely(n - d - 1, c, k, -security - math.log2(max(n - c, 1)))
     many_lost = unlikely(n - 1, d, k, -correctness - math.log2(n))
     least = max(k // 2 + 1, -(-(k + many_corrupt) // 2) if lying_server else many_corrupt)
     most = k - many_lost + 1
@@ -127,7 +133,7 @@ def risks(clients: int, neighbours: int, threshold: int, corrupt: int, dropped: 
     """The risks of a sparse graph with these numbers, summed over all clients."""
     n, k, t = clients, neighbours, threshold
     opens = 2 * t - k if lying_server else t
-    opened = tail(n - 1, corrupt, k, opens) + math.log2(max(n - corrupt, 1))
+    opened = tail(n - dropped - 1, corrupt, k, opens) + math.log2(max(n - dropped - corrupt, 1))
     failed = tail(n - 1, dropped, k, k - t + 1) + math.log2(n)
     return Parameters(n, corrupt, dropped, lying_server, k, t, opened, gaps(n, k, corrupt + dropped), failed)
 

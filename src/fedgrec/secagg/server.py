@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from fedgrec.secagg import ring, shamir
-from fedgrec.secagg.client import Stage, pair_mask, seed_mask, verify_keys, verify_survivors
+from fedgrec.secagg.client import Stage, bind, derive, pair_mask, seed_mask, verify_keys, verify_survivors
 from fedgrec.secagg.errors import (
     BadLists,
     BadShare,
@@ -71,6 +71,7 @@ class Server:
         self._sharing: set[int] = set()  # who shared its secrets
         self._alive: set[int] = set()  # whose vectors arrived
         self._sum: ring.Words = np.zeros(session.words, ring.dtype(session.bits))
+        self.bound: bytes
         self._survivors: Survivors
         self._confirmed: dict[int, bytes] = {}  # their signatures
         self._seeds: dict[int, dict[int, int]] = {}  # by owner, by holder
@@ -146,12 +147,16 @@ class Server:
         if message.sender != sender:
             raise UnknownSender(f"client {sender} sent the keys of client {message.sender}")
         verify_keys(self.session, message, self.roster)
+        derive(X25519PrivateKey.generate(), message.mask_key, b"", self.session, b"")  # refuse improper keys now:
+        derive(X25519PrivateKey.generate(), message.cipher_key, b"", self.session, b"")  # later all neighbours would
         self._keys[sender] = message
 
     def _close_keys(self) -> dict[int, Message]:
         clients = sorted(self._keys)
-        if len(clients) < max(self.session.threshold, 2):
-            raise TooFewLeft(f"{len(clients)} clients sent keys, fewer than the {self.session.threshold} needed")
+        fewest = max(self.session.threshold, self.session.least)
+        if len(clients) < fewest:
+            raise TooFewLeft(f"{len(clients)} clients sent keys, fewer than the {fewest} needed")
+        self.bound = bind(self.context, clients)
         self._graph = Graph(clients, self.session.neighbours, self.session.digest)
         self.stage = Stage.SHARES
         return {
@@ -215,7 +220,7 @@ class Server:
                 )
 
     def _take_confirm(self, sender: int, message: Confirm) -> None:
-        verify_survivors(self.session, self._survivors, sender, message.signature, self.roster)
+        verify_survivors(self.session, self.bound, self._survivors, sender, message.signature, self.roster)
         self._confirmed[sender] = message.signature
 
     def _close_confirm(self) -> dict[int, Message]:
@@ -241,14 +246,14 @@ class Server:
         """Take off what is left: the survivors' self masks, and the pair masks of those who were lost."""
         t, masks = self.session.threshold, list[Mask]()
         for _, shares in sorted(self._seeds.items()):
-            masks.append((seed_mask(self._secret(shares, t), self.session, self.context), -1))
+            masks.append((seed_mask(self._secret(shares, t), self.session, self.bound), -1))
         for client, shares in sorted(self._mask_keys.items()):
             secret = X25519PrivateKey.from_private_bytes(self._secret(shares, t))
             if secret.public_key().public_bytes_raw() != self._keys[client].mask_key:
                 raise BadShare(f"the shares of client {client}'s mask key rebuild another key")
             for peer in self._alive.intersection(self._graph.neighbours(client)):
                 # What the peer added for this pair is the opposite of what the lost client would have added.
-                masks.append(pair_mask(secret, client, self._keys[peer].mask_key, peer, self.session, self.context))
+                masks.append(pair_mask(secret, client, self._keys[peer].mask_key, peer, self.session, self.bound))
         return self._open(masks)
 
     @staticmethod

@@ -24,6 +24,7 @@ class Session:
     bits: int = 32
     mechanism: str = "secagg"
     lying_server: bool = True  # clients compare the lists of survivors before they open anything: one exchange more
+    least: int = 2  # the fewest clients that may take part; with a sparse graph nearly all, see parameters
     privacy: int = 1  # LightSecAgg's T: how many clients may put together what they hold and learn nothing
 
     def __post_init__(self) -> None:
@@ -33,7 +34,12 @@ class Session:
             raise BadInput("a session needs at least one value, one user, one neighbour and a threshold of one")
         if self.mechanism not in MECHANISMS:
             raise BadInput(f"the mechanism is one of {', '.join(MECHANISMS)}, not {self.mechanism!r}")
-        if not 1 <= self.privacy < 2**31 or self.values >= 2**48 or self.users >= 2 ** min(self.bits, 48):
+        if (
+            not 1 <= self.privacy < 2**31
+            or not 2 <= self.least < 2**31
+            or self.values >= 2**48
+            or self.users >= 2 ** min(self.bits, 48)
+        ):
             raise BadInput("the session's numbers are out of range")
         ring.dtype(self.bits)
 
@@ -46,13 +52,14 @@ class Session:
     def digest(self) -> bytes:
         """Binds signatures, keys and ciphertexts to this round and to every parameter of it."""
         numbers = struct.pack(
-            ">6QBB",
+            ">7QBB",
             self.values,
             self.users,
             self.neighbours,
             self.threshold,
             self.bits,
             self.privacy,
+            self.least,
             MECHANISMS.index(self.mechanism),
             self.lying_server,
         )
