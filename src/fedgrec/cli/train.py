@@ -18,7 +18,7 @@ def register(commands: Any) -> None:
     train = commands.add_parser(
         "train",
         help="train a federated recommender",
-        description="Train FedGRec on one machine. Options: the preset, then --config, then --set, then flags.",
+        description="Train a federated recommender on one machine. Options: preset, --config, --set, then flags.",
     )
     train.add_argument(
         "--method", default=None, help=f"{', '.join(METHODS)} (default: fedgrec). Options of the others: --set"

@@ -10,12 +10,12 @@ import numpy as np
 
 from fedgrec.core import Rows
 from fedgrec.errors import FedgrecError
+from fedgrec.kernels._product import FAST, add_product
 
-FAST = {"reassoc", "contract", "arcp", "nsz"}  # loops vectorise, and NaN keeps its meaning
 fused = nb.njit(cache=True, fastmath=FAST, error_model="numpy")
 threaded = nb.njit(parallel=True, cache=True, fastmath=FAST, error_model="numpy")
 
-BLOCK = 256  # rows of Y whose squares are added in the precision of Y
+BLOCK = 256  # rows of Y that a thread takes at a time, and whose squares are added in the precision of Y
 
 
 def solve(cohort, at, c, Y, gram, l2):
@@ -52,11 +52,14 @@ def descend(server, rows, step, gram, many, o):
 def square(Y):
     parts = np.zeros((-(-len(Y) // BLOCK), Y.shape[1], Y.shape[1]), Y.dtype)
     add_blocks(np.ascontiguousarray(Y), parts)
-    upper = parts.sum(0, dtype=np.float64)
-    return np.asarray(upper + np.triu(upper, 1).T, Y.dtype)
+    return parts.sum(0, dtype=np.float64).astype(Y.dtype)
 
 
 # --------------------------------------------------------------------------------------------------- loops
+# A loop that starts anywhere but at 0 counts in U: signed, Numba would look for negative indices in it, and not
+# vectorise. Rows are taken four at a time, so that what they are added to is loaded and stored less often.
+
+U = np.uint64
 
 
 @threaded
@@ -65,9 +68,8 @@ def solve_users(indptr, at, c, Y, gram, l2, X):
     for u_ in nb.prange(len(X)):
         u = np.int64(u_)
         first, last = indptr[u], indptr[u + 1]
-        # Four rows at a time, so zero rows fill the last four up.
-        rows, weights = np.zeros(((last - first + 3) // 4 * 4, d)), np.zeros((last - first + 3) // 4 * 4)
-        A, b = gram.copy(), np.zeros(d)
+        fours = (last - first + 3) // 4 * 4  # zero rows fill the last four up
+        rows, weights, A, b = np.zeros((fours, d)), np.zeros(fours), gram.copy(), np.zeros(d)
         for e in range(first, last):
             weights[e - first] = c[e] - 1
             for j in range(d):
@@ -89,41 +91,41 @@ def add_outer(A, y, w):
     for e in range(0, len(w), 4):
         for i in range(d):
             a0, a1, a2, a3 = w[e] * y[e, i], w[e + 1] * y[e + 1, i], w[e + 2] * y[e + 2, i], w[e + 3] * y[e + 3, i]
-            for j in range(i, d):
+            for j in range(U(i), U(d)):
                 A[i, j] += (a0 * y[e, j] + a1 * y[e + 1, j]) + (a2 * y[e + 2, j] + a3 * y[e + 3, j])
 
 
 @fused
 def factor(A):
-    """A = UᵀU (Cholesky), in place of A's upper triangle: each row loses what the rows above it explain."""
+    """A = RᵀR (Cholesky), in place of A's upper triangle: each row loses what the rows above it explain."""
     d = A.shape[1]
     for i in range(d):
         for four in range(i // 4):
             k = 4 * four
-            u0, u1, u2, u3 = A[k, i], A[k + 1, i], A[k + 2, i], A[k + 3, i]
-            for j in range(i, d):
-                A[i, j] -= (u0 * A[k, j] + u1 * A[k + 1, j]) + (u2 * A[k + 2, j] + u3 * A[k + 3, j])
+            r0, r1, r2, r3 = A[k, i], A[k + 1, i], A[k + 2, i], A[k + 3, i]
+            for j in range(U(i), U(d)):
+                A[i, j] -= (r0 * A[k, j] + r1 * A[k + 1, j]) + (r2 * A[k + 2, j] + r3 * A[k + 3, j])
         for k in range(i // 4 * 4, i):
-            for j in range(i, d):
+            for j in range(U(i), U(d)):
                 A[i, j] -= A[k, i] * A[k, j]
         pivot = 1 / np.sqrt(A[i, i])
-        for j in range(i, d):
+        for j in range(U(i), U(d)):
             A[i, j] *= pivot
 
 
 @fused
-def substitute(U, b):
-    """Solves UᵀU x = b in place of b."""
+def substitute(R, b):
+    """Solves RᵀR x = b in place of b."""
     d = len(b)
     for i in range(d):
-        b[i] /= U[i, i]
-        for j in range(i + 1, d):
-            b[j] -= b[i] * U[i, j]
+        b[i] /= R[i, i]
+        for j in range(U(i + 1), U(d)):
+            b[j] -= b[i] * R[i, j]
     for i in range(d - 1, -1, -1):
         known = 0.0
-        for j in range(i + 1, d):
-            known += U[i, j] * b[j]
-        b[i] = (b[i] - known) / U[i, i]
+        for j in range(U(i + 1), U(d)):
+            known += R[i, j] * b[j]
+        b[i] = (b[i] - known) / R[i, i]
 
 
 @threaded
@@ -167,41 +169,33 @@ def add_squares(X, per_step, bound, values, cut):
 
 @threaded
 def add_blocks(Y, parts):
-    """The upper triangle of each block's YᵀY."""
-    n, d = Y.shape
+    """YᵀY of each block of rows."""
     for block_ in nb.prange(len(parts)):
         block = np.int64(block_)
-        first, last = block * BLOCK, min(block * BLOCK + BLOCK, n)
-        for four in range((last - first) // 4):
-            t = first + 4 * four
-            for i in range(d):
-                a0, a1, a2, a3 = Y[t, i], Y[t + 1, i], Y[t + 2, i], Y[t + 3, i]
-                for j in range(i, d):
-                    parts[block, i, j] += (a0 * Y[t, j] + a1 * Y[t + 1, j]) + (a2 * Y[t + 2, j] + a3 * Y[t + 3, j])
-        for t in range(first + (last - first) // 4 * 4, last):
-            for i in range(d):
-                for j in range(i, d):
-                    parts[block, i, j] += Y[t, i] * Y[t, j]
+        rows = Y[block * BLOCK : block * BLOCK + BLOCK]
+        add_product(rows.T, rows, parts[block])
 
 
 @threaded
 def move(Y, m, v, gram, where, values, many, scale, l2, rate, unbias, beta1, beta2, epsilon, adam):
     one, d = Y.dtype.type(1), Y.shape[1]
-    for t_ in nb.prange(len(Y)):
-        t, row = np.int64(t_), where[t_]
-        grad = np.zeros(d, Y.dtype)
-        for four in range(d // 4):
-            k = 4 * four
-            y0, y1, y2, y3 = Y[t, k], Y[t, k + 1], Y[t, k + 2], Y[t, k + 3]
+    for block_ in nb.prange(-(-len(Y) // BLOCK)):
+        first = np.int64(block_) * BLOCK
+        grad = np.zeros((min(BLOCK, len(Y) - first), d), Y.dtype)
+        add_product(Y[first : first + BLOCK], gram, grad)
+        for i in range(len(grad)):
+            t = first + i
             for j in range(d):
-                grad[j] += (y0 * gram[k, j] + y1 * gram[k + 1, j]) + (y2 * gram[k + 2, j] + y3 * gram[k + 3, j])
-        for k in range(d // 4 * 4, d):
-            for j in range(d):
-                grad[j] += Y[t, k] * gram[k, j]
-        for j in range(d):
-            g = many * grad[j] + l2 * Y[t, j] - (scale * values[row, j] if row >= 0 else 0 * scale)
+                grad[i, j] = many * grad[i, j] + l2 * Y[t, j]
+            row = where[t]
+            if row >= 0:
+                for j in range(d):
+                    grad[i, j] -= scale * values[row, j]
             if adam:
-                m[t, j] = beta1 * m[t, j] + (one - beta1) * g
-                v[t, j] = beta2 * v[t, j] + (one - beta2) * g * g
-                g = m[t, j] / (np.sqrt(v[t, j] * unbias) + epsilon)
-            Y[t, j] -= rate * g
+                for j in range(d):
+                    m[t, j] = beta1 * m[t, j] + (one - beta1) * grad[i, j]
+                    v[t, j] = beta2 * v[t, j] + (one - beta2) * grad[i, j] * grad[i, j]
+                    Y[t, j] -= rate * m[t, j] / (np.sqrt(v[t, j] * unbias) + epsilon)
+            else:
+                for j in range(d):
+                    Y[t, j] -= rate * grad[i, j]

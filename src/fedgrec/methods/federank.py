@@ -24,6 +24,8 @@ class Options(FedGRecOptions):
     feedback: float = option(
         0.5, "π: share of a user's positives whose update is sent in a round; the others stay at home", least=0, most=1
     )
+    negatives: int = option(256, "negatives a user draws in a round, distinct", least=1)
+    l2: float = option(0.003, "λ, the L2 penalty", least=0)
     loss: str = option("bpr", "pairs of a positive and a negative", choices=("bpr",))
 
 

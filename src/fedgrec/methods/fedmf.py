@@ -24,6 +24,9 @@ class Options(FedGRecOptions):
     loss: str = option(
         "mse0", "squared error over positives and drawn zeros, or over positives alone", choices=("mse0", "mse")
     )
+    negatives: int = option(256, "zeros a user draws in a round, distinct", least=1)
+    l2: float = option(3e-4, "λ, the L2 penalty", least=0)
+    server_rate: float = option(0.005, "rate of the server's Adam", least=0)
 
 
 @dataclass(frozen=True)

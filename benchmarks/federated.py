@@ -1,0 +1,267 @@
+"""One round of each compared federated method on Gowalla: our cpu kernel against a plain PyTorch loop of users.
+
+A rival is what one would write with care and without a compiler: rows are gathered from ready tensors, sums have a
+place of their own, gradients come from autograd, Adam is PyTorch's. It neither clips nor rounds, and its negatives are
+plain uniform draws (ours are distinct and never positives): that saves it work. Before anything is timed, its sums of a
+small round are held to ours. To measure another method, write its rival and name it in RIVALS.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from benchmarks import fedgnn
+from benchmarks.common import CORES, alternate, gowalla, heavy_tailed, seconds
+from fedgrec import draws
+from fedgrec.core import Cohort, Ints, ServerState, Upload
+from fedgrec.data import Interactions
+from fedgrec.kernels import cpu, neumf
+from fedgrec.methods.contract import Method
+from fedgrec.options import method_module
+
+Negatives = Callable[[int, int], Tensor]  # of a user: its number, and how many to draw
+
+
+@dataclass
+class Ours:
+    """A federation in our code."""
+
+    method: Method
+    server: ServerState
+    users: Cohort
+    rng: np.random.Generator
+
+    @staticmethod
+    def of(name: str, options: dict[str, Any], train: Interactions, kernel: Any = cpu) -> "Ours":
+        module, rng = method_module(name), np.random.default_rng(0)
+        method = module.make(module.Options(**options), train.n_items, train.n_users, kernel)
+        keys = rng.integers(0, 2**64, train.n_users, dtype=np.uint64)
+        return Ours(method, method.init(0), method.init_users(keys, train.indptr, train.items), rng)
+
+    def sample(self) -> Ints:
+        count = min(self.method.options.users_per_round, len(self.users))
+        return self.rng.choice(len(self.users), count, replace=False, shuffle=False)
+
+    def round(self, users: Ints | None = None) -> Upload:
+        """What `Simulation` does in a round."""
+        users, train = self.sample() if users is None else users, self.method.stages[-1]
+        broadcast = self.method.broadcast(self.server, train)
+        total, pending = self.method.local_update(self.users.take(users), train, broadcast)
+        self.server = self.method.apply(self.server, train, total)
+        self.method.commit(self.users, users, pending)
+        return total
+
+
+class Rival:
+    """A federation as tensors, started from ours. `local` is a round's users, `apply` its server."""
+
+    def __init__(self, ours: Ours) -> None:
+        self.options, self.n_users = ours.method.options, len(ours.users)
+        self.indptr, self.pairs = ours.users.indptr.tolist(), torch.tensor(ours.users.items, dtype=torch.int64)
+        self.items = torch.tensor(ours.server.items)
+
+    def items_of(self, user: int) -> Tensor:
+        return self.pairs[self.indptr[user] : self.indptr[user + 1]]
+
+    def anything(self, user: int, count: int) -> Tensor:
+        """Negatives as a rival draws them."""
+        return torch.randint(self.items.shape[1], (count,))
+
+    def local(self, users: list[int], negatives: Negatives) -> list[Tensor]:
+        """The sums of the round, in the order of our leaves; users keep their new state."""
+        raise NotImplementedError
+
+    def apply(self, sums: list[Tensor]) -> None:
+        raise NotImplementedError
+
+    def round(self, users: Ints, threads: int) -> None:
+        torch.set_num_threads(threads)
+        self.apply(self.local(users.tolist(), self.anything))
+
+
+class FCFLoop(Rival):
+    """A solve for every user, with our upload: rows of its positives and one square."""
+
+    def __init__(self, ours: Ours) -> None:
+        super().__init__(ours)
+        o, self.Y = self.options, self.items[0]
+        self.rows, self.gram = torch.empty_like(self.Y), torch.empty(o.dim, o.dim, dtype=self.Y.dtype)
+        self.X = torch.zeros(self.n_users, o.dim, dtype=self.Y.dtype)
+        self.adam = torch.optim.Adam([self.Y], o.server_rate, (o.beta1, o.beta2), o.epsilon, fused=True)
+
+    def local(self, users: list[int], negatives: Negatives) -> list[Tensor]:
+        o, Y = self.options, self.Y
+        self.rows.zero_(), self.gram.zero_()
+        everyone = Y.T @ Y + o.l2 * torch.eye(o.dim, dtype=Y.dtype)
+        for u in users:
+            x, mine, weights = self.solve(u, everyone)
+            self.rows.index_add_(0, mine, torch.outer(weights, x))
+            self.gram += torch.outer(x, x)
+        return [self.rows, self.gram]
+
+    def solve(self, u: int, everyone: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x_u, the user's items, and what x_u is weighted with in each of their rows."""
+        alpha, mine = self.options.alpha, self.items_of(u)
+        Y_u = self.Y.index_select(0, mine)
+        x = torch.linalg.solve(everyone + alpha * (Y_u.T @ Y_u), (1 + alpha) * Y_u.sum(0))
+        self.X[u] = x
+        return x, mine, (1 + alpha) - alpha * (Y_u @ x)
+
+    def apply(self, sums: list[Tensor]) -> None:
+        many = self.n_users / min(self.options.users_per_round, self.n_users)
+        self.Y.grad = -2 * many * (sums[0] - self.Y @ sums[1]) + 2 * self.options.l2 * self.Y
+        self.adam.step()
+
+
+class FCFAsPublished(FCFLoop):
+    """Every user makes its gradient for every item."""
+
+    def local(self, users: list[int], negatives: Negatives) -> list[Tensor]:
+        self.rows.zero_()
+        everyone = self.Y.T @ self.Y + self.options.l2 * torch.eye(self.options.dim, dtype=self.Y.dtype)
+        for u in users:
+            x, mine, weights = self.solve(u, everyone)
+            errors = -(self.Y @ x)  # of the items that the user does not have: c = 1, p = 0
+            errors[mine] += weights
+            self.rows.addr_(errors, x)
+        return [self.rows]
+
+    def apply(self, sums: list[Tensor]) -> None:
+        many = self.n_users / min(self.options.users_per_round, self.n_users)
+        self.Y.grad = -2 * many * sums[0] + 2 * self.options.l2 * self.Y
+        self.adam.step()
+
+
+class FedNCFLoop(Rival):
+    """Autograd for every user: τ = 1, SGD on rows and network, Adam of the user's own rows, Adam on the server."""
+
+    def __init__(self, ours: Ours) -> None:
+        super().__init__(ours)
+        o = self.options
+        self.theta, users = torch.tensor(ours.server.more["network"]), ours.users.state
+        self.e, self.m, self.v = (torch.tensor(x) for x in (users.embeddings, users.moment1, users.moment2))
+        self.steps = torch.tensor(users.steps, dtype=torch.float32)
+        self.sums = [torch.empty_like(self.items), torch.empty_like(self.theta)]
+        groups = [{"params": [self.items]}, {"params": [self.theta], "lr": o.network_rate}]
+        self.adam = torch.optim.Adam(groups, o.server_rate, (o.beta1, o.beta2), o.epsilon, maximize=True, fused=True)
+
+    def local(self, users: list[int], negatives: Negatives) -> list[Tensor]:
+        o, (rows, weights) = self.options, self.sums
+        rows.zero_(), weights.zero_()
+        sizes = [int(np.prod(shape)) for shape in neumf.shapes(o)]
+        for u in users:
+            positives = self.items_of(u)
+            mine = torch.cat([positives, negatives(u, o.negatives)])
+            y = torch.zeros(len(mine), dtype=rows.dtype)
+            y[: len(positives)] = 1
+            x, theta, e = (
+                t.requires_grad_() for t in (self.items.index_select(1, mine), self.theta.clone(), self.e[u].clone())
+            )
+            parts = [p.view(s) for p, s in zip(theta.split(sizes), neumf.shapes(o), strict=True)]
+            loss = binary_cross_entropy_with_logits(_neumf(parts, e, x, len(o.hidden)), y)
+            loss = loss + o.l2 / 2 * (theta.square().sum() + e.square().sum() + x.square().sum() / len(mine))
+            by_x, by_theta, e.grad = torch.autograd.grad(loss, (x, theta, e))
+            rows.index_add_(1, mine, by_x, alpha=-o.item_rate)
+            weights.add_(by_theta, alpha=-o.item_rate)
+            optimizer = torch.optim.Adam([e], o.user_rate, (o.beta1, o.beta2), o.epsilon, fused=True)
+            optimizer.state[e] = {"step": self.steps[u], "exp_avg": self.m[u], "exp_avg_sq": self.v[u]}
+            optimizer.step()
+            self.e[u] = e.detach()
+        return self.sums
+
+    def apply(self, sums: list[Tensor]) -> None:
+        self.items.grad, self.theta.grad = sums
+        self.adam.step()
+
+
+def _neumf(parts: list[Tensor], e: Tensor, x: Tensor, depth: int) -> Tensor:
+    """Scores of one user; the halves of the first layer are two products, as one would share the user's."""
+    W_p, W_q, h_g, h_m, *rest = parts
+    f = torch.relu(x[1] @ W_q.T + (W_p @ e[1] + rest[0]))
+    for b, W in zip(rest[1:depth], rest[depth:], strict=True):
+        f = torch.relu(f @ W.T + b)
+    return x[0] @ (h_g * e[0]) + f @ h_m
+
+
+# What is measured: the method's options, its rivals, and how many times as fast as each we ask ours to be.
+RIVALS: dict[str, tuple[dict[str, Any], dict[str, tuple[type[Rival], float | None]]]] = {
+    "fcf": ({}, {"solve per user": (FCFLoop, 10.0), "as published": (FCFAsPublished, None)}),
+    "fedncf": ({"negatives": 2048}, {"autograd per user": (FedNCFLoop, 3.0)}),
+}
+
+
+def bench(repeats: int = 5, names: list[str] | None = None) -> dict[str, Any]:
+    """Median seconds of each method's round, ours and its rivals', and their ratios."""
+    names = names or [*RIVALS, *fedgnn.METHODS]
+    chosen = {name: RIVALS[name] for name in names if name in RIVALS}
+    errors = {name: verify(name, *entry) for name, entry in chosen.items()}
+    data, train = gowalla()
+    rounds = {name: measure(name, *entry, train, repeats) for name, entry in chosen.items()}
+    # FedGNN's users meet before they train, which a Rival knows nothing of: its loop has a page of its own.
+    apart = fedgnn.bench(repeats, [name for name in names if name not in RIVALS])
+    return {"data": data, "verified": errors | apart["verified"], "rounds": rounds | apart["rounds"]}
+
+
+def measure(
+    name: str,
+    options: dict[str, Any],
+    rivals: dict[str, tuple[type[Rival], float | None]],
+    train: Interactions,
+    repeats: int,
+) -> dict[str, Any]:
+    """One method: each rival at its best number of threads."""
+    ours = Ours.of(name, options, train)
+    ours.round()  # compiles, if nothing is cached yet
+    rounds: dict[str, partial[None]] = {}
+    for rival, (kind, _) in rivals.items():
+        theirs = kind(ours)
+        hows = [partial(_round, theirs, ours, threads) for threads in sorted({1, CORES})]
+        rounds[rival] = min(hows, key=lambda how: min(seconds(how) for _ in range(2)))
+    times = alternate({"fedgrec": ours.round, **rounds}, repeats)
+    return {
+        "options": options,
+        "users": ours.method.options.users_per_round,
+        "seconds": times,
+        "ratio": {rival: times[rival] / times["fedgrec"] for rival in rivals},
+        "required_ratio": {rival: asked for rival, (_, asked) in rivals.items() if asked},
+        "threads": {rival: rounds[rival].args[2] for rival in rivals},
+    }
+
+
+def _round(rival: Rival, ours: Ours, threads: int) -> None:
+    rival.round(ours.sample(), threads)
+
+
+def verify(name: str, options: dict[str, Any], rivals: dict[str, tuple[type[Rival], float | None]]) -> dict[str, float]:
+    """How far each rival's items are from ours after two small rounds with our draws, as a share of what is allowed."""
+    small = {"negatives": 64} if "negatives" in options else {}
+    options = options | small | {"precision": "float64", "users_per_round": 20, "server_rate": 1e-3}
+    found = {}
+    for rival, (kind, _) in rivals.items():
+        ours = Ours.of(name, options, heavy_tailed(50, 900, 1_000))
+        theirs = kind(ours)
+        for _ in range(2):
+            users = ours.sample()
+            theirs.apply(theirs.local(users.tolist(), same_draws(ours)))
+            ours.round(users)
+        # Adam turns the rounding of a gradient of nearly nothing into a whole step, so not the largest error.
+        found[rival] = float((theirs.items - torch.from_numpy(ours.server.items)).abs().quantile(0.99)) / 1e-6
+    if not max(found.values()) <= 1:
+        raise AssertionError(f"a rival computes something else, so nothing was measured: {found}")
+    return found
+
+
+def same_draws(ours: Ours) -> Negatives:
+    """What our users draw in the present round."""
+    users, round_, n_items = ours.users, ours.server.round, ours.method.n_items
+
+    def negatives(user: int, count: int) -> Tensor:
+        return torch.from_numpy(draws.negatives(int(users.keys[user]), round_, count, users.items_of(user), n_items))
+
+    return negatives

@@ -1,0 +1,285 @@
+# mypy: ignore-errors
+"""All that Numba compiles for FedGNN: kernels.gnn for a whole cohort on all cores, with the same names.
+
+The draws and exp32 are those of `_compiled`. They are compiled into the loops below, and the cache on disk notices
+changes in this file only: whoever changes them there removes the `__pycache__` here.
+"""
+
+from typing import Any, NamedTuple
+
+import numba as nb
+import numpy as np
+
+from fedgrec.kernels._compiled import (
+    PAIRS,
+    POSITIVES,
+    SHIFT,
+    U,
+    draw_negatives,
+    exp32,
+    fused,
+    inlined,
+    one32,
+    permuted,
+    philox,
+    threaded,
+)
+
+
+class Numbers(NamedTuple):
+    """Real options in the precision of training."""
+
+    own: Any
+    omega: Any
+    l2: Any
+    norm_clip: Any  # δ where it bounds a user's norm, else infinity
+    word_clip: Any  # δ in steps where it bounds a word that noise will hide, else infinity
+    noise: Any  # λ in steps
+    user_rate: Any
+    beta1: Any
+    beta2: Any
+    epsilon: Any
+    per_step: Any
+    bound: Any
+
+
+class Flags(NamedTuple):
+    """Whole and yes-or-no options."""
+
+    round: int
+    negatives: int
+    max_positives: int
+    mse: bool
+
+
+# ------------------------------------------------------------------------------------------------ one user
+
+
+@fused
+def choose_rows(key, items, n_items, flags):
+    """The user's training rows of the round, positives first, and which of its items those are."""
+    P = min(len(items), flags.max_positives)
+    chosen = np.arange(len(items))
+    if len(items) > P:
+        chosen = np.empty(P, np.int64)
+        permuted(chosen, len(items), key, flags.round, POSITIVES)
+        chosen.sort()
+    rows = np.empty(P + (min(flags.negatives, n_items - len(items)) if P else 0), np.int64)
+    for i in range(P):
+        rows[i] = items[chosen[i]]
+    draw_negatives(rows[P:], key, flags.round, items, n_items)
+    return rows, chosen
+
+
+@fused
+def bpr_slopes(g, key, P, flags):
+    """Scores in, ∂L/∂s_t out."""
+    n, real = len(g) - P, g.dtype.type
+    partner, negative = np.empty((n + 3) // 4 * 4, np.int32), g[P:]
+    for block in range((n + 3) // 4):
+        words = philox(key, block, 0, flags.round, PAIRS)
+        for lane in range(4):
+            partner[4 * block + lane] = np.int32((words[lane] * U(P)) >> SHIFT)
+    for i in range(n):
+        negative[i] = g[partner[i]] - negative[i]
+    scale = real(1 / max(n, 1))
+    if g.itemsize == 4:
+        for i in range(n):
+            negative[i] = scale / (one32 + exp32(negative[i]))
+    else:
+        for i in range(n):
+            negative[i] = scale / (1 + np.exp(negative[i]))
+    g[:P] = 0
+    for i in range(n):
+        g[partner[i]] -= negative[i]
+
+
+@fused
+def mse_slopes(g, P, y, chosen, numbers):
+    """Scores in, ∂L/∂s_t out."""
+    real = g.dtype.type
+    for_positive, for_negative = real(2 / P), real(2 * numbers.omega / max(len(g) - P, 1))
+    for i in range(P):
+        g[i] = for_positive * (g[i] - y[chosen[i]])
+    for i in range(P, len(g)):
+        g[i] *= for_negative
+
+
+@fused
+def move_user(e, moment1, moment2, steps, grad_f, numbers):
+    """One step of Adam at home."""
+    one = e.dtype.type(1)
+    steps[0] += 1
+    unbias1 = e.dtype.type(1 / (1 - numbers.beta1 ** steps[0]))
+    unbias2 = e.dtype.type(1 / (1 - numbers.beta2 ** steps[0]))
+    for j in range(len(e)):
+        grad = numbers.own * grad_f[j] + numbers.l2 * e[j]
+        moment1[j] = numbers.beta1 * moment1[j] + (one - numbers.beta1) * grad
+        moment2[j] = numbers.beta2 * moment2[j] + (one - numbers.beta2) * grad * grad
+        e[j] -= numbers.user_rate * (moment1[j] * unbias1) / (np.sqrt(moment2[j] * unbias2) + numbers.epsilon)
+
+
+@fused
+def norm(rows, P, g, v, f_u, pull, decays, x):
+    """The L2 norm of all rows that the user sends."""
+    squares = 0.0
+    for i in range(len(rows)):
+        t, slope, weight, square = rows[i], g[i], v[i], g[i] - g[i]
+        decay = decays[0] if i < P else decays[1]
+        for j in range(len(f_u)):
+            word = slope * f_u[j] + weight * pull[j] + decay * x[t, j]
+            square += word * word
+        squares += square
+    return np.sqrt(squares)
+
+
+@fused
+def one_user(key, items, v_items, y, B, user, x, numbers, flags, rows, g, v, f_u, pull, counts, decays):
+    """A user's rows with the numbers that tell its gradient: ∂L/∂x_t = g_t·f_u + v_t·pull + decay·x_t.
+
+    Moves the user; returns how many words the clip of its norm changed.
+    """
+    e, moment1, moment2, steps = user
+    d, nothing = x.shape[1], numbers.l2 - numbers.l2
+    found, chosen = choose_rows(key, items, len(x), flags)
+    P, m = len(chosen), len(found)
+    counts[0], counts[1] = P, m
+    if m == 0:
+        return 0
+    decays[0], decays[1] = numbers.l2 / P, numbers.l2 / max(m - P, 1)
+    for i in range(m):
+        rows[i], v[i] = found[i], v_items[chosen[i]] if i < P else nothing
+    for j in range(d):
+        f_u[j], pull[j] = numbers.own * e[j] + B[j], 0
+    for i in range(m):
+        t, score = found[i], nothing
+        for j in range(d):
+            score += x[t, j] * f_u[j]
+        g[i] = score
+    if flags.mse:
+        mse_slopes(g[:m], P, y, chosen, numbers)
+    else:
+        bpr_slopes(g[:m], key, P, flags)
+    for i in range(m):
+        t, slope = found[i], g[i]
+        for j in range(d):
+            pull[j] += slope * x[t, j]
+    move_user(e, moment1, moment2, steps, pull, numbers)
+    if numbers.norm_clip == np.inf:
+        return 0
+    length = norm(found, P, g, v, f_u, pull, decays, x)
+    if length <= numbers.norm_clip:
+        return 0
+    scale = g.dtype.type(numbers.norm_clip / length)
+    for i in range(m):
+        g[i] *= scale
+    for j in range(d):
+        pull[j] *= scale
+    decays[0], decays[1] = scale * decays[0], scale * decays[1]
+    return m * d
+
+
+@inlined
+def add_row(slope, decay, weight, u, t, f_users, pulls, x, numbers, sums):
+    """Adds one user's rounded and clipped row; how many words the clip cut."""
+    per_step, bound, over = -numbers.per_step, numbers.bound, numbers.l2 - numbers.l2
+    for j in range(x.shape[1]):
+        moved = np.rint(per_step * (slope * f_users[u, j] + decay * x[t, j] + weight * pulls[u, j]))
+        over += x.dtype.type(abs(moved) > bound)
+        sums[t, j] += sums.dtype.type(min(max(moved, -bound), bound))
+    return over
+
+
+@inlined
+def add_small_row(slope, decay, u, t, f_users, x, numbers, sums):
+    """`add_row` for a negative that no clip can touch: what nearly every row is."""
+    per_step = -numbers.per_step
+    for j in range(x.shape[1]):
+        sums[t, j] += sums.dtype.type(np.rint(per_step * (slope * f_users[u, j] + decay * x[t, j])))
+
+
+@inlined
+def add_noisy_row(slope, decay, weight, u, t, f_users, pulls, x, noise, row, numbers, sums):
+    """`add_row` under noise, which hides what is left after the clip."""
+    per_step, bound, over = -numbers.per_step, numbers.bound, numbers.l2 - numbers.l2
+    for j in range(x.shape[1]):
+        clean = per_step * (slope * f_users[u, j] + decay * x[t, j] + weight * pulls[u, j])
+        over += x.dtype.type(abs(clean) > numbers.word_clip)
+        moved = np.rint(min(max(clean, -numbers.word_clip), numbers.word_clip) + numbers.noise * noise[row, j])
+        over += x.dtype.type(abs(moved) > bound)
+        sums[t, j] += sums.dtype.type(min(max(moved, -bound), bound))
+    return over
+
+
+# --------------------------------------------------------------------------------------------------- loops
+
+
+@threaded
+def user_slopes(
+    keys,
+    indptr,
+    items,
+    v_edges,
+    targets,
+    B,
+    embeddings,
+    moment1,
+    moment2,
+    steps,
+    x,
+    numbers,
+    flags,
+    rows,
+    g,
+    v,
+    f_users,
+    pulls,
+    counts,
+    decays,
+    cut,
+):
+    for u_ in nb.prange(len(keys)):
+        u = np.int64(u_)
+        mine = slice(indptr[u], indptr[u + 1])
+        cut[u] = one_user(
+            keys[u],
+            items[mine],
+            v_edges[mine],
+            targets[mine],
+            B[u],
+            (embeddings[u, 0], moment1[u], moment2[u], steps[u : u + 1]),
+            x,
+            numbers,
+            flags,
+            rows[u],
+            g[u],
+            v[u],
+            f_users[u],
+            pulls[u],
+            counts[u],
+            decays[u],
+        )
+
+
+@threaded
+def add_up(x, who, where, first, g, v, f_users, reaches, pulls, counts, decays, noise, offsets, numbers, sums, cut):
+    """Every item adds up its users' finished rows, so no two threads ever write to one row."""
+    real, limit = x.dtype.type, numbers.bound / numbers.per_step
+    for t_ in nb.prange(x.shape[0]):
+        t, over = np.int64(t_), real(0)
+        for j in range(sums.shape[1]):
+            sums[t, j] = 0
+        reach = limit - limit
+        for j in range(x.shape[1]):
+            reach = max(reach, abs(x[t, j]))
+        for entry in range(first[t], first[t + 1]):
+            u, i = who[entry], where[entry]
+            slope, weight, decay = g[u, i], v[u, i], decays[u, 0 if i < counts[u, 0] else 1]
+            if len(noise):
+                row = offsets[u] + i
+                over += add_noisy_row(slope, decay, weight, u, t, f_users, pulls, x, noise, row, numbers, sums)
+            elif weight == 0 and abs(slope) * reaches[u] + decay * reach < limit:
+                add_small_row(slope, decay, u, t, f_users, x, numbers, sums)
+            else:
+                over += add_row(slope, decay, weight, u, t, f_users, pulls, x, numbers, sums)
+        cut[t] = np.int64(over)

@@ -1,0 +1,167 @@
+"""FedGNN's local computation, one user at a time in NumPy: the page one reads, and what a device runs.
+
+A user's subgraph is itself, its items, and what a third party told it of other users who have them:
+
+    h_t = (1−γ_t)·x_t + γ_t·a_t                an item hears its other users; a_t: the mean of their embeddings
+    f_u = α·e_u + (1−α)·Σ_{t∈N_u} w_ut·h_t     the user hears its items
+    s_t = f_uᵀx_t                              x_t: the local copy of e_t; γ_t = 0 where nobody else is known
+
+The item that is scored speaks for itself alone: what is ranked are items that the user does not have, whose other users
+it cannot know, and what is trained should be what is ranked. With v_t = (1−α)(1−γ_t)w_ut and B = f_u − α·e_u, and
+g_t = ∂L/∂s_t, the gradients are closed form (a_t was told, it does not train):
+
+    ∂L/∂f_u = Σ_t g_t·x_t      ∂L/∂e_u = α·∂L/∂f_u      ∂L/∂x_t = g_t·f_u + v_t·∂L/∂f_u   (v_t = 0 unless t∈N_u)
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedgrec import draws
+from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, State, quantize
+from fedgrec.kernels.reference import adam, total
+
+NOISE, PSEUDO = 1, 2  # what a user's stream of real numbers is for
+
+
+@dataclass
+class GnnState(State):
+    """What a user of FedGNN remembers."""
+
+    embeddings: Floats  # [n, 1, d]: e_u
+    moment1: Floats  # [n, d]: Adam's moments of e_u, kept at home
+    moment2: Floats  # [n, d]
+    steps: Ints  # [n]: Adam steps taken
+
+
+def train(
+    cohort: Cohort, v: Floats, B: Floats, broadcast: Broadcast, o: Any, leaf: Leaf, dtype: np.dtype[Any]
+) -> tuple[Rows, GnnState, int]:
+    """One round of every user: −∂L/∂x_t (protected, rounded, summed), new user states, words that a clip changed."""
+    state, parts, cut = cohort.state.copy(), [], 0
+    for u in range(len(cohort)):
+        problem = local_problem(cohort, u, v, B, broadcast, o)
+        if not problem.n_positives:
+            continue
+        grad_e, grad_x = gradients(problem, state.embeddings[u, 0], o)
+        move_user(state, u, grad_e, o)
+        items, upload = disguised(problem, -grad_x, cohort.items_of(u), broadcast.n_items, o)
+        sent, over = protected(upload, problem.key, problem.round, o)
+        rows, beyond = quantize(sent, leaf, dtype)
+        parts.append(Rows(items, rows))
+        cut += over + beyond
+    return total(parts, leaf.width, dtype), state, cut
+
+
+@dataclass(frozen=True)
+class LocalProblem:
+    """One user's training data of a round: its P positives first, then its negatives."""
+
+    key: int
+    round: int
+    n_positives: int
+    items: Ints  # [m] ids
+    x: Floats  # [m, d] as broadcast
+    v: Floats  # [P]
+    B: Floats  # [d]
+    targets: Floats  # [P] for the MSE loss
+
+
+def local_problem(cohort: Cohort, u: int, v: Floats, B: Floats, broadcast: Broadcast, o: Any) -> LocalProblem:
+    """Draw the user's positives and negatives."""
+    key, everything = int(cohort.keys[u]), cohort.items_of(u)
+    cap = o.max_positives or len(everything)
+    chosen = cohort.indptr[u] + draws.positives_sample(key, broadcast.round, len(everything), cap)
+    positives = cohort.items[chosen]
+    count = o.negatives if o.pseudo == "negatives" and len(positives) else 0
+    negatives = draws.negatives(key, broadcast.round, count, everything, broadcast.n_items)
+    items = np.concatenate([positives, negatives])
+    x = broadcast.tables[0, broadcast.at(items)]
+    targets = np.ones(len(positives), x.dtype) if cohort.targets is None else cohort.targets[chosen]
+    return LocalProblem(key, broadcast.round, len(positives), items, x, v[chosen], B[u], targets)
+
+
+def gradients(problem: LocalProblem, e: Floats, o: Any) -> tuple[Floats, Floats]:
+    """∂L/∂e_u [d] and ∂L/∂x_t [m, d] of the local loss with its L2 penalty."""
+    P, m = problem.n_positives, len(problem.items)
+    f_u = o.own * e + problem.B
+    scores = problem.x @ f_u
+    g = bpr_slopes(problem, scores) if o.loss == "bpr" else mse_slopes(problem, scores, o)
+    grad_f = g @ problem.x
+    decay = np.full(m, o.l2 / max(m - P, 1), e.dtype)
+    decay[:P] = o.l2 / P
+    grad_x = np.outer(g, f_u) + decay[:, None] * problem.x
+    grad_x[:P] += np.outer(problem.v, grad_f)
+    return o.own * grad_f + o.l2 * e, grad_x.astype(e.dtype)
+
+
+def bpr_slopes(problem: LocalProblem, scores: Floats) -> Floats:
+    """∂L/∂s_t of the mean over negatives i, each with one random positive j, of softplus(s_i − s_j)."""
+    P = problem.n_positives
+    n = len(scores) - P
+    partner = draws.pairs(problem.key, problem.round, 0, n, P)
+    with np.errstate(over="ignore"):  # exp(large) = inf gives the slope 0 that is meant
+        slope = 1.0 / (1.0 + np.exp(scores[partner] - scores[P:])) / max(n, 1)
+    g = np.concatenate([np.zeros(P, scores.dtype), slope.astype(scores.dtype)])
+    np.subtract.at(g, partner, g[P:])
+    return g
+
+
+def mse_slopes(problem: LocalProblem, scores: Floats, o: Any) -> Floats:
+    """∂L/∂s_t of the mean of (y_t − s_t)² over positives, plus ω times the mean of s_t² over negatives."""
+    P = problem.n_positives
+    g: Floats = scores * (2.0 * o.negative_weight / max(len(scores) - P, 1))
+    g[:P] = (scores[:P] - problem.targets) * (2.0 / P)
+    return g
+
+
+def move_user(state: GnnState, u: int, grad: Floats, o: Any) -> None:
+    """One step of Adam at home."""
+    state.steps[u] += 1
+    step, state.moment1[u], state.moment2[u] = adam(
+        grad, state.moment1[u], state.moment2[u], int(state.steps[u]), o.user_rate, o
+    )
+    state.embeddings[u, 0] += step
+
+
+# ------------------------------------------------------------------------------------- before it is sent
+
+
+def disguised(problem: LocalProblem, upload: Floats, mine: Ints, n_items: int, o: Any) -> tuple[Ints, Floats]:
+    """The original's pseudo-interacted items: their rows are Gaussian, with the real rows' mean and deviation."""
+    if o.pseudo == "negatives":  # they have gradients of their own
+        return problem.items, upload
+    pseudo = draws.negatives(problem.key, problem.round, o.negatives, mine, n_items)
+    z = _stream(problem.key, problem.round, PSEUDO).standard_normal((len(pseudo), upload.shape[1]), upload.dtype)
+    rows = upload.mean(axis=0) + upload.std(axis=0) * z
+    return np.concatenate([problem.items, pseudo]), np.concatenate([upload, rows])
+
+
+def protected(upload: Floats, key: int, round_: int, o: Any) -> tuple[Floats, int]:
+    """clip(rows, δ) + Laplace(0, λ), and how many words the clip changed.  # [m, d]"""
+    cut = 0
+    if o.clip_norm == "l2":
+        norm = np.linalg.norm(upload.astype(np.float64))
+        if norm > o.clip:
+            upload, cut = upload * upload.dtype.type(o.clip / norm), upload.size
+    elif not o.noise:
+        return upload, 0  # rounding clips, and counts what it clips
+    else:
+        cut = int((np.abs(upload) > o.clip).sum())
+        upload = np.clip(upload, -o.clip, o.clip)
+    if o.noise:
+        upload = upload + laplace(key, round_, upload.shape, upload.dtype) * upload.dtype.type(o.noise)
+    return upload, cut
+
+
+def laplace(key: int, round_: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Floats:
+    """Laplace draws of scale 1 for one user and round: the difference of two exponential ones."""
+    one, other = _stream(key, round_, NOISE).standard_exponential((2, *shape), dtype)
+    difference: Floats = one - other
+    return difference
+
+
+def _stream(key: int, round_: int, purpose: int) -> np.random.Generator:
+    """Real numbers under the user's own key, as the integers of `draws`; the same on every kernel."""
+    return np.random.Generator(np.random.Philox(key=[key, purpose], counter=[0, round_, 0, 0]))

@@ -1,0 +1,83 @@
+"""FedGNN's local computation for a whole cohort on all cores: the fused twin of `kernels.gnn`.
+
+Same draws, same integers up to the last rounding. This page prepares the arrays; the loops are in `_gnn`. Its
+pseudo-interacted items are negatives: Gaussian ones stay with the readable twin.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from fedgrec.core import Broadcast, Cohort, Floats, Leaf, Rows
+from fedgrec.errors import FedgrecError
+from fedgrec.kernels import _gnn as loops
+from fedgrec.kernels._compiled import by_item
+from fedgrec.kernels.gnn import GnnState, laplace
+
+NOISY_USERS = 64  # whose noise is held at a time: a user's is as large as all that it sends
+
+
+def train(
+    cohort: Cohort, v: Floats, B: Floats, broadcast: Broadcast, o: Any, leaf: Leaf, dtype: np.dtype[Any]
+) -> tuple[Rows, GnnState, int]:
+    """One round of every user, see gnn.train. Needs the whole item table (a simulation has it)."""
+    x, n = broadcast.tables[0], len(cohort)
+    size = NOISY_USERS if o.noise else max(n, 1)
+    sums, cut = np.zeros((len(x), leaf.width), dtype), 0
+    states = []
+    for start in range(0, n, size):  # the sum of parts is the sum of all, to the bit
+        part = np.arange(start, min(start + size, n))
+        edges = slice(cohort.indptr[part[0]], cohort.indptr[part[-1] + 1])
+        some, state, over = _train(cohort.take(part), v[edges], B[part], broadcast, o, leaf, dtype)
+        sums, cut = (some if size >= n else sums + some), cut + over
+        states.append(state)
+    return Rows(np.arange(len(x)), sums), GnnState.joined(states) if states else cohort.state.copy(), cut
+
+
+def _train(
+    cohort: Cohort, v: Floats, B: Floats, broadcast: Broadcast, o: Any, leaf: Leaf, dtype: np.dtype[Any]
+) -> tuple[Any, GnnState, int]:
+    """Users find their slopes; then every item adds up its users' rows."""
+    x, state, n = broadcast.tables[0], cohort.state, len(cohort)
+    n_items, d = x.shape
+    numbers = _numbers(o, leaf, x.dtype)
+    flags = loops.Flags(broadcast.round, o.negatives, o.max_positives or n_items, o.loss == "mse")
+    longest = min(int(cohort.degrees.max(initial=0)), flags.max_positives) + flags.negatives
+    rows, (g, v_rows) = np.empty((n, longest), np.int32), np.empty((2, n, longest), x.dtype)
+    f_users, pulls = np.zeros((2, n, d), x.dtype)
+    counts, decays, scaled = np.zeros((n, 2), np.int64), np.zeros((n, 2), x.dtype), np.zeros(n, np.int64)
+    targets = np.ones(len(cohort.items), x.dtype) if cohort.targets is None else cohort.targets
+    own = (state.embeddings, state.moment1, state.moment2, state.steps)
+    users = (cohort.keys, cohort.indptr, cohort.items, v, targets, B, *own)
+    loops.user_slopes(*users, x, numbers, flags, rows, g, v_rows, f_users, pulls, counts, decays, scaled)
+    if not np.isfinite(state.embeddings).all():
+        raise FedgrecError(f"the update of {leaf.name!r} is not finite: training diverged; lower the learning rates")
+    noise, offsets = np.zeros((0, d), x.dtype), np.cumsum(counts[:, 1]) - counts[:, 1]
+    if o.noise:
+        sizes = zip(cohort.keys.tolist(), counts[:, 1].tolist(), strict=True)
+        noise = np.concatenate([laplace(key, broadcast.round, (m, d), x.dtype) for key, m in sizes])
+    who, where, first = by_item(rows, counts, n_items)
+    sums, cut = np.empty((n_items, d), dtype), np.zeros(n_items, np.int64)
+    reaches = np.abs(f_users).max(axis=1, initial=0)
+    told = (g, v_rows, f_users, reaches, pulls, counts, decays, noise, offsets)
+    loops.add_up(x, who, where, first, *told, numbers, sums, cut)
+    return sums, state, int(cut.sum() + scaled.sum())
+
+
+def _numbers(o: Any, leaf: Leaf, dtype: np.dtype[Any]) -> loops.Numbers:
+    per_step = 1 / leaf.step
+    by_norm = o.clip_norm == "l2"
+    return loops.Numbers(
+        own=dtype.type(o.own),
+        omega=dtype.type(o.negative_weight),
+        l2=dtype.type(o.l2),
+        norm_clip=dtype.type(o.clip if by_norm else np.inf),
+        word_clip=dtype.type(np.inf if by_norm else o.clip * per_step),
+        noise=dtype.type(o.noise * per_step),
+        user_rate=dtype.type(o.user_rate),
+        beta1=dtype.type(o.beta1),
+        beta2=dtype.type(o.beta2),
+        epsilon=dtype.type(o.epsilon),
+        per_step=dtype.type(per_step),
+        bound=dtype.type(leaf.bound),
+    )

@@ -1,0 +1,102 @@
+"""NeuMF for a whole cohort on all cores: the compiled twin of `neumf`. This page prepares the arrays for `_neumf`.
+
+All users start from the same item rows and the same network, so W_q q'_i of the first layer, most of a score's
+arithmetic, is computed once for all of them.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numba as nb
+import numpy as np
+
+from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows
+from fedgrec.errors import FedgrecError
+from fedgrec.kernels import _neumf as loops
+from fedgrec.kernels.neumf import network
+
+LANES = loops.LANES
+
+
+def train(
+    cohort: Cohort, broadcast: Broadcast, theta: Floats, o: Any, items: Leaf, weights: Leaf, dtype: np.dtype[Any]
+) -> tuple[Rows, Rows, Any, int]:
+    """See neumf.train."""
+    state, N, n_threads = cohort.state.copy(), broadcast.n_items, nb.get_num_threads()
+    rows, first = training_rows(cohort, broadcast.round, o.negatives, N)
+    adam, user_adam = o.item_optimizer == "adam", o.user_optimizer == "adam"
+    flags = loops.Flags(o.local_steps, o.reduction == "mean", adam, user_adam, o.local_steps == 1 and not adam)
+    fixed_point = (1 / items.step, items.bound, 1 / weights.step, weights.bound)
+    numbers = (o.l2, o.item_rate, o.user_rate, o.beta1, o.beta2, o.epsilon, *fixed_point)
+    tables = np.ascontiguousarray(broadcast.tables)
+    table = projected(tables[1], theta, o)
+    longest = 0 if flags.direct else int(np.diff(first).max(initial=0))
+    sums, of_theta = np.zeros((n_threads, 2 * N, o.dim), dtype), np.zeros((n_threads, len(theta)), dtype)
+    shares = np.linspace(0, len(cohort), n_threads + 1).astype(int).tolist()
+
+    def share(thread: int) -> int:
+        cut: int = loops.train_users(
+            *shares[thread : thread + 2],
+            (rows, broadcast.at(rows), first, cohort.degrees),
+            (state.embeddings, state.moment1, state.moment2, state.steps),
+            (tables, table),
+            (theta, np.array(o.hidden)),
+            loops.Numbers(*map(theta.dtype.type, numbers)),
+            flags,
+            _desk(longest, flags, theta, o),
+            (sums[thread], of_theta[thread]),
+        )
+        return cut
+
+    # Threads of ours: a parallel loop of Numba's around so much code takes ten seconds more to compile.
+    with ThreadPoolExecutor(n_threads) as pool:
+        cut = sum(pool.map(share, range(n_threads)))
+    for more in sums[1:]:
+        sums[0] += more
+    if not np.isfinite(state.embeddings).all():
+        raise FedgrecError("the update of 'items' is not finite: training diverged; lower the learning rates")
+    total = of_theta.sum(0, keepdims=True, dtype=dtype)
+    return Rows(np.arange(2 * N), sums[0]), Rows(np.zeros(1, np.int64), total), state, int(cut)
+
+
+def training_rows(cohort: Cohort, round_: int, count: int, n_items: int) -> tuple[Ints, Ints]:
+    """Positives, then negatives of each user, one user behind the other; and where each begins."""
+    P = cohort.degrees
+    first = np.concatenate([[0], np.cumsum(np.where(P > 0, P + np.minimum(count, n_items - P), 0))])
+    rows = np.empty(first[-1], np.int64)
+    loops.draw_rows(cohort.keys, cohort.indptr, cohort.items, round_, n_items, first, rows)
+    return rows, first
+
+
+def projected(table: Floats, theta: Floats, o: Any) -> Floats:
+    """W_q q'_i of every item.  # [N, H_1]"""
+    out = np.zeros((len(table), o.hidden[0]), theta.dtype)
+    loops.project(np.ascontiguousarray(table), np.ascontiguousarray(network(theta, o).W_q.T), out)
+    return out
+
+
+def _desk(longest: int, flags: Any, theta: Floats, o: Any) -> Any:
+    """Room for a thread."""
+    shapes = loops.Desk(
+        x=(4, LANES, o.dim),
+        f_1=(LANES, o.hidden[0]),
+        f=(sum(o.hidden), LANES),
+        delta=(sum(o.hidden), LANES),
+        turned=(LANES * max(o.hidden),),
+        g=(LANES,),
+        theta=(5, len(theta)),
+        moved=(3 if flags.item_adam else 1, longest, 2, o.dim),
+    )
+    return loops.Desk(*(np.empty(shape, theta.dtype) for shape in shapes))
+
+
+def scores(embeddings: Floats, items: Floats, theta: Floats, o: Any) -> Floats:
+    """See neumf.scores; items in blocks, each for all users, so that what is held at a time stays in cache."""
+    net, n_items = network(theta, o), items.shape[1]
+    blocks = np.zeros((-(-n_items // LANES) * LANES, o.hidden[0]), items.dtype)
+    blocks[:n_items] = projected(items[1], theta, o)
+    blocks = np.ascontiguousarray(blocks.reshape(-1, LANES, o.hidden[0]).swapaxes(1, 2))  # [blocks, H_1, LANES]
+    of_users = embeddings[:, 1] @ net.W_p.T + net.b[0]  # [n, H_1]
+    out: Floats = (embeddings[:, 0] * net.h_g) @ items[0].T  # [n, N]
+    loops.add_network(of_users, blocks, theta, np.array(o.hidden), o.dim, out)
+    return out

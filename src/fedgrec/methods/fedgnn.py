@@ -1,0 +1,262 @@
+"""FedGNN (Wu et al. 2021, "FedGNN: Federated Graph Neural Network for Privacy-Preserving Recommendation").
+
+    h_t = (1−γ)e_t + γ·mean of others' e_v       f_u = α·e_u + (1−α)·Σ_{t∈N_u} w_ut·h_t       ŷ_ut = f_uᵀe_t
+    L_u = mean (1 − ŷ_ut)² over positives + ω·mean ŷ_ut² over drawn items, or BPR        (+ λ₂-penalty)
+    upload: clip(−∂L_u/∂e_t, δ) + Laplace(0, λ) of positives and pseudo-interacted items, summed
+
+A user learns the embeddings of others who have its items through a third party (methods/expansion.py), again every
+`expand_every` rounds. Its own embedding and that embedding's Adam stay at home; nothing but item rows goes up.
+
+    symbol   name                 symbol   name                 symbol   name
+    α        options.own          γ        options.others       ω        options.negative_weight
+    δ        options.clip         λ        options.noise        M        options.negatives
+
+Departures. Messages are linear: no attention, no weights to learn, so users need of their neighbours the mean alone.
+The original predicts ratings, and its pseudo-interacted items carry random rows; with clicks alone every target is 1
+and the constant score is the optimum, so here they are drawn as targets 0 and carry gradients of their own (`pseudo`
+has the original's). Its authors' code takes M = 1,000, 100 neighbours, δ = 0.1 by norm and ε = 1 with λ = 2δ/ε = 0.2.
+That ε is the budget of one word: over the rows of a round it adds up, and such noise is far beyond the gradients of a
+mean over pairs, so it is off unless asked for.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgrec import draws
+from fedgrec.core import (
+    Broadcast,
+    Cohort,
+    Floats,
+    Ints,
+    Leaf,
+    Pending,
+    Query,
+    Rows,
+    ServerState,
+    Stage,
+    Traffic,
+    Upload,
+    UploadSpec,
+    finest_step,
+)
+from fedgrec.errors import ConfigError
+from fedgrec.kernels import gnn, reference
+from fedgrec.methods import expansion
+from fedgrec.methods.contract import WORD, Method
+from fedgrec.options import option
+
+DEGREES = Stage("degrees", everyone=True)
+EXPAND = Stage("expand", everyone=True, combine="match")
+TRAIN = Stage("train", everyone=False)
+THIRD_PARTY_STREAM = 4
+# A Laplace draw beyond this many scales is cut off, which happens to one word in 10^10.
+TAIL = 24
+
+
+@dataclass(frozen=True)
+class Options:
+    """FedGNN: a local graph of one layer, gradients hidden among pseudo-interacted items and under noise."""
+
+    dim: int = option(64, "d, the size of an embedding", least=1, most=4096)
+    own: float = option(0.25, "α, the user's own embedding in its representation; its items have 1−α", least=0, most=1)
+    others: float = option(0.1, "γ, other users in what an item says; its own embedding has 1−γ", least=0, most=1)
+    message_passing: str = option(
+        "mean",
+        "w_ut: mean, 1/|N_u|; root, 1/√|N_u|; symmetric, 1/√(|N_t||N_u|) as in LightGCN",
+        choices=("mean", "root", "symmetric"),
+    )
+    neighbours: int = option(10, "others of whom a user hears for one item, at most", least=1)
+    expand_every: int = option(500, "rounds between expansions of the users' graphs; 0: only at the start", least=0)
+    init_std: float = option(0.1, "σ of the Gaussian that starts e_u and e_t", least=0)
+    users_per_round: int = option(400, "S, users sampled in a round", least=1)
+    loss: str = option("mse", "mse, targets 1 (or ratings, if kept) and 0; or bpr", choices=("mse", "bpr"))
+    negative_weight: float = option(50.0, "ω of the mse over pseudo-interacted items, beside 1 of positives", least=0)
+    negatives: int = option(1024, "M, pseudo-interacted items of a user in a round, distinct", least=1)
+    pseudo: str = option(
+        "negatives",
+        "what pseudo-interacted items carry: negatives, their gradients as negatives of the loss; gaussian (the "
+        "original's, for ratings), random rows with the mean and deviation of the real ones; slow",
+        choices=("negatives", "gaussian"),
+    )
+    max_positives: int = option(
+        256, "positives of a user that train in one round, a fresh sample of those with more; 0: all", least=0
+    )
+    l2: float = option(1e-3, "λ₂: L2 penalty λ₂e_u, λ₂e_t/P for each of P positives, λ₂e_t/M for a negative", least=0)
+    clip: float = option(0.1, "δ, the largest update of a user", least=1e-6)
+    clip_norm: str = option(
+        "word",
+        "what δ bounds: every number that a user sends (word), or the norm of them all (l2)",
+        choices=("word", "l2"),
+    )
+    noise: float = option(0.0, "λ, the scale of the Laplace noise on every number sent; 0: none", least=0)
+    user_rate: float = option(0.02, "learning rate of e_u, by Adam, whose moments stay at home", least=0)
+    server_optimizer: str = option(
+        "adam", "what the server does with the summed updates: add them, or Adam", choices=("sum", "adam")
+    )
+    server_rate: float = option(0.01, "the server's learning rate", least=0)
+    beta1: float = option(0.9, "Adam's first decay", least=0, most=0.9999)
+    beta2: float = option(0.999, "Adam's second decay", least=0, most=0.999999)
+    epsilon: float = option(1e-8, "Adam's ε", least=1e-30)
+    precision: str = option("float32", "arithmetic of training", choices=("float32", "float64"))
+
+    def __post_init__(self) -> None:
+        if self.pseudo == "gaussian" and self.loss == "bpr":
+            raise ConfigError(
+                "pseudo = 'gaussian' has no negatives, which loss = 'bpr' needs: set pseudo to 'negatives'"
+            )
+
+
+class Kernel(Protocol):
+    """The parts of `kernels.reference` that FedGNN shares; its local loop is `kernels.gnn`."""
+
+    NAME: str
+
+    def refresh(self, cohort: Cohort, weights: Floats, tables: Floats, at: Ints) -> Floats: ...
+    def server_adam(self, server: ServerState, update: Rows, leaf: Leaf, o: Any) -> None: ...
+    def add_rows(self, table: Floats, update: Rows, leaf: Leaf, rate: float) -> None: ...
+
+
+def make(options: Options, n_items: int, n_users: int, kernel: Kernel = reference) -> "FedGNN":
+    return FedGNN(options, n_items, n_users, kernel)
+
+
+@dataclass(frozen=True)
+class FedGNN(Method):
+    """The verbs of FedGNN over `n_items` items and at most `n_users` users."""
+
+    name = "fedgnn"
+    State = gnn.GnnState
+    options: Options
+    n_items: int
+    n_users: int
+    kernel: Kernel = reference
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return (DEGREES, EXPAND, TRAIN)
+
+    def spec(self, stage: Stage) -> UploadSpec:
+        """What goes up in sums; of an expansion nothing does."""
+        o, N = self.options, self.n_items
+        if stage is DEGREES:
+            return UploadSpec((Leaf("degrees", N, 1, clip=1, step=1),), self.n_users)
+        if stage is EXPAND:
+            return UploadSpec((), self.n_users)
+        S, clip = min(o.users_per_round, self.n_users), o.clip + TAIL * o.noise
+        return UploadSpec((Leaf("items", N, o.dim, clip, finest_step(clip, S)),), S)
+
+    # --------------------------------------------------------------------------------- initial state
+
+    def init(self, seed: int) -> ServerState:
+        o, shape = self.options, (self.n_items, self.options.dim)
+        items = o.init_std * np.random.Generator(np.random.Philox(key=seed)).standard_normal((1, *shape))
+        zeros = np.zeros((2, *shape), o.precision)
+        return ServerState(items.astype(o.precision), np.zeros(self.n_items, np.int64), zeros[0], zeros[1])
+
+    def init_users(self, keys: NDArray[np.uint64], indptr: Ints, items: Ints, targets: Floats | None = None) -> Cohort:
+        o, n = self.options, len(keys)
+        e = (o.init_std * draws.normal(keys, o.dim)).astype(o.precision)
+        state = gnn.GnnState(e[:, None], np.zeros_like(e), np.zeros_like(e), np.zeros(n, np.int64))
+        targets = None if targets is None else targets.astype(o.precision)
+        return Cohort(keys, np.array(indptr), np.array(items), state, targets)
+
+    # ------------------------------------------------------------------------------------- the verbs
+
+    def rematch(self, round_: int) -> bool:
+        return bool(self.options.expand_every and round_ and round_ % self.options.expand_every == 0)
+
+    def match(self, users: Cohort, round_: int, seed: int) -> tuple[Cohort, Traffic]:
+        """Expand everybody's graph; the third party draws for itself, here from the simulation's seed."""
+        bits = np.random.Philox(key=[seed, THIRD_PARTY_STREAM], counter=[0, round_, 0, 0])
+        third = expansion.ThirdParty(self.options.neighbours, np.random.Generator(bits))
+        return expansion.expand(users, expansion.shared_key(users.keys), third)
+
+    def broadcast(self, server: ServerState, stage: Stage, query: Query | None = None, level: int = 0) -> Broadcast:
+        return Broadcast(server.round, self.n_items, server.items, server.degrees)
+
+    def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
+        if stage is DEGREES:
+            index, counts = np.unique(cohort.items, return_counts=True)
+            return Upload({"degrees": Rows(index, counts[:, None])}, len(cohort)), Pending(cohort.state)
+        spec, (v, B) = self.spec(TRAIN), self._heard(cohort, broadcast)
+        items, state, cut = self._train(cohort, v, B, broadcast, self.options, spec.leaf("items"), spec.dtype)
+        return Upload({"items": items}, len(cohort)), Pending(state, cut)
+
+    @property
+    def _train(self) -> Any:
+        if self.kernel.NAME != "cpu" or self.options.pseudo == "gaussian":
+            return gnn.train
+        from fedgrec.kernels import gnn_cpu
+
+        return gnn_cpu.train
+
+    def _heard(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Floats, Floats]:
+        """v_t of every edge [nnz], and what users hear: B = Σ v_t·x_t + (1−α)Σ w_ut·γ_t·a_t  # [n, d]"""
+        o, dtype, around = self.options, cohort.state.embeddings.dtype, cohort.around
+        w, at = (1 - o.own) * self._edge_weights(cohort, broadcast), broadcast.at(cohort.items)
+        if around is None or not o.others:  # nobody was told of anybody
+            return w.astype(dtype), self.kernel.refresh(cohort, w.astype(dtype), broadcast.tables, at)[:, 0]
+        gamma = o.others * (around != 0).any(axis=1)
+        v, theirs = (w * (1 - gamma)).astype(dtype), (w * gamma).astype(dtype)
+        B = self.kernel.refresh(cohort, v, broadcast.tables, at)[:, 0]
+        return v, B + self.kernel.refresh(cohort, theirs, around[None], np.arange(len(w)))[:, 0]
+
+    def _edge_weights(self, cohort: Cohort, broadcast: Broadcast) -> Floats:
+        """w_ut of every edge.  # [nnz]"""
+        kind, user = self.options.message_passing, np.repeat(cohort.degrees, cohort.degrees).astype(np.float64)
+        if kind == "symmetric":
+            user *= np.maximum(broadcast.degrees[broadcast.at(cohort.items)], 1)
+        weights: Floats = 1 / user if kind == "mean" else 1 / np.sqrt(user)
+        return weights
+
+    def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
+        o = self.options
+        if stage is DEGREES:
+            counts = total.leaves["degrees"]
+            server.degrees[counts.index] = counts.values[:, 0]
+            return server
+        update, leaf = total.leaves["items"], self.spec(TRAIN).leaf("items")
+        if o.server_optimizer == "adam":
+            self.kernel.server_adam(server, update, leaf, o)
+        else:
+            self.kernel.add_rows(server.items[0], update, leaf, o.server_rate)
+        server.round += 1
+        return server
+
+    # -------------------------------------------------------------------------------------- ranking
+
+    @property
+    def knows_strangers(self) -> bool:
+        """Their items speak for them."""
+        return self.options.own < 1
+
+    def represent_users(self, server: ServerState, cohort: Cohort) -> Floats:
+        """f_u, from the items as they are now.  # [n, d]"""
+        _, B = self._heard(cohort, self.broadcast(server, TRAIN))
+        f_u: Floats = self.options.own * cohort.state.embeddings[:, 0] + B
+        return f_u
+
+    def represent_items(self, server: ServerState) -> Floats:
+        items: Floats = server.items[0]
+        return items
+
+    # -------------------------------------------------------------------------------------- traffic
+
+    def traffic(self, stage: Stage, degrees: Ints, lost: int = 0) -> Traffic:
+        """As the contract says; an expansion weighs at most this, and what it did weigh `match` tells."""
+        o, N, n, row = self.options, self.n_items, len(degrees), WORD * self.options.dim
+        sent = degrees[: n - lost]
+        if stage is EXPAND:
+            up = int(sent.sum()) * expansion.HASH_BYTES + len(sent) * row
+            down = int(degrees.sum()) * (WORD + o.neighbours * row)
+            return Traffic(up, down, up, down)
+        up_secure = self.secure_upload(stage, n - lost)
+        if stage is DEGREES:
+            return Traffic(int(sent.sum()) * WORD, 0, up_secure, 0)
+        positives = np.minimum(sent, o.max_positives or N)
+        pseudo = np.where(sent > 0, np.minimum(o.negatives, N - sent), 0)
+        down = n * N * row
+        return Traffic(int((positives + pseudo).sum()) * (WORD + row), down, up_secure, down)

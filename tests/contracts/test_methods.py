@@ -1,0 +1,170 @@
+"""What every federated method must do, whatever its maths: one test for all that are named."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedgrec.config import Config
+from fedgrec.core import Cohort, Upload
+from fedgrec.data import Dataset, IdMap, Interactions, Split
+from fedgrec.model import Model
+from fedgrec.options import METHODS, method_module
+from fedgrec.simulation import Simulation
+from tests.laws.test_known_answers import checkerboard
+
+SMALL = {"dim": 8, "users_per_round": 20, "topk": (1,), "protocol": "paper", "kernel": "reference"}
+BOARD = {
+    "fedmf": {"server_rate": 0.05, "user_rate": 0.1, "negatives": 16},
+    "federank": {"negatives": 16},
+    "fedgrec": {"negatives": 16},
+    "fedncf": {"negatives": 16},
+    "fedgnn": {"negatives": 16},
+    "fedgnn-bpr": {"negatives": 16},
+    "fcf": {"server_rate": 0.03},
+}
+M, N = 24, 30
+
+each_method = pytest.mark.parametrize("method", METHODS)
+
+
+def simulation(method: str, dataset: Dataset | None = None, out: Any = None, **values: Any) -> Simulation:
+    chosen = SMALL | {"method": method, "rounds": 3, "evaluate_every": 3} | BOARD[method] | values
+    return Simulation(Config().changed(chosen, "test"), dataset or clicks(), out)
+
+
+def clicks(test_seed: int = 1) -> Dataset:
+    """Likes at random; which others are held out for test depends on a seed."""
+    liked = np.random.default_rng(0).random((M, N)) < 0.3
+    liked[:, 0] = True
+    held = ~liked & (np.random.default_rng(test_seed).random((M, N)) < 0.2)
+    ids = {"user_ids": IdMap.range(M), "item_ids": IdMap.range(N)}
+    train, test = (Interactions.from_pairs(*np.nonzero(part), **ids)[0] for part in (liked, held))
+    return Dataset("clicks", Split(train, test))
+
+
+def bits(run: Simulation) -> list[bytes]:
+    """Everything that training changes, on both sides."""
+    arrays = [*vars(run.server).values(), *run.server.more.values(), *vars(run.users.state).values()]
+    return [value.tobytes() for value in arrays if isinstance(value, np.ndarray)]
+
+
+@each_method
+def test_the_checkerboard_is_solved(method: str) -> None:
+    run = simulation(method, checkerboard(), rounds=60, evaluate_every=60, dim=16)
+    run.run()
+    assert run.result()["recall@1"] > 0.9
+
+
+@each_method
+def test_what_never_trained_is_no_better_than_chance(method: str) -> None:
+    """On random likes nothing can be known; on the board a graph alone would know the colours."""
+    hits = []
+    for seed in range(6):
+        run = simulation(method, clicks(test_seed=seed + 1), seed=seed)
+        run._warm_up()
+        hits.append(run.measure("test", run.dataset.split.test)["recall@1"])
+    chance = np.mean([1 / (N - run.dataset.split.train.user_degrees().mean())])
+    assert np.mean(hits) < 3 * chance
+
+
+@each_method
+def test_same_seed_same_bits_and_another_seed_others(method: str) -> None:
+    first, again, other = simulation(method), simulation(method), simulation(method, seed=1)
+    for run in (first, again, other):
+        run.run()
+    assert bits(first) == bits(again)
+    assert bits(first) != bits(other)
+
+
+@each_method
+def test_test_items_change_nothing(method: str) -> None:
+    """They are not kept out of the negatives, and training does not look at them in any other way."""
+    one, two = simulation(method, clicks(test_seed=1)), simulation(method, clicks(test_seed=2))
+    for run in (one, two):
+        run.run()
+    assert bits(one) == bits(two)
+
+
+@each_method
+def test_sum_law(method: str) -> None:
+    """The upload of a cohort is the sum of its users' uploads, whoever is held together."""
+    run = simulation(method)
+    run._warm_up()
+    for level, stage in enumerate(run.method.stages):
+        if stage.combine != "sum":
+            continue
+        broadcast = run.method.broadcast(run.server, stage, level=level if stage.everyone else 0)
+        spec = run.method.spec(stage)
+        users = np.arange(min(spec.users, M))
+        whole = uploaded(run, run.users.take(users), stage, broadcast).to_ring(spec)
+        parts = [uploaded(run, run.users.take(part), stage, broadcast) for part in np.array_split(users, 5)]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        assert (total.to_ring(spec) == whole).all()
+        assert total.users == len(users)
+        assert whole.any() or stage.everyone  # a warm-up that is done has nothing new to say
+
+
+def uploaded(run: Simulation, cohort: Cohort, stage: Any, broadcast: Any) -> Upload:
+    return run.method.local_update(cohort, stage, broadcast)[0]
+
+
+@each_method
+def test_secure_training_has_the_same_bits(method: str) -> None:
+    values = {"secure_neighbours": 10, "secure_threshold": 6, "dropout": 0.1}
+    plain, secure = simulation(method, **values), simulation(method, secure="protocol", **values)
+    plain.run()
+    secure.run()
+    assert secure.sums.lost == 0
+    assert secure.sums.opened >= 3
+    assert bits(plain) == bits(secure)
+
+
+@each_method
+def test_what_is_saved_recommends_the_same_and_no_train_item(method: str, tmp_path) -> None:
+    run = simulation(method, out=tmp_path)
+    model = run.run()
+    loaded = Model.load(tmp_path)
+    for user in range(0, M, 5):
+        ids, scores = model.recommend_to(user, model.seen(user), 10)
+        again, same = loaded.recommend_to(user, loaded.seen(user), 10)
+        assert (ids == again).all()
+        assert (scores == same).all()
+        assert not set(ids.tolist()) & set(run.dataset.split.train.of(user).tolist())
+
+
+@each_method
+def test_a_resumed_run_ends_the_same(method: str, tmp_path) -> None:
+    values = {"checkpoint_every": 1, "dropout": 0.2}
+    whole = simulation(method, out=tmp_path / "whole", rounds=4, **values)
+    whole.run()
+    simulation(method, out=tmp_path / "cut", rounds=2, **values).run()
+    rest = simulation(method, out=tmp_path / "cut", rounds=4, **values)
+    rest.resume()
+    rest.run()
+    assert bits(rest) == bits(whole)
+
+
+@each_method
+def test_every_option_explains_itself(method: str) -> None:
+    from fedgrec.config import options
+
+    assert all(field.metadata["help"] for _, field, _ in options(method))
+    assert method_module(method).make(method_module(method).Options(), N, M).name == method
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_federank_sends_that_share_of_its_positives(share: float) -> None:
+    run = simulation("federank", feedback=share, l2=0.01, negatives=3)
+    stage = run.method.stages[-1]
+    sent = []
+    for round_ in range(40):
+        run.server.round = round_
+        broadcast = run.method.broadcast(run.server, stage)
+        for user in range(M):
+            rows = uploaded(run, run.users.take(np.array([user])), stage, broadcast).leaves["items"]
+            touched = rows.index[rows.values.any(axis=1)]
+            sent.append(np.isin(run.users.items_of(user), touched).mean())
+    assert np.mean(sent) == pytest.approx(share, abs=0.03)

@@ -1,0 +1,265 @@
+"""FedGNN and FedGNN+BPR: their gradients, the laws every federated method keeps, and what they learn."""
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import softplus
+
+from fedgrec import draws
+from fedgrec.core import Rows, Upload
+from fedgrec.errors import ConfigError
+from fedgrec.kernels import cpu, gnn, gnn_cpu, reference
+from fedgrec.methods import fedgnn
+from fedgrec.methods.fedgnn import TRAIN, FedGNN, Options
+from tests.methods.gnn_worlds import board, warmed_up
+
+# -------------------------------------------------------------------------------------------- gradient law
+
+
+def autograd(method: FedGNN, server: Any, users: Any, u: int, frozen: bool = False) -> tuple[Any, Any]:
+    """∂L/∂e_u and ∂L/∂e_t, the model written out as its definition says."""
+    o, N = method.options, method.n_items
+    x = torch.tensor(server.items[0], requires_grad=True)
+    e = torch.tensor(users.state.embeddings[u, 0], requires_grad=True)
+    mine = torch.tensor(users.items_of(u), dtype=torch.int64)
+    a = torch.tensor(users.around[users.indptr[u] : users.indptr[u + 1]])
+    gamma = o.others * (a.abs().sum(1) > 0).double()[:, None]
+    item, user = torch.tensor(server.degrees)[mine].double(), torch.full((len(mine),), float(len(mine))).double()
+    w = {"mean": 1 / user, "root": user**-0.5, "symmetric": (item * user) ** -0.5}[o.message_passing]
+    h = (1 - gamma) * (x.detach() if frozen else x)[mine] + gamma * a
+    scores = x @ (o.own * e + (1 - o.own) * (w @ h))
+    key, P = int(users.keys[u]), len(mine)
+    negatives = torch.tensor(draws.negatives(key, 0, o.negatives, mine.numpy(), N))
+    if o.loss == "bpr":
+        partner = mine[draws.pairs(key, 0, 0, len(negatives), P)]
+        loss = softplus(scores[negatives] - scores[partner]).mean()
+    else:
+        y = torch.ones(P) if users.targets is None else torch.tensor(users.targets[users.indptr[u] :][:P])
+        loss = ((y - scores[mine]) ** 2).mean() + o.negative_weight * (scores[negatives] ** 2).mean()
+    penalty = (e**2).sum() + (x[mine] ** 2).sum() / P + (x[negatives] ** 2).sum() / len(negatives)
+    (loss + o.l2 / 2 * penalty).backward()
+    return e.grad, x.grad
+
+
+def closed_form(method: FedGNN, server: Any, users: Any, u: int) -> tuple[Any, Any]:
+    broadcast = method.broadcast(server, TRAIN)
+    problem = gnn.local_problem(users, u, *method._heard(users, broadcast), broadcast, method.options)
+    grad_e, rows = gnn.gradients(problem, users.state.embeddings[u, 0], method.options)
+    grad_x = np.zeros_like(server.items[0])
+    grad_x[problem.items] = rows
+    return torch.tensor(grad_e), torch.tensor(grad_x)
+
+
+def exact(**changes: Any) -> Options:
+    base = {"dim": 5, "negatives": 6, "max_positives": 0, "l2": 0.01, "init_std": 0.7, "precision": "float64"}
+    return Options(**(base | {"users_per_round": 7, "others": 0.3} | changes))
+
+
+@pytest.mark.parametrize("message_passing", ["symmetric", "mean", "root"])
+@pytest.mark.parametrize(("loss", "rated"), [("bpr", False), ("mse", False), ("mse", True)])
+def test_gradients_are_autograds(loss, rated, message_passing) -> None:
+    method = fedgnn.make(exact(loss=loss, message_passing=message_passing, negative_weight=2.5), 15, 7)
+    server, users = warmed_up(method, board(), rated=rated)
+    for u in range(7):
+        for ours, theirs in zip(closed_form(method, server, users, u), autograd(method, server, users, u), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+def test_a_user_deaf_to_its_own_items_has_other_gradients() -> None:
+    """Mutation: messages from items that do not train."""
+    method = fedgnn.make(exact(loss="bpr"), 15, 7)
+    server, users = warmed_up(method, board())
+    ours, theirs = closed_form(method, server, users, 0)[1], autograd(method, server, users, 0, frozen=True)[1]
+    assert (ours - theirs).abs().max() > 1e-3
+
+
+# ----------------------------------------------------------------------------------------- sum and twin law
+
+
+@st.composite
+def worlds(draw: Any, **fixed: Any) -> tuple[Options, np.ndarray, bool]:
+    n, N, seed = draw(st.integers(2, 9)), draw(st.integers(3, 14)), draw(st.integers(0, 2**32))
+    Y = np.random.default_rng(seed).random((n, N)) < draw(st.sampled_from([0.15, 0.4, 0.9]))
+    Y[0, 0] = True
+    choices = {
+        "dim": draw(st.sampled_from([1, 3, 8])),
+        "users_per_round": n,
+        "negatives": draw(st.integers(1, 2 * N)),
+        "max_positives": draw(st.sampled_from([0, 2])),
+        "loss": draw(st.sampled_from(["bpr", "mse"])),
+        "message_passing": draw(st.sampled_from(["symmetric", "mean", "root"])),
+        "neighbours": draw(st.sampled_from([1, 20])),
+        "clip": draw(st.sampled_from([0.01, 10.0])),
+        "clip_norm": draw(st.sampled_from(["l2", "word"])),
+        "noise": draw(st.sampled_from([0.0, 0.05])),
+        "precision": draw(st.sampled_from(["float32", "float64"])),
+        "init_std": 0.5,
+        "negative_weight": 2.0,
+    }
+    return Options(**(choices | fixed)), Y, draw(st.booleans())
+
+
+def words(upload: Upload, method: FedGNN) -> np.ndarray:
+    spec = method.spec(TRAIN)
+    return upload.to_ring(spec).view(spec.dtype).astype(np.int64)
+
+
+def sum_law_holds(method: FedGNN, Y: np.ndarray, cut: int) -> bool:
+    server, users = warmed_up(method, Y)
+    broadcast, order = method.broadcast(server, TRAIN), np.random.default_rng(cut).permutation(len(Y))
+    whole, pending = method.local_update(users, TRAIN, broadcast)
+    parts = [part for part in np.split(order, [cut % len(Y)]) if len(part)]
+    sums, states = zip(*(method.local_update(users.take(part), TRAIN, broadcast) for part in parts), strict=True)
+    total = functools.reduce(lambda a, b: a + b, sums)
+    joined = gnn.GnnState.joined([p.state for p in states])
+    same_states = np.array_equal(joined.embeddings, pending.state.embeddings[order])
+    return same_states and total.users == len(Y) and np.array_equal(words(total, method), words(whole, method))
+
+
+@pytest.mark.parametrize("kernel", [reference, cpu])
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_any_split_and_order_gives_the_same_integers(kernel, data) -> None:
+    fixed = {"precision": "float32"} if kernel is cpu else {}
+    options, Y, _ = data.draw(worlds(**fixed))
+    assert sum_law_holds(fedgnn.make(options, Y.shape[1], len(Y), kernel), Y, data.draw(st.integers(0, 8)))
+
+
+def test_noise_in_parts_of_the_cohort_is_the_noise_of_all(monkeypatch) -> None:
+    monkeypatch.setattr(gnn_cpu, "NOISY_USERS", 3)
+    assert sum_law_holds(fedgnn.make(exact(noise=0.1, precision="float32"), 15, 7, cpu), board(), 4)
+
+
+def test_one_noise_for_the_whole_cohort_breaks_the_law(monkeypatch) -> None:
+    """Mutation: noise drawn where the sum is made, not under each user's key."""
+
+    def train(cohort: Any, v: Any, B: Any, broadcast: Any, o: Any, leaf: Any, dtype: Any) -> Any:
+        rows, state, cut = right(cohort, v, B, broadcast, replace(o, noise=0.0), leaf, dtype)
+        noise = gnn.laplace(int(cohort.keys[0]), broadcast.round, rows.values.shape, np.dtype(float)) * o.noise
+        return Rows(rows.index, rows.values + np.rint(noise / leaf.step).astype(dtype)), state, cut
+
+    right = gnn.train
+    method = fedgnn.make(exact(noise=0.1), 15, 7)
+    assert sum_law_holds(method, board(), 3)
+    monkeypatch.setattr(gnn, "train", train)
+    assert not sum_law_holds(method, board(), 3)
+
+
+def twins(options: Options, Y: np.ndarray, rated: bool) -> tuple[np.ndarray, np.ndarray, Any, Any]:
+    """One round of both from the same state."""
+    slow, fast = (fedgnn.make(options, Y.shape[1], len(Y), kernel) for kernel in (reference, cpu))
+    server, users = warmed_up(slow, Y, rated=rated)
+    broadcast = slow.broadcast(server, TRAIN)
+    (a, a_state), (b, b_state) = (method.local_update(users, TRAIN, broadcast) for method in (slow, fast))
+    return words(a, slow), words(b, slow), a_state, b_state
+
+
+def apart(a: Any, b: Any) -> float:
+    pairs = zip(vars(a.state).values(), vars(b.state).values(), strict=True)
+    return max(float((np.abs(x - y) / (np.abs(x) + 1e-3)).max(initial=0)) for x, y in pairs)
+
+
+@settings(max_examples=40, deadline=None)
+@given(worlds(precision="float64"))
+def test_in_float64_the_twins_agree_to_the_ninth_digit(world) -> None:
+    slow, fast, slow_pending, fast_pending = twins(*world)
+    assert np.abs(slow - fast).max(initial=0) <= len(world[1])  # 1e-9 of a number may still cross a rounding border,
+    assert (slow != fast).sum() <= 2 + 0.01 * len(slow)  # but rarely
+    assert apart(slow_pending, fast_pending) < 1e-9
+    assert slow_pending.clipped == fast_pending.clipped
+
+
+@settings(max_examples=30, deadline=None)
+@given(worlds(precision="float32", init_std=0.1))
+def test_in_float32_the_twins_differ_by_one_integer_a_user(world) -> None:
+    options, Y, _ = world
+    full_scale = replace(options, clip=40.0 / len(Y))  # the steps of a round of 400 users at δ = 0.1
+    slow, fast, *pending = twins(full_scale, Y, False)
+    assert np.abs(slow - fast).max(initial=0) <= len(Y)
+    assert apart(*pending) < 1e-3
+
+
+@pytest.mark.parametrize(
+    "change", [{"l2": 0.0}, {"negative_weight": 1.01}, {"own": 0.49}, {"noise": 0.0}, {"clip_norm": "word"}], ids=str
+)
+def test_mutants_break_the_twin_law(monkeypatch, change) -> None:
+    options = exact(loss="mse", noise=0.01, clip=0.5, clip_norm="l2", negative_weight=1.0)
+    right = gnn_cpu.train
+
+    def train(cohort: Any, v: Any, B: Any, broadcast: Any, o: Any, leaf: Any, dtype: Any) -> Any:
+        return right(cohort, v, B, broadcast, replace(o, **change), leaf, dtype)
+
+    slow, fast, *_ = twins(options, board(), True)
+    assert np.abs(slow - fast).max() <= 7
+    monkeypatch.setattr(gnn_cpu, "train", train)
+    slow, fast, *_ = twins(options, board(), True)
+    assert np.abs(slow - fast).max() > 1e3
+
+
+# ----------------------------------------------------------------------------------- clip, noise, disguise
+
+
+@pytest.mark.parametrize("kernel", [reference, cpu])
+def test_noise_has_the_stated_scale(kernel) -> None:
+    """The mean size of a Laplace draw is its scale λ, and its variance 2λ²."""
+    options = exact(noise=0.25, negatives=1000, dim=16, precision="float32")
+    Y = np.zeros((1, 1100), bool)
+    Y[0, :5] = True
+    uploads = []
+    for o in (options, replace(options, noise=0.0)):
+        method = fedgnn.make(replace(o, users_per_round=1), 1100, 1, kernel)
+        server, users = warmed_up(method, Y)
+        upload, _ = method.local_update(users, TRAIN, method.broadcast(server, TRAIN))
+        uploads.append(words(upload, method) * method.spec(TRAIN).leaf("items").step)
+    noise = (uploads[0] - uploads[1])[uploads[0] != 0]
+    assert len(noise) > 0.99 * 1005 * 16
+    assert np.abs(noise).mean() == pytest.approx(0.25, rel=0.03)
+    assert noise.var() == pytest.approx(2 * 0.25**2, rel=0.06)
+    assert abs(noise.mean()) < 0.01
+
+
+def test_noise_changes_with_the_round_and_the_user() -> None:
+    one = gnn.laplace(5, 0, (4, 3), np.dtype("f4"))
+    assert np.array_equal(one, gnn.laplace(5, 0, (4, 3), np.dtype("f4")))
+    assert not np.array_equal(one, gnn.laplace(5, 1, (4, 3), np.dtype("f4")))
+    assert not np.array_equal(one, gnn.laplace(6, 0, (4, 3), np.dtype("f4")))
+
+
+@pytest.mark.parametrize("kernel", [reference, cpu])
+@pytest.mark.parametrize("norm", ["l2", "word"])
+def test_a_user_sends_no_more_than_the_clip(kernel, norm) -> None:
+    method = fedgnn.make(exact(clip=0.01, clip_norm=norm, loss="mse"), 15, 7, kernel)
+    server, users = warmed_up(method, board())
+    leaf = method.spec(TRAIN).leaf("items")
+    for u in range(7):
+        upload, pending = method.local_update(users.take(np.array([u])), TRAIN, method.broadcast(server, TRAIN))
+        sent = words(upload, method) * leaf.step
+        size = np.linalg.norm(sent) if norm == "l2" else np.abs(sent).max()
+        assert size == pytest.approx(0.01, rel=1e-4)
+        assert pending.clipped > 0
+
+
+def test_gaussian_pseudo_items_look_like_the_real_ones_and_train_nothing() -> None:
+    """The original's disguise: rows of random numbers with the mean and deviation of the real rows."""
+    options = exact(pseudo="gaussian", negatives=4000, dim=3, l2=0.0, clip=10.0)
+    Y = np.zeros((1, 5000), bool)
+    Y[0, ::250] = True
+    method = fedgnn.make(replace(options, users_per_round=1), 5000, 1, cpu)
+    server, users = warmed_up(method, Y, rated=True)
+    upload, pending = method.local_update(users, TRAIN, method.broadcast(server, TRAIN))
+    rows, step = upload.leaves["items"], method.spec(TRAIN).leaf("items").step
+    assert len(rows.index) == 4020
+    real = np.isin(rows.index, users.items)
+    sent = rows.values * step
+    np.testing.assert_allclose(sent[~real].mean(0), sent[real].mean(0), atol=4 * sent[real].std() / 4000**0.5)
+    np.testing.assert_allclose(sent[~real].std(0), sent[real].std(0), rtol=0.05)
+    _, without = method.local_update(users, TRAIN, method.broadcast(server, TRAIN))
+    assert np.array_equal(without.state.embeddings, pending.state.embeddings)
+    with pytest.raises(ConfigError, match="needs"):
+        Options(pseudo="gaussian", loss="bpr")
