@@ -15,8 +15,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedgrec.secagg import Client, Session, Stage, ring
 from fedgrec.secagg import client as client_module
-from fedgrec.secagg.client import derive, pair_mask, seed_mask, signed_part, verify_keys
+from fedgrec.secagg import keys as keys_module
 from fedgrec.secagg.errors import BadInput, BadSignature
+from fedgrec.secagg.keys import derive, pair_mask, seed_mask, signed_part, verify_keys
 from fedgrec.secagg.messages import Keys
 from fedgrec.secagg.prg import _key_stream, add_masks
 from tests.secagg.rounds import Round, random_vectors, session
@@ -161,7 +162,8 @@ def test_gcm_with_a_label() -> None:
     ],
 )
 def test_signature(secret, public, message, signature, monkeypatch) -> None:
-    monkeypatch.setattr(client_module, "signed_part", lambda *_: h(message))
+    for module in (client_module, keys_module):  # who signs, and who verifies
+        monkeypatch.setattr(module, "signed_part", lambda *_: h(message))
     client = Client(FIXED, 0, Ed25519PrivateKey.from_private_bytes(h(secret)), {0: h(public)})
     assert client.start().endswith(h(signature))
     keys = Keys(FIXED.round_id, 0, bytes(32), bytes(32), h(signature))
@@ -238,7 +240,7 @@ def test_the_two_of_a_pair_share_a_mask_of_opposite_signs() -> None:
 def test_a_truncated_secret_gives_other_keys(monkeypatch) -> None:
     """Mutation: a key from 32 bits of the secret; all streams still look random."""
     monkeypatch.setattr(
-        client_module,
+        keys_module,
         "HKDF",
         lambda *how: SimpleNamespace(derive=lambda secret: HKDF(*how).derive(secret[:4])),
     )

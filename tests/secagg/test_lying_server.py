@@ -13,9 +13,9 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
 from fedgrec.secagg import SecAggError, Stage, shamir
-from fedgrec.secagg.client import pair_mask, seed_mask
 from fedgrec.secagg.errors import BadCiphertext, BadLists, BadSignature, TooFewLeft, UnknownSender, WrongStage
 from fedgrec.secagg.graph import Graph
+from fedgrec.secagg.keys import pair_mask, seed_mask
 from fedgrec.secagg.messages import Confirm, Confirmations, Delivery, Neighbourhood, Reveal, Survivors, parse
 from fedgrec.secagg.prg import add_masks
 from tests.secagg.rounds import Round, flip, leaks, random_vectors, remembers, session

@@ -10,7 +10,8 @@ from scipy import stats
 
 from fedgrec.secagg import Client, Stage, fresh_round_id, prg, ring, shamir
 from fedgrec.secagg import client as client_module
-from fedgrec.secagg.client import Secrets, pair_mask
+from fedgrec.secagg.client import Secrets
+from fedgrec.secagg.keys import pair_mask
 from fedgrec.secagg.messages import Keys, Masked, parse
 from tests.secagg.rounds import Round, random_vectors, session
 

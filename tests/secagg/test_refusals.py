@@ -9,7 +9,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fedgrec.secagg import Client, Stage, fresh_round_id, shamir
 from fedgrec.secagg import client as client_module
-from fedgrec.secagg.client import signed_part
 from fedgrec.secagg.errors import (
     BadCiphertext,
     BadInput,
@@ -23,6 +22,7 @@ from fedgrec.secagg.errors import (
     WrongStage,
 )
 from fedgrec.secagg.graph import Graph
+from fedgrec.secagg.keys import signed_part
 from fedgrec.secagg.messages import HEADER, Delivery, Keys, Neighbourhood, Reveal, Shares, Survivors, parse
 from tests.secagg.rounds import (
     GRAPHS,

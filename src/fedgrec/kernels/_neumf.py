@@ -20,7 +20,7 @@ inlined = nb.njit(cache=True, fastmath=FAST, error_model="numpy", inline="always
 released = nb.njit(cache=True, fastmath=FAST, error_model="numpy", nogil=True)  # for threads of Python's
 threaded = nb.njit(parallel=True, cache=True, fastmath=FAST, error_model="numpy")
 
-LANES = 64
+LANES = 256
 
 
 class Numbers(NamedTuple):

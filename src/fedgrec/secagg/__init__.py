@@ -3,12 +3,13 @@
 It knows nothing of recommenders and does no I/O: `Client` and `Server` are state machines that take and give bytes.
 """
 
-from fedgrec.secagg.client import Client, PairwiseClient, Stage
+from fedgrec.secagg.client import Client
 from fedgrec.secagg.errors import SecAggError
 from fedgrec.secagg.lightsecagg import LightClient, LightServer
 from fedgrec.secagg.local import Outcome, Population, fresh_round_id, run_round
-from fedgrec.secagg.server import PairwiseServer, Server
-from fedgrec.secagg.session import Session
+from fedgrec.secagg.pairwise import PairwiseClient, PairwiseServer
+from fedgrec.secagg.server import Server
+from fedgrec.secagg.session import Session, Stage
 
 __all__ = [
     "Client",

@@ -18,20 +18,16 @@ client refuses it refuses with an error of its own; where a rule of the protocol
 and takes no further part.
 """
 
-import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 import numpy as np
-from cryptography.exceptions import InvalidSignature, InvalidTag
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from fedgrec.secagg import ring, shamir
@@ -40,13 +36,22 @@ from fedgrec.secagg.errors import (
     BadInput,
     BadLists,
     BadShare,
-    BadSignature,
     TooFewLeft,
     UnknownSender,
     WrongRound,
     WrongStage,
 )
 from fedgrec.secagg.graph import Graph
+from fedgrec.secagg.keys import (
+    bind,
+    derive,
+    pair_mask,
+    seed_mask,
+    signed_part,
+    survivors_part,
+    verify_keys,
+    verify_survivors,
+)
 from fedgrec.secagg.messages import (
     Confirm,
     Confirmations,
@@ -60,57 +65,8 @@ from fedgrec.secagg.messages import (
     Survivors,
     parse,
 )
-from fedgrec.secagg.prg import KEY_BYTES, Mask, add_masks
-from fedgrec.secagg.session import Session
-
-
-class Stage(Enum):
-    """What a party waits for."""
-
-    KEYS = "keys"
-    SHARES = "shares"
-    MASKED = "masked vectors"
-    CONFIRM = "confirming"
-    UNMASK = "unmasking"
-    DONE = "nothing: the round is over"
-
-
-def signed_part(session: Session, sender: int, mask_key: bytes, cipher_key: bytes) -> bytes:
-    """What a client signs with its identity: its keys are its own, and of this round alone."""
-    return b"fedgrec secagg keys" + session.digest + sender.to_bytes(4, "big") + mask_key + cipher_key
-
-
-def bind(context: bytes, clients: Sequence[int]) -> bytes:
-    """What a client takes to be going on: the model, and who takes part. Clients who differ in it share no keys."""
-    names = b"".join(client.to_bytes(4, "big") for client in clients)
-    return hashlib.sha256(len(context).to_bytes(4, "big") + context + names).digest()
-
-
-def survivors_part(session: Session, bound: bytes, message: Survivors) -> bytes:
-    """What a client signs of the lists that it was given."""
-    return b"fedgrec secagg survivors" + session.digest + bound + message.fields()
-
-
-def derive(secret: X25519PrivateKey, public: bytes, purpose: bytes, session: Session, bound: bytes, *ids: int) -> bytes:
-    """A 16-byte key that two clients share for one purpose, round, set of parameters, model and company."""
-    try:
-        agreed = secret.exchange(X25519PublicKey.from_public_bytes(public))
-    except ValueError as error:  # a public key of small order agrees on zero with everybody
-        raise BadSignature("a neighbour's public key is not a proper one") from error
-    about = purpose + session.digest + bound
-    return HKDF(hashes.SHA256(), KEY_BYTES, None, about + b"".join(i.to_bytes(4, "big") for i in ids)).derive(agreed)
-
-
-def pair_mask(mine: X25519PrivateKey, me: int, public: bytes, other: int, session: Session, bound: bytes) -> Mask:
-    """The mask that two clients share: the one with the lower id adds it, the other takes it away."""
-    ids = sorted((me, other))
-    return derive(mine, public, b"fedgrec secagg mask", session, bound, *ids), 1 if me < other else -1
-
-
-def seed_mask(seed: bytes, session: Session, bound: bytes) -> bytes:
-    """The key of a client's self mask."""
-    about = b"fedgrec secagg self" + session.digest + bound
-    return HKDF(hashes.SHA256(), KEY_BYTES, None, about).derive(seed)
+from fedgrec.secagg.prg import Mask, add_masks
+from fedgrec.secagg.session import Session, Stage
 
 
 @dataclass
@@ -379,42 +335,3 @@ class Client:
 
     def _label(self, sender: int, receiver: int) -> bytes:
         return self.session.digest + b"shares" + sender.to_bytes(4, "big") + receiver.to_bytes(4, "big")
-
-
-class PairwiseClient(Client):
-    """The formula of the paper's preliminaries: pairwise masks alone. One client lost is the whole round lost."""
-
-    awaits: Mapping[Stage, type[Message]] = {Stage.SHARES: Neighbourhood}
-    uploads = Stage.SHARES
-
-    def _share(self, message: Neighbourhood) -> Message:
-        self._meet(message)
-        if len(self._keys) < 2:
-            raise TooFewLeft("pairwise masks of fewer than three clients hide nothing from one of them")
-        masked = self._masked([])
-        self.abandon()
-        return masked
-
-    def _there(self) -> set[int]:
-        return set(self._keys)
-
-
-def verify_survivors(
-    session: Session, bound: bytes, lists: Survivors, signer: int, signature: bytes, roster: Mapping[int, bytes]
-) -> None:
-    """Refuses a confirmation that its alleged signer did not give for these lists."""
-    try:
-        Ed25519PublicKey.from_public_bytes(roster[signer]).verify(signature, survivors_part(session, bound, lists))
-    except (InvalidSignature, ValueError):
-        raise BadSignature(f"client {signer} did not confirm these lists of survivors") from None
-
-
-def verify_keys(session: Session, keys: Keys, roster: Mapping[int, bytes]) -> None:
-    """Refuses keys that were not signed for this round by the identity that the roster has for their sender."""
-    if keys.sender not in roster:
-        raise UnknownSender(f"client {keys.sender} is not on the roster")
-    signed = signed_part(session, keys.sender, keys.mask_key, keys.cipher_key)
-    try:
-        Ed25519PublicKey.from_public_bytes(roster[keys.sender]).verify(keys.signature, signed)
-    except (InvalidSignature, ValueError):
-        raise BadSignature(f"the keys of client {keys.sender} are not signed by it for this round") from None

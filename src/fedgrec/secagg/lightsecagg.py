@@ -22,12 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec.secagg import field, ring
-from fedgrec.secagg.client import Client, Stage, seed_mask
+from fedgrec.secagg.client import Client
 from fedgrec.secagg.errors import BadCiphertext, BadInput, MalformedMessage, NotASum, TooFewLeft
 from fedgrec.secagg.field import PRIME, Elements
+from fedgrec.secagg.keys import seed_mask
 from fedgrec.secagg.messages import Coded, Delivery, Masked, Message, Neighbourhood, Shares
 from fedgrec.secagg.server import Server
-from fedgrec.secagg.session import Session
+from fedgrec.secagg.session import Session, Stage
 
 DIGIT_BITS = 16
 LARGEST_DIGIT = 2**DIGIT_BITS - 1

@@ -13,10 +13,11 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
-from fedgrec.secagg.client import Client, PairwiseClient, Stage
+from fedgrec.secagg.client import Client
 from fedgrec.secagg.lightsecagg import LightClient, LightServer
-from fedgrec.secagg.server import PairwiseServer, Server
-from fedgrec.secagg.session import Session
+from fedgrec.secagg.pairwise import PairwiseClient, PairwiseServer
+from fedgrec.secagg.server import Server
+from fedgrec.secagg.session import Session, Stage
 
 Vectors = Callable[[int], NDArray[Any]]
 PARTIES: dict[str, tuple[type[Client], type[Server]]] = {

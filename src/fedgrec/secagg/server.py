@@ -19,7 +19,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from fedgrec.secagg import ring, shamir
-from fedgrec.secagg.client import Stage, bind, derive, pair_mask, seed_mask, verify_keys, verify_survivors
 from fedgrec.secagg.errors import (
     BadLists,
     BadShare,
@@ -31,6 +30,7 @@ from fedgrec.secagg.errors import (
     WrongStage,
 )
 from fedgrec.secagg.graph import Graph
+from fedgrec.secagg.keys import bind, derive, pair_mask, seed_mask, verify_keys, verify_survivors
 from fedgrec.secagg.messages import (
     Confirm,
     Confirmations,
@@ -45,7 +45,7 @@ from fedgrec.secagg.messages import (
     parse,
 )
 from fedgrec.secagg.prg import Mask, add_masks
-from fedgrec.secagg.session import Session
+from fedgrec.secagg.session import Session, Stage
 
 
 class Server:
@@ -272,15 +272,3 @@ class Server:
         self.included = sorted(self._alive)
         self.stage = Stage.DONE
         return {}
-
-
-class PairwiseServer(Server):
-    """Pairwise masks alone: the sum opens itself when all vectors are there, and never otherwise."""
-
-    answers: Mapping[Stage, type[Message]] = {Stage.KEYS: Keys, Stage.SHARES: Masked}
-
-    def _close_shares(self) -> dict[int, Message]:
-        missing = sorted(set(self._keys) - self._alive)
-        if missing:
-            raise TooFewLeft(f"without recovery no vector may be missing, and those of clients {missing[:5]} are")
-        return self._open([])

@@ -3,6 +3,7 @@
 import hashlib
 import struct
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 
 from fedgrec.secagg import ring
@@ -10,6 +11,17 @@ from fedgrec.secagg.errors import BadInput
 
 ROUND_ID_BYTES = 16
 MECHANISMS = ("secagg", "pairwise", "lightsecagg")
+
+
+class Stage(Enum):
+    """What a party waits for."""
+
+    KEYS = "keys"
+    SHARES = "shares"
+    MASKED = "masked vectors"
+    CONFIRM = "confirming"
+    UNMASK = "unmasking"
+    DONE = "nothing: the round is over"
 
 
 @dataclass(frozen=True)
