@@ -6,7 +6,7 @@ from typing import Any
 from benchmarks import common
 
 BUSY = 0.5  # load average
-NAMES = ("rounds", "evaluation", "memory", "lightgcn", "mechanisms", "secagg")
+NAMES = ("rounds", "evaluation", "memory", "lightgcn", "federated", "mechanisms", "secagg")
 
 
 def main() -> None:
@@ -71,6 +71,26 @@ def run_memory(quick: bool) -> tuple[dict[str, Any], list[str]]:
     return result, [*lines, f"{'asked: less than':<36}{result['limit_gb']:>12.2f}"]
 
 
+def run_federated(quick: bool) -> tuple[dict[str, Any], list[str]]:
+    from benchmarks import federated
+
+    result = federated.bench(1 if quick else 5)
+    return result, _flat(result)
+
+
+def _flat(result: dict[str, Any], before: str = "") -> list[str]:
+    """Numbers and words of a nested result, one a line."""
+    lines = []
+    for key, value in result.items():
+        if isinstance(value, dict):
+            lines += _flat(value, f"{before}{key}, ")
+        elif isinstance(value, float):
+            lines.append(f"{before + str(key):<64}{value:>12.4f}")
+        elif isinstance(value, str | int):
+            lines.append(f"{before + str(key):<64}{value!s:>12}")
+    return lines
+
+
 def run_mechanisms(quick: bool) -> tuple[dict[str, Any], list[str]]:
     from benchmarks import mechanisms
 
@@ -116,6 +136,7 @@ RUN = {
     "evaluation": run_evaluation,
     "lightgcn": run_lightgcn,
     "memory": run_memory,
+    "federated": run_federated,
     "mechanisms": run_mechanisms,
     "secagg": run_secagg,
 }

@@ -279,7 +279,7 @@ class Simulation:
             train.user_ids,
             train.item_ids,
             self.server.items.copy(),
-            self.server.degrees,
+            self.server.degrees if self.server.degrees.any() else train.degrees(),  # not every method counts them
             self.users.state.embeddings.copy(),
             train.indptr,
             train.items,

@@ -20,7 +20,7 @@ inlined = nb.njit(cache=True, fastmath=FAST, error_model="numpy", inline="always
 released = nb.njit(cache=True, fastmath=FAST, error_model="numpy", nogil=True)  # for threads of Python's
 threaded = nb.njit(parallel=True, cache=True, fastmath=FAST, error_model="numpy")
 
-LANES = 256
+LANES, WIDE = 64, 128  # in training, where a last block may be half empty, and in ranking
 
 
 class Numbers(NamedTuple):
@@ -120,11 +120,11 @@ def upwards(theta, d, hidden, f):
         end = start + hidden[level - 1]
         out = f[end : end + hidden[level]]
         for o in range(len(out)):
-            for i in range(LANES):
+            for i in range(f.shape[1]):
                 out[o, i] = b[o]
         add_product(W, f[start:end], out)
         for o in range(len(out)):
-            for i in range(LANES):
+            for i in range(f.shape[1]):
                 out[o, i] = max(out[o, i], theta.dtype.type(0))
         start = end
 
@@ -359,18 +359,18 @@ def add_network(of_users, blocks, theta, hidden, d, out):
     H, zero = hidden[0], theta.dtype.type(0)
     for block_ in nb.prange(len(blocks)):
         block = np.int64(block_)
-        f, s = np.empty((hidden.sum(), LANES), theta.dtype), np.empty(LANES, theta.dtype)
+        f, s = np.empty((hidden.sum(), WIDE), theta.dtype), np.empty(WIDE, theta.dtype)
         h_m = ends(theta, d, hidden)[3]
         for u in range(len(out)):
             for k in range(H):
-                for i in range(LANES):
+                for i in range(WIDE):
                     f[k, i] = max(of_users[u, k] + blocks[block, k, i], zero)
             upwards(theta, d, hidden, f)
             top = len(f) - len(h_m)
-            for i in range(LANES):
+            for i in range(WIDE):
                 s[i] = zero
             for o in range(len(h_m)):
-                for i in range(LANES):
+                for i in range(WIDE):
                     s[i] += h_m[o] * f[top + o, i]
-            for i in range(min(LANES, out.shape[1] - block * LANES)):
-                out[u, block * LANES + i] += s[i]
+            for i in range(min(WIDE, out.shape[1] - block * WIDE)):
+                out[u, block * WIDE + i] += s[i]

@@ -15,7 +15,7 @@ from fedgrec.errors import FedgrecError
 from fedgrec.kernels import _neumf as loops
 from fedgrec.kernels.neumf import network
 
-LANES = loops.LANES
+LANES, WIDE = loops.LANES, loops.WIDE
 
 
 def train(
@@ -93,9 +93,9 @@ def _desk(longest: int, flags: Any, theta: Floats, o: Any) -> Any:
 def scores(embeddings: Floats, items: Floats, theta: Floats, o: Any) -> Floats:
     """See neumf.scores; items in blocks, each for all users, so that what is held at a time stays in cache."""
     net, n_items = network(theta, o), items.shape[1]
-    blocks = np.zeros((-(-n_items // LANES) * LANES, o.hidden[0]), items.dtype)
+    blocks = np.zeros((-(-n_items // WIDE) * WIDE, o.hidden[0]), items.dtype)
     blocks[:n_items] = projected(items[1], theta, o)
-    blocks = np.ascontiguousarray(blocks.reshape(-1, LANES, o.hidden[0]).swapaxes(1, 2))  # [blocks, H_1, LANES]
+    blocks = np.ascontiguousarray(blocks.reshape(-1, WIDE, o.hidden[0]).swapaxes(1, 2))  # [blocks, H_1, WIDE]
     of_users = embeddings[:, 1] @ net.W_p.T + net.b[0]  # [n, H_1]
     out: Floats = (embeddings[:, 0] * net.h_g) @ items[0].T  # [n, N]
     loops.add_network(of_users, blocks, theta, np.array(o.hidden), o.dim, out)

@@ -60,7 +60,7 @@ class Options:
     alpha: float = option(60.0, "α of the confidence c = 1 + α r in a positive", least=0)
     l2: float = option(100.0, "λ, the L2 penalty", least=1e-9)
     server_optimizer: str = option("adam", "how the server descends along the gradient", choices=("sgd", "adam"))
-    server_rate: float = option(0.003, "the server's rate", least=0)
+    server_rate: float = option(0.001, "the server's rate", least=0)
     beta1: float = option(0.9, "Adam's first decay", least=0, most=0.9999)
     beta2: float = option(0.999, "Adam's second decay", least=0, most=0.999999)
     epsilon: float = option(1e-8, "Adam's ε", least=1e-30)

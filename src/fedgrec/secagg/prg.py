@@ -16,7 +16,7 @@ from fedgrec.secagg.ring import Words
 
 KEY_BYTES = 16
 BLOCK = 16
-CHUNK_BYTES = 2**17
+CHUNK_BYTES = 2**18
 
 Mask = tuple[bytes, int]  # a key, and +1 to add its mask or −1 to take it away
 
