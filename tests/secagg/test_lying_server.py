@@ -227,7 +227,7 @@ def test_company_that_the_server_picked_is_refused() -> None:
 
 
 def test_clients_who_were_shown_different_company_share_no_keys() -> None:
-    n, k, t = 12, 4, 3
+    n, k, t = 12, 10, 6  # so many neighbours that some are neighbours in both companies
     run = Round(session(n, VALUES, t, neighbours=k, least=11, lying_server=True), random_vectors(n, VALUES))
     run.until(Stage.SHARES)
     less = tuple(range(n - 1))

@@ -43,7 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; a mistake that the user can put right is one sentence and exit code 2."""
     arguments = parser().parse_args(argv)
     try:
-        return int(arguments.command(arguments) or 0)
+        code = int(arguments.command(arguments) or 0)
+        sys.stdout.flush()  # here, where a closed pipe is expected, not when the interpreter ends
+        return code
     except FedgrecError as error:
         print(f"fedgrec: {error}", file=sys.stderr)
         return 2
