@@ -48,6 +48,7 @@ class SecureSums(Sums):
         self, method: Method, stage: Stage, cohort: Cohort, broadcast: Broadcast, arrived: Ints | None = None
     ) -> tuple[Upload, Pending]:
         from fedgrec.secagg import Population, SecAggError, Session, run_round
+        from fedgrec.secagg.errors import TooFewLeft
 
         spec, pending = method.spec(stage), dict[int, Pending]()
 
@@ -63,9 +64,13 @@ class SecureSums(Sums):
         people = Population(range(len(cohort)))
         try:
             outcome = run_round(session, vector, people, silent, context=broadcast.fingerprint(), threads=self.threads)
-        except SecAggError as error:
+        except TooFewLeft as error:
             self.lost += 1
             raise SumLostError(f"the secure sum of round {broadcast.round:,} failed: {error}") from error
+        except SecAggError as error:  # among honest parties nothing else can happen
+            raise RunError(
+                f"the secure sum of round {broadcast.round:,} is wrong: {error}; please report this"
+            ) from error
         self.opened += 1
         total = Upload.from_ring(outcome.values.view(f"uint{spec.bits}"), spec, outcome.users)
         kept = [pending[user] for user in outcome.included]

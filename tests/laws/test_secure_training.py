@@ -116,8 +116,9 @@ def test_an_interrupted_secure_run_goes_on_with_the_same_bits(tmp_path) -> None:
 def test_masks_of_one_sign_do_not_pass(monkeypatch) -> None:
     right = client.pair_mask
     monkeypatch.setattr(client, "pair_mask", lambda *args: (right(*args)[0], 1))
-    with pytest.raises(sums.SumLostError, match="noise"):
-        simulation("protocol").run()
+    for secure in ("protocol", "exact"):
+        with pytest.raises(RunError, match="noise"):
+            simulation(secure).run()
 
 
 def test_a_sum_that_differs_from_the_plain_one_is_found(monkeypatch) -> None:
