@@ -161,12 +161,13 @@ class Simulation:
         """Lines 12 to 23. The upload of a user that drops out never arrives: it changes nothing on either side."""
         if self.method.rematch(self.server.round):
             self._match()
-        (sampled, arrives), train = self._sample(), self.method.stages[-1]
+        (sampled, arrives), train, before = self._sample(), self.method.stages[-1], self.server.round
         try:
-            self._exchange(train, sampled, np.flatnonzero(arrives))
+            if arrives.any():
+                self._exchange(train, sampled, np.flatnonzero(arrives))
         except SumLostError as lost:
-            self.server.round += 1
             self.observer.noticed(str(lost))
+        self.server.round = before + 1  # also where nothing arrived
         in_order = np.concatenate([sampled[arrives], sampled[~arrives]])
         self._count(self.method.traffic(train, self.users.degrees[in_order], int((~arrives).sum())))
 
@@ -174,9 +175,6 @@ class Simulation:
         """Down, local work, up as a sum, the server's half; those in the sum keep their new state."""
         cohort = self.users if arrived is None else self.users.take(users)
         broadcast = self.method.broadcast(self.server, stage, level=level)
-        if arrived is not None and not len(arrived):
-            self.server.round += 1
-            return
         total, pending = self.sums.total(self.method, stage, cohort, broadcast, arrived)
         self.server = self.method.apply(self.server, stage, total, level)
         self.method.commit(self.users, users if arrived is None else users[arrived], pending)

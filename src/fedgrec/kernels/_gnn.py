@@ -12,15 +12,13 @@ import numpy as np
 
 from fedgrec.kernels._compiled import (
     PAIRS,
-    POSITIVES,
     SHIFT,
     U,
-    draw_negatives,
+    choose_rows,
     exp32,
     fused,
     inlined,
     one32,
-    permuted,
     philox,
     threaded,
 )
@@ -50,25 +48,10 @@ class Flags(NamedTuple):
     negatives: int
     max_positives: int
     mse: bool
+    exclude: bool = True  # negatives are never positives
 
 
 # ------------------------------------------------------------------------------------------------ one user
-
-
-@fused
-def choose_rows(key, items, n_items, flags):
-    """The user's training rows of the round, positives first, and which of its items those are."""
-    P = min(len(items), flags.max_positives)
-    chosen = np.arange(len(items))
-    if len(items) > P:
-        chosen = np.empty(P, np.int64)
-        permuted(chosen, len(items), key, flags.round, POSITIVES)
-        chosen.sort()
-    rows = np.empty(P + (min(flags.negatives, n_items - len(items)) if P else 0), np.int64)
-    for i in range(P):
-        rows[i] = items[chosen[i]]
-    draw_negatives(rows[P:], key, flags.round, items, n_items)
-    return rows, chosen
 
 
 @fused
