@@ -4,9 +4,10 @@ import argparse
 from typing import Any
 
 from benchmarks import common
+from fedgrec.devices import gpu_is_there
 
 BUSY = 0.5  # load average
-NAMES = ("rounds", "evaluation", "memory", "lightgcn", "federated", "mechanisms", "secagg")
+NAMES = ("rounds", "evaluation", "memory", "lightgcn", "federated", "mechanisms", "secagg", "federation", "gpu")
 
 
 def main() -> None:
@@ -21,7 +22,7 @@ def main() -> None:
     about = common.about()  # before we load the machine ourselves
     if about["machine"]["load"] > BUSY:
         print(f"note: this machine is busy (load {about['machine']['load']}): wait, for ratios that count")
-    for name in options.names or NAMES:
+    for name in options.names or [name for name in NAMES if name != "gpu" or gpu_is_there()]:
         result, lines = RUN[name](options.quick)
         where = f"{about['machine']['cpu']}, {about['machine']['cores']} cores"
         print(f"\n{name} ({where})", *lines, sep="\n")
@@ -127,6 +128,33 @@ def run_secagg(quick: bool) -> tuple[dict[str, Any], list[str]]:
     return result, lines
 
 
+def run_federation(quick: bool) -> tuple[dict[str, Any], list[str]]:
+    from benchmarks import federation
+
+    result = federation.bench(quick)
+    heads = ("round s", "bound s", "empty s", "clear s", "up MB", "down MB", "SecAgg+ s")
+    lines = [f"{'nodes':>5}" + "".join(f"{head:>10}" for head in heads)]
+    for nodes, m in result["rounds"].items():
+        numbers = [m[f"{name}seconds"] for name in ("", "bound_", "empty_exchange_", "clear_")]
+        numbers += [m["bytes_up_a_node"] / 1e6, m["bytes_down_a_node"] / 1e6]
+        numbers.append(result["flower"].get(nodes, {}).get("seconds"))
+        lines.append(f"{nodes:>5}" + "".join(f"{_number(number):>10}" for number in numbers))
+    g = result["gateway"]
+    lines.append(f"a gateway with {g['users']:,} users: {g['peak_mb']:.0f} MB (asked: under {g['limit_mb']:.0f})")
+    return result, lines
+
+
+def run_gpu(quick: bool) -> tuple[dict[str, Any], list[str]]:
+    from benchmarks import gpu
+
+    result = gpu.bench(1 if quick else 5)
+    lines = [f"{result['gpu']}, data: {result['data']}", f"{'round':<10}{'ms':>9}{'asked':>8}{'floor':>8}{'loop':>10}"]
+    for name, m in result["rounds"].items():
+        asked = result["limit_ms"][name]
+        lines.append(f"{name:<10}{m['ms']:>9.3f}{asked:>8.2f}{m['floor_ms']:>8.3f}{m['loop_ms']:>10.1f}")
+    return result, lines
+
+
 def _number(value: Any) -> str:
     return "" if value is None else f"{value:.2f}"
 
@@ -139,6 +167,8 @@ RUN = {
     "federated": run_federated,
     "mechanisms": run_mechanisms,
     "secagg": run_secagg,
+    "federation": run_federation,
+    "gpu": run_gpu,
 }
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def top_k(
 
     seen_indptr, seen_items = _checked(users, items, k, seen_indptr, seen_items)
     n, N, pieces = len(users), len(items), -(-len(items) // PIECE)
-    step = block or max(16, BLOCK_BYTES // (4 * PIECE * max(pieces, 1)))
+    step = block or users_at_once(N)
     columns = np.ascontiguousarray(items.T, dtype=np.float32)  # [d, N]: the layout that BLAS packs fastest
     ids, top = np.empty((n, k), np.int32), np.empty((n, k), np.float32)
     mine = threading.local()
@@ -144,7 +144,7 @@ def top_k_scores(
 
     n, pieces = len(seen_indptr) - 1, -(-n_items // PIECE)
     seen_indptr, seen_items = _checked_seen(n, n_items, k, seen_indptr, seen_items)
-    step = max(16, BLOCK_BYTES // (4 * PIECE * max(pieces, 1)))
+    step = users_at_once(n_items)
     ids, top = np.empty((n, k), np.int32), np.empty((n, k), np.float32)
     scores = np.full((min(step, n), pieces, FOLD, LANES), -np.inf, dtype=np.float32)
     for lo in range(0, n, step):
@@ -155,6 +155,13 @@ def top_k_scores(
         scores[: hi - lo].reshape(hi - lo, pieces * PIECE)[:, :n_items] = block
         scan(scores[: hi - lo], seen_indptr[lo : hi + 1], seen_items, ids[lo:hi], top[lo:hi])
     return ids, top
+
+
+def users_at_once(n_items: int) -> int:
+    """How many users' scores fit BLOCK_BYTES, laid out for the scan."""
+    from fedgrec._topk import PIECE
+
+    return max(16, BLOCK_BYTES // (4 * PIECE * max(-(-n_items // PIECE), 1)))
 
 
 def _one_blas_thread() -> AbstractContextManager[Any]:

@@ -5,7 +5,7 @@ these fields. The defaults are the preset `best`; other presets are TOML files t
 """
 
 import importlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedgrec.errors import ConfigError, nearest
@@ -140,6 +140,9 @@ class FedGRecOptions:
         choices=("sum", "adam"),
     )
     server_rate: float = option(0.01, "α of Eq. 10", least=0)
+    half_life: int = option(
+        0, "rounds in which server_rate and user_rate fall to half, again and again; 0: they stay", least=0
+    )
     latent_rate: float = option(1.0, "α of Eq. 11; at 1 the latents stay exactly what the users sent", least=0)
     beta1: float = option(0.9, "Adam's first decay", least=0, most=0.9999)
     beta2: float = option(0.999, "Adam's second decay", least=0, most=0.999999)
@@ -156,6 +159,13 @@ class FedGRecOptions:
         if self.combine == "last" and self.layers:
             return (0.5,) + (0.0,) * (self.layers - 1) + (0.5,)
         return self.alphas or (1.0 / (self.layers + 1),) * (self.layers + 1)
+
+    def at(self, round_: int) -> "FedGRecOptions":
+        """The options of a round: rates that fall have fallen this far."""
+        if not self.half_life:
+            return self
+        left = 0.5 ** (round_ / self.half_life)
+        return replace(self, server_rate=self.server_rate * left, user_rate=self.user_rate * left)
 
     def __post_init__(self) -> None:
         if self.alphas and len(self.alphas) != self.layers + 1:
@@ -207,8 +217,14 @@ class RunOptions:
     )
     kernel: str = option(
         "auto",
-        "auto, cpu: the fused kernel on all cores; reference: the readable one, slow",
-        choices=("auto", "reference", "cpu"),
+        "auto: the fastest on the device; cpu: fused, on all cores; batched: PyTorch, on any device; reference: the "
+        "readable one, slow",
+        choices=("auto", "reference", "cpu", "batched"),
+    )
+    device: str = option(
+        "auto",
+        "where to train: cuda (one GPU), cpu, or auto: a GPU if there is one that this method can use",
+        choices=("auto", "cpu", "cuda"),
     )
     threads: int = option(0, "threads of the cpu kernel; 0: all cores. Results do not depend on it", least=0)
 

@@ -7,7 +7,6 @@ checkpoint exactly as if nothing had happened.
 
 import os
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -17,23 +16,25 @@ from numpy.typing import NDArray
 
 from fedgrec import data
 from fedgrec.config import Config
-from fedgrec.core import Cohort, Ints, ServerState, Stage, Traffic
+from fedgrec.core import Cohort, Ints, Stage, Traffic
 from fedgrec.data import Dataset, Interactions
 from fedgrec.data.datasets import SplitKind
 from fedgrec.data.registry import SOURCES
 from fedgrec.data.split import seen_before_test
+from fedgrec.devices import within_memory
+from fedgrec.distributed import Ranks
 from fedgrec.errors import RunError
-from fedgrec.evaluate import Csr, Result, evaluate, evaluate_ranking, top_k_scores
 from fedgrec.files import Checkpoints
-from fedgrec.methods.contract import Method
+from fedgrec.machine import fits_engine, judged, make_engine, make_method, wants_gpu
 from fedgrec.metrics import Ideal
 from fedgrec.model import Model
-from fedgrec.options import DataOptions, method_module
+from fedgrec.options import DataOptions
 from fedgrec.record import RunRecord
-from fedgrec.sums import SumLostError, sums_for
+from fedgrec.sums import SumLostError
 
 TURNS = 110  # training turns of a user when `rounds` is left to us
 EVALUATIONS = 20  # in a run when `evaluate_every` is left to us
+AT_ONCE = 200  # rounds that a GPU runs before anybody hears of them
 USERS_STREAM, SAMPLING_STREAM = 1, 2
 
 
@@ -66,11 +67,14 @@ def resolved(config: Config, dataset: Dataset) -> Config:
     run, n_users = config.run, dataset.split.train.n_users
     rounds = run.rounds or -(-TURNS * n_users // min(config.model.users_per_round, n_users))
     every = run.evaluate_every or -(-rounds // EVALUATIONS)
+    device = "cuda" if run.device == "cuda" or (run.device == "auto" and wants_gpu(config)) else "cpu"
     source = config.data.data
     if source != "demo" and source not in SOURCES and Path(source).exists():
         source = str(Path(source).resolve())  # so that the run can be resumed from any folder
     return replace(
-        config, run=replace(run, rounds=rounds, evaluate_every=every), data=replace(config.data, data=source)
+        config,
+        run=replace(run, rounds=rounds, evaluate_every=every, device=device),
+        data=replace(config.data, data=source),
     )
 
 
@@ -102,18 +106,26 @@ class Simulation:
     """One run. `run()` trains until the rounds are done, patience is lost, or the observer wants to stop."""
 
     def __init__(
-        self, config: Config, dataset: Dataset, out: Path | None = None, observer: Observer | None = None
+        self,
+        config: Config,
+        dataset: Dataset,
+        out: Path | None = None,
+        observer: Observer | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.config, self.dataset, self.observer = config, dataset, observer or Observer()
+        self.ranks = ranks or Ranks()
         train = dataset.split.train
-        self.method = make_method(config, train.n_items, train.n_users)
+        self.method = make_method(config, train.n_items, train.n_users, self.ranks)
+        self.engine: Any = None  # runs whole rounds on a GPU, and has the state until `_settle`
         self.server = self.method.init(config.run.seed)
-        self.users = self._population(train)
+        self.degrees = np.diff(train.indptr)  # of everyone
+        self.users = self.ranks.own(self._population(train))
         self.progress = Progress()
         self.selected: Model | None = None
         self.record = RunRecord(out, config, dataset) if out else None
         self.finished = False
-        self.sums = sums_for(config.run, config.run.threads or os.cpu_count() or 1)
+        self.sums = self.ranks.sums(config.run, config.run.threads or os.cpu_count() or 1)
 
     def _population(self, train: Interactions) -> Cohort:
         keys = np.random.Generator(np.random.Philox(key=[self.config.run.seed, USERS_STREAM]))
@@ -130,10 +142,10 @@ class Simulation:
             self._warm_up()
         self.observer.started(self.server.round, run.rounds)
         while self.server.round < run.rounds and not self._patience_lost():
-            if self.observer.stop_wanted():
+            if self.ranks.any(self.observer.stop_wanted()):
                 self._checkpoint()
                 return self.selected or self.model()
-            self._round()
+            self._advance()
             self.progress.seconds = time.perf_counter() - started
             if self.server.round % run.evaluate_every == 0 or self.server.round == run.rounds:
                 self._evaluate()
@@ -150,12 +162,42 @@ class Simulation:
                 self._match()
                 continue
             self._exchange(stage, np.arange(len(self.users)), level=level)
-            self._count(self.method.traffic(stage, self.users.degrees))
+            self._count(self.method.traffic(stage, self.degrees))
 
     def _match(self) -> None:
         """Users tell each other something through a third party; the server has no part in it."""
-        self.users, traffic = self.method.match(self.users, self.server.round, self.config.run.seed)
+        everyone = self.ranks.everyone(self.users)
+        everyone, traffic = self.method.match(everyone, self.server.round, self.config.run.seed)
+        self.users = self.ranks.own(everyone)
         self._count(traffic)
+
+    def _advance(self) -> None:
+        """One round; on a GPU as many as nobody wants to look into."""
+        if self.config.run.device != "cuda" or not fits_engine(self.config, self.ranks):
+            self._round()
+            return
+        if self.engine is None:
+            self.engine = make_engine(self.config, self.method, self.server, self.users)
+        run, done, train = self.config.run, self.server.round, self.method.stages[-1]
+        stops = [every for every in (run.evaluate_every, run.checkpoint_every, AT_ONCE) if every]
+        until = min([run.rounds, *((done // every + 1) * every for every in stops)])
+        rounds = []
+        for self.server.round in range(done, until):
+            sampled, arrives = self._sample()
+            rounds.append(sampled[arrives])
+            in_order = np.concatenate([sampled[arrives], sampled[~arrives]])
+            self._count(self.method.traffic(train, self.users.degrees[in_order], int((~arrives).sum())))
+        with within_memory("training"):
+            self.engine.run(rounds)
+        self.server.round = until
+        if any(until % every == 0 for every in stops[:-1]) or until == run.rounds:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Fetch the state from the GPU, if it is there."""
+        if self.engine is not None:
+            with within_memory("training"):
+                self.progress.clipped += self.engine.give_back(self.server, self.users.state)
 
     def _round(self) -> None:
         """Lines 12 to 23. The upload of a user that drops out never arrives: it changes nothing on either side."""
@@ -169,10 +211,12 @@ class Simulation:
             self.observer.noticed(str(lost))
         self.server.round = before + 1  # also where nothing arrived
         in_order = np.concatenate([sampled[arrives], sampled[~arrives]])
-        self._count(self.method.traffic(train, self.users.degrees[in_order], int((~arrives).sum())))
+        self._count(self.method.traffic(train, self.degrees[in_order], int((~arrives).sum())))
 
     def _exchange(self, stage: Stage, users: Ints, arrived: Ints | None = None, level: int = 0) -> None:
         """Down, local work, up as a sum, the server's half; those in the sum keep their new state."""
+        if arrived is not None:
+            users, arrived = self.ranks.local(users, arrived)
         cohort = self.users if arrived is None else self.users.take(users)
         broadcast = self.method.broadcast(self.server, stage, level=level)
         total, pending = self.sums.total(self.method, stage, cohort, broadcast, arrived)
@@ -184,8 +228,8 @@ class Simulation:
         """Line 12: S users without replacement, and whose upload will arrive."""
         key = [self.config.run.seed, SAMPLING_STREAM]
         rng = np.random.Generator(np.random.Philox(key=key, counter=[0, self.server.round, 0, 0]))
-        count = min(self.config.model.users_per_round, len(self.users))
-        sampled = rng.choice(len(self.users), count, replace=False, shuffle=False)
+        count = min(self.config.model.users_per_round, len(self.degrees))
+        sampled = rng.choice(len(self.degrees), count, replace=False, shuffle=False)
         return sampled, rng.random(count) >= self.config.run.dropout
 
     def _count(self, traffic: Traffic) -> None:
@@ -220,12 +264,13 @@ class Simulation:
     def measure(self, name: str, held_out: Interactions, model: Model | None = None) -> dict[str, Any]:
         """One line of metrics.jsonl."""
         run, split = self.config.run, self.dataset.split
-        server, users, round_ = self.server, self.users, self.server.round
+        server, users, round_ = self.server, self.ranks.everyone(self.users), self.server.round
         if model is not None:
             server, round_ = model.server, model.round
             users = replace(users, state=replace(users.state, embeddings=model.users), around=model.around)
         seen = split.train if name == "validation" else seen_before_test(split)
-        result = judged(self.method, server, users, seen, held_out, run.topk, cast(Ideal, run.ndcg_ideal))
+        ideal = cast(Ideal, run.ndcg_ideal)
+        result = judged(self.method, server, users, seen, held_out, run.topk, ideal, run.device, self.ranks)
         return {
             "round": round_,
             "split": name,
@@ -272,32 +317,35 @@ class Simulation:
     def model(self) -> Model:
         """The present state as a model of its own."""
         train, seen = self.dataset.split.train, seen_before_test(self.dataset.split)
+        everyone = self.ranks.everyone(self.users)
         return Model(
             self.config,
             train.user_ids,
             train.item_ids,
             self.server.items.copy(),
             self.server.degrees if self.server.degrees.any() else train.degrees(),  # not every method counts them
-            self.users.state.embeddings.copy(),
+            everyone.state.embeddings.copy(),
             train.indptr,
             train.items,
             seen.indptr,
             seen.items,
             self.server.round,
             {name: value.copy() for name, value in self.server.more.items()},
-            self.users.around,
+            everyone.around,
         )
 
     # --------------------------------------------------------------------------------------- checkpoints
 
     def _checkpoint(self) -> None:
+        users = self.ranks.everyone(self.users)  # all take part; the first one writes
         if self.record is None:
             return
+        self._settle()
         tensors = {f"server.{name}": getattr(self.server, name) for name in ("items", "degrees", "moment1", "moment2")}
         tensors |= {f"more.{name}": value for name, value in self.server.more.items()}
-        tensors |= {f"users.{name}": value for name, value in vars(self.users.state).items()}
-        if self.users.around is not None:
-            tensors["around"] = self.users.around
+        tensors |= {f"users.{name}": value for name, value in vars(users.state).items()}
+        if users.around is not None:
+            tensors["around"] = users.around
         info = {**vars(self.progress), "traffic": list(self.progress.traffic), "round": self.server.round}
         info["secure"] = [self.sums.opened, self.sums.lost]
         Checkpoints(self.record.checkpoints).save(self.server.round, tensors, info)
@@ -314,39 +362,12 @@ class Simulation:
             setattr(self.server, name, tensors[f"server.{name}"])
         for name in self.server.more:
             self.server.more[name] = tensors[f"more.{name}"]
-        for name in vars(self.users.state):
-            setattr(self.users.state, name, tensors[f"users.{name}"])
-        self.users = replace(self.users, around=tensors.get("around"))
+        users = self.ranks.everyone(self.users)
+        for name in vars(users.state):
+            setattr(users.state, name, tensors[f"users.{name}"])
+        self.users = self.ranks.own(replace(users, around=tensors.get("around")))
         self.server.round = info.pop("round")
         self.sums.opened, self.sums.lost = info.pop("secure")
         self.progress = Progress(**{**info, "traffic": Traffic(*info["traffic"])})
         if self.progress.best_round >= 0:
             self.selected = self.record.selected()
-
-
-def make_method(config: Config, n_items: int, n_users: int) -> Method:
-    """The method that a configuration names, on the kernel that it asks for."""
-    make = method_module(config.method).make
-    if config.run.kernel == "reference":
-        return cast(Method, make(config.model, n_items, n_users))
-    from fedgrec.kernels import cpu
-
-    cpu.use_threads(config.run.threads)
-    return cast(Method, make(config.model, n_items, n_users, cpu))
-
-
-def judged(
-    method: Method, server: ServerState, users: Cohort, seen: Csr, held_out: Csr, ks: Sequence[int], ideal: Ideal
-) -> Result:
-    """Full ranking with what the method makes of server and users."""
-    if method.inner_product:
-        for_users, for_items = method.represent_users(server, users), method.represent_items(server)
-        return evaluate(for_users.astype(np.float32), for_items.astype(np.float32), seen, held_out, ks, ideal)
-
-    def rank(chosen: Ints, k: int, indptr: Any, items: Any) -> Any:
-        def score(some: slice) -> Any:
-            return method.scores(server, users.take(chosen[some])).astype(np.float32)
-
-        return top_k_scores(score, method.n_items, k, indptr, items)[0]
-
-    return evaluate_ranking(rank, method.n_items, seen, held_out, ks, ideal)

@@ -59,7 +59,7 @@ def autograd(
 def refresh_arguments(run: Run, u: int):
     cohort = run.users.take(np.array([u]))
     broadcast = run.method.broadcast(run.server, TRAIN)
-    gather, _ = run.method._edge_weights(cohort, broadcast)
+    gather, _ = run.method.edge_weights(cohort, broadcast)
     return cohort, gather, run.server.items[: run.world.options.layers], cohort.items
 
 

@@ -61,6 +61,21 @@ def test_any_number_of_threads_gives_the_same_integers() -> None:
     assert all(same(results[0], other, method, TRAIN) for other in results[1:])
 
 
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_batches_of_a_real_size_give_the_same_integers(layers: int) -> None:
+    """A matrix product rounds a row by its place among the others, which a few users are too few to show."""
+    for seed in range(4):
+        liked = np.random.default_rng(seed).random((60, 80)) < 0.2
+        options = FedGRecOptions(dim=8, layers=layers, negatives=20, users_per_round=60)
+        world = World(liked, options, seed)
+        method = world.method(cpu)
+        assert sum_law_holds(world, method, np.arange(60), [7, 20, 41])
+        run = Run.warmed_up(world, method)
+        parts = [run.users.take(part) for part in np.split(np.arange(60), [7, 20, 41])]
+        alone = np.concatenate([method.represent_users(run.server, part) for part in parts])
+        assert np.array_equal(alone, method.represent_users(run.server, run.users))
+
+
 def adam_options() -> FedGRecOptions:
     return FedGRecOptions(dim=8, negatives=20, users_per_round=60, local_steps=3, item_optimizer="adam", item_rate=0.01)
 

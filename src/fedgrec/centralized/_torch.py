@@ -13,23 +13,14 @@ from numpy.typing import NDArray
 from fedgrec.centralized.contract import Ints, Scorer, Tensors
 from fedgrec.centralized.graph import Graph
 from fedgrec.centralized.options import LightGCNOptions
-from fedgrec.errors import FedgrecError, missing_extra
-from fedgrec.evaluate import Ids, Indptr
+from fedgrec.devices import place
+from fedgrec.errors import missing_extra
 
 try:
     import torch
     from torch import Tensor
 except ImportError:
     raise missing_extra("a neural model, or any model on a GPU,", "torch") from None
-
-RANKED_AT_ONCE = 2**28  # scores on the device at a time: 1 GB
-
-
-def place(device: str) -> torch.device:
-    """The device of that name, if it is there."""
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise FedgrecError(f"there is no GPU for device {device!r}: PyTorch sees none; use device 'cpu'")
-    return torch.device(device)
 
 
 def random(seed: int, epoch: int, device: torch.device) -> torch.Generator:
@@ -197,22 +188,3 @@ def inner_products(final: Tensor, n_users: int) -> Scorer:
         return users[torch.from_numpy(chosen).to(final.device)] @ items.T
 
     return score
-
-
-@torch.no_grad()
-def top_k_on_device(score: Scorer, users: Ints, k: int, n_items: int, seen_indptr: Indptr, seen_items: Ids) -> Ids:
-    """Each user's k best unseen items, as `fedgrec.evaluate.top_k` has them, but ties come in any order. [n, k]"""
-    ids = np.full((len(users), k), -1, np.int32)
-    k_there, step = min(k, n_items), max(1, RANKED_AT_ONCE // max(n_items, 1))
-    for lo in range(0, len(users), step):
-        block = slice(lo, min(lo + step, len(users)))
-        scores = score(users[block])
-        if not torch.isfinite(scores).all():
-            raise FedgrecError("scores are not finite: training diverged; lower its rate")
-        counts = np.diff(seen_indptr[block.start : block.stop + 1])
-        rows = torch.from_numpy(np.repeat(np.arange(len(counts)), counts)).to(scores.device)
-        seen = seen_items[seen_indptr[block.start] : seen_indptr[block.stop]].astype(np.int64)
-        scores[rows, torch.from_numpy(seen).to(scores.device)] = -torch.inf
-        best, at = scores.topk(k_there, dim=1)
-        ids[block, :k_there] = torch.where(best.isneginf(), -1, at).to(torch.int32).cpu().numpy()
-    return ids

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedgrec.centralized.contract import Matrix, Model, Tensors
 from fedgrec.data import Interactions
+from fedgrec.devices import place
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -21,7 +22,7 @@ class NeuralModel(Model):
         super().__init__(options, train, seed, device)
         from fedgrec.centralized import _torch as backend  # says what to install where PyTorch is missing
 
-        self.where = backend.place(device)
+        self.where = place(device)
         decay = getattr(options, "weight_decay", 0.0)
         self.learner = backend.Learner(self._start(), options.rate, self.where, decay)
 

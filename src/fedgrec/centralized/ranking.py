@@ -13,7 +13,7 @@ def evaluate_model(
     """Rank all items that each user has not seen, and say how well: on the GPU if the model is there."""
     n_items = model.train.n_items
     if model.device.startswith("cuda"):
-        from fedgrec.centralized._torch import top_k_on_device
+        from fedgrec.devices import top_k_on_device
 
         score_there = model.scorer()
 

@@ -107,7 +107,7 @@ class Bar(Observer):
         for name, value in result.items():
             if "@" in name:
                 self.say(f"  {name:<16} {value:10.4f}" if value < 10 else f"  {name:<16} {value:10.1f}")
-        users = len(simulation.users)
+        users = len(simulation.degrees)
         self.say(
             f"  {progress.seconds:.1f} s; a user sent {size(result['bytes_up'] / users)} in the clear, "
             f"{size(result['bytes_up_secure'] / users)} as secure sums"

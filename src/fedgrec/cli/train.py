@@ -5,11 +5,14 @@ import dataclasses
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedgrec.config import Config, find, options, parse_assignment, preset, presets, read_toml
 from fedgrec.errors import ConfigError, FedgrecError, RunError
 from fedgrec.options import METHODS
+
+if TYPE_CHECKING:
+    from fedgrec.distributed import Ranks
 
 SECTIONS = {"data": "data", "model": "the method", "run": "the run"}
 
@@ -102,7 +105,16 @@ def goes_no_further(config: Config, folder: Path) -> bool:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from fedgrec.distributed import launched
+
+    with launched() as ranks:
+        return _run(arguments, ranks)
+
+
+def _run(arguments: argparse.Namespace, ranks: "Ranks") -> int:
+    """Of several processes the first one writes and speaks; the others compute."""
     from fedgrec.cli.progress import Bar
+    from fedgrec.data.datasets import describe
     from fedgrec.record import is_finished
     from fedgrec.simulation import Simulation, load_for, resolved
 
@@ -110,26 +122,31 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.resume:
         if folder is None:
             raise ConfigError("--resume needs --out RUN: which run shall go on?")
+        folder = ranks.shown(folder)
         config = resumed_configuration(arguments, folder)
         if is_finished(folder) and goes_no_further(config, folder):
-            print(f"{folder} is complete; --rounds N or --patience N with a larger N goes on.")
+            if ranks.first:
+                print(f"{folder} is complete; --rounds N or --patience N with a larger N goes on.")
             return 0
     else:
         config = configuration(arguments)
         folder = folder or Path("runs") / f"{Path(config.data.data).stem}-{_kind(arguments, config)}-{config.run.seed}"
-        if folder.exists() and not folder.is_dir():
-            raise RunError(f"{folder} is a file: choose another --out")
-        if folder.exists() and any(not path.name.endswith(".part") for path in folder.iterdir()):
-            raise RunError(f"{folder} is not empty: add --resume to go on with that run, or choose another --out")
-    dataset = load_for(config)
+        if ranks.first:
+            _refuse_used(folder)
+    dataset = ranks.in_turn(lambda: load_for(config))
     config = resolved(config, dataset)
-    bar = Bar(quiet=arguments.quiet)
+    ranks.agree(f"{config.method} {config.model} {config.run} {describe(dataset)}")
+    bar = Bar(quiet=arguments.quiet or not ranks.first)
     bar.describe(config, dataset)
-    simulation = Simulation(config, dataset, folder, bar)
+    simulation = Simulation(config, dataset, folder if ranks.first or arguments.resume else None, bar, ranks)
     if arguments.resume:
         simulation.resume()
+    if not ranks.first:
+        simulation.record = None
     with bar.watching():
         simulation.run()
+    if not ranks.first:
+        return 0 if simulation.finished else 130
     if not simulation.finished:
         print(
             f"\nStopped after round {simulation.server.round:,}; everything is saved. Go on with:\n"
@@ -144,6 +161,14 @@ def run(arguments: argparse.Namespace) -> int:
         f"\nThe run is in {folder}. Next:\n  {shlex.join(['fedgrec', 'recommend', str(folder), '--user', somebody])}"
     )
     return 0
+
+
+def _refuse_used(folder: Path) -> None:
+    """A run never writes into a folder of something else."""
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} is a file: choose another --out")
+    if folder.exists() and any(not path.name.endswith(".part") for path in folder.iterdir()):
+        raise RunError(f"{folder} is not empty: add --resume to go on with that run, or choose another --out")
 
 
 def _kind(arguments: argparse.Namespace, config: Config) -> str:

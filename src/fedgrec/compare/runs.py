@@ -20,11 +20,12 @@ from fedgrec.data.datasets import describe
 from fedgrec.data.split import seen_before_test
 from fedgrec.errors import RunError
 from fedgrec.files import write_json, write_text
+from fedgrec.machine import judged
 from fedgrec.metrics import Ideal
 from fedgrec.model import CONFIG, Model
 from fedgrec.options import DataOptions
 from fedgrec.record import DATA, RESULT, RunRecord, is_finished, read_metrics
-from fedgrec.simulation import Observer, Simulation, judged
+from fedgrec.simulation import Observer, Simulation
 
 FREE = {"threads", "checkpoint_every", "device"}  # may change between two calls: results do not follow from them
 SPREAD, FAILURE = "users-interval.json", "failure.txt"

@@ -59,7 +59,9 @@ def train(
         alpha[1:] = 0  # the latents enter through c_t alone
     f_table = np.empty_like(tables[0])
     loops.combine(alpha, tables, f_table)
-    B = np.tensordot(latents, alpha[1:], (1, 0))
+    B = np.zeros_like(latents, shape=(len(latents), latents.shape[2]))
+    for k in range(latents.shape[1]):  # not a product of BLAS: that rounds a user by its place in the batch
+        B += alpha[k + 1] * latents[:, k]
     targets = np.ones(len(cohort.items), tables.dtype) if cohort.targets is None else cohort.targets
     users = (
         cohort.keys,

@@ -185,7 +185,7 @@ class FedGRecMethod(Method):
     def _propagate(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Upload, Pending]:
         """Lines 7 and 8: e_u^k by Eq. (6); the update matrix of e_u^{k−1} by Eq. (7)."""
         k, spec, pending = broadcast.level, self.spec(PROPAGATE), cohort.state.copy()
-        gather, push = self._edge_weights(cohort, broadcast)
+        gather, push = self.edge_weights(cohort, broadcast)
         at = broadcast.at(cohort.items)
         pending.embeddings[:, k : k + 1] = self.kernel.refresh(cohort, gather, broadcast.tables, at)
         old, new = cohort.state.sent[:, k - 1 : k], cohort.state.embeddings[:, k - 1 : k]
@@ -195,8 +195,8 @@ class FedGRecMethod(Method):
 
     def _train(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Upload, Pending]:
         """Lines 15 to 22."""
-        o, spec = self.options, self.spec(TRAIN)
-        gather, push = self._edge_weights(cohort, broadcast)
+        o, spec = self.options.at(broadcast.round), self.spec(TRAIN)
+        gather, push = self.edge_weights(cohort, broadcast)
         at = broadcast.at(cohort.items)
         latents = self.kernel.refresh(cohort, gather, broadcast.tables[: o.layers], at)  # line 15
         items, pending, cut = self.kernel.train(  # lines 16 to 21
@@ -215,7 +215,7 @@ class FedGRecMethod(Method):
 
     def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
         """The server's half; it consumes `server` and sees nothing of the users but their sum."""
-        o, spec, kernel = self.options, self.spec(stage), self.kernel
+        o, spec, kernel = self.options.at(server.round), self.spec(stage), self.kernel
         if stage is DEGREES:
             counts = total.leaves["degrees"]
             server.degrees[counts.index] = counts.values[:, 0]
@@ -244,7 +244,7 @@ class FedGRecMethod(Method):
         o, embeddings = self.options, cohort.state.embeddings
         if o.layers and o.evaluation_refresh:
             everything = self.broadcast(server, TRAIN)
-            gather, _ = self._edge_weights(cohort, everything)
+            gather, _ = self.edge_weights(cohort, everything)
             latents = self.kernel.refresh(cohort, gather, everything.tables[: o.layers], cohort.items)
             embeddings = np.concatenate([embeddings[:, :1], latents], axis=1)
         return self._combined(embeddings.swapaxes(0, 1))
@@ -256,9 +256,13 @@ class FedGRecMethod(Method):
     def _combined(self, embeddings: Floats) -> Floats:  # [K+1, n, d] → [n, D]
         if self.options.combine == "concat":
             return np.concatenate(list(embeddings), axis=1)
-        return np.tensordot(np.asarray(self.options.weights(), embeddings.dtype), embeddings, 1)
+        weights = np.asarray(self.options.weights(), embeddings.dtype)
+        total: Floats = weights[0] * embeddings[0]
+        for alpha, level in zip(weights[1:], embeddings[1:], strict=True):
+            total += alpha * level  # not a product of BLAS: that rounds by place and by the number of threads
+        return total
 
-    def _edge_weights(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Floats, Floats]:
+    def edge_weights(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Floats, Floats]:
         """w_ut of every edge of the cohort, for gathering and for pushing.  # [nnz] each"""
         rule, dtype = RULES[self.options.message_passing], cohort.state.embeddings.dtype
         # Degrees are frozen: an item first met by a user who joined later counts as met once.

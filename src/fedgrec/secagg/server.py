@@ -82,6 +82,11 @@ class Server:
     def done(self) -> bool:
         return self.stage is Stage.DONE
 
+    @property
+    def survivors(self) -> list[int]:
+        """Whose vectors have arrived."""
+        return sorted(self._alive)
+
     def result(self) -> tuple[NDArray[np.signedinteger[Any]], int]:
         """The sum, and the number of users in it."""
         if self._result is None:

@@ -1,0 +1,256 @@
+"""A federation over Flower, every party a process on this machine: TLS, node authentication, secure sums.
+
+rounds    seconds and bytes of a training round with 3, 10 and 30 nodes; beside it what the same network takes for an
+          empty exchange and for model down, vector up in the clear (`clear`). A secure round may take
+              its exchanges × an empty exchange + 1.5 × the clear one
+flower    Flower's own SecAgg+ on vectors of the same length, with its own SuperNodes
+gateway   peak memory of a node that hosts 1,000 users of the demo data
+"""
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedgrec.config import Config
+from fedgrec.federation.dealing import Deal
+from fedgrec.federation.folder import open_server
+from fedgrec.federation.identity import CA, FLOWER, Made, NodeNetwork, init, read_flower_key, read_network
+from fedgrec.federation.options import FederationOptions
+from fedgrec.federation.processes import Processes, end_with_parent
+from fedgrec.federation.server_store import ServerStore
+from fedgrec.federation.up import free_port, load
+
+NODES, USERS, ROUNDS, REPEATS = (3, 10, 30), 20, 5, 5
+EXCHANGES = 4  # of a secure round whose keys rode on the one before
+FACTOR = 1.5
+GATEWAY_USERS, GATEWAY_LIMIT_MB = 1000, 500.0
+FOUND = "bench.json"
+START = """
+import json, time
+from pathlib import Path
+import numpy as np
+from flwr.serverapp import ServerApp
+"""
+
+# After the training: empty exchanges, and exchanges with the model down and a vector up, over the same nodes.
+MEASURING = f"""{START}
+from fedgrec.federation.coordinator import model_of, run
+from fedgrec.federation.flower import FlowerTransport, client_app
+from fedgrec.federation.transport import Packet
+
+server_app = ServerApp()
+
+@server_app.main()
+def main(grid, context):
+    folder, transport = Path(context.run_config["folder"]), FlowerTransport(grid)
+    run(transport, folder)
+    tables = model_of(folder).items
+    found = {{"values": int(tables.size), "empty": [], "clear": []}}
+    for name, down in [("empty", {{}}), ("clear", {{"tables": tables}})] * {REPEATS}:
+        if down:  # Flower sends what it has sent before only once
+            down = {{"tables": tables + np.float32(len(found["clear"]) + 1)}}
+        begun = time.monotonic()
+        answers = list(transport.exchange({{a: Packet("bench", {{}}, {{}}, down) for a in transport.addresses()}}, 300))
+        assert len(answers) == len(transport.addresses())
+        found[name].append(time.monotonic() - begun)
+    (folder / "{FOUND}").write_text(json.dumps(found))
+"""
+
+# Flower's tutorial for SecAgg+, with a client that does nothing but return a vector.
+SECAGG_PLUS = f"""{START}
+from flwr.client import ClientApp, NumPyClient
+from flwr.client.mod import secaggplus_mod
+from flwr.common import ndarrays_to_parameters
+from flwr.server import LegacyContext, ServerConfig
+from flwr.server.strategy import FedAvg
+from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
+
+class Returning(NumPyClient):
+    def fit(self, parameters, config):
+        return [np.random.default_rng().random(parameters[0].shape, np.float32)], 1, {{}}
+
+client_app = ClientApp(client_fn=lambda context: Returning().to_client(), mods=[secaggplus_mod])
+server_app = ServerApp()
+
+@server_app.main()
+def main(grid, context):
+    about = json.loads((Path(context.run_config["folder"]) / "{FOUND}").read_text())
+    while len(list(grid.get_node_ids())) < about["nodes"]:
+        time.sleep(0.2)
+    start = ndarrays_to_parameters([np.zeros(about["values"], np.float32)])
+    everybody = {{"fraction_evaluate": 0.0, "min_fit_clients": about["nodes"], "min_available_clients": about["nodes"]}}
+    strategy = FedAvg(initial_parameters=start, **everybody)
+    legacy = LegacyContext(context=context, config=ServerConfig(num_rounds=1), strategy=strategy)
+    workflow = DefaultWorkflow(fit_workflow=SecAggPlusWorkflow(num_shares=1.0, reconstruction_threshold=0.67))
+    begun = time.monotonic()
+    workflow(grid, legacy)
+    seconds = time.monotonic() - begun
+    (Path(context.run_config["folder"]) / "{FOUND}").write_text(json.dumps({{**about, "seconds": seconds}}))
+"""
+
+
+def node(folder: Path) -> None:
+    """A node that also answers the benchmark's questions: with nothing, or with a vector as long as the tables."""
+    from flwr.app import Message, RecordDict
+
+    from fedgrec.federation.flower import answer, from_records, to_records
+    from fedgrec.federation.flower_node import serve
+    from fedgrec.federation.transport import Packet
+
+    def reply(home: Path, message: Message) -> RecordDict:
+        packet = from_records(message.content)
+        if packet.kind != "bench":
+            return answer(home, message)
+        vectors = {name: table.view("uint32") for name, table in packet.arrays.items()}
+        return to_records(Packet("bench", arrays=vectors))
+
+    load(folder)
+    end_with_parent()
+    serve(folder, read_network(folder, NodeNetwork).superlink, folder / CA, read_flower_key(folder), reply)
+
+
+@contextmanager
+def federation(root: Path, nodes: int, share: Callable[[Deal, int], list[int]], rounds: int) -> Iterator[Made]:
+    """The demo data on so many nodes; `share` says which users a node gets."""
+
+    class Shared(Deal):
+        def users_of(self, index: int) -> list[int]:
+            return share(self, index)
+
+    config = Config().changed({"data": "demo"}, "benchmark")
+    deal = Shared.of(config, nodes)
+    wanted = {"rounds": rounds, "evaluate_every": 0, "deadline": 300.0, "work_deadline": 600.0, "start_seconds": 600.0}
+    yield init(
+        root / f"fed-{nodes}",
+        nodes,
+        deal.catalogue,
+        config,
+        FederationOptions(**wanted),
+        "127.0.0.1",
+        free_port(),
+        deal.write,
+    )
+
+
+def drive(made: Made, app: str, start: Callable[[Processes, Path], None], seconds: float = 3600) -> dict[str, float]:
+    """Run an app to its end; returns the nodes' peak memory in MB."""
+    from fedgrec.federation.flower_server import APP, FlowerServer
+
+    with Processes(made.server.parent / "logs") as processes:
+        server = FlowerServer(made.server, processes, {**APP, "fedgrec_app/apps.py": app})
+        try:
+            server.start()
+            for folder in made.nodes:
+                start(processes, folder)
+            end = time.monotonic() + seconds
+            while (ended := server.ended()) is None:
+                if time.monotonic() > end:
+                    raise TimeoutError(f"no end after {seconds:.0f} s: see {processes.logs}")
+                time.sleep(0.5)
+            assert not ended, f"{ended}: see {processes.logs}"
+            return {name: peak_mb(process.pid) for name, process in processes.running.items()}
+        finally:
+            server.close()
+
+
+def peak_mb(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+
+def ours(processes: Processes, folder: Path) -> None:
+    processes.start(folder.name, [sys.executable, "-m", "benchmarks.federation", str(folder)])
+
+
+def stock(processes: Processes, folder: Path) -> None:
+    beside = Path(sys.executable).parent
+    words = [str(beside / "flower-supernode"), "--root-certificates", str(folder / CA), "--port", str(free_port())]
+    words += ["--superlink", read_network(folder, NodeNetwork).superlink]
+    words += ["--auth-supernode-private-key", str(folder / FLOWER)]
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_HOME": str(folder / "flower")}
+    processes.start(folder.name, words, {**quiet, "PATH": f"{beside}{os.pathsep}{os.environ.get('PATH', os.defpath)}"})
+
+
+def rounds_with(nodes: int, rounds: int, users: int = USERS) -> dict[str, Any]:
+    """A training round with this many nodes, and what it is held against."""
+
+    def share(deal: Deal, index: int) -> list[int]:
+        return Deal.users_of(deal, index)[:users]
+
+    with tempfile.TemporaryDirectory() as root, federation(Path(root), nodes, share, rounds) as made:
+        memory = drive(made, MEASURING, ours)
+        with ServerStore(open_server(made.server)) as store:
+            sums = [line for line in store.sums() if line["stage"] == "train" and line["applied"]]
+        clear = json.loads((made.server / FOUND).read_text())
+    timed = sums[1:] or sums  # the first one's keys rode on a sum of the warm-up all the same, but caches are cold
+    seconds = statistics.median(line["seconds"] for line in timed)
+    empty, plain = statistics.median(clear["empty"]), statistics.median(clear["clear"])
+    bound = EXCHANGES * empty + FACTOR * plain
+    return {
+        "values": clear["values"],
+        "users": nodes * users,
+        "seconds": seconds,
+        "empty_exchange_seconds": empty,
+        "clear_seconds": plain,
+        "bound_seconds": bound,
+        "within": seconds <= bound,
+        "bytes_up_a_node": timed[-1]["bytes_up"] / nodes,
+        "bytes_down_a_node": timed[-1]["bytes_down"] / nodes,
+        "node_peak_mb": max(peak for name, peak in memory.items() if name.startswith("node-")),
+        "superlink_peak_mb": memory["superlink"],
+    }
+
+
+def secagg_plus(nodes: int, values: int) -> dict[str, Any]:
+    """One round of Flower's SecAgg+ on this many vectors."""
+    with tempfile.TemporaryDirectory() as root, federation(Path(root), nodes, lambda deal, i: [i], 1) as made:
+        (made.server / FOUND).write_text(json.dumps({"nodes": nodes, "values": values}))
+        drive(made, SECAGG_PLUS, stock)
+        found: dict[str, Any] = json.loads((made.server / FOUND).read_text())
+    return found
+
+
+def gateway(users: int, rounds: int) -> dict[str, Any]:
+    """One node with this many users, two with the rest."""
+
+    def share(deal: Deal, index: int) -> list[int]:
+        everybody = [u for u in range(deal.train.n_users) if len(deal.train.of(u))]
+        rest = everybody[users:]
+        return everybody[:users] if index == 0 else rest[index - 1 :: 2][:users]
+
+    with tempfile.TemporaryDirectory() as root, federation(Path(root), 3, share, rounds) as made:
+        memory = drive(made, MEASURING, ours)
+        with ServerStore(open_server(made.server)) as store:
+            (recall,) = [line["recall@20"] for line in store.metrics()]
+            seconds = [line["seconds"] for line in store.sums() if line["stage"] == "train"]
+    peak = memory["node-0"]
+    return {
+        "users": users,
+        "rounds": rounds,
+        "round_seconds": statistics.median(seconds),
+        "recall@20": recall,
+        "peak_mb": peak,
+        "limit_mb": GATEWAY_LIMIT_MB,
+        "within": peak < GATEWAY_LIMIT_MB,
+    }
+
+
+def bench(quick: bool = False) -> dict[str, Any]:
+    """Everything, one federation after the other."""
+    rounds = {n: rounds_with(n, 2 if quick else ROUNDS, 4 if quick else USERS) for n in ((3,) if quick else NODES)}
+    return {
+        "rounds": rounds,
+        "flower": {n: secagg_plus(n, 10_000 if quick else rounds[n]["values"]) for n in ((3,) if quick else (3, 10))},
+        "gateway": gateway(50 if quick else GATEWAY_USERS, 1 if quick else ROUNDS),
+    }
+
+
+if __name__ == "__main__":
+    node(Path(sys.argv[1]))

@@ -1,0 +1,231 @@
+"""`fedgrec federation`: a recommender trained over machines that keep their own data."""
+
+import argparse
+import logging
+import os
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from fedgrec.errors import ConfigError, missing_extra
+from fedgrec.options import METHODS
+
+
+def register(commands: Any) -> None:
+    federation = commands.add_parser(
+        "federation",
+        help="train over machines that keep their own data",
+        description="A real federation: a server, and nodes that keep their users' data. docs/deploy.md has the whole "
+        "story; `up` tries it out on this machine.",
+    )
+    tasks = federation.add_subparsers(title="tasks", metavar="TASK", required=True)
+    init = tasks.add_parser(
+        "init",
+        help="make keys, certificates and folders",
+        description="Make everything that server and nodes need, and print the commands that start them.",
+    )
+    init.add_argument("--out", type=Path, required=True, metavar="FED", help="a folder that does not exist yet")
+    init.add_argument("--host", default="127.0.0.1", help="the server's name or address (default: 127.0.0.1)")
+    init.add_argument("--port", type=int, default=9092, metavar="P", help="the server's port (default: 9092)")
+    what = init.add_mutually_exclusive_group(required=True)
+    what.add_argument("--catalogue", type=Path, metavar="FILE", help="the items' names, one a line")
+    what.add_argument("--data", metavar="WORD", help="deal this data set's users out to the nodes, to try it out")
+    _shared(init)
+    init.set_defaults(command=run_init)
+    up = tasks.add_parser(
+        "up",
+        help="try it out: server and nodes on this machine",
+        description="Deal a data set out to nodes, start server and nodes as processes on this machine, train, stop.",
+    )
+    up.add_argument("--data", default="demo", metavar="WORD", help="(default: demo)")
+    up.add_argument("--out", type=Path, metavar="FED", help="(default: a new temporary folder, which stays)")
+    _shared(up)
+    up.set_defaults(command=run_up)
+    for name, command, text in (
+        ("server", run_server, "run the server of a folder until its federation is trained"),
+        ("node", run_node, "be the node of a folder until stopped"),
+        ("status", run_status, "how far a server has come"),
+    ):
+        task = tasks.add_parser(name, help=text, description=text.capitalize() + ".")
+        task.add_argument("folder", type=Path, metavar="FOLDER")
+        task.set_defaults(command=command)
+    add = tasks.add_parser("add-node", help="one more node", description="One more node in a federation.")
+    add.add_argument("fed", type=Path, metavar="FED", help="where `init` put the federation")
+    add.set_defaults(command=run_add)
+    renew = tasks.add_parser("certificate", help="a fresh certificate for the server")
+    renew.add_argument("fed", type=Path, metavar="FED", help="where `init` put the federation")
+    renew.add_argument("--host", required=True, help="the server's name or address")
+    renew.set_defaults(command=run_certificate)
+
+
+def _shared(task: argparse.ArgumentParser) -> None:
+    task.add_argument("--nodes", type=int, default=3, metavar="N", help="(default: 3)")
+    task.add_argument(
+        "--users", type=int, default=0, metavar="N", help="most users of a node; 0: no limit (default: 0)"
+    )
+    task.add_argument("--rounds", type=int, metavar="N", help="training rounds")
+    task.add_argument("--method", help=f"{', '.join(METHODS)} (default: fedgrec)")
+    task.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="an option of the method or of the federation"
+    )
+
+
+def settings(arguments: argparse.Namespace) -> tuple[Any, Any]:
+    """The method's configuration and the federation's options; a name that both have is the federation's."""
+    import dataclasses
+
+    from fedgrec.config import Config, parse_assignment
+    from fedgrec.federation.options import FederationOptions
+
+    named = dict(parse_assignment(text) for text in arguments.set)
+    if arguments.rounds is not None:
+        named["rounds"] = arguments.rounds
+    ours = {field.name for field in dataclasses.fields(FederationOptions)}
+    options = FederationOptions().changed({key: value for key, value in named.items() if key in ours}, "--set")
+    values = {key: value for key, value in named.items() if key not in ours}
+    values |= {"method": arguments.method} if arguments.method else {}
+    values |= {"data": arguments.data} if arguments.data else {}
+    return Config().changed(values, "--set"), options
+
+
+def run_init(arguments: argparse.Namespace) -> int:
+    from fedgrec.federation.identity import init
+    from fedgrec.federation.sources import read_catalogue
+
+    config, options = settings(arguments)
+    if not 1 <= arguments.port <= 65535:
+        raise ConfigError(f"--port {arguments.port}: a port is a number from 1 to 65535")
+    place = (arguments.host, arguments.port)
+    if arguments.data:
+        from fedgrec.federation.up import try_out
+
+        made = try_out(arguments.out, arguments.nodes, config, options, arguments.users, *place)
+    else:
+        catalogue = list(read_catalogue(arguments.catalogue))
+        made = init(arguments.out, arguments.nodes, catalogue, config, options, *place)
+    print(f"{arguments.out} holds a federation of {len(made.nodes)} nodes.")
+    if not arguments.data:
+        print("Name each node's data as `source` in its network.toml (docs/deploy.md says what it may be).")
+    print("\nOn the server, with its folder; it registers the nodes' keys and runs the training:")
+    print(f"  {shlex.join(['fedgrec', 'federation', 'server', str(made.server)])}")
+    print("On each node, with its folder:")
+    for node in made.nodes:
+        print(f"  {shlex.join(['fedgrec', 'federation', 'node', str(node)])}")
+    print(f"Keep {arguments.out / 'authority'} somewhere else: who has it can pose as the server.")
+    return 0
+
+
+def run_up(arguments: argparse.Namespace) -> int:
+    _require_flower()
+    from fedgrec.federation.up import try_out, up
+
+    config, options = settings(arguments)
+    out: Path = arguments.out or Path(tempfile.mkdtemp(prefix="fedgrec-")) / "federation"
+    made = try_out(out, arguments.nodes, config, options, arguments.users)
+    print(f"{len(made.nodes)} nodes in {out}; their logs are in {out / 'logs'}")
+    up(made, say)
+    somebody = _somebody(made.nodes[0])
+    print(f"\nTrained. The server's run is in {made.server / 'run'}. Next:")
+    print(f"  {shlex.join(['fedgrec', 'federation', 'status', str(made.server)])}")
+    print(f"  {shlex.join(['fedgrec', 'device', 'recommend', str(made.nodes[0]), '--user', somebody])}")
+    return 0
+
+
+def _somebody(node: Path) -> str:
+    from fedgrec.federation.store import NodeStore
+
+    with NodeStore(node) as store:
+        return store.ids(1)[0]
+
+
+def run_server(arguments: argparse.Namespace) -> int:
+    _require_flower()
+    from fedgrec.federation.up import serve
+
+    _stop_on_sigterm()
+    serve(arguments.folder, say)
+    print(f"Trained. The run is in {arguments.folder / 'run'}.")
+    return 0
+
+
+def run_node(arguments: argparse.Namespace) -> int:
+    _require_flower()
+    import flwr.supercore  # noqa: F401 - it sets up its logging when it is imported
+
+    from fedgrec.federation.up import node
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every look for work
+    logging.getLogger("flwr").handlers.clear()  # ours writes what Flower says, too
+    node(arguments.folder)
+    return 0
+
+
+def run_status(arguments: argparse.Namespace) -> int:
+    from fedgrec.federation.folder import open_server
+    from fedgrec.federation.server_store import SERVER_STORE, ServerStore
+    from fedgrec.federation.watching import describe
+
+    home = open_server(arguments.folder)
+    if not (home.path / SERVER_STORE).exists():
+        print("not started yet")
+        return 0
+    with ServerStore(home) as store:
+        nodes = store.db.execute("SELECT name, users FROM nodes ORDER BY idx").fetchall()
+        state = "finished" if store.get("finished") else "not finished"
+        print(f"round {store.get('round', 0):,} of {home.options.rounds:,}, {state}")
+        print("nodes: " + (", ".join(f"{name} ({users:,} users)" for name, users in nodes) or "none has joined"))
+        for line in store.metrics()[-3:]:
+            found = ", ".join(f"{key} {value:.4f}" for key, value in line.items() if "@" in key)
+            print(f"after round {line['round']:,}: {found}")
+        print("last sums:")
+        for line in store.sums()[-5:]:
+            print(f"  {describe(line)}")
+    return 0
+
+
+def run_add(arguments: argparse.Namespace) -> int:
+    from fedgrec.federation.identity import KEYS, SERVER_FOLDER, add_node
+
+    folder = add_node(arguments.fed)
+    key = arguments.fed / SERVER_FOLDER / KEYS / f"{folder.name}.pub"
+    print(f"{folder} is a new node; the roster.json of the other folders has it too.")
+    print(
+        f"Copy roster.json to every machine and {key} to the server's keys/, name the node's data in its network.toml,"
+    )
+    print("restart the server, then start the node.")
+    return 0
+
+
+def run_certificate(arguments: argparse.Namespace) -> int:
+    from fedgrec.federation.identity import renew
+
+    path = renew(arguments.fed, arguments.host)
+    print(f"{path} and server.key beside it are new: copy both to the server and restart it. Nodes need nothing.")
+    return 0
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _stop_on_sigterm() -> None:
+    """A service is ended with SIGTERM: then what was started has to end too."""
+    import signal
+
+    def stop(number: int, frame: Any) -> None:
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, stop)
+
+
+def _require_flower() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("flwr") is None:
+        raise missing_extra("a federation over the network", "deploy")
+    from fedgrec.federation.superlink import QUIET
+
+    os.environ.update(QUIET)  # before Flower is imported

@@ -1,0 +1,78 @@
+"""Named arrays in one file that is mapped into memory rather than read.
+
+    magic "FGAR" · version (4 bytes) · length of the head (8 bytes) · head (JSON) · arrays, each at a multiple of 64
+
+The head has `about` (plain values) and for every array its name, type, shape and place. Little-endian. A file is
+written beside its place and renamed into it, so that it is whole or not there; only its owner may read it.
+"""
+
+import json
+import os
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgrec.errors import RunError
+
+MAGIC, VERSION = b"FGAR", 1
+START = struct.Struct("<4sIQ")
+ALIGN = 64
+
+
+def write_private(path: Path, *parts: bytes | memoryview) -> None:
+    """A file that only its owner may read: whole or not there."""
+    part = path.with_name(path.name + ".part")
+    part.unlink(missing_ok=True)  # of a process that was killed here
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        for piece in parts:
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> None:
+    """Write them, and `about` with them."""
+    places, at = [], 0
+    for name, array in arrays.items():
+        places.append({"name": name, "dtype": array.dtype.newbyteorder("<").str, "shape": array.shape, "at": at})
+        at += -(-array.nbytes // ALIGN) * ALIGN
+    head = json.dumps({"about": dict(about), "arrays": places}).encode()
+    head = head.ljust(-(-(START.size + len(head)) // ALIGN) * ALIGN - START.size)
+    parts: list[bytes | memoryview] = [START.pack(MAGIC, VERSION, len(head)), head]
+    for array in arrays.values():
+        whole = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        parts += [whole.reshape(-1).view(np.uint8).data, bytes(-array.nbytes % ALIGN)]
+    write_private(path, *parts)
+
+
+def read_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """The arrays, mapped and read-only, and `about`."""
+    try:
+        with path.open("rb") as file:
+            magic, version, size = START.unpack(file.read(START.size))
+            if magic != MAGIC or version != VERSION:
+                raise ValueError("it begins otherwise")
+            head = json.loads(file.read(size))
+            arrays = {place["name"]: _mapped(path, START.size + size, place) for place in head["arrays"]}
+    except FileNotFoundError:
+        raise RunError(f"{path} is missing: nothing was downloaded yet") from None
+    except (struct.error, ValueError, KeyError) as error:
+        raise RunError(f"{path} is not a file of arrays, version {VERSION} ({error}): it was damaged") from None
+    return arrays, head["about"]
+
+
+def _mapped(path: Path, start: int, place: Mapping[str, Any]) -> NDArray[Any]:
+    shape = tuple(place["shape"])
+    if 0 in shape:
+        return np.zeros(shape, place["dtype"])
+    return np.asarray(np.memmap(path, place["dtype"], "r", start + place["at"], shape))

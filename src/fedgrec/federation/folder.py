@@ -1,0 +1,203 @@
+"""The two kinds of folder that a federation is made of, and what must be in them before it starts.
+
+    NODE/node.json        federation, name, index on the roster, number of items, fewest nodes in a sum, the users' salt
+    NODE/identity.key     the node's Ed25519 key
+    NODE/roster.json      index → name and public key of every node; all nodes and the server have the same
+    NODE/config.toml      the method and its options; the same everywhere
+    NODE/node.sqlite      the node's store (store.py says what is in it)
+    NODE/items.bin        the item tables downloaded last
+
+    SERVER/server.json    federation, number of items
+    SERVER/roster.json, config.toml           as above
+    SERVER/federation.toml                    how the server drives the nodes (options.py)
+    SERVER/server.sqlite, model-<n>.bin       the server's store (server_store.py)
+
+The server has neither the users' salt nor any identity key. Nobody but their owner can read these files.
+"""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedgrec.config import Config, read_toml
+from fedgrec.errors import FedgrecError
+from fedgrec.federation.arrays import write_private
+from fedgrec.federation.options import FederationOptions, read_options
+from fedgrec.methods.contract import Method
+from fedgrec.options import METHODS, method_module
+
+NODE, SERVER, IDENTITY, ROSTER = "node.json", "server.json", "identity.key", "roster.json"
+CONFIG, OPTIONS, STORE, TABLE = "config.toml", "federation.toml", "node.sqlite", "items.bin"
+
+
+class FederationError(FedgrecError):
+    """A folder, a request or an answer that does not fit this federation."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One line of the roster."""
+
+    name: str
+    key: bytes  # Ed25519, public
+
+
+Roster = Mapping[int, Member]
+
+
+class _Folder:
+    """What both kinds have."""
+
+    path: Path
+    n_items: int
+
+    @cached_property
+    def roster(self) -> dict[int, Member]:
+        lines = _read(self.path / ROSTER)
+        return {int(index): Member(line["name"], bytes.fromhex(line["key"])) for index, line in lines.items()}
+
+    @property
+    def config(self) -> Config:
+        return _config(self.path / CONFIG, (self.path / CONFIG).read_bytes())
+
+    @property
+    def agreement(self) -> str:
+        """A hash of what server and nodes must agree on: the method, its options, the catalogue's size."""
+        model = json.dumps([self.config.method, asdict(self.config.model), self.n_items], sort_keys=True)
+        return hashlib.sha256(model.encode()).hexdigest()
+
+    def method(self, n_users: int) -> Method:
+        return make_method(self.config, self.n_items, n_users)
+
+
+@dataclass(frozen=True)
+class NodeFolder(_Folder):
+    """A node's folder, opened."""
+
+    path: Path
+    federation: str
+    name: str
+    index: int
+    n_items: int
+    least_nodes: int
+    user_salt: bytes
+
+    @cached_property
+    def identity(self) -> Ed25519PrivateKey:
+        return Ed25519PrivateKey.from_private_bytes(bytes.fromhex((self.path / IDENTITY).read_text()))
+
+
+@dataclass(frozen=True)
+class ServerFolder(_Folder):
+    """The server's folder, opened."""
+
+    path: Path
+    federation: str
+    n_items: int
+
+    @cached_property
+    def options(self) -> FederationOptions:
+        return read_options(self.path / OPTIONS)
+
+
+@lru_cache(8)
+def _config(path: Path, content: bytes) -> Config:
+    """Checking a configuration takes longer than most messages do, so one process does it once."""
+    return Config().changed(read_toml(path), str(path))
+
+
+def make_method(config: Config, n_items: int, n_users: int) -> Method:
+    """The method, on the kernel that every device has; or a sentence why a federation cannot run it."""
+    method: Method = method_module(config.method).make(config.model, n_items, n_users)
+    if any(stage.combine != "sum" for stage in method.stages):
+        fine = ", ".join(name for name in METHODS if not name.startswith("fedgnn"))
+        raise FederationError(
+            f"{config.method} matches users through a third party, which a federation has not: choose one of {fine}"
+        )
+    if getattr(config.model, "query", "whole") != "whole":
+        raise FederationError(
+            f"query = {config.model.query!r} gives a user's items away: a federation hands out the whole table, set "
+            f"query to 'whole'"
+        )
+    return method
+
+
+def new_federation() -> str:
+    """A name that no other federation has."""
+    return secrets.token_hex(16)
+
+
+def create_node(
+    path: Path,
+    federation: str,
+    index: int,
+    identity: Ed25519PrivateKey,
+    user_salt: bytes,
+    roster: Roster,
+    config: Config,
+    n_items: int,
+    least_nodes: int = FederationOptions.least_nodes,
+) -> None:
+    """The files of a node; its users are added to its store afterwards (`store.add_users`)."""
+    about = {
+        "federation": federation,
+        "name": roster[index].name,
+        "index": index,
+        "n_items": n_items,
+        "least_nodes": least_nodes,
+        "user_salt": user_salt.hex(),
+    }
+    make_method(config, n_items, 1)
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_private(path / NODE, _json(about))
+    write_private(path / IDENTITY, identity.private_bytes_raw().hex().encode())
+    write_roster(path, roster)
+    write_private(path / CONFIG, config.to_toml().encode())
+
+
+def create_server(
+    path: Path, federation: str, roster: Roster, config: Config, n_items: int, options: FederationOptions
+) -> None:
+    """The files of the server."""
+    make_method(config, n_items, 1)
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_private(path / SERVER, _json({"federation": federation, "n_items": n_items}))
+    write_roster(path, roster)
+    write_private(path / CONFIG, config.to_toml().encode())
+    write_private(path / OPTIONS, options.to_toml().encode())
+
+
+def write_roster(path: Path, roster: Roster) -> None:
+    """Also to let a node in later: everybody gets the new roster before the node starts."""
+    lines = {str(index): {"name": m.name, "key": m.key.hex()} for index, m in sorted(roster.items())}
+    write_private(path / ROSTER, _json(lines))
+
+
+def open_node(path: Path) -> NodeFolder:
+    about = _read(path / NODE)
+    return NodeFolder(path, **{**about, "user_salt": bytes.fromhex(about["user_salt"])})
+
+
+def open_server(path: Path) -> ServerFolder:
+    return ServerFolder(path, **_read(path / SERVER))
+
+
+def _json(content: Any) -> bytes:
+    return (json.dumps(content, indent=2) + "\n").encode()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FederationError(f"{path} is missing: make the folder with  fedgrec federation init") from None
+    except ValueError as error:
+        raise FederationError(f"{path} is not readable ({error}): restore it from where it was made") from None
+    return content

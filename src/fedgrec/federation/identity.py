@@ -1,0 +1,227 @@
+"""Everything a federation needs before it starts, made in one go: authority, certificates, keys, roster, folders.
+
+    FED/authority/   ca.key, ca.crt: signs the server's certificates; keep it away from the server
+    FED/server/      for the server's machine      FED/node-0/, node-1/, …   one for each node's machine
+
+Beside what folder.py names, each folder has network.toml (below), ca.crt and items.txt, the catalogue; the server has
+server.pem and server.key (TLS) and keys/NAME.pub, a node has flower.key, by which the SuperLink knows it.
+"""
+
+import ipaddress
+import json
+import secrets
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key, load_ssh_private_key
+
+from fedgrec.config import Config
+from fedgrec.errors import ConfigError
+from fedgrec.federation import certificates
+from fedgrec.federation.arrays import write_private
+from fedgrec.federation.folder import (
+    FederationError,
+    Member,
+    Roster,
+    create_node,
+    create_server,
+    new_federation,
+    open_node,
+    open_server,
+    write_roster,
+)
+from fedgrec.federation.options import FederationOptions
+
+NETWORK, CATALOGUE, CA, FLOWER = "network.toml", "items.txt", "ca.crt", "flower.key"
+AUTHORITY, SERVER_FOLDER, KEYS = "authority", "server", "keys"
+CA_KEY, TLS_CERTIFICATE, TLS_KEY = "ca.key", "server.pem", "server.key"
+
+
+@dataclass(frozen=True)
+class NodeNetwork:
+    """A node's network.toml."""
+
+    superlink: str  # host:port of the server
+    source: str = ""  # of its users' interactions (sources.py); "": they are in its store already
+    held_out: float = 0.2  # share of a user's items that its recommendations are judged by, where the source is silent
+
+
+@dataclass(frozen=True)
+class ServerNetwork:
+    """The server's network.toml."""
+
+    listen: str  # the address that the SuperLink listens on
+    port: int
+
+
+@dataclass(frozen=True)
+class Made:
+    """What `init` made."""
+
+    server: Path
+    nodes: list[Path]
+
+
+def init(
+    out: Path,
+    nodes: int,
+    catalogue: Sequence[str],
+    config: Config,
+    options: FederationOptions,
+    host: str = "127.0.0.1",
+    port: int = 9092,
+    fill: Callable[[Path, int], str] = lambda folder, index: "",
+) -> Made:
+    """Make a federation; `fill` puts a node's interactions into its folder and returns their source."""
+    if nodes < 3:
+        raise ConfigError(f"{nodes} nodes: a secure sum of fewer than three hides nothing from one of them")
+    if out.exists():
+        raise ConfigError(f"{out} exists: choose a folder that does not, keys are never overwritten")
+    out.mkdir(parents=True, mode=0o700)
+    ca = _authority(out / AUTHORITY)
+    identities = [certificates.identity_key() for _ in range(nodes)]
+    roster = {i: Member(f"node-{i}", key.public_key().public_bytes_raw()) for i, key in enumerate(identities)}
+    federation, salt, listing = new_federation(), secrets.token_bytes(32), "".join(f"{name}\n" for name in catalogue)
+    server = out / SERVER_FOLDER
+    create_server(server, federation, roster, config, len(catalogue), options)
+    (server / KEYS).mkdir(mode=0o700)
+    _shared_files(server, ca[1], listing)
+    write_certificate(server, ca, host)
+    _write_network(server, ServerNetwork("127.0.0.1" if _is_loopback(host) else "0.0.0.0", port))
+    made = Made(server, [])
+    for index, identity in enumerate(identities):
+        folder = out / roster[index].name
+        create_node(folder, federation, index, identity, salt, roster, config, len(catalogue), options.least_nodes)
+        _connect(folder, server, ca[1], listing, f"{_bracketed(host)}:{port}", fill(folder, index))
+        made.nodes.append(folder)
+    return made
+
+
+def add_node(out: Path) -> Path:
+    """One more node in FED: its folder, and a new roster in all the others."""
+    _, certificate = read_authority(out)
+    server, first = open_server(out / SERVER_FOLDER), open_node(out / "node-0")
+    index, identity = max(server.roster) + 1, certificates.identity_key()
+    member = Member(f"node-{index}", identity.public_key().public_bytes_raw())
+    roster: Roster = {**server.roster, index: member}
+    folder = out / member.name
+    create_node(
+        folder,
+        server.federation,
+        index,
+        identity,
+        first.user_salt,
+        roster,
+        server.config,
+        server.n_items,
+        first.least_nodes,
+    )
+    superlink = read_network(out / "node-0", NodeNetwork).superlink
+    _connect(folder, server.path, certificate, (server.path / CATALOGUE).read_text("utf-8"), superlink, "")
+    for other in [server.path, *(out / m.name for i, m in server.roster.items())]:
+        if other.is_dir():  # a folder that was moved to its machine gets the roster by hand
+            write_roster(other, roster)
+    return folder
+
+
+def renew(out: Path, host: str) -> Path:
+    """A fresh key and certificate for the server."""
+    server = out / SERVER_FOLDER
+    write_certificate(server, read_authority(out), host)
+    return server / TLS_CERTIFICATE
+
+
+Authority = tuple[ec.EllipticCurvePrivateKey, x509.Certificate]
+
+
+def write_certificate(server: Path, ca: Authority, host: str) -> None:
+    """The server's certificate also names this machine: its own parts talk over loopback."""
+    key, certificate = certificates.server_certificate(*ca, [host, "127.0.0.1", "localhost"])
+    write_private(server / TLS_KEY, certificates.pem(key))
+    write_private(server / TLS_CERTIFICATE, certificate.public_bytes(Encoding.PEM))
+
+
+def read_authority(out: Path) -> Authority:
+    try:
+        key = load_pem_private_key((out / AUTHORITY / CA_KEY).read_bytes(), None)
+        certificate = x509.load_pem_x509_certificate((out / AUTHORITY / CA).read_bytes())
+    except FileNotFoundError as error:
+        raise FederationError(f"{error.filename} is missing: only where `init` ran can this be done") from None
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return key, certificate
+
+
+Network = TypeVar("Network", NodeNetwork, ServerNetwork)
+
+
+def read_network(folder: Path, kind: type[Network]) -> Network:
+    """A folder's network.toml."""
+    path = folder / NETWORK
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        return kind(**values)
+    except FileNotFoundError:
+        raise FederationError(f"{path} is missing: is {folder} a folder made by  fedgrec federation init ?") from None
+    except (tomllib.TOMLDecodeError, TypeError) as error:
+        known = ", ".join(f.name for f in fields(kind))
+        raise FederationError(f"{path} is not readable ({error}): it may set {known}") from None
+
+
+def read_flower_key(folder: Path) -> Any:
+    """The key by which the SuperLink knows a node."""
+    try:
+        return load_ssh_private_key((folder / FLOWER).read_bytes(), None)
+    except FileNotFoundError:
+        raise FederationError(f"{folder / FLOWER} is missing: restore it, or make a new node") from None
+    except ValueError as error:
+        raise FederationError(f"{folder / FLOWER} is not a key ({error}): restore it, or make a new node") from None
+
+
+def _authority(folder: Path) -> Authority:
+    folder.mkdir(mode=0o700)
+    key, certificate = certificates.authority("fedgrec")
+    write_private(folder / CA_KEY, certificates.pem(key))
+    write_private(folder / CA, certificate.public_bytes(Encoding.PEM))
+    return key, certificate
+
+
+def _connect(
+    folder: Path, server: Path, certificate: x509.Certificate, catalogue: str, superlink: str, source: str
+) -> None:
+    """What a node needs to reach the server, and the server to know it."""
+    private, public = certificates.ssh_pair(certificates.network_key())
+    write_private(folder / FLOWER, private)
+    write_private(server / KEYS / f"{folder.name}.pub", public)
+    _shared_files(folder, certificate, catalogue)
+    _write_network(folder, NodeNetwork(superlink, source))
+
+
+def _shared_files(folder: Path, certificate: x509.Certificate, catalogue: str) -> None:
+    write_private(folder / CA, certificate.public_bytes(Encoding.PEM))
+    write_private(folder / CATALOGUE, catalogue.encode())
+
+
+def _write_network(folder: Path, network: NodeNetwork | ServerNetwork) -> None:
+    # Words and numbers look the same in JSON and in TOML.
+    lines = [f"{f.name} = {json.dumps(getattr(network, f.name), ensure_ascii=False)}" for f in fields(network)]
+    write_private(folder / NETWORK, ("\n".join(lines) + "\n").encode())
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if _is_address(host) and ":" in host else host
+
+
+def _is_address(host: str) -> bool:
+    try:
+        return bool(ipaddress.ip_address(host))
+    except ValueError:
+        return False

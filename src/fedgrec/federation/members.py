@@ -1,0 +1,146 @@
+"""The nodes as the server knows them: who they are, where they are, and what they still have to be told."""
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from fedgrec.federation import plan
+from fedgrec.federation.folder import FederationError, ServerFolder
+from fedgrec.federation.plan import hello_part, size
+from fedgrec.federation.server_store import ServerStore
+from fedgrec.federation.transport import Packet, Transport
+
+LONGEST_REST = 32  # sums
+MOST = 300  # of what a node may have the server remember or print at a time
+
+
+class Observer:
+    """Watches a federation; the command line draws progress with it."""
+
+    def joined(self, name: str, users: int) -> None: ...
+    def summed(self, line: dict[str, Any]) -> None: ...
+    def evaluated(self, line: dict[str, Any]) -> None: ...
+    def noticed(self, sentence: str) -> None: ...
+
+
+class Members:
+    """Asks nodes by their place on the roster; verdicts that they wait for ride on every question."""
+
+    def __init__(self, transport: Transport, folder: ServerFolder, store: ServerStore, observer: Observer) -> None:
+        self.transport, self.folder, self.store, self.observer = transport, folder, store, observer
+        self.users: dict[int, int] = {}  # of each node that has joined
+        self.up = self.down = 0  # bytes
+        self._address: dict[int, int] = {}
+        self._owed: dict[int, set[str]] = {}  # sessions that a node may wait for a verdict on
+        self._misses: dict[int, int] = {}  # by address: how often in a row it was silent
+        self._rest: dict[int, int] = {}  # and for how many sums it is left in peace
+
+    # --------------------------------------------------------------------------------------------- joining
+
+    def greet(self) -> None:
+        """Let in those who have come, if they prove who they are."""
+        known = set(self._address.values())
+        new = [a for a in self.transport.addresses() if a not in known and not self._rest.get(a)]
+        nonces = {address: secrets.token_bytes(32) for address in new}
+        questions = {
+            address: Packet(plan.HELLO, {"federation": self.folder.federation}, {"nonce": nonce})
+            for address, nonce in nonces.items()
+        }
+        for address, answer in self._exchange(questions, self.folder.options.deadline):
+            try:
+                self._let_in(address, nonces[address], answer)
+            except FederationError as refusal:
+                self._rest[address] = LONGEST_REST
+                self.observer.noticed(str(refusal))
+                message = Packet(plan.REFUSED, {"reason": str(refusal)})
+                list(self.transport.exchange({address: message}, self.folder.options.deadline))
+
+    def _let_in(self, address: int, nonce: bytes, answer: Packet) -> None:
+        header, tags = answer.header, answer.arrays.get("tags")
+        index, signature = header.get("index"), answer.blobs.get("signature", b"")
+        if answer.kind != plan.HELLO or tags is None or tags.dtype != np.uint8 or tags.shape[1:] != (32,):
+            raise FederationError(f"the node at {address} did not introduce itself: {str(header.get('reason'))[:MOST]}")
+        member = self.folder.roster.get(index) if type(index) is int else None
+        if member is None or type(index) is not int:
+            raise FederationError(f"the node at {address} is not on the roster: add its key, or stop it")
+        part = hello_part(self.folder.federation, nonce, index, str(header.get("agreement")), tags)
+        try:
+            Ed25519PublicKey.from_public_bytes(member.key).verify(signature, part)
+        except (InvalidSignature, ValueError):
+            raise FederationError(f"the node at {address} has not the key of {member.name}: it is refused") from None
+        if header.get("agreement") != self.folder.agreement:
+            raise FederationError(
+                f"node {member.name} has another method, options or catalogue: copy config.toml to it"
+            )
+        if not len(tags):
+            raise FederationError(f"node {member.name} has no users: add some")
+        self.store.join(index, member.name, (tag.tobytes() for tag in tags))
+        self._address[index], self.users[index] = address, len(tags)
+        waiting = header.get("waiting")
+        self._owed.setdefault(index, set()).update(map(str, waiting[:MOST]) if isinstance(waiting, list) else ())
+        self.observer.joined(member.name, len(tags))
+
+    def reachable(self) -> list[int]:
+        """Nodes that have joined and can be reached now."""
+        there = set(self.transport.addresses())
+        return [node for node, address in sorted(self._address.items()) if address in there]
+
+    def present(self) -> list[int]:
+        """Of those the ones that did not fall silent just before, as long as they are enough."""
+        here = self.reachable()
+        awake = [node for node in here if not self._rest.get(self._address[node])]
+        return awake if len(awake) >= self.folder.options.least_nodes else here
+
+    def tick(self) -> None:
+        """Another sum begins: those who rest have rested one longer."""
+        self._rest = {address: left - 1 for address, left in self._rest.items() if left > 1}
+
+    # ---------------------------------------------------------------------------------------------- asking
+
+    def owe(self, session: str, nodes: Iterable[int]) -> None:
+        """These nodes will want to know what became of this sum."""
+        for node in nodes:
+            self._owed.setdefault(node, set()).add(session)
+
+    def ask(self, requests: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet]]:
+        """Good answers, at most one of each node; failures are noticed and left out."""
+        told = {node: self._verdicts(node) for node in requests}
+        at = {self._address[node]: node for node in requests}
+        packets = {
+            self._address[node]: replace(request, header={**request.header, "verdicts": told[node]})
+            for node, request in requests.items()
+        }
+        for address, answer in self._exchange(packets, seconds):
+            node = at[address]
+            if answer.kind == requests[node].kind:
+                self._owed[node] -= told[node].keys()
+                yield node, answer
+            else:
+                reason = str(answer.header.get("reason", f"an answer of kind {answer.kind!r}"))
+                self.observer.noticed(f"node {self.folder.roster[node].name}: {reason[:MOST]}")
+
+    def _verdicts(self, node: int) -> dict[str, bool]:
+        known = ((session, self.store.verdict(session, node)) for session in sorted(self._owed[node]))
+        return {session: verdict for session, verdict in known if verdict is not None}
+
+    def _exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet]]:
+        """One exchange: first answers only. Who is silent twice or more in a row rests, longer every time."""
+        if not packets:
+            return
+        self.down += sum(size(packet) for packet in packets.values())
+        heard = set[int]()
+        for address, answer in self.transport.exchange(packets, seconds):
+            if address in heard or address not in packets:
+                continue
+            heard.add(address)
+            self.up += size(answer)
+            self._misses.pop(address, None)
+            yield address, answer
+        for address in packets.keys() - heard:
+            self._misses[address] = self._misses.get(address, 0) + 1
+            self._rest[address] = min(2 ** (self._misses[address] - 1), LONGEST_REST)

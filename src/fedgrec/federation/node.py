@@ -1,0 +1,278 @@
+"""A node's side of a federation: one message in, one step, on the disk, one answer out.
+
+Flower may start a new process for every message, so nothing is kept in memory in between. A node is one client of
+secure aggregation, whatever number of users it hosts: it adds up their uploads, then masks. It answers with messages of
+secure aggregation, with the number of its users, and with keyed hashes of their names; nothing else ever leaves it.
+"""
+
+import hashlib
+import hmac
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgrec import draws
+from fedgrec.core import Broadcast, ServerState
+from fedgrec.federation import evaluation, plan
+from fedgrec.federation.arrays import read_arrays, write_arrays
+from fedgrec.federation.folder import TABLE, FederationError, NodeFolder, open_node
+from fedgrec.federation.plan import Plan, as_array, hello_part, pack_broadcast, unpack_broadcast
+from fedgrec.federation.store import NodeStore
+from fedgrec.federation.transport import Packet
+from fedgrec.secagg.client import Client
+from fedgrec.secagg.errors import SecAggError
+from fedgrec.secagg.frozen import freeze, session_from_json, thaw
+from fedgrec.secagg.messages import Survivors, parse
+from fedgrec.secagg.session import Session, Stage
+
+TAKING_PART = 64  # the purpose of a node's draws; its key draws nothing else
+log = logging.getLogger("fedgrec.node")
+
+
+def handle(folder: Path, request: Packet) -> Packet:
+    """One message of the server → the answer. What it changes is on the disk before this returns."""
+    try:
+        home = open_node(folder)
+        with NodeStore(folder) as store:
+            with store.transaction():
+                answer = Node(home, store).answer(request)
+            return answer
+    except FederationError as refusal:
+        return Packet(plan.ERROR, {"reason": str(refusal)})
+    except Exception as failure:  # its words may tell of users: they stay at home
+        log.exception("the node failed")
+        return Packet(plan.ERROR, {"reason": f"the node failed ({type(failure).__name__}); see its log"})
+
+
+class Node:
+    """A node for the time of one message."""
+
+    def __init__(self, folder: NodeFolder, store: NodeStore) -> None:
+        self.folder, self.store = folder, store
+
+    def answer(self, request: Packet) -> Packet:
+        """The verdicts first: whatever else is asked builds on them."""
+        steps: dict[str, Callable[[Packet], Packet]] = {
+            plan.HELLO: self._hello,
+            plan.REFUSED: self._refused,
+            plan.KEYS: self._keys,
+            plan.SHARES: self._shares,
+            plan.MASKED: self._masked,
+            plan.CONFIRM: self._confirm,
+            plan.UNMASK: self._unmask,
+            plan.FINISH: self._finish,
+        }
+        if request.kind not in steps:
+            raise FederationError(f"a node cannot answer a message of kind {request.kind!r}")
+        for session, included in request.header.get("verdicts", {}).items():
+            self.store.settle(session, bool(included))
+        try:
+            return steps[request.kind](request)
+        except SecAggError as refusal:  # no failure: what the client makes of it is written down
+            return Packet(plan.ERROR, {"reason": f"{type(refusal).__name__}: {refusal}"})
+
+    # ------------------------------------------------------------------------------------ joining, leaving
+
+    def _hello(self, request: Packet) -> Packet:
+        if request.header.get("federation") != self.folder.federation:
+            raise FederationError(f"node {self.folder.name} belongs to another federation")
+        nonce, count = request.blobs.get("nonce", b""), self.store.count()
+        if len(nonce) < 16:
+            raise FederationError("a node signs only what the server made up for it: the nonce is too short")
+        names = sorted(hmac.digest(self.folder.user_salt, user.encode(), "sha256") for user in self.store.ids(count))
+        tags = np.frombuffer(b"".join(names), np.uint8).reshape(-1, 32)
+        self.store.put("announced", count)
+        self.store.put("refused", None)
+        part = hello_part(self.folder.federation, nonce, self.folder.index, self.folder.agreement, tags)
+        header = {
+            "index": self.folder.index,
+            "agreement": self.folder.agreement,
+            "waiting": self.store.waiting(),
+        }
+        return Packet(plan.HELLO, header, {"signature": self.folder.identity.sign(part)}, {"tags": tags})
+
+    def _refused(self, request: Packet) -> Packet:
+        """The server will not have this node; the reason is kept for whoever runs it."""
+        self.store.put("refused", str(request.header.get("reason")))
+        log.error("the server refused this node: %s", request.header.get("reason"))
+        return Packet(plan.REFUSED)
+
+    def _finish(self, request: Packet) -> Packet:
+        """Training is over: the last model stays here."""
+        self._keep_model(unpack_broadcast(request.header["model"], request.arrays), "", plan.EVALUATE)
+        self.store.forget_clients()
+        return Packet(plan.FINISH)
+
+    # ------------------------------------------------------------------------------------- the five stages
+
+    def _keys(self, request: Packet) -> Packet:
+        return Packet(plan.KEYS, blobs={plan.SECAGG: self._begin(request.header["session"])})
+
+    def _begin(self, values: dict[str, Any]) -> bytes:
+        """A client for a new sum; whatever another sum was at is over."""
+        session = session_from_json(values)
+        if session.mechanism != "secagg" or not session.lying_server or session.least < self.folder.least_nodes:
+            raise FederationError(
+                f"node {self.folder.name} takes part only in sums of {self.folder.least_nodes} nodes or more that "
+                f"compare their lists of survivors"
+            )
+        name = session.round_id.hex()
+        if self.store.db.execute("SELECT 1 FROM sessions WHERE id = ?", [name]).fetchone():
+            raise FederationError(f"node {self.folder.name} was asked into this sum before")
+        self.store.forget_clients()
+        client = Client(session, self.folder.index, self.folder.identity, self._roster)
+        keys = client.start()
+        self.store.db.execute(
+            "INSERT INTO sessions (id, session, client) VALUES (?, ?, ?)", [name, json.dumps(values), freeze(client)]
+        )
+        return keys
+
+    def _shares(self, request: Packet) -> Packet:
+        """The plan and the model come down; from here on both are bound into all keys."""
+        client, name = self._client(request)
+        sum_ = Plan.read(request.header.get("plan", {}))
+        broadcast = unpack_broadcast(request.header.get("model", {}), request.arrays)
+        self._check(client.session, sum_, broadcast)
+        self._keep_model(broadcast, name, sum_.stage)
+        client.context = sum_.context(broadcast)
+        answer = self._receive(client, request)
+        self.store.db.execute("UPDATE sessions SET plan = ? WHERE id = ?", [json.dumps(asdict(sum_)), name])
+        return Packet(plan.SHARES, blobs={plan.SECAGG: answer})
+
+    def _check(self, session: Session, sum_: Plan, broadcast: Broadcast) -> None:
+        """The server cannot size the integers, nor name the round, other than the method says."""
+        if self.store.get("n_users", sum_.n_users) != sum_.n_users:
+            raise FederationError("the number of users that the federation started with has changed")
+        self.store.put("n_users", sum_.n_users)
+        spec = sum_.spec(self.folder.method(sum_.n_users))
+        if (session.values, session.bits, session.users) != (spec.size, spec.bits, spec.users):
+            raise FederationError(f"the session does not fit the uploads of stage {sum_.stage!r}")
+        if broadcast.round != sum_.round or broadcast.n_items != self.folder.n_items:
+            raise FederationError("the model is not that of the sum's round and catalogue")
+        self.store.put("round", sum_.round)
+
+    def _masked(self, request: Packet) -> Packet:
+        """Train at home, add up, mask. The new state is pending until a verdict comes."""
+        client, name = self._client(request)
+        if self.store.waiting():
+            raise FederationError(f"node {self.folder.name} still waits for the verdict on an earlier sum")
+        arrays, about = read_arrays(self.folder.path / TABLE)
+        sum_ = self._plan(name)
+        if about.get("session") != name or sum_ is None:
+            raise FederationError("the model on this node is not that of the sum")
+        method = self.folder.method(sum_.n_users)
+        rows = self._taking_part(sum_)
+        cohort, broadcast = self.store.cohort(method, rows), unpack_broadcast(about, arrays)
+        spec = sum_.spec(method)
+        pending = None
+        if sum_.stage == plan.EVALUATE:
+            server = as_server(broadcast)
+            upload = evaluation.measured(method, server, cohort, self.store.held_out(rows), sum_.topk, spec)
+        else:
+            upload, pending = method.local_update(cohort, sum_.stage_of(method), broadcast)
+        client.submit(upload.to_ring(spec), upload.users)
+        answer = self._receive(client, request)
+        self.store.take_part(name, (sum_.stage, sum_.level, sum_.round), rows, pending and pending.state)
+        return Packet(plan.MASKED, arrays={plan.SECAGG: as_array(answer)})
+
+    def _taking_part(self, sum_: Plan) -> list[int]:
+        """Which of its users take part: the node's own choice, drawn under its own key, the same if asked again."""
+        rows = self.store.first_rows(self.store.get("announced", 0))
+        order = np.argsort(draws.words(self.store.node_key, len(rows), 0, sum_.round, TAKING_PART), kind="stable")
+        return sorted(rows[place] for place in order[: sum_.count(len(rows))].tolist())
+
+    def _confirm(self, request: Packet) -> Packet:
+        """Sign the list of survivors, unless another one was opened before."""
+        client, name = self._client(request)
+        lists = parse(request.blobs[plan.SECAGG])
+        alive = lists.alive if isinstance(lists, Survivors) else ()  # anything else the client refuses
+        digest = hashlib.sha256(client.context + json.dumps(alive).encode()).digest()
+        self._open_once(name, digest)
+        answer = self._receive(client, request)
+        self.store.db.execute("UPDATE sessions SET survivors = ? WHERE id = ?", [digest, name])
+        return Packet(plan.CONFIRM, blobs={plan.SECAGG: answer})
+
+    def _unmask(self, request: Packet) -> Packet:
+        """Open shares. The keys for the next sum, if it is announced, ride along: that saves an exchange."""
+        client, name = self._client(request)
+        answer = self._receive(client, request)
+        (digest,) = self.store.db.execute("SELECT survivors FROM sessions WHERE id = ?", [name]).fetchone()
+        self._open_once(name, digest, record=True)
+        blobs = {plan.SECAGG: answer}
+        if request.header.get("next"):
+            blobs[plan.NEXT] = self._begin(request.header["next"])
+        return Packet(plan.UNMASK, blobs=blobs)
+
+    def _open_once(self, name: str, digest: bytes, record: bool = False) -> None:
+        """Of one stage and round a node helps to open one sum: two that differ by one node *are* that node's upload."""
+        sum_ = self._plan(name)
+        assert sum_ is not None
+        place = (sum_.stage, sum_.level, sum_.round)
+        found = self.store.db.execute(
+            "SELECT digest FROM opened WHERE stage = ? AND level = ? AND round = ?", place
+        ).fetchone()
+        if found and found[0] != digest:
+            raise FederationError(
+                f"node {self.folder.name} has helped to open stage {sum_.stage!r} of round {sum_.round} with other "
+                f"nodes: all of them must be there to do it again"
+            )
+        if record:
+            self.store.db.execute("INSERT OR REPLACE INTO opened VALUES (?, ?, ?, ?)", [*place, digest])
+
+    # ------------------------------------------------------------------------------------------ its memory
+
+    @property
+    def _roster(self) -> dict[int, bytes]:
+        return {index: member.key for index, member in self.folder.roster.items()}
+
+    def _client(self, request: Packet) -> tuple[Client, str]:
+        name = str(request.header.get("session"))
+        found = self.store.db.execute("SELECT client FROM sessions WHERE id = ?", [name]).fetchone()
+        if not found or found[0] is None:
+            raise FederationError(f"node {self.folder.name} takes no part in this sum, or not any more")
+        if plan.SECAGG not in request.blobs:
+            raise FederationError("a message of secure aggregation is missing")
+        return thaw(found[0], self.folder.identity, self._roster), name
+
+    def _receive(self, client: Client, request: Packet) -> bytes:
+        """The client's answer. What it is afterwards is kept, also where it refused; its secrets go with its end."""
+        try:
+            return client.receive(request.blobs[plan.SECAGG])
+        finally:
+            left = None if client.stage is Stage.DONE else freeze(client)
+            self.store.db.execute("UPDATE sessions SET client = ? WHERE id = ?", [left, client.session.round_id.hex()])
+
+    def _plan(self, name: str) -> Plan | None:
+        found = self.store.db.execute("SELECT plan FROM sessions WHERE id = ?", [name]).fetchone()
+        return Plan.read(json.loads(found[0])) if found and found[0] else None
+
+    def _keep_model(self, broadcast: Broadcast, session: str, stage: str) -> None:
+        about, arrays = pack_broadcast(broadcast)
+        write_arrays(self.folder.path / TABLE, arrays, {**about, "session": session, "stage": stage})
+
+
+def as_server(broadcast: Broadcast) -> ServerState:
+    """The server's half of the model, as far as ranking needs it."""
+    nothing = np.zeros((0, 0), broadcast.tables.dtype)
+    return ServerState(broadcast.tables, broadcast.degrees, nothing, nothing, broadcast.round, dict(broadcast.more))
+
+
+def recommend(folder: Path, user: str, k: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """A user's k best unseen items and their scores, from what is on this node; the network is not needed."""
+    home = open_node(folder)
+    arrays, about = read_arrays(folder / TABLE)
+    with NodeStore(folder) as store:
+        method = home.method(store.get("n_users", 1))
+        if about["stage"] not in (plan.EVALUATE, method.stages[-1].name):
+            raise FederationError(f"{folder / TABLE} is from the warm-up: there is no trained model here yet")
+        cohort = store.cohort(method, [store.row_of(user)])
+    scores = evaluation.scores(method, as_server(unpack_broadcast(about, arrays)), cohort)[0]
+    best = evaluation.best(scores, cohort.items_of(0), k)
+    best = best[best >= 0]
+    return best, scores[best]

@@ -1,0 +1,37 @@
+"""What the network has to do for a federation, and nothing else: carry packets there and back before a deadline.
+
+Two transports carry them: `local.LocalTransport` calls the nodes in this process, `flower.FlowerTransport` sends
+Flower messages. Everything above cannot tell them apart.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Packet:
+    """One message, either way: what it is, a few plain values, bytes, and arrays too large for either."""
+
+    kind: str
+    header: dict[str, Any] = field(default_factory=dict)  # what JSON can hold
+    blobs: dict[str, bytes] = field(default_factory=dict)  # messages of secure aggregation, signatures
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)  # tables, masked vectors
+
+
+class Transport(Protocol):
+    """The server's end. An address is whatever the network knows a node by; names and trust are the coordinator's."""
+
+    def addresses(self) -> Sequence[int]:
+        """The nodes that can be reached now."""
+        ...
+
+    def exchange(self, requests: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet]]:
+        """Send each node its packet and yield answers as they come, until all came or the time is over.
+
+        A node that fails answers with a packet of kind "error" and a header {"reason": sentence}; one that is silent
+        does not occur. An answer that comes after the deadline is never seen, also not by a later exchange.
+        """
+        ...

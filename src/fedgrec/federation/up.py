@@ -1,0 +1,114 @@
+"""Running a federation's parts: a server, a node, or all of them on this machine to try it out."""
+
+import logging
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fedgrec.config import Config
+from fedgrec.federation.folder import FederationError, open_node
+from fedgrec.federation.identity import CA, CATALOGUE, Made, NodeNetwork, init, read_flower_key, read_network
+from fedgrec.federation.options import FederationOptions
+from fedgrec.federation.processes import Processes, end_with_parent
+from fedgrec.federation.sources import read_catalogue, read_people
+from fedgrec.federation.store import NodeStore
+from fedgrec.federation.watching import LOGS, Following
+
+LOOK = 0.3  # seconds between two looks at what goes on
+Say = Callable[[str], None]
+log = logging.getLogger("fedgrec.node")
+
+
+def serve(folder: Path, say: Say) -> None:
+    """Run the server of this folder until its federation is trained."""
+    with Processes(folder / LOGS) as processes:
+        _drive(folder, [], processes, say)
+
+
+def up(made: Made, say: Say) -> None:
+    """Run server and nodes, each in a process of its own, until the federation is trained."""
+    with Processes(made.server.parent / LOGS) as processes:
+        _drive(made.server, made.nodes, processes, say)
+
+
+def start_node(folder: Path, processes: Processes) -> None:
+    processes.start(folder.name, [sys.executable, "-m", "fedgrec", "federation", "node", str(folder)])
+
+
+def _drive(folder: Path, nodes: list[Path], processes: Processes, say: Say) -> None:
+    from fedgrec.federation.flower_server import FlowerServer
+
+    following, server = Following(folder), FlowerServer(folder, processes)
+    try:
+        server.start()
+        say(f"the SuperLink listens on {server.network.listen}:{server.network.port}")
+        for node in nodes:
+            start_node(node, processes)
+        ended = None
+        while ended is None:
+            time.sleep(LOOK)
+            ended = server.ended()
+            for line in following.new():
+                say(line)
+    finally:
+        server.close()
+    if ended:
+        raise FederationError(f"the federation stopped: {ended}; see {following.path} and {processes.logs}")
+
+
+def node(folder: Path) -> None:
+    """Be a node until somebody ends this process."""
+    from fedgrec.federation.flower_node import serve as answer_messages
+
+    network, key = read_network(folder, NodeNetwork), read_flower_key(folder)
+    users = load(folder)
+    log.info("%s with %d users connects to %s", folder.name, users, network.superlink)
+    end_with_parent()
+    answer_messages(folder, network.superlink, folder / CA, key)
+
+
+def load(folder: Path) -> int:
+    """Take the users of the node's source into its store, those who are there already excepted."""
+    home, network = open_node(folder), read_network(folder, NodeNetwork)
+    with NodeStore(folder) as store:
+        if network.source:
+            source = str(folder / network.source)  # an absolute path stays what it is
+            found = read_people(source, read_catalogue(folder / CATALOGUE), network.held_out)
+            known = set(store.ids())
+            fresh = [person for person in found.people if person.id not in known]
+            store.add_users(home.method(1), fresh)
+            log.info("%d new users from %s", len(fresh), source)
+            if found.unknown or found.empty:
+                log.warning(
+                    "%d interactions have items that the catalogue lacks, %d users have nothing to learn from",
+                    found.unknown,
+                    found.empty,
+                )
+        if not store.count():
+            raise FederationError(f"{folder} has no users: name their data as `source` in network.toml")
+        return store.count()
+
+
+def try_out(
+    out: Path,
+    nodes: int,
+    config: Config,
+    options: FederationOptions,
+    users: int,
+    host: str = "127.0.0.1",
+    port: int = 0,
+) -> Made:
+    """A federation over the users of a data set, dealt out to nodes; `users` limits those of a node (0: all)."""
+    from fedgrec.federation.dealing import Deal
+
+    deal = Deal.of(config, nodes, users)
+    return init(out, nodes, deal.catalogue, config, options, host, port or free_port(), deal.write)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,267 @@
+"""A federation on one GPU: users, server and sums live there, and a round is two launches of one recorded graph.
+
+An engine takes over a method's server and population, runs rounds, and gives both back when somebody wants to look
+(an evaluation, a checkpoint). Its rounds are those of the verbs: the same draws, the same rounded integers, the same
+order. The loops are in `_triton`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from fedgrec.core import Broadcast, Cohort, Floats, Ints, ServerState, Stage, UploadSpec, UserState
+from fedgrec.devices import place
+from fedgrec.draws import feedback_bound
+from fedgrec.errors import FedgrecError, missing_extra
+from fedgrec.options import FedGRecOptions
+
+try:
+    import torch
+    import triton
+except ImportError:
+    raise missing_extra("training on a GPU", "torch") from None
+
+from fedgrec.kernels import _triton as loops
+
+STRETCH = 256  # rounds whose users are sent to the GPU at once
+UNBIASED_AFTER = 40_000  # steps after which Adam's bias corrections are 1 in any precision that trains
+LOSSES = {"bpr": 0, "mse": 1, "mse0": 2}
+STATE = ("embeddings", "sent", "moment1", "moment2", "steps")
+
+
+class Trainer(Protocol):
+    """What the engine needs to know of a method: FedGRec, and those that are FedGRec with other options."""
+
+    @property
+    def options(self) -> FedGRecOptions: ...
+    @property
+    def n_items(self) -> int: ...
+    @property
+    def stages(self) -> tuple[Stage, ...]: ...
+    def spec(self, stage: Stage) -> UploadSpec: ...
+    def broadcast(self, server: ServerState, stage: Stage) -> Broadcast: ...
+    def edge_weights(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Floats, Floats]: ...
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How the loops are cut: a matter of speed, and of the last bits of sums of real numbers."""
+
+    rows: int = 32  # negatives of one user, held at a time
+    warps: int = 4
+    positives: int = 64  # of one user, held at a time
+    positive_warps: int = 8
+    split: int = 256  # negatives of one program
+    drawn: int = 256  # negatives drawn by one program
+    items: int = 32  # of the server, held at a time
+    registers: int | None = 128  # the most of a thread, so that enough of them fit
+
+
+class Engine:
+    """The population of a method on a GPU."""
+
+    def __init__(
+        self,
+        method: Trainer,
+        server: ServerState,
+        users: Cohort,
+        device: str = "cuda",
+        launch: Launch | None = None,
+    ) -> None:
+        self.method, self.device, self.launch = method, place(device), launch or Launch()
+        o, spec = method.options, method.spec(method.stages[-1])
+        if spec.bits != 32:
+            raise FedgrecError("sums of this many users at these clips need 64 bits, and the GPU adds in 32")
+        longest = max(int(users.degrees.max(initial=0)), 1)
+        self.S, self.D = min(o.users_per_round, len(users)), max(triton.next_power_of_2(o.dim), 16)
+        self.cap = min(o.max_positives or longest, longest)
+        self.n_negatives = min(o.negatives, method.n_items) if o.loss != "mse" else 0
+        self.splits = triton.next_power_of_2(max(triton.cdiv(self.n_negatives, self.launch.split), 1))
+        self.round = server.round
+        self.users = self._users(users, *method.edge_weights(users, method.broadcast(server, method.stages[-1])))
+        self.server = self._server(server)
+        self.scratch = self._scratch()
+        self.numbers = self._numbers(spec)
+        self.federation = loops.Federation(
+            counter=self._new(torch.int32, 1) + self.round,
+            now=self._new(torch.int32, 1),
+            first_round=self._new(torch.int32, 1) + self.round,
+            sampled=self._new(torch.int32, STRETCH, self.S),
+            counts=self._new(torch.int32, STRETCH),
+            cut=self._new(torch.int64, 1),
+        )
+        self.fast = self.device.type == "cuda" and o.precision == "float32"
+        self._graph: Any = None
+
+    def _place(self, array: Any) -> Any:
+        return torch.tensor(np.ascontiguousarray(array), device=self.device)  # a copy, also on the host
+
+    def _new(self, dtype: Any, *shape: int) -> Any:
+        return torch.zeros(shape, dtype=dtype, device=self.device)
+
+    def _users(self, users: Cohort, gather: Floats, push: Floats) -> loops.Users:
+        targets = np.ones(len(users.items)) if users.targets is None else users.targets
+        there = (
+            users.keys.view(np.int64),
+            users.indptr.astype(np.int64),
+            users.items.astype(np.int32),
+            gather,
+            push,
+            targets.astype(self.method.options.precision),
+            *(getattr(users.state, name) for name in STATE),
+        )
+        return loops.Users(*map(self._place, there))
+
+    def _server(self, server: ServerState) -> loops.Server:
+        o, items = self.method.options, self._place(server.items)
+        alphas = self._place(np.asarray(o.weights(), o.precision))
+        a = torch.zeros_like(items[0]) if o.combine == "concat" else torch.tensordot(alphas[1:], items[1:], 1)
+        return loops.Server(
+            items=items,
+            moment1=self._place(server.moment1),
+            moment2=self._place(server.moment2),
+            a=a,
+            f=alphas[0] * items[0] + a,
+            sums=self._new(torch.int64, o.layers + 1, self.method.n_items, self.D // 2),
+            touched=self._new(torch.int8, self.method.n_items),
+        )
+
+    def _scratch(self) -> loops.Scratch:
+        o, S, D = self.method.options, self.S, self.D
+        real, tau = getattr(torch, o.precision), o.local_steps + 1
+        self.width, self.C = self.cap + self.n_negatives, max(triton.next_power_of_2(self.cap), 32)
+        return loops.Scratch(
+            rows=self._new(torch.int32, S, self.width),
+            edges=self._new(torch.int32, S, self.C),
+            scores=self._new(real, S, self.C),
+            gathered=self._new(torch.int64, S, self.C),
+            positives=self._new(real, S, self.C, 4, D),
+            slopes=self._new(real, S, tau, max(self.n_negatives, 1)),
+            partners=self._new(torch.int32, S, o.local_steps, max(self.n_negatives, 1)),
+            f=self._new(real, S, tau, D),
+            parts=self._new(real, S, self.splits, D),
+            moments=self._new(real, S, 2, D),
+        )
+
+    def _numbers(self, spec: UploadSpec) -> loops.Numbers:
+        o, alpha, items, real = self.method.options, self.method.options.weights(), spec.leaf("items"), self._real
+        latents = spec.leaf("latents") if o.layers else items
+        live = alpha[1] if o.live and o.layers else 0.0
+        # The betas as the loops see them. Local moments lack their factor 1 − β, so rate and ε take it over.
+        beta1, beta2 = (float(np.dtype(o.precision).type(beta)) for beta in (o.beta1, o.beta2))
+        step = np.arange(1, o.local_steps + 2)
+        root = np.sqrt((1 - beta2**step) / (1 - beta2))
+        steps = np.maximum(np.arange(UNBIASED_AFTER + 1), 1)
+        return loops.Numbers(
+            real=real(
+                [alpha[0], live, o.l2, o.item_rate, o.user_rate, o.beta1, o.beta2, o.epsilon,
+                 1 / items.step, items.bound, 1 / latents.step, int(latents.clip / 2 / latents.step),
+                 1 / o.half_life if o.half_life else 0.0]
+            ),
+            whole=self._place(
+                np.array([self.method.n_items, self.n_negatives, self.cap, UNBIASED_AFTER, feedback_bound(o.feedback)])
+            ),
+            alphas=real(alpha),
+            rates=real(o.item_rate * (1 - beta1) / (1 - beta1**step) * root),
+            epsilons=real(o.epsilon * root),
+            unbias1=real(1 / (1 - beta1**steps)),
+            unbias2=real(1 / (1 - beta2**steps)),
+            server=real([o.server_rate, o.latent_rate * latents.step, items.step, o.beta1, o.beta2, o.epsilon]),
+        )  # fmt: skip
+
+    def _real(self, values: Any) -> Any:
+        return self._place(np.asarray(values, self.method.options.precision))
+
+    # ------------------------------------------------------------------------------------------- rounds
+
+    def run(self, rounds: Sequence[Ints]) -> None:
+        """Train rounds, each with these users: those whose upload arrives."""
+        there = self.federation
+        for at in range(0, len(rounds), STRETCH):
+            stretch = rounds[at : at + STRETCH]
+            sampled = np.zeros((len(stretch), self.S), np.int32)
+            counts = np.array([len(users) for users in stretch], np.int32)
+            for row, users in zip(sampled, stretch, strict=True):
+                row[: len(users)] = users
+            there.sampled[: len(stretch)].copy_(self._sent(sampled), non_blocking=True)
+            there.counts[: len(stretch)].copy_(self._sent(counts), non_blocking=True)
+            there.first_round.copy_(there.counter)
+            for _ in stretch:
+                self._round()
+            self.round += len(stretch)
+
+    def _sent(self, array: Any) -> Any:
+        tensor = torch.from_numpy(array)
+        return tensor.pin_memory() if self.device.type == "cuda" else tensor  # so that nobody waits for the copy
+
+    def _round(self) -> None:
+        """One round; on a GPU recorded once and played again, so that it costs a single launch."""
+        if self.device.type != "cuda":  # the interpreter of the loops
+            self._launch()
+            return
+        if self._graph is None:
+            self._record()
+        self._graph.replay()
+
+    def _record(self) -> None:
+        """Compile by running without users: nothing changes but the counter."""
+        there = self.federation
+        before, waiting = there.counter.clone(), there.counts.clone()
+        there.counts.zero_()
+        self._launch()
+        torch.cuda.synchronize(self.device)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._launch()
+        there.counts.copy_(waiting)
+        there.counter.copy_(before)
+
+    def _launch(self) -> None:
+        o, cut, S, K, tau = self.method.options, self.launch, self.S, self.method.options.layers, self.n_steps
+        states = self.federation, self.users, self.server, self.scratch, self.numbers
+        size = {"S": S, "K": K, "D": self.D, "DIM": o.dim, "M": self.width, "C": self.C, "EXCLUDE": o.exclude_positives}
+        loss = {
+            "TAU": tau, "LOSS": LOSSES[o.loss], "MEAN": o.reduction == "mean", "PER_ROW": o.l2_scaling == "row",
+            "ITEM_ADAM": o.item_optimizer == "adam", "FAST": self.fast,
+        }  # fmt: skip
+        n_all = max(self.n_negatives, 1)
+        many = {"n_all": n_all, "SPLIT": cut.split, "BLOCK": cut.rows, "num_warps": cut.warps}
+        if cut.registers:
+            many |= {"maxnreg": cut.registers}
+        few = {"BLOCK": cut.positives, "num_warps": cut.positive_warps}
+        concat, programs = o.combine == "concat", triton.cdiv(self.n_negatives, cut.split)
+        drawing = triton.cdiv(self.n_negatives, cut.drawn)
+        loops.prepare[(S, K + 1 + drawing)](*states, n_all=n_all, TAU=tau, DRAWN=cut.drawn, BLOCK=cut.rows, **size)
+        for step in range(tau + 1):
+            loops.user_step[(S,)](
+                step, *states, SPLITS=self.splits, LIVE=bool(o.live and o.layers), CONCAT=concat,
+                USER_ADAM=o.user_optimizer == "adam", KEPT=o.user_moments == "kept", **few, **size, **loss,
+            )  # fmt: skip
+            if step < tau and programs:
+                loops.negatives[(S, programs)](step, *states, SPLITS=self.splits, CONCAT=concat, **many, **size, **loss)
+        loops.send[(S, K + 1 + programs)](*states, WITHHELD=o.feedback < 1, **many, **size, **loss)
+        loops.server_round[(triton.cdiv(self.method.n_items, cut.items),)](
+            self.federation, self.server, self.numbers, K=K, D=self.D, DIM=o.dim, BLOCK=cut.items,
+            ADAM=o.server_optimizer == "adam", CONCAT=concat,
+        )  # fmt: skip
+
+    @property
+    def n_steps(self) -> int:
+        return self.method.options.local_steps
+
+    # ---------------------------------------------------------------------------------- looking at it
+
+    def give_back(self, server: ServerState, state: UserState) -> int:
+        """Copy everything back to where it came from; how many words the clip has cut since the last time."""
+        for name in STATE:
+            setattr(state, name, getattr(self.users, name).cpu().numpy().copy())
+        for name in ("items", "moment1", "moment2"):
+            setattr(server, name, getattr(self.server, name).cpu().numpy().copy())
+        server.round = self.round
+        if not (np.isfinite(state.embeddings).all() and np.isfinite(server.items).all()):
+            raise FedgrecError("the tables are not finite: training diverged; lower the learning rates")
+        cut = int(self.federation.cut.item())
+        self.federation.cut.zero_()
+        return cut

@@ -1,0 +1,89 @@
+"""What a configuration runs on: which kernel, which device, and ranking there."""
+
+import importlib.util
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from fedgrec.config import Config
+from fedgrec.core import Cohort, Ints, ServerState
+from fedgrec.devices import gpu_is_there, place, rank_on_gpu, within_memory
+from fedgrec.distributed import Ranks
+from fedgrec.evaluate import Csr, Result, evaluate_ranking, top_k, top_k_scores
+from fedgrec.methods.contract import Method
+from fedgrec.metrics import Ideal
+from fedgrec.options import FedGRecOptions, method_module
+
+
+def make_method(config: Config, n_items: int, n_users: int, ranks: Ranks) -> Method:
+    """The method that a configuration names, on the kernel that it asks for."""
+    make, run = method_module(config.method).make, config.run
+    if run.kernel == "reference":
+        return cast(Method, make(config.model, n_items, n_users))
+    if run.device == "cuda":
+        place("cuda")
+    if isinstance(config.model, FedGRecOptions) and (
+        run.kernel == "batched" or (run.device == "cuda" and not fits_engine(config, ranks))
+    ):
+        from fedgrec.kernels.batched import Batched
+
+        return cast(Method, make(config.model, n_items, n_users, Batched(run.device)))
+    from fedgrec.kernels import cpu
+
+    cpu.use_threads(config.run.threads)
+    return cast(Method, make(config.model, n_items, n_users, cpu))
+
+
+def fits_engine(config: Config, ranks: Ranks) -> bool:
+    """Whether rounds may run on a GPU from end to end: a method and options that its kernel knows, plain sums."""
+    return (
+        ranks.size == 1  # sums of several processes meet between two halves of a round
+        and isinstance(config.model, FedGRecOptions)
+        and config.run.secure == "off"
+        and config.run.kernel == "auto"
+        and importlib.util.find_spec("triton") is not None
+    )
+
+
+def wants_gpu(config: Config) -> bool:
+    """Whether `device = auto` means a GPU."""
+    known = isinstance(config.model, FedGRecOptions) and config.run.kernel in ("auto", "batched")
+    return known and gpu_is_there()
+
+
+def make_engine(config: Config, method: Method, server: ServerState, users: Cohort) -> Any:
+    """What runs whole rounds on the GPU; it takes the state over."""
+    from fedgrec.kernels.cuda import Engine
+
+    with within_memory("training"):
+        return Engine(cast(Any, method), server, users, config.run.device)
+
+
+def judged(
+    method: Method,
+    server: ServerState,
+    users: Cohort,
+    seen: Csr,
+    held_out: Csr,
+    ks: Sequence[int],
+    ideal: Ideal,
+    device: str = "cpu",
+    ranks: Ranks | None = None,
+) -> Result:
+    """Full ranking with what the method makes of server and users."""
+    if method.inner_product:
+        pair = method.represent_users(server, users), method.represent_items(server)
+        for_users, for_items = (part.astype(np.float32) for part in pair)
+
+    def rank(chosen: Ints, k: int, indptr: Any, items: Any) -> Any:
+        def score(some: slice) -> Any:
+            return method.scores(server, users.take(chosen[some])).astype(np.float32)
+
+        if method.inner_product:
+            return top_k(for_users[chosen], for_items, k, indptr, items)[0]
+        return top_k_scores(score, method.n_items, k, indptr, items)[0]
+
+    on_gpu = method.inner_product and device == "cuda"
+    shared = (ranks or Ranks()).split(rank_on_gpu(for_users, for_items) if on_gpu else rank, method.n_items)
+    return evaluate_ranking(shared, method.n_items, seen, held_out, ks, ideal)

@@ -1,0 +1,163 @@
+"""What users send and receive, counted, beside what the paper's formulas say.
+
+    warm-up 2KNMd, training 2TKNMd; matrix factorisation TNMd      numbers, all M users and N items in each of T rounds
+
+Divided by users and rounds: 2KNd numbers once and 2KNd a round, against Nd a round. A number is four bytes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedgrec.compare.runs import FederatedRun
+from fedgrec.compare.tables import amount, number
+from fedgrec.config import Config
+from fedgrec.core import Traffic
+from fedgrec.data import Dataset
+from fedgrec.methods.contract import WORD
+from fedgrec.report.drawing import Picture
+from fedgrec.reproduce import pictures
+from fedgrec.reproduce.grid import Grid
+from fedgrec.reproduce.plan import PAPER_ROUNDS, Group, Shown
+from fedgrec.simulation import Simulation
+
+FACTORISATION = ("fcf", "fedmf", "federank")
+NOTES = (
+    "Bytes of an average user: once, for the warm-up, and in each round that it takes part in.",
+    "formula: the paper's, with d numbers for each of all N items: 2KNd for the warm-up and for a round of FedGRec, Nd "
+    "for a round of matrix factorisation; it has none for the others. It counts K tables each way; K+1 travel in "
+    "training, e^0 and the latents.",
+    "clear: changed rows alone, with their numbers. secure: the whole table under masks, as secure sums need it (the "
+    "ring is Z_2^32, or Z_2^64 where sums of all users would not fit).",
+    "The preset `paper` asks for sampled rows, which gives a user's items away within a few rounds; `whole table` does "
+    "not.",
+    "FedGNN: the warm-up is its expansion, through a third party and without masks; it is done again every "
+    "`expand_every` rounds. The paper calls it slow for its cryptography, which bytes do not show.",
+)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Bytes; `once` and `turn` are an average user's, `whole` is of all users in the paper's 100,000 rounds."""
+
+    label: str
+    formula_once: float | None
+    once: Traffic
+    formula_turn: float | None
+    turn: Traffic
+    whole: Traffic
+    whole_formula: float | None
+    rounds: int  # measured
+
+
+def communication(groups: Sequence[Group]) -> Shown:
+    """One table for each data set."""
+    found = {group.data: _costs(group) for group in groups}
+    names = {group.data: group.comparison.table.data for group in groups if group.comparison}
+
+    def draw() -> list[Picture]:
+        return [_picture(names[data], costs) for data, costs in found.items() if costs]
+
+    grids = [_grid(names[data], costs) for data, costs in found.items()]
+    records = [_record(names[data], cost) for data, costs in found.items() for cost in costs]
+    return Shown(grids, records, draw)
+
+
+def _costs(group: Group) -> list[Cost]:
+    assert group.comparison is not None
+    dataset = group.settings.load(group.settings.seeds[0])
+    runs = [run for run in group.comparison.runs if run.finished]
+    return [cost(run, dataset) for run in runs if isinstance(run, FederatedRun)]
+
+
+def cost(run: FederatedRun, dataset: Dataset) -> Cost:
+    """What was counted in a finished run: all that is not warm-up is training."""
+    config, train, model = run.config, dataset.split.train, run.config.model
+    users, sampled = train.n_users, min(model.users_per_round, train.n_users)
+    last = run.metrics()[-1]
+    total = Traffic(*(last[f"bytes_{name}"] for name in Traffic._fields))
+    simulation = untrained(config, dataset)
+    warm, expansion = simulation.progress.traffic, _expansion(simulation)
+
+    def expanded(rounds: int) -> Traffic:
+        """All expansions after the first."""
+        return _scaled(expansion, sum(simulation.method.rematch(round_) for round_ in range(rounds)))
+
+    trained = total.plus(_scaled(warm.plus(expanded(run.length)), -1))
+    training = _scaled(trained, 1 / run.length)  # of a round
+    whole = warm.plus(_scaled(training, PAPER_ROUNDS)).plus(expanded(PAPER_ROUNDS))
+    once, turn = formula(config, train.n_items)
+    both = None if turn is None else (once or 0) * users + turn * sampled * PAPER_ROUNDS
+    each = _scaled(warm, 1 / users), _scaled(training, 1 / sampled)
+    return Cost(run.entry.label, once, each[0], turn, each[1], whole, both, run.length)
+
+
+def formula(config: Config, n_items: int) -> tuple[float | None, float | None]:
+    """The paper's order of a user's warm-up and of its round, in bytes."""
+    table = n_items * config.model.dim * WORD
+    if config.method == "fedgrec":
+        return 2 * config.model.layers * table, 2 * config.model.layers * table
+    return (None, table) if config.method in FACTORISATION else (None, None)
+
+
+def untrained(config: Config, dataset: Dataset) -> Simulation:
+    """A simulation that has done its warm-up and nothing else; under `paper` it looks at no held-out item either."""
+    simulation = Simulation(replace(config, run=replace(config.run, rounds=0, protocol="paper")), dataset)
+    simulation.run()
+    return simulation
+
+
+def _expansion(simulation: Simulation) -> Traffic:
+    """What is left of the warm-up without its sums; nothing for all methods but FedGNN."""
+    method, rest = simulation.method, simulation.progress.traffic
+    for stage in method.stages[:-1]:
+        if stage.combine == "sum":
+            rest = rest.plus(_scaled(method.traffic(stage, simulation.users.degrees), -1))
+    return rest
+
+
+def _scaled(traffic: Traffic, by: float) -> Traffic:
+    return Traffic(*(value * by for value in traffic))  # type: ignore[arg-type]  # a mean need not be whole
+
+
+def _grid(name: str, costs: Sequence[Cost]) -> Grid:
+    head = [
+        "",
+        *(f"{when} {what}" for when in ("once:", "round:") for what in ("formula", "down", "clear", "secure")),
+    ]
+    head += ["of formula", "all"]
+    rows = []
+    for c in costs:
+        ratio = (c.turn.up_secure + c.turn.down_secure) / c.formula_turn if c.formula_turn else None
+        cells = [amount(c.formula_once), *_amounts(c.once), amount(c.formula_turn), *_amounts(c.turn)]
+        rows.append([c.label, *cells, number(ratio, ".2f"), amount(c.whole.up_secure + c.whole.down_secure)])
+    measured = ", ".join(f"{n:,}" for n in sorted({c.rounds for c in costs})) or "no"
+    last = (
+        "of formula: secure and down of a round, as a multiple of the formula. all: secure and down of all users over "
+        f"the paper's {PAPER_ROUNDS:,} rounds, FedGNN's further expansions included. Counted over {measured} rounds, "
+        "which is enough: what a round costs does not depend on what was learned."
+    )
+    return Grid(name, head, rows, [*NOTES, last])
+
+
+def _amounts(traffic: Traffic) -> list[str]:
+    return [amount(traffic.down), amount(traffic.up), amount(traffic.up_secure)]
+
+
+def _record(name: str, c: Cost) -> dict[str, Any]:
+    found: dict[str, Any] = {"data": name, "label": c.label, "rounds_measured": c.rounds}
+    for when, theirs, ours in (("warm_up", c.formula_once, c.once), ("round", c.formula_turn, c.turn)):
+        found |= {f"{when}_formula": theirs, **{f"{when}_{k}": v for k, v in ours._asdict().items()}}
+    found |= {f"whole_{key}": value for key, value in c.whole._asdict().items()}
+    return found | {"whole_formula": c.whole_formula}
+
+
+def _picture(name: str, costs: Sequence[Cost]) -> Picture:
+    parts: dict[str, list[float | None]] = {
+        "formula": [c.formula_turn for c in costs],
+        "down": [c.turn.down for c in costs],
+        "up, clear": [c.turn.up for c in costs],
+        "up, secure": [c.turn.up_secure for c in costs],
+    }
+    title = f"{name}: bytes of a user in a round"
+    return pictures.bars(name, title, [c.label for c in costs], parts)

@@ -1,0 +1,113 @@
+"""Run what is missing of a target, then write its tables and pictures."""
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedgrec import __version__
+from fedgrec.compare import Comparison, Watcher, compare
+from fedgrec.errors import FedgrecError, RunError
+from fedgrec.files import write_bytes, write_text
+from fedgrec.reproduce.grid import Grid, csv, latex, markdown
+from fedgrec.reproduce.plan import Asked, Group, Shown, Target, groups
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a target."""
+
+    grids: list[Grid]
+    failures: int
+    stopped: bool  # before all was run
+    without: str  # why there are no pictures, if so
+
+
+def reproduce(
+    target: Target, asked: Asked, runs: Path, out: Path, command: str = "", watcher: Watcher | None = None
+) -> Outcome:
+    """Run and resume in `runs`; write into `out`, in a folder with the target's name."""
+    watcher, done, failures = watcher or Watcher(), [], 0
+    planned = groups(target, asked)
+    for group in planned:
+        if watcher.stop_wanted():
+            break
+        if not group.target.entries:
+            done.append(group)
+            continue
+        comparison = _compared(group, runs, watcher)
+        failures += len(comparison.failures)
+        done.append(replace(group, comparison=_named(comparison, group.target)))
+    shown = target.show(done) if done else Shown([], [])
+    without = write(target, shown, out / target.name, command) if done else ""
+    return Outcome(list(shown.grids), failures, len(done) < len(planned) or _unfinished(done), without)
+
+
+def _compared(group: Group, runs: Path, watcher: Watcher) -> Comparison:
+    try:
+        return compare(group.settings, runs / group.folder, watcher)
+    except RunError as error:  # a comparison's runs are in its --out, ours are not
+        raise RunError(str(error).replace("--out", "--runs")) from None
+
+
+def _unfinished(done: list[Group]) -> bool:
+    return any(g.comparison.stopped and not all(r.finished for r in g.comparison.runs) for g in done if g.comparison)
+
+
+def _named(comparison: Comparison, target: Target) -> Comparison:
+    """Rows in the plan's order, and rows and runs under the names that the target gives them."""
+    labels = [entry.label for entry in target.entries]
+    rows = sorted(comparison.table.rows, key=lambda row: labels.index(row.label))
+    rows = [replace(row, label=_name(row.label, target.names)) for row in rows]
+    named = [
+        replace(run, entry=replace(run.entry, label=_name(run.entry.label, target.names))) for run in comparison.runs
+    ]
+    return replace(comparison, table=replace(comparison.table, rows=rows), runs=named)
+
+
+def _name(label: str, names: Mapping[str, str]) -> str:
+    return names.get(label, label)
+
+
+# -------------------------------------------------------------------------------------------------- files
+
+
+def write(target: Target, shown: Shown, out: Path, command: str) -> str:
+    """Tables, numbers and pictures; returns why there are no pictures, if so."""
+    out.mkdir(parents=True, exist_ok=True)
+    made = f"Made by `{command}`, {origin()}." if command else f"Made by {origin()}."
+    drawn, without = [], ""
+    try:
+        drawn = list(shown.pictures())
+    except FedgrecError as error:
+        without = str(error)
+    for picture in drawn:
+        write_bytes(out / picture.name, picture.png)
+    images = [f"![{picture.alt}]({picture.name})\n\n{picture.caption}\n" for picture in drawn]
+    text = "\n".join([f"# {target.title}\n", f"{made}\n", *map(markdown, shown.grids), *images])
+    write_text(out / "table.md", text)
+    write_text(out / "table.csv", csv(shown.records))
+    floats = [latex(grid, f"{target.name}-{i + 1}") for i, grid in enumerate(shown.grids)]
+    write_text(out / "table.tex", "\n".join([f"% {made}", "% needs \\usepackage{booktabs}", "", *floats]))
+    if shown.curves:
+        write_text(out / "curves.csv", csv(shown.curves))
+    return without
+
+
+def origin() -> str:
+    """The version, and the commit where this is a checkout."""
+
+    def git(*words: str) -> str:
+        folder = Path(__file__).parent
+        try:
+            done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=False, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):  # no git here
+            return ""
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    version, commit = f"fedgrec {__version__}", git("rev-parse", "--short=12", "HEAD")
+    # An installed package may lie inside somebody else's checkout.
+    if not commit or not git("ls-files", "--", "../errors.py"):
+        return version
+    changed = " with changes" if git("status", "--porcelain", "--untracked-files=no", "--", "..") else ""
+    return f"{version}, commit {commit}{changed}"

@@ -1,0 +1,174 @@
+"""From finished runs to tables and curves: the paper's number, ours, how far they are apart."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedgrec.compare import pictures as learning
+from fedgrec.compare import tables
+from fedgrec.compare.rows import Row
+from fedgrec.compare.runs import Run
+from fedgrec.compare.tables import NOTHING, Table, measured, number
+from fedgrec.report.drawing import Picture
+from fedgrec.reproduce import pictures
+from fedgrec.reproduce.grid import Grid
+from fedgrec.reproduce.plan import PAPER_ROUNDS, Group, Record, Shown
+
+SHARES = (20, 4, 1)  # a figure's table looks at the metric after 1/20, 1/4 and all of the rounds
+
+
+def compared(groups: Sequence[Group]) -> Shown:
+    """One table for each data set and protocol, in the paper's order; dots for the paper and for us."""
+
+    def draw() -> Iterator[Picture]:
+        for group in groups:
+            table = _table(group)
+            if any(row.recall for row in table.rows):
+                points = {metric: [(row.label, row) for row in table.rows] for metric in pictures.TITLES}
+                yield pictures.dots(_name(group), table, points)
+
+    return Shown([_grid(group) for group in groups], _records(groups), lambda: list(draw()))
+
+
+def curves(groups: Sequence[Group]) -> Shown:
+    """Learning curves, and a table that says where each stood early, later and at its best."""
+
+    def draw() -> Iterator[Picture]:
+        for group in groups:
+            drawn = learning.curves(_table(group), _runs(group))
+            if drawn is not None:
+                yield drawn._replace(name=f"{_name(group)}.png")
+
+    lines = [line for group in groups for line in _lines(group)]
+    return Shown([_grid(group, early=True) for group in groups], _records(groups), lambda: list(draw()), lines)
+
+
+def aggregations(metric: str, plan: Mapping[str, Sequence[str]]) -> Callable[[Sequence[Group]], Shown]:
+    """Tables 3 and 4: a row for each way to combine embeddings, a column for each K; `plan` names the runs."""
+
+    def grid(group: Group) -> Grid:
+        rows, lines = {row.label: row for row in _table(group).rows}, []
+        for name, labels in plan.items():
+            cells = [name]
+            for label in labels:
+                row = rows.get(label)
+                ours, paper = (getattr(row, metric), tables.theirs(row, metric)) if row else (None, None)
+                apart = tables.difference(row, metric) if row else None
+                cells += [number(paper, ".4f"), measured(ours), number(apart, "+.1f", " %")]
+            lines.append(cells)
+        count = len(next(iter(plan.values())))
+        head = ["", *(f"{what}, K = {k + 1}" for k in range(count) for what in ("paper", "ours", "diff"))]
+        return Grid(_title(group), head, lines, [note for note in _notes(group) if not note.startswith("Seconds")])
+
+    def show(groups: Sequence[Group]) -> Shown:
+        def draw() -> Iterator[Picture]:
+            for group in groups:
+                rows = {row.label: row for row in _table(group).rows}
+                ways = [(f"{name}, K = {k + 1}", labels[k]) for name, labels in plan.items() for k in range(3)]
+                points = [(name, rows[label]) for name, label in ways if label in rows]
+                if any(row.recall for _, row in points):
+                    yield pictures.dots(_name(group), _table(group), {metric: points})
+
+        return Shown([grid(group) for group in groups], _records(groups), lambda: list(draw()))
+
+    return show
+
+
+# -------------------------------------------------------------------------------------------------- parts
+
+
+def _table(group: Group) -> Table:
+    assert group.comparison is not None
+    return group.comparison.table
+
+
+def _runs(group: Group) -> list[Run]:
+    assert group.comparison is not None
+    return group.comparison.runs
+
+
+def _title(group: Group) -> str:
+    return f"{_table(group).data}, protocol {group.protocol}"
+
+
+def _name(group: Group) -> str:
+    """Of a picture's file."""
+    return f"{_table(group).data}-{group.protocol}".replace("/", "-")
+
+
+def _records(groups: Sequence[Group]) -> list[Record]:
+    return [tables.record(_table(group), row) for group in groups for row in _table(group).rows]
+
+
+def _grid(group: Group, early: bool = False) -> Grid:
+    table = _costless(_table(group))
+    shown = [column for column in tables.columns(table) if column.title != "kind"]
+    head = [column.title for column in shown]
+    rows = [[column.text(row) for column in shown] for row in table.rows]
+    notes = _notes(group)
+    if early:
+        moments = {row.label: _early(row, group) for row in table.rows}
+        head += [f"1/{share}" if share > 1 else "end" for share in SHARES]
+        rows = [cells + moments[row.label] for cells, row in zip(rows, table.rows, strict=True)]
+        notes.insert(
+            1, f"1/20, 1/4, end: Recall@{table.k} on {_judge(group)} items after that share of a run's rounds."
+        )
+    return Grid(_title(group), head, rows, notes)
+
+
+def _notes(group: Group) -> list[str]:
+    table = _costless(_table(group))
+    return [*tables.notes(table), *rounds_run(table.rows), *group.target.notes]
+
+
+def _costless(table: Table) -> Table:
+    """Bytes are left to `communication`, and to the CSV file."""
+    return replace(table, rows=[replace(row, up=None, up_secure=None, down=None) for row in table.rows])
+
+
+def rounds_run(rows: Sequence[Row]) -> list[str]:
+    """How many rounds the numbers stand for, beside the paper's."""
+    lengths: dict[int, list[str]] = {}
+    for row in rows:
+        if row.federated and row.recall:
+            lengths.setdefault(row.length, []).append(row.label)
+    if not lengths:
+        return []
+    said = "; ".join(f"{length:,} ({', '.join(labels)})" for length, labels in lengths.items())
+    if set(lengths) == {PAPER_ROUNDS}:
+        return [f"Rounds run: {PAPER_ROUNDS:,}, as in the paper."]
+    return [f"Rounds run: {said}. The paper ran {PAPER_ROUNDS:,}."]
+
+
+def _judge(group: Group) -> str:
+    return "validation" if group.protocol == "honest" else "test"
+
+
+def _early(row: Row, group: Group) -> list[str]:
+    """The mean over seeds at the last evaluation within each share of the rounds."""
+    found, key = [], f"recall@{_table(group).k}"
+    runs = [run for run in _runs(group) if run.entry.label == row.label and run.finished]
+    for share in SHARES:
+        seen = [
+            [
+                line[key]
+                for line in run.metrics()
+                if line["split"] == _judge(group) and line["round"] * share <= run.length
+            ]
+            for run in runs
+        ]
+        values = [lines[-1] for lines in seen if lines]
+        found.append(number(float(np.mean(values)) if values else None, ".4f") if runs else NOTHING)
+    return found
+
+
+def _lines(group: Group) -> Iterator[dict[str, Any]]:
+    """Every evaluation, for who wants to draw the curves anew."""
+    for run in _runs(group):
+        if run.finished:
+            for line in run.metrics():
+                metrics = {key: value for key, value in line.items() if "@" in key}
+                what = {"data": _table(group).data, "protocol": group.protocol, "label": run.entry.label}
+                yield what | {"seed": run.seed, "split": line["split"], "round": line["round"], **metrics}

@@ -1,0 +1,134 @@
+"""The plans: which runs each table and figure of the paper needs.
+
+Runs are shared between targets by their labels: who has run `table2` has what `figure-curves` draws.
+"""
+
+from typing import Any
+
+from fedgrec.compare import Entry
+from fedgrec.reproduce.communication import communication
+from fedgrec.reproduce.datasets import statistics
+from fedgrec.reproduce.plan import PAPER_ROUNDS, RHYTHM, Target
+from fedgrec.reproduce.shows import aggregations, compared, curves
+
+# "By default, we run T = 10^5 epochs", federated baselines included.
+LONG: dict[str, Any] = {"rounds": PAPER_ROUNDS, "evaluate_every": RHYTHM, "checkpoint_every": 5 * RHYTHM}
+# What the paper says of all local training: 2,048 negatives, Adam at 1e-3; as in the preset `paper` the server adds.
+LITERAL: dict[str, Any] = {"negatives": 2048, "item_optimizer": "adam", "item_rate": 1e-3}
+LITERAL |= {"user_optimizer": "adam", "user_rate": 1e-3, "server_optimizer": "sum", "server_rate": 1.0}
+
+
+def paper(label: str, **options: Any) -> Entry:
+    """FedGRec in the paper's setting."""
+    return Entry(label, "fedgrec", {"preset": "paper", **LONG, **options})
+
+
+FEDGREC = tuple(paper(f"FedGRec-{k}", layers=k) for k in (1, 2, 3))
+BEST = Entry("FedGRec best", "fedgrec", {"preset": "best"})
+FEDERANK = Entry("FedeRank", "federank", LONG)
+FEDGNN = Entry("FedGNN", "fedgnn", LONG)
+BASELINES = (
+    Entry("FCF", "fcf", {**LONG, "alpha": 1.0, "l2": 1e-3}),
+    Entry("FedMF", "fedmf", {**LONG, **LITERAL, "user_moments": "fresh", "max_positives": 0, "l2": 1e-3}),
+    FEDERANK,
+    Entry("FedNCF", "fedncf", {**LONG, **LITERAL, "network_rate": 1.0, "l2": 1e-4}),
+    FEDGNN,
+    Entry("FedGNN+BPR", "fedgnn-bpr", LONG),
+)
+OWN = tuple(Entry(f"{name} best", name.lower()) for name in ("FCF", "FedMF", "FedNCF"))
+CENTRALIZED = (
+    Entry("Mult-VAE", "multvae"),
+    *(Entry(f"NGCF-{k}", "ngcf", {"layers": k}) for k in (1, 2, 3)),
+    *(Entry(f"LightGCN-{k}", "lightgcn", {"layers": k}) for k in (1, 2, 3)),
+)
+
+# `last` with K = 1 is the mean of e^0 and e^1, so it is FedGRec-1.
+LAST = tuple(paper(f"FedGRec-last-{k}", layers=k, combine="last") for k in (2, 3))
+CONCAT = tuple(paper(f"FedGRec-concat-{k}", layers=k, combine="concat", local_steps=1) for k in (1, 2, 3))
+AGGREGATIONS = {
+    "FedGRec": ("FedGRec-1", "FedGRec-2", "FedGRec-3"),
+    "FedGRec-last": ("FedGRec-1", "FedGRec-last-2", "FedGRec-last-3"),
+    "FedGRec-concat": ("FedGRec-concat-1", "FedGRec-concat-2", "FedGRec-concat-3"),
+}
+AGGREGATION_NOTES = (
+    "FedGRec-last with one latent embedding is FedGRec-1; FedGRec-concat takes one local step, as in the paper.",
+)
+
+
+def varied(option: str, values: tuple[int, ...], symbol: str) -> dict[str, Any]:
+    """FedGRec-2 with one option at each of these values; the paper's own value is the run FedGRec-2."""
+    usual = {"users_per_round": 400, "local_steps": 10}[option]
+    labels = {v: "FedGRec-2" if v == usual else f"FedGRec-2 {symbol}={v}" for v in values}
+    entries = tuple(paper(labels[v], layers=2, **({} if v == usual else {option: v})) for v in values)
+    return {"entries": entries, "names": {labels[v]: f"{symbol} = {v}" for v in values}}
+
+
+TARGETS = {
+    target.name: target
+    for target in (
+        Target("table1", "Table 1: statistics of the data sets", statistics, protocols=("paper",), most_seeds=1),
+        Target(
+            "table2",
+            "Table 2: FedGRec and the systems it is compared with",
+            compared,
+            (*CENTRALIZED, *BASELINES, *FEDGREC, BEST, *OWN),
+            notes=(
+                "FedGRec-1, -2 and -3 are the preset `paper`. FCF, FedMF and FedNCF take what the paper says of them; "
+                "the others, and what the paper leaves open, are this project's defaults.",
+                "A row called best is this project's own setting, for its own number of rounds; the figure beside it "
+                "is the paper's for the same method.",
+            ),
+        ),
+        Target(
+            "table3",
+            "Table 3: NDCG@20 of ways to combine embeddings",
+            aggregations("ndcg", AGGREGATIONS),
+            (*FEDGREC, *LAST, *CONCAT),
+            ("gowalla",),
+            notes=AGGREGATION_NOTES,
+        ),
+        Target(
+            "table4",
+            "Table 4: Recall@20 of ways to combine embeddings",
+            aggregations("recall", AGGREGATIONS),
+            (*FEDGREC, *LAST, *CONCAT),
+            ("gowalla",),
+            notes=AGGREGATION_NOTES,
+        ),
+        Target(
+            "figure-s",
+            "Figure 2, top: users sampled in a round, S",
+            curves,
+            data=("gowalla",),
+            notes=("The paper's text names S = 400 alone, as the best; the other values are ours.",),
+            **varied("users_per_round", (100, 200, 400, 800, 1600), "S"),
+        ),
+        Target(
+            "figure-tau",
+            "Figure 2, bottom: local steps, τ",
+            curves,
+            data=("gowalla",),
+            **varied("local_steps", (1, 2, 10, 20), "τ"),
+        ),
+        Target(
+            "figure-curves",
+            "Figure 3: learning curves of the federated methods",
+            curves,
+            (*FEDGREC, *BASELINES),
+            notes=(
+                "The paper's figure has FedeRank and FedGRec-1, -2 and -3 alone: "
+                "--only FedeRank,FedGRec-1,FedGRec-2,FedGRec-3 draws these.",
+            ),
+        ),
+        Target(
+            "communication",
+            "Section 5.3: what users send and receive",
+            communication,
+            (*FEDGREC, paper("FedGRec-2 whole table", layers=2, query="whole"), *BASELINES),
+            ("gowalla",),
+            ("paper",),
+            most_seeds=1,
+            flags={"rounds": 50, "evaluate_every": 50},
+        ),
+    )
+}

@@ -1,0 +1,237 @@
+"""The trials, one after the other, kept in a file: what was interrupted is done again, all else goes on.
+
+Optuna proposes (TPE) and gives up on what is below the median (MedianPruner). The proposal of trial n is a function
+of (seed, n, the results before it), so a search that was killed and goes on ends like one that was not.
+"""
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgrec.errors import ConfigError, FedgrecError, RunError, missing_extra
+from fedgrec.simulation import Observer
+from fedgrec.tune.search import Search
+from fedgrec.tune.subjects import Subject
+
+STUDY, NAME, ASKED = "study.db", "tune", "asked"
+FAILURE, ROUND, SECONDS, BEST = "failure", "round", "seconds", "best"
+UNPRUNED = 5  # trials that are finished before one is given up
+PATIENCE = 4  # a trial is given up after this part of its rounds at the earliest
+
+
+@dataclass(frozen=True)
+class Request:
+    subject: Subject
+    searches: Sequence[Search]
+    metric: str = "recall@20"
+    trials: int = 20
+    seed: int = 0
+
+    def about(self) -> dict[str, Any]:
+        """What a search in the same folder must have in common; more trials are welcome."""
+        return {"searches": [str(s) for s in self.searches], "metric": self.metric, **self.subject.about()}
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One trial; `value` is the best evaluation's, also of a trial that was given up."""
+
+    number: int
+    state: str  # complete, pruned or failed
+    value: float | None
+    round: int | None
+    seconds: float
+    values: dict[str, Any]  # of the options searched
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Found:
+    request: Request
+    trials: list[Tried]
+    stopped: bool
+
+    @property
+    def best(self) -> Tried | None:
+        """Among those that were not given up."""
+        done = [trial for trial in self.trials if trial.state == "complete"]
+        return max(done, key=lambda trial: trial.value or 0.0, default=None)  # the first of equals
+
+
+class Watcher(Observer):
+    """Watches a search, and each trial as an Observer does."""
+
+    def trial_started(self, number: int, total: int, values: dict[str, Any]) -> None: ...
+    def trial_ended(self, trial: Tried) -> None: ...
+
+
+def list_length(metric: str) -> int:
+    """The k of recall@k or ndcg@k."""
+    found = re.fullmatch(r"(recall|ndcg)@([1-9]\d*)", metric)
+    if not found:
+        raise ConfigError(f"--metric cannot be {metric!r}: it is recall@k or ndcg@k, such as recall@20")
+    return int(found[2])
+
+
+def tune(request: Request, folder: Path, watcher: Watcher | None = None) -> Found:
+    """Go on until there are as many trials as asked for, or the watcher wants to stop."""
+    optuna, watcher, stopped = _optuna(), watcher or Watcher(), False
+    with _Study(optuna, request, folder) as study:
+        trials = study.tried()
+        while len(trials) < request.trials and not stopped:
+            if watcher.stop_wanted():
+                stopped = True
+                break
+            values, trial = study.ask(len(trials))
+            watcher.trial_started(len(trials), request.trials, values)
+            stopped = study.attempt(trial, values, watcher)
+            trials = study.tried()
+            if not stopped:
+                watcher.trial_ended(trials[-1])
+        return Found(request, trials, stopped)
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        raise missing_extra("`fedgrec tune`", "tune") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def _opened(optuna: Any, path: Path) -> Any:
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        return optuna.storages.RDBStorage(f"sqlite:///{path}")
+    except (SQLAlchemyError, optuna.exceptions.OptunaError, RuntimeError) as error:  # damaged, or of another version
+        what = str(error).splitlines()[0]
+        raise RunError(f"{path} cannot be opened as a search ({what}): remove it, or name another --out") from None
+
+
+class _Study:
+    """An Optuna study in a file."""
+
+    def __init__(self, optuna: Any, request: Request, folder: Path) -> None:
+        self.optuna, self.request = optuna, request
+        folder.mkdir(parents=True, exist_ok=True)
+        self.storage = _opened(optuna, (folder / STUDY).resolve())
+        self.study = optuna.create_study(
+            storage=self.storage,
+            study_name=NAME,
+            direction="maximize",
+            load_if_exists=True,
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=UNPRUNED),
+        )
+
+    def __enter__(self) -> "_Study":
+        try:
+            self._check(self.study.user_attrs.get(ASKED))
+        except FedgrecError:
+            self.__exit__()
+            raise
+        self.study.set_user_attr(ASKED, json.dumps(self.request.about()))
+        running = self.optuna.trial.TrialState.RUNNING
+        for trial in self.study.get_trials(deepcopy=False, states=(running,)):  # of a search that was killed
+            self.study.tell(trial.number, state=self.optuna.trial.TrialState.FAIL)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.storage.remove_session()
+        self.storage.engine.dispose()
+
+    def _check(self, before: str | None) -> None:
+        """Trials of another search would not compare."""
+        if before is None:
+            return
+        was, now = json.loads(before), self.request.about()
+        differ = [
+            f"{k} was {was.get(k)!r} and is now {now.get(k)!r}" for k in {**was, **now} if was.get(k) != now.get(k)
+        ]
+        if differ:
+            raise RunError(f"this folder holds another search ({', '.join(differ)}): name another --out")
+
+    def ask(self, index: int) -> tuple[dict[str, Any], Any]:
+        """The next proposal; its draws depend on what was finished, not on how often the search was interrupted."""
+        seed = int(np.random.SeedSequence([self.request.seed, index]).generate_state(1)[0])
+        self.study.sampler = self.optuna.samplers.TPESampler(seed=seed)
+        trial = self.study.ask()
+        return {search.key: search.suggest(trial) for search in self.request.searches}, trial
+
+    def attempt(self, trial: Any, values: dict[str, Any], watcher: Watcher) -> bool:
+        """Train with these values; whether it was stopped before its end, and is to be done again."""
+        state = self.optuna.trial.TrialState
+        judge = _Judge(trial, self.request.metric, watcher, self.optuna.TrialPruned)
+        started, outcome = time.perf_counter(), {"state": state.COMPLETE}
+        try:
+            self.request.subject.run(values, judge)
+        except self.optuna.TrialPruned:
+            outcome["state"] = state.PRUNED
+        except FedgrecError as error:  # it diverged, or these values do not go together: no reason to end the search
+            trial.set_user_attr(FAILURE, str(error))
+            outcome["state"] = state.FAIL
+        if judge.stopped:
+            self.study.tell(trial, state=state.FAIL)
+            return True
+        trial.set_user_attr(SECONDS, round(time.perf_counter() - started, 3))
+        if judge.round is not None:
+            trial.set_user_attr(ROUND, judge.round)
+            trial.set_user_attr(BEST, judge.best)
+        if outcome["state"] is state.COMPLETE:
+            outcome = {"values": judge.best}
+        self.study.tell(trial, **outcome)
+        return False
+
+    def tried(self) -> list[Tried]:
+        """All trials that came to an end, in order, numbered without those that were interrupted."""
+        state = self.optuna.trial.TrialState
+        found: list[Tried] = []
+        words = {state.COMPLETE: "complete", state.PRUNED: "pruned", state.FAIL: "failed"}
+        for trial in self.study.get_trials(deepcopy=False):
+            about = trial.user_attrs
+            if trial.state in (state.COMPLETE, state.PRUNED) or FAILURE in about:
+                how = words[trial.state], about.get(BEST), about.get(ROUND), about.get(SECONDS, 0.0)
+                found.append(Tried(len(found), *how, dict(trial.params), about.get(FAILURE, "")))
+        return found
+
+
+class _Judge(Observer):
+    """Hands every evaluation to Optuna, and gives up where it says so."""
+
+    def __init__(self, trial: Any, metric: str, watcher: Watcher, pruned: type[Exception]) -> None:
+        self.trial, self.metric, self.watcher, self.pruned = trial, metric, watcher, pruned
+        self.best, self.step, self.rounds, self.stopped = -1.0, 0, 0, False
+        self.round: int | None = None  # of the best
+
+    def started(self, done: int, rounds: int) -> None:
+        self.rounds = rounds
+        self.watcher.started(done, rounds)
+
+    def round_done(self, done: int) -> None:
+        self.watcher.round_done(done)
+
+    def noticed(self, sentence: str) -> None:
+        self.watcher.noticed(sentence)
+
+    def stop_wanted(self) -> bool:
+        self.stopped = self.watcher.stop_wanted()
+        return self.stopped
+
+    def evaluated(self, line: dict[str, Any]) -> None:
+        """Steps count evaluations, so that trials of different lengths compare at equal shares of them."""
+        assert line["split"] == "validation", "a trial has no test items"
+        self.step += 1
+        if line[self.metric] > self.best:
+            self.best, self.round = line[self.metric], line["round"]
+        self.watcher.evaluated(line)
+        self.trial.report(line[self.metric], self.step)
+        late = PATIENCE * line["round"] >= self.rounds
+        if late and line["round"] < self.rounds and self.trial.should_prune():
+            raise self.pruned

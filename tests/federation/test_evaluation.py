@@ -1,0 +1,96 @@
+"""What users compute at home is what `fedgrec.evaluate` says of the same model."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fedgrec.evaluate import evaluate, top_k_reference
+from fedgrec.federation import evaluation
+from fedgrec.federation.folder import open_node
+from fedgrec.federation.local import killed_after_writing, on
+from fedgrec.federation.replay import joined
+from fedgrec.federation.store import NodeStore
+from fedgrec.machine import judged
+from tests.federation.worlds import World, world
+
+
+def csr(rows: Sequence[np.ndarray]) -> SimpleNamespace:
+    indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+    return SimpleNamespace(indptr=indptr, items=np.concatenate(rows).astype(np.int32))
+
+
+def judged_here(fed: World, nodes: Sequence[int]) -> dict[str, float]:
+    """The same users, all in one place, by the evaluation of the simulation."""
+    parts, held_out = [], list[np.ndarray]()
+    method = open_node(fed.nodes[0]).method(18)
+    for index in nodes:
+        with NodeStore(fed.nodes[index]) as store:
+            rows = store.first_rows(store.count())
+            parts.append(store.cohort(method, rows))
+            held_out += store.held_out(rows)
+    users = joined(parts)
+    seen = csr([users.items_of(u) for u in range(len(users))])
+    result = judged(method, fed.model(), users, seen, csr(held_out), (5, 8), "capped")
+    return {**result.metrics, "users": result.users}
+
+
+@pytest.mark.parametrize("method", ["fedgrec", "fcf", "fedncf"])
+def test_federation_metrics_are_those_of_evaluate(tmp_path: Path, method: str) -> None:
+    fed = world(tmp_path, method, options={"rounds": 3, "topk": (5, 8)})
+    fed.run()
+    (line,), here = fed.witness.metrics, judged_here(fed, [0, 1, 2])
+    assert line["users"] == here["users"] < 18, "some users have nothing held out"
+    for name in ("recall@5", "ndcg@5", "recall@8", "ndcg@8"):
+        assert line[name] == pytest.approx(here[name], abs=1e-6)
+        assert line[name] > 0
+
+
+def test_users_whose_numbers_got_lost_are_not_in_the_mean(tmp_path: Path) -> None:
+    fed = world(tmp_path, options={"rounds": 2, "topk": (5, 8)})
+    fed.run(on("masked", 1, killed_after_writing, after=5))
+    assert fed.applied("evaluate")[0]["included"] == [0, 2]
+    (line,), here = fed.witness.metrics, judged_here(fed, [0, 2])
+    assert line["users"] == here["users"]
+    assert line["recall@5"] == pytest.approx(here["recall@5"], abs=1e-6)
+    assert fed.is_its_simulation()
+
+
+def test_an_evaluation_changes_nobody(tmp_path: Path) -> None:
+    often = world(tmp_path / "often", options={"rounds": 3, "evaluate_every": 1})
+    often.run()
+    assert len(often.witness.metrics) == 3
+    assert often.is_its_simulation()  # the replay knows of no evaluations
+
+
+def test_best_is_the_exact_top_k() -> None:
+    """Against the readable twin of `evaluate`: ties to the lower id, −1 where nothing is left."""
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        n_items, k = int(rng.integers(1, 30)), int(rng.integers(1, 12))
+        scores = rng.integers(0, 4, n_items).astype(np.float32)
+        seen = np.flatnonzero(rng.random(n_items) < 0.4).astype(np.int32)
+        expected, _ = top_k_reference(
+            scores[None], np.eye(n_items, dtype=np.float32), k, np.array([0, len(seen)]), seen
+        )
+        assert evaluation.best(scores, seen, k).tolist() == expected[0].tolist()
+
+
+def test_quantised_numbers_add_up_within_a_step() -> None:
+    spec = evaluation.spec((20,), 1000)
+    assert spec.bits == 32
+    assert [leaf.name for leaf in spec.leaves] == ["recall@20", "ndcg@20", "count"]
+    assert spec.leaf("recall@20").step * 1000 < 1e-3
+    assert spec.leaf("recall@20").bound * 1000 < 2**31
+
+
+def test_evaluate_is_the_one_of_the_package() -> None:
+    """A hand-made model: user 0 finds its item first, user 1 does not find it."""
+    users, items = np.eye(2, dtype=np.float32), np.array([[1, 0], [0, 1], [0.5, 0.2]], np.float32)
+    seen, held_out = csr([np.array([1]), np.array([1])]), csr([np.array([0]), np.array([0])])
+    result = evaluate(users, items, seen, held_out, (1,))
+    mine = [evaluation.best(users[u] @ items.T, np.array([1]), 1)[0] for u in (0, 1)]
+    assert mine == [0, 2]
+    assert result.metrics["recall@1"] == 0.5

@@ -1,0 +1,51 @@
+"""The commands that docs/deploy.md gives, each in a process of its own; one node is Flower's own SuperNode."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportError)
+
+from fedgrec.federation.identity import CA, FLOWER, NodeNetwork, ServerNetwork, read_network
+from fedgrec.federation.processes import Processes
+from fedgrec.federation.up import free_port, load
+from tests.federation.flower_network import as_world, founded, until
+
+
+@pytest.mark.slow
+def test_server_nodes_and_flowers_own_supernode(tmp_path: Path) -> None:
+    made = founded(tmp_path, "federank", options={"rounds": 1, "deadline": 60.0, "work_deadline": 60.0})
+    program = [sys.executable, "-m", "fedgrec", "federation"]
+    stock = made.nodes[2]
+    load(stock)
+    with Processes(tmp_path / "logs") as processes:
+        processes.start("server", [*program, "server", str(made.server)])
+        for node in made.nodes[:2]:
+            processes.start(node.name, [*program, "node", str(node)])
+        until(lambda: "listens on" in processes.log("server").read_text() or processes.check(), 60, "no SuperLink")
+        words = [str(Path(sys.executable).parent / "flower-supernode"), "--root-certificates", str(stock / CA)]
+        words += ["--superlink", read_network(stock, NodeNetwork).superlink, "--port", str(free_port())]
+        words += ["--auth-supernode-private-key", str(stock / FLOWER), "--node-config", f'folder="{stock}"']
+        home = {"FLWR_HOME": str(tmp_path / "flower"), "FLWR_TELEMETRY_ENABLED": "0"}
+        path = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}  # it starts its parts by name
+        processes.start("stock", words, home | path)
+        server = processes.running["server"]
+        assert until(lambda: server.poll() is not None, 240, "the server does not end")
+        assert server.returncode == 0, processes.last_words("server")
+        processes.running.pop("server")
+        processes.check()  # nodes stay, for the next time
+    world = as_world(made)
+    assert world.is_its_simulation()
+    assert [line["included"] for line in world.log()] == [[0, 1, 2]] * len(world.log())
+
+
+def test_a_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
+    made = founded(tmp_path, users=2)
+    with socket.create_server(("127.0.0.1", read_network(made.server, ServerNetwork).port)):
+        command = [sys.executable, "-m", "fedgrec", "federation", "server", str(made.server)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "is in use" in done.stderr

@@ -1,0 +1,181 @@
+"""What a real network does to a federation: killed nodes, a killed server, strangers at the door."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportError)
+
+from fedgrec.federation import certificates
+from fedgrec.federation import processes as module
+from fedgrec.federation.arrays import write_private
+from fedgrec.federation.flower_server import SUPERLINK, FlowerServer
+from fedgrec.federation.folder import FederationError
+from fedgrec.federation.identity import CA, FLOWER, Made, init
+from fedgrec.federation.options import FederationOptions
+from fedgrec.federation.processes import Processes
+from fedgrec.federation.up import start_node
+from tests.federation.flower_network import as_world, ended, founded, running, until
+from tests.federation.worlds import config
+
+
+def asked(made: Made, kind: str) -> int:
+    """How many requests of a kind the server has sent so far."""
+    return len(list((made.server / "tap").glob(f"*-down-{kind}.npz")))
+
+
+def progress(made: Made) -> str:
+    log = made.server / "logs" / "server.log"
+    return log.read_text() if log.exists() else ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedgrec", "federank"])
+def test_law_6_with_a_node_killed_in_every_stage_and_started_again(tmp_path: Path, method: str) -> None:
+    quick = {"rounds": 5, "deadline": 6.0, "work_deadline": 6.0, "retries": 9}
+    made = founded(tmp_path, method, options=quick, **({"layers": 1} if method == "fedgrec" else {}))
+    with running(made) as (server, processes):
+        until(lambda: "round 1:" in progress(made) or processes.check(), 90, "the first round does not come")
+        for stage in ("shares", "masked", "confirm", "unmask"):
+            seen = asked(made, stage)
+            try:
+                until(lambda stage=stage, seen=seen: asked(made, stage) > seen, 40, f"no stage {stage}")
+            except AssertionError:
+                break  # the rounds are over
+            time.sleep(0.3)  # into what the node does about it
+            processes.kill("node-1")
+            start_node(made.nodes[1], processes)
+        assert ended(server, 200) == ""
+    world = as_world(made)
+    assert world.is_its_simulation()
+    assert world.pending() == 0
+    rounds = [line for line in world.log() if line["stage"] == "train"]
+    assert sorted({line["round"] for line in rounds}) == [0, 1, 2, 3, 4]
+    assert any(line["included"] != [0, 1, 2] for line in world.log()), "nobody was ever lost: the test tests nothing"
+
+
+@pytest.mark.slow
+def test_a_server_killed_in_a_sum_goes_on_with_the_next_one(tmp_path: Path) -> None:
+    made = founded(tmp_path, options={"rounds": 3, "deadline": 8.0, "work_deadline": 8.0}, layers=1)
+    with running(made) as (server, processes):
+        until(lambda: "round 1:" in progress(made) or processes.check(), 90, "the first round does not come")
+        seen = asked(made, "masked")
+        until(lambda: asked(made, "masked") > seen, 30, "no second round")
+        processes.kill(SUPERLINK)
+        server.close()
+        again = FlowerServer(made.server, processes, server.app)
+        until(lambda: not port_is_taken(again), 20, "the port is not free again")
+        again.start()
+        try:
+            assert ended(again, 150) == ""
+        finally:
+            again.close()
+    world = as_world(made)
+    assert world.is_its_simulation()
+    assert world.pending() == 0
+    lost = [line for line in world.log() if not line["applied"]]
+    assert [line["reason"] for line in lost] == ["the server stopped while the sum went on"]
+    assert "it is lost" in progress(made)
+
+
+def port_is_taken(server: FlowerServer) -> bool:
+    from fedgrec.federation.flower_server import _is_taken
+
+    return _is_taken(server.here)
+
+
+LATE = """
+import datetime, sys
+import flwr.supernode.node_auth_http_interceptor as signing
+before = signing.now
+signing.now = lambda: before() - datetime.timedelta(hours=1)
+from fedgrec.cli import main
+sys.exit(main())
+"""
+
+
+def node(folder: Path, *before: str, seconds: float = 40) -> tuple[int, str]:
+    """A node that should not be let in: how it ends, and what it says."""
+    command = [sys.executable, *(before or ("-m", "fedgrec")), "federation", "node", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    return done.returncode, done.stderr
+
+
+def test_strangers_are_refused_with_a_sentence(tmp_path: Path) -> None:
+    made = founded(tmp_path, users=2)
+    other = init(tmp_path / "other", 3, ["x", "y"], config(), FederationOptions())
+    with Processes(tmp_path / "logs") as processes:
+        server = FlowerServer(made.server, processes)
+        try:
+            server.start()
+        finally:
+            server.close()
+        ca = (made.nodes[0] / CA).read_bytes()
+        write_private(made.nodes[0] / CA, (other.nodes[0] / CA).read_bytes())
+        code, said = node(made.nodes[0])
+        assert code == 2
+        assert "is not the one that" in said.splitlines()[-1]
+        write_private(made.nodes[0] / CA, ca)
+
+        code, said = node(made.nodes[0], "-c", LATE)  # an hour behind
+        assert code == 2
+        assert "clock" in said.splitlines()[-1]
+
+        write_private(made.nodes[1] / FLOWER, certificates.ssh_pair(certificates.network_key())[0])
+        code, said = node(made.nodes[1])
+        assert code == 2
+        assert "has not the node's key" in said.splitlines()[-1]
+
+
+def test_children_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    code = f"""
+import sys, time
+from pathlib import Path
+from fedgrec.federation.processes import Processes
+processes = Processes(Path({str(tmp_path)!r}))
+child = "import time; from fedgrec.federation.processes import end_with_parent; end_with_parent(); time.sleep(60)"
+processes.start("child", [sys.executable, "-c", child])
+print(processes.running["child"].pid, flush=True)
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        time.sleep(1)  # the child has to have begun to watch
+        parent.kill()
+    until(lambda: not alive(child), 10, "the child lives on")
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat")
+    return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_child_that_dies_is_one_sentence_with_its_log(tmp_path: Path) -> None:
+    with Processes(tmp_path) as processes:
+        processes.start("child", [sys.executable, "-c", "import sys; sys.exit('out of cheese')"])
+        until(lambda: processes.running["child"].poll() is not None, 20, "it does not end")
+        with pytest.raises(FederationError, match=r"child ended with code 1: see .*child.log \(out of cheese\)"):
+            processes.check()
+
+
+def test_a_child_that_will_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GRACE", 0.5)
+    deaf = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+    )
+    with Processes(tmp_path) as processes:
+        processes.start("deaf", [sys.executable, "-c", deaf])
+        pid = processes.running["deaf"].pid
+        until(lambda: "deaf" in processes.log("deaf").read_text(), 20, "it does not start")
+        begun = time.monotonic()
+    assert not alive(pid)
+    assert 0.5 <= time.monotonic() - begun < 5

@@ -1,0 +1,218 @@
+"""Packets through Flower's messages, and a transport that keeps its deadline whatever Flower does."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+flower = pytest.importorskip("fedgrec.federation.flower", reason="needs the extra `deploy`", exc_type=ImportError)
+from flwr.app import ConfigRecord, Error, Message, RecordDict  # noqa: E402
+from flwr.common.constant import ErrorCode  # noqa: E402
+from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
+
+from fedgrec.federation.superlink import is_open  # noqa: E402
+from fedgrec.federation.transport import Packet  # noqa: E402
+
+
+def same(a: Packet, b: Packet) -> bool:
+    arrays = a.arrays.keys() == b.arrays.keys() and all(
+        x.dtype == b.arrays[name].dtype and x.shape == b.arrays[name].shape and x.tobytes() == b.arrays[name].tobytes()
+        for name, x in a.arrays.items()
+    )
+    return arrays and (a.kind, a.header, a.blobs) == (b.kind, b.header, b.blobs)
+
+
+def test_a_packet_comes_out_as_it_went_in() -> None:
+    packet = Packet(
+        "kind",
+        {"words": ["ä", None, 1.5, {"deep": True}]},
+        {"empty": b"", "big": bytes(range(256)) * 20_000},
+        {"table": np.arange(6, dtype=">f4").reshape(2, 3), "none": np.zeros((0, 3), np.uint8), "one": np.array(7)},
+    )
+    assert same(flower.from_records(flower.to_records(packet)), packet)
+    assert same(flower.from_records(flower.to_records(Packet("bare"))), Packet("bare"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {},
+        {"kind": "x"},
+        {"kind": "x", "header": "{"},
+        {"kind": "x", "header": "[1]"},
+        {"kind": 3, "header": "{}"},
+        {"kind": "x", "header": "{}", "blob.a": "text"},
+        {"kind": "x", "header": "[" * 100_000},
+    ],
+)
+def test_what_is_no_packet_is_one_sentence(words: dict[str, Any]) -> None:
+    with pytest.raises(flower.PacketError, match="Flower message"):
+        flower.from_records(RecordDict({"packet": ConfigRecord(words)}))
+    with pytest.raises(flower.PacketError):
+        flower.from_records(RecordDict())
+
+
+@pytest.fixture(autouse=True)
+def _a_run() -> Iterator[None]:
+    """Flower's messages belong to a run, which the process of an app is told of."""
+    before = {name: getattr(TaskIdentity, f"_{name}") for name in ("run_id", "task_id", "node_id")}
+    TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
+    yield
+    for name, value in before.items():
+        setattr(TaskIdentity, f"_{name}", value)
+
+
+class Grid:
+    """A grid in this process: `plan` says what becomes of the message to each address, and after how many seconds."""
+
+    def __init__(self, plan: dict[int, tuple[float, Any]]) -> None:
+        self.plan, self.sent, self.begun = plan, dict[str, Message](), time.monotonic()
+        self.asked: list[str] = []
+
+    def get_node_ids(self) -> Iterable[int]:
+        return self.plan
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        self.begun = time.monotonic()
+        names = [f"m{len(self.sent) + i}" for i, _ in enumerate(messages)]
+        for name, message in zip(names, messages, strict=True):
+            message.metadata.__dict__["_message_id"] = name
+            self.sent[name] = message
+        return names
+
+    def pull_messages(self, names: Iterable[str]) -> Iterable[Message]:
+        self.asked += names
+        found = []
+        for name in names:
+            after, what = self.plan[self.sent[name].metadata.dst_node_id]
+            if time.monotonic() - self.begun < after:
+                continue
+            if isinstance(what, str):  # Flower hands an answer out once, so only the first to ask hangs
+                self.plan[self.sent[name].metadata.dst_node_id] = (1e9, None)
+                threading.Event().wait(30)
+            if isinstance(what, Exception):
+                raise what
+            content = what if isinstance(what, Error) else flower.to_records(what)
+            found.append(Message(content, reply_to=self.sent[name]))
+        return found
+
+
+def exchange(plan: dict[int, tuple[float, Any]], seconds: float = 1.0) -> tuple[dict[int, Packet], float, Any]:
+    grid = Grid(plan)
+    transport = flower.FlowerTransport(grid)
+    begun = time.monotonic()
+    got = dict(transport.exchange({address: Packet("q") for address in plan}, seconds))
+    return got, time.monotonic() - begun, (grid, transport)
+
+
+def test_answers_come_as_they_are_ready_and_nobody_waits_for_the_deadline() -> None:
+    got, took, _ = exchange({1: (0, Packet("a")), 2: (0.3, Packet("b"))}, 20)
+    assert {address: packet.kind for address, packet in got.items()} == {1: "a", 2: "b"}
+    assert took < 5
+
+
+def test_a_late_answer_is_dropped_for_good() -> None:
+    got, took, (grid, transport) = exchange({1: (0, Packet("a")), 2: (1.0, Packet("late"))}, 0.5)
+    assert list(got) == [1]
+    assert took < 2
+    time.sleep(1)
+    assert transport.late == ["m1"]
+    grid.plan[2] = (0, Packet("late"))  # now it is there
+    grid.asked.clear()
+    again = list(transport.exchange({1: Packet("q")}, 1))
+    assert [(address, packet.kind) for address, packet in again] == [(1, "a")]
+    time.sleep(0.3)
+    assert "m1" in grid.asked  # so that Flower need not keep it
+    assert transport.late == []
+
+
+def test_an_upload_that_hangs_holds_up_neither_the_others_nor_the_deadline() -> None:
+    got, took, _ = exchange({1: (0, "stuck"), 2: (0.5, Packet("b"))}, 1.0)
+    assert took < 3
+    assert list(got) == [2]
+
+
+def test_no_message_is_asked_for_by_two_at_a_time() -> None:
+    """Flower answers the first with the reply and the second with an error: then the reply would be lost."""
+    plan = {address: (0.3, Packet("a")) for address in range(1, 41)}
+    grid, asking = Grid(plan), set[str]()
+    pull = grid.pull_messages
+
+    def slowly(names: Iterable[str]) -> Iterable[Message]:
+        assert not asking & set(names), "asked twice at once"
+        asking.update(names)
+        time.sleep(0.3)
+        found = list(pull(names))
+        asking.difference_update(names)
+        return found
+
+    grid.pull_messages = slowly  # type: ignore[method-assign]
+    got = dict(flower.FlowerTransport(grid).exchange({address: Packet("q") for address in plan}, 20))
+    assert sorted(got) == sorted(plan)
+
+
+def test_flowers_own_errors_are_silence_or_an_error_packet() -> None:
+    errors = {
+        1: (0, Error(ErrorCode.NODE_UNAVAILABLE, "gone")),
+        2: (0, Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, "gone")),
+        3: (0, Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "ZeroDivisionError")),
+    }
+    got, took, _ = exchange(errors, 20)
+    assert list(got) == [3]
+    assert got[3].kind == "error"
+    assert "ZeroDivisionError" in got[3].header["reason"]
+    assert took < 5  # Flower says at once that nobody is there
+
+
+def test_a_superlink_that_is_gone_is_an_exception_here() -> None:
+    with pytest.raises(OSError, match="no superlink"):
+        exchange({1: (0, OSError("no superlink"))})
+
+
+def test_nodes_are_told_to_look_less_often_the_more_they_are() -> None:
+    pauses = {}
+    for n in (3, 100):
+        *_, (grid, _) = exchange({address: (0, Packet("a")) for address in range(1, n + 1)}, 20)
+        pauses[n] = {message.content["packet"]["pause"] for message in grid.sent.values()}
+    assert pauses == {3: {flower.POLL}, 100: {100 / flower.LOOKS}}
+
+
+@pytest.mark.parametrize(
+    ("path", "client", "allowed"),
+    [
+        ("/v1/fleet/pull-messages", "203.0.113.7", True),
+        ("/v1/control/start-run", "203.0.113.7", False),
+        ("/v1/runtime/push-object", "203.0.113.7", False),
+        ("/v1/fleet/../control/start-run", "203.0.113.7", True),  # routes are matched as they are: no such route
+        ("/docs", "203.0.113.7", False),
+        ("/v1/control/start-run", "127.0.0.1", True),
+        ("/v1/control/start-run", "::1", True),
+        ("/v1/control/start-run", "192.0.2.1", True),  # the server's own address
+        ("/v1/control/start-run", "", False),
+        ("/v1/control/start-run", "unix", False),
+    ],
+)
+def test_other_machines_reach_the_nodes_interface_alone(path: str, client: str, allowed: bool) -> None:
+    assert is_open(path, client, "192.0.2.1") == allowed
+
+
+def test_the_client_path_adds_little_to_flowers_own_and_nothing_heavy() -> None:
+    """Flower's SuperNode starts a process for each message: what it imports is paid every time."""
+    code = """
+import sys, time
+import flwr.supernode.runtime.run_clientapp
+begun = time.process_time()
+import fedgrec.federation.flower, fedgrec.federation.node, fedgrec.methods.fedgrec
+spent = time.process_time() - begun
+heavy = {"torch", "scipy", "numba", "safetensors", "matplotlib", "pandas"} & set(sys.modules)
+print(spent, ",".join(heavy))
+"""
+    done = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(3)]
+    times = [float(run.stdout.split()[0]) for run in done]
+    assert [run.stdout.split()[1:] for run in done] == [[], [], []]
+    assert min(times) < 0.3, times

@@ -1,0 +1,169 @@
+"""Laws 6 and 10 over the real network: three nodes with twenty users each, TLS, node authentication, secure sums."""
+
+import json
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportError)
+
+from fedgrec.federation.folder import open_node, open_server
+from fedgrec.federation.identity import Made
+from fedgrec.federation.plan import EVALUATE, Plan
+from fedgrec.federation.server_store import ServerStore
+from fedgrec.federation.store import NodeStore
+from fedgrec.federation.transport import Packet
+from tests.federation.flower_network import as_world, ended, founded, running, tapped
+
+UP = {  # what may come up, by kind: names in the header, blobs, arrays. A new name here is a privacy decision.
+    "hello": ({"index", "agreement", "waiting"}, {"signature"}, {"tags"}),
+    "keys": (set(), {"secagg"}, set()),
+    "shares": (set(), {"secagg"}, set()),
+    "masked": (set(), set(), {"secagg"}),
+    "confirm": (set(), {"secagg"}, set()),
+    "unmask": (set(), {"secagg", "next"}, set()),
+    "finish": (set(), set(), set()),
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    made = founded(tmp_path_factory.mktemp("flower"), layers=1)
+    with running(made) as (server, _):
+        assert ended(server) == ""
+    return made
+
+
+def test_law_6_the_network_is_the_simulation_bit_for_bit(trained: Made) -> None:
+    world = as_world(trained)
+    assert world.is_its_simulation()
+    assert world.pending() == 0
+    assert [len(world.applied(stage)) for stage in ("degrees", "propagate", "train", EVALUATE)] == [1, 1, 2, 1]
+    assert all(line["included"] == [0, 1, 2] for line in world.log())
+
+
+def test_law_10_nothing_but_masked_uploads_and_the_protocols_messages_came_up(trained: Made) -> None:
+    received = tapped(trained)
+    kinds = [packet.kind for _, packet in received]
+    assert kinds.count("masked") == 3 * 5  # three nodes in five sums
+    for _, packet in received:
+        header, blobs, arrays = UP[packet.kind]
+        assert (set(packet.header), set(packet.blobs) - blobs, set(packet.arrays)) == (header, set(), arrays)
+    assert bare_uploads(trained, received) == 0
+
+
+def test_law_10_would_notice_an_upload_that_is_not_masked(trained: Made) -> None:
+    """Mutation: the same record with one node's plain sum, or one user's, in the place of a masked vector."""
+    received, plain = tapped(trained), plain_uploads(trained)
+    for upload in (plain[0], plain[-1]):
+        for bare in (upload, upload.astype("<i8"), upload.view(np.int32).astype("<f4"), upload.astype(">u4")):
+            leak = Packet("masked", {}, {}, {"secagg": np.frombuffer(b"head" + bare.tobytes(), np.uint8)})
+            assert bare_uploads(trained, [*received, (1, leak)]) > 0
+
+
+def plain_uploads(made: Made) -> list[np.ndarray]:
+    """What each node, and each user alone, would have sent in the first degree count had there been no masks."""
+    home = open_server(made.server)
+    with ServerStore(home) as store:
+        n_users = store.get("n_users")
+        (line,) = [line for line in store.sums() if line["stage"] == "degrees"]
+    method, plan = home.method(n_users), Plan("degrees", 0, 0, n_users, n_users)
+    stage = plan.stage_of(method)
+    broadcast = method.broadcast(method.init(home.config.run.seed), stage, level=0)
+    found = []
+    for node in made.nodes:
+        with NodeStore(node) as store:
+            (users,) = store.db.execute(
+                "SELECT users FROM participation WHERE session = ?", [line["session"]]
+            ).fetchone()
+            rows = json.loads(users)
+            for group in (rows, *([row] for row in rows)):
+                cohort = store.cohort(open_node(node).method(n_users), group)
+                upload, _ = method.local_update(cohort, stage, broadcast)
+                found.append(upload.to_ring(plan.spec(method)))
+    return found
+
+
+def bare_uploads(made: Made, received: list[tuple[int, Packet]]) -> int:
+    """How many plain uploads can be read off what came up, in any of the usual encodings of numbers."""
+    encodings = ("<u4", ">u4", "<u8", ">u8", "<f4", ">f4", "<f8", ">f8", "u1", "<u2")
+    needles = set()
+    for upload in plain_uploads(made):
+        numbers = upload.view(np.int32)
+        needles |= {numbers.astype(encoding).tobytes() for encoding in encodings}
+        needles.add(json.dumps(numbers.tolist()).encode())
+    texts = [json.dumps(packet.header).encode() for _, packet in received]
+    texts += [blob for _, packet in received for blob in packet.blobs.values()]
+    texts += [array.tobytes() for _, packet in received for array in packet.arrays.values()]
+    return sum(needle in text for needle in needles for text in texts)
+
+
+def test_masked_vectors_look_like_noise(trained: Made) -> None:
+    """A vector that is masked has no more zero words than chance gives; one of a few clicks is nearly all zeros."""
+    for _, packet in tapped(trained):
+        if packet.kind == "masked":
+            message = packet.arrays["secagg"].tobytes()
+            words = np.frombuffer(message[len(message) % 4 :], np.uint32)
+            assert np.mean(words == 0) < 0.05
+
+
+def test_files_are_their_owners_alone(trained: Made) -> None:
+    fed = trained.server.parent
+    for path in fed.rglob("*"):
+        if path.is_relative_to(trained.server / "tap") or path.name.startswith("people"):
+            continue  # the test wrote them
+        mode = stat.S_IMODE(path.stat().st_mode)
+        private = any(stat.S_IMODE(parent.stat().st_mode) == 0o700 for parent in path.parents)
+        assert private, path
+        if path.is_file() and path.parent in (trained.server, *trained.nodes) and path.suffix != ".db":
+            assert mode == 0o600, (path, oct(mode))
+
+
+def test_the_server_never_had_the_salt_or_an_identity(trained: Made) -> None:
+    secrets = [open_node(node).user_salt for node in trained.nodes]
+    secrets += [open_node(node).identity.private_bytes_raw() for node in trained.nodes]
+    for path in (p for p in trained.server.rglob("*") if p.is_file()):
+        content = path.read_bytes()
+        assert not any(secret in content or secret.hex().encode() in content for secret in secrets), path
+
+
+def run(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fedgrec", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_device_recommends_offline_what_its_user_has_not_seen(trained: Made) -> None:
+    done = run("device", "recommend", trained.nodes[1], "--user", "1/3", "-k", 5, "--json")
+    assert done.returncode == 0, done.stderr
+    shown = [line["item"] for line in json.loads(done.stdout)]
+    with NodeStore(trained.nodes[1]) as store:
+        rows = store.db.execute(
+            "SELECT item FROM interactions WHERE held_out = 0 AND user = ?", [store.row_of("1/3")]
+        ).fetchall()
+    assert len(set(shown)) == 5
+    assert not set(shown) & {f"item {item}" for (item,) in rows}
+    nobody = run("device", "recommend", trained.nodes[1], "--user", "0/3")
+    assert (nobody.returncode, nobody.stderr) == (2, "fedgrec: there is no user '0/3' on this node\n")
+
+
+def test_status_tells_how_far_it_came(trained: Made) -> None:
+    done = run("federation", "status", trained.server)
+    assert done.returncode == 0, done.stderr
+    assert "round 2 of 2, finished" in done.stdout
+    assert "node-0 (20 users), node-1 (20 users), node-2 (20 users)" in done.stdout
+    assert "recall@5" in done.stdout
+    assert "round 2: 3 of 3 nodes" in done.stdout
+
+
+def files(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_run_folder_is_left(trained: Made) -> None:
+    names = {path.name for path in files(trained.server / "run")}
+    assert names == {"config.toml", "metrics.jsonl", "server.safetensors"}

@@ -1,0 +1,104 @@
+"""Law 6: a federation equals the simulation that replays its log, bit for bit, whoever falls silent."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedgrec.errors import FedgrecError
+from fedgrec.federation.local import killed_after_writing, on, silent
+from fedgrec.federation.store import NodeStore
+from tests.federation.worlds import EXCHANGES, at_random, config, world
+
+
+@pytest.mark.parametrize("method", ["fedgrec", "federank"])
+def test_three_nodes_of_twenty_users(tmp_path: Path, method: str) -> None:
+    fed = world(tmp_path, method, users=20, options={"rounds": 4})
+    fed.run()
+    assert fed.is_its_simulation()
+    assert fed.model().round == 4
+    assert [line["included"] for line in fed.applied("train")] == [[0, 1, 2]] * 4
+    assert not fed.pending()
+    assert not fed.witness.notices
+    # Keys are asked for once, then they ride on the answers before: a sum takes four exchanges, not five.
+    kinds = [packet.kind for _, packet in fed.transport.received]
+    assert {kind: kinds.count(kind) for kind in EXCHANGES} == dict.fromkeys(EXCHANGES, 3 * len(fed.log())) | {"keys": 3}
+
+
+@pytest.mark.parametrize("method", ["fcf", "fedmf", "fedncf"])
+def test_every_method_without_a_third_party(tmp_path: Path, method: str) -> None:
+    fed = world(tmp_path, method, options={"rounds": 2})
+    fed.run(on("masked", 1, silent, after=1))
+    assert fed.is_its_simulation()
+    assert sorted(line["included"] for line in fed.applied("train")) == [[0, 1, 2], [0, 2]]
+
+
+@pytest.mark.parametrize("how", [silent, killed_after_writing])
+@pytest.mark.parametrize("kind", EXCHANGES)
+def test_a_node_is_lost_in_any_exchange(tmp_path: Path, kind: str, how: object) -> None:
+    """In the warm-up (degrees, two levels), then in training; it takes part again later."""
+    for name, after in (("warm-up", 0), ("training", 0 if kind == "keys" else 3)):
+        fed = world(tmp_path / name, options={"rounds": 3})
+        fed.run(on(kind, 1, how, after=after))  # type: ignore[arg-type]
+        assert fed.is_its_simulation(), name
+        assert not fed.pending()
+        lost = [line for line in fed.log() if line["applied"] and 1 not in line["included"]]
+        if kind in ("shares", "masked") or kind == "keys":
+            assert lost
+        assert fed.applied("train")[-1]["included"] == [0, 1, 2]
+        assert fed.model().round == 3
+
+
+@pytest.mark.parametrize("method", ["fedgrec", "federank"])
+@pytest.mark.parametrize("seed", range(4))
+def test_many_dropouts(tmp_path: Path, method: str, seed: int) -> None:
+    fed = world(tmp_path, method, nodes=5, options={"rounds": 5, "retries": 30})
+    fed.run(at_random(0.06, seed))
+    assert fed.is_its_simulation()
+    assert not fed.pending()
+    assert len({tuple(line["included"]) for line in fed.log()}) > 1, "nobody was lost"
+
+
+def test_the_law_needs_the_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutation: a node that keeps its new state whether its upload counted or not."""
+    settle = NodeStore.settle
+    monkeypatch.setattr(NodeStore, "settle", lambda self, session, included: settle(self, session, True))
+    fed = world(tmp_path)
+    fed.run(on("masked", 1, killed_after_writing, after=3))
+    assert not fed.is_its_simulation()
+
+
+def test_a_few_nodes_of_many_and_their_spares(tmp_path: Path) -> None:
+    fed = world(tmp_path, nodes=6, options={"nodes_per_round": 3, "spares": 1, "rounds": 5})
+    fed.run(on("keys", 2, silent, times=100, after=1))
+    assert fed.is_its_simulation()
+    assert all(len(line["included"]) <= 3 for line in fed.applied("train"))
+    assert len({node for line in fed.applied("train") for node in line["included"]}) > 3
+
+
+def test_a_round_holds_no_more_users_than_it_was_sized_for(tmp_path: Path) -> None:
+    """Ten nodes of one user each, five users a round: some nodes have to wait."""
+    fed = world(tmp_path, nodes=10, users=1, users_per_round=5, options={"rounds": 2})
+    fed.run()
+    assert fed.is_its_simulation()
+    assert [line["users"] for line in fed.applied("train")] == [5, 5]
+    assert fed.applied("degrees")[0]["users"] == 10
+
+
+def test_the_degrees_are_what_the_users_have(tmp_path: Path) -> None:
+    fed = world(tmp_path)
+    fed.run()
+    counts = np.zeros(30, np.int64)
+    for path in fed.nodes.values():
+        with NodeStore(path) as store:
+            for (item,) in store.db.execute("SELECT item FROM interactions WHERE held_out = 0"):
+                counts[item] += 1
+    assert fed.model().degrees.tolist() == counts.tolist()
+
+
+def test_what_a_federation_cannot_run_is_said(tmp_path: Path) -> None:
+    with pytest.raises(FedgrecError, match="third party"):
+        world(tmp_path, "fedgnn")
+    with pytest.raises(FedgrecError, match="gives a user's items away"):
+        world(tmp_path, query="sampled")
+    assert config().model.query == "whole"

@@ -1,0 +1,129 @@
+"""A server that is killed anywhere goes on with the next sum, and never opens one again."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedgrec.federation import coordinator
+from fedgrec.federation.local import honest
+from fedgrec.federation.server_store import ServerStore
+from tests.federation.worlds import Killed, World, kill_server, world
+
+
+def lives(fed: World, *deaths: Any) -> int:
+    """Run, be killed, run again; how often it died."""
+    died = 0
+    for death in deaths:
+        try:
+            fed.run(death)
+            return died
+        except Killed:
+            died += 1
+    fed.run()
+    return died
+
+
+def well(fed: World) -> bool:
+    places = [(line["stage"], line["level"], line["round"]) for line in fed.log() if line["applied"]]
+    sessions = [line["session"] for line in fed.log()]
+    return (
+        fed.is_its_simulation()
+        and not fed.pending()
+        and len(places) == len(set(places))
+        and len(sessions) == len(set(sessions))
+        and all(line["applied"] is not None for line in fed.log())
+    )
+
+
+def test_killed_after_any_number_of_answers(tmp_path: Path) -> None:
+    """Each life is a little longer than the one before, so that every message is the last one once."""
+    fed = world(tmp_path, users=3, layers=1, options={"rounds": 12, "evaluate_every": 3})
+    assert lives(fed, *(kill_server(after) for after in range(1, 40, 2))) > 10
+    assert well(fed)
+    assert fed.model().round == 12
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", ["begin", "opening", "_write_model", "apply", "lose", "evaluated", "freeze", "join"])
+def test_killed_around_every_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, when: str) -> None:
+    """Between any two transactions: on either side of each, the second time that it happens."""
+    real, seen = getattr(ServerStore, step), [0]
+    fed = world(tmp_path, users=3, layers=1, options={"rounds": 3, "evaluate_every": 1})
+
+    def killed(self: ServerStore, *args: Any, **more: Any) -> Any:
+        seen[0] += 1
+        now = seen[0] == (1 if step in ("freeze", "lose") else 2)
+        if now and when == "before":
+            raise Killed
+        result = real(self, *args, **more)
+        if now:
+            raise Killed
+        return result
+
+    monkeypatch.setattr(ServerStore, step, killed)
+    first = kill_server(20) if step == "lose" else honest  # something to lose when it starts again
+    assert lives(fed, first, honest) >= 1
+    assert well(fed)
+    assert fed.model().round == 3
+
+
+def test_a_sum_whose_outcome_was_not_stored_is_lost_for_everybody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed = world(tmp_path, users=3, options={"rounds": 2})
+    real, seen = ServerStore.apply, [0]
+
+    def killed(self: ServerStore, *args: Any, **more: Any) -> None:
+        seen[0] += 1
+        if seen[0] == 4:  # the first training round: it is open, in memory
+            raise Killed
+        real(self, *args, **more)
+
+    monkeypatch.setattr(ServerStore, "apply", killed)
+    assert lives(fed, honest) == 1
+    assert well(fed)
+    lost = [line for line in fed.log() if not line["applied"]]
+    assert [line["stage"] for line in lost] == ["train"]
+    assert [line["round"] for line in fed.applied("train")] == [1]
+    assert "the server stopped" in lost[0]["reason"]
+
+
+def test_a_warm_up_that_was_opened_and_lost_is_opened_again_only_for_the_same_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two degree counts that differ by one node are that node's count: the others refuse."""
+    fed = world(tmp_path, users=3, options={"retries": 1})
+    real = ServerStore.apply
+    monkeypatch.setattr(ServerStore, "apply", lambda *a: (_ for _ in ()).throw(Killed()))
+    with pytest.raises(Killed):
+        fed.run()
+    monkeypatch.setattr(ServerStore, "apply", real)
+    fed.transport.away = {2}
+    with pytest.raises(coordinator.FederationError, match="half opened"):
+        fed.run()
+    # A server that forgets what it asked for is refused by the nodes themselves.
+    with monkeypatch.context() as forgetful:
+        forgetful.setattr(ServerStore, "half_opened", lambda *a: None)
+        with pytest.raises(coordinator.FederationError, match="sums in a row"):
+            fed.run()
+    assert any("has helped to open stage 'degrees'" in notice for notice in fed.witness.notices)
+    assert not fed.applied("degrees")
+    fed.transport.away = set()
+    fed.run()
+    assert well(fed)
+    assert fed.applied("degrees")[0]["included"] == [0, 1, 2]
+
+
+def test_a_finished_federation_can_be_given_more_rounds(tmp_path: Path) -> None:
+    fed = world(tmp_path, users=3, options={"rounds": 2})
+    fed.run()
+    sums = len(fed.log())
+    fed.run()  # nothing is left to do
+    assert len(fed.log()) == sums
+    toml = fed.server / "federation.toml"
+    toml.write_text(toml.read_text().replace("rounds = 2", "rounds = 4"))
+    fed.run()
+    assert well(fed)
+    assert fed.model().round == 4
+    assert len(fed.applied("degrees")) == 1

@@ -1,0 +1,196 @@
+"""Law 10: in all that the server ever receives there is no upload without its masks, and nothing of a user's own."""
+
+import base64
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedgrec.federation import node, plan
+from fedgrec.federation.local import killed_after_writing, on
+from fedgrec.federation.store import NodeStore
+from fedgrec.federation.transport import Packet
+from fedgrec.secagg import client, ring
+from tests.federation.worlds import World, world
+
+# All that a node may answer: adding a name here is a privacy decision.
+ANSWERS: dict[str, tuple[set[str], set[str], set[str]]] = {  # kind → header, blobs, arrays
+    "hello": ({"index", "agreement", "waiting"}, {"signature"}, {"tags"}),
+    "keys": (set(), {"secagg"}, set()),
+    "shares": (set(), {"secagg"}, set()),
+    "masked": (set(), set(), {"secagg"}),
+    "confirm": (set(), {"secagg"}, set()),
+    "unmask": (set(), {"secagg", "next"}, set()),
+    "finish": (set(), set(), set()),
+    "refused": (set(), set(), set()),
+    "error": ({"reason"}, set(), set()),
+}
+
+
+class Uploads:
+    """What nodes were about to mask, as they were about to mask it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.vectors: list[np.ndarray] = []
+        submit = client.Client.submit
+
+        def spy(self_: Any, values: np.ndarray, users: int = 1) -> None:
+            self.vectors.append(np.array(values).view(f"i{values.itemsize}"))
+            submit(self_, values, users)
+
+        monkeypatch.setattr(client.Client, "submit", spy)
+
+
+def received_bytes(received: list[tuple[int, Packet]]) -> Iterator[bytes]:
+    """Everything, also as it looks once common wrappings are taken off."""
+    for _, packet in received:
+        parts = [json.dumps(packet.header).encode(), *packet.blobs.values()]
+        parts += [np.ascontiguousarray(array).tobytes() for array in packet.arrays.values()]
+        for part in parts:
+            yield part
+            for unwrap in (
+                zlib.decompress,
+                lambda p: base64.b64decode(p, validate=True),
+                lambda p: bytes.fromhex(p.decode()),
+            ):
+                try:
+                    yield unwrap(part)
+                except (ValueError, zlib.error):
+                    continue
+
+
+def leaks(vectors: list[np.ndarray], received: list[tuple[int, Packet]]) -> list[str]:
+    """Which uploads can be read, in part or by their shape, in what was received."""
+    found, everything = [], list(received_bytes(received))
+    for number, vector in enumerate(vectors):
+        if not vector.any():
+            continue
+        start = max(int(np.flatnonzero(vector)[0]) - 1, 0)
+        piece = vector[start : start + 6]
+        encodings = {
+            f"{kind}{order}": piece.astype(order + kind).tobytes()
+            for kind in ("i4", "i8", "f4", "f8")
+            for order in "<>"
+        }
+        encodings["text"] = json.dumps(piece.tolist())[1:-1].encode()
+        for name, encoded in encodings.items():
+            if np.count_nonzero(piece) > 2 and any(encoded in data for data in everything):
+                found.append(f"upload {number} as {name}")
+        found += [f"upload {number} by its shape" for data in everything if resembles(data, vector)]
+    return found
+
+
+def resembles(data: bytes, vector: np.ndarray) -> bool:
+    """Whether numbers of any type in these bytes go up and down with the vector: then it was scaled, not masked."""
+    n = len(vector)
+    for kind in ("<i4", "<i8", "<f4", "<f8"):
+        for skip in (0, 22):  # the head of a message of secure aggregation
+            body, width = data[skip:], np.dtype(kind).itemsize
+            numbers = np.frombuffer(body[: len(body) // width * width], kind)
+            if n > 60 and n <= len(numbers) <= n + 8:
+                alike = np.corrcoef(ranks(numbers[:n]), ranks(vector))[0, 1]
+                if abs(alike) > 7 / np.sqrt(n):  # seven standard deviations of chance
+                    return True
+    return False
+
+
+def ranks(numbers: np.ndarray) -> np.ndarray:
+    """Places in order: random bits read as floats have outliers that would drown everything else."""
+    return np.argsort(np.argsort(numbers, kind="stable"), kind="stable")
+
+
+def run(root: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> tuple[World, Uploads]:
+    uploads, fed = (
+        Uploads(monkeypatch),
+        world(root, users=20, options={"rounds": 3, "evaluate_every": 3, "retries": 2}, **more),
+    )
+    fed.run(on("masked", 1, killed_after_writing, after=4))
+    return fed, uploads
+
+
+@pytest.mark.parametrize("method", ["fedgrec", "federank"])
+def test_the_server_never_receives_an_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    fed, uploads = run(tmp_path, monkeypatch, method=method)
+    assert len(uploads.vectors) > 10
+    assert leaks(uploads.vectors, fed.transport.received) == []
+    assert fed.is_its_simulation()
+
+
+def test_a_node_that_forgets_to_mask_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "add_masks", lambda words, masks, threads: None)
+    uploads, fed = Uploads(monkeypatch), world(tmp_path, users=20, options={"retries": 0})
+    with pytest.raises(Exception, match="noise"):
+        fed.run()
+    assert leaks(uploads.vectors, fed.transport.received)
+
+
+@pytest.mark.parametrize("how", ["floats", "scaled floats", "big-endian", "text", "zipped", "base64"])
+def test_an_upload_in_other_clothes_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """Mutation: the vector rides on an answer, encoded."""
+    uploads, fed = Uploads(monkeypatch), world(tmp_path, users=20, options={"rounds": 1})
+    dress = {
+        "floats": lambda v: v.astype("<f4").tobytes(),
+        "scaled floats": lambda v: (v * 2.0**-20).astype("<f8").tobytes(),
+        "big-endian": lambda v: v.astype(">i4").tobytes(),
+        "text": lambda v: json.dumps(v.tolist()).encode(),
+        "zipped": lambda v: zlib.compress(v.tobytes()),
+        "base64": lambda v: base64.b64encode(v.tobytes()),
+    }[how]
+    masked = node.Node._masked
+
+    def talkative(self: node.Node, request: Packet) -> Packet:
+        answer = masked(self, request)
+        return Packet(answer.kind, answer.header, {"more": dress(uploads.vectors[-1])}, answer.arrays)
+
+    monkeypatch.setattr(node.Node, "_masked", talkative)
+    fed.run()
+    assert leaks(uploads.vectors, fed.transport.received)
+
+
+def test_answers_hold_what_they_may_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No query (the whole table comes down unasked), no time, no seed, no count but that of users."""
+    fed, _ = run(tmp_path, monkeypatch)
+    assert {packet.kind for _, packet in fed.transport.received} >= {"hello", *plan_kinds()}
+    for _, packet in fed.transport.received:
+        header, blobs, arrays = ANSWERS[packet.kind]
+        assert packet.header.keys() <= header
+        assert packet.blobs.keys() <= blobs
+        assert packet.arrays.keys() <= arrays
+
+
+def plan_kinds() -> set[str]:
+    return {plan.KEYS, plan.SHARES, plan.MASKED, plan.CONFIRM, plan.UNMASK, plan.FINISH}
+
+
+def test_keys_and_names_of_users_stay_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fed, _ = run(tmp_path, monkeypatch, prefix="a name that chance does not spell ")
+    everything = b"\n".join(received_bytes(fed.transport.received))
+    for path in fed.nodes.values():
+        with NodeStore(path) as store:
+            secret = [store.node_key.to_bytes(8, "little"), *(k for (k,) in store.db.execute("SELECT key FROM users"))]
+            assert not any(user.encode() in everything for user in store.ids())
+        for key in secret:
+            number = int.from_bytes(key, "little")
+            forms = (key, key[::-1], key.hex().encode(), key[::-1].hex().encode(), str(number).encode())
+            assert not any(form in everything for form in forms)
+
+
+def test_a_masked_vector_does_not_tell_who_touched_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that a node's users touched look like those that they did not."""
+    fed, uploads = run(tmp_path, monkeypatch)
+    masked = [p.arrays["secagg"].tobytes()[22:] for _, p in fed.transport.received if p.kind == "masked"]
+    pairs = [
+        (np.frombuffer(m[: -ring.TRAILER_BYTES], "<u4"), v)
+        for m in masked
+        for v in uploads.vectors
+        if len(m) - 16 == 4 * len(v)
+    ]
+    touched = np.concatenate([m[v != 0] for m, v in pairs]).astype(np.float64)
+    others = np.concatenate([m[v == 0] for m, v in pairs]).astype(np.float64)
+    width = 2.0**32 / np.sqrt(12)
+    error = width * np.sqrt(1 / len(touched) + 1 / len(others))
+    assert abs(touched.mean() - others.mean()) < 6 * error

@@ -1,0 +1,195 @@
+"""What is on the disk: whole, private, and no longer than needed."""
+
+import json
+import os
+import sqlite3
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedgrec.errors import FedgrecError
+from fedgrec.federation.arrays import read_arrays, write_arrays
+from fedgrec.federation.folder import open_node
+from fedgrec.federation.local import Answer
+from fedgrec.federation.node import Node
+from fedgrec.federation.options import FederationOptions, read_options
+from fedgrec.federation.plan import Plan
+from fedgrec.federation.store import NodeStore, Person, pack, unpack
+from fedgrec.federation.transport import Packet
+from fedgrec.files import read_tensors
+from fedgrec.methods.fedgrec import FedGRecMethod
+from fedgrec.options import FedGRecOptions
+from tests.federation.worlds import World, world
+
+
+def all_files(fed: World) -> list[Path]:
+    return [path for folder in (*fed.nodes.values(), fed.server) for path in folder.rglob("*") if path.is_file()]
+
+
+def test_nobody_else_can_read_a_node_or_the_server(tmp_path: Path) -> None:
+    """While it runs, with its write-ahead log and half-written files, and afterwards."""
+    before = os.umask(0)
+    try:
+        fed = world(tmp_path)
+        modes: set[tuple[str, int]] = set()
+
+        def look(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
+            with NodeStore(fed.nodes[address]) as store, store.transaction():
+                store.put("looked", request.kind)
+                modes.update((path.name, stat.S_IMODE(path.stat().st_mode)) for path in all_files(fed))
+            return [answer(request)]
+
+        fed.run(look)
+    finally:
+        os.umask(before)
+    assert {"node.sqlite-wal", "server.sqlite-wal", "items.bin", "identity.key"} <= {name for name, _ in modes}
+    assert {mode for _, mode in modes} == {0o600}
+    public = {"config.toml", "metrics.jsonl", "server.safetensors"}  # what a run leaves is made to be read
+    left = {path.name: stat.S_IMODE(path.stat().st_mode) for path in all_files(fed) if path.parent.name != "run"}
+    assert set(left.values()) == {0o600}
+    assert public == {path.name for path in (fed.server / "run").iterdir()}
+
+
+def test_secrets_of_a_sum_are_gone_when_it_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedgrec.secagg import client
+
+    secrets: list[bytes] = []
+    fresh = client.Secrets.fresh
+
+    def remembered() -> client.Secrets:
+        made = fresh()
+        secrets.extend([made.seed, made.mask_key.private_bytes_raw()])
+        return made
+
+    monkeypatch.setattr(client.Secrets, "fresh", remembered)
+    fed = world(tmp_path)
+    seen_while_running = []
+
+    def look(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
+        content = (fed.nodes[address] / "node.sqlite").read_bytes()
+        seen_while_running.append(any(secret.hex().encode() in content for secret in secrets))
+        return [answer(request)]
+
+    fed.run(look)
+    assert any(seen_while_running), "a client that is waiting is on the disk"
+    for path in all_files(fed):
+        content = path.read_bytes()
+        assert not any(secret.hex().encode() in content or secret in content for secret in secrets), path
+
+
+def test_a_node_remembers_everything(tmp_path: Path) -> None:
+    """Its store says who it is, whom it hosts, what they hold, and in what they took part."""
+    fed = world(tmp_path)
+    fed.run()
+    db = sqlite3.connect(fed.nodes[1] / "node.sqlite")
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    assert tables == {"meta", "users", "interactions", "sessions", "participation", "opened"}
+    rows = db.execute("SELECT stage, level, round, users, verdict FROM participation ORDER BY rowid").fetchall()
+    db.close()
+    assert [(stage, level, round_) for stage, level, round_, _, _ in rows] == [
+        ("degrees", 0, 0),
+        ("propagate", 1, 0),
+        ("propagate", 2, 0),
+        ("train", 0, 0),
+        ("train", 0, 1),
+        ("train", 0, 2),
+        ("evaluate", 0, 3),
+    ]
+    assert [len(json.loads(users)) for *_, users, _ in rows] == [6, 6, 6, 4, 4, 4, 6]
+    assert {verdict for *_, verdict in rows} == {1}
+    with NodeStore(fed.nodes[1]) as store:
+        assert store.get("round") == 3
+        assert store.get("n_users") == 18
+
+
+def test_a_node_draws_its_users_evenly(tmp_path: Path) -> None:
+    """Two of six in each of many rounds: every pair comes up about as often, and the same round gives the same."""
+    fed, counts = world(tmp_path), dict[tuple[int, ...], int]()
+    with NodeStore(fed.nodes[0]) as store:
+        store.put("announced", 6)
+        home = Node(open_node(fed.nodes[0]), store)
+        for round_ in range(600):
+            plan = Plan("train", 0, round_, 18, 12, take=1, of=3)
+            chosen = home._taking_part(plan)
+            assert chosen == home._taking_part(plan)
+            counts[tuple(chosen)] = counts.get(tuple(chosen), 0) + 1
+    assert len(counts) == 15
+    assert max(abs(count - 40) for count in counts.values()) < 35  # 40 ± 5.6 σ
+
+
+@pytest.mark.parametrize("layers", [0, 2])
+def test_states_survive_packing(layers: int) -> None:
+    method = FedGRecMethod(FedGRecOptions(layers=layers, dim=3), 10, 4)
+    state = method.init_users(np.arange(4, dtype=np.uint64), np.arange(5), np.arange(4)).state
+    state.steps[:] = [1, 2, 3, 4]
+    layout = [(n, getattr(state, n).dtype.str, getattr(state, n).shape[1:]) for n in vars(state)]
+    back = unpack(method.State, layout, pack(state))
+    for name, value in vars(state).items():
+        assert value.tobytes() == getattr(back, name).tobytes()
+        assert value.shape == getattr(back, name).shape
+        assert getattr(back, name).flags.writeable
+
+
+def test_a_store_of_another_shape_or_version_is_refused(tmp_path: Path) -> None:
+    fed = world(tmp_path)
+    with NodeStore(fed.nodes[0]) as store:
+        wider = FedGRecMethod(FedGRecOptions(layers=2, dim=8), 30, 1)
+        with pytest.raises(FedgrecError, match="another method or of other sizes"):
+            store.add_users(wider, [Person("x", [1])])
+        with store.transaction():
+            store.put("format", 99)
+    with pytest.raises(FedgrecError, match="format 99"):
+        NodeStore(fed.nodes[0])
+
+
+def test_arrays_are_mapped_and_whole(tmp_path: Path) -> None:
+    arrays = {
+        "tables": np.arange(24, dtype=np.float32).reshape(2, 3, 4),
+        "degrees": np.arange(3),
+        "nothing": np.zeros((0, 5)),
+        "big-endian": np.arange(5, dtype=">i4"),
+        "strided": np.arange(20)[::3],
+    }
+    write_arrays(tmp_path / "a.bin", arrays, {"round": 7})
+    back, about = read_arrays(tmp_path / "a.bin")
+    assert about == {"round": 7}
+    assert {name: value.tolist() for name, value in back.items()} == {n: a.tolist() for n, a in arrays.items()}
+    assert not back["tables"].flags.writeable
+    assert not list(tmp_path.glob("*.part"))
+    content = (tmp_path / "a.bin").read_bytes()
+    for size in (0, 3, 20, 200):
+        (tmp_path / "half.bin").write_bytes(content[:size])
+        with pytest.raises(FedgrecError, match="damaged"):
+            read_arrays(tmp_path / "half.bin")
+    with pytest.raises(FedgrecError, match="missing"):
+        read_arrays(tmp_path / "none.bin")
+
+
+def test_what_a_run_leaves(tmp_path: Path) -> None:
+    fed = world(tmp_path, options={"rounds": 2, "evaluate_every": 1})
+    run = fed.run()
+    tensors, about = read_tensors(run / "server.safetensors")
+    assert about == {"method": "fedgrec", "round": "2"}
+    assert tensors["item_embeddings"].tobytes() == fed.model().items.tobytes()
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [1, 2]
+    assert {"split", "protocol", "recall@5", "ndcg@5", "seconds", "bytes_up", "bytes_down"} <= lines[0].keys()
+    assert lines[1]["bytes_up"] > lines[0]["bytes_up"] > 1000
+    assert open_node(fed.nodes[0]).config.to_toml() == (run / "config.toml").read_text()
+
+
+def test_options_are_read_back_and_checked(tmp_path: Path) -> None:
+    options = FederationOptions(rounds=7, topk=(5, 10), deadline=2.5)
+    (tmp_path / "o.toml").write_text(options.to_toml())
+    assert read_options(tmp_path / "o.toml") == options
+    for text, words in (("round = 3", "Did you mean 'rounds'"), ("rounds = -1", "at least 0"), ("x", "not a TOML")):
+        (tmp_path / "o.toml").write_text(text)
+        with pytest.raises(FedgrecError, match=words):
+            read_options(tmp_path / "o.toml")
+    with pytest.raises(FedgrecError, match="go together"):
+        FederationOptions(neighbours=2)
+    with pytest.raises(FedgrecError, match="below least_nodes"):
+        FederationOptions(nodes_per_round=1)

@@ -1,0 +1,154 @@
+"""Small federations in this process, and the question whether one is its own simulation."""
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgrec.config import Config
+from fedgrec.core import ServerState
+from fedgrec.federation import coordinator
+from fedgrec.federation.local import Answer, LocalTransport, Meddler, found, honest, silent
+from fedgrec.federation.members import Observer
+from fedgrec.federation.options import FederationOptions
+from fedgrec.federation.replay import replay, states
+from fedgrec.federation.store import NodeStore, Person
+from fedgrec.federation.transport import Packet
+
+N_ITEMS = 30
+NODES = 3
+EXCHANGES = ("keys", "shares", "masked", "confirm", "unmask")
+
+
+class Killed(BaseException):
+    """kill -9: no handler of ours sees it."""
+
+
+def people(nodes: int = NODES, users: int = 20, seed: int = 0, prefix: str = "") -> list[list[Person]]:
+    """Users with a few items each, some of them held out."""
+    rng = np.random.default_rng(seed)
+
+    def person(name: str) -> Person:
+        items = rng.permutation(N_ITEMS)[: rng.integers(4, 10)].tolist()
+        return Person(name, items[2:], items[: rng.integers(0, 3)])
+
+    return [[person(f"{prefix}{node}/{user}") for user in range(users)] for node in range(nodes)]
+
+
+class Witness(Observer):
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.notices: list[str] = []
+        self.metrics: list[dict[str, Any]] = []
+        self.sums: list[dict[str, Any]] = []
+        self.joiners: list[str] = []
+
+    def joined(self, name: str, users: int) -> None:
+        self.joiners.append(name)
+
+    def summed(self, line: dict[str, Any]) -> None:
+        self.sums.append(line)
+
+    def evaluated(self, line: dict[str, Any]) -> None:
+        self.metrics.append(line)
+
+    def noticed(self, sentence: str) -> None:
+        self.notices.append(sentence)
+
+
+@dataclass
+class World:
+    """A federation's folders and its network."""
+
+    server: Path
+    nodes: dict[int, Path]
+    transport: LocalTransport
+    witness: Witness = field(default_factory=Witness)
+
+    def run(self, meddler: Meddler = honest) -> Path:
+        self.transport.meddler = meddler
+        return coordinator.run(self.transport, self.server, self.witness)
+
+    def model(self) -> ServerState:
+        return coordinator.model_of(self.server)
+
+    def log(self) -> list[dict[str, Any]]:
+        with coordinator.ServerStore(coordinator.open_server(self.server)) as store:
+            return store.sums()
+
+    def applied(self, stage: str) -> list[dict[str, Any]]:
+        return [line for line in self.log() if line["stage"] == stage and line["applied"]]
+
+    def is_its_simulation(self) -> bool:
+        """Law 6: every bit of the server's tables and of every user's state."""
+        model, users = replay(self.server, self.nodes)
+        mine, real = self.model(), states(self.nodes)
+        tables = ("items", "degrees", "moment1", "moment2")
+        pairs = [(getattr(model, name), getattr(mine, name)) for name in tables]
+        pairs += [(model.more[name], mine.more[name]) for name in mine.more]
+        pairs += [(getattr(users[i], name), getattr(real[i], name)) for i in self.nodes for name in vars(users[i])]
+        return model.round == mine.round and all(same_bits(a, b) for a, b in pairs)
+
+    def pending(self) -> int:
+        """Users who still do not know what became of their upload."""
+        counts = []
+        for path in self.nodes.values():
+            with NodeStore(path) as store:
+                counts += store.db.execute("SELECT count(*) FROM users WHERE pending IS NOT NULL").fetchone()
+        return sum(counts)
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def config(method: str = "fedgrec", **more: Any) -> Config:
+    small: dict[str, Any] = {"dim": 4, "users_per_round": 12}
+    if method != "fcf":
+        small |= {"negatives": 8}
+    if method == "fedgrec":
+        small |= {"layers": 2}
+    return Config().of(method).changed(small | more, "test")
+
+
+def world(
+    root: Path,
+    method: str = "fedgrec",
+    nodes: int = NODES,
+    users: int = 6,
+    options: Any = None,
+    prefix: str = "",
+    **more: Any,
+) -> World:
+    """A federation that has not begun."""
+    quick = {"rounds": 3, "evaluate_every": 0, "pause": 0.0, "start_seconds": 0.0, "topk": (5,)}
+    wanted = FederationOptions(**quick | (options or {}))
+    server, folders = found(root, config(method, **more), N_ITEMS, people(nodes, users, prefix=prefix), wanted)
+    return World(server, folders, LocalTransport(folders))
+
+
+def at_random(share: float, seed: int, kinds: Iterable[str] = EXCHANGES, how: Meddler = silent) -> Meddler:
+    """Meddle with this share of all messages."""
+    rng, kinds = random.Random(seed), tuple(kinds)
+
+    def meddle(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
+        return (how if request.kind in kinds and rng.random() < share else honest)(address, request, node)
+
+    return meddle
+
+
+def kill_server(after: int) -> Callable[[int, Packet, Answer], Iterable[Packet]]:
+    """The server dies when so many answers have come."""
+    seen = [0]
+
+    def meddle(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
+        if seen[0] == after:
+            raise Killed
+        seen[0] += 1
+        return honest(address, request, node)
+
+    return meddle

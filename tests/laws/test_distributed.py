@@ -1,0 +1,321 @@
+"""Several processes leave the bits that one leaves; one that dies takes nothing with it that was saved."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgrec import cli, distributed, evaluate
+from fedgrec.cli import train as train_command
+from fedgrec.config import Config, options
+from fedgrec.core import Cohort
+from fedgrec.distributed import Processes, Ranks, launched
+from fedgrec.errors import ConfigError, FedgrecError
+from fedgrec.options import METHODS, RunOptions
+from fedgrec.simulation import Observer, Simulation, load_for, resolved
+from tests.cli.small import QUICK, clicks, train, train_words
+from tests.laws.test_resume_law import assert_whole, outcome
+
+pytest.importorskip("torch")
+TRAIN = {"rounds": 12, "users_per_round": 40, "evaluate_every": 4, "checkpoint_every": 5, "dropout": 0.1}
+LONG = {"rounds": 60, "evaluate_every": 30, "checkpoint_every": 1, "dropout": 0.2}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return clicks(tmp_path_factory.mktemp("data") / "clicks.csv")
+
+
+@pytest.fixture(autouse=True)
+def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train_command, "_report", lambda *_: None)
+
+
+# -------------------------------------------------------------------------------------- several processes
+
+
+class Group:
+    """Processes of one training on this machine's loopback; none outlives the test."""
+
+    def __init__(self) -> None:
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def start(self, words: list[str], **environment: Any) -> "subprocess.Popen[str]":
+        about = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+        about = os.environ | about | {key: str(value) for key, value in environment.items()}
+        process = subprocess.Popen(
+            [sys.executable, *words], env=about, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.processes.append(process)
+        return process
+
+    def ranks(self, size: int, words: list[str]) -> "list[subprocess.Popen[str]]":
+        """As torchrun starts them."""
+        meet = {"WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+        return [self.start(words, RANK=rank, **meet) for rank in range(size)]
+
+
+@pytest.fixture
+def group() -> Iterator[Group]:
+    group = Group()
+    yield group
+    for process in group.processes:
+        process.kill()
+        process.communicate()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_torchrun_leaves_the_bits_that_one_process_leaves(group: Group, tmp_path: Path) -> None:
+    chosen = TRAIN | {"dim": 16, "layers": 3, "negatives": 50, "kernel": "cpu"}
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
+    torchrun += ["--master-port", str(free_port()), "-m", "fedgrec"]
+    one = outcome(train("demo", tmp_path / "one", **chosen))  # first: what is compiled here the others find
+    two = group.start([*torchrun, *train_words("demo", tmp_path / "two", **chosen)])
+    said, complaints = two.communicate(timeout=120)
+    assert two.returncode == 0, complaints
+    assert said.count("The run is in") == 1  # the first process alone speaks
+    assert outcome(tmp_path / "two") == one
+    assert_whole(tmp_path / "two")
+
+
+@pytest.mark.parametrize(("victim", "go_on_with"), [(1, 1), (0, 2)])
+def test_the_others_of_a_killed_process_end_and_the_run_goes_on(
+    group: Group, data: Path, tmp_path: Path, victim: int, go_on_with: int
+) -> None:
+    folder, words = tmp_path / "cut", ["-m", "fedgrec", "train", "--out", str(tmp_path / "cut"), "--resume", "--quiet"]
+    both = group.ranks(2, ["-m", "fedgrec", *train_words(data, folder, **LONG), "--quiet"])
+    pointer, deadline = folder / "checkpoints" / "latest", time.monotonic() + 60
+    while not pointer.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    both[victim].kill()
+    _, said = both[1 - victim].communicate(timeout=20)
+    assert both[1 - victim].returncode == 2, said
+    assert f"fedgrec: process {1 - victim} of 2 lost another one" in said
+    assert "start all again with --resume" in said
+    assert "Traceback" not in said
+    assert_whole(folder)
+    assert 0 < int(pointer.read_text()) < LONG["rounds"]
+    if go_on_with == 1:
+        assert cli.main(words[2:]) == 0
+    else:
+        ends = [process.communicate(timeout=90)[1] for process in group.ranks(go_on_with, words)]
+        assert [process.returncode for process in group.processes[2:]] == [0] * go_on_with, ends
+    assert outcome(folder) == outcome(train(data, tmp_path / "uncut", **LONG))
+
+
+def test_a_wish_to_stop_reaches_all_processes(group: Group, data: Path, tmp_path: Path) -> None:
+    """Ctrl-C at one of them: all end after the same round, which is saved."""
+    folder = tmp_path / "run"
+    both = group.ranks(2, ["-m", "fedgrec", *train_words(data, folder, **LONG), "--quiet"])
+    while not (folder / "checkpoints" / "latest").exists() and both[0].poll() is None:
+        time.sleep(0.01)
+    both[1].send_signal(signal.SIGTERM)
+    said = [process.communicate(timeout=30)[1] for process in both]
+    assert [process.returncode for process in both] == [130, 130], said
+    reached = int((folder / "checkpoints" / "latest").read_text())
+    assert f"Stopped after round {reached:,};" in said[0]
+    assert said[1] == ""
+
+
+SILENT = """
+import sys, time
+from datetime import timedelta
+from fedgrec.distributed import launched
+from fedgrec.errors import FedgrecError
+try:
+    with launched(timedelta(seconds=5)) as ranks:
+        ranks.any(False)
+        time.sleep(0 if ranks.first else 60)
+        ranks.any(False)
+except FedgrecError as error:
+    sys.exit(f"{error}")
+"""
+
+
+def test_a_process_that_falls_silent_is_not_waited_for_without_end(group: Group) -> None:
+    first, _ = group.ranks(2, ["-c", SILENT])
+    _, said = first.communicate(timeout=40)
+    assert said.startswith("process 0 of 2 lost another one"), said
+
+
+def test_processes_that_never_come_are_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": 1, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}.items():
+        monkeypatch.setenv(name, str(value))
+    with (
+        pytest.raises(FedgrecError, match=r"process 1 of 2 did not meet the others at 127\.0\.0\.1:\d+: start all of"),
+        launched(timedelta(seconds=1)),
+    ):
+        pass
+
+
+# ------------------------------------------------------------- several ranks in one process, for all else
+
+
+class Meeting:
+    """Where the threads of one process leave what they have for each other."""
+
+    def __init__(self, size: int) -> None:
+        self.barrier, self.left = threading.Barrier(size, timeout=30), [np.zeros(0)] * size
+
+    def exchange(self, rank: int, array: np.ndarray) -> list[np.ndarray]:
+        self.left[rank] = np.array(array)
+        self.barrier.wait()
+        found = [part.copy() for part in self.left]
+        self.barrier.wait()
+        return found
+
+
+class Thread(Processes):
+    """A rank that meets the others in memory."""
+
+    meeting: Meeting
+
+    def added(self, numbers: np.ndarray) -> np.ndarray:
+        parts = self.meeting.exchange(self.rank, numbers)
+        return np.sum(parts, axis=0, dtype=parts[0].dtype)
+
+    def gathered(self, rows: np.ndarray) -> list[np.ndarray]:
+        return self.meeting.exchange(self.rank, rows)
+
+
+class Concatenates(Thread):
+    """Mutant: users come back in the order of their processes."""
+
+    def everyone(self, users: Cohort) -> Cohort:
+        whole = super().everyone(users)
+        return whole.take(np.concatenate([np.arange(r, len(whole), self.size) for r in range(self.size)]))
+
+
+class Selfish(Thread):
+    """Mutant: everyone's server adds up what its own users sent."""
+
+    def added(self, numbers: np.ndarray) -> np.ndarray:
+        total = super().added(numbers)
+        return numbers if numbers.size > 1000 else total
+
+
+def simulations(
+    data: Path, folder: Path, size: int, kind: type[Thread] = Thread, method: str = "fedgrec", **values: Any
+) -> list[Simulation]:
+    """Train with that many ranks, of which the first writes to the folder."""
+    known = {field.name for _, field, _ in options(method)} - ({"layers"} if method != "fedgrec" else set())
+    chosen = {key: value for key, value in (QUICK | {"dropout": 0.3} | values).items() if key in known}
+    config = Config().changed(chosen | {"method": method, "data": str(data)}, "test")
+    dataset = load_for(config)
+    meeting, runs, errors = Meeting(size), dict[int, Simulation](), list[BaseException]()
+
+    def work(rank: int) -> None:
+        ranks = kind(rank, size) if size > 1 else Ranks()
+        object.__setattr__(ranks, "meeting", meeting)
+        try:
+            out = folder if ranks.first else None
+            runs[rank] = Simulation(resolved(config, dataset), dataset, out, Observer(), ranks)
+            runs[rank].run()
+        except BaseException as error:
+            errors.append(error)
+            meeting.barrier.abort()
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return [runs[rank] for rank in range(size)]
+
+
+Law = Callable[..., bool]
+
+
+@pytest.fixture
+def law(data: Path, tmp_path: Path) -> Law:
+    """Whether several ranks, each with its own users, leave what one leaves."""
+
+    def holds(size: int, kind: type[Thread] = Thread, **values: Any) -> bool:
+        simulations(data, tmp_path / "one", 1, **values)
+        runs = simulations(data, tmp_path / kind.__name__, size, kind, **values)
+        assert [len(run.users) for run in runs] == [len(range(rank, 16, size)) for rank in range(size)]
+        return outcome(tmp_path / "one") == outcome(tmp_path / kind.__name__)
+
+    return holds
+
+
+@pytest.mark.parametrize("size", [2, 7, 20])
+def test_any_number_of_ranks_leaves_the_same_bits(law: Law, size: int) -> None:
+    assert law(size, protocol="paper", precision="float64")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_leaves_the_same_bits(law: Law, method: str) -> None:
+    assert law(3, method=method)
+
+
+def test_ranks_without_a_sampled_user_take_part(law: Law) -> None:
+    assert law(5, users_per_round=1, dropout=0.0)
+
+
+def test_ranks_share_the_ranking_by_whole_blocks(law: Law, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (evaluate, distributed):
+        monkeypatch.setattr(module, "users_at_once", lambda n_items: 3)
+    assert law(3)
+
+
+@pytest.mark.parametrize("mutant", [Concatenates, Selfish])
+def test_mutants_break_the_law(law: Law, mutant: type[Thread]) -> None:
+    assert not law(2, mutant)
+
+
+@given(size=st.integers(2, 5), n=st.integers(1, 40), seed=st.integers(0, 2**32))
+def test_every_arrived_user_is_found_by_one_rank(size: int, n: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sampled = rng.choice(60, n, replace=False)
+    arrived = np.flatnonzero(rng.random(n) < 0.7)
+    found = []
+    for rank in range(size):
+        users, there = Processes(rank, size).local(sampled, arrived)
+        found += (users[there] * size + rank).tolist()
+    assert sorted(found) == sorted(sampled[arrived].tolist())
+
+
+def test_processes_that_were_asked_for_different_things_do_not_train_together(
+    group: Group, data: Path, tmp_path: Path
+) -> None:
+    meet = {"WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    both = [
+        group.start(["-m", "fedgrec", *train_words(data, tmp_path / "run", dim=dim), "--quiet"], RANK=rank, **meet)
+        for rank, dim in enumerate((8, 9))
+    ]
+    said = [process.communicate(timeout=60)[1] for process in both]
+    assert [process.returncode for process in both] == [2, 2], said
+    assert "process 1 of 2 has other options, data or devices than the first" in said[1]
+    assert "process 0 of 2 lost another one" in said[0]
+
+
+def test_secure_sums_are_refused() -> None:
+    with pytest.raises(ConfigError, match="secure sums run in one process"):
+        Processes(0, 2).sums(RunOptions(secure="exact"), 1)
+
+
+def test_without_torchrun_a_process_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")  # as a job script may have it, with no place to meet
+    monkeypatch.delenv("RANK", raising=False)
+    with launched() as ranks:
+        assert (ranks.rank, ranks.size, ranks.first) == (0, 1, True)

@@ -1,0 +1,96 @@
+"""Law 4 for the GPU: its rounds are those of the verbs, for every option, users who drop out included.
+
+Without a GPU the loops run in Triton's interpreter: slow, but the same program.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from fedgrec.config import FedGRecOptions
+from fedgrec.devices import gpu_is_there
+from fedgrec.methods.fedgrec import TRAIN
+from tests.laws.worlds import Run, World, worlds
+
+pytest.importorskip("triton", reason="Triton is not installed: no loops for a GPU")
+from fedgrec.kernels import cuda
+
+DEVICE = "cuda" if gpu_is_there() else "cpu"
+SMALL = cuda.Launch(rows=8, positives=8, split=8, drawn=8, items=8, registers=None)
+
+
+def differences(world: World, rounds: list[np.ndarray], options: FedGRecOptions | None = None) -> dict[str, float]:
+    """How far the engine (with other options, if given) is from the verbs after these rounds, in relative terms."""
+    run = Run.warmed_up(world)
+    method = replace(run.method, options=options or world.options)
+    engine = cuda.Engine(method, run.server, run.users, DEVICE, SMALL)
+    engine.run(rounds)
+    server, state = method.init(0), run.users.state.copy()
+    cut = engine.give_back(server, state)
+    for users in rounds:
+        if len(users):
+            run.exchange(TRAIN, users, np.ones(len(users), bool))
+        else:
+            run.server.round += 1
+    found = {name: distance(value, getattr(run.users.state, name)) for name, value in vars(state).items()}
+    found |= {name: distance(getattr(server, name), getattr(run.server, name)) for name in ("items", "moment1")}
+    assert server.round == run.server.round == len(rounds)
+    return found | {"cut": float(min(cut, 0))}
+
+
+def distance(a: np.ndarray, b: np.ndarray) -> float:
+    return float((np.abs(a - b) / (np.abs(b) + 1e-3)).max(initial=0))
+
+
+@settings(max_examples=10 if DEVICE == "cpu" else 60, deadline=None)
+@given(worlds(precision="float64"))
+def test_a_round_is_that_of_the_verbs(world: World) -> None:
+    n = min(world.options.users_per_round, world.n_users)
+    assert max(differences(world, [np.arange(n)]).values()) < 1e-6
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_rounds_follow_one_another_as_the_verbs_do(steps: int) -> None:
+    """Rates that fall, users who come again, some who drop out, a round in which nobody arrives."""
+    options = FedGRecOptions(
+        dim=8, negatives=12, users_per_round=6, half_life=2, local_steps=steps, precision="float64", latent_rate=0.5
+    )
+    world = World(np.random.default_rng(3).random((9, 30)) < 0.3, options, seed=2)
+    rounds = [np.array(users, int) for users in ([0, 1, 2, 3, 4, 5], [5, 7, 1], [], [8, 0], [2, 3, 5, 6, 7, 8])]
+    assert max(differences(world, rounds).values()) < 1e-6
+
+
+def test_the_same_bits_every_time() -> None:
+    options = FedGRecOptions(dim=8, negatives=8, users_per_round=4, local_steps=2, item_optimizer="adam")
+    world = World(np.random.default_rng(4).random((4, 16)) < 0.5, options, seed=1)
+    run, results = Run.warmed_up(world), []
+    for _ in range(2):
+        engine = cuda.Engine(run.method, run.server, run.users, DEVICE, SMALL)
+        engine.run([np.arange(4)] * 2)
+        server, state = run.method.init(0), run.users.state.copy()
+        engine.give_back(server, state)
+        results.append((server.items, state.embeddings))
+    assert all(np.array_equal(a, b) for a, b in zip(*results, strict=True))
+
+
+MUTANTS = {
+    "nothing": {},
+    "no penalty": {"l2": 0.0},
+    "frozen latents": {"live": False},
+    "another rate": {"item_rate": 0.049},
+    "positives among the negatives": {"exclude_positives": False},
+    "fresh moments": {"user_moments": "fresh"},
+    "rates that fall": {"half_life": 1},
+}
+
+
+@pytest.mark.parametrize("change", MUTANTS.values(), ids=MUTANTS)
+def test_mutants_break_the_law(change: dict[str, object]) -> None:
+    options = FedGRecOptions(
+        dim=8, negatives=8, users_per_round=4, l2=0.1, item_rate=0.05, server_optimizer="sum", precision="float64"
+    )
+    world = World(np.random.default_rng(4).random((4, 16)) < 0.5, options, seed=1)
+    far = max(differences(world, [np.arange(4)] * 2, replace(options, **change)).values())
+    assert far > 1e-5 if change else far < 1e-6

@@ -1,0 +1,124 @@
+"""The plans are the paper's: its methods, its values, its rounds, its numbers."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedgrec.compare.published import TABLE, figure
+from fedgrec.compare.runs import FederatedRun
+from fedgrec.config import preset
+from fedgrec.data import load
+from fedgrec.reproduce import NAMES, TARGETS, Asked
+from fedgrec.reproduce.plan import PAPER_ROUNDS, groups, run_count
+from fedgrec.reproduce.targets import AGGREGATIONS
+
+
+@pytest.fixture(scope="module")
+def demo() -> Any:
+    return load("demo", seed=0)
+
+
+def runs(target: str, demo: Any, **asked: Any) -> dict[str, Any]:
+    """The runs of seed 0 by their labels, as they would be on the demo."""
+    group = groups(TARGETS[target], Asked(data=("demo",), protocols=("paper",), seeds=(0,), **asked))[0]
+    return {run.entry.label: run for run in group.settings.runs(Path("nowhere"), demo)}
+
+
+def test_the_names_that_help_shows_are_the_targets() -> None:
+    assert tuple(TARGETS) == NAMES
+
+
+def test_table2_has_every_line_of_the_paper(demo: Any) -> None:
+    wanted = [line.split() for line in TABLE.strip().splitlines()[1:] if line.split()[-1] == "T2"]
+    have = [(run.entry.method, str(getattr(run.options, "layers", "-"))) for run in runs("table2", demo).values()]
+    for method, layers, *_ in wanted:
+        assert any(m == method and layers in (k, "-") for m, k in have), (method, layers)
+    assert len(wanted) == 16
+
+
+def test_tables_3_and_4_have_every_number_of_the_paper(demo: Any) -> None:
+    """0.1376 0.1412 0.1362 / 0.1376 0.1332 0.1246 / 0.1266 0.1267 0.1254, read off Table 3."""
+    ndcg = {
+        "FedGRec": [0.1376, 0.1412, 0.1362],
+        "FedGRec-last": [0.1376, 0.1332, 0.1246],
+        "FedGRec-concat": [0.1266, 0.1267, 0.1254],
+    }
+    found = runs("table3", demo)
+    assert found.keys() == runs("table4", demo).keys() == {label for row in AGGREGATIONS.values() for label in row}
+    for name, labels in AGGREGATIONS.items():
+        published = [figure("gowalla", "fedgrec", found[label].options) for label in labels]
+        assert [each.ndcg for each in published if each] == ndcg[name]
+    assert {found[f"FedGRec-concat-{k}"].options.local_steps for k in (1, 2, 3)} == {1}
+    assert {found[f"FedGRec-last-{k}"].options.local_steps for k in (2, 3)} == {10}
+
+
+def test_fedgrec_is_the_preset_paper_with_k_latents(demo: Any) -> None:
+    start = preset("paper")
+    for k in (1, 2, 3):
+        config = runs("table2", demo)[f"FedGRec-{k}"].config
+        assert config.model == replace(start.model, layers=k)
+        assert (config.run.rounds, config.run.evaluate_every) == (PAPER_ROUNDS, 1_000)
+        assert (config.run.protocol, config.data.data) == ("paper", "demo")
+
+
+def test_federated_baselines_run_as_long_as_the_paper_and_own_settings_do_not(demo: Any) -> None:
+    for label, run in runs("table2", demo).items():
+        if run.entry.federated:
+            assert (run.length == PAPER_ROUNDS) == (not label.endswith("best")), label
+    assert {run.length for run in runs("figure-curves", demo).values()} == {PAPER_ROUNDS}
+
+
+@pytest.mark.parametrize(
+    ("target", "option", "values"),
+    [("figure-s", "users_per_round", [100, 200, 400, 800, 1600]), ("figure-tau", "local_steps", [1, 2, 10, 20])],
+)
+def test_a_figure_varies_one_option_of_fedgrec_2(demo: Any, target: str, option: str, values: list[int]) -> None:
+    found = runs(target, demo)
+    usual = runs("table2", demo)["FedGRec-2"].config.model
+    assert [getattr(run.options, option) for run in found.values()] == values
+    for run in found.values():
+        assert replace(run.options, **{option: getattr(usual, option)}) == usual
+    symbol = TARGETS[target].names
+    assert [symbol[label].split(" = ")[1] for label in found] == list(map(str, values))
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_runs_of_one_label_and_folder_are_the_same_run(demo: Any, quick: bool) -> None:
+    """Or a target would refuse what another one left."""
+    seen: dict[tuple[str, str], Any] = {}
+    for target in NAMES:
+        asked = Asked(data=("demo",), protocols=("paper",), seeds=(0,), quick=quick)
+        folder = groups(TARGETS[target], asked)[0].folder
+        for label, run in runs(target, demo, quick=quick).items():
+            assert seen.setdefault((folder, label), run.settings()) == run.settings(), (target, label)
+    assert len({folder for folder, _ in seen}) == (1 if quick else 2)  # `communication` is short
+
+
+def test_rounds_shorten_every_federated_run_in_a_folder_of_their_own(demo: Any) -> None:
+    found = runs("table2", demo, rounds=4_000)
+    assert {run.length for run in found.values() if run.entry.federated} == {4_000}
+    assert {run.config.run.evaluate_every for run in found.values() if isinstance(run, FederatedRun)} == {200}
+    assert found["LightGCN-3"].length == 1_000
+    assert runs("table2", demo, epochs=7)["LightGCN-3"].length == 7
+    folders = [groups(TARGETS["table2"], Asked(**asked))[0].folder for asked in ({}, {"rounds": 9}, {"epochs": 7})]
+    assert folders == ["gowalla-paper", "gowalla-paper-9-rounds", "gowalla-paper-7-epochs"]
+
+
+def test_quick_keeps_what_a_target_varies(demo: Any) -> None:
+    assert [r.options.users_per_round for r in runs("figure-s", demo, quick=True).values()] == [10, 20, 40, 80, 160]
+    assert [r.options.local_steps for r in runs("figure-tau", demo, quick=True).values()] == [1, 2, 10, 20]
+
+
+def test_the_device_is_that_of_every_run(demo: Any) -> None:
+    found = runs("table2", demo, device="cpu").values()
+    assert {run.config.run.device if run.entry.federated else run.device for run in found} == {"cpu"}
+
+
+def test_run_counts() -> None:
+    assert run_count(TARGETS["table1"], Asked()) == 0
+    assert run_count(TARGETS["table2"], Asked()) == 20 * 2 * 2 * 3
+    assert run_count(TARGETS["table3"], Asked(protocols=("honest",), seeds=(5,))) == 8
+    assert run_count(TARGETS["communication"], Asked(protocols=("honest",))) == 10  # bytes know no protocol
+    assert run_count(TARGETS["table2"], Asked(only=("FedGRec-1", "FCF"), data=("demo",))) == 2 * 2 * 3

@@ -1,0 +1,241 @@
+"""`fedgrec reproduce` from the command line: what it leaves, and what it does about trouble."""
+
+import csv
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedgrec import cli
+from fedgrec.cli.compare_lines import Lines
+from fedgrec.compare import pictures as learning
+from fedgrec.compare.statistics import half_width
+from fedgrec.data import load
+from fedgrec.reproduce import NAMES, TARGETS, pictures
+from tests.reproduce.conftest import QUICK, words
+
+GROUP = "demo-paper-12-rounds-quick"
+CURVES = ("figure-s", "figure-tau", "figure-curves")
+
+
+def table(folder: Path, target: str, file: str = "table.csv") -> list[dict[str, str]]:
+    with (folder / "out" / target / file).open(encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))
+
+
+def result(folder: Path, label: str, seed: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(
+        (folder / "runs" / GROUP / "runs" / f"{label}-seed{seed}/result.json").read_text()
+    )
+    return found
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures take a second."""
+    monkeypatch.setattr(pictures, "dots", lambda name, *_: pictures.Picture(f"{name}.png", b"", "", ""))
+    monkeypatch.setattr(learning, "curves", lambda *_: None)
+
+
+# ------------------------------------------------------------------------------------------- what it leaves
+
+
+@pytest.mark.parametrize("target", NAMES)
+def test_every_target_leaves_its_tables_and_pictures(made: Path, target: str) -> None:
+    files = {path.name: path for path in (made / "out" / target).iterdir()}
+    picture = {"table1": set(), "communication": {"demo.png"}}.get(target, {"demo-paper.png"})
+    curves = {"curves.csv"} if target in CURVES else set()
+    assert set(files) == {"table.md", "table.csv", "table.tex"} | picture | curves
+    for name in picture:
+        assert files[name].read_bytes().startswith(b"\x89PNG")
+        assert f"]({name})" in files["table.md"].read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("target", NAMES)
+def test_every_table_names_its_command_and_its_origin(made: Path, target: str) -> None:
+    for name in ("table.md", "table.tex"):
+        text = (made / "out" / target / name).read_text(encoding="utf-8")
+        assert f"`fedgrec reproduce {target} --protocol paper --seeds 1" in text
+        assert "fedgrec 0." in text
+        if shutil.which("git") and Path(".git").exists():
+            assert ", commit " in text
+
+
+def test_the_numbers_are_those_of_the_runs(made: Path) -> None:
+    rows = {row["label"]: row for row in table(made, "table2")}
+    assert list(rows) == [entry.label for entry in TARGETS["table2"].entries]  # in the paper's order
+    for label, row in rows.items():
+        found = result(made, label.replace(" ", "-"))
+        assert float(row["recall@20"]) == found["recall@20"]
+        assert float(row["ndcg@20"]) == found["ndcg@20"]
+        assert row["interval_over"] == "users"
+        assert row["note"] == ""
+
+
+def test_a_way_to_combine_is_shown_with_the_runs_that_belong_to_it(made: Path) -> None:
+    """Tables 3 and 4 are one set of runs seen by two metrics; `last` with one latent is FedGRec-1."""
+    for target, metric in (("table3", "ndcg@20"), ("table4", "recall@20")):
+        lines = (made / "out" / target / "table.md").read_text(encoding="utf-8").splitlines()
+        cells = {
+            parts[1]: [parts[i] for i in (3, 6, 9)]
+            for parts in ([cell.strip() for cell in line.split("|")] for line in lines if line.startswith("| FedGRec"))
+        }
+        plans = {"FedGRec": "FedGRec-{}", "FedGRec-last": "FedGRec-last-{}", "FedGRec-concat": "FedGRec-concat-{}"}
+        for name, plan in plans.items():
+            labels = [plan.format(k) if (name, k) != ("FedGRec-last", 1) else "FedGRec-1" for k in (1, 2, 3)]
+            assert [cell.split(" ± ")[0] for cell in cells[name]] == [
+                f"{result(made, label)[metric]:.4f}" for label in labels
+            ]
+
+
+@pytest.mark.parametrize("target", CURVES)
+def test_curves_have_every_evaluation_of_every_run(made: Path, target: str) -> None:
+    lines, plan = table(made, target, "curves.csv"), TARGETS[target]
+    for entry in plan.entries:
+        mine = [line for line in lines if line["label"] == plan.names.get(entry.label, entry.label)]
+        assert [int(line["round"]) for line in mine] == [3, 6, 9, 12]
+        folder = entry.label.replace(" ", "-").replace("=", "-")
+        assert max(float(line["recall@20"]) for line in mine) == result(made, folder)["recall@20"]
+
+
+def test_the_table_says_how_many_rounds_were_run(made: Path) -> None:
+    text = (made / "out" / "figure-tau" / "table.md").read_text(encoding="utf-8")
+    assert "Rounds run: 12 (τ = 1, τ = 2, τ = 10, τ = 20). The paper ran 100,000." in text
+    assert "Quick: tiny embeddings" in text
+
+
+def test_table1_counts_every_pair(made: Path) -> None:
+    rows = {row["what"]: row for row in table(made, "table1")}
+    whole = load("demo", test_ratio=0.0).split.train
+    assert int(rows["interactions"]["ours"]) == whole.n_pairs
+    assert (int(rows["users"]["ours"]), int(rows["items"]["ours"])) == (1_500, 2_500)
+    assert float(rows["density"]["ours"]) == pytest.approx(whole.n_pairs / (1_500 * 2_500))
+    assert rows["users"]["paper"] == ""
+
+
+# ------------------------------------------------------------------------------------- going on, and trouble
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_finished_runs_are_shared_and_kept_and_seeds_can_be_added(made: Path, tmp_path: Path, capsys: Any) -> None:
+    shutil.copytree(made / "runs", tmp_path / "runs")
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*")}
+    assert cli.main(words(tmp_path, "table3", "figure-tau")) == 0
+    said = capsys.readouterr().out
+    assert said.count("(finished before)") == 8 + 4
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*")} == times
+    assert table(tmp_path, "table3") == table(made, "table3")
+
+    more = [*words(tmp_path, "figure-tau"), "--seeds", "0,3", "--only", "τ = 1,FedGRec-2"]
+    assert cli.main(more) == 0
+    rows = {row["label"]: row for row in table(tmp_path, "figure-tau")}
+    assert set(rows) == {"τ = 1", "τ = 10"}
+    values = [result(tmp_path, "FedGRec-2", seed)["recall@20"] for seed in (0, 3)]
+    assert float(rows["τ = 10"]["recall@20"]) == np.mean(values)
+    assert float(rows["τ = 10"]["recall@20_half_width"]) == half_width(values)
+    assert rows["τ = 10"]["interval_over"] == "seeds"
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_stopped_target_says_how_to_go_on_and_ends_the_same(
+    made: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C after ever more rounds, within the first run and between two."""
+    only = ["--only", "FedGRec-1,FedGRec-concat-1"]
+    for patience in (4, 16):
+        count = iter(range(10**6))
+        with monkeypatch.context() as patch:
+            patch.setattr(Lines, "stop_wanted", lambda _, count=count, patience=patience: next(count) > patience)
+            assert cli.main([*words(tmp_path, "table4"), *only]) == 130
+        captured = capsys.readouterr()
+        assert f"fedgrec reproduce table4 --protocol paper --seeds 1 --only {only[1]}" in captured.err
+        assert "not finished" in (tmp_path / "out" / "table4" / "table.csv").read_text()
+    assert cli.main([*words(tmp_path, "table4"), *only]) == 0
+    for label in ("FedGRec-1", "FedGRec-concat-1"):
+        ours, theirs = result(tmp_path, label), result(made, label)
+        assert {**ours, "seconds": 0} == {**theirs, "seconds": 0}
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_one_failing_run_does_not_lose_the_others(
+    made: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedgrec.simulation import Simulation
+
+    shutil.copytree(made / "runs", tmp_path / "runs")
+    shutil.rmtree(tmp_path / "runs" / GROUP / "runs" / "FedGRec-concat-2-seed0")
+
+    def broken(_: Any) -> None:
+        raise ZeroDivisionError("no likes")
+
+    monkeypatch.setattr(Simulation, "_round", broken)
+    assert cli.main(words(tmp_path, "table3")) == 1
+    rows = {row["label"]: row for row in table(tmp_path, "table3")}
+    assert rows["FedGRec-concat-2"]["note"] == "failed: ZeroDivisionError: no likes"
+    assert rows["FedGRec-concat-3"]["recall@20"]
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_runs_made_with_other_options_are_refused(made: Path, tmp_path: Path, capsys: Any) -> None:
+    shutil.copytree(made / "runs", tmp_path / "runs")
+    config = tmp_path / "runs" / GROUP / "runs" / "FedGRec-1-seed0" / "config.toml"
+    config.write_text(config.read_text().replace("negatives = 64", "negatives = 65"))
+    assert cli.main([*words(tmp_path, "table3"), "--only", "FedGRec-1"]) == 2
+    said = capsys.readouterr().err
+    assert "negatives was 65 and is now 64" in said
+    assert "name another --runs" in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ([], "name a table or figure"),
+        (["tabel2"], "Did you mean 'table2'?"),
+        (["table2", "--rounds", "0"], "--rounds cannot be '0'"),
+        (["table2", "--only", "FedGrec-1"], "Did you mean 'FedGRec-1'?"),
+        (["table2", "--seeds", "x"], "--seeds x"),
+        (["table1", "--data", "gowala"], "gowala"),
+    ],
+)
+def test_mistakes_are_one_sentence(given: list[str], sentence: str, tmp_path: Path, capsys: Any) -> None:
+    assert cli.main(["reproduce", *given, "--out", str(tmp_path / "a"), "--runs", str(tmp_path / "b")]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_in_the_way_is_named(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "out").write_text("")
+    assert cli.main(words(tmp_path, "table1")) == 2
+    assert "is a file" in capsys.readouterr().err
+
+
+def test_list_shows_every_target_with_its_runs_in_80_columns(capsys: Any) -> None:
+    assert cli.main(["reproduce", "--list"]) == 0
+    said = capsys.readouterr().out
+    assert all(f"{name} " in said for name in NAMES)
+    assert max(map(len, said.splitlines())) <= 80
+    assert "48 runs on gowalla: 8 settings, paper and honest, 3 seeds" in said
+    assert cli.main(["reproduce", "table4", "--list", *QUICK]) == 0
+    assert "8 runs on demo: 8 settings, paper, 1 seed" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_under_honest_curves_are_of_validation_and_the_number_of_one_look_at_test(tmp_path: Path) -> None:
+    assert cli.main([*words(tmp_path, "figure-tau"), "--protocol", "honest", "--only", "τ = 1"]) == 0
+    lines = table(tmp_path, "figure-tau", "curves.csv")
+    assert [line["split"] for line in lines] == ["validation"] * 4 + ["test"]
+    (row,) = table(tmp_path, "figure-tau")
+    assert (row["recall@20"], row["protocol"]) == (lines[-1]["recall@20"], "honest")
+    shown = next(
+        line for line in (tmp_path / "out/figure-tau/table.md").read_text().splitlines() if line.startswith("| τ = 1")
+    )
+    early = [cell.strip() for cell in shown.split("|")][-4:-1]
+    # 12 rounds evaluated at 3, 6, 9 and 12: nothing within a twentieth, one within a quarter
+    assert early == ["–", f"{float(lines[0]['recall@20']):.4f}", f"{float(lines[3]['recall@20']):.4f}"]

@@ -1,0 +1,119 @@
+"""The paper's number, ours and the difference, from results made up by hand; tables in every format."""
+
+import csv as csv_module
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedgrec.compare import Comparison
+from fedgrec.compare.published import Figure
+from fedgrec.compare.rows import Row
+from fedgrec.compare.statistics import over_seeds
+from fedgrec.compare.tables import Table
+from fedgrec.data.registry import found
+from fedgrec.reproduce import TARGETS, Asked
+from fedgrec.reproduce.grid import Grid, csv, latex, markdown, terminal
+from fedgrec.reproduce.plan import Group, groups
+from fedgrec.reproduce.shows import rounds_run
+
+
+def group(target: str, rows: list[Row]) -> Group:
+    empty = groups(TARGETS[target], Asked(protocols=("paper",)))[0]
+    return replace(empty, comparison=Comparison(Table("gowalla", "paper", 20, rows), [], {}, False))
+
+
+def row(label: str, recall: list[float], published: float | None, length: int = 100_000) -> Row:
+    theirs = None if published is None else Figure(published, published / 2, "Li and Huang 2022, Table 2")
+    halved = [value / 2 for value in recall]
+    parts = {"recall": over_seeds(recall), "ndcg": over_seeds(halved), "published": theirs}
+    seeds = tuple(range(len(recall)))
+    return Row(label, "fedgrec", True, "paper", seeds, **parts, chosen=seeds, length=length, up=9.0, seconds=1.0)
+
+
+def test_paper_ours_difference_and_interval_stand_side_by_side() -> None:
+    shown = TARGETS["table4"].show([group("table4", [row("FedGRec-2", [0.16, 0.18], 0.2)])])
+    (grid,) = shown.grids
+    cells = dict(zip(grid.head, grid.rows[0], strict=True))
+    # mean 0.17; s = 0.0141421, t = 12.7062 for one degree of freedom: 12.7062 · 0.0141421/√2 = 0.127062
+    assert (cells["paper, K = 2"], cells["ours, K = 2"]) == ("0.2000", "0.1700 ± 0.1271")
+    assert cells["diff, K = 2"] == "-15.0 %"
+    assert cells["ours, K = 1"] == cells["paper, K = 3"] == "–"
+    assert grid.rows[1][1:] == ["–"] * 9
+    (ndcg,) = TARGETS["table3"].show([group("table3", [row("FedGRec-2", [0.16, 0.18], 0.2)])]).grids
+    assert ndcg.rows[0][4:7] == ["0.1000", "0.0850 ± 0.0635", "-15.0 %"]
+    (record,) = shown.records
+    assert record["recall@20"] == pytest.approx(0.17)
+    assert record["recall@20_difference_percent"] == pytest.approx(-15)
+
+
+def test_table2_shows_what_went_wrong_and_no_bytes() -> None:
+    broken = Row("FCF", "fcf", True, "paper", (), note="failed: no likes")
+    (grid,) = TARGETS["table2"].show([group("table2", [broken, row("FedGRec-2", [0.16, 0.18], 0.2)])]).grids
+    assert grid.head == ["method", "Recall@20", "published", "diff", "NDCG@20", "published", "diff", "chosen",
+                         "seconds", "seeds", "note"]  # fmt: skip
+    assert (grid.rows[0][0], grid.rows[0][1], grid.rows[0][-1]) == ("FCF", "–", "failed: no likes")
+    assert not any(note.startswith("Bytes") for note in grid.notes)
+
+
+def test_the_rounds_are_named_and_the_papers_beside_them() -> None:
+    assert rounds_run([row("a", [0.1], None)]) == ["Rounds run: 100,000, as in the paper."]
+    mixed = [row("a", [0.1], None), row("b", [0.1], None, 400), row("c", [0.1], None, 400)]
+    assert rounds_run(mixed) == ["Rounds run: 100,000 (a); 400 (b, c). The paper ran 100,000."]
+    assert rounds_run([]) == []
+
+
+@pytest.mark.skipif(found("yelp2018") is None, reason="Yelp2018 is not on this machine")
+def test_table1_notes_the_papers_slip() -> None:
+    shown = TARGETS["table1"].show(groups(TARGETS["table1"], Asked(data=("yelp2018",))))
+    cells = {line[1]: line[2:] for line in shown.grids[0].rows}
+    assert cells["users"] == ["31,831", "31,668", "-0.5 %"]
+    assert cells["interactions"] == ["1,666,869", "1,561,406", "-6.3 %"]
+    assert cells["density"] == ["0.00128", "0.00130", "+1.2 %"]
+    assert any("older version" in note for note in shown.grids[0].notes)
+
+
+# ------------------------------------------------------------------------------------------------ formats
+
+GRID = Grid("A|B", ["method", "share & more", "x" * 30, "y" * 30], [["a_1", "5 %", "1", "2"]], ["One.", "Zwei ± 1."])
+
+
+def test_a_terminal_of_80_columns_holds_every_cell() -> None:
+    said = terminal(GRID, 80)
+    assert max(map(len, said.splitlines())) <= 80
+    assert all(word in said for word in ("share & more", "x" * 30, "y" * 30, "5 %", "Zwei ± 1."))
+    assert said.count("a_1") == 2  # the first column again
+    assert terminal(Grid("t", ["only"], [["cell"]])) == "t\n\nonly\ncell\n\n"
+
+
+def test_markdown_and_latex_escape_what_they_must() -> None:
+    lines = markdown(GRID).splitlines()
+    assert {line.count(" | ") for line in lines[2:5]} == {3}
+    assert lines[3].startswith("| ------ | -")
+    assert lines[-1] == "- Zwei ± 1."
+    text = latex(GRID, "here")
+    assert "a\\_1 & 5 \\% & 1 & 2 \\\\" in text
+    assert "\\caption{A|B. One. Zwei $\\pm$ 1.}" in text
+    assert "{tabular}{lrrr}" in text
+
+
+def test_csv_keeps_every_digit_and_the_keys_of_all_records() -> None:
+    back = list(csv_module.DictReader(io.StringIO(csv([{"a": 0.1 + 0.2}, {"a": 1, "b": "x,y"}]))))
+    assert back == [{"a": "0.30000000000000004", "b": ""}, {"a": "1", "b": "x,y"}]
+
+
+def test_without_matplotlib_the_tables_are_written_all_the_same(tmp_path: Path, monkeypatch: Any) -> None:
+    from fedgrec.errors import missing_extra
+    from fedgrec.reproduce import pictures
+    from fedgrec.reproduce.running import write
+
+    def missing() -> None:
+        raise missing_extra("the report", "report")
+
+    monkeypatch.setattr(pictures, "require", missing)
+    target = TARGETS["table2"]
+    shown = target.show([group("table2", [row("FedGRec-2", [0.16, 0.18], 0.2)])])
+    assert "pip install" in write(target, shown, tmp_path, "")
+    assert {path.name for path in tmp_path.iterdir()} == {"table.md", "table.csv", "table.tex"}
