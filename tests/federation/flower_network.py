@@ -29,6 +29,7 @@ from flwr.serverapp import ServerApp
 
 from fedgrec.federation.coordinator import run
 from fedgrec.federation.flower import FlowerTransport, client_app
+from fedgrec.federation.processes import end_with_starter
 from fedgrec.federation.transport import Packet
 from fedgrec.federation.watching import Lines, writing
 
@@ -47,7 +48,7 @@ class Tapped(FlowerTransport):
         parts |= {f"array.{name}": array for name, array in packet.arrays.items()}
         part = self.folder / f"part-{self.number}.npz"
         np.savez(part, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **parts)
-        part.rename(self.folder / f"{self.number:05}-{way}-{packet.kind}.npz")
+        part.rename(self.folder / f"{self.number:05}-{way}-{packet.kind}-{address}.npz")
 
     def exchange(self, requests, seconds):
         for address, request in requests.items():
@@ -62,6 +63,7 @@ server_app = ServerApp()
 
 @server_app.main()
 def main(grid, context):
+    end_with_starter()
     folder = Path(context.run_config["folder"])
     with writing(folder) as say:
         run(Tapped(grid, folder / "tap"), folder, Lines(say))

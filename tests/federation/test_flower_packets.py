@@ -1,5 +1,6 @@
 """Packets through Flower's messages, and a transport that keeps its deadline whatever Flower does."""
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict  # noqa: E402
 from flwr.common.constant import ErrorCode  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
-from fedgrec.federation.superlink import is_open  # noqa: E402
+from fedgrec.federation.superlink import Door, is_open  # noqa: E402
 from fedgrec.federation.transport import Packet  # noqa: E402
 
 
@@ -199,6 +200,36 @@ def test_nodes_are_told_to_look_less_often_the_more_they_are() -> None:
 )
 def test_other_machines_reach_the_nodes_interface_alone(path: str, client: str, allowed: bool) -> None:
     assert is_open(path, client, "192.0.2.1") == allowed
+
+
+def test_the_door_is_shut_before_anything_else_sees_the_caller() -> None:
+    seen, said = [], []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["path"])
+
+    async def send(event: Any) -> None:
+        said.append(event.get("status"))
+
+    for path in ("/v1/control/start-run", "/v1/fleet/pull-messages"):
+        scope = {"type": "http", "path": path, "client": ("203.0.113.7", 1), "server": ("192.0.2.1", 2)}
+        asyncio.run(Door(app)(scope, None, send))
+    assert (seen, said[0]) == (["/v1/fleet/pull-messages"], 404)
+
+
+def test_the_superlink_that_we_start_has_the_door() -> None:
+    code = """
+import os, sys
+import flwr.superlink.cli.flower_superlink
+sys.modules["flwr.superlink.cli.flower_superlink"].flower_superlink = lambda: None
+from fedgrec.federation import superlink
+superlink.main()
+from flwr.superlink.main import _get_middleware
+assert _get_middleware()[0].cls is superlink.Door
+print(os.environ["FLWR_TELEMETRY_ENABLED"], os.umask(0))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout.split(), done.returncode) == (["0", str(0o077)], 0), done.stderr
 
 
 def test_the_client_path_adds_little_to_flowers_own_and_nothing_heavy() -> None:

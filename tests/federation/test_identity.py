@@ -32,10 +32,12 @@ from fedgrec.federation.identity import (
 )
 from fedgrec.federation.options import FederationOptions
 
+FLOORS = FederationOptions(least_nodes=3, least_users=7, corrupt=0.1)
+
 
 @pytest.fixture
 def made(tmp_path: Path) -> Made:
-    return init(tmp_path / "fed", 3, ["tea", "coffee"], Config(), FederationOptions(least_nodes=3), "fed.example", 7000)
+    return init(tmp_path / "fed", 3, ["tea", "coffee"], Config(), FLOORS, "fed.example", 7000)
 
 
 def test_nobody_else_can_read_anything(made: Made) -> None:
@@ -48,7 +50,8 @@ def test_keys_fit_the_roster_and_each_other(made: Made) -> None:
     server = open_server(made.server)
     for index, folder in enumerate(made.nodes):
         node = open_node(folder)
-        assert (node.index, node.name, node.least_nodes, node.roster) == (index, f"node-{index}", 3, server.roster)
+        assert (node.index, node.name, node.roster) == (index, f"node-{index}", server.roster)
+        assert (node.least_nodes, node.least_users, node.corrupt) == (3, 7, 0.1)  # what it insists on later
         assert node.identity.public_key().public_bytes_raw() == server.roster[index].key
         public = load_ssh_public_key((made.server / KEYS / f"{node.name}.pub").read_bytes())
         own = read_flower_key(folder).public_key()
@@ -148,7 +151,8 @@ def test_a_node_added_later_is_on_everybodys_roster(made: Made) -> None:
     fed = made.server.parent
     folder = add_node(fed)
     node = open_node(folder)
-    assert (node.index, node.name, node.least_nodes) == (3, "node-3", 3)
+    assert (node.index, node.name) == (3, "node-3")
+    assert (node.least_nodes, node.least_users, node.corrupt) == (3, 7, 0.1)
     assert node.user_salt == open_node(made.nodes[0]).user_salt
     rosters = [open_server(made.server).roster, *(open_node(path).roster for path in (*made.nodes, folder))]
     assert all(roster == node.roster and list(roster) == [0, 1, 2, 3] for roster in rosters)

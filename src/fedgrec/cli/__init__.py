@@ -19,6 +19,7 @@ examples:
   fedgrec recommend runs/mine --items 12,31,77    for somebody it never met
   fedgrec evaluate runs/mine --topk 10,20,50      rank again, other list lengths
   fedgrec compare --methods fedgrec,popularity    methods side by side
+  fedgrec federation up --nodes 3                 server and nodes, really apart
 """
 
 

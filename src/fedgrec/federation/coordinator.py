@@ -45,11 +45,17 @@ class Coordinator:
         self.random = random.SystemRandom()
         self.prepared: Prepared | None = None  # the next sum, whose keys rode on the last one's answers
         self.losses = 0  # in a row
+        self.fewest = folder.fewest_nodes
 
     def run(self) -> Path:
         for stage in self.store.recover():
             self.observer.noticed(f"a sum of stage {stage!r} was going on when the server stopped: it is lost")
         o = self.options
+        if 0 < o.nodes_per_round < self.fewest:
+            raise ConfigError(
+                f"nodes_per_round = {o.nodes_per_round}: {self.folder.corrupt_nodes} of {len(self.folder.roster)} "
+                f"nodes may be corrupt, so no sum has fewer than {self.fewest}: raise it, or lower corrupt everywhere"
+            )
         if self.store.get("n_users") is None:
             self._gather(o.start_nodes or len(self.folder.roster))
         else:  # those who were there before come back one after the other
@@ -122,32 +128,36 @@ class Coordinator:
                 nodes = self.random.sample(nodes, min(len(nodes), o.nodes_per_round + o.spares))
             sum_, nodes = self._share_out(sum_, nodes)
         wanted = min(len(nodes), o.nodes_per_round or len(nodes)) if not warm_up and stage != EVALUATE else len(nodes)
-        if wanted < o.least_nodes:
-            raise SumLost(f"{len(nodes)} nodes are there, and a sum needs {o.least_nodes}")
+        if wanted < self.fewest:
+            raise SumLost(f"{len(nodes)} nodes are there, and a sum needs {self.fewest}")
         if again is not None and len(nodes) < len(again):
             raise SumLost(f"stage {stage!r} was half opened for nodes {again}: all of them must be there again")
         return Prepared(sum_, self._session(sum_, wanted), sorted(nodes), wanted, again is not None)
 
     def _share_out(self, sum_: Plan, nodes: list[int]) -> tuple[Plan, list[int]]:
-        """Each node's share of the S users of a round; nodes of one user take part whole, so some may have to wait."""
+        """Each node's share of the S users of a round; if the least that they give is too much, some have to wait."""
         users, most = self.members.users, self.method.spec(self.method.stages[-1]).users
-        if most < self.options.least_nodes:
-            raise ConfigError(f"users_per_round = {most} is below least_nodes = {self.options.least_nodes}: raise it")
         while True:
             total = sum(users[node] for node in nodes)
-            sum_ = replace(sum_, users=most, take=min(most, total), of=max(total, 1))
-            if sum(sum_.count(users[node]) for node in nodes) <= most:
+            sum_ = replace(sum_, users=most, take=min(most, total), of=max(total, 1), least=self.options.least_users)
+            while (over := sum(sum_.count(users[node]) for node in nodes) - most) > 0 and sum_.take:
+                sum_ = replace(sum_, take=max(sum_.take - over, 0))
+            if over <= 0:
                 return sum_, nodes
+            if len(nodes) <= self.fewest:
+                raise ConfigError(
+                    f"users_per_round = {most} is too few for {self.fewest} nodes of {sum_.least} users each: raise it"
+                )
             nodes = self.random.sample(nodes, len(nodes) - 1)
 
     def _session(self, sum_: Plan, nodes: int) -> Session:
-        o, spec = self.options, sum_.spec(self.method)
-        neighbours, threshold, least = o.neighbours, o.threshold, o.least_nodes
+        o, spec, corrupt = self.options, sum_.spec(self.method), self.folder.corrupt_nodes
+        neighbours, threshold, least = o.neighbours, o.threshold, self.fewest
         if not neighbours:
             try:
-                chosen = choose(nodes, o.corrupt, o.dropped)
-            except SecAggError as error:
-                raise ConfigError(f"{error}: lower corrupt or dropped, or set neighbours and threshold") from None
+                chosen = choose(nodes, corrupt / nodes, o.dropped)
+            except SecAggError:  # so many corrupt ones in so small a sum leave room for fewer losses
+                chosen = choose(nodes, corrupt / nodes, (nodes - (nodes + corrupt) // 2 - 1) / nodes)
             neighbours, threshold, least = chosen.neighbours, chosen.threshold, max(chosen.least, least)
         return Session(
             fresh_round_id(), spec.size, spec.users, neighbours, threshold, spec.bits, least=min(least, nodes)
@@ -158,7 +168,7 @@ class Coordinator:
     def _sum(self, stage: str, level: int, round_: int) -> None:
         """One sum, from who takes part to what it did to the model."""
         self.members.tick()
-        self._gather(self.options.least_nodes)
+        self._gather(self.fewest)
         begun, up, down = time.monotonic(), self.members.up, self.members.down
         ready, self.prepared = self.prepared, None
         try:

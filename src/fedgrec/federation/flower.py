@@ -186,8 +186,10 @@ server_app = ServerApp()
 def on_start(grid: Grid, context: Context) -> None:
     """Flower's SuperLink starts this once for a run."""
     from fedgrec.federation.coordinator import run
+    from fedgrec.federation.processes import end_with_starter
     from fedgrec.federation.watching import Lines, writing
 
+    end_with_starter()  # Flower would take half a minute over it
     folder = Path(str(context.run_config["folder"]))
     with writing(folder) as say:
         run(FlowerTransport(grid), folder, Lines(say))

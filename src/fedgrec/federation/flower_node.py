@@ -8,6 +8,7 @@ it outlives its server: one that is away is waited for, one that has forgotten t
 
 import contextlib
 import logging
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -204,7 +205,7 @@ def _work(link: Link, reply: Callable[[Message], RecordDict]) -> None:
 def _pause(message: Message) -> float:
     words: Any = message.content.get(WORDS) or {}
     pause = words.get(PAUSE)
-    return min(max(pause, POLL), 10 * LATER) if isinstance(pause, float) else LATER
+    return min(max(pause, POLL), 10 * LATER) if isinstance(pause, float) and math.isfinite(pause) else LATER
 
 
 def _content(message: Message, reply: Callable[[Message], RecordDict]) -> RecordDict:

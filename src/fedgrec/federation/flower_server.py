@@ -78,7 +78,7 @@ class FlowerServer:
 
     def start(self) -> None:
         """SuperLink, keys, run."""
-        if _is_taken(self.here):
+        if is_taken(self.here):
             raise FederationError(f"port {self.network.port} is in use: end what uses it, or change network.toml")
         words = [sys.executable, "-m", "fedgrec.federation.superlink"]
         words += ["--host", self.network.listen, "--port", str(self.network.port)]
@@ -92,7 +92,7 @@ class FlowerServer:
 
     def _wait(self) -> None:
         end = time.monotonic() + START
-        while not _is_taken(self.here):
+        while not is_taken(self.here):
             self.processes.check()
             if time.monotonic() > end:
                 raise FederationError(f"the SuperLink did not come up: {self.processes.last_words(SUPERLINK)}")
@@ -131,7 +131,7 @@ class FlowerServer:
         self.client.close()
 
 
-def _is_taken(address: tuple[str, int]) -> bool:
+def is_taken(address: tuple[str, int]) -> bool:
     with socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET) as probe:
         probe.settimeout(1)
         return probe.connect_ex(address) == 0

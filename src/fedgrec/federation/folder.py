@@ -1,6 +1,7 @@
 """The two kinds of folder that a federation is made of, and what must be in them before it starts.
 
-    NODE/node.json        federation, name, index on the roster, number of items, fewest nodes in a sum, the users' salt
+    NODE/node.json        federation, name, index on the roster, number of items, the users' salt; and what the node
+                          insists on (rules.py): fewest nodes in a sum, fewest users of its own, share of corrupt nodes
     NODE/identity.key     the node's Ed25519 key
     NODE/roster.json      index → name and public key of every node; all nodes and the server have the same
     NODE/config.toml      the method and its options; the same everywhere
@@ -17,6 +18,7 @@ The server has neither the users' salt nor any identity key. Nobody but their ow
 
 import hashlib
 import json
+import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -58,6 +60,20 @@ class _Folder:
     path: Path
     n_items: int
 
+    @property
+    def corrupt_nodes(self) -> int:
+        """How many nodes may work for the server, and who knows in which sum."""
+        return math.floor(self._floors[1] * len(self.roster) + 1e-9)
+
+    @property
+    def fewest_nodes(self) -> int:
+        """In any sum: two honest ones at least."""
+        return max(self._floors[0], self.corrupt_nodes + 2)
+
+    @property
+    def _floors(self) -> tuple[int, float]:
+        raise NotImplementedError
+
     @cached_property
     def roster(self) -> dict[int, Member]:
         lines = _read(self.path / ROSTER)
@@ -88,6 +104,12 @@ class NodeFolder(_Folder):
     n_items: int
     least_nodes: int
     user_salt: bytes
+    least_users: int = FederationOptions.least_users
+    corrupt: float = FederationOptions.corrupt
+
+    @property
+    def _floors(self) -> tuple[int, float]:
+        return self.least_nodes, self.corrupt
 
     @cached_property
     def identity(self) -> Ed25519PrivateKey:
@@ -105,6 +127,10 @@ class ServerFolder(_Folder):
     @cached_property
     def options(self) -> FederationOptions:
         return read_options(self.path / OPTIONS)
+
+    @property
+    def _floors(self) -> tuple[int, float]:
+        return self.options.least_nodes, self.options.corrupt
 
 
 @lru_cache(8)
@@ -144,6 +170,8 @@ def create_node(
     config: Config,
     n_items: int,
     least_nodes: int = FederationOptions.least_nodes,
+    least_users: int = FederationOptions.least_users,
+    corrupt: float = FederationOptions.corrupt,
 ) -> None:
     """The files of a node; its users are added to its store afterwards (`store.add_users`)."""
     about = {
@@ -152,6 +180,8 @@ def create_node(
         "index": index,
         "n_items": n_items,
         "least_nodes": least_nodes,
+        "least_users": least_users,
+        "corrupt": corrupt,
         "user_salt": user_salt.hex(),
     }
     make_method(config, n_items, 1)

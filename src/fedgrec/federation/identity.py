@@ -96,7 +96,8 @@ def init(
     made = Made(server, [])
     for index, identity in enumerate(identities):
         folder = out / roster[index].name
-        create_node(folder, federation, index, identity, salt, roster, config, len(catalogue), options.least_nodes)
+        floors = options.least_nodes, options.least_users, options.corrupt
+        create_node(folder, federation, index, identity, salt, roster, config, len(catalogue), *floors)
         _connect(folder, server, ca[1], listing, f"{_bracketed(host)}:{port}", fill(folder, index))
         made.nodes.append(folder)
     return made
@@ -120,6 +121,8 @@ def add_node(out: Path) -> Path:
         server.config,
         server.n_items,
         first.least_nodes,
+        first.least_users,
+        first.corrupt,
     )
     superlink = read_network(out / "node-0", NodeNetwork).superlink
     _connect(folder, server.path, certificate, (server.path / CATALOGUE).read_text("utf-8"), superlink, "")

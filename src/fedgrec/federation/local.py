@@ -127,7 +127,8 @@ def found(
     folders = {}
     for index, (identity, users) in enumerate(zip(identities, people, strict=True)):
         folder = folders[index] = root / f"node{index}"
-        create_node(folder, federation, index, identity, salt, roster, config, n_items, options.least_nodes)
+        floors = options.least_nodes, options.least_users, options.corrupt
+        create_node(folder, federation, index, identity, salt, roster, config, n_items, *floors)
         with NodeStore(folder) as store:
             store.add_users(make_method(config, n_items, 1), users)
     return root / "server", folders

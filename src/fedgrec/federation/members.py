@@ -11,12 +11,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from fedgrec.federation import plan
 from fedgrec.federation.folder import FederationError, ServerFolder
-from fedgrec.federation.plan import hello_part, size
+from fedgrec.federation.plan import MOST, hello_part, plain, size
 from fedgrec.federation.server_store import ServerStore
 from fedgrec.federation.transport import Packet, Transport
 
 LONGEST_REST = 32  # sums
-MOST = 300  # of what a node may have the server remember or print at a time
 
 
 class Observer:
@@ -64,7 +63,7 @@ class Members:
         header, tags = answer.header, answer.arrays.get("tags")
         index, signature = header.get("index"), answer.blobs.get("signature", b"")
         if answer.kind != plan.HELLO or tags is None or tags.dtype != np.uint8 or tags.shape[1:] != (32,):
-            raise FederationError(f"the node at {address} did not introduce itself: {str(header.get('reason'))[:MOST]}")
+            raise FederationError(f"the node at {address} did not introduce itself: {plain(header.get('reason'))}")
         member = self.folder.roster.get(index) if type(index) is int else None
         if member is None or type(index) is not int:
             raise FederationError(f"the node at {address} is not on the roster: add its key, or stop it")
@@ -94,7 +93,7 @@ class Members:
         """Of those the ones that did not fall silent just before, as long as they are enough."""
         here = self.reachable()
         awake = [node for node in here if not self._rest.get(self._address[node])]
-        return awake if len(awake) >= self.folder.options.least_nodes else here
+        return awake if len(awake) >= self.folder.fewest_nodes else here
 
     def tick(self) -> None:
         """Another sum begins: those who rest have rested one longer."""
@@ -121,8 +120,8 @@ class Members:
                 self._owed[node] -= told[node].keys()
                 yield node, answer
             else:
-                reason = str(answer.header.get("reason", f"an answer of kind {answer.kind!r}"))
-                self.observer.noticed(f"node {self.folder.roster[node].name}: {reason[:MOST]}")
+                reason = plain(answer.header.get("reason", f"an answer of kind {answer.kind!r}"))
+                self.observer.noticed(f"node {self.folder.roster[node].name}: {reason}")
 
     def _verdicts(self, node: int) -> dict[str, bool]:
         known = ((session, self.store.verdict(session, node)) for session in sorted(self._owed[node]))

@@ -18,17 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec import draws
-from fedgrec.core import Broadcast, ServerState
-from fedgrec.federation import evaluation, plan
+from fedgrec.core import Broadcast
+from fedgrec.federation import evaluation, plan, rules
 from fedgrec.federation.arrays import read_arrays, write_arrays
+from fedgrec.federation.computing import as_server, at_home
 from fedgrec.federation.folder import TABLE, FederationError, NodeFolder, open_node
-from fedgrec.federation.plan import Plan, as_array, hello_part, pack_broadcast, unpack_broadcast
+from fedgrec.federation.plan import Plan, as_array, hello_part, pack_broadcast, plain, unpack_broadcast
 from fedgrec.federation.store import NodeStore
 from fedgrec.federation.transport import Packet
 from fedgrec.secagg.client import Client
 from fedgrec.secagg.errors import SecAggError
 from fedgrec.secagg.frozen import freeze, session_from_json, thaw
-from fedgrec.secagg.messages import Survivors, parse
+from fedgrec.secagg.messages import Neighbourhood, Survivors, parse
 from fedgrec.secagg.session import Session, Stage
 
 TAKING_PART = 64  # the purpose of a node's draws; its key draws nothing else
@@ -99,13 +100,16 @@ class Node:
 
     def _refused(self, request: Packet) -> Packet:
         """The server will not have this node; the reason is kept for whoever runs it."""
-        self.store.put("refused", str(request.header.get("reason")))
-        log.error("the server refused this node: %s", request.header.get("reason"))
+        reason = plain(request.header.get("reason"))
+        self.store.put("refused", reason)
+        log.error("the server refused this node: %s", reason)
         return Packet(plan.REFUSED)
 
     def _finish(self, request: Packet) -> Packet:
         """Training is over: the last model stays here."""
-        self._keep_model(unpack_broadcast(request.header["model"], request.arrays), "", plan.EVALUATE)
+        broadcast = unpack_broadcast(request.header.get("model", {}), request.arrays)
+        rules.check_model(self.folder, broadcast)
+        self._keep_model(broadcast, "", plan.EVALUATE)
         self.store.forget_clients()
         return Packet(plan.FINISH)
 
@@ -117,11 +121,7 @@ class Node:
     def _begin(self, values: dict[str, Any]) -> bytes:
         """A client for a new sum; whatever another sum was at is over."""
         session = session_from_json(values)
-        if session.mechanism != "secagg" or not session.lying_server or session.least < self.folder.least_nodes:
-            raise FederationError(
-                f"node {self.folder.name} takes part only in sums of {self.folder.least_nodes} nodes or more that "
-                f"compare their lists of survivors"
-            )
+        rules.check_session(self.folder, session)
         name = session.round_id.hex()
         if self.store.db.execute("SELECT 1 FROM sessions WHERE id = ?", [name]).fetchone():
             raise FederationError(f"node {self.folder.name} was asked into this sum before")
@@ -136,9 +136,14 @@ class Node:
     def _shares(self, request: Packet) -> Packet:
         """The plan and the model come down; from here on both are bound into all keys."""
         client, name = self._client(request)
+        if client.stage is not Stage.SHARES:  # the model that was bound stays the one that is trained on
+            raise FederationError(f"node {self.folder.name} has the plan and the model of this sum already")
         sum_ = Plan.read(request.header.get("plan", {}))
         broadcast = unpack_broadcast(request.header.get("model", {}), request.arrays)
         self._check(client.session, sum_, broadcast)
+        company = parse(request.blobs[plan.SECAGG])
+        if isinstance(company, Neighbourhood):  # anything else the client refuses
+            rules.check_company(self.folder, client.session, company.clients)
         self._keep_model(broadcast, name, sum_.stage)
         client.context = sum_.context(broadcast)
         answer = self._receive(client, request)
@@ -147,14 +152,19 @@ class Node:
 
     def _check(self, session: Session, sum_: Plan, broadcast: Broadcast) -> None:
         """The server cannot size the integers, nor name the round, other than the method says."""
+        method = self.folder.method(sum_.n_users)
+        rules.check_plan(self.folder, method, sum_, self.store.get("announced", 0))
+        rules.check_model(self.folder, broadcast)
         if self.store.get("n_users", sum_.n_users) != sum_.n_users:
             raise FederationError("the number of users that the federation started with has changed")
         self.store.put("n_users", sum_.n_users)
-        spec = sum_.spec(self.folder.method(sum_.n_users))
+        spec = sum_.spec(method)
         if (session.values, session.bits, session.users) != (spec.size, spec.bits, spec.users):
             raise FederationError(f"the session does not fit the uploads of stage {sum_.stage!r}")
-        if broadcast.round != sum_.round or broadcast.n_items != self.folder.n_items:
-            raise FederationError("the model is not that of the sum's round and catalogue")
+        if (broadcast.round, broadcast.level) != (sum_.round, sum_.level):
+            raise FederationError("the model is not that of the sum's round and level")
+        if not rules.is_warm_up(method, sum_) and self.store.took_part(sum_.place) is not None:
+            raise FederationError(f"node {self.folder.name} has sent its part of stage {sum_.stage!r} of this round")
         self.store.put("round", sum_.round)
 
     def _masked(self, request: Packet) -> Packet:
@@ -168,17 +178,13 @@ class Node:
             raise FederationError("the model on this node is not that of the sum")
         method = self.folder.method(sum_.n_users)
         rows = self._taking_part(sum_)
-        cohort, broadcast = self.store.cohort(method, rows), unpack_broadcast(about, arrays)
-        spec = sum_.spec(method)
-        pending = None
-        if sum_.stage == plan.EVALUATE:
-            server = as_server(broadcast)
-            upload = evaluation.measured(method, server, cohort, self.store.held_out(rows), sum_.topk, spec)
-        else:
-            upload, pending = method.local_update(cohort, sum_.stage_of(method), broadcast)
-        client.submit(upload.to_ring(spec), upload.users)
+        if rules.is_warm_up(method, sum_):  # opened twice, it must not tell of those who came in between
+            rows = self.store.took_part(sum_.place) or rows
+        broadcast = unpack_broadcast(about, arrays)
+        words, pending = at_home(self.store, method, sum_, rows, broadcast, self.folder.least_users)
+        client.submit(words, len(rows))
         answer = self._receive(client, request)
-        self.store.take_part(name, (sum_.stage, sum_.level, sum_.round), rows, pending and pending.state)
+        self.store.take_part(name, sum_.place, rows, pending)
         return Packet(plan.MASKED, arrays={plan.SECAGG: as_array(answer)})
 
     def _taking_part(self, sum_: Plan) -> list[int]:
@@ -192,6 +198,7 @@ class Node:
         client, name = self._client(request)
         lists = parse(request.blobs[plan.SECAGG])
         alive = lists.alive if isinstance(lists, Survivors) else ()  # anything else the client refuses
+        rules.check_survivors(self.folder, alive)
         digest = hashlib.sha256(client.context + json.dumps(alive).encode()).digest()
         self._open_once(name, digest)
         answer = self._receive(client, request)
@@ -213,9 +220,8 @@ class Node:
         """Of one stage and round a node helps to open one sum: two that differ by one node *are* that node's upload."""
         sum_ = self._plan(name)
         assert sum_ is not None
-        place = (sum_.stage, sum_.level, sum_.round)
         found = self.store.db.execute(
-            "SELECT digest FROM opened WHERE stage = ? AND level = ? AND round = ?", place
+            "SELECT digest FROM opened WHERE stage = ? AND level = ? AND round = ?", sum_.place
         ).fetchone()
         if found and found[0] != digest:
             raise FederationError(
@@ -223,7 +229,7 @@ class Node:
                 f"nodes: all of them must be there to do it again"
             )
         if record:
-            self.store.db.execute("INSERT OR REPLACE INTO opened VALUES (?, ?, ?, ?)", [*place, digest])
+            self.store.db.execute("INSERT OR REPLACE INTO opened VALUES (?, ?, ?, ?)", [*sum_.place, digest])
 
     # ------------------------------------------------------------------------------------------ its memory
 
@@ -255,12 +261,6 @@ class Node:
     def _keep_model(self, broadcast: Broadcast, session: str, stage: str) -> None:
         about, arrays = pack_broadcast(broadcast)
         write_arrays(self.folder.path / TABLE, arrays, {**about, "session": session, "stage": stage})
-
-
-def as_server(broadcast: Broadcast) -> ServerState:
-    """The server's half of the model, as far as ranking needs it."""
-    nothing = np.zeros((0, 0), broadcast.tables.dtype)
-    return ServerState(broadcast.tables, broadcast.degrees, nothing, nothing, broadcast.round, dict(broadcast.more))
 
 
 def recommend(folder: Path, user: str, k: int) -> tuple[NDArray[np.int64], NDArray[Any]]:

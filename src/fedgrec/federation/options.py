@@ -23,9 +23,17 @@ class FederationOptions:
     )
     start_nodes: int = option(0, "nodes that must have joined before the first sum; 0: all of the roster", least=0)
     start_seconds: float = option(600.0, "how long the server waits for them", least=0)
+    # Nodes keep the next three in their own folders and insist on them: nodes made before a change have the old ones.
     least_nodes: int = option(2, "the fewest nodes in any sum; nodes refuse sums of fewer", least=2)
-    corrupt: float = option(0.05, "share of the nodes that may work for the server", least=0, most=1)
-    dropped: float = option(0.34, "share of the nodes that may be lost in a sum that can still be opened", most=1)
+    least_users: int = option(
+        2,
+        "the fewest users that a node adds up in a training round or judges by; one that has fewer gives all",
+        least=1,
+    )
+    corrupt: float = option(0.05, "share of the roster's nodes that may work for the server", least=0, most=1)
+    dropped: float = option(
+        0.34, "share of the nodes that may be lost in a sum that can still be opened, if `corrupt` leaves room", most=1
+    )
     neighbours: int = option(0, "nodes that a node masks with; 0: chosen for `corrupt` and `dropped`", least=0)
     threshold: int = option(0, "holders of a node's shares that must be left; 0: chosen with the above", least=0)
     deadline: float = option(60.0, "seconds that nodes have for an exchange", least=0)

@@ -19,6 +19,7 @@ EVALUATE = "evaluate"
 # The exchanges of a sum, by the packet's kind. The keys of the next sum ride on the answer to "unmask".
 KEYS, SHARES, MASKED, CONFIRM, UNMASK = "keys", "shares", "masked", "confirm", "unmask"
 HELLO, REFUSED, FINISH, ERROR = "hello", "refused", "finish", "error"
+MOST = 300  # of what one side may have the other remember or print at a time
 SECAGG, NEXT = "secagg", "next"  # names of blobs: the message of secure aggregation, and of the sum after this one
 
 
@@ -31,13 +32,19 @@ class Plan:
     round: int
     n_users: int  # users at the start: frozen, since it sizes the integers
     users: int  # the most that this sum may hold
-    take: int = 1  # of a node's n users max(1, n·take // of) take part
+    take: int = 1  # of a node's n users max(least, n·take // of) take part, or all
     of: int = 1
     topk: tuple[int, ...] = ()  # what is evaluated
+    least: int = 1
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """The name under which both sides remember it."""
+        return self.stage, self.level, self.round
 
     def count(self, users: int) -> int:
         """How many of a node's users take part."""
-        return min(users, max(1, users * self.take // self.of))
+        return min(users, max(self.least, users * self.take // self.of))
 
     def stage_of(self, method: Method) -> Stage:
         """What the method does in it; an evaluation hands out what training does."""
@@ -56,14 +63,16 @@ class Plan:
 
     def context(self, broadcast: Broadcast) -> bytes:
         """What masks are bound to: nodes that were told different plans or models share no keys."""
-        return hashlib.sha256(json.dumps(asdict(self)).encode() + broadcast.fingerprint()).digest()
+        arrays = pack_broadcast(broadcast)[1]
+        shapes = [[name, array.dtype.str, list(array.shape)] for name, array in sorted(arrays.items())]
+        return hashlib.sha256(json.dumps([asdict(self), shapes]).encode() + broadcast.fingerprint()).digest()
 
     @staticmethod
     def read(values: Mapping[str, Any]) -> "Plan":
         """A plan out of a packet's header."""
         try:
             plan = Plan(**{**values, "topk": tuple(values["topk"])})
-            numbers = (plan.level, plan.round, plan.n_users, plan.users, plan.take, plan.of, *plan.topk)
+            numbers = (plan.level, plan.round, plan.n_users, plan.users, plan.take, plan.of, plan.least, *plan.topk)
             if not isinstance(plan.stage, str) or any(type(n) is not int or n < 0 for n in numbers) or not plan.of:
                 raise ValueError
         except (TypeError, KeyError, ValueError):
@@ -91,6 +100,11 @@ def unpack_broadcast(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any
         return Broadcast(round_, n_items, arrays["tables"], arrays["degrees"], None, level, more)
     except (KeyError, TypeError, ValueError):
         raise FederationError("the server sent no model where one belongs") from None
+
+
+def plain(words: Any) -> str:
+    """What the other side wants to be printed or remembered: not too long, and nothing that a terminal obeys."""
+    return "".join(letter if letter.isprintable() else " " for letter in str(words)[:MOST])
 
 
 def size(packet: Packet) -> int:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -78,13 +78,19 @@ class Processes:
 
 def end_with_parent() -> None:
     """A child of `Processes` ends when its parent is gone, even if that was killed."""
-    parent = os.environ.get(PARENT)
-    if parent is None:
-        return
+    if parent := os.environ.get(PARENT):
+        _watch(int(parent), lambda: os.kill(os.getpid(), signal.SIGTERM))
 
+
+def end_with_starter() -> None:
+    """End at once when the process that started this one is gone: for what can be killed at any time anyway."""
+    _watch(os.getppid(), lambda: os._exit(1))
+
+
+def _watch(parent: int, end: Callable[[], None]) -> None:
     def watch() -> None:
-        while os.getppid() == int(parent):
+        while os.getppid() == parent:
             time.sleep(1)
-        os.kill(os.getpid(), signal.SIGTERM)
+        end()
 
     threading.Thread(target=watch, daemon=True).start()

@@ -45,6 +45,7 @@ CREATE TABLE participation (session TEXT PRIMARY KEY, stage TEXT NOT NULL, level
 CREATE TABLE opened (stage TEXT, level INTEGER, round INTEGER, digest BLOB NOT NULL,
                      PRIMARY KEY (stage, level, round)) WITHOUT ROWID;
 CREATE INDEX going_on ON sessions (id) WHERE client IS NOT NULL;
+CREATE INDEX places ON participation (stage, level, round);
 CREATE INDEX undecided ON participation (session) WHERE verdict IS NULL;
 """
 
@@ -221,6 +222,13 @@ class NodeStore(Store):
         if new is not None:
             pairs = zip(pack(new), sorted(rows), strict=True)
             self.db.executemany("UPDATE users SET pending = ? WHERE row = ?", pairs)
+
+    def took_part(self, place: tuple[str, int, int]) -> list[int] | None:
+        """Who was in this node's last upload for a stage and round; None where there was none."""
+        found = self.db.execute(
+            "SELECT users FROM participation WHERE stage = ? AND level = ? AND round = ? ORDER BY rowid DESC", place
+        ).fetchone()
+        return json.loads(found[0]) if found else None
 
     def forget_clients(self) -> None:
         """Whatever sum was going on is over for this node, and its secrets are gone."""

@@ -78,6 +78,10 @@ def secure_sum(
             requests, messages = {}, server.close()
             if kind == plan.CONFIRM and ready.all_of_them and len(messages) < len(ready.nodes):
                 raise SumLost(f"some nodes opened this stage for nodes {ready.nodes} before: all of them must be there")
+            if kind == plan.CONFIRM and len(messages) < members.folder.fewest_nodes:
+                raise SumLost(
+                    f"{len(messages)} nodes are left, and no sum has fewer than {members.folder.fewest_nodes}"
+                )
             if kind == plan.UNMASK:
                 members.store.opening(name, server.survivors)
             for node, message in messages.items():

@@ -46,6 +46,7 @@ class Door:
 def main() -> None:
     """`flower-superlink` with its own arguments, and the door in front."""
     os.environ.update(QUIET | QUICK)
+    os.environ.setdefault("FLWR_LOG_LEVEL", "WARNING")  # it would write lines for every look at a run
     # Flower starts its parts by name: they are beside this Python, whether or not its environment is active.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     os.umask(0o077)

@@ -16,7 +16,7 @@ from fedgrec.federation.sources import read_catalogue, read_people
 from fedgrec.federation.store import NodeStore
 from fedgrec.federation.watching import LOGS, Following
 
-LOOK = 0.3  # seconds between two looks at what goes on
+LOOK, ASK = 0.3, 1.0  # seconds between two looks at the log, and between two questions to the SuperLink
 Say = Callable[[str], None]
 log = logging.getLogger("fedgrec.node")
 
@@ -46,10 +46,11 @@ def _drive(folder: Path, nodes: list[Path], processes: Processes, say: Say) -> N
         say(f"the SuperLink listens on {server.network.listen}:{server.network.port}")
         for node in nodes:
             start_node(node, processes)
-        ended = None
+        ended, asked = None, 0.0
         while ended is None:
             time.sleep(LOOK)
-            ended = server.ended()
+            if time.monotonic() - asked >= ASK:
+                ended, asked = server.ended(), time.monotonic()
             for line in following.new():
                 say(line)
     finally:

@@ -1,0 +1,118 @@
+"""A lying server, to be scripted: it writes its own plans, models and sessions."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedgrec.core import Broadcast, Upload
+from fedgrec.federation import plan
+from fedgrec.federation.folder import open_server
+from fedgrec.federation.node import handle
+from fedgrec.federation.plan import EVALUATE, Plan, pack_broadcast
+from fedgrec.federation.store import NodeStore
+from fedgrec.federation.transport import Packet
+from fedgrec.secagg import SecAggError, Server, Session, fresh_round_id
+from fedgrec.secagg.frozen import session_to_json
+from tests.federation.worlds import EXCHANGES, N_ITEMS, World
+
+DEGREES = Plan("degrees", 0, 0, 18, 18)
+PROPAGATE = Plan("propagate", 1, 0, 18, 18)
+TRAIN = Plan("train", 0, 5, 18, 12, take=12, of=18)
+JUDGE = Plan(EVALUATE, 0, 5, 18, 18, topk=(5,))
+
+
+@dataclass
+class Liar:
+    """Asks nodes whatever it likes and says of every sum that nobody was in it, so that nobody moves on."""
+
+    fed: World
+    refusals: list[str] = field(default_factory=list)
+    sessions: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.home = open_server(self.fed.server)
+        self.method = self.home.method(18)
+        self.model = self.method.init(0)
+        for node in self.fed.nodes:
+            self.greet(node)
+
+    def ask(self, node: int, packet: Packet) -> Packet:
+        return handle(self.fed.nodes[node], packet)
+
+    def greet(self, node: int) -> None:
+        answer = self.ask(node, Packet("hello", {"federation": self.home.federation}, {"nonce": bytes(32)}))
+        assert answer.kind == "hello", answer
+
+    def broadcast(self, sum_: Plan) -> Broadcast:
+        self.model.round = sum_.round
+        return self.method.broadcast(self.model, sum_.stage_of(self.method), level=sum_.level)
+
+    def session(self, sum_: Plan, nodes: int, **other: Any) -> Session:
+        spec = sum_.spec(self.method)
+        usual = {"neighbours": max(nodes - 1, 1), "threshold": nodes // 2 + 1, "bits": spec.bits, "least": nodes}
+        return Session(fresh_round_id(), spec.size, spec.users, **{**usual, **other})
+
+    def sum(
+        self,
+        nodes: Sequence[int],
+        sum_: Plan,
+        broadcast: Broadcast | None = None,
+        lost: Iterable[int] = (),
+        until: str = "unmask",
+        **session: Any,
+    ) -> Upload | None:
+        """The sum, or None where the nodes do not open it; `refusals` says why."""
+        broadcast = broadcast or self.broadcast(sum_)
+        chosen = self.session(sum_, len(nodes), **session)
+        server = Server(chosen, {n: self.home.roster[n].key for n in nodes}, sum_.context(broadcast))
+        model, arrays = pack_broadcast(broadcast)
+        verdicts = dict.fromkeys(self.sessions, False)
+        self.sessions.append(chosen.round_id.hex())
+        self.answers: dict[str, dict[int, Packet]] = {}
+        self.asked: dict[tuple[str, int], Packet] = {}
+        messages = dict.fromkeys(nodes, b"")
+        try:
+            for kind in EXCHANGES[: EXCHANGES.index(until) + 1]:
+                header: dict[str, Any] = {"session": self.sessions[-1], "verdicts": verdicts}
+                header |= {"session": session_to_json(chosen)} if kind == plan.KEYS else {}
+                header |= {"plan": asdict(sum_), "model": model} if kind == plan.SHARES else {}
+                for node, message in messages.items():
+                    if kind == plan.MASKED and node in lost:
+                        continue
+                    tables = arrays if kind == plan.SHARES else {}
+                    self.asked[kind, node] = Packet(kind, header, {plan.SECAGG: message}, tables)
+                    answer = self.ask(node, self.asked[kind, node])
+                    self.answers.setdefault(kind, {})[node] = answer
+                    if answer.kind == plan.ERROR:
+                        self.refusals.append(answer.header["reason"])
+                    elif kind == plan.MASKED:
+                        server.receive(node, answer.arrays[plan.SECAGG].tobytes())
+                    else:
+                        server.receive(node, answer.blobs[plan.SECAGG])
+                messages = server.close()
+            values, users = server.result()
+        except SecAggError as error:
+            self.refusals.append(str(error))
+            return None
+        spec = sum_.spec(self.method)
+        return Upload.from_ring(values.view(f"uint{spec.bits}"), spec, users)
+
+    def refused(self, words: str) -> bool:
+        return any(words in reason for reason in self.refusals)
+
+
+def counts(liar: Liar, nodes: Iterable[int]) -> list[int]:
+    """What these nodes' users have, as only a test may know it."""
+    found = np.zeros(N_ITEMS, np.int64)
+    for node in nodes:
+        with NodeStore(liar.fed.nodes[node]) as store:
+            for (item,) in store.db.execute("SELECT item FROM interactions WHERE held_out = 0"):
+                found[item] += 1
+    return found.tolist()
+
+
+def total(upload: Upload | None, leaf: str) -> list[int]:
+    assert upload is not None
+    return upload.leaves[leaf].values.ravel().tolist()

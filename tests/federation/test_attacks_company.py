@@ -1,0 +1,169 @@
+"""A lying server must not pick who is in a sum so that it tells of one node, or of one user."""
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedgrec.errors import FedgrecError
+from fedgrec.federation.folder import open_node
+from fedgrec.federation.local import on, silent
+from fedgrec.federation.plan import Plan
+from fedgrec.federation.store import NodeStore, Person
+from fedgrec.federation.transport import Packet
+from fedgrec.secagg import Session
+from tests.federation.liar import DEGREES, JUDGE, TRAIN, Liar, total
+from tests.federation.worlds import World, world
+
+
+@pytest.fixture
+def liar(tmp_path: Path) -> Liar:
+    return Liar(world(tmp_path))
+
+
+def test_no_sum_has_fewer_survivors_than_the_node_wants(tmp_path: Path) -> None:
+    """Three take part, one is called lost: the floor counts those who are in the sum."""
+    liar = Liar(world(tmp_path, options={"least_nodes": 3}))
+    assert liar.sum([0, 1, 2], DEGREES, lost=[2]) is None
+    assert liar.refused("3 nodes or more")
+
+
+def test_an_honest_server_does_not_even_try(tmp_path: Path) -> None:
+    fed = world(tmp_path, options={"least_nodes": 3, "rounds": 2})
+    fed.run(on("masked", 1, silent, after=3))
+    assert fed.is_its_simulation()
+    assert [line["round"] for line in fed.applied("train")] == [1]
+    assert not any("opens only" in notice for notice in fed.witness.notices)
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Forty nodes, of whom two may work for the server."""
+    return world(tmp_path_factory.mktemp("crowd"), nodes=40, users=1)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "session", "words"),
+    [
+        (3, {}, "4 nodes or more"),  # the two and somebody: that is somebody's upload
+        (4, {"threshold": 3}, "work for the server"),  # 2t − n = 2
+        (30, {"threshold": 16}, "work for the server"),
+        (30, {"neighbours": 2, "threshold": 2}, "work for the server"),  # a circle: both neighbours may be corrupt
+        (30, {"neighbours": 10, "threshold": 6}, "work for the server"),  # 2t − k = 2, and two of ten may be
+    ],
+)
+def test_the_session_cannot_be_weaker_than_the_node_allows(
+    crowd: World, nodes: int, session: dict[str, int], words: str
+) -> None:
+    liar = Liar(crowd)
+    assert liar.sum(range(nodes), DEGREES, **session) is None
+    assert len(liar.refusals) >= nodes
+    assert liar.refused(words)
+
+
+@pytest.mark.parametrize(("nodes", "threshold"), [(4, 4), (30, 17), (40, 22)])
+def test_a_strong_session_is_fine(crowd: World, nodes: int, threshold: int) -> None:
+    liar = Liar(crowd)
+    liar.sum(range(nodes), DEGREES, threshold=threshold, until="shares")
+    assert {answer.kind for answer in liar.answers["shares"].values()} == {"shares"}
+
+
+@pytest.mark.parametrize("per_round", [0, 6])
+def test_honest_servers_choose_what_nodes_accept(tmp_path: Path, per_round: int) -> None:
+    options = {"nodes_per_round": per_round, "rounds": 2, "corrupt": 0.1}
+    fed = world(tmp_path, nodes=24, users=1, options=options, users_per_round=100)
+    fed.run()
+    assert fed.is_its_simulation()
+    assert not fed.witness.notices
+    assert len(fed.applied("train")) == 2
+
+
+def test_a_large_gateway_does_not_leave_the_small_ones_with_one_user(tmp_path: Path) -> None:
+    """By their share the small ones would give 5 · 12 // 110 = 0 users: they give two, and the large one fewer."""
+    fed = world(tmp_path, users=5, options={"rounds": 2})
+    with NodeStore(fed.nodes[0]) as store:
+        store.add_users(open_node(fed.nodes[0]).method(1), [Person(f"more {n}", [n % 7, 9]) for n in range(95)])
+    fed.run()
+    assert fed.is_its_simulation()
+    assert [line["users"] for line in fed.applied("train")] == [12, 12]
+    assert not fed.witness.notices
+
+
+def test_too_few_users_for_the_floors_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(FedgrecError, match="users_per_round = 3 is too few for 2 nodes of 2 users each"):
+        world(tmp_path, users_per_round=3).run()
+
+
+def test_a_round_of_too_few_nodes_is_a_sentence(tmp_path: Path) -> None:
+    fed = world(tmp_path, nodes=24, users=1, options={"nodes_per_round": 3, "corrupt": 0.1})
+    with pytest.raises(FedgrecError, match="2 of 24 nodes may be corrupt, so no sum has fewer than 4"):
+        fed.run()
+
+
+def test_a_sparse_graph_that_was_chosen_well_is_accepted() -> None:
+    """The node's own reckoning agrees with `parameters.choose`, with all there or with as few as may be."""
+    from fedgrec.federation.rules import is_safe
+    from fedgrec.secagg.parameters import choose
+
+    for n, corrupt, dropped in itertools.product((100, 300, 1000), (0.02, 0.05), (0.05, 0.2)):
+        chosen, c = choose(n, corrupt, dropped), int(corrupt * n)
+        assert chosen.neighbours < n - 1
+        session = Session(bytes(16), 1, n, chosen.neighbours, chosen.threshold, least=chosen.least)
+        assert is_safe(session, n, c)
+        assert is_safe(session, chosen.least, c)
+        assert not is_safe(replace(session, threshold=chosen.neighbours // 2 + 1), n, c)
+
+
+@pytest.mark.parametrize(
+    "sum_",
+    [
+        replace(TRAIN, take=0),
+        replace(TRAIN, take=1, of=10**6),
+        replace(JUDGE, take=1, of=6),
+        replace(DEGREES, take=1, of=6),
+        replace(JUDGE, topk=()),
+        replace(JUDGE, topk=(0,)),
+    ],
+    ids=range(6),
+)
+def test_the_server_cannot_have_a_gateway_pick_one_user(liar: Liar, sum_: Plan) -> None:
+    assert liar.sum([0, 1, 2], sum_) is None
+    assert liar.answers.keys() == {"keys", "shares"}
+
+
+def test_a_gateway_does_not_hand_in_one_users_metrics(liar: Liar) -> None:
+    """Of node 0's six users one has held-out items: its hits would be the node's whole part of an evaluation."""
+    with NodeStore(liar.fed.nodes[0]) as store:
+        store.db.execute("DELETE FROM interactions WHERE held_out = 1 AND user > 1")
+        store.db.execute("INSERT OR REPLACE INTO interactions VALUES (1, 29, 1, NULL)")
+    judging = 0
+    for node in (1, 2):
+        with NodeStore(liar.fed.nodes[node]) as store:
+            judging += store.db.execute("SELECT count(DISTINCT user) FROM interactions WHERE held_out").fetchone()[0]
+    found = liar.sum([0, 1, 2], JUDGE)
+    assert total(found, "count") == [judging]
+    assert found is not None
+    assert found.users == 18, "and the server cannot see that it did not"
+
+
+def test_the_floors_are_the_nodes_own(tmp_path: Path) -> None:
+    """What the federation was made with is in every node's folder; the server's options cannot lower it later."""
+    fed = world(tmp_path, options={"least_nodes": 3, "least_users": 4, "corrupt": 0.2, "retries": 0})
+    assert [(home.least_nodes, home.least_users, home.corrupt) for home in map(open_node, fed.nodes.values())] == [
+        (3, 4, 0.2)
+    ] * 3
+    toml = fed.server / "federation.toml"
+    toml.write_text(toml.read_text().replace("least_users = 4", "least_users = 1"))
+    config = fed.server / "config.toml"
+    assert "users_per_round = 12" in config.read_text()
+    with pytest.raises(FedgrecError, match="sums in a row"):  # one of three has fewer: 6 · 9 // 18 = 3
+        fed.run(lambda a, r, n: [n(lower(r))])
+    assert any("4 users or more" in notice for notice in fed.witness.notices)
+
+
+def lower(request: Packet) -> Packet:
+    """On the way to the node the plan's share becomes smaller."""
+    if "plan" not in request.header or request.header["plan"]["stage"] != "train":
+        return request
+    return replace(request, header=request.header | {"plan": request.header["plan"] | {"take": 9}})
