@@ -244,12 +244,19 @@ def gateway(users: int, rounds: int) -> dict[str, Any]:
 
 def bench(quick: bool = False) -> dict[str, Any]:
     """Everything, one federation after the other."""
-    rounds = {n: rounds_with(n, 2 if quick else ROUNDS, 4 if quick else USERS) for n in ((3,) if quick else NODES)}
-    return {
-        "rounds": rounds,
-        "flower": {n: secagg_plus(n, 10_000 if quick else rounds[n]["values"]) for n in ((3,) if quick else (3, 10))},
-        "gateway": gateway(50 if quick else GATEWAY_USERS, 1 if quick else ROUNDS),
-    }
+    result: dict[str, Any] = {"rounds": {}, "gateway": {}, "flower": {}}
+    for n in (3,) if quick else NODES:
+        result["rounds"][n] = _said(f"{n} nodes", rounds_with(n, 2 if quick else ROUNDS, 4 if quick else USERS))
+    result["gateway"] = _said("gateway", gateway(50 if quick else GATEWAY_USERS, 1 if quick else ROUNDS))
+    values = 10_000 if quick else result["rounds"][3]["values"]
+    result["flower"][3] = _said("Flower's SecAgg+, 3 nodes", secagg_plus(3, values))
+    return result
+
+
+def _said(name: str, found: dict[str, Any]) -> dict[str, Any]:
+    """Minutes pass between two of these."""
+    print(f"{name}: {found}", flush=True)
+    return found
 
 
 if __name__ == "__main__":
