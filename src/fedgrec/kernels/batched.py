@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UserState
+from fedgrec.devices import place
 from fedgrec.errors import FedgrecError, missing_extra
 from fedgrec.options import FedGRecOptions
 
@@ -40,19 +41,18 @@ class Batched:
     memory: int = 2**26  # bytes of one working table [users, rows, d]; training holds about ten of them
 
     def __post_init__(self) -> None:
-        if self.device.startswith("cuda") and not torch.cuda.is_available():
-            raise FedgrecError(f"there is no GPU for device {self.device!r}: PyTorch sees none; use device 'cpu'")
+        place(self.device)  # says why where it is not there
 
     def refresh(self, cohort: Cohort, weights: Floats, tables: Floats, at: Ints) -> Floats:
         """Eq. (6), see reference.refresh."""
         latents = np.zeros((len(cohort), len(tables), tables.shape[2]), tables.dtype)
         with self._enough_memory():
-            w, place, there = self._place(weights), self._place(at), self._place(tables)
+            w, rows_at, there = self._place(weights), self._place(at), self._place(tables)
             first, degrees = self._place(cohort.indptr[:-1]), self._place(cohort.degrees)
             for users in self._batches(cohort.degrees, tables):
                 mine = self._place(users)
                 edges, real = steps.padded(first[mine], degrees[mine])
-                rows, weight = place[edges], torch.where(real, w[edges], 0)[..., None]
+                rows, weight = rows_at[edges], torch.where(real, w[edges], 0)[..., None]
                 for k, table in enumerate(there):
                     latents[users, k] = added_up(weight * table[rows]).cpu().numpy()
         return latents

@@ -219,7 +219,13 @@ class Engine:
         there.counter.copy_(before)
 
     def _launch(self) -> None:
-        o, cut, S, K, tau = self.method.options, self.launch, self.S, self.method.options.layers, self.n_steps
+        o, cut, S, K, tau = (
+            self.method.options,
+            self.launch,
+            self.S,
+            self.method.options.layers,
+            self.method.options.local_steps,
+        )
         states = self.federation, self.users, self.server, self.scratch, self.numbers
         size = {"S": S, "K": K, "D": self.D, "DIM": o.dim, "M": self.width, "C": self.C, "EXCLUDE": o.exclude_positives}
         loss = {
@@ -246,10 +252,6 @@ class Engine:
             self.federation, self.server, self.numbers, K=K, D=self.D, DIM=o.dim, BLOCK=cut.items,
             ADAM=o.server_optimizer == "adam", CONCAT=concat,
         )  # fmt: skip
-
-    @property
-    def n_steps(self) -> int:
-        return self.method.options.local_steps
 
     # ---------------------------------------------------------------------------------- looking at it
 
