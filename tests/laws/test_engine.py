@@ -18,7 +18,7 @@ pytest.importorskip("triton", reason="Triton is not installed: no loops for a GP
 from fedgrec.kernels import cuda
 
 DEVICE = "cuda" if gpu_is_there() else "cpu"
-SMALL = cuda.Launch(numbers=128, warps=1, positives=8, rows=8, drawn=8, items=8)
+SMALL = cuda.Launch(rows=8, positives=8, split=8, drawn=8, items=8, registers=None)
 
 
 def differences(world: World, rounds: list[np.ndarray], options: FedGRecOptions | None = None) -> dict[str, float]:

@@ -24,12 +24,9 @@ except ImportError:
     raise missing_extra("training on a GPU", "torch") from None
 
 from fedgrec.kernels import _triton as loops
-from fedgrec.kernels._state_triton import Federation, Numbers, Scratch, Server, Users
-from fedgrec.kernels._train_triton import train
 
 STRETCH = 256  # rounds whose users are sent to the GPU at once
 UNBIASED_AFTER = 40_000  # steps after which Adam's bias corrections are 1 in any precision that trains
-REGISTERS = 2**16  # of a multiprocessor, on every GPU that Triton knows
 LOSSES = {"bpr": 0, "mse": 1, "mse0": 2}
 STATE = ("embeddings", "sent", "moment1", "moment2", "steps")
 
@@ -52,13 +49,14 @@ class Trainer(Protocol):
 class Launch:
     """How the loops are cut: a matter of speed, and of the last bits of sums of real numbers."""
 
-    numbers: int = 8192  # of a user's negatives, held by one program in registers with their two moments
-    warps: int = 8
-    registers: int = 128  # the most of a thread, so that enough of them fit
-    positives: int = 32  # of one user, looked at together
-    rows: int = 32  # of a user's items, gathered or sent together
+    rows: int = 32  # negatives of one user, held at a time
+    warps: int = 4
+    positives: int = 64  # of one user, held at a time
+    positive_warps: int = 8
+    split: int = 256  # negatives of one program
     drawn: int = 256  # negatives drawn by one program
     items: int = 32  # of the server, held at a time
+    registers: int | None = 128  # the most of a thread, so that enough of them fit
 
 
 class Engine:
@@ -80,13 +78,13 @@ class Engine:
         self.S, self.D = min(o.users_per_round, len(users)), max(triton.next_power_of_2(o.dim), 16)
         self.cap = min(o.max_positives or longest, longest)
         self.n_negatives = min(o.negatives, method.n_items) if o.loss != "mse" else 0
-        self.rows, self.together, self.groups = self._deal()
+        self.splits = triton.next_power_of_2(max(triton.cdiv(self.n_negatives, self.launch.split), 1))
         self.round = server.round
         self.users = self._users(users, *method.edge_weights(users, method.broadcast(server, method.stages[-1])))
         self.server = self._server(server)
         self.scratch = self._scratch()
         self.numbers = self._numbers(spec)
-        self.federation = Federation(
+        self.federation = loops.Federation(
             counter=self._new(torch.int32, 1) + self.round,
             now=self._new(torch.int32, 1),
             first_round=self._new(torch.int32, 1) + self.round,
@@ -97,29 +95,13 @@ class Engine:
         self.fast = self.device.type == "cuda" and o.precision == "float32"
         self._graph: Any = None
 
-    def _deal(self) -> tuple[int, int, int]:
-        """Negatives of a program, programs of a user, users at a time. Programs that wait must all be on the GPU."""
-        cut = self.launch
-        if self.device.type != "cuda":  # the interpreter runs one program after the other: nobody can wait
-            return triton.next_power_of_2(max(self.n_negatives, 2)), 1, 1  # nor does it mask a single row
-        gpu = torch.cuda.get_device_properties(self.device)
-        rows = max(cut.numbers // self.D, 1)
-        together = max(triton.cdiv(self.n_negatives, rows), 1)
-        room = gpu.multi_processor_count * (REGISTERS // (32 * cut.warps * cut.registers))
-        if together > room:
-            raise FedgrecError(
-                f"{self.n_negatives} negatives of a user need {together} programs at the same time, and this GPU holds "
-                f"{room}: ask for fewer negatives, or set kernel = batched"
-            )
-        return rows, together, min(room // together, self.S)
-
     def _place(self, array: Any) -> Any:
         return torch.tensor(np.ascontiguousarray(array), device=self.device)  # a copy, also on the host
 
     def _new(self, dtype: Any, *shape: int) -> Any:
         return torch.zeros(shape, dtype=dtype, device=self.device)
 
-    def _users(self, users: Cohort, gather: Floats, push: Floats) -> Users:
+    def _users(self, users: Cohort, gather: Floats, push: Floats) -> loops.Users:
         targets = np.ones(len(users.items)) if users.targets is None else users.targets
         there = (
             users.keys.view(np.int64),
@@ -130,13 +112,13 @@ class Engine:
             targets.astype(self.method.options.precision),
             *(getattr(users.state, name) for name in STATE),
         )
-        return Users(*map(self._place, there))
+        return loops.Users(*map(self._place, there))
 
-    def _server(self, server: ServerState) -> Server:
+    def _server(self, server: ServerState) -> loops.Server:
         o, items = self.method.options, self._place(server.items)
         alphas = self._place(np.asarray(o.weights(), o.precision))
         a = torch.zeros_like(items[0]) if o.combine == "concat" else torch.tensordot(alphas[1:], items[1:], 1)
-        return Server(
+        return loops.Server(
             items=items,
             moment1=self._place(server.moment1),
             moment2=self._place(server.moment2),
@@ -146,23 +128,24 @@ class Engine:
             touched=self._new(torch.int8, self.method.n_items),
         )
 
-    def _scratch(self) -> Scratch:
+    def _scratch(self) -> loops.Scratch:
         o, S, D = self.method.options, self.S, self.D
-        real, tau = getattr(torch, o.precision), o.local_steps
+        real, tau = getattr(torch, o.precision), o.local_steps + 1
         self.width, self.C = self.cap + self.n_negatives, max(triton.next_power_of_2(self.cap), 32)
-        programs = self.together * self.groups
-        return Scratch(
+        return loops.Scratch(
             rows=self._new(torch.int32, S, self.width),
             edges=self._new(torch.int32, S, self.C),
-            partners=self._new(torch.int32, S, tau, max(self.n_negatives, 1)),
-            gathered=self._new(torch.int64, S, tau, self.C),
-            parts=self._new(real, S, tau, self.together, D),
-            arrived=self._new(torch.int32, S, tau),
-            scores=self._new(real, programs, self.C),
-            positives=self._new(real, programs, self.cap, 3, D),
+            scores=self._new(real, S, self.C),
+            gathered=self._new(torch.int64, S, self.C),
+            positives=self._new(real, S, self.C, 4, D),
+            slopes=self._new(real, S, tau, max(self.n_negatives, 1)),
+            partners=self._new(torch.int32, S, o.local_steps, max(self.n_negatives, 1)),
+            f=self._new(real, S, tau, D),
+            parts=self._new(real, S, self.splits, D),
+            moments=self._new(real, S, 2, D),
         )
 
-    def _numbers(self, spec: UploadSpec) -> Numbers:
+    def _numbers(self, spec: UploadSpec) -> loops.Numbers:
         o, alpha, items, real = self.method.options, self.method.options.weights(), spec.leaf("items"), self._real
         latents = spec.leaf("latents") if o.layers else items
         live = alpha[1] if o.live and o.layers else 0.0
@@ -171,7 +154,7 @@ class Engine:
         step = np.arange(1, o.local_steps + 2)
         root = np.sqrt((1 - beta2**step) / (1 - beta2))
         steps = np.maximum(np.arange(UNBIASED_AFTER + 1), 1)
-        return Numbers(
+        return loops.Numbers(
             real=real(
                 [alpha[0], live, o.l2, o.item_rate, o.user_rate, o.beta1, o.beta2, o.epsilon,
                  1 / items.step, items.bound, 1 / latents.step, int(latents.clip / 2 / latents.step),
@@ -236,24 +219,35 @@ class Engine:
         there.counter.copy_(before)
 
     def _launch(self) -> None:
-        o, cut, S, K, n_all = self.method.options, self.launch, self.S, self.method.options.layers, self.n_negatives
-        on_gpu, concat, user_adam = self.device.type == "cuda", o.combine == "concat", o.user_optimizer == "adam"
-        states = self.federation, self.users, self.server, self.scratch, self.numbers
-        size = {"S": S, "K": K, "D": self.D, "DIM": o.dim, "EXCLUDE": o.exclude_positives}
-        local = {"M": self.width, "C": self.C, "n_all": max(n_all, 1), "TAU": o.local_steps}
-        loops.prepare[(S, K + 1 + triton.cdiv(n_all, cut.drawn))](
-            *states, DRAWN=cut.drawn, BLOCK=cut.rows, **size, **local
+        o, cut, S, K, tau = (
+            self.method.options,
+            self.launch,
+            self.S,
+            self.method.options.layers,
+            self.method.options.local_steps,
         )
-        train[(self.groups * self.together,)](
-            *states, CAP=self.cap, ROWS=self.rows, BLOCK=cut.positives, TOGETHER=self.together,
-            PARTS=triton.next_power_of_2(self.together), GROUPS=self.groups, LIVE=bool(o.live and K),
-            LOSS=LOSSES[o.loss], MEAN=o.reduction == "mean", PER_ROW=o.l2_scaling == "row", CONCAT=concat,
-            ITEM_ADAM=o.item_optimizer == "adam", USER_ADAM=user_adam, KEPT=user_adam and o.user_moments == "kept",
-            WITHHELD=o.feedback < 1, FAST=self.fast, num_warps=cut.warps, maxnreg=cut.registers if on_gpu else None,
-            launch_cooperative_grid=on_gpu, **size, **local,
-        )  # fmt: skip
-        if K:
-            loops.send_levels[(S, K)](*states[:3], self.numbers, BLOCK=cut.rows, **size)
+        states = self.federation, self.users, self.server, self.scratch, self.numbers
+        size = {"S": S, "K": K, "D": self.D, "DIM": o.dim, "M": self.width, "C": self.C, "EXCLUDE": o.exclude_positives}
+        loss = {
+            "TAU": tau, "LOSS": LOSSES[o.loss], "MEAN": o.reduction == "mean", "PER_ROW": o.l2_scaling == "row",
+            "ITEM_ADAM": o.item_optimizer == "adam", "FAST": self.fast,
+        }  # fmt: skip
+        n_all = max(self.n_negatives, 1)
+        many = {"n_all": n_all, "SPLIT": cut.split, "BLOCK": cut.rows, "num_warps": cut.warps}
+        if cut.registers:
+            many |= {"maxnreg": cut.registers}
+        few = {"BLOCK": cut.positives, "num_warps": cut.positive_warps}
+        concat, programs = o.combine == "concat", triton.cdiv(self.n_negatives, cut.split)
+        drawing = triton.cdiv(self.n_negatives, cut.drawn)
+        loops.prepare[(S, K + 1 + drawing)](*states, n_all=n_all, TAU=tau, DRAWN=cut.drawn, BLOCK=cut.rows, **size)
+        for step in range(tau + 1):
+            loops.user_step[(S,)](
+                step, *states, SPLITS=self.splits, LIVE=bool(o.live and o.layers), CONCAT=concat,
+                USER_ADAM=o.user_optimizer == "adam", KEPT=o.user_moments == "kept", **few, **size, **loss,
+            )  # fmt: skip
+            if step < tau and programs:
+                loops.negatives[(S, programs)](step, *states, SPLITS=self.splits, CONCAT=concat, **many, **size, **loss)
+        loops.send[(S, K + 1 + programs)](*states, WITHHELD=o.feedback < 1, **many, **size, **loss)
         loops.server_round[(triton.cdiv(self.method.n_items, cut.items),)](
             self.federation, self.server, self.numbers, K=K, D=self.D, DIM=o.dim, BLOCK=cut.items,
             ADAM=o.server_optimizer == "adam", CONCAT=concat,
