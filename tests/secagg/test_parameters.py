@@ -43,6 +43,12 @@ def test_what_is_unlikely_is_the_first_that_is(data, population, level) -> None:
     assert tail(population, marked, drawn, x) <= level < tail(population, marked, drawn, x - 1)
 
 
+def test_drawing_more_than_there_are_is_drawing_all() -> None:
+    assert tail(10, 4, 12, 4) == tail(10, 4, 10, 4) == 0
+    assert tail(10, 4, 12, 5) == NEVER
+    assert unlikely(10, 4, 12, -40) == 5
+
+
 def test_adding_chances() -> None:
     assert add(-1, -1) == 0
     assert add(-3.0, NEVER) == add(NEVER, -3.0) == -3
@@ -85,6 +91,17 @@ def test_choices_keep_their_promises_and_no_smaller_graph_does(n, corrupt, dropp
         assert safe(chosen)
     smaller = range(max(2, k - 12), k, 2)
     assert not any(safe(risks(n, s, t, c, d, lying_server)) for s in smaller for t in range(s // 2 + 1, s + 1))
+
+
+@pytest.mark.parametrize("dropped", [0.34, 0.4])
+def test_a_client_whose_neighbours_are_all_that_the_server_lets_in_is_safe_from_all_corrupt_ones(dropped) -> None:
+    surrounded = 0
+    for n in range(SMALL + 1, 340):
+        p = choose(n, 0.05, dropped)
+        if p.neighbours >= p.least - 1:
+            surrounded += 1
+            assert p.corrupt < 2 * p.threshold - p.neighbours
+    assert surrounded > 10
 
 
 @pytest.mark.parametrize("lying_server", [True, False])

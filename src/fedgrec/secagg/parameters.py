@@ -151,7 +151,7 @@ def gaps(n: int, k: int, removed: int) -> float:
 
 def tail(population: int, marked: int, drawn: int, at_least: int) -> float:
     """log₂ P[X ≥ at_least] for X ~ Hypergeometric: so many of the marked ones are among those drawn."""
-    total = NEVER
+    total, drawn = NEVER, min(drawn, population)  # whoever would draw more draws all
     for x in range(min(marked, drawn), max(at_least, drawn + marked - population, 0) - 1, -1):  # smallest terms first
         total = add(total, _term(population, marked, drawn, x))
     return min(total, 0.0)
@@ -159,7 +159,7 @@ def tail(population: int, marked: int, drawn: int, at_least: int) -> float:
 
 def unlikely(population: int, marked: int, drawn: int, level: float) -> int:
     """The smallest x with log₂ P[X ≥ x] ≤ level."""
-    total = NEVER
+    total, drawn = NEVER, min(drawn, population)
     for x in range(min(marked, drawn), -1, -1):
         total = add(total, _term(population, marked, drawn, x))
         if total > level:
