@@ -2,11 +2,12 @@
 
 import csv
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,9 +20,13 @@ from fedgrec.federation.transport import Packet
 from fedgrec.federation.up import free_port, start_node
 from tests.federation.worlds import N_ITEMS, World, config, people
 
-# The app of a run, and a tap on the server's end of the cable: all that it sent (its kind) and received (everything).
+# The app of a run, and a tap on the server's end of the cable: all that it received and, less blobs and arrays, sent.
+# It dies by kill -9 where the file `death` says: a sum of this stage and round, this exchange, after so many answers.
 TAPPED = """
 import json
+import os
+import signal
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +49,7 @@ class Tapped(FlowerTransport):
     def write(self, address, packet, way):
         self.number += 1
         about = {"address": address, "kind": packet.kind, "header": packet.header, "blobs": list(packet.blobs)}
+        about["life"] = os.getpid()
         parts = {f"blob.{name}": np.frombuffer(blob, np.uint8) for name, blob in packet.blobs.items()}
         parts |= {f"array.{name}": array for name, array in packet.arrays.items()}
         part = self.folder / f"part-{self.number}.npz"
@@ -51,11 +57,26 @@ class Tapped(FlowerTransport):
         part.rename(self.folder / f"{self.number:05}-{way}-{packet.kind}-{address}.npz")
 
     def exchange(self, requests, seconds):
+        kind = {request.kind for request in requests.values()}
+        self.die_if_told(kind, 0)
         for address, request in requests.items():
-            self.write(address, Packet(request.kind), "down")
-        for address, packet in super().exchange(requests, seconds):
+            self.write(address, Packet(request.kind, request.header), "down")
+        for heard, (address, packet) in enumerate(super().exchange(requests, seconds), 1):
             self.write(address, packet, "up")
+            self.die_if_told(kind, heard)
             yield address, packet
+
+    def die_if_told(self, kinds, heard):
+        death = self.folder.parent / "death"
+        if not death.exists():
+            return
+        stage, round_, kind, answers = json.loads(death.read_text())
+        db = sqlite3.connect(self.folder.parent / "server.sqlite")
+        now = db.execute("SELECT stage, round FROM sums ORDER BY number DESC").fetchone() or ("", 0)
+        db.close()
+        if (*now, kinds, heard) == (stage, round_, {kind}, answers):
+            death.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 server_app = ServerApp()
@@ -70,11 +91,47 @@ def main(grid, context):
 """
 TAPPED_APP = {**APP, "fedgrec_app/apps.py": TAPPED}
 
+# A node that keeps a record beside the federation: what it, and each user alone, was about to mask; and of each answer
+# the sizes of all that it hands to Flower.
+RECORDED = """
+import json, sys
+from pathlib import Path
 
-def founded(root: Path, method: str = "fedgrec", users: int = 20, options: Any = None, **more: Any) -> Made:
-    """A federation of three nodes that has not begun; the same people as in the in-process worlds."""
+import numpy as np
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+
+from fedgrec.cli import main
+from fedgrec.federation import flower, flower_node, node
+
+folder, at_home = Path(sys.argv[-1]), node.at_home
+record = folder.parents[1] / "record"
+record.mkdir(exist_ok=True)
+
+def recorded(store, method, sum_, rows, broadcast, least):
+    result = at_home(store, method, sum_, rows, broadcast, least)
+    alone = [at_home(store, method, sum_, [row], broadcast, 1)[0] for row in rows]
+    np.save(record / ("~".join(map(str, [*sum_.place, folder.name])) + ".npy"), np.stack([result[0], *alone]))
+    return result
+
+def sized(folder, message):
+    content = flower.answer(folder, message)
+    parts = sorted(len(part.deflate()) for part in get_all_nested_objects(content).values())
+    with (record / f"{folder.name}.sizes").open("a") as file:
+        file.write(json.dumps([content["packet"]["kind"], parts]) + "\\n")
+    return content
+
+node.at_home = recorded
+flower_node.serve.__defaults__ = (sized,)
+"""
+START = "sys.exit(main())\n"
+
+
+def founded(
+    root: Path, method: str = "fedgrec", users: int = 20, options: Any = None, crowd: Any = None, **more: Any
+) -> Made:
+    """A federation of three nodes that has not begun; the same people as in the in-process worlds, or this crowd."""
     quick = {"rounds": 2, "evaluate_every": 0, "pause": 0.2, "deadline": 15.0, "work_deadline": 15.0, "topk": (5,)}
-    crowd = people(3, users)
+    crowd = crowd or people(3, users)
 
     def fill(folder: Path, index: int) -> str:
         with (folder / "people.csv").open("w", newline="") as file:
@@ -96,14 +153,18 @@ def as_world(made: Made) -> World:
 
 
 @contextmanager
-def running(made: Made, app: dict[str, str] = TAPPED_APP) -> Iterator[tuple[FlowerServer, Processes]]:
-    """Server and nodes as processes; they are gone when the block ends."""
+def running(made: Made, app: dict[str, str] = TAPPED_APP, nodes: str = "") -> Iterator[tuple[FlowerServer, Processes]]:
+    """Server and nodes as processes, which are gone when the block ends; `nodes` is code that nodes begin with."""
     with Processes(made.server.parent / "logs") as processes:
         server = FlowerServer(made.server, processes, app)
         try:
             server.start()
             for node in made.nodes:
-                start_node(node, processes)
+                if nodes:
+                    command = [sys.executable, "-c", nodes + START, "federation", "node", str(node)]
+                    processes.start(node.name, command)
+                else:
+                    start_node(node, processes)
             yield server, processes
         finally:
             server.close()
@@ -124,13 +185,44 @@ def ended(server: FlowerServer, seconds: float = 120) -> str:
     return str(until(server.ended, seconds, "the run does not end"))
 
 
-def tapped(made: Made, way: str = "up") -> list[tuple[int, Packet]]:
-    """All that the server received (or the kinds of what it sent), in order."""
+def progress(made: Made) -> str:
+    """What the server has said so far."""
+    log = made.server / "logs" / "server.log"
+    return log.read_text() if log.exists() else ""
+
+
+class Seen(NamedTuple):
+    """A packet at the server's end of the cable."""
+
+    way: str  # "up" or "down"
+    life: int  # of the server
+    address: int
+    packet: Packet
+
+
+def tap(made: Made) -> list[Seen]:
+    """All that the server sent (but for blobs and arrays) and received, in order."""
     found = []
-    for path in sorted((made.server / "tap").glob(f"*-{way}-*.npz")):
+    for path in sorted((made.server / "tap").glob("*-*-*.npz")):
         with np.load(path) as parts:
             about = json.loads(parts["about"].tobytes())
             blobs = {name: parts[f"blob.{name}"].tobytes() for name in about["blobs"]}
             arrays = {name.removeprefix("array."): parts[name] for name in parts if name.startswith("array.")}
-        found.append((about["address"], Packet(about["kind"], about["header"], blobs, arrays)))
+        packet = Packet(about["kind"], about["header"], blobs, arrays)
+        found.append(Seen(path.name.split("-")[1], about["life"], about["address"], packet))
+    return found
+
+
+def tapped(made: Made) -> list[tuple[int, Packet]]:
+    """All that the server received, in order."""
+    return [(seen.address, seen.packet) for seen in tap(made) if seen.way == "up"]
+
+
+def clear_uploads(made: Made) -> dict[tuple[str, int, int, str, str], np.ndarray]:
+    """What recorded nodes were about to mask: stage, level, round, node, and "all" or which of its users."""
+    found = {}
+    for path in sorted((made.server.parents[1] / "record").glob("*.npy")):
+        stage, level, round_, node = path.stem.split("~")
+        for place, words in enumerate(np.load(path)):
+            found[stage, int(level), int(round_), node, str(place) if place else "all"] = words
     return found

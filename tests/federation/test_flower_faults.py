@@ -20,7 +20,7 @@ from fedgrec.federation.identity import CA, FLOWER, Made, init
 from fedgrec.federation.options import FederationOptions
 from fedgrec.federation.processes import Processes
 from fedgrec.federation.up import start_node
-from tests.federation.flower_network import as_world, ended, founded, running, until
+from tests.federation.flower_network import as_world, ended, founded, progress, running, until
 from tests.federation.worlds import config
 
 
@@ -33,11 +33,6 @@ def sent_to(made: Made, node: int, kind: str) -> int:
     """How many requests of a kind the server has sent to a node so far."""
     number = (made.nodes[node] / NUMBER).read_text() if (made.nodes[node] / NUMBER).exists() else ""
     return len(list((made.server / "tap").glob(f"*-down-{kind}-{number}.npz")))
-
-
-def progress(made: Made) -> str:
-    log = made.server / "logs" / "server.log"
-    return log.read_text() if log.exists() else ""
 
 
 SLOW = """

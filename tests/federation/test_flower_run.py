@@ -6,19 +6,35 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportError)
 
+from fedgrec.federation.flower_node import NUMBER
 from fedgrec.federation.folder import open_node, open_server
 from fedgrec.federation.identity import Made
 from fedgrec.federation.plan import EVALUATE, Plan
 from fedgrec.federation.server_store import ServerStore
 from fedgrec.federation.store import NodeStore
 from fedgrec.federation.transport import Packet
-from tests.federation.flower_network import as_world, ended, founded, running, tapped
+from tests.federation.flower_network import (
+    RECORDED,
+    TAPPED,
+    TAPPED_APP,
+    as_world,
+    clear_uploads,
+    ended,
+    founded,
+    running,
+    tap,
+    tapped,
+)
+from tests.federation.test_flower_view import in_every_stage, readable, sizes, swapped
+from tests.federation.test_server_view import leaks
+from tests.federation.worlds import people
 
 UP = {  # what may come up, by kind: names in the header, blobs, arrays. A new name here is a privacy decision.
     "hello": ({"index", "agreement", "waiting"}, {"signature"}, {"tags"}),
@@ -34,7 +50,11 @@ UP = {  # what may come up, by kind: names in the header, blobs, arrays. A new n
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Made:
     made = founded(tmp_path_factory.mktemp("flower"), layers=1)
-    with running(made) as (server, _):
+    return trained_by(made, RECORDED)
+
+
+def trained_by(made: Made, nodes: str, app: dict[str, str] = TAPPED_APP) -> Made:
+    with running(made, app, nodes) as (server, _):
         assert ended(server) == ""
     return made
 
@@ -55,6 +75,53 @@ def test_law_10_nothing_but_masked_uploads_and_the_protocols_messages_came_up(tr
         header, blobs, arrays = UP[packet.kind]
         assert (set(packet.header), set(packet.blobs) - blobs, set(packet.arrays)) == (header, set(), arrays)
     assert bare_uploads(trained, received) == 0
+
+
+def test_law_10_no_upload_of_any_stage_can_be_read_in_what_came_up(trained: Made) -> None:
+    """Of any node or user, in any numbers, from any byte on, or between two vectors that came up."""
+    uploads, received = clear_uploads(trained), tapped(trained)
+    assert in_every_stage(uploads)
+    assert len(uploads) > 3 * (20 + 20 + 20)  # users take part on their own, too
+    assert readable(uploads, received) == set()
+    assert leaks([words.view(f"i{words.itemsize}") for words in uploads.values()], received) == []
+
+
+NO_MASKS = """
+from fedgrec.secagg import client, server
+client.add_masks = server.add_masks = lambda words, masks, threads: None
+"""
+
+
+@pytest.mark.slow
+def test_law_10_masks_off_every_upload_of_every_stage_is_read(tmp_path: Path) -> None:
+    """Mutation: nodes add no masks, the server takes none off; the run goes well, and the record tells everything."""
+    app = TAPPED_APP | {"fedgrec_app/apps.py": NO_MASKS + TAPPED}
+    made = trained_by(founded(tmp_path, options={"topk": (20,)}, layers=1), RECORDED + NO_MASKS, app)
+    assert as_world(made).is_its_simulation()
+    assert in_every_stage(readable(clear_uploads(made), tapped(made)))
+
+
+@pytest.mark.slow
+def test_law_10_packets_look_the_same_where_somebody_has_other_items(trained: Made, tmp_path: Path) -> None:
+    """Number, order and sizes of every node's packets, and of all the parts that it hands to Flower for them."""
+    other = trained_by(founded(tmp_path, crowd=swapped(people(3, 20)), layers=1), RECORDED)
+    for mine, theirs in zip(trained.nodes, other.nodes, strict=True):
+        assert len(packets(trained, mine)) == 2 * (1 + 1 + 5 * 4 + 1)  # hello, keys, five sums, finish: there and back
+        assert packets(trained, mine) == packets(other, theirs)
+        assert len(parts(trained, mine)) == 1 + 1 + 5 * 4 + 1
+        assert parts(trained, mine) == parts(other, theirs)
+
+
+def packets(made: Made, node: Path) -> list[Any]:
+    """A node's packets in order: those that went down by their kind, those that came up by all their sizes."""
+    address = int((node / NUMBER).read_text())
+    mine = [seen for seen in tap(made) if seen.address == address]
+    return [sizes([seen.packet]) if seen.way == "up" else seen.packet.kind for seen in mine]
+
+
+def parts(made: Made, node: Path) -> list[str]:
+    """The sizes of what the node made of each answer; the rest of a Flower message are numbers of its own."""
+    return (made.server.parents[1] / "record" / f"{node.name}.sizes").read_text().splitlines()
 
 
 def test_law_10_would_notice_an_upload_that_is_not_masked(trained: Made) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from fedgrec.config import Config
 from fedgrec.core import ServerState
 from fedgrec.federation import coordinator
+from fedgrec.federation.gateway import open_gateway
 from fedgrec.federation.local import Answer, LocalTransport, Meddler, found, honest, silent
 from fedgrec.federation.members import Observer
 from fedgrec.federation.options import FederationOptions
@@ -122,13 +123,18 @@ def world(
     users: int = 6,
     options: Any = None,
     prefix: str = "",
+    per_user_masks: bool = False,
     **more: Any,
 ) -> World:
-    """A federation that has not begun."""
+    """A federation that has not begun. With masks of their own the users are its nodes, and addresses are gateways."""
     quick = {"rounds": 3, "evaluate_every": 0, "pause": 0.0, "start_seconds": 0.0, "topk": (5,)}
     wanted = FederationOptions(**quick | (options or {}))
-    server, folders = found(root, config(method, **more), N_ITEMS, people(nodes, users, prefix=prefix), wanted)
-    return World(server, folders, LocalTransport(folders))
+    crowd = people(nodes, users, prefix=prefix)
+    server, folders = found(root, config(method, **more), N_ITEMS, crowd, wanted, per_user_masks)
+    members = (
+        {i: p for f in folders.values() for i, p in open_gateway(f).members.items()} if per_user_masks else folders
+    )
+    return World(server, members, LocalTransport(folders))
 
 
 def at_random(share: float, seed: int, kinds: Iterable[str] = EXCHANGES, how: Meddler = silent) -> Meddler:

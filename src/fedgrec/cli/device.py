@@ -28,8 +28,8 @@ def register(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from fedgrec.federation.gateway import recommend
     from fedgrec.federation.identity import CATALOGUE
-    from fedgrec.federation.node import recommend
     from fedgrec.federation.sources import read_catalogue
 
     if arguments.number < 1:

@@ -53,7 +53,20 @@ def register(commands: Any) -> None:
         task.set_defaults(command=command)
     add = tasks.add_parser("add-node", help="one more node", description="One more node in a federation.")
     add.add_argument("fed", type=Path, metavar="FED", help="where `init` put the federation")
+    add.add_argument(
+        "--per-user-masks", type=int, default=0, metavar="N", help="a gateway for N users who mask for themselves"
+    )
     add.set_defaults(command=run_add)
+    more = tasks.add_parser(
+        "add-users",
+        help="keys for more users of a gateway",
+        description="Keys for more users of a gateway whose users mask for themselves. (Any other node takes new users "
+        "in by itself.)",
+    )
+    more.add_argument("fed", type=Path, metavar="FED", help="where `init` put the federation")
+    more.add_argument("node", metavar="NODE", help="the gateway's name, such as node-0")
+    more.add_argument("--users", type=int, default=1, metavar="N", help="how many (default: 1)")
+    more.set_defaults(command=run_add_users)
     renew = tasks.add_parser("certificate", help="a fresh certificate for the server")
     renew.add_argument("fed", type=Path, metavar="FED", help="where `init` put the federation")
     renew.add_argument("--host", required=True, help="the server's name or address")
@@ -64,6 +77,12 @@ def _shared(task: argparse.ArgumentParser) -> None:
     task.add_argument("--nodes", type=int, default=3, metavar="N", help="(default: 3)")
     task.add_argument(
         "--users", type=int, default=0, metavar="N", help="most users of a node; 0: no limit (default: 0)"
+    )
+    task.add_argument(
+        "--per-user-masks",
+        action="store_true",
+        help="every user of a node masks for itself, with a key of its own, instead of the node adding its users up "
+        "first (default: no); with --catalogue, --users says how many keys each node gets",
     )
     task.add_argument("--rounds", type=int, metavar="N", help="training rounds")
     task.add_argument("--method", help=f"{', '.join(METHODS)} (default: fedgrec)")
@@ -101,11 +120,18 @@ def run_init(arguments: argparse.Namespace) -> int:
     if arguments.data:
         from fedgrec.federation.up import try_out
 
-        made = try_out(arguments.out, arguments.nodes, config, options, arguments.users, *place)
+        made = try_out(
+            arguments.out, arguments.nodes, config, options, arguments.users, *place, arguments.per_user_masks
+        )
     else:
         catalogue = list(read_catalogue(arguments.catalogue))
-        made = init(arguments.out, arguments.nodes, catalogue, config, options, *place)
+        keys = [arguments.users] * arguments.nodes if arguments.per_user_masks else []
+        if keys and arguments.users < 1:
+            raise ConfigError("--per-user-masks needs --users N here: a key is made for each user of a node")
+        made = init(arguments.out, arguments.nodes, catalogue, config, options, *place, per_user_masks=keys)
     print(f"{arguments.out} holds a federation of {len(made.nodes)} nodes.")
+    if arguments.per_user_masks:
+        print("Every user has a key and masks of its own: floors and options that count nodes count users.")
     if not arguments.data:
         print("Name each node's data as `source` in its network.toml (docs/deploy.md says what it may be).")
     print("\nOn the server, with its folder; it registers the nodes' keys and runs the training:")
@@ -119,25 +145,19 @@ def run_init(arguments: argparse.Namespace) -> int:
 
 def run_up(arguments: argparse.Namespace) -> int:
     _require_flower()
+    from fedgrec.federation.gateway import users_of
     from fedgrec.federation.up import try_out, up
 
     config, options = settings(arguments)
     out: Path = arguments.out or Path(tempfile.mkdtemp(prefix="fedgrec-")) / "federation"
-    made = try_out(out, arguments.nodes, config, options, arguments.users)
+    made = try_out(out, arguments.nodes, config, options, arguments.users, per_user_masks=arguments.per_user_masks)
     print(f"{len(made.nodes)} nodes in {out}; their logs are in {out / 'logs'}")
     up(made, say)
-    somebody = _somebody(made.nodes[0])
+    somebody = users_of(made.nodes[0])[0]
     print(f"\nTrained. The server's run is in {made.server / 'run'}. Next:")
     print(f"  {shlex.join(['fedgrec', 'federation', 'status', str(made.server)])}")
     print(f"  {shlex.join(['fedgrec', 'device', 'recommend', str(made.nodes[0]), '--user', somebody])}")
     return 0
-
-
-def _somebody(node: Path) -> str:
-    from fedgrec.federation.store import NodeStore
-
-    with NodeStore(node) as store:
-        return store.ids(1)[0]
 
 
 def run_server(arguments: argparse.Namespace) -> int:
@@ -173,10 +193,10 @@ def run_status(arguments: argparse.Namespace) -> int:
         print("not started yet")
         return 0
     with ServerStore(home) as store:
-        nodes = store.db.execute("SELECT name, users FROM nodes ORDER BY idx").fetchall()
+        nodes = store.db.execute("SELECT idx, name, users FROM nodes ORDER BY idx").fetchall()
         state = "finished" if store.get("finished") else "not finished"
         print(f"round {store.get('round', 0):,} of {home.options.rounds:,}, {state}")
-        print("nodes: " + (", ".join(f"{name} ({users:,} users)" for name, users in nodes) or "none has joined"))
+        print("nodes: " + (", ".join(_nodes(home.roster, nodes)) or "none has joined"))
         for line in store.metrics()[-3:]:
             found = ", ".join(f"{key} {value:.4f}" for key, value in line.items() if "@" in key)
             print(f"after round {line['round']:,}: {found}")
@@ -186,16 +206,42 @@ def run_status(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _nodes(roster: Any, nodes: list[tuple[int, str, int]]) -> list[str]:
+    """Each node with its users; those who mask for themselves under the gateway that hosts them."""
+    counts: dict[tuple[str, str], int] = {}
+    for index, name, users in nodes:
+        gateway = roster[index].gateway if index in roster else ""
+        key = (gateway, " with masks of their own") if gateway else (name, "")
+        counts[key] = counts.get(key, 0) + users
+    return [f"{name} ({users:,} users{how})" for (name, how), users in counts.items()]
+
+
 def run_add(arguments: argparse.Namespace) -> int:
     from fedgrec.federation.identity import KEYS, SERVER_FOLDER, add_node
 
-    folder = add_node(arguments.fed)
+    if arguments.per_user_masks < 0:
+        raise ConfigError(f"--per-user-masks {arguments.per_user_masks}: a gateway needs at least one user")
+    folder = add_node(arguments.fed, arguments.per_user_masks)
     key = arguments.fed / SERVER_FOLDER / KEYS / f"{folder.name}.pub"
     print(f"{folder} is a new node; the roster.json of the other folders has it too.")
     print(
         f"Copy roster.json to every machine and {key} to the server's keys/, name the node's data in its network.toml,"
     )
     print("restart the server, then start the node.")
+    return 0
+
+
+def run_add_users(arguments: argparse.Namespace) -> int:
+    from fedgrec.federation.identity import add_users
+
+    folders = add_users(arguments.fed, arguments.node, arguments.users)
+    print(
+        f"{arguments.node} has keys for {len(folders)} more users; the roster.json of the other folders has them too."
+    )
+    print("Copy roster.json to every machine, and to the gateway's users/ there:")
+    for folder in folders:
+        print(f"  {folder}")
+    print("Then restart the gateway, which gives them to users of its source who have none, and the server.")
     return 0
 
 

@@ -6,7 +6,6 @@ import ipaddress
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
@@ -29,11 +28,6 @@ def ssh_pair(key: ec.EllipticCurvePrivateKey) -> tuple[bytes, bytes]:
 def network_key() -> ec.EllipticCurvePrivateKey:
     """The key by which the SuperLink knows a node."""
     return ec.generate_private_key(ec.SECP384R1())
-
-
-def identity_key() -> Ed25519PrivateKey:
-    """The key by which the other nodes know a node: it signs its part of every secure sum."""
-    return Ed25519PrivateKey.generate()
 
 
 def authority(name: str) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:

@@ -158,8 +158,8 @@ class FlowerTransport:
 
 
 def answer(folder: Path, message: Message) -> RecordDict:
-    """What the node in this folder says to a message: the whole client."""
-    from fedgrec.federation.node import handle
+    """What the node or gateway in this folder says to a message: the whole client."""
+    from fedgrec.federation.gateway import handle
 
     try:
         return to_records(handle(folder, from_records(message.content)))

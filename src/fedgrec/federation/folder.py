@@ -1,12 +1,15 @@
-"""The two kinds of folder that a federation is made of, and what must be in them before it starts.
+"""The kinds of folder that a federation is made of, and what must be in them before it starts.
 
     NODE/node.json        federation, name, index on the roster, number of items, the users' salt; and what the node
                           insists on (rules.py): fewest nodes in a sum, fewest users of its own, share of corrupt nodes
     NODE/identity.key     the node's Ed25519 key
-    NODE/roster.json      index → name and public key of every node; all nodes and the server have the same
+    NODE/roster.json      index → name and public key of every node, and the gateway that it is a user of, if it is one;
+                          all nodes and the server have the same
     NODE/config.toml      the method and its options; the same everywhere
     NODE/node.sqlite      the node's store (store.py says what is in it)
     NODE/items.bin        the item tables downloaded last
+
+    GATEWAY/              a node whose users mask for themselves: see gateway.py
 
     SERVER/server.json    federation, number of items
     SERVER/roster.json, config.toml           as above
@@ -37,6 +40,7 @@ from fedgrec.options import METHODS, method_module
 
 NODE, SERVER, IDENTITY, ROSTER = "node.json", "server.json", "identity.key", "roster.json"
 CONFIG, OPTIONS, STORE, TABLE = "config.toml", "federation.toml", "node.sqlite", "items.bin"
+GATEWAY, USERS = "gateway.json", "users"
 
 
 class FederationError(FedgrecError):
@@ -49,6 +53,7 @@ class Member:
 
     name: str
     key: bytes  # Ed25519, public
+    gateway: str = ""  # that hosts it, where it is one user with masks of its own
 
 
 Roster = Mapping[int, Member]
@@ -59,6 +64,11 @@ class _Folder:
 
     path: Path
     n_items: int
+
+    @property
+    def shared(self) -> Path:
+        """Where roster, configuration and item tables are."""
+        return self.path
 
     @property
     def corrupt_nodes(self) -> int:
@@ -76,12 +86,11 @@ class _Folder:
 
     @cached_property
     def roster(self) -> dict[int, Member]:
-        lines = _read(self.path / ROSTER)
-        return {int(index): Member(line["name"], bytes.fromhex(line["key"])) for index, line in lines.items()}
+        return _roster(self.shared / ROSTER, _content(self.shared / ROSTER))
 
     @property
     def config(self) -> Config:
-        return _config(self.path / CONFIG, (self.path / CONFIG).read_bytes())
+        return _config(self.shared / CONFIG, (self.shared / CONFIG).read_bytes())
 
     @property
     def agreement(self) -> str:
@@ -106,6 +115,12 @@ class NodeFolder(_Folder):
     user_salt: bytes
     least_users: int = FederationOptions.least_users
     corrupt: float = FederationOptions.corrupt
+    gateway: str = ""  # as on the roster
+
+    @property
+    def shared(self) -> Path:
+        """The users of a gateway have these files in common: GATEWAY/users/7 has those of GATEWAY."""
+        return self.path.absolute().parents[1] if self.gateway else self.path
 
     @property
     def _floors(self) -> tuple[int, float]:
@@ -137,6 +152,16 @@ class ServerFolder(_Folder):
 def _config(path: Path, content: bytes) -> Config:
     """Checking a configuration takes longer than most messages do, so one process does it once."""
     return Config().changed(read_toml(path), str(path))
+
+
+@lru_cache(8)
+def _roster(path: Path, content: bytes) -> dict[int, Member]:
+    """A gateway's users all have the same one."""
+    lines = _parsed(path, content)
+    return {
+        int(index): Member(line["name"], bytes.fromhex(line["key"]), line.get("gateway", ""))
+        for index, line in lines.items()
+    }
 
 
 def make_method(config: Config, n_items: int, n_users: int) -> Method:
@@ -173,7 +198,10 @@ def create_node(
     least_users: int = FederationOptions.least_users,
     corrupt: float = FederationOptions.corrupt,
 ) -> None:
-    """The files of a node; its users are added to its store afterwards (`store.add_users`)."""
+    """The files of a node; its users are added to its store afterwards (`store.add_users`).
+
+    Where the roster says that it is a user of a gateway, the files that it shares are the gateway's.
+    """
     about = {
         "federation": federation,
         "name": roster[index].name,
@@ -184,10 +212,19 @@ def create_node(
         "corrupt": corrupt,
         "user_salt": user_salt.hex(),
     }
+    if gateway := roster[index].gateway:
+        about["gateway"] = gateway
+        path.mkdir(mode=0o700)
+    else:
+        write_common(path, roster, config, n_items)
+    write_private(path / NODE, as_json(about))
+    write_private(path / IDENTITY, identity.private_bytes_raw().hex().encode())
+
+
+def write_common(path: Path, roster: Roster, config: Config, n_items: int) -> None:
+    """What all folders have."""
     make_method(config, n_items, 1)
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_private(path / NODE, _json(about))
-    write_private(path / IDENTITY, identity.private_bytes_raw().hex().encode())
     write_roster(path, roster)
     write_private(path / CONFIG, config.to_toml().encode())
 
@@ -196,38 +233,52 @@ def create_server(
     path: Path, federation: str, roster: Roster, config: Config, n_items: int, options: FederationOptions
 ) -> None:
     """The files of the server."""
-    make_method(config, n_items, 1)
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_private(path / SERVER, _json({"federation": federation, "n_items": n_items}))
-    write_roster(path, roster)
-    write_private(path / CONFIG, config.to_toml().encode())
+    write_common(path, roster, config, n_items)
+    write_private(path / SERVER, as_json({"federation": federation, "n_items": n_items}))
     write_private(path / OPTIONS, options.to_toml().encode())
 
 
 def write_roster(path: Path, roster: Roster) -> None:
     """Also to let a node in later: everybody gets the new roster before the node starts."""
-    lines = {str(index): {"name": m.name, "key": m.key.hex()} for index, m in sorted(roster.items())}
-    write_private(path / ROSTER, _json(lines))
+    lines = {
+        str(index): {"name": m.name, "key": m.key.hex()} | ({"gateway": m.gateway} if m.gateway else {})
+        for index, m in sorted(roster.items())
+    }
+    write_private(path / ROSTER, as_json(lines))
 
 
 def open_node(path: Path) -> NodeFolder:
-    about = _read(path / NODE)
+    if (path / GATEWAY).exists():
+        raise FederationError(
+            f"{path} is a gateway whose users mask for themselves ({GATEWAY}), not one node: its users are the nodes "
+            f"in {path / USERS}"
+        )
+    about = read_json(path / NODE)
     return NodeFolder(path, **{**about, "user_salt": bytes.fromhex(about["user_salt"])})
 
 
 def open_server(path: Path) -> ServerFolder:
-    return ServerFolder(path, **_read(path / SERVER))
+    return ServerFolder(path, **read_json(path / SERVER))
 
 
-def _json(content: Any) -> bytes:
+def as_json(content: Any) -> bytes:
     return (json.dumps(content, indent=2) + "\n").encode()
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    return _parsed(path, _content(path))
+
+
+def _content(path: Path) -> bytes:
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return path.read_bytes()
     except FileNotFoundError:
         raise FederationError(f"{path} is missing: make the folder with  fedgrec federation init") from None
+
+
+def _parsed(path: Path, content: bytes) -> dict[str, Any]:
+    try:
+        parsed: dict[str, Any] = json.loads(content)
     except ValueError as error:
         raise FederationError(f"{path} is not readable ({error}): restore it from where it was made") from None
-    return content
+    return parsed

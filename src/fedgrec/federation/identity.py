@@ -3,8 +3,8 @@
     FED/authority/   ca.key, ca.crt: signs the server's certificates; keep it away from the server
     FED/server/      for the server's machine      FED/node-0/, node-1/, …   one for each node's machine
 
-Beside what folder.py names, each folder has network.toml (below), ca.crt and items.txt, the catalogue; the server has
-server.pem and server.key (TLS) and keys/NAME.pub, a node has flower.key, by which the SuperLink knows it.
+Beside what folder.py and gateway.py name, each folder has network.toml (below), ca.crt and items.txt, the catalogue;
+the server has server.pem and server.key (TLS) and keys/NAME.pub, a node has flower.key: the SuperLink knows it by that.
 """
 
 import ipaddress
@@ -28,13 +28,12 @@ from fedgrec.federation.folder import (
     FederationError,
     Member,
     Roster,
-    create_node,
     create_server,
     new_federation,
-    open_node,
     open_server,
     write_roster,
 )
+from fedgrec.federation.gateway import anyone, create, enrol, open_gateway
 from fedgrec.federation.options import FederationOptions
 
 NETWORK, CATALOGUE, CA, FLOWER = "network.toml", "items.txt", "ca.crt", "flower.key"
@@ -76,16 +75,26 @@ def init(
     host: str = "127.0.0.1",
     port: int = 9092,
     fill: Callable[[Path, int], str] = lambda folder, index: "",
+    per_user_masks: Sequence[int] = (),
 ) -> Made:
-    """Make a federation; `fill` puts a node's interactions into its folder and returns their source."""
+    """Make a federation; `fill` puts a node's interactions into its folder and returns their source.
+
+    With `per_user_masks` each node is a gateway for so many users, each with a key of its own.
+    """
     if nodes < 3:
         raise ConfigError(f"{nodes} nodes: a secure sum of fewer than three hides nothing from one of them")
+    if per_user_masks and min(per_user_masks) < 1:
+        raise ConfigError("a gateway whose users mask for themselves needs at least one: a key is made for each")
     if out.exists():
         raise ConfigError(f"{out} exists: choose a folder that does not, keys are never overwritten")
     out.mkdir(parents=True, mode=0o700)
     ca = _authority(out / AUTHORITY)
-    identities = [certificates.identity_key() for _ in range(nodes)]
-    roster = {i: Member(f"node-{i}", key.public_key().public_bytes_raw()) for i, key in enumerate(identities)}
+    roster: dict[int, Member] = {}
+    keys = []
+    for number in range(nodes):
+        lines, own = enrol(f"node-{number}", len(roster), per_user_masks[number] if per_user_masks else 0)
+        roster |= lines
+        keys.append(own)
     federation, salt, listing = new_federation(), secrets.token_bytes(32), "".join(f"{name}\n" for name in catalogue)
     server = out / SERVER_FOLDER
     create_server(server, federation, roster, config, len(catalogue), options)
@@ -94,42 +103,48 @@ def init(
     write_certificate(server, ca, host)
     _write_network(server, ServerNetwork("127.0.0.1" if _is_loopback(host) else "0.0.0.0", port))
     made = Made(server, [])
-    for index, identity in enumerate(identities):
-        folder = out / roster[index].name
+    for number, own in enumerate(keys):
+        folder = out / f"node-{number}"
         floors = options.least_nodes, options.least_users, options.corrupt
-        create_node(folder, federation, index, identity, salt, roster, config, len(catalogue), *floors)
-        _connect(folder, server, ca[1], listing, f"{_bracketed(host)}:{port}", fill(folder, index))
+        create(folder, federation, own, salt, roster, config, len(catalogue), *floors)
+        _connect(folder, server, ca[1], listing, f"{_bracketed(host)}:{port}", fill(folder, number))
         made.nodes.append(folder)
     return made
 
 
-def add_node(out: Path) -> Path:
-    """One more node in FED: its folder, and a new roster in all the others."""
+def add_node(out: Path, users: int = 0) -> Path:
+    """One more node in FED, or a gateway for so many users: its folder, and a new roster in all the others."""
     _, certificate = read_authority(out)
-    server, first = open_server(out / SERVER_FOLDER), open_node(out / "node-0")
-    index, identity = max(server.roster) + 1, certificates.identity_key()
-    member = Member(f"node-{index}", identity.public_key().public_bytes_raw())
-    roster: Roster = {**server.roster, index: member}
-    folder = out / member.name
-    create_node(
-        folder,
-        server.federation,
-        index,
-        identity,
-        first.user_salt,
-        roster,
-        server.config,
-        server.n_items,
-        first.least_nodes,
-        first.least_users,
-        first.corrupt,
-    )
+    server = open_server(out / SERVER_FOLDER)
+    names = {member.gateway or member.name for member in server.roster.values()}
+    folder = out / f"node-{1 + max(int(name.rpartition('-')[2]) for name in names)}"
+    _enrol(out, folder, users)
     superlink = read_network(out / "node-0", NodeNetwork).superlink
     _connect(folder, server.path, certificate, (server.path / CATALOGUE).read_text("utf-8"), superlink, "")
-    for other in [server.path, *(out / m.name for i, m in server.roster.items())]:
+    return folder
+
+
+def add_users(out: Path, name: str, users: int) -> list[Path]:
+    """Keys for so many more users of a gateway in FED; returns their folders."""
+    if users < 1:
+        raise ConfigError(f"{users} users: add at least one")
+    folder = out / name
+    before = open_gateway(folder).members.keys()
+    _enrol(out, folder, users)
+    return [path for index, path in open_gateway(folder).members.items() if index not in before]
+
+
+def _enrol(out: Path, folder: Path, users: int) -> None:
+    """New keys for a folder, and a roster with them for everybody."""
+    server, first = open_server(out / SERVER_FOLDER), anyone(out / "node-0")
+    lines, keys = enrol(folder.name, max(server.roster) + 1, users)
+    roster: Roster = {**server.roster, **lines}
+    floors = first.least_nodes, first.least_users, first.corrupt
+    create(folder, server.federation, keys, first.user_salt, roster, server.config, server.n_items, *floors)
+    places = {member.gateway or member.name for member in roster.values()}
+    for other in [server.path, *(out / place for place in sorted(places))]:
         if other.is_dir():  # a folder that was moved to its machine gets the roster by hand
             write_roster(other, roster)
-    return folder
 
 
 def renew(out: Path, host: str) -> Path:

@@ -13,17 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgrec.config import Config
-from fedgrec.federation.folder import (
-    Member,
-    create_node,
-    create_server,
-    make_method,
-    new_federation,
-)
-from fedgrec.federation.node import handle
+from fedgrec.federation.folder import Member, create_server, make_method, new_federation
+from fedgrec.federation.gateway import create, enrol, handle, open_gateway
 from fedgrec.federation.options import FederationOptions
 from fedgrec.federation.store import NodeStore, Person
 from fedgrec.federation.transport import Packet
@@ -115,20 +108,28 @@ def _copied(packet: Packet) -> Packet:
 
 
 def found(
-    root: Path, config: Config, n_items: int, people: Sequence[Sequence[Person]], options: FederationOptions
+    root: Path,
+    config: Config,
+    n_items: int,
+    people: Sequence[Sequence[Person]],
+    options: FederationOptions,
+    per_user_masks: bool = False,
 ) -> tuple[Path, dict[int, Path]]:
-    """A new federation under `root`: the server's folder, and each node's with its users in it."""
-    federation, salt = new_federation(), secrets.token_bytes(32)
-    identities = [Ed25519PrivateKey.generate() for _ in people]
-    roster = {
-        index: Member(f"node{index}", key.public_key().public_bytes_raw()) for index, key in enumerate(identities)
-    }
+    """A new federation under `root`: the server's folder, and each node's (or gateway's) with its users in it."""
+    federation, salt, roster, keys = new_federation(), secrets.token_bytes(32), dict[int, Member](), []
+    for number, users in enumerate(people):
+        lines, own = enrol(f"node{number}", len(roster), len(users) if per_user_masks else 0)
+        roster |= lines
+        keys.append(own)
     create_server(root / "server", federation, roster, config, n_items, options)
     folders = {}
-    for index, (identity, users) in enumerate(zip(identities, people, strict=True)):
-        folder = folders[index] = root / f"node{index}"
+    for number, (own, users) in enumerate(zip(keys, people, strict=True)):
+        folder = folders[number] = root / f"node{number}"
         floors = options.least_nodes, options.least_users, options.corrupt
-        create_node(folder, federation, index, identity, salt, roster, config, n_items, *floors)
-        with NodeStore(folder) as store:
-            store.add_users(make_method(config, n_items, 1), users)
+        create(folder, federation, own, salt, roster, config, n_items, *floors)
+        if per_user_masks:
+            open_gateway(folder).take_in(users)
+        else:
+            with NodeStore(folder) as store:
+                store.add_users(make_method(config, n_items, 1), users)
     return root / "server", folders

@@ -1,6 +1,7 @@
 """The nodes as the server knows them: who they are, where they are, and what they still have to be told."""
 
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,8 +11,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from fedgrec.federation import plan
-from fedgrec.federation.folder import FederationError, ServerFolder
-from fedgrec.federation.plan import MOST, hello_part, plain, size
+from fedgrec.federation.bundling import Bundling
+from fedgrec.federation.folder import FederationError, Member, ServerFolder
+from fedgrec.federation.plan import MOST, hello_part, plain
 from fedgrec.federation.server_store import ServerStore
 from fedgrec.federation.transport import Packet, Transport
 
@@ -31,18 +33,28 @@ class Members:
     """Asks nodes by their place on the roster; verdicts that they wait for ride on every question."""
 
     def __init__(self, transport: Transport, folder: ServerFolder, store: ServerStore, observer: Observer) -> None:
-        self.transport, self.folder, self.store, self.observer = transport, folder, store, observer
+        self.folder, self.store, self.observer = folder, store, observer
+        self.transport = Bundling(transport, folder.roster)
         self.users: dict[int, int] = {}  # of each node that has joined
-        self.up = self.down = 0  # bytes
         self._address: dict[int, int] = {}
         self._owed: dict[int, set[str]] = {}  # sessions that a node may wait for a verdict on
         self._misses: dict[int, int] = {}  # by address: how often in a row it was silent
         self._rest: dict[int, int] = {}  # and for how many sums it is left in peace
 
+    @property
+    def up(self) -> int:
+        """Bytes."""
+        return self.transport.up
+
+    @property
+    def down(self) -> int:
+        return self.transport.down
+
     # --------------------------------------------------------------------------------------------- joining
 
     def greet(self) -> None:
         """Let in those who have come, if they prove who they are."""
+        self.transport.meet(self.folder.options.deadline)
         known = set(self._address.values())
         new = [a for a in self.transport.addresses() if a not in known and not self._rest.get(a)]
         nonces = {address: secrets.token_bytes(32) for address in new}
@@ -50,39 +62,49 @@ class Members:
             address: Packet(plan.HELLO, {"federation": self.folder.federation}, {"nonce": nonce})
             for address, nonce in nonces.items()
         }
+        refused: dict[int, Packet] = {}
+        joined = Counter[str]()  # users of gateways, who join one by one
         for address, answer in self._exchange(questions, self.folder.options.deadline):
             try:
-                self._let_in(address, nonces[address], answer)
+                member = self._let_in(address, nonces[address], answer)
             except FederationError as refusal:
                 self._rest[address] = LONGEST_REST
                 self.observer.noticed(str(refusal))
-                message = Packet(plan.REFUSED, {"reason": str(refusal)})
-                list(self.transport.exchange({address: message}, self.folder.options.deadline))
+                refused[address] = Packet(plan.REFUSED, {"reason": str(refusal)})
+            else:
+                joined[member.gateway] += 1
+        for gateway in filter(None, joined):
+            self.observer.joined(gateway, joined[gateway])
+        list(self.transport.exchange(refused, self.folder.options.deadline))
 
-    def _let_in(self, address: int, nonce: bytes, answer: Packet) -> None:
-        header, tags = answer.header, answer.arrays.get("tags")
+    def _let_in(self, address: int, nonce: bytes, answer: Packet) -> Member:
+        header, tags, where = answer.header, answer.arrays.get("tags"), self.transport.where(address)
         index, signature = header.get("index"), answer.blobs.get("signature", b"")
         if answer.kind != plan.HELLO or tags is None or tags.dtype != np.uint8 or tags.shape[1:] != (32,):
-            raise FederationError(f"the node at {address} did not introduce itself: {plain(header.get('reason'))}")
+            raise FederationError(f"the node at {where} did not introduce itself: {plain(header.get('reason'))}")
         member = self.folder.roster.get(index) if type(index) is int else None
         if member is None or type(index) is not int:
-            raise FederationError(f"the node at {address} is not on the roster: add its key, or stop it")
+            raise FederationError(f"the node at {where} is not on the roster: add its key, or stop it")
         part = hello_part(self.folder.federation, nonce, index, str(header.get("agreement")), tags)
         try:
             Ed25519PublicKey.from_public_bytes(member.key).verify(signature, part)
         except (InvalidSignature, ValueError):
-            raise FederationError(f"the node at {address} has not the key of {member.name}: it is refused") from None
+            raise FederationError(f"the node at {where} has not the key of {member.name}: it is refused") from None
         if header.get("agreement") != self.folder.agreement:
             raise FederationError(
                 f"node {member.name} has another method, options or catalogue: copy config.toml to it"
             )
         if not len(tags):
             raise FederationError(f"node {member.name} has no users: add some")
+        if member.gateway and len(tags) > 1:
+            raise FederationError(f"node {member.name} is one user of {member.gateway}, and brings {len(tags)}")
         self.store.join(index, member.name, (tag.tobytes() for tag in tags))
         self._address[index], self.users[index] = address, len(tags)
         waiting = header.get("waiting")
         self._owed.setdefault(index, set()).update(map(str, waiting[:MOST]) if isinstance(waiting, list) else ())
-        self.observer.joined(member.name, len(tags))
+        if not member.gateway:
+            self.observer.joined(member.name, len(tags))
+        return member
 
     def reachable(self) -> list[int]:
         """Nodes that have joined and can be reached now."""
@@ -128,16 +150,10 @@ class Members:
         return {session: verdict for session, verdict in known if verdict is not None}
 
     def _exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet]]:
-        """One exchange: first answers only. Who is silent twice or more in a row rests, longer every time."""
-        if not packets:
-            return
-        self.down += sum(size(packet) for packet in packets.values())
+        """One exchange. Who is silent twice or more in a row rests, longer every time."""
         heard = set[int]()
         for address, answer in self.transport.exchange(packets, seconds):
-            if address in heard or address not in packets:
-                continue
             heard.add(address)
-            self.up += size(answer)
             self._misses.pop(address, None)
             yield address, answer
         for address in packets.keys() - heard:

@@ -1,10 +1,12 @@
 """A node's side of a federation: one message in, one step, on the disk, one answer out.
 
 Flower may start a new process for every message, so nothing is kept in memory in between. A node is one client of
-secure aggregation, whatever number of users it hosts: it adds up their uploads, then masks. It answers with messages of
-secure aggregation, with the number of its users, and with keyed hashes of their names; nothing else ever leaves it.
+secure aggregation, whatever number of users it hosts: it adds up their uploads, then masks. (Where users mask for
+themselves each is a node of one user, and a gateway hosts them: gateway.py.) It answers with messages of secure
+aggregation, with the number of its users, and with keyed hashes of their names; nothing else ever leaves it.
 """
 
+import contextlib
 import hashlib
 import hmac
 import json
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 
 from fedgrec import draws
 from fedgrec.core import Broadcast
+from fedgrec.errors import RunError
 from fedgrec.federation import evaluation, plan, rules
 from fedgrec.federation.arrays import read_arrays, write_arrays
 from fedgrec.federation.computing import as_server, at_home
@@ -109,7 +112,7 @@ class Node:
         """Training is over: the last model stays here."""
         broadcast = unpack_broadcast(request.header.get("model", {}), request.arrays)
         rules.check_model(self.folder, broadcast)
-        self._keep_model(broadcast, "", plan.EVALUATE)
+        self._keep_model(broadcast, {"session": "", "stage": plan.EVALUATE, "context": broadcast.fingerprint().hex()})
         self.store.forget_clients()
         return Packet(plan.FINISH)
 
@@ -144,8 +147,8 @@ class Node:
         company = parse(request.blobs[plan.SECAGG])
         if isinstance(company, Neighbourhood):  # anything else the client refuses
             rules.check_company(self.folder, client.session, company.clients)
-        self._keep_model(broadcast, name, sum_.stage)
         client.context = sum_.context(broadcast)
+        self._keep_model(broadcast, {"session": name, "stage": sum_.stage, "context": client.context.hex()})
         answer = self._receive(client, request)
         self.store.db.execute("UPDATE sessions SET plan = ? WHERE id = ?", [json.dumps(asdict(sum_)), name])
         return Packet(plan.SHARES, blobs={plan.SECAGG: answer})
@@ -172,9 +175,9 @@ class Node:
         client, name = self._client(request)
         if self.store.waiting():
             raise FederationError(f"node {self.folder.name} still waits for the verdict on an earlier sum")
-        arrays, about = read_arrays(self.folder.path / TABLE)
+        arrays, about = read_arrays(self.folder.shared / TABLE)
         sum_ = self._plan(name)
-        if about.get("session") != name or sum_ is None:
+        if about.get("session") != name or about.get("context") != client.context.hex() or sum_ is None:
             raise FederationError("the model on this node is not that of the sum")
         method = self.folder.method(sum_.n_users)
         rows = self._taking_part(sum_)
@@ -258,19 +261,24 @@ class Node:
         found = self.store.db.execute("SELECT plan FROM sessions WHERE id = ?", [name]).fetchone()
         return Plan.read(json.loads(found[0])) if found and found[0] else None
 
-    def _keep_model(self, broadcast: Broadcast, session: str, stage: str) -> None:
-        about, arrays = pack_broadcast(broadcast)
-        write_arrays(self.folder.path / TABLE, arrays, {**about, "session": session, "stage": stage})
+    def _keep_model(self, broadcast: Broadcast, about: dict[str, str]) -> None:
+        """On the disk, once for all users of a gateway: `context` tells whether they were sent the same one."""
+        model, arrays = pack_broadcast(broadcast)
+        path = self.folder.shared / TABLE
+        with contextlib.suppress(RunError):  # there is none yet, or it was damaged
+            if read_arrays(path)[1] == model | about:
+                return
+        write_arrays(path, arrays, model | about)
 
 
 def recommend(folder: Path, user: str, k: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """A user's k best unseen items and their scores, from what is on this node; the network is not needed."""
     home = open_node(folder)
-    arrays, about = read_arrays(folder / TABLE)
+    arrays, about = read_arrays(home.shared / TABLE)
     with NodeStore(folder) as store:
         method = home.method(store.get("n_users", 1))
         if about["stage"] not in (plan.EVALUATE, method.stages[-1].name):
-            raise FederationError(f"{folder / TABLE} is from the warm-up: there is no trained model here yet")
+            raise FederationError(f"{home.shared / TABLE} is from the warm-up: there is no trained model here yet")
         cohort = store.cohort(method, [store.row_of(user)])
     scores = evaluation.scores(method, as_server(unpack_broadcast(about, arrays)), cohort)[0]
     best = evaluation.best(scores, cohort.items_of(0), k)

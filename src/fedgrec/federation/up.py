@@ -8,12 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedgrec.config import Config
-from fedgrec.federation.folder import FederationError, open_node
+from fedgrec.federation.folder import FederationError, NodeFolder
+from fedgrec.federation.gateway import Gateway, opened
 from fedgrec.federation.identity import CA, CATALOGUE, Made, NodeNetwork, init, read_flower_key, read_network
 from fedgrec.federation.options import FederationOptions
 from fedgrec.federation.processes import Processes, end_with_parent
 from fedgrec.federation.sources import read_catalogue, read_people
-from fedgrec.federation.store import NodeStore
+from fedgrec.federation.store import NodeStore, Person
 from fedgrec.federation.watching import LOGS, Following
 
 LOOK, ASK = 0.3, 1.0  # seconds between two looks at the log, and between two questions to the SuperLink
@@ -63,6 +64,7 @@ def node(folder: Path) -> None:
     """Be a node until somebody ends this process."""
     from fedgrec.federation.flower_node import serve as answer_messages
 
+    opened(folder)  # first of all it has to be one
     network, key = read_network(folder, NodeNetwork), read_flower_key(folder)
     users = load(folder)
     log.info("%s with %d users connects to %s", folder.name, users, network.superlink)
@@ -72,23 +74,34 @@ def node(folder: Path) -> None:
 
 def load(folder: Path) -> int:
     """Take the users of the node's source into its store, those who are there already excepted."""
-    home, network = open_node(folder), read_network(folder, NodeNetwork)
-    with NodeStore(folder) as store:
-        if network.source:
-            source = str(folder / network.source)  # an absolute path stays what it is
-            found = read_people(source, read_catalogue(folder / CATALOGUE), network.held_out)
-            known = set(store.ids())
-            fresh = [person for person in found.people if person.id not in known]
-            store.add_users(home.method(1), fresh)
-            log.info("%d new users from %s", len(fresh), source)
-            if found.unknown or found.empty:
-                log.warning(
-                    "%d interactions have items that the catalogue lacks, %d users have nothing to learn from",
-                    found.unknown,
-                    found.empty,
-                )
-        if not store.count():
-            raise FederationError(f"{folder} has no users: name their data as `source` in network.toml")
+    home, network, people = opened(folder), read_network(folder, NodeNetwork), list[Person]()
+    if network.source:
+        source = str(folder / network.source)  # an absolute path stays what it is
+        found = read_people(source, read_catalogue(folder / CATALOGUE), network.held_out)
+        people = found.people
+        if found.unknown or found.empty:
+            log.warning(
+                "%d interactions have items that the catalogue lacks, %d users have nothing to learn from",
+                found.unknown,
+                found.empty,
+            )
+    users = _take_in(home, people)
+    if not users:
+        raise FederationError(f"{folder} has no users: name their data as `source` in network.toml")
+    return users
+
+
+def _take_in(home: NodeFolder | Gateway, people: list[Person]) -> int:
+    """How many users there are now."""
+    if isinstance(home, Gateway):
+        if without := home.take_in(people):
+            log.warning("%d users have no key and take no part: fedgrec federation add-users makes keys", without)
+        return len(home.hosted())
+    with NodeStore(home.path) as store:
+        known = set(store.ids())
+        fresh = [person for person in people if person.id not in known]
+        store.add_users(home.method(1), fresh)
+        log.info("%d new users", len(fresh))
         return store.count()
 
 
@@ -100,12 +113,14 @@ def try_out(
     users: int,
     host: str = "127.0.0.1",
     port: int = 0,
+    per_user_masks: bool = False,
 ) -> Made:
     """A federation over the users of a data set, dealt out to nodes; `users` limits those of a node (0: all)."""
     from fedgrec.federation.dealing import Deal
 
     deal = Deal.of(config, nodes, users)
-    return init(out, nodes, deal.catalogue, config, options, host, port or free_port(), deal.write)
+    counts = [len(deal.users_of(index)) for index in range(nodes)] if per_user_masks else []
+    return init(out, nodes, deal.catalogue, config, options, host, port or free_port(), deal.write, counts)
 
 
 def free_port() -> int:

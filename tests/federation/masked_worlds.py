@@ -1,0 +1,41 @@
+"""Small federations of gateways whose users mask for themselves, and meddling with one of their users."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fedgrec.federation import plan
+from fedgrec.federation.bundling import pack, unpack
+from fedgrec.federation.local import Answer, Meddler, honest
+from fedgrec.federation.transport import Packet
+from tests.federation.worlds import World, world
+
+USERS = 2  # of each of three gateways
+ALL = list(range(3 * USERS))
+
+
+def masked_world(root: Path, method: str = "fedgrec", users: int = USERS, options: Any = None, **more: Any) -> World:
+    """Three gateways; all users take part in every sum, as they do where a gateway adds them up."""
+    wanted = {"rounds": 2} | (options or {})
+    sizes = ({"layers": 1} if method == "fedgrec" else {}) | {"users_per_round": 100}
+    return world(root, method, users=users, options=wanted, per_user_masks=True, **sizes | more)
+
+
+def to_user(kind: str, user: int, meddler: Meddler, times: int = 1, after: int = 0) -> Meddler:
+    """Meddle with one user's packets of this kind, inside the gateway's bundles."""
+    seen = [0]
+
+    def meddle(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
+        parts = unpack(request) if request.kind == plan.BUNDLE else {}
+        if user in parts and parts[user].kind == kind:
+            seen[0] += 1
+            if after < seen[0] <= after + times:
+                alone: Answer = lambda part: unpack(answer(pack({user: part})))[user]  # noqa: E731
+                others = {index: part for index, part in parts.items() if index != user}
+                answers = unpack(answer(pack(others))) if others else {}
+                for part in meddler(address, parts[user], alone):
+                    answers[user] = part
+                return [pack(answers)]
+        return honest(address, request, answer)
+
+    return meddle

@@ -1,0 +1,104 @@
+"""A node whose system clock is wrong, or goes wrong while it runs, over the real network."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportError)
+
+from fedgrec.federation.flower_server import FlowerServer
+from fedgrec.federation.processes import Processes
+from fedgrec.federation.up import load, start_node
+from tests.federation.flower_network import TAPPED_APP, as_world, ended, founded, progress, until
+
+HOUR, BEARABLE = 3600, 240  # seconds; a node may be five minutes behind
+# A process whose clock is off, for everything in it (TLS too): CLOCK_OFF seconds, once the file CLOCK_WHEN is there.
+CLOCK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+int clock_gettime(clockid_t clock, struct timespec *at) {
+    int (*real)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, "clock_gettime"), code = real(clock, at);
+    if (clock == CLOCK_REALTIME && !access(getenv("CLOCK_WHEN"), F_OK)) at->tv_sec += atol(getenv("CLOCK_OFF"));
+    return code;
+}
+
+int gettimeofday(struct timeval *restrict at, void *restrict zone) {
+    struct timespec now;
+    int code = clock_gettime(CLOCK_REALTIME, &now);
+    at->tv_sec = now.tv_sec, at->tv_usec = now.tv_nsec / 1000;
+    return code;
+}
+
+time_t time(time_t *at) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return at ? *at = now.tv_sec : now.tv_sec;
+}
+"""
+
+
+@pytest.fixture
+def shim(tmp_path: Path) -> Path:
+    """A library that makes the clock of a process wrong."""
+    compiler = shutil.which("cc")
+    if sys.platform != "linux" or compiler is None:
+        pytest.skip("needs Linux and a C compiler")
+    command = [compiler, "-shared", "-fPIC", "-o", str(tmp_path / "clock.so"), "-x", "c", "-", "-ldl"]
+    subprocess.run(command, input=CLOCK.encode(), check=True, timeout=60)
+    return tmp_path / "clock.so"
+
+
+def wrong(shim: Path, seconds: int, when: Path | None = None) -> dict[str, str]:
+    """The environment of a process whose clock is off by so much: always, or once this file is there."""
+    return {"LD_PRELOAD": str(shim), "CLOCK_OFF": str(seconds), "CLOCK_WHEN": str(when or shim)}
+
+
+@pytest.mark.slow
+def test_a_node_whose_clock_is_an_hour_off_ends_with_a_sentence_and_the_others_go_on(
+    tmp_path: Path, shim: Path
+) -> None:
+    quick = {"rounds": 10, "deadline": 6.0, "work_deadline": 6.0, "retries": 9}
+    made, jump = founded(tmp_path, options=quick, layers=1), tmp_path / "jump"
+    commands = [[sys.executable, "-m", "fedgrec", "federation", "node", str(node)] for node in made.nodes]
+    with Processes(made.server.parent / "logs") as processes:
+        server = FlowerServer(made.server, processes, TAPPED_APP)
+        try:
+            server.start()
+            start_node(made.nodes[0], processes)
+            processes.start("node-1", commands[1], wrong(shim, -BEARABLE))
+            load(made.nodes[2])  # two at once would both take its users in
+            for name, off in (("behind", -HOUR), ("ahead", HOUR)):
+                processes.start(name, commands[2], wrong(shim, off))
+            for name in ("behind", "ahead"):
+                assert processes.running.pop(name).wait(60) == 2
+                assert "refuses this node" in processes.last_words(name)
+                assert "the clock here is wrong" in processes.last_words(name)
+            until(lambda: all(f"node-{i} joined" in progress(made) for i in (0, 1)), 30, "the others are not let in")
+            assert "node-2" not in progress(made), "it was let in"
+            assert "warm-up" not in progress(made), "the server did not wait for it"
+
+            processes.start("node-2", commands[2], wrong(shim, HOUR, jump))  # right, for now
+            until(lambda: "round 1:" in progress(made) or processes.check(), 60, "the first round does not come")
+            jump.touch()
+            assert processes.running.pop("node-2").wait(60) == 2
+            assert "the clock here is wrong" in processes.last_words("node-2")
+            start_node(made.nodes[2], processes)  # its clock was set
+            assert ended(server, 150) == ""
+        finally:
+            server.close()
+    world = as_world(made)
+    assert world.is_its_simulation()
+    assert world.pending() == 0
+    assert {line["round"] for line in world.log() if line["stage"] == "train"} == set(range(10))
+    first, *later = [line["included"] for line in world.applied("train")]
+    assert first == [0, 1, 2], "a clock that is a little behind keeps nobody out"
+    assert [0, 1] in later, "nobody was lost: a test of nothing"
+    assert all({0, 1} <= set(included) for included in later)

@@ -1,0 +1,224 @@
+"""Gateways whose users mask for themselves: the same training, and no upload or sum of a gateway leaves it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedgrec.federation import gateway, plan
+from fedgrec.federation.bundling import unpack
+from fedgrec.federation.folder import open_node
+from fedgrec.federation.gateway import users_of
+from fedgrec.federation.local import Meddler, killed_after_writing, silent
+from fedgrec.federation.node import Node
+from fedgrec.federation.replay import states
+from fedgrec.federation.store import NodeStore
+from fedgrec.federation.transport import Packet
+from fedgrec.secagg import client, ring
+from tests.federation.masked_worlds import ALL, USERS, masked_world, to_user
+from tests.federation.test_server_view import ANSWERS, Uploads, leaks
+from tests.federation.worlds import EXCHANGES, World, same_bits, world
+
+
+def plain_world(root: Path, like: World, method: str = "fedgrec") -> World:
+    """The same people with the same keys, on gateways that add them up."""
+    sizes = ({"layers": 1} if method == "fedgrec" else {}) | {"users_per_round": 100}
+    fed = world(root, method, users=USERS, options={"rounds": 2, "least_users": 1}, **sizes)
+    secret = {}
+    for path in like.nodes.values():
+        with NodeStore(path) as store:
+            secret |= {user: (key, state) for user, key, state in store.db.execute("SELECT id, key, state FROM users")}
+    for path in fed.nodes.values():
+        with NodeStore(path) as store:
+            for user in store.ids():
+                store.db.execute("UPDATE users SET key = ?, state = ? WHERE id = ?", [*secret[user], user])
+    return fed
+
+
+def is_the_same(a: World, b: World) -> bool:
+    """Every bit of the model and of every user's state."""
+    one, other, kept = a.model(), b.model(), []
+    tables = ("items", "degrees", "moment1", "moment2")
+    pairs = [(getattr(one, name), getattr(other, name)) for name in tables]
+    pairs += [(one.more[name], other.more[name]) for name in one.more]
+    for fed in (a, b):
+        found = {}
+        for index, state in states(fed.nodes).items():
+            for row, user in enumerate(users_of(fed.nodes[index])):
+                found[user] = {name: value[row] for name, value in vars(state).items()}
+        kept.append(found)
+    pairs += [(kept[0][user][name], kept[1][user][name]) for user in kept[0] for name in kept[0][user]]
+    return kept[0].keys() == kept[1].keys() and one.round == other.round and all(same_bits(x, y) for x, y in pairs)
+
+
+# ------------------------------------------------------------------------------------------------- law 6
+
+
+@pytest.mark.parametrize("method", ["fedgrec", "federank"])
+def test_it_is_its_simulation_and_the_same_as_gateways_that_add_up(tmp_path: Path, method: str) -> None:
+    fed = masked_world(tmp_path / "masked", method)
+    plain = plain_world(tmp_path / "plain", fed, method)
+    fed.run()
+    plain.run()
+    assert fed.is_its_simulation()
+    assert is_the_same(fed, plain)
+    assert not fed.pending()
+    assert not fed.witness.notices
+    assert fed.witness.joiners == ["node0", "node1", "node2"]
+    assert all(line["included"] == ALL for line in fed.log())
+    assert fed.witness.metrics[-1]["recall@5"] == plain.witness.metrics[-1]["recall@5"]
+
+
+@pytest.mark.parametrize(("method", "how"), [("fedgrec", silent), ("federank", killed_after_writing)])
+@pytest.mark.parametrize("kind", EXCHANGES)
+def test_one_user_is_lost_in_any_exchange(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, method: str, how: Meddler
+) -> None:
+    """The others of its gateway stay; and so it would be, had the gateway that adds up left this user out."""
+    fed = masked_world(tmp_path / "masked", method)
+    plain = plain_world(tmp_path / "plain", fed, method)
+    fed.run(to_user(kind, 1, how, after=0 if kind == "keys" else 2 if method == "fedgrec" else 1))
+    assert fed.is_its_simulation()
+    assert not fed.pending()
+    without = [line for line in fed.log() if line["included"] != ALL]
+    assert all(line["applied"] for line in fed.log())
+    missed = 1 if kind in ("keys", "shares", "masked") or (kind, how) == ("unmask", killed_after_writing) else 0
+    assert [line["included"] for line in without] == [[0, 2, 3, 4, 5]] * missed
+    (lost,) = users_of(fed.nodes[1])
+    places = {(line["stage"], line["level"], line["round"]) for line in without}
+    taking_part = Node._taking_part
+
+    def others(self: Node, sum_: plan.Plan) -> list[int]:
+        names = dict(enumerate(self.store.ids(), 1))
+        return [row for row in taking_part(self, sum_) if sum_.place not in places or names[row] != lost]
+
+    monkeypatch.setattr(Node, "_taking_part", others)
+    plain.run()
+    assert is_the_same(fed, plain)
+
+
+def test_the_law_would_notice_a_user_who_keeps_what_did_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle = NodeStore.settle
+    monkeypatch.setattr(NodeStore, "settle", lambda self, session, included: settle(self, session, True))
+    fed = masked_world(tmp_path)
+    fed.run(to_user("masked", 1, killed_after_writing, after=2))
+    assert not fed.is_its_simulation()
+
+
+def test_the_server_draws_users_where_not_all_take_part(tmp_path: Path) -> None:
+    fed = masked_world(tmp_path, users=3, users_per_round=5, options={"rounds": 3})
+    fed.run()
+    assert fed.is_its_simulation()
+    assert [line["users"] for line in fed.applied("train")] == [5, 5, 5]
+    assert [line["users"] for line in fed.applied("degrees")] == [9]
+
+
+def test_the_fewest_nodes_of_a_sum_are_users(tmp_path: Path) -> None:
+    """All six have to be in every sum: one who is lost costs the round, and nothing of it was opened."""
+    fed = masked_world(tmp_path, options={"least_nodes": 6, "retries": 1})
+    fed.run(to_user("masked", 4, silent, after=2))
+    assert fed.is_its_simulation()
+    assert [line["applied"] for line in fed.log() if line["stage"] == "train"] == [0, 1]
+
+
+# ------------------------------------------------------------------------------------- the server's view
+
+
+def masked_vectors(fed: World) -> dict[bytes, dict[int, np.ndarray]]:
+    """Session → user → its masked words, out of all that the server received."""
+    found: dict[bytes, dict[int, np.ndarray]] = {}
+    for _, packet in fed.transport.received:
+        for index, part in (unpack(packet) if packet.kind == plan.BUNDLE else {}).items():
+            if part.kind == plan.MASKED:
+                message = part.arrays["secagg"].tobytes()
+                words = np.frombuffer(message[22 : -ring.TRAILER_BYTES], "<u4")
+                found.setdefault(message[:22], {})[index] = words
+    return found
+
+
+def opened(fed: World) -> list[tuple[int, Packet]]:
+    """What the server received, taken out of the bundles."""
+    return [
+        (address, part)
+        for address, packet in fed.transport.received
+        for part in ([packet] if packet.kind != plan.BUNDLE else unpack(packet).values())
+    ]
+
+
+def of_gateways(fed: World, vectors: list[np.ndarray]) -> list[np.ndarray]:
+    """What each gateway would have sent had it added its users up: uploads come gateway by gateway, in order."""
+    return [sum(vectors[at : at + USERS]) for at in range(0, len(vectors), USERS)]  # type: ignore[misc]
+
+
+def test_neither_a_users_upload_nor_a_gateways_sum_leaves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uploads, fed = Uploads(monkeypatch), masked_world(tmp_path, layers=2)
+    fed.run()
+    assert len(uploads.vectors) == len(ALL) * len(fed.log())
+    everything = uploads.vectors + of_gateways(fed, uploads.vectors)
+    assert leaks(everything, opened(fed)) == []
+    assert leaks(everything, fed.transport.received) == []
+    masked = masked_vectors(fed)
+    assert [sorted(users) for users in masked.values()] == [ALL] * len(fed.log()), "one masked vector for every user"
+    for words, at in zip(masked.values(), range(0, len(uploads.vectors), len(ALL)), strict=True):
+        for first in range(0, len(ALL), USERS):  # what the server may add up itself
+            together = sum(words[index] for index in range(first, first + USERS)).view("<i4")  # type: ignore[union-attr]
+            bare = sum(uploads.vectors[at + index] for index in range(first, first + USERS))
+            assert np.mean(together == bare) < 0.2
+
+
+def test_a_gateway_says_whom_it_hosts_and_no_more_than_its_users_say(tmp_path: Path) -> None:
+    fed = masked_world(tmp_path)
+    fed.run(to_user("masked", 1, killed_after_writing, after=2))
+    for _, packet in fed.transport.received:
+        if packet.kind == plan.WHO:
+            assert (packet.header.keys(), packet.blobs, packet.arrays) == ({"members"}, {}, {})
+        else:
+            assert (packet.kind, packet.header.keys()) == (plan.BUNDLE, {"parts"})
+            parts = unpack(packet).values()
+            assert len(packet.blobs) == sum(len(part.blobs) for part in parts), "nothing beside its users' packets"
+            assert len(packet.arrays) == sum(len(part.arrays) for part in parts)
+    for _, part in opened(fed):
+        if part.kind != plan.WHO:
+            header, blobs, arrays = ANSWERS[part.kind]
+            assert (part.header.keys() - header, part.blobs.keys() - blobs, part.arrays.keys() - arrays) == (set(),) * 3
+
+
+def test_users_without_masks_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutation."""
+    monkeypatch.setattr(client, "add_masks", lambda words, masks, threads: None)
+    uploads, fed = Uploads(monkeypatch), masked_world(tmp_path, layers=2, users=6, options={"retries": 0})
+    with pytest.raises(Exception, match="noise"):
+        fed.run()
+    assert leaks(uploads.vectors, opened(fed))
+
+
+def test_a_gateway_that_adds_up_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutation: beside its users' answers it sends their sum."""
+    uploads, fed = Uploads(monkeypatch), masked_world(tmp_path, layers=2, options={"rounds": 1})
+
+    answer = gateway.Gateway.answer
+
+    def talkative(self: gateway.Gateway, request: Packet) -> Packet:
+        reply = answer(self, request)
+        total = sum(uploads.vectors[-USERS:])
+        return replace(reply, blobs={**reply.blobs, "sum": total.tobytes()}) if uploads.vectors else reply  # type: ignore[union-attr]
+
+    monkeypatch.setattr(gateway.Gateway, "answer", talkative)
+    fed.run()
+    assert leaks(of_gateways(fed, uploads.vectors), fed.transport.received)
+
+
+def test_users_of_one_gateway_have_keys_and_masks_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uploads, fed = Uploads(monkeypatch), masked_world(tmp_path, options={"rounds": 1})
+    fed.run()
+    homes = [open_node(path) for path in fed.nodes.values()]
+    assert len({home.identity.private_bytes_raw() for home in homes}) == len(ALL)
+    assert len({member.key for member in homes[0].roster.values()}) == len(ALL)
+    assert all(home.identity.public_key().public_bytes_raw() == home.roster[home.index].key for home in homes)
+    for words, at in zip(masked_vectors(fed).values(), range(0, len(uploads.vectors), len(ALL)), strict=True):
+        masks = [words[index] - uploads.vectors[at + index].view("<u4") for index in ALL]
+        assert len({mask.tobytes() for mask in masks}) == len(ALL)
+        assert all(np.count_nonzero(mask) > 0.9 * len(mask) for mask in masks)
