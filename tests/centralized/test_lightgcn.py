@@ -124,6 +124,28 @@ def test_states_move_between_the_engines() -> None:
     np.testing.assert_allclose(ours.E, twin.tensors()["embeddings"], rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.parametrize("layers", [0, 1, 3])
+def test_the_recorded_engine_equals_its_twin(layers: int) -> None:
+    """Of the GPU; without one its loops run in Triton's interpreter. The last batch is shorter than the first."""
+    pytest.importorskip("triton")
+    from fedgrec.centralized._recorded import RecordedEngine
+    from fedgrec.centralized._torch import LightGCNEngine
+    from fedgrec.devices import gpu_is_there
+
+    o, graph = LightGCNOptions(layers=layers, l2=0.3, rate=0.01, batch=12), bipartite(DATA)
+    device = "cuda" if gpu_is_there() else "cpu"
+    ours, again = (RecordedEngine(graph, start(), o, device) for _ in range(2))
+    twin = LightGCNEngine(graph, start(), o)
+    assert ours.epoch(batch(20)) == pytest.approx(twin.epoch(batch(20)), rel=1e-5)
+    again.load({**ours.tensors(), **ours.moments()})
+    assert ours.epoch(batch(8, seed=1)) == again.epoch(batch(8, seed=1))
+    twin.epoch(batch(8, seed=1))
+    found, same = ({**engine.tensors(), **engine.moments()} for engine in (ours, again))
+    for name, value in {**twin.tensors(), **twin.moments()}.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-3, atol=1e-6)
+        np.testing.assert_array_equal(found[name], same[name])
+
+
 @pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="one core")
 def test_bits_do_not_depend_on_threads() -> None:
     found = []

@@ -7,6 +7,7 @@
 once more. ∂L/∂F is 0 but in the rows of the batch, and only those rows of F are needed.
 """
 
+import importlib.util
 from typing import Any, Protocol
 
 import numpy as np
@@ -54,9 +55,13 @@ class LightGCN(Model):
     def _engine(self, graph: Graph, start: Matrix) -> Engine:
         if self.device == "cpu":
             return CpuEngine(graph, start, self.options)
-        from fedgrec.centralized._torch import LightGCNEngine
+        if importlib.util.find_spec("triton") is None:
+            from fedgrec.centralized._torch import LightGCNEngine
 
-        return LightGCNEngine(graph, start, self.options, self.device)
+            return LightGCNEngine(graph, start, self.options, self.device)
+        from fedgrec.centralized._recorded import RecordedEngine
+
+        return RecordedEngine(graph, start, self.options, self.device)
 
     def _train(self) -> float:
         nodes = self.triples.draw(self.seed, self.epochs_done, self.train.n_pairs)

@@ -1,0 +1,114 @@
+"""LightGCN on a GPU: a batch is a graph of launches that is recorded once and replayed.
+
+`_torch.LightGCNEngine` says the same in a few lines, and tests hold this to it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+from numpy.typing import NDArray
+
+from fedgrec.centralized import _lightgcn_triton as loops
+from fedgrec.centralized._torch import LightGCNEngine
+from fedgrec.centralized.contract import Ints, Tensors
+from fedgrec.centralized.graph import Graph
+from fedgrec.centralized.lightgcn import BETA1, BETA2, EPSILON
+from fedgrec.centralized.options import LightGCNOptions
+
+ROWS, TRIPLES, WORDS = 16, 32, 1024  # neighbours, triples and words that a program holds at a time
+
+
+class RecordedEngine(LightGCNEngine):
+    """LightGCN's closed form on a GPU, without a word from the host within an epoch."""
+
+    def __init__(self, graph: Graph, start: NDArray[Any], options: LightGCNOptions, device: str = "cuda") -> None:
+        super().__init__(graph, start, options, device)
+        self.E = self.learner["embeddings"].detach()
+        (self.n, self.dim), self.D = self.E.shape, max(triton.next_power_of_2(self.E.shape[1]), 16)
+        degrees = np.diff(self.A.crow_indices().cpu().numpy())
+        self.order = torch.tensor(np.argsort(-degrees, kind="stable"), device=self.device)  # the longest rows first
+        self.edges = self.A.crow_indices(), self.A.col_indices(), self.A.values()
+        self.m, self.v, self.G, self.total, self.spare = (torch.zeros_like(self.E) for _ in range(5))
+        self.levels = self.E.new_zeros(max(options.layers - 1, 1), *self.E.shape)
+        self.F = self.E.new_zeros(3, options.batch, self.D)
+        self.sums, self.counts = torch.zeros_like(self.E, dtype=torch.int64), self._count(self.n)
+        self.steps, self.batch = self._count(1), self._count(1)
+        # λ, β₁, β₂, rate by the step, 1/√(1 − β₂ᵗ), ε
+        self.numbers = self.E.new_tensor([options.l2, BETA1, BETA2, options.rate, 1, EPSILON])
+        self.nodes: Any = None
+        self._graph: Any = None
+
+    def _count(self, n: int) -> Any:
+        return torch.zeros(n, dtype=torch.int32, device=self.device)
+
+    def epoch(self, nodes: Ints) -> float:
+        batches = triton.cdiv(nodes.shape[1], self.options.batch)
+        if self.nodes is None or self.nodes.shape != nodes.shape:  # what a recorded graph reads stays where it is
+            self.nodes, self._graph = torch.empty(nodes.shape, dtype=torch.int64, device=self.device), None
+            self.losses = self.E.new_zeros(batches, triton.cdiv(self.options.batch, TRIPLES))
+        self.nodes.copy_(torch.from_numpy(nodes))
+        self.batch.zero_()
+        for _ in range(batches):
+            self._step()
+        return float(self.losses.double().sum() / nodes.shape[1])
+
+    def _step(self) -> None:
+        if self.device.type != "cuda":  # the interpreter of the loops
+            self._launch()
+            return
+        if self._graph is None:
+            kept = [t.clone() for t in (self.E, self.m, self.v, self.steps, self.batch)]
+            self._launch()  # compiles
+            torch.cuda.synchronize(self.device)
+            for tensor, before in zip((self.E, self.m, self.v, self.steps, self.batch), kept, strict=True):
+                tensor.copy_(before)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._launch()
+        self._graph.replay()
+
+    def _launch(self) -> None:
+        o, K, n = self.options, self.options.layers, self.n
+        size = {"DIM": self.dim, "D": self.D, "BLOCK": ROWS, "num_warps": 2}
+        for k in range(K - 1):
+            x = self.levels[k - 1] if k else self.E
+            loops.product[(n,)](self.order, *self.edges, x, x, self.levels[k], ADD=False, **size)
+        many = self.nodes.shape[1]
+        loops.represent[(o.batch, 3)](
+            self.batch, self.nodes, many, *self.edges, self.E, self.levels, n, self.F, K=K, SIZE=o.batch, **size
+        )
+        self.sums.zero_()
+        self.counts.zero_()
+        loops.slopes[(triton.cdiv(o.batch, TRIPLES),)](
+            self.batch, self.nodes, many, self.E, self.F, self.sums, self.counts, self.losses, self.numbers,
+            K=K, SIZE=o.batch, DIM=self.dim, D=self.D, BLOCK=TRIPLES,
+        )  # fmt: skip
+        torch.mul(self.sums, 1 / loops.STEPS.value, out=self.G)
+        x = self.G
+        for k in range(K):  # Horner: α G + Â(α G + Â(α G + ...))
+            out = self.total if k % 2 == 0 else self.spare
+            loops.product[(n,)](self.order, *self.edges, x, self.G, out, ADD=True, **size)
+            x = out
+        self.steps.add_(1)
+        self.numbers[3].copy_(o.rate / (1 - BETA1 ** self.steps.double()[0]))
+        self.numbers[4].copy_((1 - BETA2 ** self.steps.double()[0]).rsqrt())
+        words = self.E.numel()
+        loops.adam[(triton.cdiv(words, WORDS),)](
+            self.batch, many, self.E, self.m, self.v, x, self.counts, self.numbers, words,
+            SIZE=o.batch, DIM=self.dim, BLOCK=WORDS,
+        )  # fmt: skip
+        self.batch.add_(1)
+
+    def moments(self) -> Tensors:
+        kept = {"steps": self.steps, "embeddings.m": self.m, "embeddings.v": self.v}
+        return {name: tensor.cpu().numpy().copy() for name, tensor in kept.items()}
+
+    def load(self, tensors: Mapping[str, NDArray[Any]]) -> None:
+        self.E.copy_(torch.from_numpy(np.array(tensors["embeddings"])))
+        if "steps" in tensors and int(tensors["steps"][0]):
+            self.steps.fill_(int(tensors["steps"][0]))
+            self.m.copy_(torch.from_numpy(np.array(tensors["embeddings.m"])))
+            self.v.copy_(torch.from_numpy(np.array(tensors["embeddings.v"])))
