@@ -85,7 +85,7 @@ class Liar:
                     self.asked[kind, node] = Packet(kind, header, {plan.SECAGG: message}, tables)
                     answer = self.ask(node, self.asked[kind, node])
                     self.answers.setdefault(kind, {})[node] = answer
-                    if answer.kind == plan.ERROR:
+                    if answer.kind in (plan.ERROR, plan.FORGOTTEN):
                         self.refusals.append(answer.header["reason"])
                     elif kind == plan.MASKED:
                         server.receive(node, answer.arrays[plan.SECAGG].tobytes())

@@ -1,20 +1,40 @@
 """A node whose system clock is wrong, or goes wrong while it runs, over the real network."""
 
+import contextlib
+import datetime
+import re
 import shutil
+import socket
+import ssl
 import subprocess
 import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportError)
 
+from fedgrec.federation import certificates
+from fedgrec.federation.flower_node import Link
 from fedgrec.federation.flower_server import FlowerServer
+from fedgrec.federation.folder import FederationError
+from fedgrec.federation.identity import CA, TLS_CERTIFICATE, TLS_KEY, Made, read_flower_key
 from fedgrec.federation.processes import Processes
 from fedgrec.federation.up import load, start_node
 from tests.federation.flower_network import TAPPED_APP, as_world, ended, founded, progress, until
 
 HOUR, BEARABLE = 3600, 240  # seconds; a node may be five minutes behind
+SENTENCES = {  # beyond an hour behind, and 825 days ahead, the server's certificate is the first to fail
+    -HOUR: "refuses this node",
+    HOUR: "refuses this node",
+    -HOUR - 400: "has a certificate that is not valid now",
+    900 * 24 * HOUR: "has a certificate that is not valid now",
+}
 # A process whose clock is off, for everything in it (TLS too): CLOCK_OFF seconds, once the file CLOCK_WHEN is there.
 CLOCK = """
 #define _GNU_SOURCE
@@ -75,12 +95,12 @@ def test_a_node_whose_clock_is_an_hour_off_ends_with_a_sentence_and_the_others_g
             start_node(made.nodes[0], processes)
             processes.start("node-1", commands[1], wrong(shim, -BEARABLE))
             load(made.nodes[2])  # two at once would both take its users in
-            for name, off in (("behind", -HOUR), ("ahead", HOUR)):
-                processes.start(name, commands[2], wrong(shim, off))
-            for name in ("behind", "ahead"):
-                assert processes.running.pop(name).wait(60) == 2
-                assert "refuses this node" in processes.last_words(name)
-                assert "the clock here is wrong" in processes.last_words(name)
+            for off in SENTENCES:
+                processes.start(f"off by {off}", commands[2], wrong(shim, off))
+            for off, sentence in SENTENCES.items():
+                assert processes.running.pop(f"off by {off}").wait(60) == 2
+                assert sentence in processes.last_words(f"off by {off}")
+                assert "the clock here is wrong" in processes.last_words(f"off by {off}")
             until(lambda: all(f"node-{i} joined" in progress(made) for i in (0, 1)), 30, "the others are not let in")
             assert "node-2" not in progress(made), "it was let in"
             assert "warm-up" not in progress(made), "the server did not wait for it"
@@ -102,3 +122,71 @@ def test_a_node_whose_clock_is_an_hour_off_ends_with_a_sentence_and_the_others_g
     assert first == [0, 1, 2], "a clock that is a little behind keeps nobody out"
     assert [0, 1] in later, "nobody was lost: a test of nothing"
     assert all({0, 1} <= set(included) for included in later)
+
+
+# ------------------------------------------------------------------------------- further off than the certificate
+
+
+@contextmanager
+def greeting(made: Made) -> Iterator[str]:
+    """Somebody on loopback who has the server's certificate, and no more; its address."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made.server / TLS_CERTIFICATE, made.server / TLS_KEY)
+
+    def greet(door: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # the caller does not like what it is shown, or nobody calls
+            guest, _ = door.accept()
+            guest.settimeout(10)
+            with guest, context.wrap_socket(guest, server_side=True):
+                pass
+
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        door.settimeout(10)
+        thread = threading.Thread(target=greet, args=(door,))
+        thread.start()
+        try:
+            yield f"127.0.0.1:{door.getsockname()[1]}"
+        finally:
+            thread.join()
+
+
+def refusal(made: Made, ca: Path) -> str:
+    """What the first node says of this server."""
+    folder = made.nodes[0]
+    with greeting(made) as address:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Flower calls a library in an old way
+            link = Link(folder, address, ca, read_flower_key(folder))
+        with pytest.raises(FederationError) as refused:
+            link.enter()
+        link.client.close()
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("off", "why"),
+    [(datetime.timedelta(seconds=-4000), "is not yet valid"), (datetime.timedelta(days=900), "has expired")],
+    ids=["behind", "ahead"],
+)
+def test_a_date_that_does_not_fit_may_be_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off: datetime.timedelta, why: str
+) -> None:
+    """A clock that is off by so much now, and one that was right when the certificates were made, see the same."""
+
+    class Then(datetime.datetime):
+        @classmethod
+        def now(cls, zone: datetime.tzinfo | None = None) -> "Then":
+            return super().now(zone) - off
+
+    names = SimpleNamespace(datetime=Then, timedelta=datetime.timedelta, UTC=datetime.UTC)
+    monkeypatch.setattr(certificates, "datetime", names)
+    made = founded(tmp_path, users=2)
+    said = refusal(made, made.nodes[0] / CA)
+    assert re.search(rf"certificate {why}.*: it must be renewed, or the clock here is wrong$", said), said
+
+
+def test_a_server_of_another_authority_is_not_blamed_on_the_clock(tmp_path: Path) -> None:
+    made, other = founded(tmp_path / "one", users=2), founded(tmp_path / "other", users=2)
+    said = refusal(made, other.nodes[0] / CA)
+    assert re.search(r"is not the one that .*ca\.crt vouches for .*: ask who runs it", said), said
+    assert "clock" not in said

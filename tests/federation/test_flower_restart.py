@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -179,6 +181,28 @@ def test_a_server_restored_from_a_backup_opens_no_round_again(tmp_path: Path) ->
         with NodeStore(path) as store:
             sent = store.db.execute("SELECT round FROM participation WHERE stage = 'train'").fetchall()
         assert sorted(sent) == [(round_,) for round_ in range(6)]
+
+
+@pytest.mark.slow
+def test_a_server_restored_from_before_the_warm_up_ends_with_a_sentence(tmp_path: Path) -> None:
+    """Until its newest folder is back: then it goes on."""
+    made, backup, newest = founded(tmp_path, users=2, layers=1), tmp_path / "backup", tmp_path / "newest"
+    shutil.copytree(made.server, backup)
+    command = [sys.executable, "-m", "fedgrec", "federation", "server", str(made.server)]
+    ends = []
+    with Processes(made.server.parent / "logs") as processes:
+        for node in made.nodes:
+            start_node(node, processes)
+        for folder, other in ((made.server, made.server), (backup, newest), (newest, tmp_path / "old")):
+            made.server.rename(other)
+            folder.rename(made.server)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+            ends.append((done.returncode, "has forgotten a warm-up: it has 0 stages" in done.stderr))
+    assert "has forgotten a warm-up" in (tmp_path / "old" / "logs" / "server.log").read_text()
+    assert ends == [(0, False), (2, True), (0, False)]
+    fed = as_world(made)
+    assert fed.is_its_simulation()
+    assert fed.pending() == 0
 
 
 def give_rounds(fed: World, rounds: int) -> None:

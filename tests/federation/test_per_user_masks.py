@@ -15,6 +15,7 @@ from fedgrec.federation.node import Node
 from fedgrec.federation.replay import states
 from fedgrec.federation.store import NodeStore
 from fedgrec.federation.transport import Packet
+from fedgrec.federation.watching import describe
 from fedgrec.secagg import client, ring
 from tests.federation.masked_worlds import ALL, USERS, masked_world, to_user
 from tests.federation.test_server_view import ANSWERS, Uploads, leaks
@@ -68,6 +69,8 @@ def test_it_is_its_simulation_and_the_same_as_gateways_that_add_up(tmp_path: Pat
     assert fed.witness.joiners == ["node0", "node1", "node2"]
     assert all(line["included"] == ALL for line in fed.log())
     assert fed.witness.metrics[-1]["recall@5"] == plain.witness.metrics[-1]["recall@5"]
+    assert f": {len(ALL)} of {len(ALL)} members, {len(ALL)} users, " in describe(fed.log()[0])
+    assert f": 3 of 3 nodes, {len(ALL)} users, " in describe(plain.log()[0])
 
 
 @pytest.mark.parametrize(("method", "how"), [("fedgrec", silent), ("federank", killed_after_writing)])

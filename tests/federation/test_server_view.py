@@ -28,6 +28,7 @@ ANSWERS: dict[str, tuple[set[str], set[str], set[str]]] = {  # kind → header, 
     "finish": (set(), set(), set()),
     "refused": (set(), set(), set()),
     "error": ({"reason"}, set(), set()),
+    "forgotten": ({"reason"}, set(), set()),
 }
 
 

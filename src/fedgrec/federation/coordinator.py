@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -137,18 +138,20 @@ class Coordinator:
     def _share_out(self, sum_: Plan, nodes: list[int]) -> tuple[Plan, list[int]]:
         """Each node's share of the S users of a round; if the least that they give is too much, some have to wait."""
         users, most = self.members.users, self.method.spec(self.method.stages[-1]).users
-        while True:
-            total = sum(users[node] for node in nodes)
-            sum_ = replace(sum_, users=most, take=min(most, total), of=max(total, 1), least=self.options.least_users)
-            while (over := sum(sum_.count(users[node]) for node in nodes) - most) > 0 and sum_.take:
-                sum_ = replace(sum_, take=max(sum_.take - over, 0))
-            if over <= 0:
-                return sum_, nodes
-            if len(nodes) <= self.fewest:
+        least = self.options.least_users
+        if sum(min(users[node], least) for node in nodes) > most:
+            drawn = self.random.sample(nodes, len(nodes))
+            fits = [given <= most for given in accumulate(min(users[node], least) for node in drawn)]
+            nodes = drawn[: sum(fits)]
+            if len(nodes) < self.fewest:
                 raise ConfigError(
-                    f"users_per_round = {most} is too few for {self.fewest} nodes of {sum_.least} users each: raise it"
+                    f"users_per_round = {most} is too few for {self.fewest} nodes of {least} users each: raise it"
                 )
-            nodes = self.random.sample(nodes, len(nodes) - 1)
+        total = sum(users[node] for node in nodes)
+        sum_ = replace(sum_, users=most, take=min(most, total), of=max(total, 1), least=least)
+        while (over := sum(sum_.count(users[node]) for node in nodes) - most) > 0:
+            sum_ = replace(sum_, take=max(sum_.take - over, 0))
+        return sum_, nodes
 
     def _session(self, sum_: Plan, nodes: int) -> Session:
         o, spec, corrupt = self.options, sum_.spec(self.method), self.folder.corrupt_nodes

@@ -110,14 +110,17 @@ class Link:
             except httpx.TransportError as error:
                 refused = 0.0
                 if "CERTIFICATE_VERIFY_FAILED" in str(error):
-                    why = f"is not the one that {self.certificate} vouches for ({error})"
-                    raise FederationError(
-                        f"the server at {self.superlink} {why}: ask who runs it, or for a fresh ca.crt"
-                    ) from None
+                    raise FederationError(f"the server at {self.superlink} {self._distrust(str(error))}") from None
                 if not told:
                     log.info("no server at %s yet: waiting", self.superlink)
                 told = True
             time.sleep(LATER)
+
+    def _distrust(self, error: str) -> str:
+        """What is wrong with the server's certificate, and what to do; a wrong clock looks like a wrong date in it."""
+        if "not yet valid" in error or "expired" in error:
+            return f"has a certificate that is not valid now ({error}): it must be renewed, or the clock here is wrong"
+        return f"is not the one that {self.certificate} vouches for ({error}): ask who runs it, or for a fresh ca.crt"
 
     def _enter(self) -> None:
         if self.remembered.exists():  # a node that was killed is still in there, and would have to wait for a minute

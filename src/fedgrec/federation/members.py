@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from fedgrec.federation import plan
 from fedgrec.federation.bundling import Bundling
-from fedgrec.federation.folder import FederationError, Member, ServerFolder
+from fedgrec.federation.folder import FederationError, Forgotten, Member, ServerFolder
 from fedgrec.federation.plan import MOST, hello_part, plain
 from fedgrec.federation.server_store import ServerStore
 from fedgrec.federation.transport import Packet, Transport
@@ -58,10 +58,8 @@ class Members:
         known = set(self._address.values())
         new = [a for a in self.transport.addresses() if a not in known and not self._rest.get(a)]
         nonces = {address: secrets.token_bytes(32) for address in new}
-        questions = {
-            address: Packet(plan.HELLO, {"federation": self.folder.federation}, {"nonce": nonce})
-            for address, nonce in nonces.items()
-        }
+        about = {"federation": self.folder.federation, "warm": self.store.get("warm", 0)}
+        questions = {address: Packet(plan.HELLO, about, {"nonce": nonce}) for address, nonce in nonces.items()}
         refused: dict[int, Packet] = {}
         joined = Counter[str]()  # users of gateways, who join one by one
         for address, answer in self._exchange(questions, self.folder.options.deadline):
@@ -155,6 +153,10 @@ class Members:
         for address, answer in self.transport.exchange(packets, seconds):
             heard.add(address)
             self._misses.pop(address, None)
+            if answer.kind == plan.FORGOTTEN and not self.store.is_warm:  # a server that has its warm-up knows better
+                sentence = plain(answer.header.get("reason"))
+                self.observer.noticed(sentence)
+                raise Forgotten(sentence)
             yield address, answer
         for address in packets.keys() - heard:
             self._misses[address] = self._misses.get(address, 0) + 1

@@ -25,7 +25,7 @@ from fedgrec.errors import RunError
 from fedgrec.federation import evaluation, plan, rules
 from fedgrec.federation.arrays import read_arrays, write_arrays
 from fedgrec.federation.computing import as_server, at_home
-from fedgrec.federation.folder import TABLE, FederationError, NodeFolder, open_node
+from fedgrec.federation.folder import TABLE, FederationError, Forgotten, NodeFolder, open_node
 from fedgrec.federation.plan import Plan, as_array, hello_part, pack_broadcast, plain, unpack_broadcast
 from fedgrec.federation.store import NodeStore
 from fedgrec.federation.transport import Packet
@@ -47,6 +47,8 @@ def handle(folder: Path, request: Packet) -> Packet:
             with store.transaction():
                 answer = Node(home, store).answer(request)
             return answer
+    except Forgotten as refusal:
+        return Packet(plan.FORGOTTEN, {"reason": str(refusal)})
     except FederationError as refusal:
         return Packet(plan.ERROR, {"reason": str(refusal)})
     except Exception as failure:  # its words may tell of users: they stay at home
@@ -89,6 +91,8 @@ class Node:
         nonce, count = request.blobs.get("nonce", b""), self.store.count()
         if len(nonce) < 16:
             raise FederationError("a node signs only what the server made up for it: the nonce is too short")
+        if type(warm := request.header.get("warm")) is int:  # now, before it says of any sum that it is lost
+            rules.check_memory(self.folder, self.folder.method(1), self.store.counted(), warm)
         names = sorted(hmac.digest(self.folder.user_salt, user.encode(), "sha256") for user in self.store.ids(count))
         tags = np.frombuffer(b"".join(names), np.uint8).reshape(-1, 32)
         self.store.put("announced", count)
@@ -166,7 +170,9 @@ class Node:
             raise FederationError(f"the session does not fit the uploads of stage {sum_.stage!r}")
         if (broadcast.round, broadcast.level) != (sum_.round, sum_.level):
             raise FederationError("the model is not that of the sum's round and level")
-        if not rules.is_warm_up(method, sum_) and self.store.took_part(sum_.place) is not None:
+        if rules.is_warm_up(method, sum_):
+            rules.check_memory(self.folder, method, self.store.counted(), sum_.level)
+        elif self.store.took_part(sum_.place) is not None:
             raise FederationError(f"node {self.folder.name} has sent its part of stage {sum_.stage!r} of this round")
         self.store.put("round", sum_.round)
 

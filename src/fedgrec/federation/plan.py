@@ -19,6 +19,7 @@ EVALUATE = "evaluate"
 # The exchanges of a sum, by the packet's kind. The keys of the next sum ride on the answer to "unmask".
 KEYS, SHARES, MASKED, CONFIRM, UNMASK = "keys", "shares", "masked", "confirm", "unmask"
 HELLO, REFUSED, FINISH, ERROR = "hello", "refused", "finish", "error"
+FORGOTTEN = "forgotten"  # an answer to whatever was asked: the server has lost what cannot be repeated
 WHO, BUNDLE = "who", "bundle"  # of gateways whose users mask for themselves (bundling.py)
 MOST = 300  # of what one side may have the other remember or print at a time
 SECAGG, NEXT = "secagg", "next"  # names of blobs: the message of secure aggregation, and of the sum after this one

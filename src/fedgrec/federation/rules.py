@@ -5,12 +5,12 @@ that the method has, under the one name that the stage has; all users take part 
 the model must be one that can be computed with, so that no failure at home tells the server what somebody has.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from fedgrec.core import Broadcast
-from fedgrec.federation.folder import FederationError, NodeFolder
+from fedgrec.federation.folder import FederationError, Forgotten, NodeFolder
 from fedgrec.federation.plan import EVALUATE, Plan
 from fedgrec.methods.contract import Method
 from fedgrec.secagg.parameters import risks
@@ -72,6 +72,23 @@ def check_plan(folder: NodeFolder, method: Method, sum_: Plan, users: int) -> No
     if sum_.count(users) < least:
         raise FederationError(
             f"node {folder.name} adds up {least} users or more in stage {sum_.stage!r}, not {sum_.count(users)}"
+        )
+
+
+def check_memory(folder: NodeFolder, method: Method, counted: Iterable[tuple[str, int]], warm: int) -> None:
+    """A server with `warm` stages of the warm-up done has all of those that a node knows to count.
+
+    Users send what is new since they last sent, so a second warm-up would add up to nothing. A sum that was lost, or
+    that the server did not keep, counts for nobody: the server says so, and it is repeated.
+    """
+    stages = len(method.stages) - 1  # of the warm-up
+    known = max(
+        (stages if stage in (EVALUATE, method.stages[-1].name) else level + 1 for stage, level in counted), default=0
+    )
+    if warm < known:
+        raise Forgotten(
+            f"the server has forgotten a warm-up: it has {warm} stages, and node {folder.name} knows that {known} "
+            f"counted, which users cannot send again; restore a newer backup of the server, or begin a new federation"
         )
 
 

@@ -53,6 +53,7 @@ class ServerStore(Store):
 
     def __init__(self, folder: ServerFolder) -> None:
         self.folder = folder.path
+        self.asked = "members" if any(member.gateway for member in folder.roster.values()) else "nodes"
         super().__init__(folder.path / SERVER_STORE, SCHEMA)
         if self.get("federation", folder.federation) != folder.federation:
             self.close()
@@ -96,6 +97,11 @@ class ServerStore(Store):
         """Nodes that have ever joined."""
         return int(self.db.execute("SELECT count(*) FROM nodes").fetchone()[0])
 
+    @property
+    def is_warm(self) -> bool:
+        """Whether the warm-up is over."""
+        return bool(self.get("warm", 0) >= self.get("warm_stages", 1))
+
     # ------------------------------------------------------------------------------------------------ sums
 
     def begin(self, session: str, plan: Plan, nodes: Iterable[int]) -> int:
@@ -127,7 +133,7 @@ class ServerStore(Store):
             self._close(session, [], 0, False, reason, cost)
             if stage == EVALUATE:
                 self.put("evaluated", round_)
-            elif self.get("warm", 0) >= self.get("warm_stages", 0):
+            elif self.is_warm:
                 self.put("round", round_ + 1)  # users' draws belong to a round: none is drawn twice
 
     def apply(self, session: str, included: list[int], users: int, server: ServerState, warm: int, cost: Cost) -> None:
@@ -179,9 +185,8 @@ class ServerStore(Store):
         rows = self.db.execute("SELECT * FROM sums WHERE number > ? ORDER BY number", [after])
         names = [column[0] for column in rows.description]
         log = [dict(zip(names, row, strict=True)) for row in rows]
-        return [
-            line | {key: json.loads(line[key] or "[]") for key in ("nodes", "survivors", "included")} for line in log
-        ]
+        lists, more = ("nodes", "survivors", "included"), {"asked": self.asked}  # what those in the lists are
+        return [line | {key: json.loads(line[key] or "[]") for key in lists} | more for line in log]
 
     def metrics(self) -> list[dict[str, Any]]:
         return [json.loads(line) for (line,) in self.db.execute("SELECT line FROM metrics ORDER BY rowid")]

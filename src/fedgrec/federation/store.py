@@ -230,6 +230,10 @@ class NodeStore(Store):
         ).fetchone()
         return json.loads(found[0]) if found else None
 
+    def counted(self) -> list[tuple[str, int]]:
+        """Stages and levels of sums of which the server has said that this node's part is in the model."""
+        return self.db.execute("SELECT DISTINCT stage, level FROM participation WHERE verdict = 1").fetchall()
+
     def forget_clients(self) -> None:
         """Whatever sum was going on is over for this node, and its secrets are gone."""
         self.db.execute("UPDATE sessions SET client = NULL WHERE client IS NOT NULL")

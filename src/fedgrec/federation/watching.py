@@ -43,11 +43,11 @@ def describe(line: dict[str, Any]) -> str:
     names = {"train": f"round {line['round'] + 1:,}", EVALUATE: f"evaluation after round {line['round']:,}"}
     what = names.get(line["stage"], f"warm-up, {line['stage']} {line['level'] or ''}".rstrip())
     if line["applied"] is None:
-        return f"{what}: going on with {len(line['nodes'])} nodes"
+        return f"{what}: going on with {len(line['nodes'])} {line['asked']}"
     if not line["applied"]:
         return f"{what}: lost, {line['reason']}"
     return (
-        f"{what}: {len(line['included'])} of {len(line['nodes'])} nodes, {line['users']:,} users, "
+        f"{what}: {len(line['included'])} of {len(line['nodes'])} {line['asked']}, {line['users']:,} users, "
         f"{line['seconds']:.1f} s, {size(line['bytes_up'])} up, {size(line['bytes_down'])} down"
     )
 

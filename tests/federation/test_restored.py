@@ -1,0 +1,217 @@
+"""A server restored from a backup that lacks a warm-up: nodes that have heard that it counts do not send it again."""
+
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedgrec.federation import plan, rules
+from fedgrec.federation.folder import Forgotten, open_node
+from fedgrec.federation.local import Answer, Meddler, honest, on
+from fedgrec.federation.server_store import ServerStore
+from fedgrec.federation.store import NodeStore
+from fedgrec.federation.transport import Packet
+from tests.federation.liar import DEGREES, PROPAGATE, Liar
+from tests.federation.masked_worlds import masked_world
+from tests.federation.worlds import Killed, World, world
+
+STAGES = 3  # of the warm-up of two layers: degrees, propagate 1, propagate 2
+
+
+@contextmanager
+def killed_after(sums: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The server dies when it has kept so many sums, before it tells anybody."""
+    real, seen = ServerStore.apply, [0]
+
+    def killed(self: ServerStore, *args: Any) -> None:
+        real(self, *args)
+        seen[0] += 1
+        if seen[0] == sums:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ServerStore, "apply", killed)
+        with pytest.raises(Killed):
+            yield
+
+
+def put(there: Path, here: Path) -> None:
+    shutil.rmtree(here, ignore_errors=True)
+    shutil.copytree(there, here)
+
+
+def stored(fed: World) -> list[Any]:
+    """All that nodes know of their users and of the sums they were in."""
+    found: list[Any] = []
+    for path in fed.nodes.values():
+        with NodeStore(path) as store:
+            found += store.db.execute("SELECT id, state, pending FROM users").fetchall()
+            found += store.db.execute("SELECT session, verdict FROM participation").fetchall()
+    return found
+
+
+def well(fed: World) -> bool:
+    return fed.is_its_simulation() and not fed.pending()
+
+
+# ------------------------------------------------------------------------------------ what is refused
+
+
+@pytest.mark.parametrize("done", range(STAGES))
+def test_a_backup_from_before_the_end_of_the_warm_up_is_refused_and_nothing_is_lost_by_trying(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int
+) -> None:
+    """Whatever stages it has; and who puts the newest folder back goes on as if nothing had been tried."""
+    fed, backup, newest = world(tmp_path, users=3), tmp_path / "backup", tmp_path / "newest"
+    if done:
+        with killed_after(done, monkeypatch):
+            fed.run()
+    put(fed.server, backup)
+    with killed_after(STAGES - done + 1, monkeypatch):
+        fed.run()  # it has kept a training round, on which nodes wait for its word
+    put(fed.server, newest)
+    put(backup, fed.server)
+    before, sums = stored(fed), len(fed.log())
+    said = f"has forgotten a warm-up: it has {done} stages, and node node0 knows that {STAGES} counted"
+    with pytest.raises(Forgotten, match=f"{said}.*restore a newer backup of the server, or begin a new federation"):
+        fed.run()
+    assert stored(fed) == before, "nobody was told that a sum is lost which a newer backup has"
+    assert len(fed.log()) == sums
+    put(newest, fed.server)
+    fed.run()
+    assert well(fed)
+    assert [line["round"] for line in fed.applied("train")] == [0, 1, 2]
+
+
+def test_with_masks_of_their_own_users_refuse(tmp_path: Path) -> None:
+    fed, backup = masked_world(tmp_path), tmp_path / "backup"
+    put(fed.server, backup)
+    fed.run()
+    put(backup, fed.server)
+    with pytest.raises(Forgotten, match=r"node node0\.0 knows that 2 counted"):
+        fed.run()
+
+
+def test_one_node_that_has_heard_is_enough(tmp_path: Path) -> None:
+    """Its users have what was forgotten as sent; the others would have sent it again."""
+    fed, backup = world(tmp_path, users=3), tmp_path / "backup"
+    put(fed.server, backup)
+    seen: list[str] = []
+
+    def dies(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
+        seen.append(request.kind)
+        if seen.count("shares") == 4 + 1:  # of the second sum: to these the verdict on the first was tied
+            raise Killed
+        return honest(address, request, answer)
+
+    with pytest.raises(Killed):
+        fed.run(dies)
+    heard = {}
+    for index, path in fed.nodes.items():
+        with NodeStore(path) as store:
+            heard[index] = store.counted()
+    assert heard == {0: [("degrees", 0)], 1: [], 2: []}
+    put(backup, fed.server)
+    with pytest.raises(Forgotten, match="it has 0 stages, and node node0 knows that 1 counted"):
+        fed.run()
+
+
+def test_a_node_refuses_by_itself_what_it_has_heard_to_count(tmp_path: Path) -> None:
+    """Also a server that does not say how far it is."""
+    liar = Liar(world(tmp_path))
+    assert liar.sum([0, 1, 2], DEGREES) is not None
+    for node in (0, 1, 2):
+        with NodeStore(liar.fed.nodes[node]) as store:
+            store.settle(liar.sessions[-1], True)
+    assert liar.sum([0, 1, 2], PROPAGATE) is not None, liar.refusals
+    assert liar.sum([0, 1, 2], DEGREES) is None
+    assert {answer.kind for answer in liar.answers["shares"].values()} == {plan.FORGOTTEN}
+    assert liar.sum([0, 1, 2], PROPAGATE) is not None, "of that the server has said that nobody was in it"
+
+
+@pytest.mark.parametrize(
+    ("counted", "known"),
+    [
+        ([], 0),
+        ([("degrees", 0)], 1),
+        ([("propagate", 2), ("degrees", 0)], 3),
+        ([("propagate", 1)], 2),
+        ([("train", 0)], 3),  # it came later: who trains has seen the end of the warm-up
+        ([("evaluate", 0)], 3),
+    ],
+)
+def test_what_a_node_knows_of_the_warm_up(tmp_path: Path, counted: list[tuple[str, int]], known: int) -> None:
+    home = open_node(world(tmp_path, users=1).nodes[0])
+    for warm in range(STAGES + 1):
+        if warm >= known:
+            rules.check_memory(home, home.method(3), counted, warm)
+        else:
+            with pytest.raises(Forgotten):
+                rules.check_memory(home, home.method(3), counted, warm)
+
+
+# ------------------------------------------------------------------------------------ what is repeated
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+def test_a_stage_that_nobody_has_heard_to_count_is_repeated_also_after_a_restore(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    """The server kept the sum, told nobody and lost it: for the nodes it is like any sum that was lost."""
+    fed, backup = world(tmp_path, users=4, layers=1, options={"rounds": 0}), tmp_path / "backup"
+    if kept > 1:
+        with killed_after(kept - 1, monkeypatch):
+            fed.run()
+    put(fed.server, backup)
+    with killed_after(1, monkeypatch):
+        fed.run()
+    first = fed.model()
+    put(backup, fed.server)
+    fed.run()
+    assert well(fed)
+    assert fed.model().degrees.sum() > 0
+    if kept == 2:
+        assert np.array_equal(fed.model().items, first.items)
+    assert np.abs(fed.model().items[1]).sum() > 0
+
+
+def test_without_a_warm_up_there_is_none_to_forget(tmp_path: Path) -> None:
+    fed, backup = world(tmp_path, "fcf", users=3, options={"rounds": 2}), tmp_path / "backup"
+    put(fed.server, backup)
+    fed.run()
+    put(backup, fed.server)
+    toml = fed.server / "federation.toml"
+    toml.write_text(re.sub(r"^rounds = .*", "rounds = 4", toml.read_text(), flags=re.MULTILINE))
+    fed.run()
+    assert [line["round"] for line in fed.applied("train")] == [2, 3]
+
+
+# ----------------------------------------------------------------------------------------- who may say it
+
+
+def lies(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
+    return [Packet(plan.FORGOTTEN, {"reason": "you have\x1b[2J forgotten" + 999 * "!"})]
+
+
+def test_a_server_that_has_its_warm_up_is_not_stopped_by_a_node_that_says_otherwise(tmp_path: Path) -> None:
+    fed = world(tmp_path, users=3)
+    fed.run(on("masked", 1, lies, after=STAGES))
+    assert fed.model().round == 3
+    assert fed.applied("train")[0]["included"] == [0, 2]
+    assert any("node1: you have" in notice for notice in fed.witness.notices)
+
+
+@pytest.mark.parametrize("meddler", [on("hello", 1, lies), on("confirm", 1, lies, after=1)], ids=["hello", "confirm"])
+def test_what_a_node_says_is_printed_as_words_and_the_sum_is_lost(tmp_path: Path, meddler: Meddler) -> None:
+    fed = world(tmp_path, users=3)
+    with pytest.raises(Forgotten, match=r"^you have \[2J forgotten!") as stop:
+        fed.run(meddler)
+    assert len(str(stop.value)) <= plan.MOST
+    assert "\x1b" not in str(stop.value)
+    fed.run()
+    assert well(fed)
