@@ -24,6 +24,7 @@ except ImportError:
     raise missing_extra("training on a GPU", "torch") from None
 
 from fedgrec.kernels import _triton as loops
+from fedgrec.kernels.resident import where_it_fits
 
 STRETCH = 256  # rounds whose users are sent to the GPU at once
 UNBIASED_AFTER = 40_000  # steps after which Adam's bias corrections are 1 in any precision that trains
@@ -57,6 +58,7 @@ class Launch:
     drawn: int = 256  # negatives drawn by one program
     items: int = 32  # of the server, held at a time
     registers: int | None = 128  # the most of a thread, so that enough of them fit
+    resident: bool = True  # rows stay on the chip over all local steps, where GPU and options allow it
 
 
 class Engine:
@@ -92,7 +94,11 @@ class Engine:
             counts=self._new(torch.int32, STRETCH),
             cut=self._new(torch.int64, 1),
         )
-        self.fast = self.device.type == "cuda" and o.precision == "float32"
+        self.size, self.loss, self.user = self._constants()
+        self.resident = None
+        if self.launch.resident:
+            sizes = self.size | self.loss | self.user | {"MANY": max(self.n_negatives, 1)}
+            self.resident = where_it_fits(o, self.device, sizes, self.numbers)
         self._graph: Any = None
 
     def _place(self, array: Any) -> Any:
@@ -171,6 +177,25 @@ class Engine:
             server=real([o.server_rate, o.latent_rate * latents.step, items.step, o.beta1, o.beta2, o.epsilon]),
         )  # fmt: skip
 
+    def _constants(self) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+        """What the loops are compiled for: sizes, the loss with the items' optimizer, and the user's optimizer."""
+        o = self.method.options
+        size = {
+            "S": self.S, "K": o.layers, "D": self.D, "DIM": o.dim, "M": self.width, "C": self.C,
+            "EXCLUDE": o.exclude_positives,
+        }  # fmt: skip
+        loss = {
+            "TAU": o.local_steps, "LOSS": LOSSES[o.loss], "MEAN": o.reduction == "mean",
+            "PER_ROW": o.l2_scaling == "row", "ITEM_ADAM": o.item_optimizer == "adam",
+            "FAST": self.device.type == "cuda" and o.precision == "float32",
+        }  # fmt: skip
+        user: dict[str, int] = {
+            "LIVE": bool(o.live and o.layers),
+            "USER_ADAM": o.user_optimizer == "adam",
+            "KEPT": o.user_moments == "kept",
+        }
+        return size, loss, user
+
     def _real(self, values: Any) -> Any:
         return self._place(np.asarray(values, self.method.options.precision))
 
@@ -219,39 +244,36 @@ class Engine:
         there.counter.copy_(before)
 
     def _launch(self) -> None:
-        o, cut, S, K, tau = (
-            self.method.options,
-            self.launch,
-            self.S,
-            self.method.options.layers,
-            self.method.options.local_steps,
-        )
+        o, cut, S, K = self.method.options, self.launch, self.S, self.method.options.layers
         states = self.federation, self.users, self.server, self.scratch, self.numbers
-        size = {"S": S, "K": K, "D": self.D, "DIM": o.dim, "M": self.width, "C": self.C, "EXCLUDE": o.exclude_positives}
-        loss = {
-            "TAU": tau, "LOSS": LOSSES[o.loss], "MEAN": o.reduction == "mean", "PER_ROW": o.l2_scaling == "row",
-            "ITEM_ADAM": o.item_optimizer == "adam", "FAST": self.fast,
-        }  # fmt: skip
         n_all = max(self.n_negatives, 1)
-        many = {"n_all": n_all, "SPLIT": cut.split, "BLOCK": cut.rows, "num_warps": cut.warps}
+        many = {"n_all": n_all, "SPLIT": cut.split, "BLOCK": cut.rows, "num_warps": cut.warps} | self.size | self.loss
         if cut.registers:
             many |= {"maxnreg": cut.registers}
-        few = {"BLOCK": cut.positives, "num_warps": cut.positive_warps}
-        concat, programs = o.combine == "concat", triton.cdiv(self.n_negatives, cut.split)
         drawing = triton.cdiv(self.n_negatives, cut.drawn)
-        loops.prepare[(S, K + 1 + drawing)](*states, n_all=n_all, TAU=tau, DRAWN=cut.drawn, BLOCK=cut.rows, **size)
-        for step in range(tau + 1):
-            loops.user_step[(S,)](
-                step, *states, SPLITS=self.splits, LIVE=bool(o.live and o.layers), CONCAT=concat,
-                USER_ADAM=o.user_optimizer == "adam", KEPT=o.user_moments == "kept", **few, **size, **loss,
-            )  # fmt: skip
-            if step < tau and programs:
-                loops.negatives[(S, programs)](step, *states, SPLITS=self.splits, CONCAT=concat, **many, **size, **loss)
-        loops.send[(S, K + 1 + programs)](*states, WITHHELD=o.feedback < 1, **many, **size, **loss)
+        loops.prepare[(S, K + 1 + drawing)](
+            *states, n_all=n_all, TAU=o.local_steps, DRAWN=cut.drawn, BLOCK=cut.rows, **self.size
+        )
+        programs = 0 if self.resident else triton.cdiv(self.n_negatives, cut.split)
+        if self.resident:
+            self.resident(*states)
+        else:
+            self._launch_steps(programs, many)
+        loops.send[(S, K + 1 + programs)](*states, WITHHELD=o.feedback < 1, **many)
         loops.server_round[(triton.cdiv(self.method.n_items, cut.items),)](
             self.federation, self.server, self.numbers, K=K, D=self.D, DIM=o.dim, BLOCK=cut.items,
-            ADAM=o.server_optimizer == "adam", CONCAT=concat,
+            ADAM=o.server_optimizer == "adam", CONCAT=o.combine == "concat",
         )  # fmt: skip
+
+    def _launch_steps(self, programs: int, many: dict[str, Any]) -> None:
+        """The local steps, two launches each: rows do not stay on the chip, but are played again."""
+        states = self.federation, self.users, self.server, self.scratch, self.numbers
+        both = {"SPLITS": self.splits, "CONCAT": self.method.options.combine == "concat"}
+        few = {"BLOCK": self.launch.positives, "num_warps": self.launch.positive_warps} | self.size | self.loss
+        for step in range(self.method.options.local_steps + 1):
+            loops.user_step[(self.S,)](step, *states, **both, **few, **self.user)
+            if step < self.method.options.local_steps and programs:
+                loops.negatives[(self.S, programs)](step, *states, **both, **many)
 
     # ---------------------------------------------------------------------------------- looking at it
 

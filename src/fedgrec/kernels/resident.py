@@ -1,0 +1,142 @@
+"""The local steps of a cohort with all negatives' rows on the chip: `_resident.cu`, compiled for one engine.
+
+It takes several local steps, BPR and a GPU whose thread blocks form clusters (compute capability 9.0, Hopper). There it
+takes the place of `_triton`'s user_step, negatives, and the negatives' part of send. Elsewhere those run.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import torch
+
+from fedgrec.kernels._triton import Federation, Numbers, Scratch, Server, Users
+from fedgrec.options import FedGRecOptions
+
+ROWS = 4  # of a thread
+CAPABILITY = (9, 0)
+CLUSTERS = (1, 2, 4, 8)  # blocks of a user; 8 is the most that every such GPU allows
+Constants = dict[str, int | float | str]
+Compile = Callable[[str, Constants, int], Any]  # source, what its names in capitals stand for, bytes of shared memory
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a user is cut into blocks, and what one of them may have: as much as makes one fill a multiprocessor."""
+
+    cluster: int = CLUSTERS[-1]
+    threads: int = 512
+    warp: int = 32
+    shared: int = 227 * 1024
+
+    def lanes(self, D: int) -> int:
+        return max(D // 8, 4)
+
+    def held(self, D: int) -> int:
+        """Negatives that a cluster holds."""
+        return self.cluster * self.threads // self.lanes(D) * ROWS
+
+    def fixed(self, D: int, cap: int, real: int) -> int:
+        """Bytes of shared memory without the state of positives: `Shared` of _resident.cu, term by term."""
+        columns, owned = D // self.lanes(D), -(-cap // self.cluster)
+        rows = (2 * ROWS + 1) * columns * self.threads
+        vectors = (2 * (self.threads // self.warp) + 2 * self.cluster + 6) * D
+        return (rows + vectors + cap + owned) * real + 8 * (cap + owned * self.cluster) + 512
+
+    def homes(self, D: int, cap: int, real: int) -> int:
+        """Positives of a block whose state finds room in shared memory; that of the others is in the scratch."""
+        return min((self.shared - self.fixed(D, cap, real)) // (4 * D * real), -(-cap // self.cluster))
+
+
+def fits(o: FedGRecOptions, D: int, negatives: int, cap: int, cut: Cut) -> bool:
+    """Whether these options can run so."""
+    known = o.loss == "bpr" and o.combine != "concat" and o.local_steps > 1 and o.precision == "float32"
+    return known and cut.lanes(D) <= cut.warp and negatives <= cut.held(D) and cut.homes(D, cap, real=4) > 0
+
+
+def can_run(device: torch.device) -> bool:
+    """Whether the GPU has clusters, and PyTorch a way to compile for it."""
+    return (
+        device.type == "cuda"
+        and torch.version.hip is None
+        and torch.cuda.get_device_capability(device) >= CAPABILITY
+        and hasattr(torch.cuda, "_compile_kernel")
+    )
+
+
+def text(name: str) -> str:
+    """A source that lies beside this module."""
+    return resources.files("fedgrec.kernels").joinpath(name).read_text(encoding="utf-8")
+
+
+def nvrtc(source: str, constants: Constants, shared: int) -> Any:
+    """A kernel that PyTorch's own run-time compiler makes of the source."""
+    from torch.utils import cpp_extension
+
+    values = {name: f"real({value!r})" if isinstance(value, float) else value for name, value in constants.items()}
+    head = "".join(f"#define {name} {value}\n" for name, value in values.items())
+    home = cpp_extension.CUDA_HOME
+    cpp_extension.CUDA_HOME = home or "none"  # PyTorch asks for a toolkit's headers, and this source includes none
+    try:
+        kernel = torch.cuda._compile_kernel(head + text("_cluster.cu") + source, "resident")
+    finally:
+        cpp_extension.CUDA_HOME = home
+    kernel.set_shared_memory_config(shared)
+    return kernel
+
+
+class Resident:
+    """The kernel of one engine."""
+
+    def __init__(
+        self, sizes: dict[str, int], numbers: Numbers, compile_: Compile = nvrtc, cut: Cut | None = None
+    ) -> None:
+        self.cut, self.S = cut or Cut(), sizes["S"]
+        real = numbers.real.element_size()
+        N_ITEMS, NEGATIVES, POSITIVES, UNBIASED_AFTER, _ = numbers.whole.tolist()
+        homes = self.cut.homes(sizes["D"], POSITIVES, real)
+        self.shared = self.cut.fixed(sizes["D"], POSITIVES, real) + homes * 4 * sizes["D"] * real
+        names = (
+            "SHARE", "LIVE_SHARE", "L2", "ITEM_RATE", "USER_RATE", "BETA1", "BETA2", "EPSILON", "TO_STEPS", "BOUND",
+            "", "", "FALL",
+        )  # fmt: skip
+        constants: Constants = {
+            "REAL": "float" if real == 4 else "double",
+            "THREADS": self.cut.threads, "CLUSTER": self.cut.cluster, "SHARED": self.shared, "HOMES": homes,
+            "CAP": POSITIVES, "POSITIVES": POSITIVES, "NEGATIVES": NEGATIVES, "N_ITEMS": N_ITEMS,
+            "UNBIASED_AFTER": UNBIASED_AFTER,
+        }  # fmt: skip
+        constants |= {name: int(value) for name, value in sizes.items()}
+        constants |= {name: value for name, value in zip(names, numbers.real.tolist(), strict=True) if name}
+        self.kernel = compile_(text("_resident.cu"), constants, self.shared)
+
+    def __call__(self, F: Federation, users: Users, server: Server, scratch: Scratch, numbers: Numbers) -> None:
+        """The local steps of all users of a round, and the negatives' part of what they send."""
+        arguments = [
+            F.counter, F.first_round, F.sampled, F.counts, F.cut,
+            users.indptr, users.gather, users.embeddings, users.moment1, users.moment2, users.steps,
+            server.items, server.f, server.sums, scratch.rows, scratch.edges, scratch.partners, scratch.positives,
+            numbers.alphas, numbers.rates, numbers.epsilons, numbers.unbias1, numbers.unbias2,
+        ]  # fmt: skip
+        grid, block = (self.S * self.cut.cluster, 1, 1), (self.cut.threads, 1, 1)
+        self.kernel(grid=grid, block=block, args=arguments, shared_mem=self.shared)
+
+
+def where_it_fits(o: FedGRecOptions, device: torch.device, sizes: dict[str, int], numbers: Numbers) -> Resident | None:
+    """The kernel, if options and GPU allow it, in clusters as small as hold a user."""
+    if not can_run(device):
+        return None
+    shared = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0)
+    _, negatives, cap, *_ = numbers.whole.tolist()
+    cuts = [Cut(cluster, shared=shared) for cluster in CLUSTERS]
+    cut = next((cut for cut in cuts if fits(o, sizes["D"], negatives, cap, cut)), None)
+    if cut is None:
+        return None
+    try:
+        return Resident(sizes, numbers, cut=cut)
+    except (RuntimeError, OSError, ImportError) as error:
+        why = (str(error).strip() or repr(error)).splitlines()[0]
+        warnings.warn(f"local steps will run slower: the kernel for this GPU was not compiled ({why})", stacklevel=2)
+        return None
