@@ -1,8 +1,8 @@
 """One training round of Gowalla on a GPU, its floor, and a per-user PyTorch loop in the same run.
 
-A floor is what the round cannot go below on this GPU. The recipe's: the bytes that it reads and writes (item rows of all
-users twice, the sums, the server's tables) at the speed of a copy. The paper's, if that is more: ten Adam steps of every
-row at two root or reciprocal operations a number, of which a multiprocessor does sixteen in a cycle.
+A floor is what the round cannot go below on this GPU. The recipe's: the bytes that it reads and writes (item rows of
+all users twice, the sums, the server's tables) at the speed of a copy. The paper's, if that is more: ten Adam steps of
+every row at two root or reciprocal operations a number, of which a multiprocessor does sixteen in a cycle.
 """
 
 import time
