@@ -10,6 +10,7 @@ The names are those of reference.local_problem, local_steps and gradients. The f
 between launches. The many negatives do not: the gradient of row i in step q is g_qi·p·f_q + λx_i, so the row's whole
 history is its slopes g_0i, g_1i, ..., and `moved_by` plays it again whenever the row is needed. That costs arithmetic,
 of which there is plenty, and saves the memory traffic of all rows and their moments in every step, which takes longer.
+On GPUs that can keep them on the chip `resident` takes the place of user_step and negatives.
 
 Every sum that has no fixed order is of integers, so a round has the same bits each time: finished rows, and the slopes
 that the negatives of one positive add up to (in 2⁻⁴⁵). Two neighbouring words travel in one 64-bit addition.
