@@ -55,9 +55,9 @@ class LightGCN(Model):
     def _engine(self, graph: Graph, start: Matrix) -> Engine:
         if self.device == "cpu":
             return CpuEngine(graph, start, self.options)
-        if importlib.util.find_spec("triton") is None:
-            from fedgrec.centralized._torch import LightGCNEngine
+        from fedgrec.centralized._torch import LightGCNEngine
 
+        if importlib.util.find_spec("triton") is None:
             return LightGCNEngine(graph, start, self.options, self.device)
         from fedgrec.centralized._recorded import RecordedEngine
 
