@@ -61,7 +61,7 @@ def test_an_item_that_only_the_latecomer_has_counts_as_met_once(tmp_path: Path) 
     with NodeStore(fed.nodes[3]) as store:
         store.add_users(open_node(fed.nodes[3]).method(1), [Person("new", [new])])
     fed.transport.away = set()
-    more_rounds(fed, 1, 4)
+    more_rounds(fed, 1, 20)  # in one of these its turn comes
     fed.run()
     assert fed.is_its_simulation()
     assert fed.model().degrees[new] == 0
