@@ -37,7 +37,7 @@ constexpr int OWNED = (CAP + CLUSTER - 1) / CLUSTER;  // positives of a block at
 constexpr int LOW_BITS = 23;                          // so that neither word of 512 slopes, each at most 1, runs over
 static_assert(HELD <= 512 && LANES <= WARP, "a block of this many threads cannot hold rows of this width");
 
-// The user of a cluster, how many rows of each kind train, and how fast each decays, as in _triton.decays.
+// The user of a cluster, how many rows of each kind train, and how fast each decays, as in _state_triton.decays.
 struct User {
     long long u, start;
     int slot, rank, P, N, owned, chain;  // positives of this block, and warps that have some or are the first
@@ -65,7 +65,7 @@ struct Shared {
 };
 static_assert(sizeof(Shared) <= SHARED, "resident.py counts less shared memory than this");
 
-// The tensors of _triton's tuples that are read or written here.
+// The tensors of _state_triton that are read or written here, in the order of resident.py.
 struct Tensors {
     const int *counter, *first_round, *sampled, *counts;
     word *cut;

@@ -24,6 +24,8 @@ except ImportError:
     raise missing_extra("training on a GPU", "torch") from None
 
 from fedgrec.kernels import _triton as loops
+from fedgrec.kernels._state_triton import Federation, Numbers, Scratch, Server, Users
+from fedgrec.kernels._steps_triton import negatives, user_step
 from fedgrec.kernels.resident import where_it_fits
 
 STRETCH = 256  # rounds whose users are sent to the GPU at once
@@ -86,7 +88,7 @@ class Engine:
         self.server = self._server(server)
         self.scratch = self._scratch()
         self.numbers = self._numbers(spec)
-        self.federation = loops.Federation(
+        self.federation = Federation(
             counter=self._new(torch.int32, 1) + self.round,
             now=self._new(torch.int32, 1),
             first_round=self._new(torch.int32, 1) + self.round,
@@ -107,7 +109,7 @@ class Engine:
     def _new(self, dtype: Any, *shape: int) -> Any:
         return torch.zeros(shape, dtype=dtype, device=self.device)
 
-    def _users(self, users: Cohort, gather: Floats, push: Floats) -> loops.Users:
+    def _users(self, users: Cohort, gather: Floats, push: Floats) -> Users:
         targets = np.ones(len(users.items)) if users.targets is None else users.targets
         there = (
             users.keys.view(np.int64),
@@ -118,13 +120,13 @@ class Engine:
             targets.astype(self.method.options.precision),
             *(getattr(users.state, name) for name in STATE),
         )
-        return loops.Users(*map(self._place, there))
+        return Users(*map(self._place, there))
 
-    def _server(self, server: ServerState) -> loops.Server:
+    def _server(self, server: ServerState) -> Server:
         o, items = self.method.options, self._place(server.items)
         alphas = self._place(np.asarray(o.weights(), o.precision))
         a = torch.zeros_like(items[0]) if o.combine == "concat" else torch.tensordot(alphas[1:], items[1:], 1)
-        return loops.Server(
+        return Server(
             items=items,
             moment1=self._place(server.moment1),
             moment2=self._place(server.moment2),
@@ -134,11 +136,11 @@ class Engine:
             touched=self._new(torch.int8, self.method.n_items),
         )
 
-    def _scratch(self) -> loops.Scratch:
+    def _scratch(self) -> Scratch:
         o, S, D = self.method.options, self.S, self.D
         real, tau = getattr(torch, o.precision), o.local_steps + 1
         self.width, self.C = self.cap + self.n_negatives, max(triton.next_power_of_2(self.cap), 32)
-        return loops.Scratch(
+        return Scratch(
             rows=self._new(torch.int32, S, self.width),
             edges=self._new(torch.int32, S, self.C),
             scores=self._new(real, S, self.C),
@@ -151,7 +153,7 @@ class Engine:
             moments=self._new(real, S, 2, D),
         )
 
-    def _numbers(self, spec: UploadSpec) -> loops.Numbers:
+    def _numbers(self, spec: UploadSpec) -> Numbers:
         o, alpha, items, real = self.method.options, self.method.options.weights(), spec.leaf("items"), self._real
         latents = spec.leaf("latents") if o.layers else items
         live = alpha[1] if o.live and o.layers else 0.0
@@ -160,7 +162,7 @@ class Engine:
         step = np.arange(1, o.local_steps + 2)
         root = np.sqrt((1 - beta2**step) / (1 - beta2))
         steps = np.maximum(np.arange(UNBIASED_AFTER + 1), 1)
-        return loops.Numbers(
+        return Numbers(
             real=real(
                 [alpha[0], live, o.l2, o.item_rate, o.user_rate, o.beta1, o.beta2, o.epsilon,
                  1 / items.step, items.bound, 1 / latents.step, int(latents.clip / 2 / latents.step),
@@ -271,9 +273,9 @@ class Engine:
         both = {"SPLITS": self.splits, "CONCAT": self.method.options.combine == "concat"}
         few = {"BLOCK": self.launch.positives, "num_warps": self.launch.positive_warps} | self.size | self.loss
         for step in range(self.method.options.local_steps + 1):
-            loops.user_step[(self.S,)](step, *states, **both, **few, **self.user)
+            user_step[(self.S,)](step, *states, **both, **few, **self.user)
             if step < self.method.options.local_steps and programs:
-                loops.negatives[(self.S, programs)](step, *states, **both, **many)
+                negatives[(self.S, programs)](step, *states, **both, **many)
 
     # ---------------------------------------------------------------------------------- looking at it
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fedgrec.kernels._triton import Federation, Numbers, Scratch, Server, Users
+from fedgrec.kernels._state_triton import Federation, Numbers, Scratch, Server, Users
 from fedgrec.options import FedGRecOptions
 
 ROWS = 4  # of a thread
