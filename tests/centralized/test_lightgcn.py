@@ -144,6 +144,8 @@ def test_the_recorded_engine_equals_its_twin(layers: int) -> None:
     for name, value in {**twin.tensors(), **twin.moments()}.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-3, atol=1e-6)
         np.testing.assert_array_equal(found[name], same[name])
+    again.load(ours.tensors())
+    assert not any(value.any() for value in again.moments().values()), "without moments Adam begins anew"
 
 
 @pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="one core")

@@ -127,7 +127,13 @@ START = "sys.exit(main())\n"
 
 
 def founded(
-    root: Path, method: str = "fedgrec", users: int = 20, options: Any = None, crowd: Any = None, **more: Any
+    root: Path,
+    method: str = "fedgrec",
+    users: int = 20,
+    options: Any = None,
+    crowd: Any = None,
+    per_user_masks: bool = False,
+    **more: Any,
 ) -> Made:
     """A federation of three nodes that has not begun; the same people as in the in-process worlds, or this crowd."""
     quick = {"rounds": 2, "evaluate_every": 0, "pause": 0.2, "deadline": 15.0, "work_deadline": 15.0, "topk": (5,)}
@@ -144,7 +150,10 @@ def founded(
 
     wanted = FederationOptions(**quick | (options or {}))
     catalogue = [f"item {item}" for item in range(N_ITEMS)]
-    return init(root / "fed", 3, catalogue, config(method, **more), wanted, port=free_port(), fill=fill)
+    keys = [len(members) for members in crowd] if per_user_masks else []
+    return init(
+        root / "fed", 3, catalogue, config(method, **more), wanted, port=free_port(), fill=fill, per_user_masks=keys
+    )
 
 
 def as_world(made: Made) -> World:

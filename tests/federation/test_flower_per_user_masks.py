@@ -1,6 +1,5 @@
 """Users who mask for themselves over the real network: three gateways, TLS, one of them killed on the way."""
 
-import csv
 import json
 import subprocess
 import sys
@@ -13,34 +12,13 @@ pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportEr
 from fedgrec.federation import plan
 from fedgrec.federation.bundling import unpack
 from fedgrec.federation.gateway import open_gateway
-from fedgrec.federation.identity import Made, init
+from fedgrec.federation.identity import Made
 from fedgrec.federation.local import LocalTransport
-from fedgrec.federation.options import FederationOptions
-from fedgrec.federation.up import free_port, start_node
-from tests.federation.flower_network import ended, running, tapped, until
-from tests.federation.worlds import N_ITEMS, World, config, people
+from fedgrec.federation.up import start_node
+from tests.federation.flower_network import ended, founded, running, tapped, until
+from tests.federation.worlds import World
 
 USERS = 3
-
-
-def founded(root: Path) -> Made:
-    crowd = people(3, USERS)
-
-    def fill(folder: Path, index: int) -> str:
-        with (folder / "people.csv").open("w", newline="") as file:
-            table = csv.writer(file)
-            table.writerow(["user", "item", "held_out"])
-            for person in crowd[index]:
-                for held, items in ((0, person.items), (1, person.held_out)):
-                    table.writerows([person.id, f"item {item}", held] for item in items)
-        return "people.csv"
-
-    options = FederationOptions(
-        rounds=4, evaluate_every=0, pause=0.2, deadline=15.0, work_deadline=15.0, topk=(5,), retries=10
-    )
-    settings, catalogue = config(layers=1, users_per_round=100), [f"item {item}" for item in range(N_ITEMS)]
-    port = free_port()
-    return init(root / "fed", 3, catalogue, settings, options, port=port, fill=fill, per_user_masks=[USERS] * 3)
 
 
 def as_world(made: Made) -> World:
@@ -57,7 +35,8 @@ def run(*words: object) -> str:
 
 @pytest.mark.slow
 def test_three_gateways_over_tls_and_one_is_killed(tmp_path: Path) -> None:
-    made = founded(tmp_path)
+    options = {"rounds": 4, "retries": 10}
+    made = founded(tmp_path, users=USERS, options=options, per_user_masks=True, layers=1, users_per_round=100)
     world, victim = as_world(made), made.nodes[1]
     with running(made) as (server, processes):
         until(lambda: (made.server / "server.sqlite").exists() and world.applied("train"), 60, "no round came")

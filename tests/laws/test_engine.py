@@ -62,16 +62,22 @@ def test_rounds_follow_one_another_as_the_verbs_do(steps: int) -> None:
     assert max(differences(world, rounds).values()) < 1e-6
 
 
+def results_of_two(world: World, rounds: list[np.ndarray], launch: cuda.Launch) -> list[tuple[np.ndarray, ...]]:
+    """What two engines make of the same federation."""
+    run, results = Run.warmed_up(world), []
+    for _ in range(2):
+        engine = cuda.Engine(run.method, run.server, run.users, DEVICE, launch)
+        engine.run(rounds)
+        server, state = run.method.init(0), run.users.state.copy()
+        engine.give_back(server, state)
+        results.append((server.items, state.embeddings, state.moment2))
+    return results
+
+
 def test_the_same_bits_every_time() -> None:
     options = FedGRecOptions(dim=8, negatives=8, users_per_round=4, local_steps=2, item_optimizer="adam")
     world = World(np.random.default_rng(4).random((4, 16)) < 0.5, options, seed=1)
-    run, results = Run.warmed_up(world), []
-    for _ in range(2):
-        engine = cuda.Engine(run.method, run.server, run.users, DEVICE, SMALL)
-        engine.run([np.arange(4)] * 2)
-        server, state = run.method.init(0), run.users.state.copy()
-        engine.give_back(server, state)
-        results.append((server.items, state.embeddings))
+    results = results_of_two(world, [np.arange(4)] * 2, SMALL)
     assert all(np.array_equal(a, b) for a, b in zip(*results, strict=True))
 
 

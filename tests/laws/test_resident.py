@@ -22,7 +22,7 @@ from tests.laws.worlds import Run, World, worlds
 pytest.importorskip("triton", reason="Triton is not installed: no loops for a GPU")
 from fedgrec.kernels import cuda, resident
 from tests.laws import test_engine
-from tests.laws.test_engine import DEVICE, differences
+from tests.laws.test_engine import DEVICE, differences, results_of_two
 
 if DEVICE == "cpu" and shutil.which("g++") is None:
     pytest.skip("there is neither a GPU nor g++ to emulate one", allow_module_level=True)
@@ -130,13 +130,7 @@ def test_options_and_rounds_follow_the_verbs(change: dict[str, Any]) -> None:
 
 
 def test_the_same_bits_every_time() -> None:
-    run, results = Run.warmed_up(world_of(OPTIONS)), []
-    for _ in range(2):
-        engine = cuda.Engine(run.method, run.server, run.users, DEVICE, LAUNCH)
-        engine.run([np.arange(4)])
-        server, state = run.method.init(0), run.users.state.copy()
-        engine.give_back(server, state)
-        results.append((server.items, state.embeddings, state.moment2))
+    results = results_of_two(world_of(OPTIONS), [np.arange(4)], LAUNCH)
     assert all(np.array_equal(a, b) for a, b in zip(*results, strict=True))
 
 

@@ -60,11 +60,12 @@ class RecordedEngine(LightGCNEngine):
             self._launch()
             return
         if self._graph is None:
-            kept = [t.clone() for t in (self.E, self.m, self.v, self.steps, self.batch)]
+            state = self.E, self.m, self.v, self.steps, self.batch
+            before = [tensor.clone() for tensor in state]
             self._launch()  # compiles
             torch.cuda.synchronize(self.device)
-            for tensor, before in zip((self.E, self.m, self.v, self.steps, self.batch), kept, strict=True):
-                tensor.copy_(before)
+            for tensor, old in zip(state, before, strict=True):
+                tensor.copy_(old)
             self._graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graph):
                 self._launch()
@@ -107,8 +108,6 @@ class RecordedEngine(LightGCNEngine):
         return {name: tensor.cpu().numpy().copy() for name, tensor in kept.items()}
 
     def load(self, tensors: Mapping[str, NDArray[Any]]) -> None:
-        self.E.copy_(torch.from_numpy(np.array(tensors["embeddings"])))
-        if "steps" in tensors and int(tensors["steps"][0]):
-            self.steps.fill_(int(tensors["steps"][0]))
-            self.m.copy_(torch.from_numpy(np.array(tensors["embeddings.m"])))
-            self.v.copy_(torch.from_numpy(np.array(tensors["embeddings.v"])))
+        places = {"embeddings": self.E, "embeddings.m": self.m, "embeddings.v": self.v, "steps": self.steps}
+        for name, place in places.items():  # without moments Adam begins anew
+            place.copy_(torch.from_numpy(np.array(tensors[name]))) if name in tensors else place.zero_()
