@@ -43,6 +43,14 @@ def option(
     return field(default=default, metadata=about)
 
 
+def at_round(options: Any, round_: int) -> Any:
+    """The options of a round: rates that fall have fallen this far."""
+    if not options.half_life:
+        return options
+    left = 0.5 ** (round_ / options.half_life)
+    return replace(options, server_rate=options.server_rate * left, user_rate=options.user_rate * left)
+
+
 @dataclass(frozen=True)
 class DataOptions:
     """Where the interactions come from and how they are split."""
@@ -159,13 +167,6 @@ class FedGRecOptions:
         if self.combine == "last" and self.layers:
             return (0.5,) + (0.0,) * (self.layers - 1) + (0.5,)
         return self.alphas or (1.0 / (self.layers + 1),) * (self.layers + 1)
-
-    def at(self, round_: int) -> "FedGRecOptions":
-        """The options of a round: rates that fall have fallen this far."""
-        if not self.half_life:
-            return self
-        left = 0.5 ** (round_ / self.half_life)
-        return replace(self, server_rate=self.server_rate * left, user_rate=self.user_rate * left)
 
     def __post_init__(self) -> None:
         if self.alphas and len(self.alphas) != self.layers + 1:

@@ -263,3 +263,23 @@ def test_gaussian_pseudo_items_look_like_the_real_ones_and_train_nothing() -> No
     assert np.array_equal(without.state.embeddings, pending.state.embeddings)
     with pytest.raises(ConfigError, match="needs"):
         Options(pseudo="gaussian", loss="bpr")
+
+
+@pytest.mark.parametrize("twin", [reference, cpu])
+def test_rates_that_fall_have_halved_after_a_half_life(twin) -> None:
+    """Round 3 with half_life 3 is round 3 at half the rates, for the user and for the server; not at the full ones."""
+    rounds, board_ = 3, board()
+
+    def at_round_three(**rates: Any) -> tuple[Any, Any]:
+        method = fedgnn.make(exact(loss="bpr", **rates), 15, 7, twin)
+        server, users = warmed_up(method, board_)
+        server.round = rounds
+        total, pending = method.local_update(users, TRAIN, method.broadcast(server, TRAIN))
+        return method.apply(server, TRAIN, total).items, pending.state.embeddings
+
+    fallen = at_round_three(half_life=rounds, server_rate=0.2, user_rate=0.04)
+    halves = at_round_three(server_rate=0.1, user_rate=0.02)
+    for ours, theirs in zip(fallen, halves, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    for ours, full in zip(fallen, at_round_three(server_rate=0.2, user_rate=0.04), strict=True):
+        assert np.abs(ours - full).max() > 1e-4

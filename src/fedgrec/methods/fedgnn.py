@@ -46,7 +46,7 @@ from fedgrec.errors import ConfigError
 from fedgrec.kernels import gnn, reference
 from fedgrec.methods import expansion
 from fedgrec.methods.contract import WORD, Method
-from fedgrec.options import option
+from fedgrec.options import at_round, option
 
 DEGREES = Stage("degrees", everyone=True)
 EXPAND = Stage("expand", everyone=True, combine="match")
@@ -97,6 +97,9 @@ class Options:
         "adam", "what the server does with the summed updates: add them, or Adam", choices=("sum", "adam")
     )
     server_rate: float = option(0.01, "the server's learning rate", least=0)
+    half_life: int = option(
+        0, "rounds in which server_rate and user_rate fall to half, again and again; 0: they stay", least=0
+    )
     beta1: float = option(0.9, "Adam's first decay", least=0, most=0.9999)
     beta2: float = option(0.999, "Adam's second decay", least=0, most=0.999999)
     epsilon: float = option(1e-8, "Adam's ε", least=1e-30)
@@ -182,7 +185,8 @@ class FedGNN(Method):
             index, counts = np.unique(cohort.items, return_counts=True)
             return Upload({"degrees": Rows(index, counts[:, None])}, len(cohort)), Pending(cohort.state)
         spec, (v, B) = self.spec(TRAIN), self._heard(cohort, broadcast)
-        items, state, cut = self._train(cohort, v, B, broadcast, self.options, spec.leaf("items"), spec.dtype)
+        o = at_round(self.options, broadcast.round)
+        items, state, cut = self._train(cohort, v, B, broadcast, o, spec.leaf("items"), spec.dtype)
         return Upload({"items": items}, len(cohort)), Pending(state, cut)
 
     @property
@@ -213,7 +217,7 @@ class FedGNN(Method):
         return weights
 
     def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
-        o = self.options
+        o = at_round(self.options, server.round)
         if stage is DEGREES:
             counts = total.leaves["degrees"]
             server.degrees[counts.index] = counts.values[:, 0]

@@ -39,7 +39,7 @@ from fedgrec.core import (
 )
 from fedgrec.kernels import reference
 from fedgrec.methods.contract import WORD, Method
-from fedgrec.options import FedGRecOptions
+from fedgrec.options import FedGRecOptions, at_round
 
 DEGREES = Stage("degrees", everyone=True)
 PROPAGATE = Stage("propagate", everyone=True)
@@ -195,7 +195,7 @@ class FedGRecMethod(Method):
 
     def _train(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Upload, Pending]:
         """Lines 15 to 22."""
-        o, spec = self.options.at(broadcast.round), self.spec(TRAIN)
+        o, spec = at_round(self.options, broadcast.round), self.spec(TRAIN)
         gather, push = self.edge_weights(cohort, broadcast)
         at = broadcast.at(cohort.items)
         latents = self.kernel.refresh(cohort, gather, broadcast.tables[: o.layers], at)  # line 15
@@ -215,7 +215,7 @@ class FedGRecMethod(Method):
 
     def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
         """The server's half; it consumes `server` and sees nothing of the users but their sum."""
-        o, spec, kernel = self.options.at(server.round), self.spec(stage), self.kernel
+        o, spec, kernel = at_round(self.options, server.round), self.spec(stage), self.kernel
         if stage is DEGREES:
             counts = total.leaves["degrees"]
             server.degrees[counts.index] = counts.values[:, 0]
