@@ -1,4 +1,4 @@
-"""Packets through Flower's messages, and a transport that keeps its deadline whatever Flower does."""
+"""A transport over Flower that keeps its deadline whatever Flower does, and the door of the SuperLink."""
 
 import asyncio
 import subprocess
@@ -8,54 +8,15 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 
 flower = pytest.importorskip("fedgrec.federation.flower", reason="needs the extra `deploy`", exc_type=ImportError)
-from flwr.app import ConfigRecord, Error, Message, RecordDict  # noqa: E402
+from flwr.app import Error, Message  # noqa: E402
 from flwr.common.constant import ErrorCode  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
-from fedgrec.federation.superlink import Door, is_open  # noqa: E402
+from fedgrec.federation.superlink import Door, in_one_piece, is_open  # noqa: E402
 from fedgrec.federation.transport import Packet  # noqa: E402
-
-
-def same(a: Packet, b: Packet) -> bool:
-    arrays = a.arrays.keys() == b.arrays.keys() and all(
-        x.dtype == b.arrays[name].dtype and x.shape == b.arrays[name].shape and x.tobytes() == b.arrays[name].tobytes()
-        for name, x in a.arrays.items()
-    )
-    return arrays and (a.kind, a.header, a.blobs) == (b.kind, b.header, b.blobs)
-
-
-def test_a_packet_comes_out_as_it_went_in() -> None:
-    packet = Packet(
-        "kind",
-        {"words": ["ä", None, 1.5, {"deep": True}]},
-        {"empty": b"", "big": bytes(range(256)) * 20_000},
-        {"table": np.arange(6, dtype=">f4").reshape(2, 3), "none": np.zeros((0, 3), np.uint8), "one": np.array(7)},
-    )
-    assert same(flower.from_records(flower.to_records(packet)), packet)
-    assert same(flower.from_records(flower.to_records(Packet("bare"))), Packet("bare"))
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        {},
-        {"kind": "x"},
-        {"kind": "x", "header": "{"},
-        {"kind": "x", "header": "[1]"},
-        {"kind": 3, "header": "{}"},
-        {"kind": "x", "header": "{}", "blob.a": "text"},
-        {"kind": "x", "header": "[" * 100_000},
-    ],
-)
-def test_what_is_no_packet_is_one_sentence(words: dict[str, Any]) -> None:
-    with pytest.raises(flower.PacketError, match="Flower message"):
-        flower.from_records(RecordDict({"packet": ConfigRecord(words)}))
-    with pytest.raises(flower.PacketError):
-        flower.from_records(RecordDict())
 
 
 @pytest.fixture(autouse=True)
@@ -181,6 +142,57 @@ def test_nodes_are_told_to_look_less_often_the_more_they_are() -> None:
         *_, (grid, _) = exchange({address: (0, Packet("a")) for address in range(1, n + 1)}, 20)
         pauses[n] = {message.content["packet"]["pause"] for message in grid.sent.values()}
     assert pauses == {3: {flower.POLL}, 100: {100 / flower.LOOKS}}
+
+
+def test_few_messages_are_announced_at_a_time_and_all_are_answered() -> None:
+    plan = {address: (0, Packet(f"from {address}")) for address in range(1, 13)}
+    grid, announced = Grid(plan), list[int]()
+    push = grid.push_messages
+
+    def watched(messages: Iterable[Message]) -> Iterable[str]:
+        announced.append(len(list(messages)))
+        return push(messages)
+
+    grid.push_messages = watched  # type: ignore[method-assign]
+    got = dict(flower.FlowerTransport(grid).exchange({address: Packet("q") for address in plan}, 20))
+    assert announced == [flower.TOGETHER, flower.TOGETHER, 2]
+    assert {address: packet.kind for address, packet in got.items()} == {a: p.kind for a, (_, p) in plan.items()}
+
+
+def received(*events: dict[str, Any]) -> list[Any]:
+    """What an app behind the door is given, event by event, of these."""
+    coming = iter(events)
+
+    async def receive() -> Any:
+        return next(coming)
+
+    async def all_of_them() -> list[Any]:
+        whole = in_one_piece(receive)
+        found = []
+        for _ in events:
+            try:
+                found.append(await whole())
+            except (StopIteration, RuntimeError):  # there is no more
+                break
+        return found
+
+    return asyncio.run(all_of_them())
+
+
+def piece(body: bytes, more: bool) -> dict[str, Any]:
+    return {"type": "http.request", "body": body, "more_body": more}
+
+
+def test_an_upload_reaches_flower_in_one_piece() -> None:
+    gone = {"type": "http.disconnect"}
+    assert received(piece(b"a", True), piece(b"", True), piece(b"bc", False), gone) == [piece(b"abc", False), gone]
+    assert received(piece(b"abc", False), gone) == [piece(b"abc", False), gone]
+    assert received({"type": "http.request"}) == [piece(b"", False)]
+    assert received(piece(b"a", True), gone) == [gone], "half an upload is none"
+    assert received({"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}) == [
+        {"type": "lifespan.startup"},
+        {"type": "lifespan.shutdown"},
+    ]
 
 
 @pytest.mark.parametrize(

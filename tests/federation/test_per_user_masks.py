@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedgrec.federation import gateway, plan
+from fedgrec.federation import gateway, node, plan
 from fedgrec.federation.bundling import unpack
+from fedgrec.federation.computing import taking_part
 from fedgrec.federation.folder import open_node
 from fedgrec.federation.gateway import users_of
 from fedgrec.federation.local import Meddler, killed_after_writing, silent
-from fedgrec.federation.node import Node
 from fedgrec.federation.replay import states
 from fedgrec.federation.store import NodeStore
 from fedgrec.federation.transport import Packet
@@ -90,13 +90,12 @@ def test_one_user_is_lost_in_any_exchange(
     assert [line["included"] for line in without] == [[0, 2, 3, 4, 5]] * missed
     (lost,) = users_of(fed.nodes[1])
     places = {(line["stage"], line["level"], line["round"]) for line in without}
-    taking_part = Node._taking_part
 
-    def others(self: Node, sum_: plan.Plan) -> list[int]:
-        names = dict(enumerate(self.store.ids(), 1))
-        return [row for row in taking_part(self, sum_) if sum_.place not in places or names[row] != lost]
+    def others(store: NodeStore, sum_: plan.Plan) -> list[int]:
+        names = dict(enumerate(store.ids(), 1))
+        return [row for row in taking_part(store, sum_) if sum_.place not in places or names[row] != lost]
 
-    monkeypatch.setattr(Node, "_taking_part", others)
+    monkeypatch.setattr(node, "taking_part", others)
     plain.run()
     assert is_the_same(fed, plain)
 

@@ -12,9 +12,9 @@ import pytest
 
 from fedgrec.errors import FedgrecError
 from fedgrec.federation.arrays import read_arrays, write_arrays
+from fedgrec.federation.computing import taking_part
 from fedgrec.federation.folder import open_node
 from fedgrec.federation.local import Answer
-from fedgrec.federation.node import Node
 from fedgrec.federation.options import FederationOptions, read_options
 from fedgrec.federation.plan import Plan
 from fedgrec.federation.store import NodeStore, Person, pack, unpack
@@ -110,11 +110,10 @@ def test_a_node_draws_its_users_evenly(tmp_path: Path) -> None:
     fed, counts = world(tmp_path), dict[tuple[int, ...], int]()
     with NodeStore(fed.nodes[0]) as store:
         store.put("announced", 6)
-        home = Node(open_node(fed.nodes[0]), store)
         for round_ in range(600):
             plan = Plan("train", 0, round_, 18, 12, take=1, of=3)
-            chosen = home._taking_part(plan)
-            assert chosen == home._taking_part(plan)
+            chosen = taking_part(store, plan)
+            assert chosen == taking_part(store, plan)
             counts[tuple(chosen)] = counts.get(tuple(chosen), 0) + 1
     assert len(counts) == 15
     assert max(abs(count - 40) for count in counts.values()) < 35  # 40 ± 5.6 σ

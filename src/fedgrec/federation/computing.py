@@ -2,23 +2,31 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedgrec.core import Broadcast, ServerState, State
+from fedgrec import draws
+from fedgrec.core import Broadcast, ServerState
 from fedgrec.federation import evaluation
+from fedgrec.federation.ahead import Computed
 from fedgrec.federation.plan import EVALUATE, Plan
 from fedgrec.federation.store import NodeStore
 from fedgrec.methods.contract import Method
 
+TAKING_PART = 64  # the purpose of a node's draws; its key draws nothing else
 log = logging.getLogger("fedgrec.node")
+
+
+def taking_part(store: NodeStore, sum_: Plan) -> list[int]:
+    """Which of its users take part: the node's own choice, drawn under its own key, the same if asked again."""
+    rows = store.first_rows(store.get("announced", 0))
+    order = np.argsort(draws.words(store.node_key, len(rows), 0, sum_.round, TAKING_PART), kind="stable")
+    return sorted(rows[place] for place in order[: sum_.count(len(rows))].tolist())
 
 
 def at_home(
     store: NodeStore, method: Method, sum_: Plan, rows: Sequence[int], broadcast: Broadcast, least_users: int
-) -> tuple[NDArray[Any], State | None]:
+) -> Computed:
     """What these users send, and what they will be if it counts.
 
     Whether this fails may depend on what somebody has: a server could send a model that only those cannot compute with

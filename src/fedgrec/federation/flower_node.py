@@ -49,8 +49,10 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedgrec.federation.arrays import write_private
-from fedgrec.federation.flower import PAUSE, POLL, WORDS, answer, failure, to_records
+from fedgrec.federation.flower import PAUSE, POLL, WORDS, answer, failure, in_brief, to_records, words_of
 from fedgrec.federation.folder import FederationError
+from fedgrec.federation.node import work_ahead
+from fedgrec.federation.transport import Packet
 
 LATER = 1.0  # seconds between two looks for work when nothing happens; the server says how many while it is busy
 BUSY = 30.0  # seconds after the last message in which the next one is expected soon
@@ -77,7 +79,7 @@ def serve(folder: Path, superlink: str, certificate: Path, key: Any, reply: Repl
         try:
             while True:
                 link.enter()
-                _work(link, partial(reply, folder))
+                _work(link, partial(reply, folder), partial(work_ahead, folder))
         finally:
             link.leave()
     log.info("stopped")
@@ -156,8 +158,11 @@ class Link:
         about, tree = message_from_proto(found.messages_list[0]), found.message_object_trees[0]
         run, name = about.metadata.run_id, about.metadata.message_id
         pull = make_pull_object_fn_protobuf(self.client.PullObject, self.node, run)
-        names = [part.object_id for part in iterate_object_tree(tree)]
-        contents = pull_objects(names, pull, initial_backoff=POLL / 4, max_time=BUSY)
+        *parts, root = [part.object_id for part in iterate_object_tree(tree)]
+        patient = partial(pull_objects, pull_object_fn=pull, initial_backoff=POLL / 4, max_time=BUSY)
+        # A message is announced before its parts are there. The root comes last: one who waits for it asks for the
+        # others once.
+        contents = patient([root], backoff_cap=POLL) | patient(parts)
         make_confirm_message_received_fn_protobuf(self.client.ConfirmMessageReceived, self.node, run)(name)
         message: Any = inflate_object_from_contents(name, contents)
         message.metadata.__dict__["_message_id"] = name
@@ -165,8 +170,8 @@ class Link:
 
     def send(self, reply: Message) -> None:
         """First what the answer is made of, then its parts."""
-        reply.metadata.__dict__["_message_id"] = reply.object_id
-        with no_object_id_recompute():
+        with no_object_id_recompute():  # otherwise Flower writes and hashes every part a few times over
+            reply.metadata.__dict__["_message_id"] = reply.object_id
             announced = self.client.PushMessages(
                 PushMessagesRequest(
                     node=self.node,
@@ -181,7 +186,7 @@ class Link:
             push_objects(get_all_nested_objects(reply), push, object_ids_to_push=set(announced.objects_to_push))
 
 
-def _work(link: Link, reply: Callable[[Message], RecordDict]) -> None:
+def _work(link: Link, reply: Callable[[Message], RecordDict], meanwhile: Callable[[Packet], None]) -> None:
     """Answer messages; returns when the SuperLink does not know us any more."""
     last, soon = time.monotonic(), POLL
     while True:
@@ -191,7 +196,7 @@ def _work(link: Link, reply: Callable[[Message], RecordDict]) -> None:
                 last, soon = time.monotonic(), _pause(message)
                 link.send(_as_reply(message, _content(message, reply)))
                 log.info("answered %s after %.2f s", message.metadata.message_id[:8], time.monotonic() - last)
-                continue
+                meanwhile(words_of(message.content))  # and then it is too early to look for the next one
         except httpx.HTTPStatusError as error:
             if error.response.status_code == httpx.codes.UNAUTHORIZED:
                 log.warning("the server does not know this node any more: introducing it again")
@@ -221,6 +226,6 @@ def _content(message: Message, reply: Callable[[Message], RecordDict]) -> Record
 
 def _as_reply(message: Message, content: RecordDict) -> Message:
     """A reply that is as old as its question, by the server's clock: ours may be off."""
-    reply = Message(content, reply_to=message)
+    reply = Message(in_brief(content), reply_to=message)
     reply.metadata.created_at, reply.metadata.ttl = message.metadata.created_at, message.metadata.ttl
     return reply

@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec import draws
 from fedgrec.core import Broadcast
 from fedgrec.errors import RunError
-from fedgrec.federation import evaluation, plan, rules
+from fedgrec.federation import ahead, evaluation, plan, rules
+from fedgrec.federation.ahead import Computed
+from fedgrec.federation.alike import without
 from fedgrec.federation.arrays import read_arrays, write_arrays
-from fedgrec.federation.computing import as_server, at_home
+from fedgrec.federation.computing import as_server, at_home, taking_part
 from fedgrec.federation.folder import TABLE, FederationError, Forgotten, NodeFolder, open_node
 from fedgrec.federation.plan import Plan, as_array, hello_part, pack_broadcast, plain, unpack_broadcast
 from fedgrec.federation.store import NodeStore
@@ -35,7 +36,6 @@ from fedgrec.secagg.frozen import freeze, session_from_json, thaw
 from fedgrec.secagg.messages import Neighbourhood, Survivors, parse
 from fedgrec.secagg.session import Session, Stage
 
-TAKING_PART = 64  # the purpose of a node's draws; its key draws nothing else
 log = logging.getLogger("fedgrec.node")
 
 
@@ -54,6 +54,15 @@ def handle(folder: Path, request: Packet) -> Packet:
     except Exception as failure:  # its words may tell of users: they stay at home
         log.exception("the node failed")
         return Packet(plan.ERROR, {"reason": f"the node failed ({type(failure).__name__}); see its log"})
+
+
+def work_ahead(folder: Path, request: Packet) -> None:
+    """After "shares" is answered the users compute what they will be asked for, while other nodes still share."""
+    if request.kind == plan.SHARES:
+        with contextlib.suppress(FederationError, RunError), NodeStore(folder) as store:  # nothing comes of this sum
+            node = Node(open_node(folder), store)
+            *_, inputs, compute = node._task(*node._client(request))
+            ahead.keep(folder, inputs, compute())
 
 
 class Node:
@@ -181,26 +190,25 @@ class Node:
         client, name = self._client(request)
         if self.store.waiting():
             raise FederationError(f"node {self.folder.name} still waits for the verdict on an earlier sum")
-        arrays, about = read_arrays(self.folder.shared / TABLE)
-        sum_ = self._plan(name)
-        if about.get("session") != name or about.get("context") != client.context.hex() or sum_ is None:
-            raise FederationError("the model on this node is not that of the sum")
-        method = self.folder.method(sum_.n_users)
-        rows = self._taking_part(sum_)
-        if rules.is_warm_up(method, sum_):  # opened twice, it must not tell of those who came in between
-            rows = self.store.took_part(sum_.place) or rows
-        broadcast = unpack_broadcast(about, arrays)
-        words, pending = at_home(self.store, method, sum_, rows, broadcast, self.folder.least_users)
+        sum_, rows, inputs, compute = self._task(client, name)
+        words, pending = ahead.take(self.folder.path, inputs) or compute()
         client.submit(words, len(rows))
         answer = self._receive(client, request)
         self.store.take_part(name, sum_.place, rows, pending)
         return Packet(plan.MASKED, arrays={plan.SECAGG: as_array(answer)})
 
-    def _taking_part(self, sum_: Plan) -> list[int]:
-        """Which of its users take part: the node's own choice, drawn under its own key, the same if asked again."""
-        rows = self.store.first_rows(self.store.get("announced", 0))
-        order = np.argsort(draws.words(self.store.node_key, len(rows), 0, sum_.round, TAKING_PART), kind="stable")
-        return sorted(rows[place] for place in order[: sum_.count(len(rows))].tolist())
+    def _task(self, client: Client, name: str) -> tuple[Plan, list[int], Any, Callable[[], Computed]]:
+        """The sum, who takes part, all that what they send depends on, and how to compute it."""
+        (arrays, about), sum_ = read_arrays(self.folder.shared / TABLE), self._plan(name)
+        if about.get("session") != name or about.get("context") != client.context.hex() or sum_ is None:
+            raise FederationError("the model on this node is not that of the sum")
+        method, least = self.folder.method(sum_.n_users), self.folder.least_users
+        rows = taking_part(self.store, sum_)
+        if rules.is_warm_up(method, sum_):  # opened twice, it must not tell of those who came in between
+            rows = self.store.took_part(sum_.place) or rows
+        broadcast = unpack_broadcast(about, arrays)
+        inputs = name, client.context, method, least, rows, self.store.states(rows)  # the context: plan and model
+        return sum_, rows, inputs, lambda: at_home(self.store, method, sum_, rows, broadcast, least)
 
     def _confirm(self, request: Packet) -> Packet:
         """Sign the list of survivors, unless another one was opened before."""
@@ -258,7 +266,7 @@ class Node:
     def _receive(self, client: Client, request: Packet) -> bytes:
         """The client's answer. What it is afterwards is kept, also where it refused; its secrets go with its end."""
         try:
-            return client.receive(request.blobs[plan.SECAGG])
+            return client.receive(without(parse(request.blobs[plan.SECAGG]), self.folder.index).pack())
         finally:
             left = None if client.stage is Stage.DONE else freeze(client)
             self.store.db.execute("UPDATE sessions SET client = ? WHERE id = ?", [left, client.session.round_id.hex()])

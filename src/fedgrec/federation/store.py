@@ -204,6 +204,14 @@ class NodeStore(Store):
         cohort = method.init_users(keys, indptr, np.array([item for item, _ in pairs], np.int64), targets)
         return cohort.with_state(unpack(method.State, self.get("state"), [state for _, _, state in people]))
 
+    def states(self, rows: Sequence[int]) -> list[bytes]:
+        """What these users are, as it is stored."""
+        found = self.db.execute(
+            "SELECT state FROM users WHERE row IN (SELECT value FROM json_each(?)) ORDER BY row",
+            [json.dumps(list(rows))],
+        )
+        return [state for (state,) in found]
+
     def held_out(self, rows: Sequence[int]) -> list[Ints]:
         """Each user's items to be judged by."""
         found: dict[int, list[int]] = {row: [] for row in sorted(rows)}

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedgrec.core import Broadcast
 from fedgrec.errors import FedgrecError
 from fedgrec.federation import plan
+from fedgrec.federation.alike import for_everybody
 from fedgrec.federation.members import Members
 from fedgrec.federation.options import FederationOptions
 from fedgrec.federation.plan import Plan, pack_broadcast
@@ -75,7 +76,7 @@ def secure_sum(
             if kind == plan.SHARES:
                 header |= {"plan": asdict(ready.plan), "model": model}
                 tables = arrays
-            requests, messages = {}, server.close()
+            requests, messages = {}, for_everybody(server.close())
             if kind == plan.CONFIRM and ready.all_of_them and len(messages) < len(ready.nodes):
                 raise SumLost(f"some nodes opened this stage for nodes {ready.nodes} before: all of them must be there")
             if kind == plan.CONFIRM and len(messages) < members.folder.fewest_nodes:

@@ -14,6 +14,7 @@ from typing import Any
 from fedgrec.federation.processes import end_with_parent
 
 Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Scope]]
 NODES = "/v1/fleet/"
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}  # nothing is told to anybody outside
 QUICK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
@@ -28,6 +29,29 @@ def is_open(path: str, client: str, server: str) -> bool:
     return here or path.startswith(NODES)
 
 
+def in_one_piece(receive: Receive) -> Receive:
+    """A request's body as one event: Flower's middlewares take long over an event, and an upload has dozens of them.
+
+    Flower waits for the whole body anyhow before it looks at anything of it.
+    """
+    whole = False
+
+    async def collected() -> Scope:
+        nonlocal whole
+        event = await receive()
+        if whole or event["type"] != "http.request":
+            return event
+        pieces, whole = [event.get("body", b"")], True
+        while event.get("more_body"):
+            event = await receive()
+            if event["type"] != "http.request":  # the caller is gone
+                return event
+            pieces.append(event.get("body", b""))
+        return {"type": "http.request", "body": b"".join(pieces), "more_body": False}
+
+    return collected
+
+
 class Door:
     """ASGI middleware: what is not open is not there."""
 
@@ -37,7 +61,7 @@ class Door:
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         client, server = (str((scope.get(end) or ("", 0))[0]) for end in ("client", "server"))
         if scope["type"] == "lifespan" or is_open(str(scope.get("path", "")), client, server):
-            await self.app(scope, receive, send)
+            await self.app(scope, in_one_piece(receive), send)
         elif scope["type"] == "http":
             await send({"type": "http.response.start", "status": 404, "headers": []})
             await send({"type": "http.response.body", "body": b""})
