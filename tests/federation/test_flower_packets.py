@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -13,20 +13,11 @@ import pytest
 flower = pytest.importorskip("fedgrec.federation.flower", reason="needs the extra `deploy`", exc_type=ImportError)
 from flwr.app import Error, Message  # noqa: E402
 from flwr.common.constant import ErrorCode  # noqa: E402
-from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from fedgrec.federation.superlink import Door, in_one_piece, is_open  # noqa: E402
 from fedgrec.federation.transport import Packet  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def _a_run() -> Iterator[None]:
-    """Flower's messages belong to a run, which the process of an app is told of."""
-    before = {name: getattr(TaskIdentity, f"_{name}") for name in ("run_id", "task_id", "node_id")}
-    TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
-    yield
-    for name, value in before.items():
-        setattr(TaskIdentity, f"_{name}", value)
+pytestmark = pytest.mark.usefixtures("a_run")
 
 
 class Grid:

@@ -1,7 +1,6 @@
 """Packets as Flower carries them: they come out as they went in, in few parts, and what is no packet is refused."""
 
 import base64
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,19 +9,10 @@ import pytest
 flower = pytest.importorskip("fedgrec.federation.flower", reason="needs the extra `deploy`", exc_type=ImportError)
 from flwr.app import ConfigRecord, Error, Message, RecordDict  # noqa: E402
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects  # noqa: E402
-from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from fedgrec.federation.transport import Packet  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def _a_run() -> Iterator[None]:
-    """Flower's messages belong to a run, which the process of an app is told of."""
-    before = {name: getattr(TaskIdentity, f"_{name}") for name in ("run_id", "task_id", "node_id")}
-    TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
-    yield
-    for name, value in before.items():
-        setattr(TaskIdentity, f"_{name}", value)
+pytestmark = pytest.mark.usefixtures("a_run")
 
 
 def same(a: Packet, b: Packet) -> bool:

@@ -58,16 +58,22 @@ def to_records(packet: Packet, shared: Shared | None = None, pause: float = POLL
     if packet.arrays and small:
         layout = [[name, array.dtype.str, array.shape] for name, array in packet.arrays.items()]
         words[LAYOUT] = json.dumps(layout, separators=(",", ":"))
-    if small and shared is None:
+    alone = small and shared is None  # nobody else sends these arrays
+    if alone:
         words |= _as_bytes(packet.arrays)
     records = RecordDict({WORDS: _written_once(ConfigRecord(words))})
-    if packet.arrays and not (small and shared is None):
+    if packet.arrays and not alone:
         shared, which = {} if shared is None else shared, tuple((name, id(a)) for name, a in packet.arrays.items())
         if which not in shared:
-            large = {name: Array(array) for name, array in packet.arrays.items() if not small}
-            shared[which] = _written_once(ConfigRecord(_as_bytes(packet.arrays))) if small else ArrayRecord(large)
+            shared[which] = _tables(packet.arrays, small)
         records[ARRAYS] = shared[which]
     return records
+
+
+def _tables(arrays: Mapping[str, NDArray[Any]], small: bool) -> ConfigRecord | ArrayRecord:
+    if small:
+        return _written_once(ConfigRecord(_as_bytes(arrays)))
+    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
 
 
 def _written_once(record: ConfigRecord) -> ConfigRecord:
