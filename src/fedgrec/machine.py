@@ -1,5 +1,6 @@
 """What a configuration runs on: which kernel, which device, and ranking there."""
 
+import importlib
 import importlib.util
 from collections.abc import Sequence
 from typing import Any, cast
@@ -14,6 +15,9 @@ from fedgrec.evaluate import Csr, Result, evaluate_ranking, top_k, top_k_scores
 from fedgrec.methods.contract import Method
 from fedgrec.metrics import Ideal
 from fedgrec.options import FedGRecOptions, method_module
+
+# Methods that are not FedGRec with other options, and the module of `kernels` that runs their rounds on a GPU.
+ENGINES = {"fcf": "fcf_torch", "fedncf": "neumf_torch", "fedgnn": "gnn_torch", "fedgnn-bpr": "gnn_torch"}
 
 
 def make_method(config: Config, n_items: int, n_users: int, ranks: Ranks) -> Method:
@@ -39,25 +43,35 @@ def fits_engine(config: Config, ranks: Ranks) -> bool:
     """Whether rounds may run on a GPU from end to end: a method and options that its kernel knows, plain sums."""
     return (
         ranks.size == 1  # sums of several processes meet between two halves of a round
-        and isinstance(config.model, FedGRecOptions)
         and config.run.secure == "off"
         and config.run.kernel == "auto"
-        and importlib.util.find_spec("triton") is not None
+        and _has_engine(config)
     )
+
+
+def _has_engine(config: Config) -> bool:
+    if isinstance(config.model, FedGRecOptions):
+        return importlib.util.find_spec("triton") is not None
+    return importlib.util.find_spec("torch") is not None and bool(_engines(config).fits(config.model))
+
+
+def _engines(config: Config) -> Any:
+    """The module that has the `Engine` of a method."""
+    name = "cuda" if isinstance(config.model, FedGRecOptions) else ENGINES[config.method]
+    return importlib.import_module(f"fedgrec.kernels.{name}")
 
 
 def wants_gpu(config: Config) -> bool:
     """Whether `device = auto` means a GPU."""
-    known = isinstance(config.model, FedGRecOptions) and config.run.kernel in ("auto", "batched")
-    return known and gpu_is_there()
+    if isinstance(config.model, FedGRecOptions):
+        return config.run.kernel in ("auto", "batched") and gpu_is_there()
+    return config.run.kernel == "auto" and gpu_is_there() and _has_engine(config)
 
 
 def make_engine(config: Config, method: Method, server: ServerState, users: Cohort) -> Any:
     """What runs whole rounds on the GPU; it takes the state over."""
-    from fedgrec.kernels.cuda import Engine
-
     with within_memory("training"):
-        return Engine(cast(Any, method), server, users, config.run.device)
+        return _engines(config).Engine(method, server, users, config.run.device)
 
 
 def judged(

@@ -176,11 +176,16 @@ class Simulation:
         if self.config.run.device != "cuda" or not fits_engine(self.config, self.ranks):
             self._round()
             return
+        run, done, train = self.config.run, self.server.round, self.method.stages[-1]
+        if self.method.rematch(done):
+            self._settle()
+            self._match()
+            self.engine = None  # users have heard of others
         if self.engine is None:
             self.engine = make_engine(self.config, self.method, self.server, self.users)
-        run, done, train = self.config.run, self.server.round, self.method.stages[-1]
         stops = [every for every in (run.evaluate_every, run.checkpoint_every, AT_ONCE) if every]
         until = min([run.rounds, *((done // every + 1) * every for every in stops)])
+        until = next((later for later in range(done + 1, until) if self.method.rematch(later)), until)
         rounds = []
         for self.server.round in range(done, until):
             sampled, arrives = self._sample()

@@ -198,7 +198,7 @@ class FCF(Method):
 
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
         o, spec, Y = self.options, self.spec(stage), broadcast.tables[0]
-        at, c = broadcast.at(cohort.items), self._confidence(cohort)
+        at, c = broadcast.at(cohort.items), self.confidence(cohort)
         X = self.loops.solve(cohort, at, c, Y, broadcast.more["gram"], o.l2)
         items, gram, cut = self.loops.contributions(
             cohort, at, c, Y, X, spec.leaf("items"), spec.leaf("gram"), spec.dtype
@@ -206,7 +206,7 @@ class FCF(Method):
         pending = Home(X[:, None].astype(o.precision))
         return Upload({"items": items, "gram": gram}, len(cohort)), Pending(pending, cut)
 
-    def _confidence(self, cohort: Cohort) -> Floats:
+    def confidence(self, cohort: Cohort) -> Floats:
         """c_ui of every positive.  # [nnz]"""
         r = np.ones(len(cohort.items)) if cohort.targets is None else cohort.targets.astype(np.float64)
         return 1 + self.options.alpha * r
@@ -230,7 +230,7 @@ class FCF(Method):
     def represent_users(self, server: ServerState, cohort: Cohort) -> Floats:
         """x_u, solved again at home with the present items.  # [n, d]"""
         X = self.loops.solve(
-            cohort, cohort.items, self._confidence(cohort), server.items[0], server.more["gram"], self.options.l2
+            cohort, cohort.items, self.confidence(cohort), server.items[0], server.more["gram"], self.options.l2
         )
         return X.astype(server.items.dtype)
 

@@ -1,0 +1,98 @@
+"""Law 4 for the rounds of the compared methods on a GPU: they are those of the verbs. Without a GPU PyTorch's CPU."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedgrec.devices import gpu_is_there
+from fedgrec.errors import FedgrecError
+from tests.methods.laws import World
+
+torch = pytest.importorskip("torch")
+from fedgrec.kernels import fcf_torch  # noqa: E402
+
+DEVICE = "cuda" if gpu_is_there() else "cpu"
+TURNS = [[0, 1, 2, 3, 4, 5], [5, 7, 1], [], [8, 0], [2, 3, 5, 6, 7, 8], [0]]  # some come again; 0 has no items
+EVERYTHING = 2**28
+
+
+def by_verbs(world: World, turns: list[list[int]]) -> int:
+    """Rounds of the verbs, in place; how many words the clips cut."""
+    cut = 0
+    for users in map(np.array, turns):
+        if not len(users):
+            world.server.round += 1
+            continue
+        total, pending = world.upload(users)
+        world.server = world.method.apply(world.server, world.stage, total)
+        world.method.commit(world.users, users, pending)
+        cut += pending.clipped
+    return cut
+
+
+def by_engine(world: World, turns: list[list[int]], engines: Any, memory: int = EVERYTHING) -> int:
+    engine = engines.Engine(world.method, world.server, world.users, DEVICE, memory)
+    engine.run([np.array(users, int) for users in turns])
+    return int(engine.give_back(world.server, world.users.state))
+
+
+def apart(one: World, other: World) -> float:
+    """The largest difference of the two worlds, relative to the larger of a number and a thousandth."""
+    pairs = [(getattr(one.server, name), getattr(other.server, name)) for name in ("items", "moment1", "moment2")]
+    pairs += [(one.server.more[name], other.server.more[name]) for name in one.server.more]
+    pairs += [(value, getattr(other.users.state, name)) for name, value in vars(one.users.state).items()]
+    return max(float((np.abs(a - b) / (np.abs(b) + 1e-3)).max(initial=0)) for a, b in pairs)
+
+
+def law_4_holds(name: str, engines: Any, memory: int = EVERYTHING, **options: Any) -> None:
+    options = {"precision": "float64", "users_per_round": 6, "dim": 5} | options
+    slow, fast = (World.of(name, size=(9, 14), seed=3, **options) for _ in range(2))
+    assert by_verbs(slow, TURNS) == by_engine(fast, TURNS, engines, memory)
+    assert slow.server.round == fast.server.round == len(TURNS)
+    assert apart(slow, fast) < 1e-6
+
+
+FCF: list[dict[str, Any]] = [
+    {},
+    {"server_optimizer": "sgd", "server_rate": 1e-4},
+    {"alpha": 1.0, "l2": 1e-3},
+    {"item_clip": 1e-3, "gram_clip": 1e-3},  # most words are cut
+]
+
+
+@pytest.mark.parametrize("memory", [EVERYTHING, 1])
+@pytest.mark.parametrize("options", FCF, ids=str)
+def test_fcf(options: dict[str, Any], memory: int) -> None:
+    law_4_holds("fcf", fcf_torch, memory, **options)
+
+
+def test_fcf_with_ratings() -> None:
+    slow, fast = (World.of("fcf", precision="float64", dim=5) for _ in range(2))
+    ratings = np.random.default_rng(1).random(len(slow.users.items))
+    for world in (slow, fast):
+        world.users = replace(world.users, targets=ratings)
+    by_verbs(slow, TURNS)
+    by_engine(fast, TURNS, fcf_torch)
+    assert apart(slow, fast) < 1e-6
+
+
+def test_a_round_that_differs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The law can fail: here the server forgets the penalty."""
+    real = fcf_torch.Engine.apply
+
+    def forgetful(self: Any, *sums: Any) -> None:
+        self.options = replace(self.options, l2=0.0)
+        real(self, *sums)
+
+    monkeypatch.setattr(fcf_torch.Engine, "apply", forgetful)
+    with pytest.raises(AssertionError):
+        law_4_holds("fcf", fcf_torch)
+
+
+def test_an_update_that_is_not_finite_is_said() -> None:
+    world = World.of("fcf")
+    world.server.items[:] = np.nan
+    with pytest.raises(FedgrecError, match="not finite"):
+        by_engine(world, TURNS, fcf_torch)
