@@ -9,7 +9,7 @@ import numpy as np
 
 from fedgrec.config import Config
 from fedgrec.core import Cohort, Ints, ServerState
-from fedgrec.devices import gpu_is_there, place, rank_on_gpu, within_memory
+from fedgrec.devices import gpu_is_there, place, rank_on_gpu, top_k_on_device, within_memory
 from fedgrec.distributed import Ranks
 from fedgrec.evaluate import Csr, Result, evaluate_ranking, top_k, top_k_scores
 from fedgrec.methods.contract import Method
@@ -89,6 +89,7 @@ def judged(
     if method.inner_product:
         pair = method.represent_users(server, users), method.represent_items(server)
         for_users, for_items = (part.astype(np.float32) for part in pair)
+    there = method.scorer(server, users, device) if device == "cuda" and not method.inner_product else None
 
     def rank(chosen: Ints, k: int, indptr: Any, items: Any) -> Any:
         def score(some: slice) -> Any:
@@ -96,6 +97,8 @@ def judged(
 
         if method.inner_product:
             return top_k(for_users[chosen], for_items, k, indptr, items)[0]
+        if there:
+            return top_k_on_device(there, chosen.astype(np.int64), k, method.n_items, indptr, items)
         return top_k_scores(score, method.n_items, k, indptr, items)[0]
 
     on_gpu = method.inner_product and device == "cuda"

@@ -1,5 +1,6 @@
 """Law 4 for the rounds of the compared methods on a GPU: they are those of the verbs. Without a GPU PyTorch's CPU."""
 
+import importlib.util
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,10 @@ from fedgrec.kernels import fcf_torch  # noqa: E402
 
 DEVICE = "cuda" if gpu_is_there() else "cpu"
 TURNS = [[0, 1, 2, 3, 4, 5], [5, 7, 1], [], [8, 0], [2, 3, 5, 6, 7, 8], [0]]  # some come again; 0 has no items
-EVERYTHING = 2**28
+How = dict[str, Any]
+HOWS: list[How] = [{}, {"memory": 1}]  # everybody at once; every user in a batch of its own
+if importlib.util.find_spec("triton"):
+    HOWS += [{"fused": True}]
 
 
 def by_verbs(world: World, turns: list[list[int]]) -> int:
@@ -32,8 +36,8 @@ def by_verbs(world: World, turns: list[list[int]]) -> int:
     return cut
 
 
-def by_engine(world: World, turns: list[list[int]], engines: Any, memory: int = EVERYTHING) -> int:
-    engine = engines.Engine(world.method, world.server, world.users, DEVICE, memory)
+def by_engine(world: World, turns: list[list[int]], engines: Any, how: How = HOWS[0]) -> int:
+    engine = engines.Engine(world.method, world.server, world.users, DEVICE, **how)
     engine.run([np.array(users, int) for users in turns])
     return int(engine.give_back(world.server, world.users.state))
 
@@ -46,10 +50,10 @@ def apart(one: World, other: World) -> float:
     return max(float((np.abs(a - b) / (np.abs(b) + 1e-3)).max(initial=0)) for a, b in pairs)
 
 
-def law_4_holds(name: str, engines: Any, memory: int = EVERYTHING, **options: Any) -> None:
+def law_4_holds(name: str, engines: Any, how: How = HOWS[0], **options: Any) -> None:
     options = {"precision": "float64", "users_per_round": 6, "dim": 5} | options
     slow, fast = (World.of(name, size=(9, 14), seed=3, **options) for _ in range(2))
-    assert by_verbs(slow, TURNS) == by_engine(fast, TURNS, engines, memory)
+    assert by_verbs(slow, TURNS) == by_engine(fast, TURNS, engines, how)
     assert slow.server.round == fast.server.round == len(TURNS)
     assert apart(slow, fast) < 1e-6
 
@@ -62,10 +66,10 @@ FCF: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("memory", [EVERYTHING, 1])
+@pytest.mark.parametrize("how", HOWS, ids=str)
 @pytest.mark.parametrize("options", FCF, ids=str)
-def test_fcf(options: dict[str, Any], memory: int) -> None:
-    law_4_holds("fcf", fcf_torch, memory, **options)
+def test_fcf(options: dict[str, Any], how: How) -> None:
+    law_4_holds("fcf", fcf_torch, how, **options)
 
 
 def test_fcf_with_ratings() -> None:

@@ -266,3 +266,23 @@ def add_up(x, who, where, first, g, v, f_users, reaches, pulls, counts, decays, 
             else:
                 over += add_row(slope, decay, weight, u, t, f_users, pulls, x, numbers, sums)
         cut[t] = np.int64(over)
+
+
+# ------------------------------------------------------------------------------------- the third party's circles
+
+
+@threaded
+def add_neighbours(whose, place, first, size, most, embeddings, out):
+    """For each hash the mean of those who come next in its circle, added in that order."""
+    for edge_ in nb.prange(len(place)):
+        edge = np.int64(edge_)
+        row, count = out[edge], min(size[edge] - 1, most)
+        row[:] = 0
+        at = place[edge]
+        for _ in range(count):
+            at = at + 1 if at + 1 < first[edge] + size[edge] else first[edge]
+            other = embeddings[whose[at]]
+            for j in range(len(row)):
+                row[j] += other[j]
+        for j in range(len(row)):
+            row[j] /= row.dtype.type(max(count, 1))

@@ -17,8 +17,8 @@ def fits(options: Any) -> bool:
 class Engine(Rounds):
     """The population of FCF on a GPU."""
 
-    def __init__(self, method: Any, server: Any, users: Any, *where: Any) -> None:
-        super().__init__(method, server, users, *where)
+    def __init__(self, method: Any, server: Any, users: Any, *where: Any, **how: Any) -> None:
+        super().__init__(method, server, users, *where, **how)
         self.confidence = self._place(method.confidence(users))  # [nnz], float64
 
     def rows(self, counts: Ints) -> Ints:
@@ -36,8 +36,7 @@ class Engine(Rounds):
         factor = torch.linalg.cholesky_ex(A)[0]  # unlike cholesky() it does not wait; `rounded` sees what failed
         X = torch.cholesky_solve((c[:, None] @ Y).transpose(1, 2), factor)[..., 0]  # [S, d]
         weights = c - beyond * (Y @ X[..., None])[..., 0]
-        rows = self.rounded(weights[..., None] * X[:, None], items)
-        sums["items"].index_add_(0, self.items[edges].flatten(), rows.flatten(0, 1))
+        self.add_rows(sums["items"], self.items[edges], weights[..., None] * X[:, None], items)
         sums["gram"] += self.rounded(X[:, :, None] * X[:, None], gram).sum(0, dtype=sums["gram"].dtype)
         self.state["embeddings"][users, 0] = X.to(self.state["embeddings"].dtype)
 

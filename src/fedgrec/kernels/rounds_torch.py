@@ -5,6 +5,7 @@ somebody wants to look. Its rounds are those of the verbs: the same draws, the s
 A method's own file says what users compute side by side and what the server makes of their sum.
 """
 
+import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -21,16 +22,26 @@ try:
 except ImportError:
     raise missing_extra("training on a GPU", "torch") from None
 
+from fedgrec.kernels import _draws_torch as draws
+
 Sums = dict[str, Tensor]
 
 
 class Rounds(ABC):
-    """The population of a method on one device. Results depend on `memory` in the last bits alone."""
+    """The population of a method on one device. Results depend on `memory` and `fused` in the last bits alone."""
 
     def __init__(
-        self, method: Any, server: ServerState, users: Cohort, device: str = "cuda", memory: int = 2**28
+        self,
+        method: Any,
+        server: ServerState,
+        users: Cohort,
+        device: str = "cuda",
+        memory: int = 2**28,  # bytes of one working table [users, rows, d]; training holds about ten of them
+        fused: bool | None = None,  # whether Triton draws and adds; on a GPU it does, if it is there
     ) -> None:
         self.method, self.options, self.device, self.memory = method, method.options, place(device), memory
+        with_triton = self.device.type == "cuda" and importlib.util.find_spec("triton") is not None
+        self.fused = with_triton if fused is None else fused
         self.spec: UploadSpec = method.spec(method.stages[-1])
         self.round = server.round
         self.counts = users.degrees  # known here too: to ask the device for a size would mean to wait for it
@@ -40,7 +51,7 @@ class Rounds(ABC):
         self.server = {name: self._place(getattr(server, name)) for name in ("items", "moment1", "moment2")}
         self.more = {name: self._place(value) for name, value in server.more.items()}
         self.cut = torch.zeros((), dtype=torch.int64, device=self.device)
-        self.finite = torch.ones((), dtype=torch.bool, device=self.device)
+        self.broken = torch.zeros((), dtype=torch.int64, device=self.device)  # numbers that are not finite
 
     def _place(self, array: Any) -> Tensor:
         return torch.tensor(np.ascontiguousarray(array), device=self.device)  # a copy, also on the host
@@ -61,20 +72,26 @@ class Rounds(ABC):
 
     def run(self, rounds: Sequence[Ints]) -> None:
         """Train rounds, each with these users: those whose upload arrives."""
+        batches = [list(self._batches(users)) for users in rounds]
+        everyone = [some for batch in batches for some in batch]
+        # All in one piece: to send each batch by itself would mean to wait for the device every time.
+        there = iter(
+            torch.split(self._place(np.concatenate([np.zeros(0, np.int64), *everyone])), [*map(len, everyone)])
+        )
         with torch.no_grad():
-            for users in rounds:
+            for users, batch in zip(rounds, batches, strict=True):
                 if len(users):
-                    self._round(users)
+                    self._round([(next(there), self.counts[some]) for some in batch], len(users))
                 self.round += 1
 
-    def _round(self, users: Ints) -> None:
+    def _round(self, batches: list[tuple[Tensor, Ints]], n_users: int) -> None:
         words = getattr(torch, self.spec.dtype.name)
         sums = {
             leaf.name: torch.zeros(leaf.rows, leaf.width, dtype=words, device=self.device) for leaf in self.spec.leaves
         }
-        for some in self._batches(users):
-            self.local_update(self._place(some), self.counts[some], sums)
-        self.apply(sums, len(users))
+        for users, counts in batches:
+            self.local_update(users, counts, sums)
+        self.apply(sums, n_users)
 
     def _batches(self, users: Ints) -> Iterator[Ints]:
         """The users that have items, those with few first, as many at a time as one working table may hold."""
@@ -94,9 +111,34 @@ class Rounds(ABC):
         real = at < self.degrees[users][:, None]
         return self.first[users][:, None] + torch.where(real, at, 0), real
 
+    def negatives(self, users: Tensor, width: int) -> Tensor:
+        """What these users draw, items that they do not have; no meaning beyond what a user draws.  # [S, width]"""
+        if self.fused:
+            from fedgrec.kernels import _rounds_triton
+
+            return _rounds_triton.negatives(self, users, width)
+        mine, degrees = self.edges(users, int(self.degrees[users].max()))[0], self.degrees[users]
+        return draws.negatives(self.keys[users], self.round, width, self.items[mine], degrees, self.method.n_items)
+
+    def pairs(self, users: Tensor, width: int, n_positives: Tensor) -> Tensor:
+        """The positive that each drawn item meets.  # [S, width]"""
+        if self.fused:
+            from fedgrec.kernels import _rounds_triton
+
+            return _rounds_triton.pairs(self, users, width, n_positives)
+        return draws.pairs(self.keys[users], self.round, 0, width, n_positives)
+
+    def add_rows(self, sums: Tensor, items: Tensor, values: Tensor, leaf: Leaf) -> None:
+        """Finished rows, rounded, clipped and added.  # items [S, m], values [S, m, d]"""
+        if self.fused:
+            from fedgrec.kernels import _rounds_triton
+
+            return _rounds_triton.add_rows(self, sums, items, values, leaf)
+        sums.index_add_(0, items.flatten(), self.rounded(values, leaf).flatten(0, 1))
+
     def rounded(self, values: Tensor, leaf: Leaf) -> Tensor:
         """core.quantize: finished numbers → integers, clipped and rounded; what was cut is counted."""
-        self.finite &= values.isfinite().all()
+        self.broken += (~values.isfinite()).sum()
         steps = (values / leaf.step).round_()
         self.cut += (steps.abs() > leaf.bound).sum()
         return steps.clamp_(-leaf.bound, leaf.bound).to(getattr(torch, self.spec.dtype.name))
@@ -105,7 +147,7 @@ class Rounds(ABC):
 
     def give_back(self, server: ServerState, state: Any) -> int:
         """Copy everything back to where it came from; how many words the clips have cut since the last time."""
-        if not self.finite:
+        if self.broken:
             raise FedgrecError("an update is not finite: training diverged; lower the learning rates")
         for name, value in self.state.items():
             setattr(state, name, value.cpu().numpy().copy())

@@ -8,6 +8,7 @@ one file with a subclass and a dataclass `Options`, and name it in `fedgrec.opti
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -108,6 +109,10 @@ class Method(ABC):
     def scores(self, server: ServerState, cohort: Cohort) -> Floats:
         """Every item's score for every user of the cohort, [n, N]."""
         return self.represent_users(server, cohort) @ self.represent_items(server).T
+
+    def scorer(self, server: ServerState, users: Cohort, device: str) -> Callable[[Ints], Any] | None:
+        """What scores users on a device, positions → tensor [n, N]; None: `scores` does it here."""
+        return None
 
     # ---------------------------------------------------------------------------------------- traffic
 

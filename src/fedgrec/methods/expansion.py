@@ -17,7 +17,7 @@ shares with it. A third party in league with one user has the key and with it ev
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -127,17 +127,26 @@ class ThirdParty:
 # ---------------------------------------------------------------------------------------------- all of it
 
 
-def expand(users: Cohort, key: bytes, third: ThirdParty) -> tuple[Cohort, Traffic]:
-    """The users with what they were told, and the bytes that it took."""
-    sent, order = offer(users, key)
-    third.match(sent)
-    around = np.zeros((len(order), sent.embeddings.shape[1]), sent.embeddings.dtype)
-    counts = third.counts()
+def means(third: ThirdParty) -> Floats:
+    """What every user accepts of its replies, in the order of the offer.  # [nnz, d]"""
+    counts, offer = third.counts(), third.offer
+    told = np.zeros((len(counts), offer.embeddings.shape[1]), offer.embeddings.dtype)
     ends = np.searchsorted(np.cumsum(counts), np.arange(ROWS, int(counts.sum()) + ROWS, ROWS), side="right")
     start = 0
-    for end in [*ends.tolist(), len(order)]:  # in parts: the replies together may be larger than memory
-        around[order[start:end]] = accept(third.reply(slice(start, end)))
+    for end in [*ends.tolist(), len(counts)]:  # in parts: the replies together may be larger than memory
+        told[start:end] = accept(third.reply(slice(start, end)))
         start = end
+    return told
+
+
+def expand(
+    users: Cohort, key: bytes, third: ThirdParty, accepted: Callable[[ThirdParty], Floats] = means
+) -> tuple[Cohort, Traffic]:
+    """The users with what they were told, and the bytes that it took; `means` has a compiled twin in `gnn_cpu`."""
+    sent, order = offer(users, key)
+    third.match(sent)
+    around = np.empty((len(order), sent.embeddings.shape[1]), sent.embeddings.dtype)
+    around[order] = accepted(third)
     up = sent.hashes.nbytes + sent.embeddings.size * WORD
-    down = (len(counts) + int(counts.sum()) * around.shape[1]) * WORD
+    down = (len(order) + int(third.counts().sum()) * around.shape[1]) * WORD
     return replace(users, around=around), Traffic(up, down, up, down)

@@ -175,7 +175,7 @@ class FedGNN(Method):
         """Expand everybody's graph; the third party draws for itself, here from the simulation's seed."""
         bits = np.random.Philox(key=[seed, THIRD_PARTY_STREAM], counter=[0, round_, 0, 0])
         third = expansion.ThirdParty(self.options.neighbours, np.random.Generator(bits))
-        return expansion.expand(users, expansion.shared_key(users.keys), third)
+        return expansion.expand(users, expansion.shared_key(users.keys), third, self._means)
 
     def broadcast(self, server: ServerState, stage: Stage, query: Query | None = None, level: int = 0) -> Broadcast:
         return Broadcast(server.round, self.n_items, server.items, server.degrees)
@@ -197,16 +197,29 @@ class FedGNN(Method):
 
         return gnn_cpu.train
 
+    @property
+    def _means(self) -> Any:
+        if self.kernel.NAME != "cpu":
+            return expansion.means
+        from fedgrec.kernels import gnn_cpu
+
+        return gnn_cpu.means
+
     def _heard(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Floats, Floats]:
         """v_t of every edge [nnz], and what users hear: B = Σ v_t·x_t + (1−α)Σ w_ut·γ_t·a_t  # [n, d]"""
-        o, dtype, around = self.options, cohort.state.embeddings.dtype, cohort.around
-        w, at = (1 - o.own) * self._edge_weights(cohort, broadcast), broadcast.at(cohort.items)
+        v, told = self.told(cohort, broadcast)
+        B = self.kernel.refresh(cohort, v, broadcast.tables, broadcast.at(cohort.items))[:, 0]
+        return v, B + told
+
+    def told(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Floats, Floats]:
+        """What stays until the next expansion: v_t of every edge [nnz], and (1−α)Σ w_ut·γ_t·a_t  # [n, d]"""
+        o, state, around = self.options, cohort.state, cohort.around
+        dtype, w = state.embeddings.dtype, (1 - o.own) * self._edge_weights(cohort, broadcast)
         if around is None or not o.others:  # nobody was told of anybody
-            return w.astype(dtype), self.kernel.refresh(cohort, w.astype(dtype), broadcast.tables, at)[:, 0]
+            return w.astype(dtype), np.zeros_like(state.embeddings[:, 0])
         gamma = o.others * (around != 0).any(axis=1)
         v, theirs = (w * (1 - gamma)).astype(dtype), (w * gamma).astype(dtype)
-        B = self.kernel.refresh(cohort, v, broadcast.tables, at)[:, 0]
-        return v, B + self.kernel.refresh(cohort, theirs, around[None], np.arange(len(w)))[:, 0]
+        return v, self.kernel.refresh(cohort, theirs, around[None], np.arange(len(w)))[:, 0]
 
     def _edge_weights(self, cohort: Cohort, broadcast: Broadcast) -> Floats:
         """w_ut of every edge.  # [nnz]"""

@@ -10,6 +10,7 @@ rate of 1 these are negative gradients, which the server may hand to Adam.
     p_u      state.embeddings[u, 0]     p'_u       state.embeddings[u, 1]      τ        options.local_steps
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -192,6 +193,11 @@ class FedNCF(Method):
     def scores(self, server: ServerState, cohort: Cohort) -> Floats:
         scores: Floats = self.loops.scores(cohort.state.embeddings, server.items, server.more["network"], self.options)
         return scores
+
+    def scorer(self, server: ServerState, users: Cohort, device: str) -> Callable[[Ints], Any] | None:
+        from fedgrec.kernels import neumf_torch
+
+        return neumf_torch.scorer(users.state.embeddings, server.items, server.more["network"], self.options, device)
 
     def traffic(self, stage: Stage, degrees: Ints, lost: int = 0) -> Traffic:
         """Down: both tables and the network. Up: two rows for each item trained with its number, and the network."""

@@ -1,0 +1,190 @@
+"""Law 4 for FedGNN's rounds on a GPU: they are those of the verbs. Without a GPU PyTorch's CPU."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedgrec import machine, simulation
+from fedgrec.config import Config
+from fedgrec.errors import FedgrecError
+from fedgrec.options import method_module
+from tests.laws.test_rounds_torch import DEVICE, HOWS, TURNS, How, apart, by_engine, by_verbs
+from tests.methods.gnn_worlds import warmed_up
+from tests.methods.laws import World
+from tests.methods.test_fedgnn_runs import clicks
+
+torch = pytest.importorskip("torch")
+from fedgrec.kernels import gnn_torch  # noqa: E402
+
+METHODS = ["fedgnn", "fedgnn-bpr"]
+
+
+def world(name: str, rated: bool = False, **options: Any) -> World:
+    """Nine users before the first round who have heard of each other; 0 has no items and 1 has them all."""
+    base = {"precision": "float64", "users_per_round": 6, "dim": 5, "negatives": 4, "init_std": 0.5, "others": 0.3}
+    Y = np.random.default_rng(3).random((9, 14)) < 0.4
+    Y[0], Y[1] = False, True
+    method = method_module(name).make(method_module(name).Options(**base | options), 14, 9)
+    return World(method, *warmed_up(method, Y, rated=rated))
+
+
+def law_4_holds(name: str, how: How = HOWS[0], most: float = 1e-6, **options: Any) -> int:
+    """How many words the clips cut."""
+    slow, fast = (world(name, **options) for _ in range(2))
+    cut = by_verbs(slow, TURNS)
+    assert by_engine(fast, TURNS, gnn_torch, how) == cut
+    assert slow.server.round == fast.server.round == len(TURNS)
+    assert apart(slow, fast) < most
+    return cut
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"others": 0.0},
+    {"own": 0.5, "others": 1.0},
+    {"message_passing": "root"},
+    {"message_passing": "symmetric", "neighbours": 1},
+    {"max_positives": 2},
+    {"max_positives": 0, "l2": 0.5},
+    {"server_optimizer": "sum", "server_rate": 0.7},
+    {"half_life": 2},
+    {"negatives": 50},  # more than there are
+    {"clip": 10.0, "init_std": 2.0},
+]
+
+
+@pytest.mark.parametrize("how", HOWS, ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("name", METHODS)
+def test_rounds_are_those_of_the_verbs(name: str, options: dict[str, Any], how: How) -> None:
+    law_4_holds(name, how, **options)
+
+
+@pytest.mark.parametrize("how", HOWS, ids=str)
+@pytest.mark.parametrize("clip_norm", ["word", "l2"])
+@pytest.mark.parametrize("name", METHODS)
+def test_what_a_clip_cuts_is_cut_and_counted(name: str, clip_norm: str, how: How) -> None:
+    assert law_4_holds(name, how, clip_norm=clip_norm, clip=0.02, max_positives=3) > 100
+
+
+def test_of_users_with_long_and_short_updates_the_long_ones_are_shortened() -> None:
+    cuts = [law_4_holds("fedgnn", clip_norm="l2", clip=clip) for clip in (1e-3, 1.0, 1e3)]
+    assert cuts[0] > cuts[1] > cuts[2] == 0
+
+
+@pytest.mark.parametrize("how", HOWS, ids=str)
+def test_ratings_are_targets(how: How) -> None:
+    law_4_holds("fedgnn", how, rated=True)
+    law_4_holds("fedgnn", how, rated=True, max_positives=2)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_in_float32_they_are_almost_those_of_the_verbs(name: str) -> None:
+    law_4_holds(name, precision="float32", most=1e-3)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_same_rounds_again_have_the_same_bits(name: str) -> None:
+    """Nothing is added up in an order that may vary."""
+    again = [world(name, precision="float32", negatives=50) for _ in range(2)]
+    for one in again:
+        by_engine(one, TURNS, gnn_torch)
+    assert apart(*again) == 0
+
+
+def forget_what_was_told(engine: Any) -> None:
+    engine.told.zero_()
+
+
+def forget_the_items(engine: Any) -> None:
+    engine.v.zero_()
+
+
+def forget_how_rates_fall(engine: Any) -> None:
+    engine.options = replace(engine.options, half_life=0)
+
+
+@pytest.mark.parametrize("forget", [forget_what_was_told, forget_the_items, forget_how_rates_fall])
+def test_a_round_that_differs_is_noticed(forget: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The law can fail."""
+    real = gnn_torch.Engine.__init__
+
+    def forgetful(self: Any, *given: Any) -> None:
+        real(self, *given)
+        forget(self)
+
+    monkeypatch.setattr(gnn_torch.Engine, "__init__", forgetful)
+    with pytest.raises(AssertionError):
+        law_4_holds("fedgnn", half_life=2)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_update_that_is_not_finite_is_said(name: str) -> None:
+    diverged = world(name)
+    diverged.server.items[:] = np.nan
+    with pytest.raises(FedgrecError, match="not finite"):
+        by_engine(diverged, TURNS, gnn_torch)
+
+
+def test_real_random_numbers_stay_with_the_verbs() -> None:
+    options = method_module("fedgnn").Options()
+    assert gnn_torch.fits(options)
+    assert not gnn_torch.fits(replace(options, noise=0.1))
+    assert not gnn_torch.fits(replace(options, pseudo="gaussian"))
+
+
+# ---------------------------------------------------------------------------------------------- whole runs
+
+
+def run_on(device: str, name: str, **values: Any) -> simulation.Simulation:
+    chosen = {"rounds": 12, "expand_every": 5, "evaluate_every": 4, "dim": 8, "users_per_round": 12, "negatives": 16}
+    chosen |= {"others": 0.5, "dropout": 0.2, "topk": (5,), "protocol": "paper", "precision": "float64"}
+    chosen |= {"method": name, "kernel": "auto", "device": device}
+    run = simulation.Simulation(Config().changed(chosen | values, "test"), clicks())
+    run.run()
+    return run
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rounds before which an engine is made; where there is no GPU, PyTorch's CPU passes for one."""
+    made: list[int] = []
+    judged = simulation.judged
+
+    def make_engine(config: Config, method: Any, server: Any, users: Any) -> Any:
+        made.append(server.round)
+        return gnn_torch.Engine(method, server, users, DEVICE)
+
+    monkeypatch.setattr(simulation, "make_engine", make_engine)
+    if DEVICE == "cpu":
+        monkeypatch.setattr(machine, "place", torch.device)
+        monkeypatch.setattr(simulation, "judged", lambda *given: judged(*given[:7], "cpu", *given[8:]))
+    return made
+
+
+def differ(one: simulation.Simulation, other: simulation.Simulation) -> float:
+    """The two runs' largest difference, on both sides and in what users were told."""
+    worlds = [World(run.method, run.server, run.users) for run in (one, other)]
+    assert one.users.around is not None
+    assert other.users.around is not None
+    return max(apart(*worlds), float(np.abs(one.users.around - other.users.around).max()))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_users_hear_of_others_on_time(name: str, engines: list[int]) -> None:
+    plain, fast = run_on("cpu", name), run_on("cuda", name)
+    assert engines == [0, 5, 10]
+    assert differ(plain, fast) < 1e-6
+    assert plain.progress.traffic == fast.progress.traffic
+    assert plain.progress.clipped == fast.progress.clipped
+    lines = [[{**line, "seconds": 0} for line in run.progress.metrics] for run in (plain, fast)]
+    assert [line["round"] for line in lines[0]] == [4, 8, 12]
+    assert lines[0] == lines[1]
+
+
+def test_users_who_hear_of_others_late_are_noticed(engines: list[int]) -> None:
+    """The comparison can fail."""
+    assert differ(run_on("cpu", "fedgnn"), run_on("cuda", "fedgnn", expand_every=6)) > 1e-3
+    assert engines == [0, 6]
