@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from fedgrec.kernels._draws_triton import NEGATIVES, PAIRS, permuted, skipped, words
+from fedgrec.kernels._draws_triton import NEGATIVES, PAIRS, POSITIVES, permuted, skipped, words
 from fedgrec.kernels._state_triton import rounded
 
 AT_ONCE = 256  # draws of a program
@@ -36,6 +36,17 @@ def draw_pairs(users, keys, n_positives, out, width, round_, BLOCK: tl.constexpr
     random = words(tl.load(keys + tl.load(users + slot)), i, 0, round_, PAIRS)
     partner = tl.umulhi(random, tl.load(n_positives + slot).to(tl.uint32))
     tl.store(out + slot.to(tl.int64) * width + i, partner.to(tl.int64), mask=i < width)
+
+
+@triton.jit(do_not_specialize=["round_"])
+def draw_positives(users, keys, degrees, out, cap, round_, BLOCK: tl.constexpr):
+    slot = tl.program_id(0)
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    u = tl.load(users + slot)
+    degree = tl.load(degrees + u).to(tl.int32)
+    has_more = degree > cap
+    drawn = permuted(i, (i < cap) & has_more, degree, tl.load(keys + u), round_, POSITIVES)
+    tl.store(out + slot.to(tl.int64) * cap + i, tl.where(has_more, drawn, i).to(tl.int64), mask=i < cap)
 
 
 @triton.jit
@@ -66,20 +77,26 @@ def round_and_add(
 
 def negatives(population: Any, users: torch.Tensor, width: int) -> torch.Tensor:
     """_draws_torch.negatives of these users; 0 beyond what a user draws.  # [S, width]"""
-    out = torch.empty(len(users), width, dtype=torch.int64, device=users.device)
-    p, N = population, population.method.n_items
-    grid = (len(users), triton.cdiv(width, AT_ONCE))
-    if out.numel():
-        draw_negatives[grid](users, p.keys, p.first, p.degrees, p.items, out, N, width, p.round, BLOCK=AT_ONCE)
-    return out
+    p = population
+    given = p.keys, p.first, p.degrees, p.items
+    return _drawn(draw_negatives, users, given, width, (p.method.n_items, width, p.round))
 
 
 def pairs(population: Any, users: torch.Tensor, width: int, n_positives: torch.Tensor) -> torch.Tensor:
     """_draws_torch.pairs of a round's first local step.  # [S, width]"""
+    return _drawn(draw_pairs, users, (population.keys, n_positives), width, (width, population.round))
+
+
+def positives_sample(population: Any, users: torch.Tensor, cap: int) -> torch.Tensor:
+    """_draws_torch.positives_sample of these users.  # [S, cap]"""
+    p = population
+    return _drawn(draw_positives, users, (p.keys, p.degrees), cap, (cap, p.round)).sort(dim=1)[0]
+
+
+def _drawn(draw: Any, users: torch.Tensor, given: tuple[Any, ...], width: int, numbers: tuple[int, ...]) -> Any:
     out = torch.empty(len(users), width, dtype=torch.int64, device=users.device)
-    grid = (len(users), triton.cdiv(width, AT_ONCE))
     if out.numel():
-        draw_pairs[grid](users, population.keys, n_positives, out, width, population.round, BLOCK=AT_ONCE)
+        draw[(len(users), triton.cdiv(width, AT_ONCE))](users, *given, out, *numbers, BLOCK=AT_ONCE)
     return out
 
 

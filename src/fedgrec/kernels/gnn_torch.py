@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from fedgrec.core import Ints
-from fedgrec.kernels import _draws_torch as draws
 from fedgrec.kernels.rounds_torch import Rounds, Sums, adam
 from fedgrec.options import at_round
 
@@ -70,12 +69,12 @@ class Engine(Rounds):
 
     def _problems(self, users: Tensor, counts: Ints) -> Problems:
         """Draw these users' positives and negatives."""
-        keys, degrees, n_items, Y = self.keys[users], self.degrees[users], self.method.n_items, self.server["items"][0]
+        degrees, n_items, Y = self.degrees[users], self.method.n_items, self.server["items"][0]
         P, M = (int(sizes.max()) for sizes in self._sizes(counts))
         edges, mine = self.edges(users, int(counts.max()))
         chosen, drawn = edges, self.negatives(users, M)
         if edges.shape[1] > P:  # some have more than train in one round
-            mine, sample = mine[:, :P], draws.positives_sample(keys, self.round, degrees, P)
+            mine, sample = mine[:, :P], self.positives_sample(users, P)
             chosen = torch.where(mine, self.first[users][:, None] + sample, 0)
         n_positives, n_negatives = degrees.clamp(max=P), (n_items - degrees).clamp(max=M)
         real = torch.cat([mine, torch.arange(M, device=self.device) < n_negatives[:, None]], dim=1)

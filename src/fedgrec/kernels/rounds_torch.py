@@ -5,7 +5,6 @@ somebody wants to look. Its rounds are those of the verbs: the same draws, the s
 A method's own file says what users compute side by side and what the server makes of their sum.
 """
 
-import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -24,6 +23,11 @@ except ImportError:
 
 from fedgrec.kernels import _draws_torch as draws
 
+try:
+    from fedgrec.kernels import _rounds_triton as launched
+except ImportError:  # PyTorch does it all, which takes two or three times as long
+    launched = None  # type: ignore[assignment]
+
 Sums = dict[str, Tensor]
 
 
@@ -40,8 +44,7 @@ class Rounds(ABC):
         fused: bool | None = None,  # whether Triton draws and adds; on a GPU it does, if it is there
     ) -> None:
         self.method, self.options, self.device, self.memory = method, method.options, place(device), memory
-        with_triton = self.device.type == "cuda" and importlib.util.find_spec("triton") is not None
-        self.fused = with_triton if fused is None else fused
+        self.fused = self.device.type == "cuda" and launched is not None if fused is None else fused
         self.spec: UploadSpec = method.spec(method.stages[-1])
         self.round = server.round
         self.counts = users.degrees  # known here too: to ask the device for a size would mean to wait for it
@@ -114,27 +117,28 @@ class Rounds(ABC):
     def negatives(self, users: Tensor, width: int) -> Tensor:
         """What these users draw, items that they do not have; no meaning beyond what a user draws.  # [S, width]"""
         if self.fused:
-            from fedgrec.kernels import _rounds_triton
-
-            return _rounds_triton.negatives(self, users, width)
+            return launched.negatives(self, users, width)
         mine, degrees = self.edges(users, int(self.degrees[users].max()))[0], self.degrees[users]
         return draws.negatives(self.keys[users], self.round, width, self.items[mine], degrees, self.method.n_items)
+
+    def positives_sample(self, users: Tensor, cap: int) -> Tensor:
+        """Positions, sorted, of the items that train where a user has more than `cap`.  # [S, cap]"""
+        if self.fused:
+            return launched.positives_sample(self, users, cap)
+        return draws.positives_sample(self.keys[users], self.round, self.degrees[users], cap)
 
     def pairs(self, users: Tensor, width: int, n_positives: Tensor) -> Tensor:
         """The positive that each drawn item meets.  # [S, width]"""
         if self.fused:
-            from fedgrec.kernels import _rounds_triton
-
-            return _rounds_triton.pairs(self, users, width, n_positives)
+            return launched.pairs(self, users, width, n_positives)
         return draws.pairs(self.keys[users], self.round, 0, width, n_positives)
 
     def add_rows(self, sums: Tensor, items: Tensor, values: Tensor, leaf: Leaf) -> None:
         """Finished rows, rounded, clipped and added.  # items [S, m], values [S, m, d]"""
         if self.fused:
-            from fedgrec.kernels import _rounds_triton
-
-            return _rounds_triton.add_rows(self, sums, items, values, leaf)
-        sums.index_add_(0, items.flatten(), self.rounded(values, leaf).flatten(0, 1))
+            launched.add_rows(self, sums, items, values, leaf)
+        else:
+            sums.index_add_(0, items.flatten(), self.rounded(values, leaf).flatten(0, 1))
 
     def rounded(self, values: Tensor, leaf: Leaf) -> Tensor:
         """core.quantize: finished numbers → integers, clipped and rounded; what was cut is counted."""
