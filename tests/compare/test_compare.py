@@ -51,6 +51,13 @@ def test_the_rows_are_the_means_of_the_runs(finished: Path) -> None:
             assert row["up"] == np.mean([result["bytes_up"] for result in mine]) / 16
 
 
+def test_a_run_that_patience_ends_says_how_long_it_was(data: Path, tmp_path: Path, no_curves: None) -> None:
+    """Rates of 0 learn nothing: the second evaluation is no better, and the last."""
+    methods = f"{FEDGREC},user_rate=0,server_rate=0,patience=1"
+    (row,) = compared(data, tmp_path / "out", methods=methods, seeds="1")["rows"]
+    assert (row["chosen"], row["length"]) == ([2], 4)
+
+
 def test_under_honest_test_items_choose_nothing(finished: Path) -> None:
     """One look at test, at the end, at the round that was best on validation: federated or not."""
     for name in RUNS:

@@ -25,7 +25,7 @@ class Row:
     ndcg: Estimate | None = None
     published: Figure | None = None
     chosen: tuple[int, ...] = ()  # the selected round or epoch of each seed
-    length: int = 0  # rounds or epochs asked for
+    length: int = 0  # rounds or epochs run, of the longest seed; patience may end a run before its time
     up: float | None = None
     up_secure: float | None = None
     down: float | None = None
@@ -70,7 +70,7 @@ def row(
         estimate(done, results, f"ndcg@{k}"),
         published,
         tuple(int(result["round"]) for result in results),
-        done[0].length,
+        max(line["round"] for run in done for line in run.metrics()) if done[0].length else 0,
         each_user("bytes_up"),
         each_user("bytes_up_secure"),
         each_user("bytes_down"),
