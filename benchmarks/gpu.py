@@ -1,4 +1,5 @@
-"""One training round of Gowalla on a GPU, its floor, and a per-user PyTorch loop in the same run.
+"""One training round of Gowalla on a GPU, its floor, and a per-user PyTorch loop in the same run; then the compared
+methods' rounds there, beside those of our cpu kernel.
 
 A floor is what the round cannot go below on this GPU. The recipe's: the bytes that it reads and writes (item rows of
 all users twice, the sums, the server's tables) at the speed of a copy. The paper's, if that is more: ten Adam steps of
@@ -10,15 +11,23 @@ from typing import Any
 
 import torch
 
+from benchmarks import federated, fedgnn
 from benchmarks.baselines import autograd_round
 from benchmarks.common import gowalla, seconds
 from benchmarks.rounds import Ours, Theirs
 from fedgrec.config import FedGRecOptions, preset
 from fedgrec.data import Interactions
-from fedgrec.kernels import cpu
+from fedgrec.kernels import cpu, fcf_torch, gnn_torch, neumf_torch
 from fedgrec.kernels.cuda import Engine
 
 ROOTS = 16  # root or reciprocal operations of a multiprocessor in a cycle
+COMPARED: list[tuple[str, dict[str, Any], Any]] = [
+    ("fcf", {}, fcf_torch),
+    ("fedncf", {}, neumf_torch),
+    ("fedncf", {"negatives": 2048}, neumf_torch),
+    ("fedgnn", {}, gnn_torch),
+    ("fedgnn-bpr", {}, gnn_torch),
+]
 LIMITS = {"paper": 2.0, "recipe": 0.25}  # ms, asked on one H200
 
 
@@ -28,15 +37,21 @@ def bench(repeats: int = 5, rounds: int = 200) -> dict[str, Any]:
     options = {"paper": preset("paper").model, "recipe": FedGRecOptions()}
     speed = copy_speed()
     measured = {key: measure(o, train, repeats, rounds, speed) for key, o in options.items()}
-    about = torch.cuda.get_device_properties(0)
-    return {"data": name, "gpu": about.name, "copy_gb_a_second": speed / 1e9, "rounds": measured, "limit_ms": LIMITS}
+    found = {"data": name, "gpu": torch.cuda.get_device_properties(0).name, "copy_gb_a_second": speed / 1e9}
+    return found | {"rounds": measured, "limit_ms": LIMITS, "compared": compared(train, repeats, rounds)}
 
 
 def measure(o: FedGRecOptions, train: Interactions, repeats: int, rounds: int, speed: float) -> dict[str, Any]:
     ours = Ours(o, train, cpu)
     loop = seconds(lambda: Theirs(ours, autograd_round).round(threads=1, fused=True))
     engine = Engine(ours.method, ours.server, ours.users)
-    cohorts = [ours.sample() for _ in range(rounds)]
+    ms, times = timed(engine, [ours.sample() for _ in range(rounds)], repeats)
+    least = floor(o, train, speed)
+    return {"ms": ms, "all_ms": times, "floor_ms": least, "loop_ms": 1e3 * loop, "ratio": 1e3 * loop / ms}
+
+
+def timed(engine: Any, cohorts: list[Any], repeats: int) -> tuple[float, list[float]]:
+    """The median of milliseconds a round, and all of them."""
     engine.run(cohorts[:2])
     torch.cuda.synchronize()
     times = []
@@ -44,10 +59,24 @@ def measure(o: FedGRecOptions, train: Interactions, repeats: int, rounds: int, s
         begun = time.perf_counter()
         engine.run(cohorts)
         torch.cuda.synchronize()
-        times.append(1e3 * (time.perf_counter() - begun) / rounds)
-    ms = sorted(times)[repeats // 2]
-    least = floor(o, train, speed)
-    return {"ms": ms, "all_ms": times, "floor_ms": least, "loop_ms": 1e3 * loop, "ratio": 1e3 * loop / ms}
+        times.append(1e3 * (time.perf_counter() - begun) / len(cohorts))
+    return sorted(times)[repeats // 2], times
+
+
+def compared(train: Interactions, repeats: int, rounds: int, device: str = "cuda") -> dict[str, dict[str, float]]:
+    """Milliseconds of a round of the other methods: on the GPU, and of the cpu kernel on all cores."""
+    found = {}
+    for name, options, engines in COMPARED:
+        ours: Any = federated.Ours.of(name, options, train)
+        if engines is gnn_torch:
+            ours = fedgnn.Ours(fedgnn.METHODS[name], train, cpu)  # its users have met
+        ours.round()  # compiles, if nothing is cached yet
+        here = sorted(seconds(ours.round) for _ in range(3))[1]
+        engine = engines.Engine(ours.method, ours.server, ours.users, device)
+        cohorts = [ours.sample() for _ in range(rounds)]
+        label = " ".join([name, *(f"{key}={value}" for key, value in options.items())])
+        found[label] = {"ms": timed(engine, cohorts, repeats)[0], "cpu_ms": 1e3 * here}
+    return found
 
 
 def floor(o: FedGRecOptions, train: Interactions, speed: float) -> float:
