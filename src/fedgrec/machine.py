@@ -52,7 +52,8 @@ def fits_engine(config: Config, ranks: Ranks) -> bool:
 def _has_engine(config: Config) -> bool:
     if isinstance(config.model, FedGRecOptions):
         return importlib.util.find_spec("triton") is not None
-    return importlib.util.find_spec("torch") is not None and bool(_engines(config).fits(config.model))
+    known = config.method in ENGINES and importlib.util.find_spec("torch") is not None
+    return known and bool(_engines(config).fits(config.model))
 
 
 def _engines(config: Config) -> Any:

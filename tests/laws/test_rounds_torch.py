@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedgrec import machine
+from fedgrec.config import Config
 from fedgrec.devices import gpu_is_there
+from fedgrec.distributed import Ranks
 from fedgrec.errors import FedgrecError
 from tests.methods.laws import World
 
@@ -100,3 +103,33 @@ def test_an_update_that_is_not_finite_is_said() -> None:
     world.server.items[:] = np.nan
     with pytest.raises(FedgrecError, match="not finite"):
         by_engine(world, TURNS, fcf_torch)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "there"),
+    [
+        ("fedgrec", {}, True),
+        ("fcf", {}, True),
+        ("fcf", {"kernel": "reference"}, False),
+        ("fedncf", {}, True),
+        ("fedgnn", {}, True),
+        ("fedgnn-bpr", {}, True),
+        ("fedgnn", {"noise": 0.1}, False),  # whose noise is NumPy's
+        ("fedgnn", {"pseudo": "gaussian"}, False),
+    ],
+)
+def test_auto_means_a_gpu_where_the_method_knows_one(
+    method: str, options: dict[str, Any], there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Config().of(method).layered((options, "here"))
+    monkeypatch.setattr(machine, "gpu_is_there", lambda: True)
+    assert machine.wants_gpu(config) == there
+    monkeypatch.setattr(machine, "gpu_is_there", lambda: False)
+    assert not machine.wants_gpu(config)
+
+
+def test_a_method_that_has_no_engine_trains_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "gpu_is_there", lambda: True)
+    monkeypatch.delitem(machine.ENGINES, "fcf")
+    assert not machine.wants_gpu(Config().of("fcf"))
+    assert not machine.fits_engine(Config().of("fcf"), Ranks())
