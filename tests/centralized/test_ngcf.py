@@ -67,13 +67,18 @@ def test_the_loss_is_bpr_with_a_penalty() -> None:
     assert model.loss(torch.from_numpy(nodes), None).item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_gradients_pass_through_the_product() -> None:
+@pytest.mark.parametrize("fused", [False, True])
+def test_gradients_pass_through_the_product(fused: bool) -> None:
+    if fused:
+        pytest.importorskip("triton")
     from fedgrec.centralized._torch import Operator
 
     graph = bipartite(ragged(), "mean", self_loops=True)
     x = torch.randn(len(graph), 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
     weights = torch.linspace(-1, 1, len(graph))[:, None]
-    (Operator(graph, torch.device("cpu"))(x) * weights).sum().backward()
+    product = Operator(graph, torch.device("cpu"), fused)(x)
+    np.testing.assert_allclose(product.detach().numpy(), graph.product(x.detach().numpy()), rtol=1e-5, atol=1e-6)
+    (product * weights).sum().backward()
     expected = graph.to_scipy(np.float64).toarray().T @ np.broadcast_to(weights.numpy(), x.shape)
     assert x.grad is not None
     np.testing.assert_allclose(x.grad.numpy(), expected, rtol=1e-5, atol=1e-6)

@@ -12,13 +12,31 @@ import triton
 from numpy.typing import NDArray
 
 from fedgrec.centralized import _lightgcn_triton as loops
-from fedgrec.centralized._torch import LightGCNEngine
+from fedgrec.centralized._torch import LightGCNEngine, Product
 from fedgrec.centralized.contract import Ints, Tensors
 from fedgrec.centralized.graph import Graph
 from fedgrec.centralized.lightgcn import BETA1, BETA2, EPSILON
 from fedgrec.centralized.options import LightGCNOptions
 
 ROWS, TRIPLES, WORDS = 16, 32, 1024  # neighbours, triples and words that a program holds at a time
+
+
+def longest_first(A: torch.Tensor) -> torch.Tensor:
+    """The rows in the order in which they are begun, so that none is waited for in the end."""
+    return A.crow_indices().diff().sort(descending=True, stable=True).indices
+
+
+def multiplier(A: torch.Tensor) -> Product:
+    """x ↦ A x in one launch."""
+    order, edges = longest_first(A), (A.crow_indices(), A.col_indices(), A.values())
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        x, dim = x.contiguous(), x.shape[1]
+        out, size = torch.empty_like(x), max(triton.next_power_of_2(dim), 16)
+        loops.product[(len(x),)](order, *edges, x, x, out, ADD=False, DIM=dim, D=size, BLOCK=ROWS, num_warps=2)
+        return out
+
+    return product
 
 
 class RecordedEngine(LightGCNEngine):
@@ -28,8 +46,7 @@ class RecordedEngine(LightGCNEngine):
         super().__init__(graph, start, options, device)
         self.E = self.learner["embeddings"].detach()
         (self.n, self.dim), self.D = self.E.shape, max(triton.next_power_of_2(self.E.shape[1]), 16)
-        degrees = np.diff(self.A.crow_indices().cpu().numpy())
-        self.order = torch.tensor(np.argsort(-degrees, kind="stable"), device=self.device)  # the longest rows first
+        self.order = longest_first(self.A)
         self.edges = self.A.crow_indices(), self.A.col_indices(), self.A.values()
         self.m, self.v, self.G, self.total, self.spare = (torch.zeros_like(self.E) for _ in range(5))
         self.levels = self.E.new_zeros(max(options.layers - 1, 1), *self.E.shape)

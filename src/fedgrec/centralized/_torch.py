@@ -3,8 +3,9 @@
 Importing this file needs PyTorch; the rest of the package imports it only when a model does.
 """
 
+import importlib.util
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ try:
     from torch import Tensor
 except ImportError:
     raise missing_extra("a neural model, or any model on a GPU,", "torch") from None
+
+Product = Callable[[Tensor], Tensor]
 
 
 def random(seed: int, epoch: int, device: torch.device) -> torch.Generator:
@@ -96,23 +99,29 @@ def sparse(graph: Graph, device: torch.device, dtype: torch.dtype = torch.float3
 class Operator:
     """x ↦ Â x with a gradient. Autograd alone would transpose Â anew in every step."""
 
-    def __init__(self, graph: Graph, device: torch.device) -> None:
-        self.matrices = sparse(graph, device), sparse(graph.transposed, device)
+    def __init__(self, graph: Graph, device: torch.device, fused: bool | None = None) -> None:
+        there = sparse(graph, device), sparse(graph.transposed, device)
+        if fused or (fused is None and device.type == "cuda" and importlib.util.find_spec("triton") is not None):
+            from fedgrec.centralized._recorded import multiplier
+
+            self.products: tuple[Product, Product] = multiplier(there[0]), multiplier(there[1])
+        else:
+            self.products = there[0].matmul, there[1].matmul
 
     def __call__(self, x: Tensor) -> Tensor:
-        result: Tensor = _Product.apply(x, *self.matrices)  # type: ignore[no-untyped-call]
+        result: Tensor = _Product.apply(x, *self.products)  # type: ignore[no-untyped-call]
         return result
 
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, matrix: Tensor, transposed: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, product: Product, transposed: Product) -> Tensor:
         ctx.transposed = transposed
-        return matrix @ x
+        return product(x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.transposed @ gradients[0], None, None
+        return ctx.transposed(gradients[0]), None, None
 
 
 # ---------------------------------------------------------------------------------------------- LightGCN
