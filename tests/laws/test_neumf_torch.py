@@ -24,6 +24,7 @@ CHOICES: list[dict[str, Any]] = [
     {"hidden": (4,)},
     {"hidden": (6, 4, 3)},
     {"local_steps": 3, "item_optimizer": "adam", "item_rate": 0.01},
+    {"local_steps": 1, "item_optimizer": "adam", "item_rate": 0.01},
     {"local_steps": 3, "item_rate": 0.1},
     {"server_optimizer": "sum", "server_rate": 0.5, "network_rate": 0.25},
     {"server_optimizer": "sum", "network_reduction": "sum"},

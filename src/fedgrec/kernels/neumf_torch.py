@@ -105,7 +105,9 @@ def local_steps(start: list[Tensor], home: dict[str, Tensor], problems: Problems
         at = [a + b for a, b in zip(start, moved, strict=True)] if moved else start
         by_e, changes = gradients(at, e, problems, o, -o.item_rate if sgd else 1.0)
         del at  # what is freed here the rest may use
-        if not sgd:
+        if not sgd and o.local_steps == 1:
+            changes = [first_adam_step(grad, o.item_rate, o) for grad in changes]
+        elif not sgd:
             moments = moments or [(torch.zeros_like(grad), torch.zeros_like(grad)) for grad in changes]
             pairs = zip(changes, moments, strict=True)
             changes = [adam(grad, *moment, step + 1, o.item_rate, o) for grad, moment in pairs]
@@ -117,6 +119,11 @@ def local_steps(start: list[Tensor], home: dict[str, Tensor], problems: Problems
             taken = home["steps"].to(torch.float64)[:, None, None]  # 1 − β^t is nearly 0 at first
             e += adam(by_e, home["moment1"], home["moment2"], taken, o.user_rate, o)
     return moved
+
+
+def first_adam_step(grad: Tensor, rate: float, o: Any) -> Tensor:
+    """Adam's first step (to add), in place: m̂ is the gradient and √v̂ its size, so no moments are needed."""
+    return grad.div_(grad.abs().add_(o.epsilon)).mul_(-rate)
 
 
 class Engine(Rounds):
