@@ -11,7 +11,7 @@ from fedgrec.config import Config
 from fedgrec.core import Cohort, Ints, ServerState
 from fedgrec.devices import gpu_is_there, place, rank_on_gpu, top_k_on_device, within_memory
 from fedgrec.distributed import Ranks
-from fedgrec.evaluate import Csr, Result, evaluate_ranking, top_k, top_k_scores
+from fedgrec.evaluate import Csr, Rank, Result, evaluate_ranking, top_k, top_k_scores
 from fedgrec.methods.contract import Method
 from fedgrec.metrics import Ideal
 from fedgrec.options import FedGRecOptions, method_module
@@ -87,21 +87,26 @@ def judged(
     ranks: Ranks | None = None,
 ) -> Result:
     """Full ranking with what the method makes of server and users."""
+    shared = (ranks or Ranks()).split(_ranker(method, server, users, device), method.n_items)
+    return evaluate_ranking(shared, method.n_items, seen, held_out, ks, ideal)
+
+
+def _ranker(method: Method, server: ServerState, users: Cohort, device: str) -> Rank:
+    """Who ranks these users' items: by inner products or by scores, here or on a GPU."""
     if method.inner_product:
         pair = method.represent_users(server, users), method.represent_items(server)
         for_users, for_items = (part.astype(np.float32) for part in pair)
-    there = method.scorer(server, users, device) if device == "cuda" and not method.inner_product else None
+        if device == "cuda":
+            return rank_on_gpu(for_users, for_items)
+        return lambda chosen, k, indptr, seen: top_k(for_users[chosen], for_items, k, indptr, seen)[0]
+    there = method.scorer(server, users, device) if device == "cuda" else None
+    if there is not None:
+        return lambda chosen, k, indptr, seen: top_k_on_device(there, chosen, k, method.n_items, indptr, seen)
 
-    def rank(chosen: Ints, k: int, indptr: Any, items: Any) -> Any:
+    def rank(chosen: Ints, k: int, indptr: Any, seen: Any) -> Any:
         def score(some: slice) -> Any:
             return method.scores(server, users.take(chosen[some])).astype(np.float32)
 
-        if method.inner_product:
-            return top_k(for_users[chosen], for_items, k, indptr, items)[0]
-        if there:
-            return top_k_on_device(there, chosen.astype(np.int64), k, method.n_items, indptr, items)
-        return top_k_scores(score, method.n_items, k, indptr, items)[0]
+        return top_k_scores(score, method.n_items, k, indptr, seen)[0]
 
-    on_gpu = method.inner_product and device == "cuda"
-    shared = (ranks or Ranks()).split(rank_on_gpu(for_users, for_items) if on_gpu else rank, method.n_items)
-    return evaluate_ranking(shared, method.n_items, seen, held_out, ks, ideal)
+    return rank
