@@ -48,8 +48,11 @@ def place(device: str) -> Any:
 
 
 @contextmanager
-def within_memory(doing: str) -> Iterator[None]:
-    """Says in a sentence that the GPU's memory is too small, or that the GPU failed."""
+def within_memory(doing: str, lower: str, device: str = "cuda") -> Iterator[None]:
+    """Says in a sentence that the GPU's memory is too small, or that the GPU failed; elsewhere nothing."""
+    if not device.startswith("cuda"):
+        yield
+        return
     import torch
 
     try:
@@ -57,8 +60,8 @@ def within_memory(doing: str) -> Iterator[None]:
     except torch.cuda.OutOfMemoryError as error:
         free, whole = (part / 2**30 for part in torch.cuda.mem_get_info())
         raise FedgrecError(
-            f"{doing} needs more memory than the GPU has left ({free:.1f} of {whole:.1f} GB): lower users_per_round, "
-            f"negatives, max_positives or local_steps, or use --device cpu"
+            f"{doing} needs more memory than the GPU has left ({free:.1f} of {whole:.1f} GB): lower {lower}, "
+            f"or use --device cpu; checkpoints written before are intact"
         ) from error
     except torch.AcceleratorError as error:
         why = str(error).strip().splitlines()[0]

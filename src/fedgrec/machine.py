@@ -16,6 +16,7 @@ from fedgrec.methods.contract import Method
 from fedgrec.metrics import Ideal
 from fedgrec.options import FedGRecOptions, method_module
 
+LESS = "users_per_round, negatives, max_positives or local_steps"  # of which training on a GPU needs less memory
 # Methods that are not FedGRec with other options, and the module of `kernels` that runs their rounds on a GPU.
 ENGINES = {"fcf": "fcf_torch", "fedncf": "neumf_torch", "fedgnn": "gnn_torch", "fedgnn-bpr": "gnn_torch"}
 
@@ -71,7 +72,7 @@ def wants_gpu(config: Config) -> bool:
 
 def make_engine(config: Config, method: Method, server: ServerState, users: Cohort) -> Any:
     """What runs whole rounds on the GPU; it takes the state over."""
-    with within_memory("training"):
+    with within_memory("training", LESS):
         return _engines(config).Engine(method, server, users, config.run.device)
 
 
@@ -87,8 +88,9 @@ def judged(
     ranks: Ranks | None = None,
 ) -> Result:
     """Full ranking with what the method makes of server and users."""
-    shared = (ranks or Ranks()).split(_ranker(method, server, users, device), method.n_items)
-    return evaluate_ranking(shared, method.n_items, seen, held_out, ks, ideal)
+    with within_memory("ranking", "dim or layers", device):
+        shared = (ranks or Ranks()).split(_ranker(method, server, users, device), method.n_items)
+        return evaluate_ranking(shared, method.n_items, seen, held_out, ks, ideal)
 
 
 def _ranker(method: Method, server: ServerState, users: Cohort, device: str) -> Rank:

@@ -25,7 +25,7 @@ from fedgrec.devices import within_memory
 from fedgrec.distributed import Ranks
 from fedgrec.errors import RunError
 from fedgrec.files import Checkpoints
-from fedgrec.machine import fits_engine, judged, make_engine, make_method, wants_gpu
+from fedgrec.machine import LESS, fits_engine, judged, make_engine, make_method, wants_gpu
 from fedgrec.metrics import Ideal
 from fedgrec.model import Model
 from fedgrec.options import DataOptions
@@ -192,7 +192,7 @@ class Simulation:
             rounds.append(sampled[arrives])
             in_order = np.concatenate([sampled[arrives], sampled[~arrives]])
             self._count(self.method.traffic(train, self.users.degrees[in_order], int((~arrives).sum())))
-        with within_memory("training"):
+        with within_memory("training", LESS):
             self.engine.run(rounds)
         self.server.round = until
         if any(until % every == 0 for every in stops[:-1]) or until == run.rounds:
@@ -201,7 +201,7 @@ class Simulation:
     def _settle(self) -> None:
         """Fetch the state from the GPU, if it is there."""
         if self.engine is not None:
-            with within_memory("training"):
+            with within_memory("training", LESS):
                 self.progress.clipped += self.engine.give_back(self.server, self.users.state)
 
     def _round(self) -> None:

@@ -13,6 +13,7 @@ from fedgrec.centralized.ranking import evaluate_model
 from fedgrec.data import Dataset, Interactions
 from fedgrec.data.datasets import describe
 from fedgrec.data.split import seen_before_test
+from fedgrec.devices import within_memory
 from fedgrec.errors import DataError, RunError
 from fedgrec.files import Checkpoints, write_json, write_text
 from fedgrec.metrics import Ideal
@@ -79,6 +80,10 @@ class Training:
 
     def run(self) -> None:
         """Until the epochs are done, patience is lost, or the observer wants to stop."""
+        with within_memory("training", "dim, layers or batch", self.model.device):
+            self._run()
+
+    def _run(self) -> None:
         model, o, started = self.model, self.options, time.perf_counter() - self.progress.seconds
         if self.observer:
             self.observer.started(model.epochs_done, self.epochs)
