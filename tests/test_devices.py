@@ -11,6 +11,7 @@ from fedgrec.config import Config
 from fedgrec.devices import within_memory
 from fedgrec.errors import FedgrecError
 from fedgrec.simulation import Simulation
+from tests.laws.test_rounds_torch import cpu_for_a_gpu
 from tests.methods.test_fedgnn_runs import clicks
 
 torch = pytest.importorskip("torch")
@@ -22,7 +23,7 @@ OPTIONS = {"method": "fcf", "dim": 4, "users_per_round": 8, "rounds": 12, "evalu
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A GPU with 1 of 4 GB left; what it is given raises what it is told to from round 8 on."""
-    judged, raised = simulation.judged, [torch.OutOfMemoryError("CUDA out of memory")]
+    raised = [torch.OutOfMemoryError("CUDA out of memory")]
 
     class Engine(fcf_torch.Engine):
         def apply(self, *sums: Any) -> None:
@@ -31,8 +32,7 @@ def full(monkeypatch: pytest.MonkeyPatch) -> Any:
             super().apply(*sums)
 
     monkeypatch.setattr(simulation, "make_engine", lambda _, *given: Engine(*given, "cpu"))
-    monkeypatch.setattr(machine, "place", torch.device)
-    monkeypatch.setattr(simulation, "judged", lambda *given: judged(*given[:7], "cpu", *given[8:]))
+    cpu_for_a_gpu(monkeypatch)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 4 * 2**30))
     return raised
 

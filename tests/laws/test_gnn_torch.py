@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgrec import machine, simulation
+from fedgrec import simulation
 from fedgrec.config import Config
 from fedgrec.errors import FedgrecError
 from fedgrec.options import method_module
-from tests.laws.test_rounds_torch import DEVICE, HOWS, TURNS, How, apart, by_engine, by_verbs
+from tests.laws.test_rounds_torch import DEVICE, HOWS, TURNS, How, apart, by_engine, by_verbs, cpu_for_a_gpu
 from tests.methods.gnn_worlds import warmed_up
 from tests.methods.laws import World
 from tests.methods.test_fedgnn_runs import clicks
@@ -151,7 +151,6 @@ def run_on(device: str, name: str, **values: Any) -> simulation.Simulation:
 def engines(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rounds before which an engine is made; where there is no GPU, PyTorch's CPU passes for one."""
     made: list[int] = []
-    judged = simulation.judged
 
     def make_engine(config: Config, method: Any, server: Any, users: Any) -> Any:
         made.append(server.round)
@@ -159,8 +158,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(simulation, "make_engine", make_engine)
     if DEVICE == "cpu":
-        monkeypatch.setattr(machine, "place", torch.device)
-        monkeypatch.setattr(simulation, "judged", lambda *given: judged(*given[:7], "cpu", *given[8:]))
+        cpu_for_a_gpu(monkeypatch)
     return made
 
 

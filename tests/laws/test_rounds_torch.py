@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgrec import machine
+from fedgrec import machine, simulation
 from fedgrec.config import Config
 from fedgrec.devices import gpu_is_there
 from fedgrec.distributed import Ranks
@@ -23,6 +23,13 @@ How = dict[str, Any]
 HOWS: list[How] = [{}, {"memory": 1}]  # everybody at once; every user in a batch of its own
 if importlib.util.find_spec("triton"):
     HOWS += [{"fused": True}]
+
+
+def cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a simulation whose device is "cuda" run without one; its engine the test makes itself."""
+    judged = simulation.judged
+    monkeypatch.setattr(machine, "place", torch.device)
+    monkeypatch.setattr(simulation, "judged", lambda *given: judged(*given[:7], "cpu", *given[8:]))
 
 
 def by_verbs(world: World, turns: list[list[int]]) -> int:

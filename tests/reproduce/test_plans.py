@@ -1,5 +1,6 @@
 """The plans are the paper's: its methods, its values, its rounds, its numbers."""
 
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from fedgrec.config import preset
 from fedgrec.data import load
 from fedgrec.reproduce import NAMES, TARGETS, Asked
 from fedgrec.reproduce.plan import PAPER_ROUNDS, groups, run_count
-from fedgrec.reproduce.targets import AGGREGATIONS
+from fedgrec.reproduce.targets import AGGREGATIONS, TUNED
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +75,13 @@ def test_what_the_paper_states_runs_as_long_as_the_paper_and_what_is_tuned_does_
     }  # fmt: skip
     assert {label for label, run in found.items() if run.config.run.patience} == stated
     assert all(run.training["patience"] for run in whole.values() if not run.entry.federated)
+
+
+def test_what_is_tuned_is_what_the_recorded_comparison_ran() -> None:
+    recorded = tomllib.loads((ROOT / "docs/results/compare-gowalla/tuned.toml").read_text())["compare"]
+    for section in recorded.values():
+        del section["evaluate_every"]
+    assert recorded == TUNED
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,10 @@ and then the negatives, each part padded at its end to that of the longest user.
 it never moves.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -58,6 +60,17 @@ def constants(tables: Tensor, latents: Tensor, o: FedGRecOptions) -> tuple[Tenso
         for k, alpha in enumerate(o.weights()[1:]):
             a, B = a + alpha * tables[k + 1], B + alpha * latents[:, k]
     return a, B
+
+
+def side_by_side(n_rows: Ints, fit: int) -> Iterator[Ints]:
+    """The users that have rows, those with few first, as many at a time as one table of `fit` rows holds, padded."""
+    order = np.argsort(n_rows, kind="stable")
+    order = order[n_rows[order] > 0]
+    while len(order):
+        padded_to = n_rows[order] * np.arange(1, len(order) + 1)  # rows of a batch that ends here
+        count = max(1, int(np.searchsorted(padded_to, fit, side="right")))
+        yield order[:count]
+        order = order[count:]
 
 
 def padded(first: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:

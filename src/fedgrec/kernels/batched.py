@@ -151,15 +151,7 @@ class Batched:
         return torch.zeros(shape, dtype=getattr(torch, dtype.name), device=self.device)
 
     def _batches(self, n_rows: Ints, tables: Floats) -> Iterator[Ints]:
-        """The users that have rows, those with few first, as many at a time as one working table holds."""
-        fit = self.memory // (tables.itemsize * tables.shape[2])
-        order = np.argsort(n_rows, kind="stable")
-        order = order[n_rows[order] > 0]
-        while len(order):
-            padded_to = n_rows[order] * np.arange(1, len(order) + 1)  # rows of a batch that ends here
-            count = max(1, int(np.searchsorted(padded_to, fit, side="right")))
-            yield order[:count]
-            order = order[count:]
+        return steps.side_by_side(n_rows, self.memory // (tables.itemsize * tables.shape[2]))
 
     @contextmanager
     def _enough_memory(self) -> Iterator[None]:

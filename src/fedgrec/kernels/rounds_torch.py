@@ -22,6 +22,7 @@ except ImportError:
     raise missing_extra("training on a GPU", "torch") from None
 
 from fedgrec.kernels import _draws_torch as draws
+from fedgrec.kernels._steps_torch import side_by_side
 
 try:
     from fedgrec.kernels import _rounds_triton as launched
@@ -78,9 +79,8 @@ class Rounds(ABC):
         batches = [list(self._batches(users)) for users in rounds]
         everyone = [some for batch in batches for some in batch]
         # All in one piece: to send each batch by itself would mean to wait for the device every time.
-        there = iter(
-            torch.split(self._place(np.concatenate([np.zeros(0, np.int64), *everyone])), [*map(len, everyone)])
-        )
+        sent = self._place(np.concatenate([np.zeros(0, np.int64), *everyone]))
+        there = iter(torch.split(sent, [len(some) for some in everyone]))
         with torch.no_grad():
             for users, batch in zip(rounds, batches, strict=True):
                 if len(users):
@@ -97,16 +97,10 @@ class Rounds(ABC):
         self.apply(sums, n_users)
 
     def _batches(self, users: Ints) -> Iterator[Ints]:
-        """The users that have items, those with few first, as many at a time as one working table may hold."""
+        """The users that have items, as many at a time as one working table may hold."""
         users = users[self.counts[users] > 0]
-        n_rows = self.rows(self.counts[users])
-        order = np.argsort(n_rows, kind="stable")
         fit = self.memory // (self.server["items"].element_size() * self.options.dim)
-        while len(order):
-            padded_to = n_rows[order] * np.arange(1, len(order) + 1)  # rows of a batch that ends here
-            count = max(1, int(np.searchsorted(padded_to, fit, side="right")))
-            yield users[order[:count]]
-            order = order[count:]
+        return (users[some] for some in side_by_side(self.rows(self.counts[users]), fit))
 
     def edges(self, users: Tensor, longest: int) -> tuple[Tensor, Tensor]:
         """Where each user's items are, and which of these are its own; others are its first.  # [S, longest] both"""
