@@ -13,7 +13,7 @@ from fedgrec.errors import FedgrecError, RunError
 from fedgrec.evaluate import top_k, top_k_scores
 from fedgrec.files import read_tensors, write_json, write_tensors, write_text
 from fedgrec.methods.contract import Method
-from fedgrec.options import method_module
+from fedgrec.options import METHODS, method_module
 
 SERVER, USERS, CONFIG, USER_IDS, ITEM_IDS = (
     "server.safetensors",
@@ -139,6 +139,12 @@ class Model:
         folder = Path(folder)
         if not (folder / CONFIG).exists():
             raise RunError(f"{folder} is not a run: it has no {CONFIG}. Make one with  fedgrec train --out {folder}")
+        values = read_toml(folder / CONFIG)
+        if (method := values.get("method", Config().method)) not in METHODS:
+            raise RunError(
+                f"{folder} is a run of {method}, which is not federated: its figures are in result.json, and "
+                "fedgrec.centralized.load opens its model"
+            )
         server, about = read_tensors(folder / SERVER)
         users, about_users = read_tensors(folder / USERS)
         if about["round"] != about_users["round"]:
@@ -147,7 +153,7 @@ class Model:
                 f"`fedgrec train --out {folder} --resume` goes on"
             )
         return Model(
-            Config().changed(read_toml(folder / CONFIG), str(folder / CONFIG)),
+            Config().changed(values, str(folder / CONFIG)),
             IdMap.load(folder / USER_IDS),
             IdMap.load(folder / ITEM_IDS),
             server["item_embeddings"],

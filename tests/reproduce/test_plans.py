@@ -1,5 +1,6 @@
 """The plans are the paper's: its methods, its values, its rounds, its numbers."""
 
+import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from fedgrec.config import preset
 from fedgrec.data import load
 from fedgrec.reproduce import NAMES, TARGETS, Asked
 from fedgrec.reproduce.plan import PAPER_ROUNDS, groups, run_count
+from fedgrec.reproduce.readings import READINGS
 from fedgrec.reproduce.targets import AGGREGATIONS, TUNED
 
 ROOT = Path(__file__).parents[2]
@@ -128,6 +130,33 @@ def test_quick_keeps_what_a_target_varies(demo: Any) -> None:
 def test_the_device_is_that_of_every_run(demo: Any) -> None:
     found = runs("table2", demo, device="cpu").values()
     assert {run.config.run.device if run.entry.federated else run.device for run in found} == {"cpu"}
+
+
+@pytest.mark.parametrize("name", READINGS)
+def test_a_reading_changes_its_options_in_fedgrec_as_in_the_paper_and_nothing_else(demo: Any, name: str) -> None:
+    for target in ("table2", "table4", "figure-tau"):
+        usual = runs(target, demo)
+        read = runs(target, demo, reading=name)
+        assert set(read) == {label for label, run in usual.items() if run.entry.section.get("preset") == "paper"}
+        for label, run in read.items():
+            assert run.config == replace(
+                usual[label].config, model=replace(usual[label].config.model, **READINGS[name].options)
+            )
+            assert run.config != usual[label].config
+
+
+def test_readings_have_folders_of_their_own() -> None:
+    asked = [{"reading": name} for name in ("", *READINGS)] + [{"reading": "sum", "rounds": 9}]
+    folders = [groups(TARGETS["table4"], Asked(protocols=("paper",), **each))[0].folder for each in asked]  # type: ignore[arg-type]
+    assert len(set(folders)) == len(folders)
+    assert {"gowalla-paper", "gowalla-paper-sum", "gowalla-paper-sum-9-rounds"} < set(folders)
+
+
+def test_the_readings_that_were_recorded_can_be_run_again_by_name() -> None:
+    lines = (ROOT / "docs/results/readings/10000-rounds.jsonl").read_text().splitlines()
+    for line in map(json.loads, lines):
+        changed = {key: value for key, value in line["options"].items() if key not in ("data", "layers")}
+        assert not changed or changed in [each.options for each in READINGS.values()], line["label"]
 
 
 def test_run_counts() -> None:

@@ -117,6 +117,19 @@ def test_table1_counts_every_pair(made: Path) -> None:
     assert rows["users"]["paper"] == ""
 
 
+@pytest.mark.usefixtures("no_pictures")
+def test_a_reading_has_runs_and_tables_of_its_own(made: Path, tmp_path: Path, capsys: Any) -> None:
+    shutil.copytree(made / "runs", tmp_path / "runs")
+    assert cli.main([*words(tmp_path, "table4"), "--only", "FedGRec-1", "--reading", "sgd-10"]) == 0
+    assert os.listdir(tmp_path / "out") == ["table4-sgd-10"]
+    said = capsys.readouterr().out
+    assert "Reading sgd-10: items learn by local SGD at rate 10" in said
+    usual, read = (tmp_path / "runs" / name for name in (GROUP, GROUP.replace("-12", "-sgd-10-12")))
+    found = [json.loads((folder / "runs/FedGRec-1-seed0/result.json").read_text()) for folder in (usual, read)]
+    assert found[0]["recall@20"] != found[1]["recall@20"]
+    assert "--reading sgd-10" in (tmp_path / "out/table4-sgd-10/table.md").read_text(encoding="utf-8")
+
+
 # ------------------------------------------------------------------------------------- going on, and trouble
 
 
@@ -180,6 +193,20 @@ def test_one_failing_run_does_not_lose_the_others(
 
 
 @pytest.mark.usefixtures("no_pictures")
+def test_what_is_finished_is_shown_and_nothing_is_run(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "runs", tmp_path / "runs")
+    cut = tmp_path / "runs" / GROUP / "runs" / "FedGRec-2-seed0"
+    (cut / "result.json").unlink()
+    shutil.rmtree(cut.with_name("FedGRec-3-seed0"))
+    assert cli.main([*words(tmp_path, "table4"), "--finished", "--quiet"]) == 0
+    rows = {row["label"]: row for row in table(tmp_path, "table4")}
+    assert {label for label, row in rows.items() if row["recall@20"] == ""} == {"FedGRec-2", "FedGRec-3"}
+    assert float(rows["FedGRec-1"]["recall@20"]) == result(made, "FedGRec-1")["recall@20"]
+    assert not (cut / "result.json").exists()
+    assert not cut.with_name("FedGRec-3-seed0").exists()
+
+
+@pytest.mark.usefixtures("no_pictures")
 def test_runs_made_with_other_options_are_refused(made: Path, tmp_path: Path, capsys: Any) -> None:
     shutil.copytree(made / "runs", tmp_path / "runs")
     config = tmp_path / "runs" / GROUP / "runs" / "FedGRec-1-seed0" / "config.toml"
@@ -200,6 +227,8 @@ def test_runs_made_with_other_options_are_refused(made: Path, tmp_path: Path, ca
         (["table2", "--only", "FedGrec-1"], "Did you mean 'FedGRec-1'?"),
         (["table2", "--seeds", "x"], "--seeds x"),
         (["table1", "--data", "gowala"], "gowala"),
+        (["table2", "--reading", "sdg-10"], "Did you mean 'sgd-10'?"),
+        (["table1", "--reading", "sgd-10"], "--reading sgd-10 changes nothing here"),
     ],
 )
 def test_mistakes_are_one_sentence(given: list[str], sentence: str, tmp_path: Path, capsys: Any) -> None:

@@ -49,6 +49,14 @@ def test_paper_ours_difference_and_interval_stand_side_by_side() -> None:
     assert record["recall@20_difference_percent"] == pytest.approx(-15)
 
 
+def test_a_figure_is_held_to_no_number_of_a_table() -> None:
+    """Table 2's FedGRec-2 has τ = 10: it is no figure for τ = 1."""
+    (grid,) = TARGETS["figure-tau"].show([group("figure-tau", [row("τ = 1", [0.16, 0.18], 0.2)])]).grids
+    assert "published" not in grid.head
+    assert not any(note.startswith("published") for note in grid.notes)
+    assert grid.rows[0][:2] == ["τ = 1", "0.1700 ± 0.1271"]
+
+
 def test_table2_shows_what_went_wrong_and_no_bytes() -> None:
     broken = Row("FCF", "fcf", True, "paper", (), note="failed: no likes")
     (grid,) = TARGETS["table2"].show([group("table2", [broken, row("FedGRec-2", [0.16, 0.18], 0.2)])]).grids

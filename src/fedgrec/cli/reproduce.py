@@ -13,7 +13,7 @@ from fedgrec.errors import ConfigError, RunError, nearest
 from fedgrec.reproduce import NAMES
 
 OUT, RUNS = Path("docs/results/reproduce"), Path("runs/reproduce")
-FLAGS = ("data", "protocol", "seeds", "rounds", "epochs", "only", "device", "out", "runs")
+FLAGS = ("data", "protocol", "seeds", "rounds", "epochs", "only", "reading", "device", "out", "runs")
 
 
 def register(commands: Any) -> None:
@@ -37,7 +37,9 @@ def register(commands: Any) -> None:
     add("--rounds", default=None, metavar="N", help="of every federated run (default: the paper's 100000)")
     add("--epochs", default=None, metavar="N", help="of every other run that is trained (default: its own)")
     add("--only", default=None, metavar="A,B,...", help="these runs alone, by the names in the table")
+    add("--reading", default=None, metavar="NAME", help="FedGRec under another reading of the paper: --list names them")
     add("--quick", action="store_true", help="small runs on the demo: minutes to seconds, and no numbers to quote")
+    add("--finished", action="store_true", help="run nothing: show the runs that are finished")
     add("--device", default="auto", choices=DEVICES, help="where to train (default: auto, a GPU if there is one)")
     add("--out", type=Path, default=OUT, metavar="FOLDER", help=f"for tables and pictures (default: {OUT})")
     add("--runs", type=Path, default=RUNS, metavar="FOLDER", help=f"for the runs (default: {RUNS})")
@@ -49,14 +51,15 @@ def run(arguments: argparse.Namespace) -> int:
     from fedgrec.cli.compare_lines import Lines
     from fedgrec.reproduce import reproduce
     from fedgrec.reproduce.grid import terminal
+    from fedgrec.reproduce.running import folder
 
     targets, asked = wanted(arguments)
     if arguments.list:
         print(listing(targets, asked), end="")
         return 0
-    for folder in (arguments.out, arguments.runs):
-        if folder.exists() and not folder.is_dir():
-            raise RunError(f"{folder} is a file: choose another --out or --runs")
+    for place in (arguments.out, arguments.runs):
+        if place.exists() and not place.is_dir():
+            raise RunError(f"{place} is a file: choose another --out or --runs")
     watcher, failures, stopped = Lines(arguments.quiet), 0, False
     width, nl = shutil.get_terminal_size((80, 24)).columns, "\n"
     for target in targets:
@@ -65,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
             outcome = reproduce(target, asked, arguments.runs, arguments.out, again(arguments, [target.name]), watcher)
         for grid in outcome.grids:
             print(f"\n{terminal(grid, width)}")
-        where = arguments.out / target.name / "table.md"
+        where = arguments.out / folder(target, asked) / "table.md"
         watcher.say(f"{'no pictures: ' + outcome.without + nl if outcome.without else ''}written: {where}{nl}")
         failures += outcome.failures
         if outcome.stopped:
@@ -100,9 +103,16 @@ def wanted(arguments: argparse.Namespace) -> tuple[list[Any], Any]:
         arguments.quick,
         tuple(split(arguments.only)),
         arguments.device,
+        arguments.reading or "",
+        arguments.finished,
     )
     check_labels(targets, asked.only)
-    return [target for target in targets if not asked.only or chosen(target, asked)], asked
+    if not (asked.only or asked.reading):
+        return targets, asked
+    targets = [target for target in targets if chosen(target, asked)]
+    if not targets:
+        raise ConfigError(f"--reading {asked.reading} changes nothing here: it is for runs of FedGRec as in the paper")
+    return targets, asked
 
 
 def split(text: str | None) -> list[str]:
@@ -122,6 +132,7 @@ def listing(targets: list[Any], asked: Any) -> str:
     """Each target with its runs, for 80 columns."""
     from fedgrec.reproduce.plan import chosen, groups, run_count
     from fedgrec.reproduce.plan import seeds as seeds_of
+    from fedgrec.reproduce.readings import READINGS
 
     lines = []
     for target in targets:
@@ -136,6 +147,8 @@ def listing(targets: list[Any], asked: Any) -> str:
         lines.append(f"{target.name:<15}{target.title}")
         for part in said:
             lines += [f"{'':15}{line}" for line in textwrap.wrap(part, 80 - 15, break_on_hyphens=False)]
+    lines += ["", "--reading NAME: what the paper leaves open, read otherwise"]
+    lines += [f"  {name:<28}{each.what}" for name, each in READINGS.items()]
     return "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ") + "\n"
 
 
@@ -147,4 +160,5 @@ def again(arguments: argparse.Namespace, targets: list[str]) -> str:
         value = getattr(arguments, name)
         if value is not None and (name, value) not in usual:
             words += [f"--{name}", str(value)]
-    return shlex.join([*words, *(["--quick"] if arguments.quick else [])])
+    words += [f"--{name}" for name in ("quick", "finished") if getattr(arguments, name)]
+    return shlex.join(words)

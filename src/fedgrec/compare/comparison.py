@@ -40,8 +40,8 @@ class Comparison:
         return self.table.rows
 
 
-def compare(settings: Settings, out: Path, watcher: Watcher | None = None) -> Comparison:
-    """Run what is not finished yet; write nothing but run folders."""
+def compare(settings: Settings, out: Path, watcher: Watcher | None = None, finished: bool = False) -> Comparison:
+    """Run what is not finished yet, or with `finished` nothing; write nothing but run folders."""
     watcher = watcher or Watcher()
     load = functools.lru_cache(1)(settings.load)  # the seed's data once, and one at a time in memory
     dataset = load(settings.seeds[0])
@@ -49,11 +49,12 @@ def compare(settings: Settings, out: Path, watcher: Watcher | None = None) -> Co
     for run in runs:  # all of them now, not after hours of the first
         run.check_options()
     failures: dict[tuple[str, int], str] = {}
-    for i, run in enumerate(runs):
+    wanted = [run for run in runs if run.finished or not finished]
+    for i, run in enumerate(wanted):
         if watcher.stop_wanted():
             break
         run.check_data(load(run.seed))
-        watcher.run_started(run, i + 1, len(runs))
+        watcher.run_started(run, i + 1, len(wanted))
         why = _attempt(run, load(run.seed), watcher)
         if why:
             failures[run.entry.label, run.seed] = why

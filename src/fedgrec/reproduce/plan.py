@@ -11,6 +11,7 @@ from fedgrec.config import options
 from fedgrec.errors import ConfigError, nearest
 from fedgrec.report.drawing import Picture
 from fedgrec.reproduce.grid import Grid
+from fedgrec.reproduce.readings import read, reading
 from fedgrec.simulation import EVALUATIONS
 
 PROTOCOLS = ("paper", "honest")
@@ -65,6 +66,8 @@ class Asked:
     quick: bool = False
     only: tuple[str, ...] = ()  # labels
     device: str = "auto"
+    reading: str = ""  # of what the paper leaves open, where not the preset's
+    finished: bool = False  # run nothing: show what is finished
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,8 @@ class Group:
 def groups(target: Target, asked: Asked) -> list[Group]:
     """All comparisons of a target, in order."""
     notes = (QUICK_NOTE, *target.notes) if asked.quick else target.notes
+    if asked.reading:
+        notes = (f"Reading {asked.reading}: {reading(asked.reading).what}; all else as in the preset `paper`.", *notes)
     target = replace(target, entries=chosen(target, asked), notes=notes)
     protocols = [protocol for protocol in target.protocols if protocol in asked.protocols] or list(target.protocols)
     data = asked.data or (("demo",) if asked.quick else target.data)
@@ -90,7 +95,8 @@ def groups(target: Target, asked: Asked) -> list[Group]:
 
 def chosen(target: Target, asked: Asked) -> tuple[Entry, ...]:
     """The entries that were asked for, by their label or by what they are called here."""
-    return tuple(entry for entry in target.entries if not asked.only or {*_called(target, entry)} & {*asked.only})
+    wanted = tuple(entry for entry in target.entries if not asked.only or {*_called(target, entry)} & {*asked.only})
+    return read(wanted, asked.reading)
 
 
 def _called(target: Target, entry: Entry) -> tuple[str, ...]:
@@ -126,8 +132,8 @@ def _group(target: Target, asked: Asked, data: str, protocol: str) -> Group:
         epochs={"epochs": epochs} if epochs else {},
         device=asked.device,
     )
-    # Runs of another length are other runs: each length has a folder of its own.
-    parts = [Path(data).stem, protocol, f"{length['rounds']}-rounds" if length else ""]
+    # Runs of another length or reading are other runs, in a folder of their own.
+    parts = [Path(data).stem, protocol, asked.reading, f"{length['rounds']}-rounds" if length else ""]
     parts += [f"{epochs}-epochs" if asked.epochs else "", "quick" if asked.quick else ""]
     return Group(target, data, protocol, settings, "-".join(filter(None, parts)))
 

@@ -26,7 +26,7 @@ class Outcome:
 def reproduce(
     target: Target, asked: Asked, runs: Path, out: Path, command: str = "", watcher: Watcher | None = None
 ) -> Outcome:
-    """Run and resume in `runs`; write into `out`, in a folder with the target's name."""
+    """Run and resume in `runs`; write into `out`, in a folder with the names of the target and of the reading."""
     watcher, done, failures = watcher or Watcher(), [], 0
     planned = groups(target, asked)
     for group in planned:
@@ -35,17 +35,21 @@ def reproduce(
         if not group.target.entries:
             done.append(group)
             continue
-        comparison = _compared(group, runs, watcher)
+        comparison = _compared(group, runs, watcher, asked.finished)
         failures += len(comparison.failures)
         done.append(replace(group, comparison=_named(comparison, group.target)))
     shown = target.show(done) if done else Shown([], [])
-    without = write(target, shown, out / target.name, command) if done else ""
+    without = write(target, shown, out / folder(target, asked), command) if done else ""
     return Outcome(list(shown.grids), failures, len(done) < len(planned) or _unfinished(done), without)
 
 
-def _compared(group: Group, runs: Path, watcher: Watcher) -> Comparison:
+def folder(target: Target, asked: Asked) -> str:
+    return "-".join(filter(None, [target.name, asked.reading]))
+
+
+def _compared(group: Group, runs: Path, watcher: Watcher, finished: bool) -> Comparison:
     try:
-        return compare(group.settings, runs / group.folder, watcher)
+        return compare(group.settings, runs / group.folder, watcher, finished)
     except RunError as error:  # a comparison's runs are in its --out, ours are not
         raise RunError(str(error).replace("--out", "--runs")) from None
 

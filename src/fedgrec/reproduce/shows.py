@@ -34,6 +34,7 @@ def compared(groups: Sequence[Group]) -> Shown:
 
 def curves(groups: Sequence[Group]) -> Shown:
     """Learning curves, and a table that says where each stood early, later and at its best."""
+    groups = [_unpublished(group) for group in groups]
 
     def draw() -> Iterator[Picture]:
         for group in groups:
@@ -82,6 +83,13 @@ def aggregations(metric: str, plan: Mapping[str, Sequence[str]]) -> Callable[[Se
 def _table(group: Group) -> Table:
     assert group.comparison is not None
     return group.comparison.table
+
+
+def _unpublished(group: Group) -> Group:
+    """The paper prints no number beside a figure, and those of its tables are of one S and one τ."""
+    table = _table(group)
+    bare = replace(table, rows=[replace(row, published=None) for row in table.rows])
+    return replace(group, comparison=replace(group.comparison, table=bare)) if group.comparison else group
 
 
 def _runs(group: Group) -> list[Run]:
