@@ -26,7 +26,7 @@ def compared(groups: Sequence[Group]) -> Shown:
         for group in groups:
             table = _table(group)
             if any(row.recall for row in table.rows):
-                points = {metric: [(row.label, row) for row in table.rows] for metric in pictures.TITLES}
+                points = {metric: [(row.label, row) for row in table.rows if row.recall] for metric in pictures.TITLES}
                 yield pictures.dots(_name(group), table, points)
 
     return Shown([_grid(group) for group in groups], _records(groups), lambda: list(draw()))
