@@ -5,7 +5,8 @@ F = [E⁰, E¹/‖E¹‖, ..., E^K/‖E^K‖], row by row                       
 L = mean of softplus(f_u·f_n − f_u·f_p) + λ/2B Σ ‖f‖² over the rows of the batch
 """
 
-from collections.abc import Iterator
+import importlib.util
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from fedgrec.centralized.contract import Matrix, Scorer, Tensors, to_numpy
@@ -31,6 +32,11 @@ class NGCF(NeuralModel):
         self.triples, self.symmetric = Triples(train), options.adjacency == "symmetric"
         graph = bipartite(train) if self.symmetric else bipartite(train, "mean", self_loops=True)
         self.operator = Operator(graph, self.where)
+        self.mixed: Callable[..., Tensor] = mixed
+        if self.where.type == "cuda" and importlib.util.find_spec("triton") is not None:
+            from fedgrec.centralized._ngcf_triton import Mixed
+
+            self.mixed = Mixed.apply
 
     def _start(self) -> Tensors:
         rng, d = generator(self.seed, INIT_STREAM), self.options.dim
@@ -60,20 +66,15 @@ class NGCF(NeuralModel):
     def levels(self, noise: "Generator | None" = None) -> list["Tensor"]:
         """E⁰ … E^K; something is dropped only where `noise` says what. [M+N, d] each"""
         import torch
-        from torch.nn.functional import leaky_relu
 
-        w, p = self.learner, self.options.dropout
+        w, p, kept = self.learner, self.options.dropout, None
         E = torch.cat([w["users"], w["items"]])
         levels = [E]
         for k in range(self.options.layers):
-            N = self.operator(E)
-            total = N + E if self.symmetric else N  # A + I has the sum's E in it
-            E = leaky_relu(total @ w[f"W1.{k}"] + w[f"b1.{k}"], self.options.slope) + leaky_relu(
-                (N * E) @ w[f"W2.{k}"] + w[f"b2.{k}"], self.options.slope
-            )
             if noise is not None and p:
-                kept = torch.rand(E.shape, generator=noise, device=self.where) >= p
-                E = E * kept / (1 - p)
+                kept = (torch.rand(E.shape, generator=noise, device=self.where) >= p) / (1 - p)
+            weights = (w[f"{name}.{k}"] for name in ("W1", "b1", "W2", "b2"))
+            E = self.mixed(self.operator(E), E, *weights, kept, self.options.slope, self.symmetric)
             levels.append(E)
         return levels
 
@@ -92,6 +93,18 @@ class NGCF(NeuralModel):
     def embeddings(self) -> tuple[Matrix, Matrix]:
         final = to_numpy(self.final())
         return final[: self.train.n_users], final[self.train.n_users :]
+
+
+def mixed(
+    N: "Tensor", E: "Tensor", W1: "Tensor", b1: "Tensor", W2: "Tensor", b2: "Tensor", kept: "Tensor | None",
+    slope: float, symmetric: bool,
+) -> "Tensor":  # fmt: skip
+    """E^{k+1} from N = Â E^k and E^k; `kept` is 0 where something is dropped, else 1/(1 − p)."""
+    from torch.nn.functional import leaky_relu
+
+    near = N + E if symmetric else N  # A + I has the sum's E in it
+    E = leaky_relu(near @ W1 + b1, slope) + leaky_relu((N * E) @ W2 + b2, slope)
+    return E if kept is None else E * kept
 
 
 def joined(levels: list["Tensor"]) -> "Tensor":

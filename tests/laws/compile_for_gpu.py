@@ -1,0 +1,92 @@
+"""Compiles every loop in Triton for an H100 as the engines launch it, on a machine without a GPU; prints their names.
+
+The interpreter takes programs that the compiler refuses. Here engines go through their rounds while nothing runs:
+a launch is compiled, and what it would have written stays 0.
+"""
+
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from fedgrec.centralized import _ngcf_triton, _recorded
+from fedgrec.centralized.graph import bipartite
+from fedgrec.centralized.options import LightGCNOptions
+from fedgrec.config import FedGRecOptions
+from fedgrec.kernels import cuda, fcf_torch, gnn_torch, neumf_torch
+from tests.centralized.worlds import ragged
+from tests.laws.test_gnn_torch import world
+from tests.laws.worlds import Run
+from tests.laws.worlds import World as FedGRecWorld
+from tests.methods.laws import World
+
+compiled: set[str] = set()
+run = JITFunction.run
+
+
+class NoDriver:
+    """All that the compiler asks of a GPU."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def compile_only(kernel: Any, *given: Any, grid: Any, warmup: bool, **more: Any) -> Any:
+    compiled.add(f"{kernel.fn.__module__}.{kernel.fn.__name__}")
+    return run(kernel, *given, grid=grid, warmup=True, **more)
+
+
+FEDGREC: list[dict[str, Any]] = [
+    {"local_steps": 10, "item_optimizer": "adam", "user_optimizer": "adam", "layers": 2},
+    {"local_steps": 1, "layers": 3, "live": True, "half_life": 10, "max_positives": 4},
+    {"local_steps": 3, "layers": 2, "combine": "concat", "live": False, "item_optimizer": "sgd"},
+    {"local_steps": 2, "layers": 0, "loss": "mse0"},
+    {"local_steps": 2, "layers": 2, "loss": "mse", "l2_scaling": "row"},
+]
+
+
+def fedgrec(**options: Any) -> None:
+    liked = np.random.default_rng(0).random((9, 80)) < 0.2
+    run = Run.warmed_up(FedGRecWorld(liked, FedGRecOptions(dim=64, negatives=32, users_per_round=6, **options), seed=0))
+    cuda.Engine(run.method, run.server, run.users, "cpu", cuda.Launch(resident=False)).run([np.arange(6)] * 2)
+
+
+def compared(engines: Any, world: World) -> None:
+    engines.Engine(world.method, world.server, world.users, "cpu", fused=True).run([np.arange(6)])
+
+
+def centralized() -> None:
+    graph = bipartite(ragged())
+    start, nodes = np.zeros((len(graph), 64), np.float32), np.random.default_rng(0).integers(0, 20, (3, 12))
+    for layers in (0, 1, 3):
+        _recorded.RecordedEngine(graph, start, LightGCNOptions(layers=layers, batch=8), "cpu").epoch(nodes)
+    for kept in (None, torch.ones(len(graph), 64)):
+        shapes = [graph_shape := (len(graph), 64), graph_shape, (64, 64), (1, 64), (64, 64), (1, 64)]
+        given = [torch.zeros(shape, requires_grad=True) for shape in shapes]
+        for symmetric in (False, True):
+            _ngcf_triton.Mixed.apply(*given, kept, 0.2, symmetric).sum().backward()
+
+
+if __name__ == "__main__":
+    driver.set_active(NoDriver())
+    JITFunction.run = compile_only  # type: ignore[method-assign]
+    torch.empty, torch.empty_like = torch.zeros, torch.zeros_like  # type: ignore[assignment]
+    for options in FEDGREC:
+        fedgrec(**options)
+    small: dict[str, Any] = {"size": (9, 300), "seed": 3, "users_per_round": 6, "dim": 64}
+    compared(fcf_torch, World.of("fcf", **small))
+    compared(neumf_torch, World.of("fedncf", **small, negatives=16))
+    for name in ("fedgnn", "fedgnn-bpr"):
+        compared(gnn_torch, world(name, dim=64, precision="float32", max_positives=2))
+    centralized()
+    sys.stdout.write("\n".join(sorted(compiled)))

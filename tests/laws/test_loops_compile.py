@@ -1,0 +1,41 @@
+"""The GPU's loops are programs that the compiler takes: the interpreter, in which the laws hold, takes more."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedgrec.devices import gpu_is_there
+
+ROOT = Path(__file__).parents[2]
+
+
+def loops() -> dict[str, set[str]]:
+    """Every function for the GPU, as module.name, and the bare names of what it calls."""
+    found = {}
+    for path in (ROOT / "src/fedgrec").rglob("*_triton.py"):
+        module = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and any("triton.jit" in ast.unparse(d) for d in node.decorator_list):
+                calls = (each.func for each in ast.walk(node) if isinstance(each, ast.Call))
+                found[f"{module}.{node.name}"] = {each.id for each in calls if isinstance(each, ast.Name)}
+    return found
+
+
+@pytest.mark.skipif(gpu_is_there(), reason="the laws are tested on the GPU itself")
+def test_every_loop_compiles_for_a_gpu(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    here = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    here |= {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", "tests.laws.compile_for_gpu"]
+    done = subprocess.run(command, cwd=ROOT, env=here, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    known, compiled, reached = loops(), set(done.stdout.split()), set[str]()
+    while reached != compiled:
+        reached = compiled
+        called = {call for name in reached for call in known[name]}
+        compiled = reached | {name for name in known if name.rpartition(".")[2] in called}
+    assert compiled == set(known)
