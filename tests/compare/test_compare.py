@@ -207,6 +207,22 @@ def test_a_changed_section_is_refused(capsys: Any, data: Path, tmp_path: Path, n
     assert "layers was 1 and is now 2" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("rate", "code"), [("0.05", 0), ("0.0", 2)], ids=["patience was not needed", "patience ended it"]
+)
+def test_patience_that_changed_nothing_may_be_dropped(
+    capsys: Any, data: Path, tmp_path: Path, no_curves: None, rate: str, code: int
+) -> None:
+    """At rate 0 no evaluation is better than the first, so five later, an epoch early, patience ends the run."""
+    tuned = tmp_path / "tuned.toml"
+    given = ["compare", "--data", str(data), "--out", str(tmp_path / "out"), "--config", str(tuned), "--seeds", "1"]
+    for patience, wanted in ((5, 0), (0, code)):
+        section = f'[compare.mine]\nmethod = "mf-bpr"\nrate = {rate}\nevaluate_every = 1\npatience = {patience}\n'
+        tuned.write_text(section)
+        assert cli.main([*given, "--epochs", "7", "--device", "cpu"]) == wanted
+    assert ("patience was 5 and is now 0" in capsys.readouterr().err) == (code == 2)
+
+
 def test_changed_data_is_refused(capsys: Any, finished: Path, tmp_path: Path, data: Path) -> None:
     out = Path(shutil.copytree(finished, tmp_path / "out"))
     before = data.read_text()

@@ -77,11 +77,16 @@ class Run(ABC):
         if not (self.folder / CONFIG).exists():
             raise RunError(f"{self.folder} holds no run: it has no {CONFIG}; name another --out, or remove that folder")
         before, now = self.recorded(), self.settings()
-        names = sorted(name for name in before.keys() | now.keys() if name not in FREE)
+        free = FREE | ({"patience"} if not now.get("patience") and self._whole() else set())
+        names = sorted(name for name in before.keys() | now.keys() if name not in free)
         differ = [name for name in names if before.get(name) != now.get(name)]
         if differ:
             what = ", ".join(f"{name} was {before.get(name)!r} and is now {now.get(name)!r}" for name in differ)
             raise RunError(f"{self.folder} has other options ({what}): name another --out, or remove that folder")
+
+    def _whole(self) -> bool:
+        """Whether it ran to its end, so that the patience it had changed nothing."""
+        return self.finished and self.length in [line["round"] for line in self.metrics()]
 
     def check_data(self, dataset: Dataset) -> None:
         RunRecord.check_same_data(self.folder, dataset)
