@@ -3,7 +3,7 @@
 `fedgrec reproduce TARGET --reading NAME` runs a target's FedGRec in one of them, K, S and τ as the target has them.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedgrec.compare import Entry
@@ -15,7 +15,7 @@ class Reading:
     """What is read otherwise, in words and in options."""
 
     what: str
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any]
 
     def of(self, entry: Entry) -> Entry:
         return replace(entry, section={**entry.section, **self.options})
