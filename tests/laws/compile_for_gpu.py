@@ -71,7 +71,7 @@ def centralized() -> None:
     for layers in (0, 1, 3):
         _recorded.RecordedEngine(graph, start, LightGCNOptions(layers=layers, batch=8), "cpu").epoch(nodes)
     for kept in (None, torch.ones(len(graph), 64)):
-        shapes = [graph_shape := (len(graph), 64), graph_shape, (64, 64), (1, 64), (64, 64), (1, 64)]
+        shapes = [start.shape, start.shape, (64, 64), (1, 64), (64, 64), (1, 64)]
         given = [torch.zeros(shape, requires_grad=True) for shape in shapes]
         for symmetric in (False, True):
             _ngcf_triton.Mixed.apply(*given, kept, 0.2, symmetric).sum().backward()

@@ -40,8 +40,8 @@ class Comparison:
         return self.table.rows
 
 
-def compare(settings: Settings, out: Path, watcher: Watcher | None = None, finished: bool = False) -> Comparison:
-    """Run what is not finished yet, or with `finished` nothing; write nothing but run folders."""
+def compare(settings: Settings, out: Path, watcher: Watcher | None = None, only_finished: bool = False) -> Comparison:
+    """Run what is not finished yet, or with `only_finished` nothing; write nothing but run folders."""
     watcher = watcher or Watcher()
     load = functools.lru_cache(1)(settings.load)  # the seed's data once, and one at a time in memory
     dataset = load(settings.seeds[0])
@@ -49,7 +49,7 @@ def compare(settings: Settings, out: Path, watcher: Watcher | None = None, finis
     for run in runs:  # all of them now, not after hours of the first
         run.check_options()
     failures: dict[tuple[str, int], str] = {}
-    wanted = [run for run in runs if run.finished or not finished]
+    wanted = [run for run in runs if run.finished or not only_finished]
     for i, run in enumerate(wanted):
         if watcher.stop_wanted():
             break

@@ -67,7 +67,7 @@ class Asked:
     only: tuple[str, ...] = ()  # labels
     device: str = "auto"
     reading: str = ""  # of what the paper leaves open, where not the preset's
-    finished: bool = False  # run nothing: show what is finished
+    only_finished: bool = False  # run nothing: show what is finished
 
 
 @dataclass(frozen=True)

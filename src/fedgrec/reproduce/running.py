@@ -35,7 +35,7 @@ def reproduce(
         if not group.target.entries:
             done.append(group)
             continue
-        comparison = _compared(group, runs, watcher, asked.finished)
+        comparison = _compared(group, runs, watcher, asked.only_finished)
         failures += len(comparison.failures)
         done.append(replace(group, comparison=_named(comparison, group.target)))
     shown = target.show(done) if done else Shown([], [])
@@ -44,12 +44,13 @@ def reproduce(
 
 
 def folder(target: Target, asked: Asked) -> str:
+    """Of what is written about it."""
     return "-".join(filter(None, [target.name, asked.reading]))
 
 
-def _compared(group: Group, runs: Path, watcher: Watcher, finished: bool) -> Comparison:
+def _compared(group: Group, runs: Path, watcher: Watcher, only_finished: bool) -> Comparison:
     try:
-        return compare(group.settings, runs / group.folder, watcher, finished)
+        return compare(group.settings, runs / group.folder, watcher, only_finished)
     except RunError as error:  # a comparison's runs are in its --out, ours are not
         raise RunError(str(error).replace("--out", "--runs")) from None
 

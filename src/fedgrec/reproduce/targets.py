@@ -15,8 +15,8 @@ from fedgrec.reproduce.shows import aggregations, compared, curves
 LONG: dict[str, Any] = {"rounds": PAPER_ROUNDS, "evaluate_every": RHYTHM, "checkpoint_every": 5 * RHYTHM}
 # FCF, FedMF and FedNCF end sooner where nothing is left to learn: after ten evaluations without a better one.
 STATED: dict[str, Any] = {**LONG, "patience": 10}
-# LightGCN's authors look at test every ten epochs. It rises slowly to the end of its thousand, from where patience
-# would have ended it; the others do not.
+# LightGCN's authors look at test every ten epochs. It rises slowly over all of its thousand: patience is too short for
+# it, and ended it with one layer at 300.
 EPOCHS: dict[str, Any] = {"evaluate_every": 10}
 UNTIL_STALE: dict[str, Any] = {**EPOCHS, "patience": 15}
 # What the paper says of all local training: 2,048 negatives, Adam at 1e-3; as in the preset `paper` the server adds.
