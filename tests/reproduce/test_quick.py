@@ -198,10 +198,15 @@ def test_what_is_finished_is_shown_and_nothing_is_run(made: Path, tmp_path: Path
     cut = tmp_path / "runs" / GROUP / "runs" / "FedGRec-2-seed0"
     (cut / "result.json").unlink()
     shutil.rmtree(cut.with_name("FedGRec-3-seed0"))
+    bare = cut.with_name("FedGRec-1-seed0")  # kept for its numbers alone
+    for name in ("server.safetensors", "users.safetensors", "users-interval.json"):
+        (bare / name).unlink(missing_ok=True)
     assert cli.main([*words(tmp_path, "table4"), "--finished", "--quiet"]) == 0
     rows = {row["label"]: row for row in table(tmp_path, "table4")}
     assert {label for label, row in rows.items() if row["recall@20"] == ""} == {"FedGRec-2", "FedGRec-3"}
     assert float(rows["FedGRec-1"]["recall@20"]) == result(made, "FedGRec-1")["recall@20"]
+    assert rows["FedGRec-1"]["note"] == ""
+    assert not (bare / "failure.txt").exists()
     assert not (cut / "result.json").exists()
     assert not cut.with_name("FedGRec-3-seed0").exists()
 

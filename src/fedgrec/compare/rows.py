@@ -54,7 +54,7 @@ def row(
     done = [run for run in runs if run.finished]
     note = _note(runs, failures)
     if not done:
-        return Row(entry.label, entry.method, entry.federated, protocol, (), note=note)
+        return Row(entry.label, entry.method, entry.federated, protocol, (), published=published, note=note)
     results, last = [run.result() for run in done], [run.metrics()[-1] for run in done]
 
     def each_user(name: str) -> float | None:

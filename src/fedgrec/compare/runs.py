@@ -22,7 +22,7 @@ from fedgrec.errors import RunError
 from fedgrec.files import write_json, write_text
 from fedgrec.machine import judged
 from fedgrec.metrics import Ideal
-from fedgrec.model import CONFIG, Model
+from fedgrec.model import CONFIG, SERVER, Model
 from fedgrec.options import DataOptions
 from fedgrec.record import DATA, RESULT, RunRecord, is_finished, read_metrics
 from fedgrec.simulation import Observer, Simulation
@@ -68,6 +68,11 @@ class Run(ABC):
     @property
     def finished(self) -> bool:
         return is_finished(self.folder)
+
+    @property
+    def has_model(self) -> bool:
+        """A record kept for its numbers has none."""
+        return any((self.folder / name).exists() for name in (SERVER, centralized.MODEL))
 
     def check_options(self) -> None:
         """Refuse a folder whose run was made with other options: its numbers would not be what was asked for."""
