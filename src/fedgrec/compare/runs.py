@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec import centralized
+from fedgrec.centralized.contract import MODEL
 from fedgrec.compare.names import Entry
 from fedgrec.compare.statistics import half_width
 from fedgrec.config import Config, read_toml
@@ -72,7 +73,7 @@ class Run(ABC):
     @property
     def has_model(self) -> bool:
         """A record kept for its numbers has none."""
-        return any((self.folder / name).exists() for name in (SERVER, centralized.MODEL))
+        return any((self.folder / name).exists() for name in (SERVER, MODEL))
 
     def check_options(self) -> None:
         """Refuse a folder whose run was made with other options: its numbers would not be what was asked for."""
