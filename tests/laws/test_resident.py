@@ -129,6 +129,14 @@ def test_options_and_rounds_follow_the_verbs(change: dict[str, Any]) -> None:
     assert max(differences(world, rounds).values()) < 1e-6
 
 
+@pytest.mark.parametrize("slow", range(CUTS[16].cluster))
+def test_no_block_runs_away_from_a_slow_one(slow: int, monkeypatch: Any) -> None:
+    """A user with one positive, which one block owns: the others wait for nobody's slopes."""
+    world = World(np.arange(60) == np.array([[7], [8]]), replace(OPTIONS, negatives=48, live=False), seed=1)
+    monkeypatch.setenv("SLOW_BLOCK", str(slow))
+    assert max(differences(world, [np.arange(2)]).values()) < 1e-6
+
+
 def test_the_same_bits_every_time() -> None:
     results = results_of_two(world_of(OPTIONS), [np.arange(4)], LAUNCH)
     assert all(np.array_equal(a, b) for a, b in zip(*results, strict=True))

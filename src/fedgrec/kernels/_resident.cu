@@ -45,15 +45,15 @@ struct User {
     real decay, decay_positive, decay_negative, scale, rate;
 };
 
-enum { SCORES, SLOPES, PARTS, DRIFTS, MAILBOXES };  // what is posted in every step
-enum { GATHERED = 1, CHAIN, NEXT };                 // barriers of a block
+enum { SCORES, SLOPES, DRIFTS, PARTS, MAILBOXES = PARTS + 2 };  // what is posted in every step
+enum { GATHERED = 1, CHAIN, NEXT };                             // barriers of a block
 
 struct Shared {
     Four f[FOURS * ROWS][THREADS], shrink[FOURS * ROWS][THREADS];  // of a thread's own rows: f_t and λx_t at first
     Four second_of_first[FOURS][THREADS];                          // see Negatives
     State owned[HOMES];                                            // positives of this block; more are in the scratch
     real sums[2 * WARPS][D];                                       // each warp's, of its negatives and its positives
-    real parts[CLUSTER][D], drifts[CLUSTER][D];                    // posted by each block
+    real parts[2][CLUSTER][D], drifts[CLUSTER][D];                 // posted by each block
     real f_u[2][D];                                                // of even and of odd steps
     real e[D], first[D], second[D], latents[D];                    // of the user; Σ α_k e_u^k
     word totals[OWNED][CLUSTER];                                   // slopes of this block's positives, posted by each
@@ -64,6 +64,8 @@ struct Shared {
     real slopes[OWNED];    // of this block's positives
 };
 static_assert(sizeof(Shared) <= SHARED, "resident.py counts less shared memory than this");
+// What is there twice is for even and odd steps. A block that owns no positive waits for nobody's slopes, so it may post
+// its next part while another block still reads this one. It cannot be two steps ahead, since it needs all parts.
 
 // The tensors of _state_triton that are read or written here, in the order of resident.py.
 struct Tensors {
@@ -293,7 +295,7 @@ DEVICE void slopes_of_positives(Shared &here, const Tensors &at, const User &use
 
 // One step of this block's positives. LIVE: they feel ∂L/∂f_u, and the user feels Σ w·moved.
 DEVICE void move_positives(
-    Shared &here, const Tensors &at, const User &user, const real *f_u, real rate, real epsilon
+    Shared &here, const Tensors &at, const User &user, const real *f_u, real rate, real epsilon, int step
 ) {
     Four drift[FOURS] = {};
     for (int j = group(); j < user.owned; j += GROUPS) {
@@ -306,7 +308,7 @@ DEVICE void move_positives(
             const int c = column(k / 4) + k % 4;
             const long long place = (long long)t * DIM + c;
             real grad = slope * f_u[c] + user.decay_positive * ((c < DIM ? at.items[place] : 0) + state.moved[c]);
-            if (LIVE) grad += w * (LIVE_SHARE * total_of(here.parts, c));
+            if (LIVE) grad += w * (LIVE_SHARE * total_of(here.parts[step % 2], c));
             const real moved = state.moved[c] - item_step(grad, state.first[c], state.second[c], rate, epsilon);
             state.moved[c] = moved;
             state.f[c] = (c < DIM ? at.f[place] : 0) + SHARE * moved;
@@ -440,10 +442,10 @@ DEVICE real negative_slope(Shared &here, const User &user, real score, bool ther
 DEVICE void begin_next_step(Shared &here, const Tensors &at, const User &user, int step) {
     real *f_u = here.f_u[(step + 1) % 2];
     if (warp() == 0) {
-        collect(here.mail[PARTS], step);
+        collect(here.mail[PARTS + step % 2], step / 2);
         if (LIVE) collect(here.mail[DRIFTS], step);
         FOR_COLUMNS(c) {
-            move_user(here, at, c, total_of(here.parts, c), step);
+            move_user(here, at, c, total_of(here.parts[step % 2], c), step);
             f_u[c] = SHARE * here.e[c] + here.latents[c] + (LIVE ? LIVE_SHARE * total_of(here.drifts, c) : 0);
         }
         __syncwarp();
@@ -483,7 +485,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         if (thread() == 0) {
             expect(here.mail[SCORES], user.P * sizeof(real));
             expect(here.mail[SLOPES], user.owned * sizeof(here.totals[0]));
-            expect(here.mail[PARTS], sizeof(here.parts));
+            expect(here.mail[PARTS + step % 2], sizeof(here.parts[0]));
             if (LIVE) expect(here.mail[DRIFTS], sizeof(here.drifts));
         }
         const real score = negative_score(mine, here, f_u);
@@ -499,12 +501,12 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         if (chained) {
             collect(here.mail[SLOPES], step);
             slopes_of_positives(here, at, user);
-            post_block_sum(here, user, true, here.parts, PARTS);
+            post_block_sum(here, user, true, here.parts[step % 2], PARTS + step % 2);
             if (LIVE) {  // positives feel ∂L/∂f_u, so it must be known before they move
-                collect(here.mail[PARTS], step);
-                move_positives(here, at, user, f_u, rate, epsilon);
+                collect(here.mail[PARTS + step % 2], step / 2);
+                move_positives(here, at, user, f_u, rate, epsilon, step);
                 post_block_sum(here, user, false, here.drifts, DRIFTS);
-            } else move_positives(here, at, user, f_u, rate, epsilon);
+            } else move_positives(here, at, user, f_u, rate, epsilon, step);
         }
         move_negatives<1, 2>(mine, here, f_u, g, user.decay_negative, rate, epsilon);
         if (chained) begin_next_step(here, at, user, step);

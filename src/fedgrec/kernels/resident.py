@@ -42,8 +42,8 @@ class Cut:
         """Bytes of shared memory without the state of positives: `Shared` of _resident.cu, term by term."""
         columns, owned = D // self.lanes(D), -(-cap // self.cluster)
         rows = (2 * ROWS + 1) * columns * self.threads
-        vectors = (2 * (self.threads // self.warp) + 2 * self.cluster + 6) * D
-        return (rows + vectors + cap + owned) * real + 8 * (cap + owned * self.cluster) + 512
+        vectors = (2 * (self.threads // self.warp) + 3 * self.cluster + 6) * D
+        return (rows + vectors + cap + owned) * real + 8 * (cap + owned * self.cluster) + 1024
 
     def homes(self, D: int, cap: int, real: int) -> int:
         """Positives of a block whose state finds room in shared memory; that of the others is in the scratch."""
