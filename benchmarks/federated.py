@@ -6,7 +6,6 @@ plain uniform draws (ours are distinct and never positives): that saves it work.
 small round are held to ours. To measure another method, write its rival and name it in RIVALS.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 
 from benchmarks import fedgnn
 from benchmarks.common import CORES, alternate, gowalla, heavy_tailed, seconds
@@ -24,8 +23,6 @@ from fedgrec.data import Interactions
 from fedgrec.kernels import cpu, neumf
 from fedgrec.methods.contract import Method
 from fedgrec.options import method_module
-
-Negatives = Callable[[int, int], Tensor]  # of a user: its number, and how many to draw
 
 
 @dataclass
@@ -58,6 +55,45 @@ class Ours:
         return total
 
 
+class Chance:
+    """What a user draws, as a rival draws it."""
+
+    def __init__(self, n_items: int) -> None:
+        self.n_items = n_items
+
+    def negatives(self, user: int, count: int) -> Tensor:
+        return torch.randint(self.n_items, (count,))
+
+    def partners(self, user: int, count: int, n_positives: int) -> Tensor:
+        """The positive that each negative meets."""
+        return torch.randint(n_positives, (count,))
+
+    def sent(self, user: int, n_positives: int, share: float) -> Tensor:
+        """The positives whose update leaves the device."""
+        return torch.rand(n_positives) < share
+
+
+class SameChance(Chance):
+    """What our users draw in the present round."""
+
+    def __init__(self, ours: Ours) -> None:
+        super().__init__(ours.method.n_items)
+        self.users, self.round = ours.users, ours.server.round
+
+    def key(self, user: int) -> int:
+        return int(self.users.keys[user])
+
+    def negatives(self, user: int, count: int) -> Tensor:
+        mine = self.users.items_of(user)
+        return torch.from_numpy(draws.negatives(self.key(user), self.round, count, mine, self.n_items))
+
+    def partners(self, user: int, count: int, n_positives: int) -> Tensor:
+        return torch.from_numpy(draws.pairs(self.key(user), self.round, 0, count, n_positives))
+
+    def sent(self, user: int, n_positives: int, share: float) -> Tensor:
+        return torch.from_numpy(draws.feedback(self.key(user), self.round, n_positives, share))
+
+
 class Rival:
     """A federation as tensors, started from ours. `local` is a round's users, `apply` its server."""
 
@@ -69,11 +105,7 @@ class Rival:
     def items_of(self, user: int) -> Tensor:
         return self.pairs[self.indptr[user] : self.indptr[user + 1]]
 
-    def anything(self, user: int, count: int) -> Tensor:
-        """Negatives as a rival draws them."""
-        return torch.randint(self.items.shape[1], (count,))
-
-    def local(self, users: list[int], negatives: Negatives) -> list[Tensor]:
+    def local(self, users: list[int], chance: Chance) -> list[Tensor]:
         """The sums of the round, in the order of our leaves; users keep their new state."""
         raise NotImplementedError
 
@@ -82,7 +114,7 @@ class Rival:
 
     def round(self, users: Ints, threads: int) -> None:
         torch.set_num_threads(threads)
-        self.apply(self.local(users.tolist(), self.anything))
+        self.apply(self.local(users.tolist(), Chance(self.items.shape[1])))
 
 
 class FCFLoop(Rival):
@@ -95,7 +127,7 @@ class FCFLoop(Rival):
         self.X = torch.zeros(self.n_users, o.dim, dtype=self.Y.dtype)
         self.adam = torch.optim.Adam([self.Y], o.server_rate, (o.beta1, o.beta2), o.epsilon, fused=True)
 
-    def local(self, users: list[int], negatives: Negatives) -> list[Tensor]:
+    def local(self, users: list[int], chance: Chance) -> list[Tensor]:
         o, Y = self.options, self.Y
         self.rows.zero_(), self.gram.zero_()
         everyone = Y.T @ Y + o.l2 * torch.eye(o.dim, dtype=Y.dtype)
@@ -122,7 +154,7 @@ class FCFLoop(Rival):
 class FCFAsPublished(FCFLoop):
     """Every user makes its gradient for every item."""
 
-    def local(self, users: list[int], negatives: Negatives) -> list[Tensor]:
+    def local(self, users: list[int], chance: Chance) -> list[Tensor]:
         self.rows.zero_()
         everyone = self.Y.T @ self.Y + self.options.l2 * torch.eye(self.options.dim, dtype=self.Y.dtype)
         for u in users:
@@ -138,26 +170,76 @@ class FCFAsPublished(FCFLoop):
         self.adam.step()
 
 
-class FedNCFLoop(Rival):
+class Learners(Rival):
+    """Users with rows of their own, which they move by Adam."""
+
+    def __init__(self, ours: Ours) -> None:
+        super().__init__(ours)
+        users = ours.users.state
+        self.e, self.m, self.v = (torch.tensor(x) for x in (users.embeddings, users.moment1, users.moment2))
+        self.steps = torch.tensor(users.steps, dtype=torch.float32)
+
+    def move(self, user: int, e: Tensor) -> None:
+        """One step along e.grad; the user keeps e and its moments."""
+        o = self.options
+        optimizer = torch.optim.Adam([e], o.user_rate, (o.beta1, o.beta2), o.epsilon, fused=True)
+        optimizer.state[e] = {"step": self.steps[user], "exp_avg": self.m[user], "exp_avg_sq": self.v[user]}
+        optimizer.step()
+        self.e[user] = e.detach()
+
+
+class MFLoop(Learners):
+    """FedMF and FedeRank by autograd for every user: τ = 1, SGD on rows, Adam of the user's, Adam on the server."""
+
+    def __init__(self, ours: Ours) -> None:
+        super().__init__(ours)
+        o, self.x, self.e = self.options, self.items[0], self.e[:, 0]
+        self.rows = torch.empty_like(self.x)
+        self.adam = torch.optim.Adam([self.x], o.server_rate, (o.beta1, o.beta2), o.epsilon, maximize=True, fused=True)
+
+    def local(self, users: list[int], chance: Chance) -> list[Tensor]:
+        o = self.options
+        self.rows.zero_()
+        for u in users:
+            positives = self.items_of(u)
+            mine, P = torch.cat([positives, chance.negatives(u, o.negatives)]), len(positives)
+            x, e = (t.requires_grad_() for t in (self.x.index_select(0, mine), self.e[u].clone()))
+            scores = x @ e
+            if o.loss == "bpr":
+                partners = chance.partners(u, len(mine) - P, P)
+                loss = softplus(scores[P:] - scores[partners]).mean()
+            else:
+                loss = ((scores[:P] - 1).square().sum() + scores[P:].square().sum()) / len(mine)
+            sizes = x[:P].square().sum() / P + x[P:].square().sum() / (len(mine) - P)
+            by_x, e.grad = torch.autograd.grad(loss + o.l2 / 2 * (e.square().sum() + sizes), (x, e))
+            if o.feedback < 1:
+                by_x[:P] *= chance.sent(u, P, o.feedback)[:, None]
+            self.rows.index_add_(0, mine, by_x, alpha=-o.item_rate)
+            self.move(u, e)
+        return [self.rows]
+
+    def apply(self, sums: list[Tensor]) -> None:
+        (self.x.grad,) = sums
+        self.adam.step()
+
+
+class FedNCFLoop(Learners):
     """Autograd for every user: τ = 1, SGD on rows and network, Adam of the user's own rows, Adam on the server."""
 
     def __init__(self, ours: Ours) -> None:
         super().__init__(ours)
-        o = self.options
-        self.theta, users = torch.tensor(ours.server.more["network"]), ours.users.state
-        self.e, self.m, self.v = (torch.tensor(x) for x in (users.embeddings, users.moment1, users.moment2))
-        self.steps = torch.tensor(users.steps, dtype=torch.float32)
+        o, self.theta = self.options, torch.tensor(ours.server.more["network"])
         self.sums = [torch.empty_like(self.items), torch.empty_like(self.theta)]
         groups = [{"params": [self.items]}, {"params": [self.theta], "lr": o.network_rate}]
         self.adam = torch.optim.Adam(groups, o.server_rate, (o.beta1, o.beta2), o.epsilon, maximize=True, fused=True)
 
-    def local(self, users: list[int], negatives: Negatives) -> list[Tensor]:
+    def local(self, users: list[int], chance: Chance) -> list[Tensor]:
         o, (rows, weights) = self.options, self.sums
         rows.zero_(), weights.zero_()
         sizes = [int(np.prod(shape)) for shape in neumf.shapes(o)]
         for u in users:
             positives = self.items_of(u)
-            mine = torch.cat([positives, negatives(u, o.negatives)])
+            mine = torch.cat([positives, chance.negatives(u, o.negatives)])
             y = torch.zeros(len(mine), dtype=rows.dtype)
             y[: len(positives)] = 1
             x, theta, e = (
@@ -169,10 +251,7 @@ class FedNCFLoop(Rival):
             by_x, by_theta, e.grad = torch.autograd.grad(loss, (x, theta, e))
             rows.index_add_(1, mine, by_x, alpha=-o.item_rate)
             weights.add_(by_theta, alpha=-o.item_rate)
-            optimizer = torch.optim.Adam([e], o.user_rate, (o.beta1, o.beta2), o.epsilon, fused=True)
-            optimizer.state[e] = {"step": self.steps[u], "exp_avg": self.m[u], "exp_avg_sq": self.v[u]}
-            optimizer.step()
-            self.e[u] = e.detach()
+            self.move(u, e)
         return self.sums
 
     def apply(self, sums: list[Tensor]) -> None:
@@ -192,6 +271,8 @@ def _neumf(parts: list[Tensor], e: Tensor, x: Tensor, depth: int) -> Tensor:
 # What is measured: the method's options, its rivals, and how many times as fast as each we ask ours to be.
 RIVALS: dict[str, tuple[dict[str, Any], dict[str, tuple[type[Rival], float | None]]]] = {
     "fcf": ({}, {"solve per user": (FCFLoop, 10.0), "as published": (FCFAsPublished, None)}),
+    "fedmf": ({"max_positives": 0}, {"autograd per user": (MFLoop, 10.0)}),
+    "federank": ({"max_positives": 0}, {"autograd per user": (MFLoop, 10.0)}),
     "fedncf": ({"negatives": 2048}, {"autograd per user": (FedNCFLoop, 3.0)}),
 }
 
@@ -248,20 +329,10 @@ def verify(name: str, options: dict[str, Any], rivals: dict[str, tuple[type[Riva
         theirs = kind(ours)
         for _ in range(2):
             users = ours.sample()
-            theirs.apply(theirs.local(users.tolist(), same_draws(ours)))
+            theirs.apply(theirs.local(users.tolist(), SameChance(ours)))
             ours.round(users)
         # Adam turns the rounding of a gradient of nearly nothing into a whole step, so not the largest error.
         found[rival] = float((theirs.items - torch.from_numpy(ours.server.items)).abs().quantile(0.99)) / 1e-6
     if not max(found.values()) <= 1:
         raise AssertionError(f"a rival computes something else, so nothing was measured: {found}")
     return found
-
-
-def same_draws(ours: Ours) -> Negatives:
-    """What our users draw in the present round."""
-    users, round_, n_items = ours.users, ours.server.round, ours.method.n_items
-
-    def negatives(user: int, count: int) -> Tensor:
-        return torch.from_numpy(draws.negatives(int(users.keys[user]), round_, count, users.items_of(user), n_items))
-
-    return negatives

@@ -4,12 +4,14 @@ import csv
 import io
 import re
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from fedgrec.compare import tables
+from fedgrec.compare import Entry, tables
 from fedgrec.compare.published import Figure
-from fedgrec.compare.rows import Row, ranked
+from fedgrec.compare.rows import Row, ranked, row
 from fedgrec.compare.statistics import Estimate
 
 FED = Row(
@@ -98,3 +100,12 @@ def test_notes_say_what_the_interval_is_over() -> None:
     assert "one seed" in said
     assert "one seed" not in " ".join(tables.notes(replace(TABLE, rows=[FED])))
     assert "best round on test" in tables.notes(replace(TABLE, protocol="paper"))[0]
+
+
+def test_a_row_to_come_shows_what_was_published() -> None:
+    entry = Entry("NGCF-1", "ngcf")
+    missing: Any = SimpleNamespace(entry=entry, seed=0, finished=False)
+    figure = Figure(0.1556, 0.1315, "Li and Huang 2022, Table 2")
+    found = row(entry, [missing], "paper", 20, 5, figure, {})
+    (line,) = csv.DictReader(io.StringIO(tables.csv(tables.Table("gowalla", "paper", 20, [found]))))
+    assert (line["recall@20"], line["recall@20_published"], line["note"]) == ("", "0.1556", "not finished")

@@ -59,8 +59,8 @@ def compare(settings: Settings, out: Path, watcher: Watcher | None = None, only_
         if why:
             failures[run.entry.label, run.seed] = why
         watcher.run_ended(run, why)
-    judged = [run for run in _lonely(runs) if run.has_model or not only_finished]
-    for run in [] if watcher.stop_wanted() else judged:
+    lonely = [run for run in _lonely(runs) if run.has_model or not only_finished]
+    for run in [] if watcher.stop_wanted() else lonely:
         if why := _attempt(run, load(run.seed), watcher, alone=True):
             failures[run.entry.label, run.seed] = why
     return Comparison(_table(settings, runs, failures, dataset), runs, failures, watcher.stop_wanted())
