@@ -119,6 +119,10 @@ void post(T *mine, T value, const Mailbox &box, int rank) {
     in_block(&box, rank).count(-long(sizeof(T)), false);
 }
 
+void post(real (*mine)[4], const real (&x)[4], const Mailbox &box, int rank) {
+    for (int c = 0; c < 4; ++c) post(&(*mine)[c], x[c], box, rank);
+}
+
 // ------------------------------------------------------------------------------------------- barriers and lanes
 
 static void cluster_barrier() { cluster->barrier.meet(CLUSTER * THREADS); }

@@ -42,7 +42,7 @@ FIXED = ("REAL", "D", "THREADS", "CLUSTER", "WARP", "SHARED", "HOMES", "CAP")  #
 def library(source: str, D: int, varying: tuple[tuple[str, str], ...]) -> Any:
     """The source compiled for the host; names that are not fixed stand for an array's entries."""
     cut = CUTS[D]
-    shared = cut.fixed(D, MOST, real=8) + HOMES * 4 * D * 8
+    shared = cut.fixed(D, MOST, real=8) + HOMES * cut.home(D, real=8)
     fixed = ("double", D, cut.threads, cut.cluster, cut.warp, shared, HOMES, MOST)
     lines = [f"#define {name} {value}" for name, value in zip(FIXED, fixed, strict=True)]
     lines += ['#include "emulated.h"', "static double option[64];"]

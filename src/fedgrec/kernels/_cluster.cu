@@ -36,6 +36,19 @@ POST(double, ".f64", "d")
 POST(unsigned long long, ".b64", "l")
 #undef POST
 
+// Four numbers at once: fewer posts for a mailbox to count.
+DEVICE void post(float (*mine)[4], const float (&x)[4], const Mailbox &box, int rank) {
+    asm volatile(
+        "{ .reg .b32 there, box;\n"
+        "mapa.shared::cluster.u32 there, %0, %2;\n"
+        "mapa.shared::cluster.u32 box, %1, %2;\n"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%3, %4, %5, %6}, [box]; }"
+        ::"r"(address(mine)), "r"(address(&box)), "r"(rank), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]) : "memory");
+}
+DEVICE void post(double (*mine)[4], const double (&x)[4], const Mailbox &box, int rank) {
+    for (int c = 0; c < 4; ++c) post(&(*mine)[c], x[c], box, rank);
+}
+
 // Waits until all mail of this step is here.
 DEVICE void collect(Mailbox &box, int step) {
     unsigned here;
@@ -47,7 +60,11 @@ DEVICE void collect(Mailbox &box, int step) {
     while (!here);
 }
 
-DEVICE void cluster_barrier() { asm volatile("barrier.cluster.arrive;\n barrier.cluster.wait;" ::: "memory"); }
+// Nobody goes on before all blocks are here and have opened their mailboxes; a block's own threads see what it wrote.
+// `relaxed`, since nothing else that was written concerns other blocks, and a fence for all of it takes long.
+DEVICE void cluster_barrier() {
+    asm volatile("barrier.cluster.arrive.relaxed;\n barrier.sync 0;\n barrier.cluster.wait;" ::: "memory");
+}
 
 // A barrier of some warps of the block: `announce` arrives and goes on, `meet` waits for the others.
 DEVICE void announce(int id, int warps) {

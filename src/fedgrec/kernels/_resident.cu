@@ -6,10 +6,11 @@
 //
 //     all     score their negatives; once the scores of the positives are here, slopes g and Σ g f
 //     chain   what the slopes of each positive add up to in this block, to its owner
-//     chain   slopes of its own positives; this block's part of ∂L/∂f_u = Σ g f, to all blocks
-//     warp 0  ∂L/∂f_u and the user's step: every block computes the same, so that f_u need not travel
+//     chain   slopes of its own positives
+//     leader  this block's part of ∂L/∂f_u = Σ g f, to all blocks; leader is the last warp, which rarely has positives
+//     leader  ∂L/∂f_u and the user's step: every block computes the same, so that f_u need not travel
 //     chain   scores of its own positives, to all blocks
-//     all     the optimizer's step of the negatives, while the chain does the above
+//     all     the optimizer's step of the negatives, while chain and leader do the above
 //
 // What goes from block to block is posted: written into the other's shared memory and counted there by a mailbox, so
 // that nobody waits but who needs it. The optimizer's step, whose roots and reciprocals take most of the time, needs
@@ -23,7 +24,7 @@ typedef unsigned long long word;
 
 struct alignas(4 * sizeof(real)) Four { real x[4]; };
 struct Slopes { unsigned low, high; };  // a sum of slopes in 2⁻⁴⁵, its bits below LOW_BITS and the others
-struct State { real f[D], moved[D], first[D], second[D]; };  // of a positive
+struct State { real f[D], moved[D], first[D], second[D]; };  // of a positive, f as it arrived
 
 constexpr int LANES = D / 8 < 4 ? 4 : D / 8;  // threads that share a row
 constexpr int FOURS = D / LANES / 4;          // columns 4·lane.. and, if two, D/2 + 4·lane.. are a thread's
@@ -31,8 +32,9 @@ constexpr int ROWS = 4;                       // of a thread, so that lane i mod
 constexpr int GROUPS = THREADS / LANES;       // of lanes
 constexpr int PER_WARP = WARP / LANES;
 constexpr int WARPS = THREADS / WARP;
+constexpr int LEADER = WARPS - 1;
 constexpr int HELD = GROUPS * ROWS;
-constexpr int WIDTH = D < WARP ? 1 : D / WARP;        // columns of a lane of warp 0, in rows of the user
+constexpr int WIDTH = D < WARP ? 1 : D / WARP;        // columns of a lane of the leader, in rows of the user
 constexpr int OWNED = (CAP + CLUSTER - 1) / CLUSTER;  // positives of a block at most
 constexpr int LOW_BITS = 23;                          // so that neither word of 512 slopes, each at most 1, runs over
 static_assert(HELD <= 512 && LANES <= WARP, "a block of this many threads cannot hold rows of this width");
@@ -46,12 +48,13 @@ struct User {
 };
 
 enum { SCORES, SLOPES, DRIFTS, PARTS, MAILBOXES = PARTS + 2 };  // what is posted in every step
-enum { GATHERED = 1, CHAIN, NEXT };                             // barriers of a block
+enum { GATHERED = 1, SUMMED, NEXT };                            // barriers of a block
 
 struct Shared {
     Four f[FOURS * ROWS][THREADS], shrink[FOURS * ROWS][THREADS];  // of a thread's own rows: f_t and λx_t at first
     Four second_of_first[FOURS][THREADS];                          // see Negatives
     State owned[HOMES];                                            // positives of this block; more are in the scratch
+    real starts[HOMES][D];                                         // x_t of these, as it arrived
     real sums[2 * WARPS][D];                                       // each warp's, of its negatives and its positives
     real parts[2][CLUSTER][D], drifts[CLUSTER][D];                 // posted by each block
     real f_u[2][D];                                                // of even and of odd steps
@@ -91,8 +94,9 @@ DEVICE int group() { return threadIdx.x / LANES; }
 DEVICE int warp() { return threadIdx.x / WARP; }
 DEVICE int column(int v) { return 4 * (lane() + v * LANES); }
 
-// The columns of warp 0's lanes when it works on rows of the user.
-#define FOR_COLUMNS(c) _Pragma("unroll") for (int c = thread() * WIDTH; c < thread() * WIDTH + WIDTH && c < D; ++c)
+// The columns of the leader's lanes when it works on rows of the user.
+#define FOR_COLUMNS(c) \
+    _Pragma("unroll") for (int c = thread() % WARP * WIDTH, end = c + WIDTH; c < end && c < D; ++c)
 
 DEVICE Four &four(real *row, int v) { return *reinterpret_cast<Four *>(row + column(v)); }
 DEVICE const Four &four(const real *row, int v) { return *reinterpret_cast<const Four *>(row + column(v)); }
@@ -181,18 +185,26 @@ DEVICE void store_warp_sum(Four (&x)[FOURS], real *sum) {
     for (int c = 0; c < width; ++c) sum[column((first + c) / 4) + (first + c) % 4] = x[c / 4].x[c % 4];
 }
 
-// Σ of what the chain's warps have stored, and all warps of their negatives, to all blocks.
+// Σ of what all warps have stored of their negatives, and the chain of its positives, to all blocks: by the leader.
 DEVICE void post_block_sum(Shared &here, const User &user, bool negatives, real (&parts)[CLUSTER][D], int box) {
-    if (user.chain > 1) meet(CHAIN, user.chain);
-    else __syncwarp();
-    if (warp() > 0) return;
-    FOR_COLUMNS(c) {
-        real sum = 0;
+    const int warps = user.chain < WARPS ? user.chain + 1 : WARPS;  // the leader may be of the chain
+    if (warp() < LEADER) return announce(SUMMED, warps);
+    constexpr int QUADS = D / 4, TURNS = QUADS > WARP ? QUADS / WARP : 1;  // a lane has four columns
+    constexpr int AT_ONCE = WARP > QUADS ? WARP / QUADS : 1;               // and some of the blocks
+    const int lane = thread() % WARP, quad = 4 * (lane % QUADS);
+    Four sum[TURNS] = {};
+    auto add = [&](const real *row) {
+        for (int i = 0; i < TURNS; ++i)
+            for (int c = 0; c < 4; ++c) sum[i].x[c] += reinterpret_cast<const Four *>(row + quad)[i * WARP].x[c];
+    };
 #pragma unroll
-        for (int w = 0; negatives && w < WARPS; ++w) sum += here.sums[w][c];
-        for (int w = 0; w < user.chain; ++w) sum += here.sums[WARPS + w][c];
-        for (int rank = 0; rank < CLUSTER; ++rank) post(&parts[user.rank][c], sum, here.mail[box], rank);
-    }
+    for (int w = 0; negatives && w < WARPS; ++w) add(here.sums[w]);
+    meet(SUMMED, warps);
+    for (int w = 0; w < user.chain; ++w) add(here.sums[WARPS + w]);
+    __syncwarp();  // whoever has the parts of all may write here anew, so all lanes have read before one posts
+    for (int i = 0; i < TURNS; ++i)
+        for (int rank = lane / QUADS; rank < CLUSTER; rank += AT_ONCE)
+            post(reinterpret_cast<real(*)[4]>(&parts[user.rank][quad]) + i * WARP, sum[i].x, here.mail[box], rank);
 }
 
 // Σ of what all blocks have posted of column c.
@@ -249,12 +261,24 @@ DEVICE State &state_of(Shared &here, const Tensors &at, const User &user, int j)
     return j < HOMES ? here.owned[j] : at.positives[(long long)user.slot * C + j * CLUSTER + user.rank];
 }
 
+DEVICE int row_of(const Tensors &at, const User &user, int j) {
+    return at.rows[(long long)user.slot * M + j * CLUSTER + user.rank];
+}
+
+// A thread's columns of f as the positive moved.
+DEVICE Four f_now(const State &state, int v) {
+    Four f = four(state.f, v);
+    const Four moved = four(state.moved, v);
+    for (int c = 0; c < 4; ++c) f.x[c] += SHARE * moved.x[c];
+    return f;
+}
+
 DEVICE void score_positives(Shared &here, const Tensors &at, const User &user, const real *f_u) {
     FOR_POSITIVES(j) {
         real score = 0;
         if (j < user.owned)
             for (int v = 0; v < FOURS; ++v) {
-                const Four f = four(state_of(here, at, user, j).f, v), along = four(f_u, v);
+                const Four f = f_now(state_of(here, at, user, j), v), along = four(f_u, v);
                 for (int c = 0; c < 4; ++c) score += f.x[c] * along.x[c];
             }
         for (int offset = 1; offset < LANES; offset *= 2) score += across(score, offset);
@@ -285,7 +309,7 @@ DEVICE void slopes_of_positives(Shared &here, const Tensors &at, const User &use
         if (j >= user.owned) continue;
         if (lane() == 0) here.slopes[j] = g;
         for (int v = 0; v < FOURS; ++v) {
-            const Four f = four(state_of(here, at, user, j).f, v);
+            const Four f = f_now(state_of(here, at, user, j), v);
             for (int c = 0; c < 4; ++c) total[v].x[c] += g * f.x[c];
         }
     }
@@ -299,22 +323,26 @@ DEVICE void move_positives(
 ) {
     Four drift[FOURS] = {};
     for (int j = group(); j < user.owned; j += GROUPS) {
-        const int i = j * CLUSTER + user.rank, t = at.rows[(long long)user.slot * M + i];
+        const int i = j * CLUSTER + user.rank;
         const real slope = SHARE * here.slopes[j];
         const real w = LIVE ? at.gather[user.start + at.edges[(long long)user.slot * C + i]] : 0;
         State &state = state_of(here, at, user, j);
-#pragma unroll 4  // no more: the negatives leave few registers
-        for (int k = 0; k < 4 * FOURS; ++k) {
-            const int c = column(k / 4) + k % 4;
-            const long long place = (long long)t * DIM + c;
-            real grad = slope * f_u[c] + user.decay_positive * ((c < DIM ? at.items[place] : 0) + state.moved[c]);
-            if (LIVE) grad += w * (LIVE_SHARE * total_of(here.parts[step % 2], c));
-            const real moved = state.moved[c] - item_step(grad, state.first[c], state.second[c], rate, epsilon);
-            state.moved[c] = moved;
-            state.f[c] = (c < DIM ? at.f[place] : 0) + SHARE * moved;
+#pragma unroll 1  // no more: the negatives leave few registers
+        for (int v = 0; v < FOURS; ++v) {
+            const Four along = four(f_u, v);
+            const Four start = j < HOMES ? four(here.starts[j], v) : table_row(at.items, row_of(at, user, j), v);
+            Four moved = four(state.moved, v), first = four(state.first, v), second = four(state.second, v);
+#pragma unroll
+            for (int c = 0; c < 4; ++c) {
+                real grad = slope * along.x[c] + user.decay_positive * (start.x[c] + moved.x[c]);
+                if (LIVE) grad += w * (LIVE_SHARE * total_of(here.parts[step % 2], column(v) + c));
+                moved.x[c] -= item_step(grad, first.x[c], second.x[c], rate, epsilon);
+                if (LIVE) drift[v].x[c] += w * moved.x[c];
+            }
+            four(state.moved, v) = moved;
+            four(state.first, v) = first;
+            four(state.second, v) = second;
         }
-        for (int v = 0; LIVE && v < FOURS; ++v)
-            for (int c = 0; c < 4; ++c) drift[v].x[c] += w * state.moved[column(v) + c];
     }
     if (LIVE) store_warp_sum(drift, here.sums[WARPS + warp()]);
 }
@@ -365,7 +393,8 @@ DEVICE void load(Shared &here, const Tensors &at, const User &user, const int *r
     for (int j = group(); j < user.owned; j += GROUPS) {
         State &state = state_of(here, at, user, j);
         for (int v = 0; v < FOURS; ++v) {
-            four(state.f, v) = table_row(at.f, rows[j * CLUSTER + user.rank], v);
+            four(state.f, v) = table_row(at.f, row_of(at, user, j), v);
+            if (j < HOMES) four(here.starts[j], v) = table_row(at.items, row_of(at, user, j), v);
             four(state.moved, v) = four(state.first, v) = four(state.second, v) = Four{};
         }
     }
@@ -388,8 +417,10 @@ DEVICE void load(Shared &here, const Tensors &at, const User &user, const int *r
 }
 
 // Finished rows, rounded (ties to even), clipped, two neighbouring words in one 64-bit addition; see _triton.add_words.
-DEVICE void send_negatives(const Negatives &mine, const Tensors &at, const int *t, int left) {
-    int over = 0;
+DEVICE void send_negatives(const Negatives &mine, const Tensors &at, const int *chosen, int left) {
+    int over = 0, t[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) t[r] = r < left ? chosen[r] : 0;  // all four on their way before one is needed
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         if (r >= left) break;
@@ -438,20 +469,15 @@ DEVICE real negative_slope(Shared &here, const User &user, real score, bool ther
     return g;
 }
 
-// The chain's end of a step: the user moves, everybody learns the next f_u, and the positives are scored with it.
-DEVICE void begin_next_step(Shared &here, const Tensors &at, const User &user, int step) {
-    real *f_u = here.f_u[(step + 1) % 2];
-    if (warp() == 0) {
-        collect(here.mail[PARTS + step % 2], step / 2);
-        if (LIVE) collect(here.mail[DRIFTS], step);
-        FOR_COLUMNS(c) {
-            move_user(here, at, c, total_of(here.parts[step % 2], c), step);
-            f_u[c] = SHARE * here.e[c] + here.latents[c] + (LIVE ? LIVE_SHARE * total_of(here.drifts, c) : 0);
-        }
-        __syncwarp();
-        announce(NEXT, WARPS);
-    } else meet(NEXT, WARPS);
-    if (step + 1 < TAU) score_positives(here, at, user, f_u);
+// The leader's end of a step: the user moves, and everybody learns the next f_u.
+DEVICE void begin_next_step(Shared &here, const Tensors &at, int step) {
+    collect(here.mail[PARTS + step % 2], step / 2);
+    if (LIVE) collect(here.mail[DRIFTS], step);
+    FOR_COLUMNS(c) {
+        move_user(here, at, c, total_of(here.parts[step % 2], c), step);
+        const real drift = LIVE ? LIVE_SHARE * total_of(here.drifts, c) : 0;
+        here.f_u[(step + 1) % 2][c] = SHARE * here.e[c] + here.latents[c] + drift;
+    }
 }
 
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1) resident(
@@ -474,7 +500,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     cluster_barrier();
 
     const User &user = here.user;
-    const bool chained = warp() < user.chain;
+    const bool chained = warp() < user.chain, leads = warp() == LEADER;
     Negatives mine = {};
     if (chained) score_positives(here, at, user, here.f_u[0]);
     for (int step = 0; step < TAU; ++step) {
@@ -492,26 +518,27 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         collect(here.mail[SCORES], step);
         const real g = negative_slope(here, user, score, there, partner);
         sum_negatives(mine, here, g);
-        // From here on the negatives need nothing more, so the chain's exchange goes on between their rows.
-        if (chained) {
-            meet(GATHERED, WARPS);
-            post_gathered(here, user);
-        } else announce(GATHERED, WARPS);
+        // From here on the negatives need nothing more, so the exchange goes on between their rows.
+        if (chained || leads) meet(GATHERED, WARPS);
+        else announce(GATHERED, WARPS);
+        if (chained) post_gathered(here, user);
         move_negatives<0, 1>(mine, here, f_u, g, user.decay_negative, rate, epsilon);
         if (chained) {
             collect(here.mail[SLOPES], step);
             slopes_of_positives(here, at, user);
-            post_block_sum(here, user, true, here.parts[step % 2], PARTS + step % 2);
-            if (LIVE) {  // positives feel ∂L/∂f_u, so it must be known before they move
-                collect(here.mail[PARTS + step % 2], step / 2);
-                move_positives(here, at, user, f_u, rate, epsilon, step);
-                post_block_sum(here, user, false, here.drifts, DRIFTS);
-            } else move_positives(here, at, user, f_u, rate, epsilon, step);
         }
+        if (chained || leads) post_block_sum(here, user, true, here.parts[step % 2], PARTS + step % 2);
+        if (chained) {
+            if (LIVE) collect(here.mail[PARTS + step % 2], step / 2);  // positives feel ∂L/∂f_u
+            move_positives(here, at, user, f_u, rate, epsilon, step);
+        }
+        if (LIVE && (chained || leads)) post_block_sum(here, user, false, here.drifts, DRIFTS);
         move_negatives<1, 2>(mine, here, f_u, g, user.decay_negative, rate, epsilon);
-        if (chained) begin_next_step(here, at, user, step);
+        if (leads) begin_next_step(here, at, step);
+        if (chained || leads) meet(NEXT, WARPS);
+        if (chained && step + 1 < TAU) score_positives(here, at, user, here.f_u[(step + 1) % 2]);
         move_negatives<2, 4>(mine, here, f_u, g, user.decay_negative, rate, epsilon);
-        if (!chained) meet(NEXT, WARPS);
+        if (!chained && !leads) meet(NEXT, WARPS);
     }
     send_negatives(mine, at, rows + (long long)user.slot * M + user.P + first, user.N - first);
     store(here, at, user);

@@ -47,7 +47,11 @@ class Cut:
 
     def homes(self, D: int, cap: int, real: int) -> int:
         """Positives of a block whose state finds room in shared memory; that of the others is in the scratch."""
-        return min((self.shared - self.fixed(D, cap, real)) // (4 * D * real), -(-cap // self.cluster))
+        return min((self.shared - self.fixed(D, cap, real)) // self.home(D, real), -(-cap // self.cluster))
+
+    def home(self, D: int, real: int) -> int:
+        """Bytes of a positive's state, and of x as it arrived."""
+        return 5 * D * real
 
 
 def fits(o: FedGRecOptions, D: int, negatives: int, cap: int, cut: Cut) -> bool:
@@ -97,7 +101,7 @@ class Resident:
         real = numbers.real.element_size()
         N_ITEMS, NEGATIVES, POSITIVES, UNBIASED_AFTER, _ = numbers.whole.tolist()
         homes = self.cut.homes(sizes["D"], POSITIVES, real)
-        self.shared = self.cut.fixed(sizes["D"], POSITIVES, real) + homes * 4 * sizes["D"] * real
+        self.shared = self.cut.fixed(sizes["D"], POSITIVES, real) + homes * self.cut.home(sizes["D"], real)
         names = (
             "SHARE", "LIVE_SHARE", "L2", "ITEM_RATE", "USER_RATE", "BETA1", "BETA2", "EPSILON", "TO_STEPS", "BOUND",
             "", "", "FALL",
