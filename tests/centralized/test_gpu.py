@@ -51,3 +51,27 @@ def test_resumed_equals_uninterrupted(name: str) -> None:
     resumed.epoch()
     for key, value in straight.state().items():
         np.testing.assert_allclose(resumed.state()[key], value, rtol=1e-3, atol=1e-5)
+
+
+def test_recorded_steps_of_ngcf_train_as_launched_ones_do() -> None:
+    launched, recorded = new("ngcf", "cuda"), new("ngcf", "cuda")
+    launched.records = False
+    for _ in range(3):
+        assert launched.epoch() == pytest.approx(recorded.epoch(), rel=1e-5)
+    assert recorded._replay is not None
+    assert launched._replay is None
+    for key, value in launched.state().items():
+        np.testing.assert_allclose(recorded.state()[key], value, rtol=1e-3, atol=1e-5)
+
+
+def test_a_recording_of_ngcf_survives_what_is_loaded() -> None:
+    """To the bit, in a model that has none yet and in one that has and went another way since."""
+    straight, stopped, fresh, used = (new("ngcf", "cuda") for _ in range(4))
+    straight.epoch(), straight.epoch()
+    stopped.epoch()
+    used.epoch(), used.epoch(), used.epoch()
+    for resumed in (fresh, used):
+        resumed.load_state(stopped.state())
+        resumed.epoch()
+        for key, value in straight.state().items():
+            np.testing.assert_array_equal(resumed.state()[key], value)

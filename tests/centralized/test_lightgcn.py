@@ -148,6 +148,30 @@ def test_the_recorded_engine_equals_its_twin(layers: int) -> None:
     assert not any(value.any() for value in again.moments().values()), "without moments Adam begins anew"
 
 
+def test_of_rows_that_are_zero_none_is_read() -> None:
+    """The first product of the way back. What is not read here is not a number, and 0 to the twin."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    from fedgrec.centralized import _lightgcn_triton as loops
+    from fedgrec.centralized._recorded import longest_first
+    from fedgrec.centralized._torch import sparse
+    from fedgrec.devices import gpu_is_there
+
+    A = sparse(bipartite(DATA), torch.device("cuda" if gpu_is_there() else "cpu"))
+    counts = torch.zeros(len(A), dtype=torch.int32, device=A.device)
+    counts[batch().ravel()] = 2
+    x = torch.from_numpy(start()).to(A.device) * (counts > 0)[:, None]
+    hidden = torch.where((counts > 0)[:, None], x, torch.nan)
+    given = longest_first(A), A.crow_indices(), A.col_indices(), A.values()
+    found = [torch.empty_like(x) for _ in range(2)]
+    for some, (rows, out) in enumerate(zip((x, hidden), found, strict=True)):
+        loops.product[(len(x),)](
+            *given, rows, x, counts, out, SOME=bool(some), ADD=True, DIM=7, D=16, BLOCK=16, num_warps=2
+        )
+    assert 0 < counts.count_nonzero() < len(counts)
+    assert torch.equal(*found)
+
+
 @pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="one core")
 def test_bits_do_not_depend_on_threads() -> None:
     found = []

@@ -45,11 +45,11 @@ def test_scores_rank_as_the_likelihood_does() -> None:
 
 def test_noise_drops_inputs_and_spreads_z() -> None:
     """The expected input is unchanged: over many draws the hidden sums average to the plain ones."""
-    from fedgrec.centralized._torch import random
+    from fedgrec.centralized._torch import reseeded
 
     model, users = MultVAE(OPTIONS, DATA), np.repeat(4, 4000)
     _, items, counts = model._pairs(users)
-    noise = random(0, 0, torch.device("cpu"))
+    noise = reseeded(torch.Generator(), 0, 0)
     mu, _ = model.encode(items, counts, noise)
     plain, _ = model.encode(items, counts, None)
     assert mu.std(0).min() > 0

@@ -1,11 +1,16 @@
 """NGCF by hand, and its products' gradients."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
 
-from fedgrec.centralized.graph import bipartite
-from fedgrec.centralized.ngcf import NGCF
+from fedgrec.centralized.graph import Graph, bipartite
+from fedgrec.centralized.ngcf import NGCF, joined
 from fedgrec.centralized.options import NGCFOptions
+from fedgrec.devices import gpu_is_there
 from tests.centralized.worlds import pairs, ragged
 
 torch = pytest.importorskip("torch")
@@ -67,21 +72,88 @@ def test_the_loss_is_bpr_with_a_penalty() -> None:
     assert model.loss(torch.from_numpy(nodes), None).item() == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_gradients_pass_through_the_product(fused: bool) -> None:
-    if fused:
-        pytest.importorskip("triton")
+# Triples in which a user is twice, and an item as a positive here and a negative there.
+NODES = np.array([[1, 2, 1, 7], [31, 35, 40, 35], [40, 41, 31, 33]])
+
+
+def operator(graph: Graph, fused: bool) -> Any:
+    """Fused is the GPU's; without one it runs in Triton's interpreter."""
     from fedgrec.centralized._torch import Operator
 
+    if fused:
+        pytest.importorskip("triton")
+    return Operator(graph, torch.device("cuda" if fused and gpu_is_there() else "cpu"), fused)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("some", [False, True])
+def test_gradients_pass_through_the_product(some: bool, fused: bool) -> None:
+    """Of all rows, or of some of which a few are asked for twice."""
     graph = bipartite(ragged(), "mean", self_loops=True)
-    x = torch.randn(len(graph), 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
-    weights = torch.linspace(-1, 1, len(graph))[:, None]
-    product = Operator(graph, torch.device("cpu"), fused)(x)
-    np.testing.assert_allclose(product.detach().numpy(), graph.product(x.detach().numpy()), rtol=1e-5, atol=1e-6)
-    (product * weights).sum().backward()
-    expected = graph.to_scipy(np.float64).toarray().T @ np.broadcast_to(weights.numpy(), x.shape)
-    assert x.grad is not None
-    np.testing.assert_allclose(x.grad.numpy(), expected, rtol=1e-5, atol=1e-6)
+    A, rows = operator(graph, fused), NODES.ravel() if some else np.arange(len(graph))
+    rng = np.random.default_rng(0)
+    x, weights = (rng.normal(size=(n, 3)).astype(np.float32) for n in (len(graph), len(rows)))
+    there = torch.tensor(x, device=A.there.A.device, requires_grad=True)
+    product = A.at(there, torch.from_numpy(rows).to(there.device)) if some else A(there)
+    np.testing.assert_allclose(product.detach().cpu().numpy(), graph.product(x)[rows], rtol=1e-5, atol=1e-6)
+    (product * torch.from_numpy(weights).to(there.device)).sum().backward()
+    expected = graph.to_scipy(np.float64).toarray()[rows].T @ weights
+    np.testing.assert_allclose(there.grad.cpu().numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_on_the_way_back_only_rows_of_the_batch_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not read is not a number here."""
+    A = operator(bipartite(ragged()), fused=True).back
+    rows = torch.from_numpy(NODES.ravel()).to(A.A.device)
+    x = torch.randn(len(rows), 3, generator=torch.Generator().manual_seed(0)).to(rows.device)
+    expected, hidden = A.of(x, rows), torch.full_like(A.summed(x, rows), torch.nan)
+    hidden[rows] = A.summed(x, rows)[rows]
+    monkeypatch.setattr(A, "summed", lambda x, rows: hidden)
+    assert torch.equal(A.of(x, rows), expected)
+
+
+def losses_with_gradients(model: NGCF) -> list[list[Any]]:
+    """The loss and one whose every layer is of all nodes, each with its gradients and where its draws end."""
+    from fedgrec.centralized._torch import reseeded
+
+    def full(nodes: Any, noise: Any) -> Any:
+        u, p, n = F = joined(model.levels(noise))[nodes]
+        bpr = torch.nn.functional.softplus((u * (n - p)).sum(1)).mean()
+        return bpr + model.options.l2 / 2 * F.square().sum() / nodes.shape[1]
+
+    found = []
+    for loss in (model.loss, full):
+        noise = reseeded(torch.Generator(model.where), 0, 0)
+        value = loss(torch.from_numpy(NODES).to(model.where), noise)
+        gradients = torch.autograd.grad(value, list(model.learner.parameters.values()))
+        found.append([value, *gradients, noise.get_state()])
+    return found
+
+
+@pytest.mark.parametrize("dropout", [0, 0.3])
+@pytest.mark.parametrize("adjacency", ["mean", "symmetric"])
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_a_last_layer_for_the_batch_alone_changes_nothing(layers: int, adjacency: str, dropout: float) -> None:
+    model = NGCF(NGCFOptions(layers=layers, dim=4, adjacency=adjacency, dropout=dropout, l2=0.1), ragged())
+    for p in model.learner.parameters.values():
+        p.data = p.data.double()
+    for products in (model.operator.there, model.operator.back):
+        products.A = products.A.double()
+    for ours, full in zip(*losses_with_gradients(model), strict=True):
+        torch.testing.assert_close(ours, full, rtol=1e-12, atol=1e-14)
+
+
+def test_nor_does_it_in_the_gpus_loops() -> None:
+    """Without a GPU in Triton's interpreter."""
+    pytest.importorskip("triton")
+    from fedgrec.centralized import _ngcf_triton
+
+    options = NGCFOptions(layers=2, dim=4, dropout=0.3, l2=0.1)
+    model = NGCF(options, ragged(), device="cuda" if gpu_is_there() else "cpu")
+    model.operator = operator(bipartite(ragged(), "mean", self_loops=True), fused=True)
+    model.mixed = _ngcf_triton.Mixed.apply
+    for ours, full in zip(*losses_with_gradients(model), strict=True):
+        torch.testing.assert_close(ours, full, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
@@ -92,7 +164,6 @@ def test_a_fused_layer_equals_the_plain_one_there_and_back(symmetric: bool, drop
     pytest.importorskip("triton")
     from fedgrec.centralized import _ngcf_triton
     from fedgrec.centralized.ngcf import mixed
-    from fedgrec.devices import gpu_is_there
 
     rng, device = np.random.default_rng(0), "cuda" if gpu_is_there() else "cpu"
     shapes = [(77, dim), (77, dim), (dim, dim), (1, dim), (dim, dim), (1, dim)]
@@ -110,11 +181,90 @@ def test_a_fused_layer_equals_the_plain_one_there_and_back(symmetric: bool, drop
 
 
 def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
-    from fedgrec.centralized._torch import random
+    from fedgrec.centralized._torch import reseeded
 
     model = NGCF(NGCFOptions(layers=1, dim=64, dropout=0.3), ragged())
-    noise = random(0, 0, torch.device("cpu"))
+    noise = reseeded(torch.Generator(), 0, 0)
     plain, dropped = model.levels()[1], model.levels(noise)[1]
     share = (dropped == 0).float().mean().item()
     assert share == pytest.approx(0.3, abs=0.02)
     torch.testing.assert_close(dropped[dropped != 0], plain[dropped != 0] / 0.7)
+
+
+def small(records: bool = True) -> NGCF:
+    """Two full batches and a shorter one in an epoch."""
+    model = NGCF(NGCFOptions(layers=2, dim=4, dropout=0.3, rate=0.01, batch=ragged().n_pairs * 2 // 5), ragged())
+    model.records = records
+    return model
+
+
+def trained(model: NGCF, epochs: int, since: Any = None) -> NGCF:
+    if since is not None:
+        model.load_state(since)
+    for _ in range(epochs):
+        model.epoch()
+    return model
+
+
+def addresses(model: NGCF) -> list[int]:
+    kept = [each for about in model.learner.adam.state.values() for each in about.values()]
+    return [each.data_ptr() for each in (*model.learner.parameters.values(), *kept, model.nodes, model.total)]
+
+
+@pytest.fixture
+def replays(monkeypatch: pytest.MonkeyPatch) -> list[NGCF]:
+    """Whose recorded step was replayed. Here a recording is the step itself, which must find its tensors in place."""
+    from fedgrec.centralized import _torch
+
+    done: list[NGCF] = []
+
+    def capture(step: Any, noise: Any) -> Callable[[], None]:
+        model = step.func.__self__
+        assert noise is model.noise
+        there = addresses(model)
+        step()
+
+        def replay() -> None:
+            assert addresses(model) == there
+            done.append(model)
+            step()
+
+        return replay
+
+    monkeypatch.setattr(_torch, "capture", capture)
+    return done
+
+
+def same(one: NGCF, other: NGCF) -> None:
+    for name, value in one.state().items():
+        np.testing.assert_array_equal(other.state()[name], value, err_msg=name)
+
+
+def test_recorded_steps_train_as_launched_ones_do(replays: list[NGCF]) -> None:
+    launched, recorded = trained(small(records=False), 2), trained(small(), 2)
+    assert replays == 2 * 2 * [recorded]
+    same(launched, recorded)
+    assert launched.epoch() == recorded.epoch()
+
+
+@pytest.mark.usefixtures("replays")
+def test_a_recording_survives_what_is_loaded() -> None:
+    """Into a model that has none yet, and into one that has and went another way since; with and without moments."""
+    straight, half = trained(small(), 2), trained(small(), 1).state()
+    same(straight, trained(small(), 1, since=half))
+    used = trained(small(), 3)
+    same(straight, trained(used, 1, since=half))
+    same(straight, trained(used, 2, since={**small().tensors(), "epochs_done": np.array([0])}))
+
+
+@pytest.mark.usefixtures("replays")
+def test_a_recording_changes_nothing() -> None:
+    from fedgrec.centralized._torch import recorded
+
+    model = trained(small(records=False), 1)
+    before, drawn, nodes = model.state(), model.noise.get_state(), torch.tensor([[1, 2], [31, 35], [40, 41]])
+    model.nodes = nodes
+    recorded(partial(model._step, (nodes,), 2), [*model.learner.state(), model.total], model.noise)
+    for name, value in before.items():
+        np.testing.assert_array_equal(model.state()[name], value, err_msg=name)
+    assert torch.equal(model.noise.get_state(), drawn)

@@ -14,6 +14,7 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from fedgrec.centralized import _ngcf_triton, _recorded
+from fedgrec.centralized._torch import Operator
 from fedgrec.centralized.graph import bipartite
 from fedgrec.centralized.options import LightGCNOptions
 from fedgrec.config import FedGRecOptions
@@ -70,6 +71,8 @@ def centralized() -> None:
     start, nodes = np.zeros((len(graph), 64), np.float32), np.random.default_rng(0).integers(0, 20, (3, 12))
     for layers in (0, 1, 3):
         _recorded.RecordedEngine(graph, start, LightGCNOptions(layers=layers, batch=8), "cpu").epoch(nodes)
+    x = torch.zeros(start.shape, requires_grad=True)
+    Operator(graph, torch.device("cpu"), fused=True).at(x, torch.from_numpy(nodes.ravel())).sum().backward()
     for kept in (None, torch.ones(len(graph), 64)):
         shapes = [start.shape, start.shape, (64, 64), (1, 64), (64, 64), (1, 64)]
         given = [torch.zeros(shape, requires_grad=True) for shape in shapes]

@@ -1,6 +1,7 @@
 """LightGCN's loops on a GPU. A batch is a few launches, one after the other:
 
-    product      (nodes)     Â x, or G + Â x
+    product      (nodes)     Â x, or G + Â x; of an x that is 0 but in the rows of the batch, those rows alone are read
+    product_at   (rows)      of Â x some rows, which NGCF asks for
     represent    (3 × batch) rows of F that the batch needs; the last of the K products is made for them alone
     slopes       (batch)     the loss, and ∂L/∂F added up as integers, so that bits do not depend on their order
     adam         (nodes)     with λ for the nodes of the batch
@@ -15,8 +16,11 @@ STEPS = tl.constexpr(2.0**45)  # of a gradient that is added up
 
 
 @triton.jit
-def neighbours(row, indptr, columns, values, x, col, inside, DIM: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr):
-    """Σ_j Â_rj x_j."""
+def neighbours(
+    row, indptr, columns, values, x, counts, col, inside,
+    SOME: tl.constexpr, DIM: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Σ_j Â_rj x_j; where SOME, over the j that `counts` has."""
     first = tl.load(indptr + row)
     last = tl.load(indptr + row + 1)
     total = tl.zeros((BLOCK, D), x.dtype.element_ty)
@@ -25,6 +29,8 @@ def neighbours(row, indptr, columns, values, x, col, inside, DIM: tl.constexpr, 
         ok = at < last
         j = tl.load(columns + at, mask=ok, other=0).to(tl.int64)
         w = tl.load(values + at, mask=ok, other=0.0)
+        if SOME:
+            ok = ok & (tl.load(counts + j, mask=ok, other=0) > 0)
         total += w[:, None] * tl.load(
             x + j[:, None] * DIM + col[None, :], mask=ok[:, None] & inside[None, :], other=0.0
         )
@@ -33,16 +39,28 @@ def neighbours(row, indptr, columns, values, x, col, inside, DIM: tl.constexpr, 
 
 @triton.jit
 def product(
-    order, indptr, columns, values, x, more, out,
-    ADD: tl.constexpr, DIM: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+    order, indptr, columns, values, x, more, counts, out,
+    SOME: tl.constexpr, ADD: tl.constexpr, DIM: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.load(order + tl.program_id(0)).to(tl.int64)
     col = tl.arange(0, D)
     inside = col < DIM
-    total = neighbours(row, indptr, columns, values, x, col, inside, DIM, D, BLOCK)
+    total = neighbours(row, indptr, columns, values, x, counts, col, inside, SOME, DIM, D, BLOCK)
     if ADD:
         total += tl.load(more + row * DIM + col, mask=inside, other=0.0)
     tl.store(out + row * DIM + col, total, mask=inside)
+
+
+@triton.jit
+def product_at(
+    rows, indptr, columns, values, x, out,
+    DIM: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    i = tl.program_id(0).to(tl.int64)
+    col = tl.arange(0, D)
+    inside = col < DIM
+    total = neighbours(tl.load(rows + i), indptr, columns, values, x, x, col, inside, False, DIM, D, BLOCK)
+    tl.store(out + i * DIM + col, total, mask=inside)
 
 
 @triton.jit
@@ -64,7 +82,7 @@ def represent(
             for k in range(K - 1):
                 last = levels + k * n_nodes * DIM
                 f += tl.load(last + node * DIM + col, mask=inside, other=0.0)
-            f += neighbours(node, indptr, columns, values, last, col, inside, DIM, D, BLOCK)
+            f += neighbours(node, indptr, columns, values, last, last, col, inside, False, DIM, D, BLOCK)
         tl.store(F + (which * SIZE + i) * D + col, f / (K + 1))
 
 

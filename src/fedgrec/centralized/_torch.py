@@ -5,7 +5,8 @@ Importing this file needs PyTorch; the rest of the package imports it only when 
 
 import importlib.util
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,14 +27,14 @@ except ImportError:
 Product = Callable[[Tensor], Tensor]
 
 
-def random(seed: int, epoch: int, device: torch.device) -> torch.Generator:
-    """Draws on the device, a function of (seed, epoch)."""
+def reseeded(noise: torch.Generator, seed: int, epoch: int) -> torch.Generator:
+    """Draws that are a function of (seed, epoch)."""
     mixed = int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0])
-    return torch.Generator(device).manual_seed(mixed >> 1)
+    return noise.manual_seed(mixed >> 1)
 
 
 class Learner:
-    """Named parameters and Adam, as tensors that can be kept and put back."""
+    """Named parameters and Adam, as tensors that can be kept and put back; a recorded step finds them in one place."""
 
     def __init__(
         self, start: Mapping[str, NDArray[Any]], rate: float, device: torch.device, weight_decay: float = 0.0
@@ -41,7 +42,18 @@ class Learner:
         self.parameters = {
             name: torch.nn.Parameter(torch.tensor(value, device=device)) for name, value in start.items()
         }
-        self.adam = torch.optim.Adam(self.parameters.values(), lr=rate, weight_decay=weight_decay, fused=True)
+        on_gpu = device.type == "cuda"
+        self.adam = torch.optim.Adam(
+            self.parameters.values(), lr=rate, weight_decay=weight_decay, fused=True, capturable=on_gpu
+        )
+        self.averages: dict[str, Tensor] = {}
+        self.steps: list[Tensor] = []
+        for name, p in self.parameters.items():  # from the start: what a step is recorded with is what is loaded later
+            m, v = torch.zeros_like(p), torch.zeros_like(p)
+            steps = torch.zeros((), dtype=torch.float32, device=device)
+            self.adam.state[p] = {"step": steps, "exp_avg": m, "exp_avg_sq": v}
+            self.averages |= {f"{name}.m": m, f"{name}.v": v}
+            self.steps.append(steps)
 
     def __getitem__(self, name: str) -> Tensor:
         return self.parameters[name]
@@ -52,31 +64,59 @@ class Learner:
         torch.autograd.backward(loss)
         self.adam.step()
 
+    def state(self) -> list[Tensor]:
+        """All that a step changes."""
+        return [*self.parameters.values(), *self.averages.values(), *self.steps]
+
     def tensors(self) -> Tensors:
         return {name: p.detach().cpu().numpy().copy() for name, p in self.parameters.items()}
 
     def moments(self) -> Tensors:
-        kept: Tensors = {"steps": np.array([0])}
-        for name, p in self.parameters.items():
-            if p in self.adam.state:
-                about = self.adam.state[p]
-                kept["steps"] = np.array([int(about["step"])])
-                kept[f"{name}.m"] = about["exp_avg"].cpu().numpy().copy()
-                kept[f"{name}.v"] = about["exp_avg_sq"].cpu().numpy().copy()
-        return kept
+        kept: Tensors = {name: average.cpu().numpy().copy() for name, average in self.averages.items()}
+        return {"steps": np.array([int(self.steps[0])]), **kept}
 
+    @torch.no_grad()
     def load(self, tensors: Mapping[str, NDArray[Any]]) -> None:
-        self.adam.state.clear()
-        steps = int(tensors["steps"][0]) if "steps" in tensors else 0
+        """Without moments Adam begins anew."""
         for name, p in self.parameters.items():
-            with torch.no_grad():
-                p.copy_(torch.from_numpy(np.array(tensors[name])))
-            if steps:
-                self.adam.state[p] = {
-                    "step": torch.tensor(float(steps), device=p.device),
-                    "exp_avg": torch.tensor(tensors[f"{name}.m"], device=p.device),
-                    "exp_avg_sq": torch.tensor(tensors[f"{name}.v"], device=p.device),
-                }
+            p.copy_(torch.from_numpy(np.array(tensors[name])))
+        for name, average in self.averages.items():
+            average.copy_(torch.from_numpy(np.array(tensors[name]))) if name in tensors else average.zero_()
+        for steps in self.steps:
+            steps.fill_(int(tensors["steps"][0]) if "steps" in tensors else 0)
+
+
+# --------------------------------------------------------------------------------------------- recording
+
+
+def recorded(
+    step: Callable[[], None], state: Sequence[Tensor], noise: torch.Generator | None = None
+) -> Callable[[], None]:
+    """`step` as a graph of launches, to be replayed. What it reads and writes stays where it is.
+
+    It changes `state` and `noise` and nothing else that lasts; after the recording these are as before.
+    """
+    before, drawn = [tensor.detach().clone() for tensor in state], noise.get_state() if noise else None
+    replay = capture(step, noise)
+    with torch.no_grad():
+        for tensor, old in zip(state, before, strict=True):
+            tensor.copy_(old)
+    if noise and drawn is not None:
+        noise.set_state(drawn)
+    return replay
+
+
+def capture(step: Callable[[], None], noise: torch.Generator | None) -> Callable[[], None]:
+    """Takes a step, which compiles and allocates what later ones find there, and records another."""
+    graph, aside = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):  # autograd remembers streams, and one that is not recorded must not be among them
+        step()
+    if noise:
+        graph.register_generator_state(noise)
+    with torch.cuda.graph(graph, stream=aside):
+        step()
+    return graph.replay
 
 
 # ---------------------------------------------------------------------------------------------- products
@@ -96,20 +136,49 @@ def sparse(graph: Graph, device: torch.device, dtype: torch.dtype = torch.float3
         )
 
 
+class Products:
+    """With a sparse matrix A [n, n]; `rows` [m] may repeat."""
+
+    def __init__(self, A: Tensor) -> None:
+        self.A = A
+
+    def full(self, x: Tensor) -> Tensor:
+        """A x"""
+        return self.A @ x
+
+    def at(self, x: Tensor, rows: Tensor) -> Tensor:
+        """Rows of A x. [m, d]"""
+        return self.full(x)[rows]
+
+    def of(self, x: Tensor, rows: Tensor) -> Tensor:
+        """A S, where S has x [m, d] added up at its rows and is 0 elsewhere. [n, d]"""
+        return self.full(self.summed(x, rows))
+
+    def summed(self, x: Tensor, rows: Tensor) -> Tensor:
+        """S, in a fixed order of sums as in the gradient of `embedding`. [n, d]"""
+        S: Tensor = torch.ops.aten.embedding_dense_backward(x, rows, len(self.A), -1, False)
+        return S
+
+
 class Operator:
-    """x ↦ Â x with a gradient. Autograd alone would transpose Â anew in every step."""
+    """x ↦ Â x, or some of its rows, with a gradient. Autograd alone would transpose Â anew in every step."""
 
     def __init__(self, graph: Graph, device: torch.device, fused: bool | None = None) -> None:
-        there = sparse(graph, device), sparse(graph.transposed, device)
+        products = Products
         if fused or (fused is None and device.type == "cuda" and importlib.util.find_spec("triton") is not None):
-            from fedgrec.centralized._recorded import multiplier
+            from fedgrec.centralized._recorded import FusedProducts
 
-            self.products: tuple[Product, Product] = multiplier(there[0]), multiplier(there[1])
-        else:
-            self.products = there[0].matmul, there[1].matmul
+            products = FusedProducts
+        self.there, self.back = products(sparse(graph, device)), products(sparse(graph.transposed, device))
 
     def __call__(self, x: Tensor) -> Tensor:
-        result: Tensor = _Product.apply(x, *self.products)  # type: ignore[no-untyped-call]
+        result: Tensor = _Product.apply(x, self.there.full, self.back.full)  # type: ignore[no-untyped-call]
+        return result
+
+    def at(self, x: Tensor, rows: Tensor) -> Tensor:
+        """(Â x)[rows]"""
+        there, back = partial(self.there.at, rows=rows), partial(self.back.of, rows=rows)
+        result: Tensor = _Product.apply(x, there, back)  # type: ignore[no-untyped-call]
         return result
 
 

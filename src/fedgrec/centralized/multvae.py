@@ -39,12 +39,12 @@ class MultVAE(NeuralModel):
         biases = {f"b{i}": rng.normal(0, 0.001, shape[1]).astype(np.float32) for i, shape in shapes.items()}
         return weights | biases
 
-    def _losses(self, noise: "Generator") -> Iterator[tuple["Tensor", int]]:
+    def _batches(self) -> Iterator[tuple[tuple[Ints, float], int]]:
         order = generator(self.seed, EPOCH_STREAM, self.epochs_done).permutation(self.users)
         batches = range(0, len(order), self.options.batch)
         for i, lo in enumerate(batches):
             chosen = order[lo : lo + self.options.batch]
-            yield self.loss(chosen, self.kl_weight(self.epochs_done * len(batches) + i), noise), len(chosen)
+            yield (chosen, self.kl_weight(self.epochs_done * len(batches) + i)), len(chosen)
 
     def kl_weight(self, step: int) -> float:
         """β_step"""

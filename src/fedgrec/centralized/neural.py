@@ -12,11 +12,11 @@ from fedgrec.data import Interactions
 from fedgrec.devices import place
 
 if TYPE_CHECKING:
-    from torch import Generator, Tensor
+    from torch import Tensor
 
 
 class NeuralModel(Model):
-    """A model that says where its parameters start and what the losses of its batches are."""
+    """A model that says where its parameters start, what its batches are and what the loss of one is."""
 
     def __init__(self, options: Any, train: Interactions, seed: int = 0, device: str = "cpu") -> None:
         super().__init__(options, train, seed, device)
@@ -25,26 +25,38 @@ class NeuralModel(Model):
         self.where = place(device)
         decay = getattr(options, "weight_decay", 0.0)
         self.learner = backend.Learner(self._start(), options.rate, self.where, decay)
+        import torch
+
+        self.noise = torch.Generator(self.where)
+        self.total = torch.zeros((), device=self.where, dtype=torch.float64)  # of an epoch's losses
 
     @abstractmethod
     def _start(self) -> Tensors:
         """The parameters before any training, drawn on the host: the same on every device."""
 
     @abstractmethod
-    def _losses(self, noise: "Generator") -> Iterator[tuple["Tensor", int]]:
-        """Each batch's mean loss, at the parameters of that moment, and how many it is the mean of."""
+    def _batches(self) -> Iterator[tuple[tuple[Any, ...], int]]:
+        """What `loss` takes for each batch of this epoch, and how many its mean is of."""
+
+    @abstractmethod
+    def loss(self, *given: Any, **more: Any) -> "Tensor":
+        """The mean loss of a batch at the parameters of this moment; without noise nothing is random."""
 
     def _train(self) -> float:
-        import torch
+        from fedgrec.centralized._torch import reseeded
 
-        from fedgrec.centralized._torch import random
-
-        total, count = torch.zeros((), device=self.where, dtype=torch.float64), 0
-        for loss, size in self._losses(random(self.seed, self.epochs_done, self.where)):
-            self.learner.descend(loss)
-            total += loss.detach() * size  # stays on the device: asking for it would wait for every step
+        reseeded(self.noise, self.seed, self.epochs_done)
+        self.total.zero_()
+        count = 0
+        for batch, size in self._batches():
+            self._step(batch, size)
             count += size
-        return float(total / max(count, 1))
+        return float(self.total / max(count, 1))
+
+    def _step(self, batch: tuple[Any, ...], size: int) -> None:
+        loss = self.loss(*batch, noise=self.noise)
+        self.learner.descend(loss)
+        self.total += loss.detach() * size  # stays on the device: asking for it would wait for every step
 
     def tensors(self) -> Tensors:
         return self.learner.tensors()

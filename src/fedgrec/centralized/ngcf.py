@@ -7,7 +7,8 @@ L = mean of softplus(f_u·f_n − f_u·f_p) + λ/2B Σ ‖f‖² over the rows o
 
 import importlib.util
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from fedgrec.centralized.contract import Matrix, Scorer, Tensors, to_numpy
 from fedgrec.centralized.graph import bipartite
@@ -37,6 +38,8 @@ class NGCF(NeuralModel):
             from fedgrec.centralized._ngcf_triton import Mixed
 
             self.mixed = Mixed.apply
+        self.records = self.where.type == "cuda"  # launching a step takes the host longer than the GPU takes for it
+        self._replay: Callable[[], None] | None = None
 
     def _start(self) -> Tensors:
         rng, d = generator(self.seed, INIT_STREAM), self.options.dim
@@ -45,38 +48,69 @@ class NGCF(NeuralModel):
             shapes |= {f"W1.{k}": (d, d), f"b1.{k}": (1, d), f"W2.{k}": (d, d), f"b2.{k}": (1, d)}
         return {name: xavier(rng, shape) for name, shape in shapes.items()}
 
-    def _losses(self, noise: "Generator") -> Iterator[tuple["Tensor", int]]:
+    def _batches(self) -> Iterator[tuple[tuple["Tensor"], int]]:
         import torch
 
         nodes = self.triples.draw(self.seed, self.epochs_done, self.train.n_pairs)
         nodes[1:] += self.train.n_users
         for batch in torch.split(torch.from_numpy(nodes).to(self.where), self.options.batch, dim=1):
-            yield self.loss(batch, noise), batch.shape[1]
+            yield (batch,), batch.shape[1]
+
+    def _step(self, batch: tuple[Any, ...], size: int) -> None:
+        """A full batch replays the recorded step; a shorter one is launched as ever."""
+        if not self.records or size < self.options.batch:
+            super()._step(batch, size)
+            return
+        if self._replay is None:
+            from fedgrec.centralized._torch import recorded
+
+            self.nodes = batch[0].clone()
+            step = partial(super()._step, (self.nodes,), size)
+            self._replay = recorded(step, [*self.learner.state(), self.total], self.noise)
+        self.nodes.copy_(batch[0])
+        self._replay()
 
     def loss(self, nodes: "Tensor", noise: "Generator | None") -> "Tensor":
         """L for the triples `nodes` [3, B] of users, positives and negatives."""
-        from torch.nn.functional import embedding, softplus
+        from torch.nn.functional import softplus
 
-        # Only the batch's rows are normalised and joined. `embedding` sums their gradients in a fixed order.
-        F = joined([embedding(nodes, level) for level in self.levels(noise)])  # [3, B, D]
+        F = joined(self.levels_at(nodes.flatten(), noise)).view(*nodes.shape, -1)  # [3, B, D]
         x = (F[0] * (F[2] - F[1])).sum(1)
         loss: Tensor = softplus(x).mean() + self.options.l2 / 2 / nodes.shape[1] * F.square().sum()
         return loss
 
-    def levels(self, noise: "Generator | None" = None) -> list["Tensor"]:
-        """E⁰ … E^K; something is dropped only where `noise` says what. [M+N, d] each"""
+    def levels_at(self, nodes: "Tensor", noise: "Generator | None" = None) -> list["Tensor"]:
+        """Rows of E⁰ … E^K for `nodes` [n]; the last layer is computed for these alone. [n, d] each"""
+        from torch.nn.functional import embedding
+
+        last = self.options.layers - 1
+        levels = self.levels(noise, last)
+        rows = [embedding(nodes, level) for level in levels]  # which sums gradients in a fixed order
+        N = self.operator.at(levels[last], nodes)
+        return [*rows, self._layer(last, N, rows[last], self._kept(noise, nodes))]
+
+    def levels(self, noise: "Generator | None" = None, layers: int | None = None) -> list["Tensor"]:
+        """E⁰ … E^K, or fewer; something is dropped only where `noise` says what. [M+N, d] each"""
         import torch
 
-        w, p, kept = self.learner, self.options.dropout, None
-        E = torch.cat([w["users"], w["items"]])
-        levels = [E]
-        for k in range(self.options.layers):
-            if noise is not None and p:
-                kept = (torch.rand(E.shape, generator=noise, device=self.where) >= p) / (1 - p)
-            weights = (w[f"{name}.{k}"] for name in ("W1", "b1", "W2", "b2"))
-            E = self.mixed(self.operator(E), E, *weights, kept, self.options.slope, self.symmetric)
-            levels.append(E)
+        levels = [torch.cat([self.learner["users"], self.learner["items"]])]
+        for k in range(self.options.layers if layers is None else layers):
+            levels.append(self._layer(k, self.operator(levels[k]), levels[k], self._kept(noise)))
         return levels
+
+    def _layer(self, k: int, N: "Tensor", E: "Tensor", kept: "Tensor | None") -> "Tensor":
+        weights = (self.learner[f"{name}.{k}"] for name in ("W1", "b1", "W2", "b2"))
+        return self.mixed(N, E, *weights, kept, self.options.slope, self.symmetric)
+
+    def _kept(self, noise: "Generator | None", nodes: "Tensor | slice" = slice(None)) -> "Tensor | None":
+        """0 where a layer drops something, else 1/(1 − p). All nodes are drawn for: one has one fate in a batch."""
+        import torch
+
+        p, shape = self.options.dropout, (self.train.n_users + self.train.n_items, self.options.dim)
+        if noise is None or not p:
+            return None
+        kept: Tensor = (torch.rand(shape, generator=noise, device=self.where)[nodes] >= p) / (1 - p)
+        return kept
 
     def final(self) -> "Tensor":
         """F without dropout. [M+N, D]"""
