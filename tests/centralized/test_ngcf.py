@@ -146,38 +146,11 @@ def test_a_last_layer_for_the_batch_alone_changes_nothing(layers: int, adjacency
 def test_nor_does_it_in_the_gpus_loops() -> None:
     """Without a GPU in Triton's interpreter."""
     pytest.importorskip("triton")
-    from fedgrec.centralized import _ngcf_triton
-
     options = NGCFOptions(layers=2, dim=4, dropout=0.3, l2=0.1)
     model = NGCF(options, ragged(), device="cuda" if gpu_is_there() else "cpu")
     model.operator = operator(bipartite(ragged(), "mean", self_loops=True), fused=True)
-    model.mixed = _ngcf_triton.Mixed.apply
     for ours, full in zip(*losses_with_gradients(model), strict=True):
         torch.testing.assert_close(ours, full, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("symmetric", [False, True])
-@pytest.mark.parametrize("dropout", [False, True])
-@pytest.mark.parametrize("dim", [5, 16])
-def test_a_fused_layer_equals_the_plain_one_there_and_back(symmetric: bool, dropout: bool, dim: int) -> None:
-    """Of the GPU; without one it runs in Triton's interpreter. The last program's words are not all there."""
-    pytest.importorskip("triton")
-    from fedgrec.centralized import _ngcf_triton
-    from fedgrec.centralized.ngcf import mixed
-
-    rng, device = np.random.default_rng(0), "cuda" if gpu_is_there() else "cpu"
-    shapes = [(77, dim), (77, dim), (dim, dim), (1, dim), (dim, dim), (1, dim)]
-    values = [torch.tensor(rng.normal(size=shape), dtype=torch.float32, device=device) for shape in shapes]
-    kept = torch.tensor((rng.random((77, dim)) < 0.7) / 0.7, dtype=torch.float32, device=device) if dropout else None
-    weights = torch.tensor(rng.normal(size=(77, dim)), dtype=torch.float32, device=device)
-    found = []
-    for layer in (mixed, _ngcf_triton.Mixed.apply):
-        given = [value.clone().requires_grad_() for value in values]
-        out = layer(*given, kept, 0.2, symmetric)
-        (out * weights).sum().backward()
-        found.append([out.detach(), *(each.grad for each in given)])
-    for plain, fused in zip(*found, strict=True):
-        torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-4)
 
 
 def test_dropout_drops_its_share_and_keeps_the_mean() -> None:

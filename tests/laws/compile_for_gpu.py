@@ -13,7 +13,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from fedgrec.centralized import _ngcf_triton, _recorded
+from fedgrec.centralized import _recorded
 from fedgrec.centralized._torch import Operator
 from fedgrec.centralized.graph import bipartite
 from fedgrec.centralized.options import LightGCNOptions
@@ -73,11 +73,6 @@ def centralized() -> None:
         _recorded.RecordedEngine(graph, start, LightGCNOptions(layers=layers, batch=8), "cpu").epoch(nodes)
     x = torch.zeros(start.shape, requires_grad=True)
     Operator(graph, torch.device("cpu"), fused=True).at(x, torch.from_numpy(nodes.ravel())).sum().backward()
-    for kept in (None, torch.ones(len(graph), 64)):
-        shapes = [start.shape, start.shape, (64, 64), (1, 64), (64, 64), (1, 64)]
-        given = [torch.zeros(shape, requires_grad=True) for shape in shapes]
-        for symmetric in (False, True):
-            _ngcf_triton.Mixed.apply(*given, kept, 0.2, symmetric).sum().backward()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ F = [E⁰, E¹/‖E¹‖, ..., E^K/‖E^K‖], row by row                       
 L = mean of softplus(f_u·f_n − f_u·f_p) + λ/2B Σ ‖f‖² over the rows of the batch
 """
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -33,11 +32,6 @@ class NGCF(NeuralModel):
         self.triples, self.symmetric = Triples(train), options.adjacency == "symmetric"
         graph = bipartite(train) if self.symmetric else bipartite(train, "mean", self_loops=True)
         self.operator = Operator(graph, self.where)
-        self.mixed: Callable[..., Tensor] = mixed
-        if self.where.type == "cuda" and importlib.util.find_spec("triton") is not None:
-            from fedgrec.centralized._ngcf_triton import Mixed
-
-            self.mixed = Mixed.apply
         self.records = self.where.type == "cuda"  # launching a step takes the host longer than the GPU takes for it
         self._replay: Callable[[], None] | None = None
 
@@ -99,8 +93,15 @@ class NGCF(NeuralModel):
         return levels
 
     def _layer(self, k: int, N: "Tensor", E: "Tensor", kept: "Tensor | None") -> "Tensor":
-        weights = (self.learner[f"{name}.{k}"] for name in ("W1", "b1", "W2", "b2"))
-        return self.mixed(N, E, *weights, kept, self.options.slope, self.symmetric)
+        """E^{k+1} from N = Â E^k and E^k."""
+        from torch import addmm
+        from torch.nn.functional import leaky_relu
+
+        W1, b1, W2, b2 = (self.learner[f"{name}.{k}"] for name in ("W1", "b1", "W2", "b2"))
+        near = N + E if self.symmetric else N  # A + I has the sum's E in it
+        first, second = addmm(b1, near, W1), addmm(b2, N * E, W2)
+        out = leaky_relu(first, self.options.slope) + leaky_relu(second, self.options.slope)
+        return out if kept is None else out * kept
 
     def _kept(self, noise: "Generator | None", nodes: "Tensor | slice" = slice(None)) -> "Tensor | None":
         """0 where a layer drops something, else 1/(1 − p). All nodes are drawn for: one has one fate in a batch."""
@@ -127,18 +128,6 @@ class NGCF(NeuralModel):
     def embeddings(self) -> tuple[Matrix, Matrix]:
         final = to_numpy(self.final())
         return final[: self.train.n_users], final[self.train.n_users :]
-
-
-def mixed(
-    N: "Tensor", E: "Tensor", W1: "Tensor", b1: "Tensor", W2: "Tensor", b2: "Tensor", kept: "Tensor | None",
-    slope: float, symmetric: bool,
-) -> "Tensor":  # fmt: skip
-    """E^{k+1} from N = Â E^k and E^k; `kept` is 0 where something is dropped, else 1/(1 − p)."""
-    from torch.nn.functional import leaky_relu
-
-    near = N + E if symmetric else N  # A + I has the sum's E in it
-    E = leaky_relu(near @ W1 + b1, slope) + leaky_relu((N * E) @ W2 + b2, slope)
-    return E if kept is None else E * kept
 
 
 def joined(levels: list["Tensor"]) -> "Tensor":
