@@ -17,6 +17,10 @@ class RunError(FedgrecError):
     """A run folder that is missing, unfinished or damaged."""
 
 
+class BusyError(RunError):
+    """A folder that another process is writing into."""
+
+
 def nearest(word: str, known: list[str]) -> str:
     """' Did you mean …?' for the known word most like `word`, or nothing."""
     import difflib

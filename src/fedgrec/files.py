@@ -1,16 +1,18 @@
 """Files that are whole or not there: written beside their place, flushed to the disk, then renamed into it."""
 
+import fcntl
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.errors import RunError
+from fedgrec.errors import BusyError, RunError
 
 Tensors = Mapping[str, NDArray[Any]]
 
@@ -104,6 +106,24 @@ class Checkpoints:
 
     def _latest(self) -> str | None:
         return self.pointer.read_text().strip() if self.pointer.exists() else None
+
+
+@contextmanager
+def claimed(folder: Path, wait: bool = False) -> Iterator[None]:
+    """Nobody else who asks has this folder meanwhile. A process that dies gives it back."""
+    new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise BusyError(f"another process is at work in {folder}: wait for it, or choose another folder") from None
+        yield
+    finally:
+        os.close(handle)
+        if new and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def _flush_folder(folder: Path) -> None:

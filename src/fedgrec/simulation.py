@@ -191,7 +191,7 @@ class Simulation:
             sampled, arrives = self._sample()
             rounds.append(sampled[arrives])
             in_order = np.concatenate([sampled[arrives], sampled[~arrives]])
-            self._count(self.method.traffic(train, self.users.degrees[in_order], int((~arrives).sum())))
+            self._count(self.method.traffic(train, self.degrees[in_order], int((~arrives).sum())))
         with within_memory("training", LESS):
             self.engine.run(rounds)
         self.server.round = until

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 
 from fedgrec import cli
 from fedgrec.cli.compare_lines import Lines
+from fedgrec.compare import comparison
 from fedgrec.compare.statistics import half_width
 from fedgrec.data.datasets import load
 from fedgrec.data.split import seen_before_test
@@ -284,3 +287,58 @@ def test_data_without_test_items_cannot_be_compared(capsys: Any, data: Path, tmp
     assert "has no test items" in capsys.readouterr().err
     assert cli.main([*words(data, tmp_path / "out", "popularity"), "--set", "validation=0"]) == 2
     assert "raise `validation`" in capsys.readouterr().err
+
+
+@contextmanager
+def somebody(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process, at work in this folder until it is ended."""
+    program = "import sys, time\nfrom pathlib import Path\nfrom fedgrec.files import claimed\n"
+    program += "with claimed(Path(sys.argv[1])):\n    print('here', flush=True)\n    time.sleep(60)\n"
+    with subprocess.Popen([sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "here\n"
+            yield other
+        finally:
+            other.kill()
+
+
+def test_what_another_process_is_at_comes_last(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, no_curves: None
+) -> None:
+    """It is killed while we wait for it, so its run is ours."""
+    with somebody(tmp_path / "out/runs/popularity-seed0") as other:
+        monkeypatch.setattr(comparison.time, "sleep", lambda seconds: other.kill() if seconds else None)
+        found = compared(data, tmp_path / "out", methods="popularity,turbocf", seeds="1")
+    assert all(run["result"] for run in found["runs"])
+    said = [line for line in capsys.readouterr().out.splitlines() if ", seed 0: " in line]
+    assert [line[: line.index("]")] for line in said] == ["[1/2", "[2/2", "[1/2"]
+    assert said[0].endswith("another process is at it")
+
+
+# What a process trains, it says.
+SAYING = """
+import sys
+from fedgrec import cli
+from fedgrec.compare.runs import CentralizedRun, FederatedRun
+def saying(train):
+    def said(run, *more):
+        print("trains", run.folder.name, flush=True)
+        train(run, *more)
+    return said
+for kind in (CentralizedRun, FederatedRun):
+    kind.train = saying(kind.train)
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def test_two_processes_share_the_runs_out(data: Path, tmp_path: Path) -> None:
+    """Each run is trained once, and both show all results."""
+    command = [sys.executable, "-c", SAYING, *words(data, tmp_path / "out")]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    trained = [line.split()[1] for out, _ in said for line in out.splitlines() if line.startswith("trains")]
+    assert sorted(trained) == sorted(RUNS)
+    shown = [[line for line in out.splitlines() if ", seed " in line and "recall@20" in line] for out, _ in said]
+    assert [len(each) for each in shown] == [len(RUNS), len(RUNS)]

@@ -22,6 +22,7 @@ from safetensors import safe_open
 from fedgrec import cli
 from fedgrec.cli import train as train_command
 from fedgrec.config import Config
+from fedgrec.files import claimed
 from fedgrec.simulation import Observer, Simulation, load_for, resolved
 from tests.cli.small import QUICK, clicks, lines, timeless, train, train_words
 
@@ -359,6 +360,16 @@ def test_a_folder_that_is_no_run_is_not_resumed(tmp_path: Path, capsys: Any) -> 
     assert cli.main(["train", "--resume"]) == 2
     assert "--resume needs --out RUN" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_two_processes_never_train_in_one_folder(data: Path, tmp_path: Path, capsys: Any) -> None:
+    run = tmp_path / "run"
+    assert cli.main(train_words(data, run)) == 0
+    before = files(run)
+    with claimed(run):  # as another process would
+        assert cli.main(["train", "--out", str(run), "--resume", "--rounds", "1000"]) == 2
+    assert f"another process is at work in {run}" in capsys.readouterr().err
+    assert files(run) == before
 
 
 def test_a_new_run_never_writes_into_a_folder_of_something_else(data: Path, tmp_path: Path, capsys: Any) -> None:

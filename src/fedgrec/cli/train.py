@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import shlex
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,6 +116,7 @@ def _run(arguments: argparse.Namespace, ranks: "Ranks") -> int:
     """Of several processes the first one writes and speaks; the others compute."""
     from fedgrec.cli.progress import Bar
     from fedgrec.data.datasets import describe
+    from fedgrec.files import claimed
     from fedgrec.record import is_finished
     from fedgrec.simulation import Simulation, load_for, resolved
 
@@ -138,13 +140,14 @@ def _run(arguments: argparse.Namespace, ranks: "Ranks") -> int:
     ranks.agree(f"{config.method} {config.model} {config.run} {describe(dataset)}")
     bar = Bar(quiet=arguments.quiet or not ranks.first)
     bar.describe(config, dataset)
-    simulation = Simulation(config, dataset, folder if ranks.first or arguments.resume else None, bar, ranks)
-    if arguments.resume:
-        simulation.resume()
-    if not ranks.first:
-        simulation.record = None
-    with bar.watching():
-        simulation.run()
+    with claimed(folder) if ranks.first else nullcontext():
+        simulation = Simulation(config, dataset, folder if ranks.first or arguments.resume else None, bar, ranks)
+        if arguments.resume:
+            simulation.resume()
+        if not ranks.first:
+            simulation.record = None
+        with bar.watching():
+            simulation.run()
     if not ranks.first:
         return 0 if simulation.finished else 130
     if not simulation.finished:

@@ -1,8 +1,9 @@
 """The comparison itself: every method with every seed, then the files that say how they fared."""
 
 import functools
+import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from fedgrec.compare.published import figure, public_name
 from fedgrec.compare.rows import Row, ranked, row
 from fedgrec.compare.runs import FAILURE, Run
 from fedgrec.data import Dataset
-from fedgrec.errors import FedgrecError
-from fedgrec.files import write_bytes, write_json, write_text
+from fedgrec.errors import BusyError, FedgrecError
+from fedgrec.files import claimed, write_bytes, write_json, write_text
 from fedgrec.simulation import Observer
+
+BUSY, PAUSE = "another process is at it", 2.0  # seconds until we look again
 
 
 class Watcher(Observer):
@@ -41,29 +44,44 @@ class Comparison:
 
 
 def compare(settings: Settings, out: Path, watcher: Watcher | None = None, only_finished: bool = False) -> Comparison:
-    """Run what is not finished yet, or with `only_finished` nothing; write nothing but run folders."""
+    """Run what is not finished yet, or with `only_finished` nothing; write nothing but run folders.
+
+    Several processes may compare into one folder: each runs what no other is at, and waits for the others in the end.
+    """
     watcher = watcher or Watcher()
     load = functools.lru_cache(1)(settings.load)  # the seed's data once, and one at a time in memory
     dataset = load(settings.seeds[0])
     runs = settings.runs(out, dataset)
     for run in runs:  # all of them now, not after hours of the first
         run.check_options()
-    failures: dict[tuple[str, int], str] = {}
-    wanted = [run for run in runs if run.finished or not only_finished]
-    for i, run in enumerate(wanted):
-        if watcher.stop_wanted():
-            break
-        run.check_data(load(run.seed))
-        watcher.run_started(run, i + 1, len(wanted))
-        why = _attempt(run, load(run.seed), watcher)
-        if why:
-            failures[run.entry.label, run.seed] = why
-        watcher.run_ended(run, why)
+    failures = _run([run for run in runs if run.finished or not only_finished], load, watcher)
     lonely = [run for run in _lonely(runs) if run.has_model or not only_finished]
     for run in [] if watcher.stop_wanted() else lonely:
         if why := _attempt(run, load(run.seed), watcher, alone=True):
             failures[run.entry.label, run.seed] = why
     return Comparison(_table(settings, runs, failures, dataset), runs, failures, watcher.stop_wanted())
+
+
+def _run(runs: Sequence[Run], load: Callable[[int], Dataset], watcher: Watcher) -> dict[tuple[str, int], str]:
+    """One after the other; then those again that another process was at: it ended them, or has left them to us."""
+    failures, left = {}, list(enumerate(runs, 1))
+    while left and not watcher.stop_wanted():
+        busy = []
+        for number, run in left:
+            if watcher.stop_wanted():
+                break
+            run.check_data(load(run.seed))
+            watcher.run_started(run, number, len(runs))
+            why = _attempt(run, load(run.seed), watcher)
+            if why == BUSY:
+                busy.append((number, run))
+            elif why:
+                failures[run.entry.label, run.seed] = why
+            if why != BUSY or len(left) == len(runs):  # said once
+                watcher.run_ended(run, why)
+        left = busy
+        time.sleep(PAUSE if busy else 0)
+    return failures
 
 
 def _lonely(runs: Sequence[Run]) -> list[Run]:
@@ -76,9 +94,14 @@ def _attempt(run: Run, dataset: Dataset, watcher: Watcher, alone: bool = False) 
     """Why there is no result; one method's failure is not to cost the others theirs, whatever it is."""
     try:
         if not run.finished:
-            run.train(dataset, watcher)
+            with claimed(run.folder):
+                if not run.finished:  # somebody else may just have ended it
+                    run.train(dataset, watcher)
         if run.finished and alone:
-            run.write_interval_over_users(dataset)
+            with claimed(run.folder, wait=True):
+                run.write_interval_over_users(dataset)
+    except BusyError:
+        return BUSY
     except Exception as error:
         run.folder.mkdir(parents=True, exist_ok=True)
         write_text(run.folder / FAILURE, traceback.format_exc())
@@ -102,19 +125,19 @@ def _table(settings: Settings, runs: list[Run], failures: dict[tuple[str, int], 
 def write(comparison: Comparison, out: Path) -> str:
     """Table, curves and numbers into the folder; returns why there are no curves, if so."""
     table, without = comparison.table, ""
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(out / "compare.json", numbers(comparison))
-    write_text(out / "compare.csv", tables.csv(table))
-    write_text(out / "compare.md", tables.markdown(table))
-    write_text(out / "compare.tex", tables.latex(table))
     drawn = None
     try:
         drawn = pictures.curves(table, comparison.runs)
     except FedgrecError as error:
         without = str(error)
-    if drawn is not None:
-        write_bytes(out / drawn.name, drawn.png)
-    write_text(out / "compare.html", page.render(table, drawn))
+    with claimed(out, wait=True):
+        write_json(out / "compare.json", numbers(comparison))
+        write_text(out / "compare.csv", tables.csv(table))
+        write_text(out / "compare.md", tables.markdown(table))
+        write_text(out / "compare.tex", tables.latex(table))
+        if drawn is not None:
+            write_bytes(out / drawn.name, drawn.png)
+        write_text(out / "compare.html", page.render(table, drawn))
     return without
 
 

@@ -145,19 +145,18 @@ DEVICE void move_negatives(
     }
 }
 
-// One step of column c of e_u^0.
-DEVICE void move_user(Shared &here, const Tensors &at, int c, real grad_f, int step) {
+// One step of column c of e_u^0; Adam's moments of the user are unbiased by these.
+DEVICE void move_user(Shared &here, int c, real grad_f, real unbias1, real unbias2) {
     const real grad = SHARE * grad_f + here.user.decay * here.e[c];
     if (!USER_ADAM) {
         here.e[c] -= here.user.rate * grad;
         return;
     }
-    const int taken = here.user.taken + step + 1, place = taken < UNBIASED_AFTER ? taken : UNBIASED_AFTER;
     const real first = BETA1 * here.first[c] + (1 - BETA1) * grad;
     const real second = BETA2 * here.second[c] + (1 - BETA2) * grad * grad;
     here.first[c] = first;
     here.second[c] = second;
-    here.e[c] -= here.user.rate * adam_step(first * at.unbias1[place], second * at.unbias2[place], EPSILON);
+    here.e[c] -= here.user.rate * adam_step(first * unbias1, second * unbias2, EPSILON);
 }
 
 // ------------------------------------------------------------------------------------------------------ sums
@@ -257,8 +256,12 @@ DEVICE void sum_negatives(const Negatives &mine, Shared &here, real g) {
 // All lanes of a warp must exchange together, so a warp goes on while any of its groups has a positive j.
 #define FOR_POSITIVES(j) for (int j = group(); j - group() % PER_WARP < user.owned; j += GROUPS)
 
+// HOME: all of this block's positives have room in shared memory, as nearly everybody's have; the compiler then knows
+// where they are, which makes reading them faster.
+template <bool HOME>
 DEVICE State &state_of(Shared &here, const Tensors &at, const User &user, int j) {
-    return j < HOMES ? here.owned[j] : at.positives[(long long)user.slot * C + j * CLUSTER + user.rank];
+    if (HOME || j < HOMES) return here.owned[j];
+    return at.positives[(long long)user.slot * C + j * CLUSTER + user.rank];
 }
 
 DEVICE int row_of(const Tensors &at, const User &user, int j) {
@@ -273,12 +276,13 @@ DEVICE Four f_now(const State &state, int v) {
     return f;
 }
 
+template <bool HOME>
 DEVICE void score_positives(Shared &here, const Tensors &at, const User &user, const real *f_u) {
     FOR_POSITIVES(j) {
         real score = 0;
         if (j < user.owned)
             for (int v = 0; v < FOURS; ++v) {
-                const Four f = f_now(state_of(here, at, user, j), v), along = four(f_u, v);
+                const Four f = f_now(state_of<HOME>(here, at, user, j), v), along = four(f_u, v);
                 for (int c = 0; c < 4; ++c) score += f.x[c] * along.x[c];
             }
         for (int offset = 1; offset < LANES; offset *= 2) score += across(score, offset);
@@ -298,6 +302,7 @@ DEVICE void post_gathered(Shared &here, const User &user) {
 }
 
 // g of this block's positives: minus what all blocks gathered for them. Their part of ∂L/∂f_u.
+template <bool HOME>
 DEVICE void slopes_of_positives(Shared &here, const Tensors &at, const User &user) {
     Four total[FOURS] = {};
     FOR_POSITIVES(j) {
@@ -309,7 +314,7 @@ DEVICE void slopes_of_positives(Shared &here, const Tensors &at, const User &use
         if (j >= user.owned) continue;
         if (lane() == 0) here.slopes[j] = g;
         for (int v = 0; v < FOURS; ++v) {
-            const Four f = f_now(state_of(here, at, user, j), v);
+            const Four f = f_now(state_of<HOME>(here, at, user, j), v);
             for (int c = 0; c < 4; ++c) total[v].x[c] += g * f.x[c];
         }
     }
@@ -318,6 +323,7 @@ DEVICE void slopes_of_positives(Shared &here, const Tensors &at, const User &use
 }
 
 // One step of this block's positives. LIVE: they feel ∂L/∂f_u, and the user feels Σ w·moved.
+template <bool HOME>
 DEVICE void move_positives(
     Shared &here, const Tensors &at, const User &user, const real *f_u, real rate, real epsilon, int step
 ) {
@@ -326,11 +332,11 @@ DEVICE void move_positives(
         const int i = j * CLUSTER + user.rank;
         const real slope = SHARE * here.slopes[j];
         const real w = LIVE ? at.gather[user.start + at.edges[(long long)user.slot * C + i]] : 0;
-        State &state = state_of(here, at, user, j);
+        State &state = state_of<HOME>(here, at, user, j);
 #pragma unroll 1  // no more: the negatives leave few registers
         for (int v = 0; v < FOURS; ++v) {
             const Four along = four(f_u, v);
-            const Four start = j < HOMES ? four(here.starts[j], v) : table_row(at.items, row_of(at, user, j), v);
+            const Four start = HOME || j < HOMES ? four(here.starts[j], v) : table_row(at.items, row_of(at, user, j), v);
             Four moved = four(state.moved, v), first = four(state.first, v), second = four(state.second, v);
 #pragma unroll
             for (int c = 0; c < 4; ++c) {
@@ -391,7 +397,7 @@ DEVICE void load(Shared &here, const Tensors &at, const User &user, const int *r
             if (r == 0) here.second_of_first[v][thread()] = Four{};
         }
     for (int j = group(); j < user.owned; j += GROUPS) {
-        State &state = state_of(here, at, user, j);
+        State &state = state_of<false>(here, at, user, j);
         for (int v = 0; v < FOURS; ++v) {
             four(state.f, v) = table_row(at.f, row_of(at, user, j), v);
             if (j < HOMES) four(here.starts[j], v) = table_row(at.items, row_of(at, user, j), v);
@@ -471,43 +477,29 @@ DEVICE real negative_slope(Shared &here, const User &user, real score, bool ther
 
 // The leader's end of a step: the user moves, and everybody learns the next f_u.
 DEVICE void begin_next_step(Shared &here, const Tensors &at, int step) {
+    const int taken = here.user.taken + step + 1, place = taken < UNBIASED_AFTER ? taken : UNBIASED_AFTER;
+    const real unbias1 = USER_ADAM ? at.unbias1[place] : 0, unbias2 = USER_ADAM ? at.unbias2[place] : 0;
     collect(here.mail[PARTS + step % 2], step / 2);
     if (LIVE) collect(here.mail[DRIFTS], step);
     FOR_COLUMNS(c) {
-        move_user(here, at, c, total_of(here.parts[step % 2], c), step);
+        move_user(here, c, total_of(here.parts[step % 2], c), unbias1, unbias2);
         const real drift = LIVE ? LIVE_SHARE * total_of(here.drifts, c) : 0;
         here.f_u[(step + 1) % 2][c] = SHARE * here.e[c] + here.latents[c] + drift;
     }
 }
 
-extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1) resident(
-    const int *counter, const int *first_round, const int *sampled, const int *counts, word *cut,
-    const long long *indptr, const real *gather, real *embeddings, real *moment1, real *moment2, long long *steps,
-    const real *items, const real *f, word *sums, const int *rows, const int *edges, const int *partners,
-    State *positives, const real *alphas, const real *rates, const real *epsilons, const real *unbias1,
-    const real *unbias2
-) {
-    const Tensors at = {
-        counter, first_round, sampled, counts, cut, indptr, gather, embeddings, moment1, moment2, steps, items, f, sums,
-        rows, edges, partners, positives, alphas, rates, epsilons, unbias1, unbias2
-    };
-    Shared &here = *reinterpret_cast<Shared *>(shared_memory);
-    User found;
-    if (!find_user(found, at)) return;  // all blocks of the cluster alike
-    const int first = found.rank * HELD + group() * ROWS;  // of this thread's negatives
-    const int own = first + lane() % ROWS;                 // the one whose slope this lane computes
-    load(here, at, found, rows + (long long)found.slot * M, first);
-    cluster_barrier();
-
-    const User &user = here.user;
+// All steps, and what is sent after them.
+template <bool HOME>
+DEVICE void train(Shared &here, const Tensors &at, const User &user, const int *chosen, int first) {
+    const int own = first + lane() % ROWS;  // the negative whose slope this lane computes
     const bool chained = warp() < user.chain, leads = warp() == LEADER;
     Negatives mine = {};
-    if (chained) score_positives(here, at, user, here.f_u[0]);
+    if (chained) score_positives<HOME>(here, at, user, here.f_u[0]);
     for (int step = 0; step < TAU; ++step) {
         const real *f_u = here.f_u[step % 2];
-        const real rate = ITEM_ADAM ? rates[step] : ITEM_RATE, epsilon = epsilons[step];
+        const real rate = ITEM_ADAM ? at.rates[step] : ITEM_RATE, epsilon = at.epsilons[step];
         const bool there = own < user.N;
-        const int partner = there ? partners[((long long)user.slot * TAU + step) * MANY + own] : 0;
+        const int partner = there ? at.partners[((long long)user.slot * TAU + step) * MANY + own] : 0;
         if (thread() == 0) {
             expect(here.mail[SCORES], user.P * sizeof(real));
             expect(here.mail[SLOPES], user.owned * sizeof(here.totals[0]));
@@ -525,21 +517,42 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         move_negatives<0, 1>(mine, here, f_u, g, user.decay_negative, rate, epsilon);
         if (chained) {
             collect(here.mail[SLOPES], step);
-            slopes_of_positives(here, at, user);
+            slopes_of_positives<HOME>(here, at, user);
         }
         if (chained || leads) post_block_sum(here, user, true, here.parts[step % 2], PARTS + step % 2);
         if (chained) {
             if (LIVE) collect(here.mail[PARTS + step % 2], step / 2);  // positives feel ∂L/∂f_u
-            move_positives(here, at, user, f_u, rate, epsilon, step);
+            move_positives<HOME>(here, at, user, f_u, rate, epsilon, step);
         }
         if (LIVE && (chained || leads)) post_block_sum(here, user, false, here.drifts, DRIFTS);
         move_negatives<1, 2>(mine, here, f_u, g, user.decay_negative, rate, epsilon);
         if (leads) begin_next_step(here, at, step);
         if (chained || leads) meet(NEXT, WARPS);
-        if (chained && step + 1 < TAU) score_positives(here, at, user, here.f_u[(step + 1) % 2]);
+        if (chained && step + 1 < TAU) score_positives<HOME>(here, at, user, here.f_u[(step + 1) % 2]);
         move_negatives<2, 4>(mine, here, f_u, g, user.decay_negative, rate, epsilon);
         if (!chained && !leads) meet(NEXT, WARPS);
     }
-    send_negatives(mine, at, rows + (long long)user.slot * M + user.P + first, user.N - first);
+    send_negatives(mine, at, chosen + user.P + first, user.N - first);
     store(here, at, user);
+}
+
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1) resident(
+    const int *counter, const int *first_round, const int *sampled, const int *counts, word *cut,
+    const long long *indptr, const real *gather, real *embeddings, real *moment1, real *moment2, long long *steps,
+    const real *items, const real *f, word *sums, const int *rows, const int *edges, const int *partners,
+    State *positives, const real *alphas, const real *rates, const real *epsilons, const real *unbias1,
+    const real *unbias2
+) {
+    const Tensors at = {
+        counter, first_round, sampled, counts, cut, indptr, gather, embeddings, moment1, moment2, steps, items, f, sums,
+        rows, edges, partners, positives, alphas, rates, epsilons, unbias1, unbias2
+    };
+    Shared &here = *reinterpret_cast<Shared *>(shared_memory);
+    User found;
+    if (!find_user(found, at)) return;  // all blocks of the cluster alike
+    const int *chosen = rows + (long long)found.slot * M, first = found.rank * HELD + group() * ROWS;
+    load(here, at, found, chosen, first);
+    cluster_barrier();
+    if (found.owned <= HOMES) train<true>(here, at, here.user, chosen, first);
+    else train<false>(here, at, here.user, chosen, first);
 }

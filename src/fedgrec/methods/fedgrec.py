@@ -286,12 +286,10 @@ class FedGRecMethod(Method):
         negatives = np.where(degrees > 0, np.minimum(o.negatives if o.loss != "mse" else 0, N - degrees), 0)
         trained = int((positives + negatives)[: n - lost].sum())
         up = trained * (word + row) + (int(sent.sum()) * (word + o.layers * row) if o.layers else 0)
-        wanted = {
-            "whole": N,
-            "half": np.maximum(degrees + o.negatives, N // 2),
-            "sampled": degrees + o.negatives,
-        }
-        asked = int(np.minimum(np.broadcast_to(np.asarray(wanted[o.query]), n), N).sum())
+        asked = n * N
+        if o.query != "whole":
+            least = N // 2 if o.query == "half" else 0
+            asked = int((degrees + o.negatives).clip(least, N).sum())
         tables = (o.layers + 1) * row
         # A whole table needs no row numbers; a query names its rows.
         down = asked * tables

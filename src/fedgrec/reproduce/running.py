@@ -8,7 +8,7 @@ from pathlib import Path
 from fedgrec import __version__
 from fedgrec.compare import Comparison, Watcher, compare
 from fedgrec.errors import FedgrecError, RunError
-from fedgrec.files import write_bytes, write_text
+from fedgrec.files import claimed, write_bytes, write_text
 from fedgrec.reproduce.grid import Grid, csv, latex, markdown
 from fedgrec.reproduce.plan import Asked, Group, Shown, Target, groups
 
@@ -79,23 +79,23 @@ def _name(label: str, names: Mapping[str, str]) -> str:
 
 def write(target: Target, shown: Shown, out: Path, command: str) -> str:
     """Tables, numbers and pictures; returns why there are no pictures, if so."""
-    out.mkdir(parents=True, exist_ok=True)
     made = f"Made by `{command}`, {origin()}." if command else f"Made by {origin()}."
     drawn, without = [], ""
     try:
         drawn = list(shown.pictures())
     except FedgrecError as error:
         without = str(error)
-    for picture in drawn:
-        write_bytes(out / picture.name, picture.png)
     images = [f"![{picture.alt}]({picture.name})\n\n{picture.caption}\n" for picture in drawn]
     text = "\n".join([f"# {target.title}\n", f"{made}\n", *map(markdown, shown.grids), *images])
-    write_text(out / "table.md", text)
-    write_text(out / "table.csv", csv(shown.records))
     floats = [latex(grid, f"{target.name}-{i + 1}") for i, grid in enumerate(shown.grids)]
-    write_text(out / "table.tex", "\n".join([f"% {made}", "% needs \\usepackage{booktabs}", "", *floats]))
-    if shown.curves:
-        write_text(out / "curves.csv", csv(shown.curves))
+    with claimed(out, wait=True):
+        for picture in drawn:
+            write_bytes(out / picture.name, picture.png)
+        write_text(out / "table.md", text)
+        write_text(out / "table.csv", csv(shown.records))
+        write_text(out / "table.tex", "\n".join([f"% {made}", "% needs \\usepackage{booktabs}", "", *floats]))
+        if shown.curves:
+            write_text(out / "curves.csv", csv(shown.curves))
     return without
 
 
