@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -122,8 +122,9 @@ def claimed(folder: Path, wait: bool = False) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
-        if new and not any(folder.iterdir()):
-            folder.rmdir()
+        if new:
+            with suppress(OSError):  # nothing came of it, or it is not empty
+                folder.rmdir()
 
 
 def _flush_folder(folder: Path) -> None:
