@@ -119,12 +119,14 @@ def claimed(folder: Path, wait: bool = False) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             raise BusyError(f"another process is at work in {folder}: wait for it, or choose another folder") from None
-        yield
+        try:
+            yield
+        finally:
+            if new:
+                with suppress(OSError):  # it is not empty, as a rule: then something came of it
+                    folder.rmdir()
     finally:
         os.close(handle)
-        if new:
-            with suppress(OSError):  # nothing came of it, or it is not empty
-                folder.rmdir()
 
 
 def _flush_folder(folder: Path) -> None:

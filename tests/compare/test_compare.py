@@ -316,6 +316,17 @@ def test_what_another_process_is_at_comes_last(
     assert said[0].endswith("another process is at it")
 
 
+def test_however_long_we_wait_it_is_said_once(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, no_curves: None
+) -> None:
+    """There is nothing else to do."""
+    waits = iter(range(3))
+    with somebody(tmp_path / "out/runs/popularity-seed0") as other:
+        monkeypatch.setattr(comparison.time, "sleep", lambda seconds: other.kill() if next(waits, 9) == 2 else None)
+        compared(data, tmp_path / "out", methods="popularity", seeds="1")
+    assert capsys.readouterr().out.count("another process is at it") == 1
+
+
 # What a process trains, it says.
 SAYING = """
 import sys
@@ -336,7 +347,11 @@ def test_two_processes_share_the_runs_out(data: Path, tmp_path: Path) -> None:
     """Each run is trained once, and both show all results."""
     command = [sys.executable, "-c", SAYING, *words(data, tmp_path / "out")]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=120) for process in both]
+    try:
+        said = [process.communicate(timeout=120) for process in both]
+    finally:
+        for process in both:
+            process.kill()
     assert [process.returncode for process in both] == [0, 0], said
     trained = [line.split()[1] for out, _ in said for line in out.splitlines() if line.startswith("trains")]
     assert sorted(trained) == sorted(RUNS)

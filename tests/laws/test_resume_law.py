@@ -22,6 +22,7 @@ from safetensors import safe_open
 from fedgrec import cli
 from fedgrec.cli import train as train_command
 from fedgrec.config import Config
+from fedgrec.errors import BusyError
 from fedgrec.files import claimed
 from fedgrec.simulation import Observer, Simulation, load_for, resolved
 from tests.cli.small import QUICK, clicks, lines, timeless, train, train_words
@@ -370,6 +371,17 @@ def test_two_processes_never_train_in_one_folder(data: Path, tmp_path: Path, cap
         assert cli.main(["train", "--out", str(run), "--resume", "--rounds", "1000"]) == 2
     assert f"another process is at work in {run}" in capsys.readouterr().err
     assert files(run) == before
+
+
+def test_who_comes_second_leaves_the_folder_to_the_first(tmp_path: Path, monkeypatch: Any) -> None:
+    """Also where both saw none a moment before."""
+    run = tmp_path / "run"
+    with claimed(run):
+        monkeypatch.setattr(Path, "exists", lambda path: False)
+        with pytest.raises(BusyError), claimed(run):
+            pass
+        assert run.is_dir()
+    assert not run.is_dir()
 
 
 def test_a_new_run_never_writes_into_a_folder_of_something_else(data: Path, tmp_path: Path, capsys: Any) -> None:

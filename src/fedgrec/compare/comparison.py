@@ -64,7 +64,7 @@ def compare(settings: Settings, out: Path, watcher: Watcher | None = None, only_
 
 def _run(runs: Sequence[Run], load: Callable[[int], Dataset], watcher: Watcher) -> dict[tuple[str, int], str]:
     """One after the other; then those again that another process was at: it ended them, or has left them to us."""
-    failures, left = {}, list(enumerate(runs, 1))
+    failures, left, again = {}, list(enumerate(runs, 1)), False
     while left and not watcher.stop_wanted():
         busy = []
         for number, run in left:
@@ -77,9 +77,9 @@ def _run(runs: Sequence[Run], load: Callable[[int], Dataset], watcher: Watcher) 
                 busy.append((number, run))
             elif why:
                 failures[run.entry.label, run.seed] = why
-            if why != BUSY or len(left) == len(runs):  # said once
+            if why != BUSY or not again:  # that it is busy is said once
                 watcher.run_ended(run, why)
-        left = busy
+        left, again = busy, True
         time.sleep(PAUSE if busy else 0)
     return failures
 
