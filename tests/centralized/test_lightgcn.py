@@ -120,7 +120,7 @@ def test_states_move_between_the_engines() -> None:
     ours, twin = CpuEngine(graph, start(), o), LightGCNEngine(graph, start(), o)
     ours.epoch(batch())
     twin.load({**ours.tensors(), **ours.moments()})
-    assert ours.epoch(batch(seed=1)) == pytest.approx(twin.epoch(batch(seed=1)), rel=1e-5)
+    assert ours.epoch(batch(seed=1)) == pytest.approx(float(twin.epoch(batch(seed=1))), rel=1e-5)
     np.testing.assert_allclose(ours.E, twin.tensors()["embeddings"], rtol=1e-3, atol=1e-6)
 
 
@@ -136,7 +136,7 @@ def test_the_recorded_engine_equals_its_twin(layers: int) -> None:
     device = "cuda" if gpu_is_there() else "cpu"
     ours, again = (RecordedEngine(graph, start(), o, device) for _ in range(2))
     twin = LightGCNEngine(graph, start(), o)
-    assert ours.epoch(batch(20)) == pytest.approx(twin.epoch(batch(20)), rel=1e-5)
+    assert float(ours.epoch(batch(20))) == pytest.approx(float(twin.epoch(batch(20))), rel=1e-5)
     again.load({**ours.tensors(), **ours.moments()})
     assert ours.epoch(batch(8, seed=1)) == again.epoch(batch(8, seed=1))
     twin.epoch(batch(8, seed=1))
@@ -152,8 +152,7 @@ def test_of_rows_that_are_zero_none_is_read() -> None:
     """The first product of the way back. What is not read here is not a number, and 0 to the twin."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("triton")
-    from fedgrec.centralized import _lightgcn_triton as loops
-    from fedgrec.centralized._recorded import longest_first
+    from fedgrec.centralized._recorded import FusedProducts
     from fedgrec.centralized._torch import sparse
     from fedgrec.devices import gpu_is_there
 
@@ -162,14 +161,33 @@ def test_of_rows_that_are_zero_none_is_read() -> None:
     counts[batch().ravel()] = 2
     x = torch.from_numpy(start()).to(A.device) * (counts > 0)[:, None]
     hidden = torch.where((counts > 0)[:, None], x, torch.nan)
-    given = longest_first(A), A.crow_indices(), A.col_indices(), A.values()
-    found = [torch.empty_like(x) for _ in range(2)]
-    for some, (rows, out) in enumerate(zip((x, hidden), found, strict=True)):
-        loops.product[(len(x),)](
-            *given, rows, x, counts, out, SOME=bool(some), ADD=True, DIM=7, D=16, BLOCK=16, num_warps=2
-        )
+    products, found = FusedProducts(A), [torch.empty_like(x) for _ in range(2)]
+    products.into(found[0], x, more=x)
+    products.into(found[1], hidden, more=x, counts=counts)
     assert 0 < counts.count_nonzero() < len(counts)
     assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("longest", [1, 3, 1000])
+def test_a_long_row_is_the_sum_of_its_parts(longest: int) -> None:
+    """Whole numbers, so that sums are equal in any order; one node has no edge."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    from fedgrec.centralized._recorded import FusedProducts
+    from fedgrec.centralized._torch import sparse
+    from fedgrec.devices import gpu_is_there
+
+    train = pairs([0, 0, 0, 0, 0, 0, 0, 1, 1, 1], [0, 1, 2, 3, 4, 5, 6, 1, 2, 3], 3, 7)
+    graph = replace(bipartite(train), left=np.arange(10, dtype=np.float32), right=np.ones(10, np.float32))
+    A = sparse(graph, torch.device("cuda" if gpu_is_there() else "cpu"))
+    products, x = FusedProducts(A, longest), torch.arange(50.0, device=A.device).view(10, 5)
+    pieces = products.pieces
+    assert (pieces[:, 2] - pieces[:, 1]).max() == min(longest, 7)
+    assert (pieces[:, 2] - pieces[:, 1]).sum() == 20
+    assert len(products.long) == {1: 5, 3: 1, 1000: 0}[longest]
+    for more in (None, -x):
+        out = products.into(torch.full_like(x, torch.nan), x, more)
+        assert torch.equal(out, A.to_dense() @ x - (0 if more is None else x))
 
 
 @pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="one core")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedgrec.centralized.graph import Graph, bipartite
-from fedgrec.centralized.ngcf import NGCF, joined
+from fedgrec.centralized.ngcf import NGCF, joined, mixed
 from fedgrec.centralized.options import NGCFOptions
 from fedgrec.devices import gpu_is_there
 from tests.centralized.worlds import pairs, ragged
@@ -28,8 +28,7 @@ def tiny(adjacency: str) -> NGCF:
     one = np.ones((1, 1), np.float32)
     model.load_tensors(
         {
-            "users": np.array([[1], [2]], np.float32),
-            "items": np.array([[-3], [4]], np.float32),
+            "embeddings": np.array([[1], [2], [-3], [4]], np.float32),
             "W1.0": 0.5 * one,
             "b1.0": 0.25 * one,
             "W2.0": -2 * one,
@@ -69,11 +68,18 @@ def test_the_loss_is_bpr_with_a_penalty() -> None:
     F = model.final().numpy().astype(np.float64)
     u, p, n = F[nodes]
     expected = np.log1p(np.exp((u * (n - p)).sum(1))).mean() + 0.1 / 2 * (F[nodes] ** 2).sum() / 2
-    assert model.loss(torch.from_numpy(nodes), None).item() == pytest.approx(expected, rel=1e-5)
+    assert model.loss(asked(nodes), None).item() == pytest.approx(expected, rel=1e-5)
 
 
 # Triples in which a user is twice, and an item as a positive here and a negative there.
 NODES = np.array([[1, 2, 1, 7], [31, 35, 40, 35], [40, 41, 31, 33]])
+
+
+def asked(nodes: Any, device: Any = None) -> Any:
+    """`rows` as a product wants them."""
+    from fedgrec.centralized._torch import with_order
+
+    return with_order(torch.from_numpy(nodes.ravel()).to(device))
 
 
 def operator(graph: Graph, fused: bool) -> Any:
@@ -94,7 +100,7 @@ def test_gradients_pass_through_the_product(some: bool, fused: bool) -> None:
     rng = np.random.default_rng(0)
     x, weights = (rng.normal(size=(n, 3)).astype(np.float32) for n in (len(graph), len(rows)))
     there = torch.tensor(x, device=A.there.A.device, requires_grad=True)
-    product = A.at(there, torch.from_numpy(rows).to(there.device)) if some else A(there)
+    product = A.at(there, asked(rows, there.device)) if some else A(there)
     np.testing.assert_allclose(product.detach().cpu().numpy(), graph.product(x)[rows], rtol=1e-5, atol=1e-6)
     (product * torch.from_numpy(weights).to(there.device)).sum().backward()
     expected = graph.to_scipy(np.float64).toarray()[rows].T @ weights
@@ -104,10 +110,10 @@ def test_gradients_pass_through_the_product(some: bool, fused: bool) -> None:
 def test_on_the_way_back_only_rows_of_the_batch_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not read is not a number here."""
     A = operator(bipartite(ragged()), fused=True).back
-    rows = torch.from_numpy(NODES.ravel()).to(A.A.device)
-    x = torch.randn(len(rows), 3, generator=torch.Generator().manual_seed(0)).to(rows.device)
+    rows = asked(NODES, A.A.device)
+    x = torch.randn(NODES.size, 3, generator=torch.Generator().manual_seed(0)).to(rows.device)
     expected, hidden = A.of(x, rows), torch.full_like(A.summed(x, rows), torch.nan)
-    hidden[rows] = A.summed(x, rows)[rows]
+    hidden[rows[0]] = A.summed(x, rows)[rows[0]]
     monkeypatch.setattr(A, "summed", lambda x, rows: hidden)
     assert torch.equal(A.of(x, rows), expected)
 
@@ -116,7 +122,8 @@ def losses_with_gradients(model: NGCF) -> list[list[Any]]:
     """The loss and one whose every layer is of all nodes, each with its gradients and where its draws end."""
     from fedgrec.centralized._torch import reseeded
 
-    def full(nodes: Any, noise: Any) -> Any:
+    def full(rows: Any, noise: Any) -> Any:
+        nodes = rows[0].view(NODES.shape)
         u, p, n = F = joined(model.levels(noise))[nodes]
         bpr = torch.nn.functional.softplus((u * (n - p)).sum(1)).mean()
         return bpr + model.options.l2 / 2 * F.square().sum() / nodes.shape[1]
@@ -124,7 +131,7 @@ def losses_with_gradients(model: NGCF) -> list[list[Any]]:
     found = []
     for loss in (model.loss, full):
         noise = reseeded(torch.Generator(model.where), 0, 0)
-        value = loss(torch.from_numpy(NODES).to(model.where), noise)
+        value = loss(asked(NODES, model.where), noise)
         gradients = torch.autograd.grad(value, list(model.learner.parameters.values()))
         found.append([value, *gradients, noise.get_state()])
     return found
@@ -143,14 +150,41 @@ def test_a_last_layer_for_the_batch_alone_changes_nothing(layers: int, adjacency
         torch.testing.assert_close(ours, full, rtol=1e-12, atol=1e-14)
 
 
+def fused_layer() -> Any:
+    pytest.importorskip("triton")
+    from fedgrec.centralized._ngcf_triton import Mixed
+
+    return Mixed.apply
+
+
 def test_nor_does_it_in_the_gpus_loops() -> None:
     """Without a GPU in Triton's interpreter."""
     pytest.importorskip("triton")
     options = NGCFOptions(layers=2, dim=4, dropout=0.3, l2=0.1)
     model = NGCF(options, ragged(), device="cuda" if gpu_is_there() else "cpu")
     model.operator = operator(bipartite(ragged(), "mean", self_loops=True), fused=True)
+    model.mixed = fused_layer()
     for ours, full in zip(*losses_with_gradients(model), strict=True):
         torch.testing.assert_close(ours, full, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("dropout", [False, True])
+@pytest.mark.parametrize("dim", [5, 16])
+def test_a_fused_layer_equals_the_plain_one_there_and_back(symmetric: bool, dropout: bool, dim: int) -> None:
+    """Of the GPU; without one it runs in Triton's interpreter. The last program's words are not all there."""
+    rng, device = np.random.default_rng(0), "cuda" if gpu_is_there() else "cpu"
+    shapes = [(77, dim), (77, dim), (dim, dim), (1, dim), (dim, dim), (1, dim), (77, dim)]
+    *values, weights = (torch.tensor(rng.normal(size=shape), dtype=torch.float32, device=device) for shape in shapes)
+    kept = torch.tensor(rng.random((77, dim)) < 0.7, device=device) if dropout else None
+    found = []
+    for layer in (mixed, fused_layer()):
+        given = [value.clone().requires_grad_() for value in values]
+        out = layer(*given, kept, 1 / 0.7, 0.2, symmetric)
+        (out * weights).sum().backward()
+        found.append([out.detach(), *(each.grad for each in given)])
+    for plain, fused in zip(*found, strict=True):
+        torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-4)
 
 
 def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
@@ -181,7 +215,7 @@ def trained(model: NGCF, epochs: int, since: Any = None) -> NGCF:
 
 def addresses(model: NGCF) -> list[int]:
     kept = [each for about in model.learner.adam.state.values() for each in about.values()]
-    return [each.data_ptr() for each in (*model.learner.parameters.values(), *kept, model.nodes, model.total)]
+    return [each.data_ptr() for each in (*model.learner.parameters.values(), *kept, model.rows, model.total)]
 
 
 @pytest.fixture
@@ -235,9 +269,8 @@ def test_a_recording_changes_nothing() -> None:
     from fedgrec.centralized._torch import recorded
 
     model = trained(small(records=False), 1)
-    before, drawn, nodes = model.state(), model.noise.get_state(), torch.tensor([[1, 2], [31, 35], [40, 41]])
-    model.nodes = nodes
-    recorded(partial(model._step, (nodes,), 2), [*model.learner.state(), model.total], model.noise)
+    before, drawn, model.rows = model.state(), model.noise.get_state(), asked(NODES)
+    recorded(partial(model._step, (model.rows,), NODES.shape[1]), [*model.learner.state(), model.total], model.noise)
     for name, value in before.items():
         np.testing.assert_array_equal(model.state()[name], value, err_msg=name)
     assert torch.equal(model.noise.get_state(), drawn)

@@ -60,3 +60,14 @@ def test_draws_are_a_function_of_seed_and_epoch() -> None:
 def test_nobody_to_learn_from_is_said() -> None:
     with pytest.raises(DataError, match="nothing to rank"):
         Triples(pairs([0, 0], [0, 1], 1, 2))
+
+
+def test_what_was_drawn_ahead_is_what_would_be_drawn() -> None:
+    """Also where something else is asked for than was expected, as after a state was loaded."""
+    straight, ahead = Triples(ragged()), Triples(ragged())
+    for expected, asked in [(1, 1), (2, 2), (3, 7), (8, 3)]:
+        ahead.draw_ahead(5, expected, 50)
+        first, again = ahead.draw(5, asked, 50), ahead.draw(5, asked, 50)
+        np.testing.assert_array_equal(first, straight.draw(5, asked, 50))
+        np.testing.assert_array_equal(first, again)
+        assert first is not again, "who has it may change it"

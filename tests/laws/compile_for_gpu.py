@@ -13,8 +13,8 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from fedgrec.centralized import _recorded
-from fedgrec.centralized._torch import Operator
+from fedgrec.centralized import _ngcf_triton, _recorded
+from fedgrec.centralized._torch import Operator, sparse, with_order
 from fedgrec.centralized.graph import bipartite
 from fedgrec.centralized.options import LightGCNOptions
 from fedgrec.config import FedGRecOptions
@@ -72,7 +72,14 @@ def centralized() -> None:
     for layers in (0, 1, 3):
         _recorded.RecordedEngine(graph, start, LightGCNOptions(layers=layers, batch=8), "cpu").epoch(nodes)
     x = torch.zeros(start.shape, requires_grad=True)
-    Operator(graph, torch.device("cpu"), fused=True).at(x, torch.from_numpy(nodes.ravel())).sum().backward()
+    Operator(graph, torch.device("cpu"), fused=True).at(x, with_order(torch.from_numpy(nodes.ravel()))).sum().backward()
+    for more in (None, x):
+        _recorded.FusedProducts(sparse(graph, torch.device("cpu")), longest=2).into(torch.zeros_like(x), x, more)
+    for kept in (None, torch.ones(start.shape, dtype=torch.bool)):
+        shapes = [start.shape, start.shape, (64, 64), (1, 64), (64, 64), (1, 64)]
+        given = [torch.zeros(shape, requires_grad=True) for shape in shapes]
+        for symmetric in (False, True):
+            _ngcf_triton.Mixed.apply(*given, kept, 1.1, 0.2, symmetric).sum().backward()
 
 
 if __name__ == "__main__":

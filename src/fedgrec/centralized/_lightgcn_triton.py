@@ -1,28 +1,29 @@
 """LightGCN's loops on a GPU. A batch is a few launches, one after the other:
 
-    product      (nodes)     Â x, or G + Â x; of an x that is 0 but in the rows of the batch, those rows alone are read
-    product_at   (rows)      of Â x some rows, which NGCF asks for
+    product      (pieces)    Â x, or G + Â x; of an x that is 0 but in the rows of the batch, those rows alone are read
+    join         (long rows) of Â x, which are cut into several pieces
     represent    (3 × batch) rows of F that the batch needs; the last of the K products is made for them alone
-    slopes       (batch)     the loss, and ∂L/∂F added up as integers, so that bits do not depend on their order
+    slopes       (batch)     the loss, and ∂L/∂F in place of these rows
+    add_up       (3 × batch) rows of ∂L/∂F to their nodes, each node's in a fixed order
     adam         (nodes)     with λ for the nodes of the batch
 
-The backward pass is K products more, by Horner.
+The backward pass is K products more, by Horner. NGCF has its products here too, and some rows of them:
+
+    product_at   (rows)      of Â x
+
+`rows` of a batch are [3, m], as _torch.with_order has them; a shorter one ends with a node that does not exist.
 """
 
 import triton
 import triton.language as tl
 
-STEPS = tl.constexpr(2.0**45)  # of a gradient that is added up
-
 
 @triton.jit
 def neighbours(
-    row, indptr, columns, values, x, counts, col, inside,
+    first, last, columns, values, x, counts, col, inside,
     SOME: tl.constexpr, DIM: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Σ_j Â_rj x_j; where SOME, over the j that `counts` has."""
-    first = tl.load(indptr + row)
-    last = tl.load(indptr + row + 1)
+    """Σ_j Â_rj x_j over edges `first` … `last` − 1 of a row; where SOME, over the j that `counts` has."""
     total = tl.zeros((BLOCK, D), x.dtype.element_ty)
     for start in range(first, last, BLOCK):
         at = start + tl.arange(0, BLOCK)
@@ -39,13 +40,38 @@ def neighbours(
 
 @triton.jit
 def product(
-    order, indptr, columns, values, x, more, counts, out,
+    pieces, columns, values, x, more, counts, parts, out,
     SOME: tl.constexpr, ADD: tl.constexpr, DIM: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    row = tl.load(order + tl.program_id(0)).to(tl.int64)
+    """A piece is [row, first, last, part]: a part of a long row is left for `join`, −1 is a whole row."""
+    piece = pieces + tl.program_id(0) * 4
+    row = tl.load(piece).to(tl.int64)
+    first = tl.load(piece + 1)
+    last = tl.load(piece + 2)
+    part = tl.load(piece + 3).to(tl.int64)
     col = tl.arange(0, D)
     inside = col < DIM
-    total = neighbours(row, indptr, columns, values, x, counts, col, inside, SOME, DIM, D, BLOCK)
+    total = neighbours(first, last, columns, values, x, counts, col, inside, SOME, DIM, D, BLOCK)
+    if part >= 0:
+        tl.store(parts + part * DIM + col, total, mask=inside)
+    else:
+        if ADD:
+            total += tl.load(more + row * DIM + col, mask=inside, other=0.0)
+        tl.store(out + row * DIM + col, total, mask=inside)
+
+
+@triton.jit
+def join(rows, parts, more, out, ADD: tl.constexpr, DIM: tl.constexpr, D: tl.constexpr):
+    """`rows` are [row, its first part, the next row's first part]."""
+    about = rows + tl.program_id(0) * 3
+    row = tl.load(about).to(tl.int64)
+    first = tl.load(about + 1)
+    last = tl.load(about + 2)
+    col = tl.arange(0, D)
+    inside = col < DIM
+    total = tl.zeros((D,), out.dtype.element_ty)
+    for part in range(first, last):
+        total += tl.load(parts + part * DIM + col, mask=inside, other=0.0)
     if ADD:
         total += tl.load(more + row * DIM + col, mask=inside, other=0.0)
     tl.store(out + row * DIM + col, total, mask=inside)
@@ -57,23 +83,24 @@ def product_at(
     DIM: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     i = tl.program_id(0).to(tl.int64)
+    row = tl.load(rows + i)
+    first = tl.load(indptr + row)
+    last = tl.load(indptr + row + 1)
     col = tl.arange(0, D)
     inside = col < DIM
-    total = neighbours(tl.load(rows + i), indptr, columns, values, x, x, col, inside, False, DIM, D, BLOCK)
+    total = neighbours(first, last, columns, values, x, x, col, inside, False, DIM, D, BLOCK)
     tl.store(out + i * DIM + col, total, mask=inside)
 
 
 @triton.jit
 def represent(
-    batch, nodes, n_triples, indptr, columns, values, E, levels, n_nodes, F,
-    K: tl.constexpr, SIZE: tl.constexpr, DIM: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+    rows, indptr, columns, values, E, levels, n_nodes, F,
+    K: tl.constexpr, DIM: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """F of the nodes of this batch: the mean of e⁰ … e^K, of which `levels` has e¹ … e^{K−1}."""
     i = tl.program_id(0)
-    which = tl.program_id(1)
-    at = tl.load(batch) * SIZE + i
-    if at < n_triples:
-        node = tl.load(nodes + which * n_triples + at)
+    node = tl.load(rows + i)
+    if node < n_nodes:
         col = tl.arange(0, D)
         inside = col < DIM
         f = tl.load(E + node * DIM + col, mask=inside, other=0.0)
@@ -82,52 +109,67 @@ def represent(
             for k in range(K - 1):
                 last = levels + k * n_nodes * DIM
                 f += tl.load(last + node * DIM + col, mask=inside, other=0.0)
-            f += neighbours(node, indptr, columns, values, last, last, col, inside, False, DIM, D, BLOCK)
-        tl.store(F + (which * SIZE + i) * D + col, f / (K + 1))
+            begin = tl.load(indptr + node)
+            end = tl.load(indptr + node + 1)
+            f += neighbours(begin, end, columns, values, last, last, col, inside, False, DIM, D, BLOCK)
+        tl.store(F + i * DIM + col, f / (K + 1), mask=inside)
 
 
 @triton.jit
 def slopes(
-    batch, nodes, n_triples, E, F, sums, counts, losses, l2,
+    batch, rows, n_triples, E, F, losses, l2,
     K: tl.constexpr, SIZE: tl.constexpr, DIM: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """L = mean softplus(x) + λ/2B Σ‖e⁰‖², x = f_u·(f_n − f_p); ∂L/∂F into the sums."""
-    first = tl.load(batch) * SIZE
-    many = tl.minimum(n_triples - first, SIZE)
+    """L = mean softplus(x) + λ/2B Σ‖e⁰‖², x = f_u·(f_n − f_p); α ∂L/∂F where F was."""
+    many = tl.minimum(n_triples - tl.load(batch) * SIZE, SIZE)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     col = tl.arange(0, D)
     ok = i < many
     both = ok[:, None] & (col < DIM)[None, :]
-    f_u = tl.load(F + i[:, None] * D + col[None, :], mask=both, other=0.0)
-    f_p = tl.load(F + (SIZE + i)[:, None] * D + col[None, :], mask=both, other=0.0)
-    f_n = tl.load(F + (2 * SIZE + i)[:, None] * D + col[None, :], mask=both, other=0.0)
+    at = i[:, None] * DIM + col[None, :]
+    f_u = tl.load(F + at, mask=both, other=0.0)
+    f_p = tl.load(F + SIZE * DIM + at, mask=both, other=0.0)
+    f_n = tl.load(F + 2 * SIZE * DIM + at, mask=both, other=0.0)
     x = tl.sum(f_u * (f_n - f_p), axis=1)
-    slope = 1 / (1 + tl.exp(-x)) / many / (K + 1)
+    slope = (1 / (1 + tl.exp(-x)) / many / (K + 1))[:, None]
     softplus = tl.maximum(x, 0.0) + tl.log(1 + tl.exp(-tl.abs(x)))
     loss = tl.sum(tl.where(ok, softplus, 0.0), axis=0)
     for which in tl.static_range(3):
-        node = tl.load(nodes + which * n_triples + first + i, mask=ok, other=0)
+        node = tl.load(rows + which * SIZE + i, mask=ok, other=0)
         e = tl.load(E + node[:, None] * DIM + col[None, :], mask=both, other=0.0)
         loss += 0.5 * tl.load(l2) * tl.sum(tl.sum(e * e, axis=1), axis=0)
-        if which == 0:
-            gradient = slope[:, None] * (f_n - f_p)
-        elif which == 1:
-            gradient = -slope[:, None] * f_u
-        else:
-            gradient = slope[:, None] * f_u
-        steps = (gradient.to(tl.float64) * STEPS).to(tl.int64)
-        tl.atomic_add(sums + node[:, None] * DIM + col[None, :], steps, mask=both, sem="relaxed")
-        tl.atomic_add(counts + node, 1, mask=ok, sem="relaxed")
+    tl.store(F + at, slope * (f_n - f_p), mask=both)
+    tl.store(F + SIZE * DIM + at, -slope * f_u, mask=both)
+    tl.store(F + 2 * SIZE * DIM + at, slope * f_u, mask=both)
     tl.store(losses + tl.load(batch) * tl.num_programs(0) + tl.program_id(0), loss)
 
 
 @triton.jit
+def add_up(rows, order, x, out, counts, n, n_nodes, DIM: tl.constexpr, D: tl.constexpr):
+    """Σ of the x of a node, and how many they are. `rows` are sorted; the first of equal ones sees to all of them."""
+    i = tl.program_id(0)
+    node = tl.load(rows + i)
+    before = tl.load(rows + i - 1, mask=i > 0, other=-1)
+    if (before != node) & (node < n_nodes):
+        col = tl.arange(0, D)
+        inside = col < DIM
+        total = tl.zeros((D,), x.dtype.element_ty)
+        at = i
+        while tl.load(rows + at, mask=at < n, other=-1) == node:
+            total += tl.load(x + tl.load(order + at) * DIM + col, mask=inside, other=0.0)
+            at += 1
+        tl.store(out + node * DIM + col, total, mask=inside)
+        tl.store(counts + node, at - i)
+
+
+@triton.jit
 def adam(
-    batch, n_triples, E, m, v, G, counts, numbers, n_words,
+    batch, n_triples, E, m, v, G, counts, rates, numbers, n_words,
     SIZE: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One step of Adam; λ is felt by the nodes of the batch, as often as they are in it."""
-    many = tl.minimum(n_triples - tl.load(batch) * SIZE, SIZE)
+    turn = tl.load(batch)
+    many = tl.minimum(n_triples - turn * SIZE, SIZE)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     ok = at < n_words
     e = tl.load(E + at, mask=ok, other=0.0)
@@ -139,5 +181,5 @@ def adam(
     second = beta2 * tl.load(v + at, mask=ok, other=0.0) + (1 - beta2) * g * g
     tl.store(m + at, first, mask=ok)
     tl.store(v + at, second, mask=ok)
-    root = tl.sqrt(second) * tl.load(numbers + 4) + tl.load(numbers + 5)
-    tl.store(E + at, e - tl.load(numbers + 3) * first / root, mask=ok)
+    root = tl.sqrt(second) * tl.load(rates + 2 * turn + 1) + tl.load(numbers + 3)
+    tl.store(E + at, e - tl.load(rates + 2 * turn) * first / root, mask=ok)

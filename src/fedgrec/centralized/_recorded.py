@@ -12,48 +12,79 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedgrec.centralized import _lightgcn_triton as loops
-from fedgrec.centralized._torch import LightGCNEngine, Products, recorded
+from fedgrec.centralized._torch import LightGCNEngine, Products, recorded, with_order
 from fedgrec.centralized.contract import Ints
 from fedgrec.centralized.graph import Graph
 from fedgrec.centralized.lightgcn import BETA1, BETA2, EPSILON
 from fedgrec.centralized.options import LightGCNOptions
 
-ROWS, TRIPLES, WORDS = 16, 32, 1024  # neighbours, triples and words that a program holds at a time
-
-
-def longest_first(A: Tensor) -> Tensor:
-    """The rows in the order in which they are begun, so that none is waited for in the end."""
-    return A.crow_indices().diff().sort(descending=True, stable=True).indices
+TRIPLES, WORDS = 32, 1024  # triples and words that a program holds at a time
+LONG = 256  # edges of a row that a program goes through one after the other; the last one would be waited for
+ALL_ROWS = {"BLOCK": 16, "num_warps": 2}  # neighbours that are read at a time: most rows are short
+SOME_ROWS = {"BLOCK": 64, "num_warps": 4}  # few enough that the longest decides
 
 
 def sizes(dim: int) -> dict[str, int]:
-    return {"DIM": dim, "D": max(triton.next_power_of_2(dim), 16), "BLOCK": ROWS, "num_warps": 2}
+    return {"DIM": dim, "D": max(triton.next_power_of_2(dim), 16)}
+
+
+def pieces_of(indptr: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+    """Rows cut into pieces, longest first [P, 4], and the long rows with their parts [L, 3]: see `loops.product`."""
+    cuts = (indptr.diff() + longest - 1).div(longest, rounding_mode="floor").clamp(min=1)
+    rows = torch.arange(len(cuts), device=indptr.device).repeat_interleave(cuts)
+    before = torch.arange(len(rows), device=indptr.device) - (cuts.cumsum(0) - cuts)[rows]  # pieces of the same row
+    first = indptr[rows] + longest * before
+    last = torch.minimum(first + longest, indptr[rows + 1])
+    several = cuts[rows] > 1
+    pieces = torch.stack([rows, first, last, torch.where(several, several.cumsum(0) - 1, -1)], 1)
+    long = torch.nonzero(cuts > 1).flatten()
+    ends = cuts[long].cumsum(0)
+    order = (last - first).sort(descending=True, stable=True).indices
+    return pieces[order].int().contiguous(), torch.stack([long, ends - cuts[long], ends], 1).int()
 
 
 class FusedProducts(Products):
-    """One launch each; of a sum S only the rows that are in it are read."""
+    """One launch each, and one more for long rows; of a sum S only the rows that are in it are read."""
 
-    def __init__(self, A: Tensor) -> None:
+    def __init__(self, A: Tensor, longest: int = LONG) -> None:
         super().__init__(A)
-        self.order, self.edges = longest_first(A), (A.crow_indices(), A.col_indices(), A.values())
+        self.edges = A.crow_indices(), A.col_indices(), A.values()
+        self.pieces, self.long = pieces_of(A.crow_indices(), longest)
+        self.parts = int(self.long[-1, 2]) if len(self.long) else 0
 
     def full(self, x: Tensor) -> Tensor:
-        return self._product(x.contiguous())
+        return self.into(torch.empty_like(x), x)
 
     def at(self, x: Tensor, rows: Tensor) -> Tensor:
-        out = torch.empty((len(rows), x.shape[1]), dtype=x.dtype, device=x.device)
-        loops.product_at[(len(rows),)](rows.contiguous(), *self.edges, x.contiguous(), out, **sizes(x.shape[1]))
+        out = x.new_empty(rows.shape[1], x.shape[1])
+        loops.product_at[(len(out),)](rows[0], *self.edges, x.contiguous(), out, **sizes(x.shape[1]), **SOME_ROWS)
         return out
 
     def of(self, x: Tensor, rows: Tensor) -> Tensor:
-        counts = torch.zeros(len(self.A), dtype=torch.int32, device=x.device).index_fill_(0, rows, 1)
-        return self._product(self.summed(x, rows), counts)
+        S, counts = self.counted(x, rows)
+        return self.into(torch.empty_like(S), S, counts=counts)
 
-    def _product(self, x: Tensor, counts: Tensor | None = None) -> Tensor:
-        out, some = torch.empty_like(x), counts is not None
-        loops.product[(len(x),)](
-            self.order, *self.edges, x, x, counts if some else x, out, SOME=some, ADD=False, **sizes(x.shape[1])
-        )
+    def summed(self, x: Tensor, rows: Tensor) -> Tensor:
+        return self.counted(x, rows)[0]
+
+    def counted(self, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """S, and how often each of its rows is in `rows`."""
+        n, dim = len(self.A), x.shape[1]
+        S, counts = x.new_zeros(n, dim), torch.zeros(n, dtype=torch.int32, device=x.device)
+        loops.add_up[(len(x),)](rows[1], rows[2], x.contiguous(), S, counts, len(x), n, **sizes(dim), num_warps=1)
+        return S, counts
+
+    def into(self, out: Tensor, x: Tensor, more: Tensor | None = None, counts: Tensor | None = None) -> Tensor:
+        """out = A x, plus `more`; with counts x is 0 where they are, and not read there."""
+        size, x = sizes(x.shape[1]), x.contiguous()
+        parts, add, some = x.new_empty(self.parts, x.shape[1]), more is not None, counts is not None
+        unused = x  # a kernel wants something in every place
+        loops.product[(len(self.pieces),)](
+            self.pieces, *self.edges[1:], x, more if add else unused, counts if some else unused, parts, out,
+            SOME=some, ADD=add, **size, **ALL_ROWS,
+        )  # fmt: skip
+        if self.parts:
+            loops.join[(len(self.long),)](self.long, parts, more if add else unused, out, ADD=add, **size, num_warps=1)
         return out
 
 
@@ -63,34 +94,41 @@ class RecordedEngine(LightGCNEngine):
     def __init__(self, graph: Graph, start: NDArray[Any], options: LightGCNOptions, device: str = "cuda") -> None:
         super().__init__(graph, start, options, device)
         self.E = self.learner["embeddings"].detach()
-        (self.n, self.dim), self.D = self.E.shape, sizes(self.E.shape[1])["D"]
-        self.order = longest_first(self.A)
-        self.edges = self.A.crow_indices(), self.A.col_indices(), self.A.values()
+        self.n, self.dim = self.E.shape
+        self.products = FusedProducts(self.A)
         self.m, self.v = self.learner.averages.values()
         self.steps = self.learner.steps[0]
-        self.G, self.total, self.spare = (torch.zeros_like(self.E) for _ in range(3))
         self.levels = self.E.new_zeros(max(options.layers - 1, 1), *self.E.shape)
-        self.F = self.E.new_zeros(3, options.batch, self.D)
-        self.sums, self.counts = torch.zeros_like(self.E, dtype=torch.int64), self._count(self.n)
-        self.batch = self._count(1)
-        # λ, β₁, β₂, rate by the step, 1/√(1 − β₂ᵗ), ε
-        self.numbers = self.E.new_tensor([options.l2, BETA1, BETA2, options.rate, 1, EPSILON])
-        self.nodes: Any = None
+        self.total, self.spare = (torch.zeros_like(self.E) for _ in range(2))
+        self.F = self.E.new_zeros(3 * options.batch, self.dim)
+        self.numbers = self.E.new_tensor([options.l2, BETA1, BETA2, EPSILON])
+        self.batch = torch.zeros(1, dtype=torch.int32, device=self.device)
+        self.triples = 0
         self._replay: Callable[[], None] | None = None
 
-    def _count(self, n: int) -> Any:
-        return torch.zeros(n, dtype=torch.int32, device=self.device)
-
-    def epoch(self, nodes: Ints) -> float:
-        batches = triton.cdiv(nodes.shape[1], self.options.batch)
-        if self.nodes is None or self.nodes.shape != nodes.shape:  # what a recorded graph reads stays where it is
-            self.nodes, self._replay = torch.empty(nodes.shape, dtype=torch.int64, device=self.device), None
-            self.losses = self.E.new_zeros(batches, triton.cdiv(self.options.batch, TRIPLES))
-        self.nodes.copy_(torch.from_numpy(nodes))
-        self.batch.zero_()
-        for _ in range(batches):
+    def epoch(self, nodes: Ints) -> Tensor:
+        self._open(torch.from_numpy(nodes))
+        for _ in range(len(self.rows)):
             self._step()
-        return float(self.losses.double().sum() / nodes.shape[1])
+        self.steps.add_(len(self.rows))
+        return self.losses.double().sum() / self.triples
+
+    def _open(self, nodes: Tensor) -> None:
+        """What the steps of this epoch read; a recorded graph finds it where the last epoch's was."""
+        size, n = self.options.batch, nodes.shape[1]
+        batches = triton.cdiv(n, size)
+        if self.triples != n:
+            self.triples, self._replay = n, None
+            self.rows = torch.empty(batches, 3, 3 * size, dtype=torch.int64, device=self.device)
+            self.rates = self.E.new_empty(batches, 2)
+            self.losses = self.E.new_zeros(batches, triton.cdiv(size, TRIPLES))
+        whole = torch.full((3, batches * size), self.n, device=self.device)  # a node that does not exist
+        whole[:, :n] = nodes.to(self.device)
+        self.rows.copy_(with_order(whole.view(3, batches, size).transpose(0, 1).flatten(1)))
+        steps = self.steps.double() + torch.arange(1, batches + 1, device=self.device)
+        self.rates[:, 0] = self.options.rate / (1 - BETA1**steps)
+        self.rates[:, 1] = (1 - BETA2**steps).rsqrt()
+        self.batch.zero_()
 
     def _step(self) -> None:
         if self.device.type != "cuda":  # the interpreter of the loops
@@ -101,33 +139,25 @@ class RecordedEngine(LightGCNEngine):
         self._replay()
 
     def _launch(self) -> None:
-        o, K, n, size = self.options, self.options.layers, self.n, sizes(self.dim)
+        o, K, products, size = self.options, self.options.layers, self.products, sizes(self.dim)
+        rows = self.rows.index_select(0, self.batch)[0]
         for k in range(K - 1):
-            x = self.levels[k - 1] if k else self.E
-            loops.product[(n,)](self.order, *self.edges, x, x, x, self.levels[k], SOME=False, ADD=False, **size)
-        many = self.nodes.shape[1]
-        loops.represent[(o.batch, 3)](
-            self.batch, self.nodes, many, *self.edges, self.E, self.levels, n, self.F, K=K, SIZE=o.batch, **size
+            products.into(self.levels[k], self.levels[k - 1] if k else self.E)
+        loops.represent[(3 * o.batch,)](
+            rows, *products.edges, self.E, self.levels, self.n, self.F, K=K, **size, **SOME_ROWS
         )
-        self.sums.zero_()
-        self.counts.zero_()
         loops.slopes[(triton.cdiv(o.batch, TRIPLES),)](
-            self.batch, self.nodes, many, self.E, self.F, self.sums, self.counts, self.losses, self.numbers,
-            K=K, SIZE=o.batch, DIM=self.dim, D=self.D, BLOCK=TRIPLES,
+            self.batch, rows, self.triples, self.E, self.F, self.losses, self.numbers,
+            K=K, SIZE=o.batch, **size, BLOCK=TRIPLES,
         )  # fmt: skip
-        torch.mul(self.sums, 1 / loops.STEPS.value, out=self.G)
-        x = self.G
-        for k in range(K):  # Horner: α G + Â(α G + Â(α G + ...))
+        G, counts = products.counted(self.F, rows)
+        x = G
+        for k in range(K):  # Horner: α G + Â(α G + Â(α G + ...)), and G is 0 but at the nodes of the batch
             out = self.total if k % 2 == 0 else self.spare
-            some = k == 0  # G is 0 but at the nodes of the batch
-            loops.product[(n,)](self.order, *self.edges, x, self.G, self.counts, out, SOME=some, ADD=True, **size)
-            x = out
-        self.steps.add_(1)
-        self.numbers[3].copy_(o.rate / (1 - BETA1 ** self.steps.double()))
-        self.numbers[4].copy_((1 - BETA2 ** self.steps.double()).rsqrt())
+            x = products.into(out, x, more=G, counts=None if k else counts)
         words = self.E.numel()
         loops.adam[(triton.cdiv(words, WORDS),)](
-            self.batch, many, self.E, self.m, self.v, x, self.counts, self.numbers, words,
+            self.batch, self.triples, self.E, self.m, self.v, x, counts, self.rates, self.numbers, words,
             SIZE=o.batch, DIM=self.dim, BLOCK=WORDS,
         )  # fmt: skip
         self.batch.add_(1)

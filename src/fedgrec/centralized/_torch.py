@@ -136,8 +136,13 @@ def sparse(graph: Graph, device: torch.device, dtype: torch.dtype = torch.float3
         )
 
 
+def with_order(nodes: Tensor) -> Tensor:
+    """`rows`, as Products has them: nodes [..., m], these sorted, and where each of the sorted was. [..., 3, m]"""
+    return torch.stack([nodes, *nodes.sort(stable=True)], -2)
+
+
 class Products:
-    """With a sparse matrix A [n, n]; `rows` [m] may repeat."""
+    """With a sparse matrix A [n, n]. `rows` [3, m] are of `with_order` and may repeat."""
 
     def __init__(self, A: Tensor) -> None:
         self.A = A
@@ -148,7 +153,7 @@ class Products:
 
     def at(self, x: Tensor, rows: Tensor) -> Tensor:
         """Rows of A x. [m, d]"""
-        return self.full(x)[rows]
+        return self.full(x)[rows[0]]
 
     def of(self, x: Tensor, rows: Tensor) -> Tensor:
         """A S, where S has x [m, d] added up at its rows and is 0 elsewhere. [n, d]"""
@@ -156,7 +161,7 @@ class Products:
 
     def summed(self, x: Tensor, rows: Tensor) -> Tensor:
         """S, in a fixed order of sums as in the gradient of `embedding`. [n, d]"""
-        S: Tensor = torch.ops.aten.embedding_dense_backward(x, rows, len(self.A), -1, False)
+        S: Tensor = torch.ops.aten.embedding_dense_backward(x, rows[0], len(self.A), -1, False)
         return S
 
 
@@ -172,12 +177,18 @@ class Operator:
         self.there, self.back = products(sparse(graph, device)), products(sparse(graph.transposed, device))
 
     def __call__(self, x: Tensor) -> Tensor:
-        result: Tensor = _Product.apply(x, self.there.full, self.back.full)  # type: ignore[no-untyped-call]
-        return result
+        return self._linear(x, self.there.full, self.back.full)
 
     def at(self, x: Tensor, rows: Tensor) -> Tensor:
-        """(Â x)[rows]"""
-        there, back = partial(self.there.at, rows=rows), partial(self.back.of, rows=rows)
+        """Rows of Â x"""
+        return self._linear(x, partial(self.there.at, rows=rows), partial(self.back.of, rows=rows))
+
+    def rows(self, x: Tensor, rows: Tensor) -> Tensor:
+        """Rows of x"""
+        return self._linear(x, lambda x: x[rows[0]], partial(self.back.summed, rows=rows))
+
+    @staticmethod
+    def _linear(x: Tensor, there: Product, back: Product) -> Tensor:
         result: Tensor = _Product.apply(x, there, back)  # type: ignore[no-untyped-call]
         return result
 
@@ -204,12 +215,12 @@ class LightGCNEngine:
         self.learner = Learner({"embeddings": start}, options.rate, self.device)
         self.A = sparse(graph, self.device, self.learner["embeddings"].dtype)
 
-    def epoch(self, nodes: Ints) -> float:
+    def epoch(self, nodes: Ints) -> Tensor:
         there = torch.from_numpy(nodes).to(self.device)  # once: batches then need nothing from the host
         total = torch.zeros((), device=self.device, dtype=torch.float64)
         for batch in torch.split(there, self.options.batch, dim=1):
             total += self.step(batch) * batch.shape[1]
-        return float(total / nodes.shape[1])
+        return total.div_(nodes.shape[1])
 
     def step(self, nodes: Tensor) -> Tensor:
         loss, gradient = self.gradient(nodes)

@@ -25,8 +25,8 @@ BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 class Engine(Protocol):
     """Holds E⁰ and Adam's moments, and takes steps."""
 
-    def epoch(self, nodes: Ints) -> float:
-        """One step for each batch of the triples `nodes` [3, n]; the mean loss."""
+    def epoch(self, nodes: Ints) -> Any:
+        """One step for each batch of the triples `nodes` [3, n]; the mean loss, which a GPU may still be at."""
 
     def final(self) -> Any:
         """F, an array or a tensor. [M+N, d]"""
@@ -66,7 +66,10 @@ class LightGCN(Model):
     def _train(self) -> float:
         nodes = self.triples.draw(self.seed, self.epochs_done, self.train.n_pairs)
         nodes[1:] += self.train.n_users
-        return self.engine.epoch(nodes)
+        loss = self.engine.epoch(nodes)
+        if self.device != "cpu":
+            self.triples.draw_ahead(self.seed, self.epochs_done + 1, self.train.n_pairs)
+        return float(loss)
 
     def tensors(self) -> Tensors:
         return self.engine.tensors()

@@ -5,9 +5,12 @@ F = [E⁰, E¹/‖E¹‖, ..., E^K/‖E^K‖], row by row                       
 L = mean of softplus(f_u·f_n − f_u·f_p) + λ/2B Σ ‖f‖² over the rows of the batch
 """
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fedgrec.centralized.contract import Matrix, Scorer, Tensors, to_numpy
 from fedgrec.centralized.graph import bipartite
@@ -17,6 +20,7 @@ from fedgrec.centralized.sampling import INIT_STREAM, Triples, generator
 from fedgrec.data import Interactions
 
 if TYPE_CHECKING:
+    import torch
     from torch import Generator, Tensor
 
 
@@ -32,23 +36,33 @@ class NGCF(NeuralModel):
         self.triples, self.symmetric = Triples(train), options.adjacency == "symmetric"
         graph = bipartite(train) if self.symmetric else bipartite(train, "mean", self_loops=True)
         self.operator = Operator(graph, self.where)
+        self.mixed = mixed_there(self.where)
         self.records = self.where.type == "cuda"  # launching a step takes the host longer than the GPU takes for it
         self._replay: Callable[[], None] | None = None
 
     def _start(self) -> Tensors:
         rng, d = generator(self.seed, INIT_STREAM), self.options.dim
-        shapes = {"users": (self.train.n_users, d), "items": (self.train.n_items, d)}
+        users, items = xavier(rng, (self.train.n_users, d)), xavier(rng, (self.train.n_items, d))
+        shapes: dict[str, tuple[int, int]] = {}
         for k in range(self.options.layers):
             shapes |= {f"W1.{k}": (d, d), f"b1.{k}": (1, d), f"W2.{k}": (d, d), f"b2.{k}": (1, d)}
-        return {name: xavier(rng, shape) for name, shape in shapes.items()}
+        return {"embeddings": np.concatenate([users, items])} | {name: xavier(rng, at) for name, at in shapes.items()}
 
     def _batches(self) -> Iterator[tuple[tuple["Tensor"], int]]:
         import torch
 
-        nodes = self.triples.draw(self.seed, self.epochs_done, self.train.n_pairs)
+        from fedgrec.centralized._torch import with_order
+
+        nodes, size = self.triples.draw(self.seed, self.epochs_done, self.train.n_pairs), self.options.batch
         nodes[1:] += self.train.n_users
-        for batch in torch.split(torch.from_numpy(nodes).to(self.where), self.options.batch, dim=1):
-            yield (batch,), batch.shape[1]
+        there, full = torch.from_numpy(nodes).to(self.where), nodes.shape[1] // size * size
+        batches = there[:, :full].view(3, full // size, size).transpose(0, 1)
+        for rows in with_order(batches.flatten(1)):  # sorted all at once, which a GPU takes no longer for
+            yield (rows,), size
+        if full < nodes.shape[1]:
+            yield (with_order(there[:, full:].flatten()),), nodes.shape[1] - full
+        if self.records:  # the GPU is still at these
+            self.triples.draw_ahead(self.seed, self.epochs_done + 1, self.train.n_pairs)
 
     def _step(self, batch: tuple[Any, ...], size: int) -> None:
         """A full batch replays the recorded step; a shorter one is launched as ever."""
@@ -58,60 +72,49 @@ class NGCF(NeuralModel):
         if self._replay is None:
             from fedgrec.centralized._torch import recorded
 
-            self.nodes = batch[0].clone()
-            step = partial(super()._step, (self.nodes,), size)
+            self.rows = batch[0].clone()
+            step = partial(super()._step, (self.rows,), size)
             self._replay = recorded(step, [*self.learner.state(), self.total], self.noise)
-        self.nodes.copy_(batch[0])
+        self.rows.copy_(batch[0])
         self._replay()
 
-    def loss(self, nodes: "Tensor", noise: "Generator | None") -> "Tensor":
-        """L for the triples `nodes` [3, B] of users, positives and negatives."""
+    def loss(self, rows: "Tensor", noise: "Generator | None") -> "Tensor":
+        """L for `rows` [3, 3B], `with_order`, of B users, positives and negatives."""
         from torch.nn.functional import softplus
 
-        F = joined(self.levels_at(nodes.flatten(), noise)).view(*nodes.shape, -1)  # [3, B, D]
+        F = joined(self.levels_at(rows, noise)).view(3, rows.shape[1] // 3, -1)  # [3, B, D]
         x = (F[0] * (F[2] - F[1])).sum(1)
-        loss: Tensor = softplus(x).mean() + self.options.l2 / 2 / nodes.shape[1] * F.square().sum()
+        loss: Tensor = softplus(x).mean() + self.options.l2 / 2 / len(x) * F.square().sum()
         return loss
 
-    def levels_at(self, nodes: "Tensor", noise: "Generator | None" = None) -> list["Tensor"]:
-        """Rows of E⁰ … E^K for `nodes` [n]; the last layer is computed for these alone. [n, d] each"""
-        from torch.nn.functional import embedding
-
+    def levels_at(self, rows: "Tensor", noise: "Generator | None" = None) -> list["Tensor"]:
+        """Rows of E⁰ … E^K; the last layer is computed for these alone. [n, d] each"""
         last = self.options.layers - 1
         levels = self.levels(noise, last)
-        rows = [embedding(nodes, level) for level in levels]  # which sums gradients in a fixed order
-        N = self.operator.at(levels[last], nodes)
-        return [*rows, self._layer(last, N, rows[last], self._kept(noise, nodes))]
+        found = [self.operator.rows(level, rows) for level in levels]
+        N = self.operator.at(levels[last], rows)
+        return [*found, self._layer(last, N, found[last], self._kept(noise, rows[0]))]
 
     def levels(self, noise: "Generator | None" = None, layers: int | None = None) -> list["Tensor"]:
         """E⁰ … E^K, or fewer; something is dropped only where `noise` says what. [M+N, d] each"""
-        import torch
-
-        levels = [torch.cat([self.learner["users"], self.learner["items"]])]
+        levels = [self.learner["embeddings"]]
         for k in range(self.options.layers if layers is None else layers):
             levels.append(self._layer(k, self.operator(levels[k]), levels[k], self._kept(noise)))
         return levels
 
     def _layer(self, k: int, N: "Tensor", E: "Tensor", kept: "Tensor | None") -> "Tensor":
-        """E^{k+1} from N = Â E^k and E^k."""
-        from torch import addmm
-        from torch.nn.functional import leaky_relu
+        weights = (self.learner[f"{name}.{k}"] for name in ("W1", "b1", "W2", "b2"))
+        return self.mixed(N, E, *weights, kept, 1 / (1 - self.options.dropout), self.options.slope, self.symmetric)
 
-        W1, b1, W2, b2 = (self.learner[f"{name}.{k}"] for name in ("W1", "b1", "W2", "b2"))
-        near = N + E if self.symmetric else N  # A + I has the sum's E in it
-        first, second = addmm(b1, near, W1), addmm(b2, N * E, W2)
-        out = leaky_relu(first, self.options.slope) + leaky_relu(second, self.options.slope)
-        return out if kept is None else out * kept
-
-    def _kept(self, noise: "Generator | None", nodes: "Tensor | slice" = slice(None)) -> "Tensor | None":
-        """0 where a layer drops something, else 1/(1 − p). All nodes are drawn for: one has one fate in a batch."""
+    def _kept(self, noise: "Generator | None", nodes: "Tensor | None" = None) -> "Tensor | None":
+        """False where a layer drops something. All nodes are drawn for: one has one fate in a batch."""
         import torch
 
-        p, shape = self.options.dropout, (self.train.n_users + self.train.n_items, self.options.dim)
-        if noise is None or not p:
+        if noise is None or not self.options.dropout:
             return None
-        kept: Tensor = (torch.rand(shape, generator=noise, device=self.where)[nodes] >= p) / (1 - p)
-        return kept
+        kept = torch.empty(self.learner["embeddings"].shape, dtype=torch.bool, device=self.where)
+        kept.bernoulli_(1 - self.options.dropout, generator=noise)
+        return kept if nodes is None else kept[nodes]
 
     def final(self) -> "Tensor":
         """F without dropout. [M+N, D]"""
@@ -128,6 +131,28 @@ class NGCF(NeuralModel):
     def embeddings(self) -> tuple[Matrix, Matrix]:
         final = to_numpy(self.final())
         return final[: self.train.n_users], final[self.train.n_users :]
+
+
+def mixed(
+    N: "Tensor", E: "Tensor", W1: "Tensor", b1: "Tensor", W2: "Tensor", b2: "Tensor",
+    kept: "Tensor | None", scale: float, slope: float, symmetric: bool,
+) -> "Tensor":  # fmt: skip
+    """E^{k+1} from N = Â E^k and E^k; what is kept grows by `scale`."""
+    from torch import addmm
+    from torch.nn.functional import leaky_relu
+
+    near = N + E if symmetric else N  # A + I has the sum's E in it
+    out = leaky_relu(addmm(b1, near, W1), slope) + leaky_relu(addmm(b2, N * E, W2), slope)
+    return out if kept is None else out * kept * scale
+
+
+def mixed_there(device: "torch.device") -> Callable[..., "Tensor"]:
+    """`mixed`, on a GPU in fewer launches."""
+    if device.type == "cpu" or importlib.util.find_spec("triton") is None:
+        return mixed
+    from fedgrec.centralized._ngcf_triton import Mixed
+
+    return Mixed.apply
 
 
 def joined(levels: list["Tensor"]) -> "Tensor":

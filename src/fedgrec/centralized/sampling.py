@@ -29,9 +29,18 @@ class Triples:
             raise DataError(
                 "nobody has both an item and one still to find, so there is nothing to rank: check the data"
             )
+        self._ready: tuple[tuple[int, int, int], Ints] | None = None
 
-    def draw(self, seed: int, epoch: int, count: int) -> NDArray[np.int64]:
+    def draw(self, seed: int, epoch: int, count: int) -> Ints:
         """[3, count]"""
+        ready, self._ready = self._ready, None
+        return ready[1] if ready and ready[0] == (seed, epoch, count) else self._drawn(seed, epoch, count)
+
+    def draw_ahead(self, seed: int, epoch: int, count: int) -> None:
+        """Drawn now, so that `draw` has it at once: for when the host waits for a GPU anyway."""
+        self._ready = (seed, epoch, count), self._drawn(seed, epoch, count)
+
+    def _drawn(self, seed: int, epoch: int, count: int) -> Ints:
         rng, train = generator(seed, EPOCH_STREAM, epoch), self.train
         users = self.users[rng.integers(len(self.users), size=count)]
         degrees, first = self.degrees[users], train.indptr[users]
