@@ -80,6 +80,7 @@ def centralized() -> None:
         given = [torch.zeros(shape, requires_grad=True) for shape in shapes]
         for symmetric in (False, True):
             _ngcf_triton.Mixed.apply(*given, kept, 1.1, 0.2, symmetric).sum().backward()
+    _ngcf_triton.Bpr.apply(torch.zeros(3, 6, 64), 0.1)
 
 
 if __name__ == "__main__":

@@ -19,23 +19,55 @@ import triton.language as tl
 
 
 @triton.jit
+def weighed(at, ok, columns, values, x, col, inside, DIM: tl.constexpr):
+    """Â_rj x_j of some edges. [edges, D]"""
+    j = tl.load(columns + at, mask=ok, other=0).to(tl.int64)
+    w = tl.load(values + at, mask=ok, other=0.0)
+    return w[:, None] * tl.load(x + j[:, None] * DIM + col[None, :], mask=ok[:, None] & inside[None, :], other=0.0)
+
+
+@triton.jit
 def neighbours(
-    first, last, columns, values, x, counts, col, inside,
-    SOME: tl.constexpr, DIM: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+    first, last, columns, values, x, col, inside, DIM: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Σ_j Â_rj x_j over edges `first` … `last` − 1 of a row; where SOME, over the j that `counts` has."""
+    """Σ_j Â_rj x_j over edges `first` … `last` − 1 of a row, by several warps: they add up in the end."""
     total = tl.zeros((BLOCK, D), x.dtype.element_ty)
     for start in range(first, last, BLOCK):
         at = start + tl.arange(0, BLOCK)
-        ok = at < last
-        j = tl.load(columns + at, mask=ok, other=0).to(tl.int64)
-        w = tl.load(values + at, mask=ok, other=0.0)
-        if SOME:
-            ok = ok & (tl.load(counts + j, mask=ok, other=0) > 0)
-        total += w[:, None] * tl.load(
-            x + j[:, None] * DIM + col[None, :], mask=ok[:, None] & inside[None, :], other=0.0
-        )
+        total += weighed(at, at < last, columns, values, x, col, inside, DIM)
     return tl.sum(total, axis=0)
+
+
+@triton.jit
+def neighbours_alone(
+    first, last, columns, values, x, col, inside, DIM: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """`neighbours` by one warp, which has no room for sums of many rows."""
+    total = tl.zeros((D,), x.dtype.element_ty)
+    for start in range(first, last, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        total += tl.sum(weighed(at, at < last, columns, values, x, col, inside, DIM), axis=0)
+    return total
+
+
+@triton.jit
+def neighbours_in(
+    first, last, columns, values, x, counts, col, inside,
+    DIM: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, SCAN: tl.constexpr,
+):  # fmt: skip
+    """Over the j that `counts` has: among SCAN edges they are found first, then read BLOCK at a time."""
+    total = tl.zeros((D,), x.dtype.element_ty)
+    place = tl.arange(0, BLOCK)
+    for start in range(first, last, SCAN):
+        at = start + tl.arange(0, SCAN)
+        j = tl.load(columns + at, mask=at < last, other=0)
+        there = (tl.load(counts + j, mask=at < last, other=0) > 0).to(tl.int32)
+        rank = tl.where(there > 0, tl.cumsum(there, axis=0) - 1, -1)
+        many = tl.sum(there, axis=0)
+        for done in range(0, many, BLOCK):
+            found = tl.sum(tl.where(rank[None, :] == (done + place)[:, None], at[None, :], 0), axis=1)
+            total += tl.sum(weighed(found, done + place < many, columns, values, x, col, inside, DIM), axis=0)
+    return total
 
 
 @triton.jit
@@ -51,7 +83,10 @@ def product(
     part = tl.load(piece + 3).to(tl.int64)
     col = tl.arange(0, D)
     inside = col < DIM
-    total = neighbours(first, last, columns, values, x, counts, col, inside, SOME, DIM, D, BLOCK)
+    if SOME:
+        total = neighbours_in(first, last, columns, values, x, counts, col, inside, DIM, D, BLOCK, 4 * BLOCK)
+    else:
+        total = neighbours_alone(first, last, columns, values, x, col, inside, DIM, D, BLOCK)
     if part >= 0:
         tl.store(parts + part * DIM + col, total, mask=inside)
     else:
@@ -88,7 +123,7 @@ def product_at(
     last = tl.load(indptr + row + 1)
     col = tl.arange(0, D)
     inside = col < DIM
-    total = neighbours(first, last, columns, values, x, x, col, inside, False, DIM, D, BLOCK)
+    total = neighbours(first, last, columns, values, x, col, inside, DIM, D, BLOCK)
     tl.store(out + i * DIM + col, total, mask=inside)
 
 
@@ -111,7 +146,7 @@ def represent(
                 f += tl.load(last + node * DIM + col, mask=inside, other=0.0)
             begin = tl.load(indptr + node)
             end = tl.load(indptr + node + 1)
-            f += neighbours(begin, end, columns, values, last, last, col, inside, False, DIM, D, BLOCK)
+            f += neighbours(begin, end, columns, values, last, col, inside, DIM, D, BLOCK)
         tl.store(F + i * DIM + col, f / (K + 1), mask=inside)
 
 

@@ -1,8 +1,9 @@
-"""A layer of NGCF on a GPU: `ngcf.mixed` and its gradient, with all that stands between two products in one launch.
+"""NGCF on a GPU: `ngcf.mixed` and `ngcf.bpr` with their gradients, with all that stands between products in one launch.
 
 activate    leaky ReLUs, their sum, dropout
 slopes      back through these, and sums of the columns for b1 and b2
 spread      back to N and E
+rank        the loss, and ∂L/∂e of all levels' rows
 """
 
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-WORDS, ROWS = 1024, 32  # that a program holds at a time
+WORDS, ROWS, TRIPLES = 1024, 32, 16  # that a program holds at a time
 
 
 @triton.jit
@@ -60,6 +61,73 @@ def spread(dnear, dboth, N, E, dN, dE, n, SYMMETRIC: tl.constexpr, BLOCK: tl.con
     if SYMMETRIC:
         e += near
     tl.store(dE + at, e, mask=ok)
+
+
+@triton.jit
+def level_of(levels, k, which, i, n, ok, col, DIM: tl.constexpr, EPSILON: tl.constexpr):
+    """f of e^k: e⁰ as it is, the others normalised. Where its rows are, and by how much they were divided."""
+    at = (k * 3 * n + which * n + i).to(tl.int64)[:, None] * DIM + col[None, :]
+    e = tl.load(levels + at, mask=ok, other=0.0)
+    norm = tl.where(k > 0, tl.sqrt(tl.sum(e * e, axis=1)), 1.0)
+    divisor = tl.maximum(norm, EPSILON)[:, None]
+    return at, e / divisor, divisor
+
+
+@triton.jit
+def slope_of(g, f, divisor, k, EPSILON: tl.constexpr):
+    """∂L/∂e from g = ∂L/∂f. Of a row that is as good as 0 the divisor is a constant."""
+    turns = (k > 0) & (divisor > EPSILON)
+    return (g - tl.where(turns, tl.sum(f * g, axis=1)[:, None] * f, 0.0)) / divisor
+
+
+@triton.jit
+def rank(
+    levels, slopes, losses, l2, n,
+    LEVELS: tl.constexpr, DIM: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, EPSILON: tl.constexpr,
+):  # fmt: skip
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    col = tl.arange(0, D)
+    ok = (i < n)[:, None] & (col < DIM)[None, :]
+    x = tl.zeros((BLOCK,), tl.float32)
+    squares = tl.zeros((BLOCK,), tl.float32)
+    for k in range(LEVELS):
+        _, u, _ = level_of(levels, k, 0, i, n, ok, col, DIM, EPSILON)
+        _, p, _ = level_of(levels, k, 1, i, n, ok, col, DIM, EPSILON)
+        _, q, _ = level_of(levels, k, 2, i, n, ok, col, DIM, EPSILON)
+        x += tl.sum(u * (q - p), axis=1)
+        squares += tl.sum(u * u + p * p + q * q, axis=1)
+    softplus = tl.maximum(x, 0.0) + tl.log(1 + tl.exp(-tl.abs(x)))
+    loss = tl.where(i < n, softplus + 0.5 * l2 * squares, 0.0) / n
+    tl.store(losses + tl.program_id(0), tl.sum(loss, axis=0))
+    slope = (1 / (1 + tl.exp(-x)) / n)[:, None]
+    decay = l2 / n
+    for k in range(LEVELS):
+        at_u, u, of_u = level_of(levels, k, 0, i, n, ok, col, DIM, EPSILON)
+        at_p, p, of_p = level_of(levels, k, 1, i, n, ok, col, DIM, EPSILON)
+        at_q, q, of_q = level_of(levels, k, 2, i, n, ok, col, DIM, EPSILON)
+        tl.store(slopes + at_u, slope_of(slope * (q - p) + decay * u, u, of_u, k, EPSILON), mask=ok)
+        tl.store(slopes + at_p, slope_of(-slope * u + decay * p, p, of_p, k, EPSILON), mask=ok)
+        tl.store(slopes + at_q, slope_of(slope * u + decay * q, q, of_q, k, EPSILON), mask=ok)
+
+
+class Bpr(torch.autograd.Function):
+    """`ngcf.bpr` with its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, levels: Any, l2: float) -> Any:
+        (many, rows, dim), slopes = levels.shape, torch.empty_like(levels)
+        programs = triton.cdiv(rows // 3, TRIPLES)
+        losses = levels.new_empty(programs)
+        rank[(programs,)](
+            levels.contiguous(), slopes, losses, l2, rows // 3,
+            LEVELS=many, DIM=dim, D=triton.next_power_of_2(dim), BLOCK=TRIPLES, EPSILON=1e-12,
+        )  # fmt: skip
+        ctx.save_for_backward(slopes)
+        return losses.sum()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+        return ctx.saved_tensors[0] * gradients[0], None
 
 
 class Mixed(torch.autograd.Function):

@@ -20,7 +20,7 @@ from fedgrec.centralized.options import LightGCNOptions
 
 TRIPLES, WORDS = 32, 1024  # triples and words that a program holds at a time
 LONG = 256  # edges of a row that a program goes through one after the other; the last one would be waited for
-ALL_ROWS = {"BLOCK": 16, "num_warps": 2}  # neighbours that are read at a time: most rows are short
+ALL_ROWS = {"BLOCK": 16, "num_warps": 1}  # neighbours that are read at a time: most rows are short
 SOME_ROWS = {"BLOCK": 64, "num_warps": 4}  # few enough that the longest decides
 
 

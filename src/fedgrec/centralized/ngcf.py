@@ -6,7 +6,7 @@ L = mean of softplus(f_u·f_n − f_u·f_p) + λ/2B Σ ‖f‖² over the rows o
 """
 
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,7 @@ class NGCF(NeuralModel):
         self.triples, self.symmetric = Triples(train), options.adjacency == "symmetric"
         graph = bipartite(train) if self.symmetric else bipartite(train, "mean", self_loops=True)
         self.operator = Operator(graph, self.where)
-        self.mixed = mixed_there(self.where)
+        self.mixed, self.bpr = parts_there(self.where)
         self.records = self.where.type == "cuda"  # launching a step takes the host longer than the GPU takes for it
         self._replay: Callable[[], None] | None = None
 
@@ -80,20 +80,17 @@ class NGCF(NeuralModel):
 
     def loss(self, rows: "Tensor", noise: "Generator | None") -> "Tensor":
         """L for `rows` [3, 3B], `with_order`, of B users, positives and negatives."""
-        from torch.nn.functional import softplus
+        return self.bpr(self.levels_at(rows, noise), self.options.l2)
 
-        F = joined(self.levels_at(rows, noise)).view(3, rows.shape[1] // 3, -1)  # [3, B, D]
-        x = (F[0] * (F[2] - F[1])).sum(1)
-        loss: Tensor = softplus(x).mean() + self.options.l2 / 2 / len(x) * F.square().sum()
-        return loss
+    def levels_at(self, rows: "Tensor", noise: "Generator | None" = None) -> "Tensor":
+        """Rows of E⁰ … E^K; the last layer is computed for these alone. [K+1, n, d]"""
+        import torch
 
-    def levels_at(self, rows: "Tensor", noise: "Generator | None" = None) -> list["Tensor"]:
-        """Rows of E⁰ … E^K; the last layer is computed for these alone. [n, d] each"""
         last = self.options.layers - 1
         levels = self.levels(noise, last)
         found = [self.operator.rows(level, rows) for level in levels]
         N = self.operator.at(levels[last], rows)
-        return [*found, self._layer(last, N, found[last], self._kept(noise, rows[0]))]
+        return torch.stack([*found, self._layer(last, N, found[last], self._kept(noise, rows[0]))])
 
     def levels(self, noise: "Generator | None" = None, layers: int | None = None) -> list["Tensor"]:
         """E⁰ … E^K, or fewer; something is dropped only where `noise` says what. [M+N, d] each"""
@@ -146,16 +143,26 @@ def mixed(
     return out if kept is None else out * kept * scale
 
 
-def mixed_there(device: "torch.device") -> Callable[..., "Tensor"]:
-    """`mixed`, on a GPU in fewer launches."""
+def bpr(levels: "Tensor", l2: float) -> "Tensor":
+    """L of rows [K+1, 3B, d]: of users, of their positives, of their negatives."""
+    from torch.nn.functional import softplus
+
+    F = joined(levels).view(3, levels.shape[1] // 3, -1)  # [3, B, D]
+    x = (F[0] * (F[2] - F[1])).sum(1)
+    loss: Tensor = softplus(x).mean() + l2 / 2 / len(x) * F.square().sum()
+    return loss
+
+
+def parts_there(device: "torch.device") -> tuple[Callable[..., "Tensor"], Callable[..., "Tensor"]]:
+    """`mixed` and `bpr`, on a GPU in fewer launches."""
     if device.type == "cpu" or importlib.util.find_spec("triton") is None:
-        return mixed
-    from fedgrec.centralized._ngcf_triton import Mixed
+        return mixed, bpr
+    from fedgrec.centralized._ngcf_triton import Bpr, Mixed
 
-    return Mixed.apply
+    return Mixed.apply, Bpr.apply
 
 
-def joined(levels: list["Tensor"]) -> "Tensor":
+def joined(levels: "Sequence[Tensor] | Tensor") -> "Tensor":
     """[e⁰, e¹/‖e¹‖, ...]"""
     import torch
     from torch.nn.functional import normalize
