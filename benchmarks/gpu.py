@@ -1,11 +1,12 @@
 """One training round of Gowalla on a GPU, its floor, and a per-user PyTorch loop in the same run; then the compared
-methods' rounds there, beside those of our cpu kernel.
+methods' rounds there, beside those of our cpu kernel, and epochs of the graph models that are not federated.
 
 A floor is what the round cannot go below on this GPU. The recipe's: the bytes that it reads and writes (item rows of
 all users twice, the sums, the server's tables) at the speed of a copy. The paper's, if that is more: ten Adam steps of
 every row at two root or reciprocal operations a number, of which a multiprocessor does sixteen in a cycle.
 """
 
+import itertools
 import time
 from typing import Any
 
@@ -15,6 +16,7 @@ from benchmarks import federated, fedgnn
 from benchmarks.baselines import autograd_round
 from benchmarks.common import gowalla, seconds
 from benchmarks.rounds import Ours, Theirs
+from fedgrec import centralized
 from fedgrec.config import FedGRecOptions, preset
 from fedgrec.data import Interactions
 from fedgrec.kernels import cpu, fcf_torch, gnn_torch, neumf_torch
@@ -38,7 +40,8 @@ def bench(repeats: int = 5, rounds: int = 200) -> dict[str, Any]:
     speed = copy_speed()
     measured = {key: measure(o, train, repeats, rounds, speed) for key, o in options.items()}
     found = {"data": name, "gpu": torch.cuda.get_device_properties(0).name, "copy_gb_a_second": speed / 1e9}
-    return found | {"rounds": measured, "limit_ms": LIMITS, "compared": compared(train, repeats, rounds)}
+    found |= {"rounds": measured, "limit_ms": LIMITS, "compared": compared(train, repeats, rounds)}
+    return found | {"epoch_seconds": epochs(train, repeats)}
 
 
 def measure(o: FedGRecOptions, train: Interactions, repeats: int, rounds: int, speed: float) -> dict[str, Any]:
@@ -76,6 +79,21 @@ def compared(train: Interactions, repeats: int, rounds: int, device: str = "cuda
         cohorts = [ours.sample() for _ in range(rounds)]
         label = " ".join([name, *(f"{key}={value}" for key, value in options.items())])
         found[label] = {"ms": timed(engine, cohorts, repeats)[0], "cpu_ms": 1e3 * here}
+    return found
+
+
+def epochs(train: Interactions, repeats: int, device: str = "cuda") -> dict[str, float]:
+    """Seconds of an epoch, in which the next one's triples are drawn too."""
+    found = {}
+    for name, layers in itertools.product(("lightgcn", "ngcf"), (1, 2, 3)):
+        model = centralized.make(name, train, device=device, layers=layers)
+        model.epoch()  # compiles and records
+        times = []
+        for _ in range(repeats):
+            begun = time.perf_counter()
+            model.epoch()
+            times.append(time.perf_counter() - begun)
+        found[f"{name}-{layers}"] = sorted(times)[repeats // 2]
     return found
 
 
