@@ -1,6 +1,6 @@
-"""LightGCN on a GPU: a batch is a graph of launches that is recorded once and replayed.
+"""LightGCN on a GPU: a batch is a graph of launches that is recorded once and replayed. Its products, which NGCF has too.
 
-`_torch.LightGCNEngine` says the same in a few lines, and tests hold this to it.
+`_torch.Products` and `_torch.LightGCNEngine` say the same in a few lines, and tests hold these to them.
 """
 
 from collections.abc import Callable
@@ -75,7 +75,7 @@ class FusedProducts(Products):
         return S, counts
 
     def into(self, out: Tensor, x: Tensor, more: Tensor | None = None, counts: Tensor | None = None) -> Tensor:
-        """out = A x, plus `more`; with counts x is 0 where they are, and not read there."""
+        """out = A x, plus `more`. With counts, x is not read where they are 0."""
         size, x = sizes(x.shape[1]), x.contiguous()
         parts, add, some = x.new_empty(self.parts, x.shape[1]), more is not None, counts is not None
         unused = x  # a kernel wants something in every place
