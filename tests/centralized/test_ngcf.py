@@ -11,6 +11,7 @@ from fedgrec.centralized.graph import Graph, bipartite
 from fedgrec.centralized.ngcf import NGCF, bpr, joined, mixed
 from fedgrec.centralized.options import NGCFOptions
 from fedgrec.devices import gpu_is_there
+from fedgrec.errors import RunError
 from tests.centralized.worlds import pairs, ragged
 
 torch = pytest.importorskip("torch")
@@ -51,6 +52,14 @@ def test_the_papers_adjacency_by_hand() -> None:
     near = -3 / 2**0.5
     u0 = leaky((near + 1) * 0.5 + 0.25) + leaky(near * 1 * -2 + 1)
     assert tiny("symmetric").levels()[1][0, 0].item() == pytest.approx(u0, rel=1e-6)
+
+
+def test_a_model_of_another_version_is_refused() -> None:
+    """Users and items had tables of their own once."""
+    tensors = tiny("mean").tensors()
+    E = tensors.pop("embeddings")
+    with pytest.raises(RunError, match="embeddings: not in this model"):
+        tiny("mean").load_tensors({**tensors, "users": E[:2], "items": E[2:]})
 
 
 def test_layers_are_normalised_and_joined() -> None:

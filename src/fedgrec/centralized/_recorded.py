@@ -1,4 +1,4 @@
-"""LightGCN on a GPU: a batch is a graph of launches that is recorded once and replayed. Its products, which NGCF has too.
+"""Products on a GPU, and LightGCN: a batch is a graph of launches that is recorded once and replayed.
 
 `_torch.Products` and `_torch.LightGCNEngine` say the same in a few lines, and tests hold these to them.
 """

@@ -16,7 +16,7 @@ from fedgrec.centralized.contract import Ints, Scorer, Tensors
 from fedgrec.centralized.graph import Graph
 from fedgrec.centralized.options import LightGCNOptions
 from fedgrec.devices import place
-from fedgrec.errors import missing_extra
+from fedgrec.errors import RunError, missing_extra
 
 try:
     import torch
@@ -78,6 +78,10 @@ class Learner:
     @torch.no_grad()
     def load(self, tensors: Mapping[str, NDArray[Any]]) -> None:
         """Without moments Adam begins anew."""
+        if missing := self.parameters.keys() - tensors.keys():
+            raise RunError(
+                f"{', '.join(sorted(missing))}: not in this model, which another version wrote; train it anew"
+            )
         for name, p in self.parameters.items():
             p.copy_(torch.from_numpy(np.array(tensors[name])))
         for name, average in self.averages.items():
