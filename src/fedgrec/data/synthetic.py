@@ -6,6 +6,7 @@ what a graph method can use and a popularity list cannot.
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +53,7 @@ class Places:
     user_coordinates: NDArray[np.float32]  # [M, 2]
 
 
+@cache  # it takes most of a second
 def demo() -> tuple[Interactions, Places]:
     """All check-ins of the demo, the same on every machine, and the places and people behind them."""
     rng = np.random.Generator(np.random.PCG64(SEED))
