@@ -168,6 +168,26 @@ def test_of_rows_that_are_zero_none_is_read() -> None:
     assert torch.equal(*found)
 
 
+@pytest.mark.parametrize("share", [0.1, 0.9])
+def test_of_a_long_row_those_of_the_batch_are_found(share: float) -> None:
+    """More than are looked at or read at a time. Whole numbers, so that sums are equal in any order."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    from fedgrec.centralized._recorded import FusedProducts
+    from fedgrec.centralized._torch import sparse
+    from fedgrec.devices import gpu_is_there
+
+    n, rng = 150, np.random.default_rng(0)
+    graph = replace(bipartite(pairs([0] * n, list(range(n)), 1, n)), left=np.ones(n + 1, np.float32))
+    A = sparse(
+        replace(graph, right=np.arange(n + 1, dtype=np.float32)), torch.device("cuda" if gpu_is_there() else "cpu")
+    )
+    counts = torch.tensor(rng.random(n + 1) < share, dtype=torch.int32, device=A.device)
+    x = torch.arange(2.0 * (n + 1), device=A.device).view(-1, 2) * counts[:, None]
+    out = FusedProducts(A).into(torch.empty_like(x), x, counts=counts)
+    assert torch.equal(out, A.to_dense() @ x)
+
+
 @pytest.mark.parametrize("longest", [1, 3, 1000])
 def test_a_long_row_is_the_sum_of_its_parts(longest: int) -> None:
     """Whole numbers, so that sums are equal in any order; one node has no edge."""
