@@ -12,8 +12,3 @@ if not gpu_is_there():  # Triton decides when it is imported
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None, max_examples=200)
 settings.load_profile("explore" if os.environ.get("FEDGREC_EXPLORE") else "fixed")
-
-
-def pytest_xdist_auto_num_workers() -> int:
-    """Of `-n auto`: one more than cores, since some tests wait for processes that they started."""
-    return (os.cpu_count() or 1) + 1
