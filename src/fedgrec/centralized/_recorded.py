@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedgrec.centralized import _lightgcn_triton as loops
-from fedgrec.centralized._torch import LightGCNEngine, Products, recorded, with_order
+from fedgrec.centralized._torch import LightGCNEngine, Products, in_batches, recorded
 from fedgrec.centralized.contract import Ints
 from fedgrec.centralized.graph import Graph
 from fedgrec.centralized.lightgcn import BETA1, BETA2, EPSILON
@@ -124,7 +124,7 @@ class RecordedEngine(LightGCNEngine):
             self.losses = self.E.new_zeros(batches, triton.cdiv(size, TRIPLES))
         whole = torch.full((3, batches * size), self.n, device=self.device)  # a node that does not exist
         whole[:, :n] = nodes.to(self.device)
-        self.rows.copy_(with_order(whole.view(3, batches, size).transpose(0, 1).flatten(1)))
+        self.rows.copy_(in_batches(whole, size))
         steps = self.steps.double() + torch.arange(1, batches + 1, device=self.device)
         self.rates[:, 0] = self.options.rate / (1 - BETA1**steps)
         self.rates[:, 1] = (1 - BETA2**steps).rsqrt()

@@ -51,13 +51,12 @@ class NGCF(NeuralModel):
     def _batches(self) -> Iterator[tuple[tuple["Tensor"], int]]:
         import torch
 
-        from fedgrec.centralized._torch import with_order
+        from fedgrec.centralized._torch import in_batches, with_order
 
         nodes, size = self.triples.draw(self.seed, self.epochs_done, self.train.n_pairs), self.options.batch
         nodes[1:] += self.train.n_users
         there, full = torch.from_numpy(nodes).to(self.where), nodes.shape[1] // size * size
-        batches = there[:, :full].view(3, full // size, size).transpose(0, 1)
-        for rows in with_order(batches.flatten(1)):  # sorted all at once, which a GPU takes no longer for
+        for rows in in_batches(there[:, :full], size):
             yield (rows,), size
         if full < nodes.shape[1]:
             yield (with_order(there[:, full:].flatten()),), nodes.shape[1] - full
