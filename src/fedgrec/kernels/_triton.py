@@ -45,12 +45,12 @@ def prepare(
         else:
             i = (part - K - 1) * DRAWN + tl.arange(0, DRAWN)
             ok = i < user.N
-            excluded = user.degree
-            if not EXCLUDE:
-                excluded = excluded * 0
-            free = tl.load(numbers.whole).to(tl.int32) - excluded
-            rank = permuted(i, ok, free, key, round_, NEGATIVES)
-            t = skipped(tl.where(ok, rank, 0), users.items + user.start, excluded)
+            free = tl.load(numbers.whole).to(tl.int32)
+            if EXCLUDE:
+                free -= user.degree
+            t = tl.where(ok, permuted(i, ok, free, key, round_, NEGATIVES), 0)
+            if EXCLUDE:
+                t = skipped(t, users.items + user.start, user.degree)
             tl.store(scratch.rows + slot * M + user.P + i, t, mask=ok)
             for step in range(TAU):
                 partner = tl.umulhi(words(key, i, step, round_, PAIRS), user.P.to(tl.uint32)).to(tl.int32)
