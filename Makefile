@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 FEDGREC_SOURCES := pyproject.toml constraints.txt
+# Python compiles what it imports; pip would compile all of every package, which takes a minute.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: help demo test check slow bench clean
+.PHONY: help demo test check types slow bench clean
 
 help:
 	@echo "make demo    set up .venv, train on the built-in data, write a report (runs/demo)"
@@ -22,9 +24,15 @@ test: check
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(MAKE) --no-print-directory -j 2 types $(patsubst %,kernels-of-%,fedgrec fedncf fedgnn fcf)
 	$(BIN)/python -m pytest -m "not slow" -n auto --maxprocesses 4 --dist worksteal
+
+types:
+	$(BIN)/mypy
+
+kernels-of-%:
+	@$(BIN)/python -m tests.compile_ahead $*
 
 slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
@@ -35,12 +43,12 @@ bench: $(VENV)/.dev
 # Stamps: a set-up is done again only when what it depends on has changed.
 $(VENV)/.demo: $(FEDGREC_SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[report]"
+	$(INSTALL) -e ".[report]"
 	touch $@
 
 $(VENV)/.dev: $(FEDGREC_SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(INSTALL) -e ".[dev]"
 	touch $@ $(VENV)/.demo
 
 clean:

@@ -1,0 +1,14 @@
+"""Makes a method's Numba kernels in both precisions: `python -m tests.compile_ahead fedncf`.
+
+They are kept on disk, so the workers of a first test run find them; else each of them makes them all for itself.
+"""
+
+import sys
+
+from fedgrec.kernels import cpu
+from tests.methods.laws import World
+
+if __name__ == "__main__":
+    for precision in ("float32", "float64"):
+        for options in [{"local_steps": 1}, {"local_steps": 2}] if sys.argv[1] == "fedgrec" else [{}]:
+            World.of(sys.argv[1], cpu, precision=precision, **options).train(1)
