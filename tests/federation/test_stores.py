@@ -4,13 +4,16 @@ import json
 import os
 import sqlite3
 import stat
+import threading
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedgrec.errors import FedgrecError
+from fedgrec.federation import store
 from fedgrec.federation.arrays import read_arrays, write_arrays
 from fedgrec.federation.computing import taking_part
 from fedgrec.federation.folder import open_node
@@ -27,6 +30,31 @@ from tests.federation.worlds import World, world
 
 def all_files(fed: World) -> list[Path]:
     return [path for folder in (*fed.nodes.values(), fed.server) for path in folder.rglob("*") if path.is_file()]
+
+
+def test_two_may_find_a_new_file_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server opens its store for the first time, and so does somebody who asks for its status."""
+    path, begin = tmp_path / "new.sqlite", store._transaction
+
+    def late(db: sqlite3.Connection) -> AbstractContextManager[None]:
+        monkeypatch.setattr(store, "_transaction", begin)
+        store.connect(path, store.SCHEMA).close()
+        return begin(db)
+
+    monkeypatch.setattr(store, "_transaction", late)
+    with closing(store.connect(path, store.SCHEMA)) as db:
+        assert db.execute("SELECT * FROM meta").fetchall() == [("format", "1")]
+
+
+def test_one_waits_while_another_writes_to_a_new_file(tmp_path: Path) -> None:
+    path = tmp_path / "new.sqlite"
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        end = threading.Timer(0.2, other.execute, ["COMMIT"])
+        end.start()
+        with closing(store.connect(path, store.SCHEMA)) as db:
+            assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        end.join()
 
 
 def test_nobody_else_can_read_a_node_or_the_server(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import json
 import os
 import secrets
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -32,6 +33,7 @@ from fedgrec.federation.folder import STORE, FederationError
 from fedgrec.methods.contract import Method
 
 FORMAT = 1
+PATIENCE = 60  # seconds that one process waits for another's transaction
 SYNCHRONOUS = "FULL"  # a transaction that is over is on the disk
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -63,16 +65,34 @@ def connect(path: Path, schema: str) -> sqlite3.Connection:
     """A private SQLite file in WAL mode; a new one gets the schema."""
     if not path.exists():
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
-    db = sqlite3.connect(path, timeout=60, isolation_level=None)
-    db.execute("PRAGMA journal_mode = WAL")
+    db = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+    _use_wal(db)
     db.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
     db.execute("PRAGMA secure_delete = ON")  # a secret that is deleted is overwritten
-    if not db.execute("SELECT 1 FROM sqlite_master").fetchone():
+    if _empty(db):
         with _transaction(db):
-            for statement in schema.split(";"):
-                db.execute(statement)
-            db.execute("INSERT INTO meta VALUES ('format', ?)", [json.dumps(FORMAT)])
+            if _empty(db):  # another process that found it so was not faster
+                for statement in schema.split(";"):
+                    db.execute(statement)
+                db.execute("INSERT INTO meta VALUES ('format', ?)", [json.dumps(FORMAT)])
     return db
+
+
+def _use_wal(db: sqlite3.Connection) -> None:
+    """Where two processes turn it on at once SQLite does not wait as it does elsewhere: one of them fails."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+
+
+def _empty(db: sqlite3.Connection) -> bool:
+    return db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
 
 
 @contextmanager
