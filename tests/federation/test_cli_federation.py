@@ -164,6 +164,7 @@ def left_over(fed: Path) -> list[str]:
 
 def start_up(fed: Path, *words: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "fedgrec", "federation", "up", "--out", str(fed), *SMALL, *words]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background ignore it, and so would a child
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
