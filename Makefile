@@ -28,11 +28,11 @@ check: $(VENV)/.dev
 	$(MAKE) --no-print-directory -j 2 types $(patsubst %,kernels-of-%,fedgrec fedncf fedgnn fcf)
 	$(BIN)/python -m pytest -m "not slow" -n auto --maxprocesses 4 --dist worksteal
 
-types:
+types: $(VENV)/.dev
 	$(BIN)/mypy
 
-kernels-of-%:
-	@$(BIN)/python -m tests.compile_ahead $*
+kernels-of-%: $(VENV)/.dev
+	$(BIN)/python -m tests.compile_ahead $*
 
 slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow

@@ -71,7 +71,7 @@ def connect(path: Path, schema: str) -> sqlite3.Connection:
     db.execute("PRAGMA secure_delete = ON")  # a secret that is deleted is overwritten
     if _empty(db):
         with _transaction(db):
-            if _empty(db):  # another process that found it so was not faster
+            if _empty(db):  # still: another process may have been faster
                 for statement in schema.split(";"):
                     db.execute(statement)
                 db.execute("INSERT INTO meta VALUES ('format', ?)", [json.dumps(FORMAT)])
