@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgrec import machine, simulation
+from fedgrec import gpu_rounds, machine
 from fedgrec.config import Config
 from fedgrec.devices import within_memory
 from fedgrec.errors import FedgrecError
@@ -31,7 +31,7 @@ def full(monkeypatch: pytest.MonkeyPatch) -> Any:
                 raise raised[0]
             super().apply(*sums)
 
-    monkeypatch.setattr(simulation, "make_engine", lambda _, *given: Engine(*given, "cpu"))
+    monkeypatch.setattr(gpu_rounds, "make_engine", lambda _, *given: Engine(*given, "cpu"))
     cpu_for_a_gpu(monkeypatch)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 4 * 2**30))
     return raised

@@ -21,8 +21,8 @@ def blocks(n: int = 20) -> np.ndarray:
 
 def test_the_front_door_is_small() -> None:
     assert fedgrec.__all__ == [
-        "Config", "FedGRec", "FedGRecMethod", "FedGRecOptions", "FedgrecError", "Interactions", "Model", "Simulation",
-        "evaluate", "load_data", "preset",
+        "Config", "DataOptions", "Dataset", "FedGRec", "FedGRecMethod", "FedGRecOptions", "FedgrecError",
+        "Interactions", "Model", "Observer", "RunOptions", "Simulation", "evaluate", "load_data", "preset",
     ]  # fmt: skip
     assert all(getattr(fedgrec, name) is not None for name in fedgrec.__all__)
 
@@ -82,3 +82,22 @@ def test_mistakes_are_sentences() -> None:
     model = FedGRec(layers=1, validation=0, **QUICK).fit(csr_array(blocks().astype(float)))
     with pytest.raises(ConfigError, match="one row of this user"):
         model.recommend(0, csr_array(blocks().astype(float)))
+
+
+def test_a_study_is_three_lines() -> None:
+    """Load, run, look: with nothing but what the package exports, and no helper that one could forget."""
+    from fedgrec import Config, DataOptions, Simulation, load_data
+
+    config = Config().changed({"data": "demo", "dim": 4, "negatives": 4, "rounds": 2, "layers": 1})
+    simulation = Simulation(config, load_data(DataOptions(data="demo"), validation=0.1))
+    model = simulation.run()
+    assert (model.round, simulation.result()["split"]) == (simulation.progress.best_round, "test")
+    assert Simulation(config).config == simulation.config  # without data it loads what the options name
+
+
+def test_a_simulation_has_no_untrained_trap() -> None:
+    from fedgrec import Config, Simulation
+
+    simulation = Simulation(Config().changed({"data": "demo", "dim": 4, "users_per_round": 1000}))
+    assert simulation.config.run.rounds == 165  # 110 turns of 1,500 users in rounds of 1,000
+    assert simulation.config.run.evaluate_every > 0

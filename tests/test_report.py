@@ -12,11 +12,13 @@ import pytest
 
 from fedgrec.config import Config
 from fedgrec.errors import FedgrecError, RunError
+from fedgrec.loading import load_for
 from fedgrec.report import write_report
 from fedgrec.report.gather import read_run
 from fedgrec.report.map import _apart
 from fedgrec.report.page import size
-from fedgrec.simulation import Simulation, load_for, resolved
+from fedgrec.resolve import resolved
+from fedgrec.simulation import Simulation
 
 QUICK = {
     "kernel": "reference",

@@ -12,25 +12,33 @@ __version__ = "0.1.0"
 # Loaded when first used, so that `import fedgrec` costs nothing.
 _HOMES = {
     "Config": "fedgrec.config",
+    "DataOptions": "fedgrec.options",
+    "Dataset": "fedgrec.data",
     "FedGRec": "fedgrec.estimator",
     "FedGRecMethod": "fedgrec.methods.fedgrec",
     "FedGRecOptions": "fedgrec.options",
     "FedgrecError": "fedgrec.errors",
     "Interactions": "fedgrec.data",
     "Model": "fedgrec.model",
+    "Observer": "fedgrec.simulation",
+    "RunOptions": "fedgrec.options",
     "Simulation": "fedgrec.simulation",
     "evaluate": "fedgrec.evaluate",
-    "load_data": "fedgrec.simulation",
+    "load_data": "fedgrec.loading",
     "preset": "fedgrec.config",
 }
 __all__ = [
     "Config",
+    "DataOptions",
+    "Dataset",
     "FedGRec",
     "FedGRecMethod",
     "FedGRecOptions",
     "FedgrecError",
     "Interactions",
     "Model",
+    "Observer",
+    "RunOptions",
     "Simulation",
     "evaluate",
     "load_data",
@@ -39,14 +47,15 @@ __all__ = [
 
 if TYPE_CHECKING:
     from fedgrec.config import Config, preset
-    from fedgrec.data import Interactions
+    from fedgrec.data import Dataset, Interactions
     from fedgrec.errors import FedgrecError
     from fedgrec.estimator import FedGRec
     from fedgrec.evaluate import evaluate
+    from fedgrec.loading import load_data
     from fedgrec.methods.fedgrec import FedGRecMethod
     from fedgrec.model import Model
-    from fedgrec.options import FedGRecOptions
-    from fedgrec.simulation import Simulation, load_data
+    from fedgrec.options import DataOptions, FedGRecOptions, RunOptions
+    from fedgrec.simulation import Observer, Simulation
 
 
 def __getattr__(name: str) -> Any:

@@ -23,7 +23,7 @@ class Config:
     run: RunOptions = field(default_factory=RunOptions)
     method: str = "fedgrec"
 
-    def changed(self, values: Mapping[str, Any], where: str) -> "Config":
+    def changed(self, values: Mapping[str, Any], where: str = "options") -> "Config":
         """A copy with these options replaced; keys are option names, values are checked."""
         return self.layered((values, where))
 

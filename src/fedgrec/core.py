@@ -245,7 +245,7 @@ class Cohort:
 
     def take(self, users: Ints) -> "Cohort":
         """The sub-cohort of these positions; its state is a copy."""
-        counts = self.degrees[users]
+        counts = self.indptr[users + 1] - self.indptr[users]  # not of everybody: there may be millions
         indptr = np.concatenate([[0], np.cumsum(counts)])
         picked = np.arange(indptr[-1]) + np.repeat(self.indptr[users] - indptr[:-1], counts)
         targets, around = (None if part is None else part[picked] for part in (self.targets, self.around))

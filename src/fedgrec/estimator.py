@@ -12,7 +12,7 @@ from fedgrec.data import Dataset, Interactions, Split
 from fedgrec.data.split import hold_out_validation
 from fedgrec.errors import ConfigError, FedgrecError
 from fedgrec.model import Model
-from fedgrec.simulation import Observer, Simulation, resolved
+from fedgrec.simulation import Observer, Simulation
 
 
 class FedGRec:
@@ -23,15 +23,15 @@ class FedGRec:
     """
 
     def __init__(self, *, preset: str = "best", **options: Any) -> None:
-        self.config = load_preset(preset).changed(options, "FedGRec()")
+        self.config = load_preset(preset).changed({"validation": 0.0} | options, "FedGRec()")
         self.model: Model | None = None
         self.metrics: list[dict[str, Any]] = []
 
     def fit(self, user_items: Any, test: Any = None, observer: Observer | None = None) -> "FedGRec":
         """Train on a SciPy sparse matrix [users, items] or a DataFrame with the columns user and item (and rating).
 
-        Under the protocol `honest` a share of it (`validation`) is held out to choose the round; set validation=0 to
-        train on everything for all rounds. `test` is measured where it is given; it decides nothing, except under the
+        Everything trains, for all rounds. FedGRec(validation=0.1) holds a tenth of everybody's items out and returns
+        the round that ranks them best. `test` is measured where it is given; it decides nothing, except under the
         protocol `paper`, where it chooses the round.
         """
         keep = self.config.data.keep_ratings
@@ -41,9 +41,8 @@ class FedGRec:
         if self.config.run.protocol == "honest" and self.config.run.validation:
             split = hold_out_validation(split, self.config.run.validation, self.config.run.seed)
         dataset = Dataset("matrix", split)
-        config = resolved(self.config.changed({"data": dataset.name}, "fit"), dataset)
-        simulation = Simulation(config, dataset, observer=observer)
-        self.model, self.metrics = simulation.run(), simulation.progress.metrics
+        simulation = Simulation(self.config.changed({"data": dataset.name}, "fit"), dataset, observer=observer)
+        self.model, self.metrics = simulation.run(), simulation.metrics
         return self
 
     @staticmethod
@@ -56,9 +55,10 @@ class FedGRec:
         return Interactions.from_pairs(users, items, user_ids=train.user_ids, item_ids=train.item_ids)[0]
 
     def recommend(self, userid: Hashable, user_items: Any = None, N: int = 10) -> tuple[Any, Floats]:
-        """The N best items for a user, and their scores; never an item of `user_items` or of the training data.
+        """The N best items for a user, and their scores; never one that the user is known to have.
 
-        `user_items` is the user's row of the matrix, or any collection of item ids.
+        Known is what `fit` was given, for training, validation or test. `user_items` adds to it: the user's row of a
+        matrix, or any collection of item ids.
         """
         model = self._fitted()
         user = model.user_ids.index(userid)

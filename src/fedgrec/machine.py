@@ -96,11 +96,15 @@ def judged(
 def _ranker(method: Method, server: ServerState, users: Cohort, device: str) -> Rank:
     """Who ranks these users' items: by inner products or by scores, here or on a GPU."""
     if method.inner_product:
-        pair = method.represent_users(server, users), method.represent_items(server)
-        for_users, for_items = (part.astype(np.float32) for part in pair)
-        if device == "cuda":
-            return rank_on_gpu(for_users, for_items)
-        return lambda chosen, k, indptr, seen: top_k(for_users[chosen], for_items, k, indptr, seen)[0]
+        items = method.represent_items(server).astype(np.float32)
+
+        def rank_products(chosen: Ints, k: int, indptr: Any, seen: Any) -> Any:
+            own = method.represent_users(server, users.take(chosen)).astype(np.float32)  # no others: they may be many
+            if device == "cuda":
+                return rank_on_gpu(own, items)(np.arange(len(own)), k, indptr, seen)
+            return top_k(own, items, k, indptr, seen)[0]
+
+        return rank_products
     there = method.scorer(server, users, device) if device == "cuda" else None
     if there is not None:
         return lambda chosen, k, indptr, seen: top_k_on_device(there, chosen, k, method.n_items, indptr, seen)

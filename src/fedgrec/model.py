@@ -1,17 +1,19 @@
 """A trained model: what answers "what should this person see next?"."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
 from fedgrec.config import Config, read_toml
 from fedgrec.core import Cohort, Floats, Ints, ServerState
-from fedgrec.data.ids import IdMap
+from fedgrec.data import IdMap, Interactions
 from fedgrec.errors import FedgrecError, RunError
 from fedgrec.evaluate import top_k, top_k_scores
-from fedgrec.files import read_tensors, write_json, write_tensors, write_text
+from fedgrec.files import Tensors, read_tensors, write_json, write_tensors, write_text
+from fedgrec.loading import load_for
 from fedgrec.methods.contract import Method
 from fedgrec.options import METHODS, method_module
 
@@ -26,45 +28,49 @@ SERVER, USERS, CONFIG, USER_IDS, ITEM_IDS = (
 
 @dataclass(frozen=True)
 class Model:
-    """Item and user embeddings of one round with the users' items: all that ranking needs."""
+    """One round of a run: what the server has, what every user is, and what people are known to have.
+
+    The users' state is whole, as the method defines it: whatever a method ranks by is in the model.
+    """
 
     config: Config
-    user_ids: IdMap
-    item_ids: IdMap
-    items: Floats  # [K+1, N, d]
-    item_degrees: Ints  # [N]
-    users: Floats  # [M, K+1, d] as committed
-    indptr: Ints  # [M+1] of the users' train items
-    train_items: Ints  # [nnz]
-    seen_indptr: Ints  # [M+1] of all that users are known to have: train items, and validation items where held out
-    seen_items: Ints
-    round: int
-    more: dict[str, Floats] = field(default_factory=dict)  # what else the method's server has: a network's weights
-    around: Floats | None = None  # [nnz, d]: what a `match` stage told users about their items
+    server: ServerState  # without its optimizer's moments
+    users: Cohort  # everybody, with keys and train items
+    known: Interactions  # what is never recommended: all that the data says people have, held out or not
 
-    @property
+    @staticmethod
+    def of(config: Config, server: ServerState, users: Cohort, known: Interactions) -> "Model":
+        """A copy of both sides as they are now."""
+        degrees = server.degrees if server.degrees.any() else np.bincount(users.items, minlength=known.n_items)
+        more = {name: value.copy() for name, value in server.more.items()}
+        kept = _server(server.items.copy(), degrees.astype(np.int64), server.round, more)
+        return Model(config, kept, users.with_state(users.state.copy()), known)
+
+    @cached_property
     def method(self) -> Method:
         make = method_module(self.config.method).make
-        return cast(Method, make(self.config.model, self.items.shape[1], max(len(self.users), 1)))
+        return cast(Method, make(self.config.model, self.known.n_items, max(self.known.n_users, 1)))
 
     @property
-    def server(self) -> ServerState:
-        """The server's half of the model, as far as ranking needs it."""
-        nothing = np.zeros((0, 0), self.items.dtype)
-        return ServerState(self.items, self.item_degrees, nothing, nothing, self.round, self.more)
+    def round(self) -> int:
+        return self.server.round
 
-    def cohort(self, users: Ints) -> Cohort:
-        """These users, as far as ranking needs them."""
-        counts = np.diff(self.indptr)[users]
-        indptr = np.concatenate([[0], np.cumsum(counts)])
-        picked = np.arange(indptr[-1]) + np.repeat(self.indptr[users] - indptr[:-1], counts)
-        around = None if self.around is None else self.around[picked]
-        return self._somebody(indptr, self.train_items[picked], self.users[users], around)
+    @property
+    def user_ids(self) -> IdMap:
+        return self.known.user_ids
 
-    def _somebody(self, indptr: Ints, items: Ints, embeddings: Floats, around: Floats | None = None) -> Cohort:
-        kind, n = self.method.State, len(embeddings)
-        rest = {f.name: np.zeros((n, 0)) for f in fields(kind) if f.name != "embeddings"}
-        return Cohort(np.zeros(n, np.uint64), indptr, items, kind(embeddings=embeddings, **rest), None, around)
+    @property
+    def item_ids(self) -> IdMap:
+        return self.known.item_ids
+
+    @property
+    def item_degrees(self) -> Ints:
+        """How many users have each item to train on.  # [N]"""
+        return self.server.degrees
+
+    def seen(self, user: int) -> Ints:
+        """What is never recommended to this user."""
+        return self.known.of(user)
 
     def item_vectors(self) -> Floats:
         """[N, D]"""
@@ -72,11 +78,7 @@ class Model:
 
     def user_vector(self, user: int) -> Floats:
         """A known user's representation, [1, D]."""
-        return self.method.represent_users(self.server, self.cohort(np.array([user])))
-
-    def seen(self, user: int) -> Ints:
-        """What is never recommended to this user."""
-        return self.seen_items[self.seen_indptr[user] : self.seen_indptr[user + 1]]
+        return self.method.represent_users(self.server, self.users.take(np.array([user])))
 
     def new_user_vector(self, items: Ints) -> Floats:
         """Somebody the model has never met: Eq. (6) needs only their items.  # [1, D]"""
@@ -85,15 +87,13 @@ class Model:
             raise FedgrecError(f"a model of {self.config.method}{without} knows nothing of a person it has not met")
         if not len(items):
             raise FedgrecError("name at least one item that the person liked")
-        items = np.unique(items)
-        nobody = np.zeros((1, *self.users.shape[1:]), self.users.dtype)
-        return self.method.represent_users(self.server, self._somebody(np.array([0, len(items)]), items, nobody))
+        return self.method.represent_users(self.server, self.method.stranger(np.unique(items)))
 
     def recommend_to(self, user: int, seen: Ints, n: int) -> tuple[Ints, Floats]:
         """The n best unseen items for a known user, whatever the method's scores are."""
         if self.method.inner_product:
             return self.recommend(self.user_vector(user), seen, n)
-        scores = self.method.scores(self.server, self.cohort(np.array([user])))
+        scores = self.method.scores(self.server, self.users.take(np.array([user])))
         known = np.unique(np.asarray(seen, np.int32))
         return _named(*top_k_scores(lambda some: scores[some], scores.shape[1], n, np.array([0, len(known)]), known))
 
@@ -120,31 +120,26 @@ class Model:
 
     def save_tensors(self, folder: Path) -> None:
         metadata = {"method": self.config.method, "round": str(self.round)}
-        server = {"item_embeddings": self.items, "item_degrees": self.item_degrees}
-        server |= {f"more.{name}": value for name, value in self.more.items()}
+        server = {"item_embeddings": self.server.items, "item_degrees": self.server.degrees}
+        server |= {f"more.{name}": value for name, value in self.server.more.items()}
+        state = {f.name: getattr(self.users.state, f.name) for f in fields(self.users.state)}
         users = {
-            "user_embeddings": self.users.swapaxes(0, 1),
-            "train_indptr": self.indptr,
-            "train_items": self.train_items,
-            "seen_indptr": self.seen_indptr,
-            "seen_items": self.seen_items,
+            "user_embeddings": state.pop("embeddings").swapaxes(0, 1),
+            **{f"state.{name}": value for name, value in state.items()},
+            "keys": self.users.keys,
+            "train_indptr": self.users.indptr,
+            "train_items": self.users.items,
+            "seen_indptr": self.known.indptr,
+            "seen_items": self.known.items,
         }
-        if self.around is not None:
-            users["around"] = self.around
+        users |= {name: part for name in ("targets", "around") if (part := getattr(self.users, name)) is not None}
         write_tensors(folder / SERVER, server, metadata)
         write_tensors(folder / USERS, users, metadata)
 
     @staticmethod
     def load(folder: str | Path) -> "Model":
         folder = Path(folder)
-        if not (folder / CONFIG).exists():
-            raise RunError(f"{folder} is not a run: it has no {CONFIG}. Make one with  fedgrec train --out {folder}")
-        values = read_toml(folder / CONFIG)
-        if (method := values.get("method", Config().method)) not in METHODS:
-            raise RunError(
-                f"{folder} is a run of {method}, which is not federated: its figures are in result.json, and "
-                "fedgrec.centralized.load opens its model"
-            )
+        config = run_config(folder)
         server, about = read_tensors(folder / SERVER)
         users, about_users = read_tensors(folder / USERS)
         if about["round"] != about_users["round"]:
@@ -152,21 +147,65 @@ class Model:
                 f"{folder} was interrupted while it saved round {about['round']}: "
                 f"`fedgrec train --out {folder} --resume` goes on"
             )
-        return Model(
-            Config().changed(values, str(folder / CONFIG)),
-            IdMap.load(folder / USER_IDS),
-            IdMap.load(folder / ITEM_IDS),
-            server["item_embeddings"],
-            server["item_degrees"],
-            np.ascontiguousarray(users["user_embeddings"].swapaxes(0, 1)),
-            users["train_indptr"],
-            users["train_items"],
-            users["seen_indptr"],
-            users["seen_items"],
-            int(about["round"]),
-            {name.removeprefix("more."): value for name, value in server.items() if name.startswith("more.")},
-            users.get("around"),
+        user_ids, item_ids = IdMap.load(folder / USER_IDS), IdMap.load(folder / ITEM_IDS)
+        known = Interactions(user_ids, item_ids, users["seen_indptr"], users["seen_items"])
+        more = {name.removeprefix("more."): value for name, value in server.items() if name.startswith("more.")}
+        kept = _server(server["item_embeddings"], server["item_degrees"], int(about["round"]), more)
+        if "keys" not in users:
+            return _of_before(folder, config, kept, users, known)
+        state = {name.removeprefix("state."): value for name, value in users.items() if name.startswith("state.")}
+        kind = method_module(config.method).make(config.model, known.n_items, max(known.n_users, 1)).State
+        try:
+            whole = kind(embeddings=_by_user(users["user_embeddings"]), **state)
+        except TypeError:
+            raise RunError(f"{folder} has users of another version of {config.method}: train again") from None
+        indptr, items, (targets, around) = users["train_indptr"], users["train_items"], _maybe(users)
+        return Model(config, kept, Cohort(users["keys"], indptr, items, whole, targets, around), known)
+
+
+def run_config(folder: Path) -> Config:
+    """The configuration of a federated method's run."""
+    if not (folder / CONFIG).exists():
+        raise RunError(f"{folder} is not a run: it has no {CONFIG}. Make one with  fedgrec train --out {folder}")
+    values = read_toml(folder / CONFIG)
+    if (method := values.get("method", Config().method)) not in METHODS:
+        raise RunError(
+            f"{folder} is a run of {method}, which is not federated: its figures are in result.json, and "
+            "fedgrec.centralized.load opens its model"
         )
+    return Config().changed(values, str(folder / CONFIG))
+
+
+def _of_before(folder: Path, config: Config, server: ServerState, users: Tensors, known: Interactions) -> Model:
+    """A run of version 0.1, which kept of a user's state the embeddings alone, and forgot who has which test items."""
+    method = method_module(config.method).make(config.model, known.n_items, max(known.n_users, 1))
+    nobody = np.zeros(known.n_users, np.uint64)  # ranking drew nothing by the users' keys then
+    cohort = method.init_users(nobody, users["train_indptr"], users["train_items"])
+    state = replace(cohort.state, embeddings=_by_user(users["user_embeddings"]))
+    if config.data.data != "matrix":  # a matrix had no test items of its own
+        try:
+            held, known = known, load_for(config).split.known
+            if (held.user_ids, held.item_ids) != (known.user_ids, known.item_ids):
+                raise RunError("it has other users and items now")
+        except FedgrecError as error:
+            raise RunError(
+                f"{folder} was written by version 0.1, which did not keep what people have among the test items, and "
+                f"its data cannot be read ({error}): restore the data, or train again"
+            ) from None
+    return Model(config, server, replace(cohort, state=state, around=users.get("around")), known)
+
+
+def _server(items: Floats, degrees: Ints, round_: int, more: dict[str, Floats]) -> ServerState:
+    nothing = np.zeros((0, 0), items.dtype)
+    return ServerState(items, degrees, nothing, nothing, round_, more)
+
+
+def _by_user(embeddings: Floats) -> Floats:
+    return np.ascontiguousarray(embeddings.swapaxes(0, 1))  # [K+1, M, d] → [M, K+1, d]
+
+
+def _maybe(users: Tensors) -> tuple[Any, Any]:
+    return users.get("targets"), users.get("around")
 
 
 def _best(vector: Floats, items: Floats, seen: Ints, n: int) -> tuple[Ints, Floats]:

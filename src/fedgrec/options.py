@@ -59,8 +59,9 @@ class DataOptions:
     split: str = option(
         "auto",
         "how test items are chosen: given (train and test files), ratio (a share of each "
-        "user's items), last (each user's latest item); auto: given for folders, ratio for files",
-        choices=("auto", "given", "ratio", "last"),
+        "user's items), last (each user's latest item), all (none is: everything trains); auto: given for folders, "
+        "ratio for files",
+        choices=("auto", "given", "ratio", "last", "all"),
     )
     test_ratio: float = option(
         0.2, "share of each user's items held out for test when split = ratio", least=0, most=0.9

@@ -71,5 +71,19 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+def chosen_round(folder: Path) -> int:
+    """The round that a finished run chose on its held-out items."""
+    if not is_finished(folder):
+        raise RunError(f"{folder} is not finished: `fedgrec train --out {folder} --resume` goes on")
+    result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+    return int(result["round"])
+
+
+def recorded_checksums(folder: Path) -> dict[str, str]:
+    """Of the files that a run was trained on."""
+    about: dict[str, Any] = json.loads((folder / DATA).read_text(encoding="utf-8"))
+    return dict(about["checksums"])
+
+
 def is_finished(folder: Path) -> bool:
     return (folder / RESULT).exists()

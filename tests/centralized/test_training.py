@@ -11,7 +11,6 @@ import pytest
 
 from fedgrec.centralized import evaluate_model, load, make, train
 from fedgrec.data import Dataset, Split
-from fedgrec.data.split import seen_before_test
 from fedgrec.errors import DataError, RunError
 from tests.centralized.worlds import SMALL, board
 
@@ -89,7 +88,7 @@ def test_the_model_is_left_at_its_best_epoch(tmp_path: Path) -> None:
     line = train(model, BOARD, tmp_path, **PLAN)
     assert line["round"] == model.epochs_done < 6
     assert BOARD.split.test is not None
-    seen = seen_before_test(BOARD.split)
+    seen = BOARD.split.before_test
     again = evaluate_model(load(tmp_path), seen, BOARD.split.test, ks=(2,)).metrics
     assert again["recall@2"] == line["recall@2"]
 
@@ -108,7 +107,7 @@ def test_honest_needs_a_validation_split() -> None:
 
 
 def test_at_test_time_validation_items_are_seen() -> None:
-    seen, validation = seen_before_test(BOARD.split), BOARD.split.validation
+    seen, validation = BOARD.split.before_test, BOARD.split.validation
     assert validation is not None
     both = np.concatenate([BOARD.split.train.keys(), validation.keys()])
     np.testing.assert_array_equal(seen.keys(), np.sort(both))

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fedgrec import cli
+from fedgrec.loading import load_for
+from fedgrec.model import Model
 from tests.cli.small import lines, train_words
 
 
@@ -76,7 +78,7 @@ def test_without_test_items_a_run_still_ends(capsys: Any, tmp_path: Path) -> Non
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "train.txt").write_text("0 0\n1 1\n2 0\n")
     assert cli.main(train_words(tmp_path / "mine", tmp_path / "run")) == 0
-    assert "No test items, so nothing was measured." in capsys.readouterr().out
+    assert "no test items, so nothing was measured" in capsys.readouterr().out
     assert cli.main(["recommend", str(tmp_path / "run"), "--user", "1"]) == 0
 
 
@@ -94,3 +96,40 @@ def test_a_finished_run_has_a_report_to_look_at(data: Path, tmp_path: Path) -> N
     assert done.stderr == ""
     assert f"report: {tmp_path / 'run' / 'report.html'}" in done.stdout
     assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_a_run_says_what_it_held_out_and_how_to_learn_from_everything(capsys: Any, data: Path, tmp_path: Path) -> None:
+    assert cli.main([*train_words(data, tmp_path / "run")]) == 0
+    shown = capsys.readouterr().out
+    split = load_for(Model.load(tmp_path / "run").config).split
+    held = f"{split.validation.n_pairs:,} validation and {split.test.n_pairs:,} test items held out"
+    assert held in shown
+    assert f"fedgrec train --final {tmp_path / 'run'}" in shown
+    assert cli.main(["train", "--final", str(tmp_path / "run")]) == 0
+    shown = capsys.readouterr().out
+    assert "held out" not in shown
+    assert f"{split.known.n_pairs:,} train" in shown
+
+
+def test_a_final_run_says_that_the_data_has_changed(capsys: Any, data: Path, tmp_path: Path) -> None:
+    clicks = tmp_path / "clicks.csv"
+    clicks.write_text(data.read_text())
+    assert cli.main([*train_words(clicks, tmp_path / "run")]) == 0
+    clicks.write_text(data.read_text() + "ann3,a-new-book\n")
+    assert cli.main(["train", "--final", str(tmp_path / "run")]) == 0
+    assert f"The data is not what {tmp_path / 'run'} was trained on" in capsys.readouterr().out
+    assert "a-new-book" in Model.load(tmp_path / "run-final").item_ids
+
+
+def test_a_final_run_takes_its_options_from_the_other_one(capsys: Any, data: Path, tmp_path: Path) -> None:
+    assert cli.main([*train_words(data, tmp_path / "run")]) == 0
+    assert cli.main(["train", "--final", str(tmp_path / "run"), "--layers", "1", "--out", str(tmp_path / "x")]) == 2
+    assert "--final takes all options from" in capsys.readouterr().err
+    assert cli.main(["train", "--final", str(tmp_path / "nowhere")]) == 2
+    assert "is not a run" in capsys.readouterr().err
+
+
+def test_a_small_federation_does_not_speak_of_rounds_of_400(capsys: Any, data: Path, tmp_path: Path) -> None:
+    assert cli.main([*train_words(data, tmp_path / "run"), "--users-per-round", "400"]) == 0
+    users = Model.load(tmp_path / "run").known.n_users
+    assert f"rounds of {users} users" in capsys.readouterr().out

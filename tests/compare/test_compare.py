@@ -20,7 +20,6 @@ from fedgrec.cli.compare_lines import Lines
 from fedgrec.compare import comparison
 from fedgrec.compare.statistics import half_width
 from fedgrec.data.datasets import load
-from fedgrec.data.split import seen_before_test
 from tests.cli.small import clicks, lines
 from tests.compare.small import FEDGREC, MF, compared, read, timeless, words
 
@@ -108,7 +107,7 @@ def test_one_seed_has_an_interval_over_users_that_is_marked(
         assert f"{row['recall']['mean']:.4f} ± {row['recall']['half']:.4f}ᵘ" in said
     rows = {row["method"]: row for row in found["rows"]}
     dataset = load(data, validation=0.1, seed=0)
-    test, seen = dataset.split.test, seen_before_test(dataset.split)
+    test, seen = dataset.split.test, dataset.split.before_test
     by_degree = np.argsort(-dataset.split.train.degrees(), kind="stable")
     each = []
     for u in range(test.n_users):

@@ -1,6 +1,7 @@
 """The files a run leaves are a contract: other tools read them by these names, shapes and keys."""
 
 import json
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,12 @@ import pytest
 from safetensors import safe_open
 
 from fedgrec.config import Config, options
-from fedgrec.simulation import Simulation, load_for, resolved
+from fedgrec.errors import RunError
+from fedgrec.files import write_tensors
+from fedgrec.loading import load_for
+from fedgrec.model import Model
+from fedgrec.resolve import resolved
+from fedgrec.simulation import Simulation
 from tests.cli.small import QUICK, clicks, lines
 
 K, d = QUICK["layers"], QUICK["dim"]
@@ -88,10 +94,15 @@ def test_the_users_are_kept_as_committed_with_their_train_items(run: Simulation)
     train = run.dataset.split.train
     assert shapes(found) == {
         "user_embeddings": ("float32", (K + 1, train.n_users, d)),
+        "state.sent": ("float32", (train.n_users, K, d)),
+        "state.moment1": ("float32", (train.n_users, d)),
+        "state.moment2": ("float32", (train.n_users, d)),
+        "state.steps": ("int64", (train.n_users,)),
+        "keys": ("uint64", (train.n_users,)),
         "train_indptr": ("int64", (train.n_users + 1,)),
         "train_items": ("int32", (train.n_pairs,)),
-        "seen_indptr": ("int64", (train.n_users + 1,)),  # train and validation items: never recommended
-        "seen_items": ("int32", (train.n_pairs + run.dataset.split.validation.n_pairs,)),
+        "seen_indptr": ("int64", (train.n_users + 1,)),  # all that people have: never recommended
+        "seen_items": ("int32", (run.dataset.split.known.n_pairs,)),
     }
     np.testing.assert_array_equal(found["train_items"], train.items)
     assert metadata == {"method": "fedgrec", "round": str(run.progress.best_round)}
@@ -136,3 +147,31 @@ def test_a_checkpoint_holds_everything_to_resume(run: Simulation) -> None:
     }  # fmt: skip
     info = json.loads((place / "state.json").read_text())
     assert (info["round"], len(info["metrics"]), len(info["traffic"])) == (6, 3, 4)
+
+
+def test_a_run_of_version_0_1_is_opened_and_recommends_nothing_own(run: Simulation, tmp_path: Path) -> None:
+    """It kept embeddings alone, and train and validation items; what was held out for test comes from the data."""
+    shutil.copytree(folder(run), tmp_path / "old")
+    found, metadata = tensors(folder(run) / "users.safetensors")
+    kept = {name: value for name, value in found.items() if name != "keys" and not name.startswith("state.")}
+    before = run.dataset.split.before_test
+    kept |= {"seen_indptr": before.indptr, "seen_items": before.items}
+    write_tensors(tmp_path / "old" / "users.safetensors", kept, metadata)
+    new, old = Model.load(folder(run)), Model.load(tmp_path / "old")
+    np.testing.assert_array_equal(old.known.items, run.dataset.split.known.items)
+    for user in range(new.known.n_users):
+        (ids, scores), (same, as_well) = (m.recommend_to(user, m.seen(user), 20) for m in (new, old))
+        assert (ids == same).all()
+        assert (scores == as_well).all()
+        assert not set(ids.tolist()) & set(run.dataset.split.known.of(user).tolist())
+
+
+def test_a_run_of_version_0_1_whose_data_is_gone_says_so(run: Simulation, tmp_path: Path) -> None:
+    shutil.copytree(folder(run), tmp_path / "old")
+    found, metadata = tensors(folder(run) / "users.safetensors")
+    found.pop("keys")
+    write_tensors(tmp_path / "old" / "users.safetensors", found, metadata)
+    text = (tmp_path / "old" / "config.toml").read_text().replace(".csv", "-gone.csv")
+    (tmp_path / "old" / "config.toml").write_text(text)
+    with pytest.raises(RunError, match=r"version 0\.1.*restore the data, or train again"):
+        Model.load(tmp_path / "old")

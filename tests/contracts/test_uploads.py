@@ -1,5 +1,6 @@
 """What leaves a device, leaf by leaf, and what it weighs."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,28 +10,41 @@ from fedgrec.config import Config, FedGRecOptions
 from fedgrec.core import Traffic
 from fedgrec.data import Dataset, IdMap, Interactions, Split
 from fedgrec.methods.fedgrec import DEGREES, PROPAGATE, TRAIN, FedGRecMethod
+from fedgrec.options import METHODS, method_module
 from fedgrec.simulation import Simulation
 from tests.cli.small import QUICK
 
 M, N, d, T = 7, 11, 5, 3
 
 
-def leaves(layers: int) -> dict[str, list[tuple[str, int, int]]]:
-    method = FedGRecMethod(FedGRecOptions(layers=layers, dim=d), N, M)
-    return {
-        stage.name: [(leaf.name, leaf.rows, leaf.width) for leaf in method.spec(stage).leaves]
-        for stage in method.stages
-    }
+def listed(name: str) -> list[str]:
+    """The lines of docs/methods.md about a method, from its spec: sizes by their symbols where they have one."""
+    module, many = method_module(name), 100_003
+    options = module.Options()
+    method, size = module.make(options, many, 50_021), {many: "N", 2 * many: "2N", options.dim: "d"}
+    size |= {getattr(options, "layers", 1) * many: "KN"} | {many: "N"}
+    found = []
+    for stage in dict.fromkeys(method.stages):
+        leaves = [
+            f"`{leaf.name}` {size.get(leaf.rows, f'{leaf.rows:,}')} × {size.get(leaf.width, f'{leaf.width:,}')}"
+            for leaf in (method.spec(stage).leaves if stage.combine == "sum" else ())
+        ]
+        what = ", ".join(leaves) or "none: users tell each other through a third party"
+        found.append(f"| `{name}` | {stage.name} | {what} |")
+    return found
 
 
 def test_these_are_all_the_leaves_that_ever_leave_a_device() -> None:
-    """Adding one is a privacy decision: whoever changes this list says why."""
-    assert leaves(layers=3) == {
-        "degrees": [("degrees", N, 1)],
-        "propagate": [("latents", N, d)],
-        "train": [("items", N, d), ("latents", 3 * N, d)],
-    }
-    assert leaves(layers=0) == {"degrees": [("degrees", N, 1)], "train": [("items", N, d)]}
+    """Adding one is a privacy decision: whoever changes the table in docs/methods.md says why."""
+    text = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
+    table = text.partition("## What leaves a device")[2].partition("\n## ")[0]
+    lines = [line for line in table.splitlines() if line.startswith("| `")]
+    assert lines == [line for name in METHODS for line in listed(name)]
+
+
+def test_without_latents_only_items_and_degrees_leave() -> None:
+    method = FedGRecMethod(FedGRecOptions(layers=0, dim=d), N, M)
+    assert [[leaf.name for leaf in method.spec(stage).leaves] for stage in method.stages] == [["degrees"], ["items"]]
 
 
 def test_a_stage_uploads_the_leaves_of_its_spec_and_nothing_else() -> None:
@@ -118,7 +132,7 @@ def test_degrees_and_warm_up_in_the_clear_by_hand() -> None:
 def test_the_count_in_the_clear_is_what_the_messages_weigh(query: str, loss: str, layers: int) -> None:
     """User by user: a row travels as its number and its words, the levels of one item under one number."""
     simulation = simulated(layers=layers, query=query, loss=loss, max_positives=2)
-    simulation._warm_up()
+    simulation.warm_up()
     method, users = simulation.method, simulation.users
     assert {0, 1, 2, 3} == set(users.degrees)
     for u in np.flatnonzero(users.degrees):
@@ -145,7 +159,7 @@ def test_a_lost_upload_is_not_counted_but_its_download_is() -> None:
     everybody.run()
     nobody.run()
     warm = simulated()
-    warm._warm_up()
+    warm.warm_up()
     assert nobody.progress.traffic.up == warm.progress.traffic.up
     assert nobody.progress.traffic.up_secure == warm.progress.traffic.up_secure
     assert nobody.progress.traffic.down == everybody.progress.traffic.down
@@ -155,10 +169,10 @@ def test_a_lost_upload_is_not_counted_but_its_download_is() -> None:
 
 def test_a_round_counts_exactly_the_uploads_that_arrived() -> None:
     simulation = simulated(dropout=0.5, users_per_round=4, rounds=20)
-    simulation._warm_up()
+    simulation.warm_up()
     arrived_each = []
     while simulation.server.round < 20:
-        sampled, arrives = simulation._sample()
+        sampled, arrives = simulation._sample(simulation.server.round)
         arrived = sampled[arrives]
         before = simulation.progress.traffic
         simulation._round()

@@ -23,8 +23,10 @@ from fedgrec.config import Config, options
 from fedgrec.core import Cohort
 from fedgrec.distributed import Processes, Ranks, launched
 from fedgrec.errors import ConfigError, FedgrecError
+from fedgrec.loading import load_for
 from fedgrec.options import METHODS, RunOptions
-from fedgrec.simulation import Observer, Simulation, load_for, resolved
+from fedgrec.resolve import resolved
+from fedgrec.simulation import Observer, Simulation
 from tests.cli.small import QUICK, clicks, train, train_words
 from tests.laws.test_resume_law import assert_whole, outcome
 

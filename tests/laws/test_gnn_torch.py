@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgrec import simulation
+from fedgrec import gpu_rounds, simulation
 from fedgrec.config import Config
 from fedgrec.errors import FedgrecError
 from fedgrec.options import method_module
@@ -156,7 +156,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         made.append(server.round)
         return gnn_torch.Engine(method, server, users, DEVICE)
 
-    monkeypatch.setattr(simulation, "make_engine", make_engine)
+    monkeypatch.setattr(gpu_rounds, "make_engine", make_engine)
     if DEVICE == "cpu":
         cpu_for_a_gpu(monkeypatch)
     return made

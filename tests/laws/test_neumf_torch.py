@@ -175,7 +175,7 @@ def test_an_engine_trains_what_a_run_trains() -> None:
     engine = make_engine(other.config, other.method, other.server, other.users)
     assert isinstance(engine, neumf_torch.Engine)
     for other.server.round in range(3):
-        users, arrives = other._sample()
+        users, arrives = other._sample(other.server.round)
         engine.run([users[arrives]])
     engine.give_back(other.server, other.users.state)
     assert other.server.round == run.server.round == 3

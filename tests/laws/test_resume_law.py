@@ -24,7 +24,9 @@ from fedgrec.cli import train as train_command
 from fedgrec.config import Config
 from fedgrec.errors import BusyError
 from fedgrec.files import claimed
-from fedgrec.simulation import Observer, Simulation, load_for, resolved
+from fedgrec.loading import load_for
+from fedgrec.resolve import resolved
+from fedgrec.simulation import Observer, Simulation
 from tests.cli.small import QUICK, clicks, lines, timeless, train, train_words
 
 LOSSY = {**QUICK, "rounds": 7, "dropout": 0.3}  # the last evaluation and checkpoint fall beside their rhythm

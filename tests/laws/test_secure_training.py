@@ -71,7 +71,7 @@ def test_a_sum_that_cannot_be_opened_changes_nothing() -> None:
     notices = Notices()
     run = simulation("protocol", dropout=0.9, layers=1, observer=notices)
     before = simulation("off", layers=1, rounds=1)
-    before._warm_up()
+    before.warm_up()
     run.run()
     assert run.sums.lost == 3
     assert len(notices.seen) == 3

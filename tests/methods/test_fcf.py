@@ -213,7 +213,7 @@ def test_a_saved_model_recommends_the_same(tmp_path) -> None:
 
 def test_a_stranger_with_the_items_of_a_user_is_that_user() -> None:
     model = laws.after(laws.simulation("fcf")).model()
-    mine = model.train_items[model.indptr[2] : model.indptr[3]]
+    mine = model.users.items_of(2)
     np.testing.assert_allclose(model.new_user_vector(mine), model.user_vector(2), rtol=1e-6)
 
 

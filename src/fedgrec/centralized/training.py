@@ -1,9 +1,7 @@
 """Trains any model in epochs: evaluations, the best epoch, checkpoints, and going on exactly where a run was killed."""
 
-import dataclasses
 import json
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -12,11 +10,11 @@ from fedgrec.centralized.options import TrainingOptions
 from fedgrec.centralized.ranking import evaluate_model
 from fedgrec.data import Dataset, Interactions
 from fedgrec.data.datasets import describe
-from fedgrec.data.split import seen_before_test
 from fedgrec.devices import within_memory
 from fedgrec.errors import DataError, RunError
 from fedgrec.files import Checkpoints, write_json, write_text
 from fedgrec.metrics import Ideal
+from fedgrec.selection import Progress, best_line, judge
 
 METRICS, DATA, RESULT, RUN = "metrics.jsonl", "data.json", "result.json", "run.json"
 SELECTED = "selected."
@@ -51,17 +49,6 @@ def train(
     return training.result()
 
 
-@dataclass
-class Progress:
-    """Where a run stands; with the model's state and the selected tensors this is all that a checkpoint needs."""
-
-    metrics: list[dict[str, Any]] = field(default_factory=list)
-    best: float = -1.0
-    best_epoch: int = -1
-    stale: int = 0  # evaluations since the best one
-    seconds: float = 0.0
-
-
 class Training:
     """One run."""
 
@@ -72,11 +59,9 @@ class Training:
         self.epochs = model.epochs if options.epochs < 0 or not model.trains else options.epochs
         self.progress = Progress()
         self.selected: Tensors | None = None
-        name = "validation" if options.protocol == "honest" else "test"
-        held_out = getattr(dataset.split, name)
-        if options.protocol == "honest" and held_out is None:
+        if options.protocol == "honest" and dataset.split.validation is None:
             raise DataError("protocol 'honest' needs a validation split: load the data with validation=0.1, or so")
-        self.judge = (name, held_out) if held_out is not None and held_out.n_pairs else None
+        self.judge = judge(dataset.split, options.protocol)
 
     def run(self) -> None:
         """Until the epochs are done, patience is lost, or the observer wants to stop."""
@@ -107,20 +92,15 @@ class Training:
     def _evaluate(self, loss: float | None) -> None:
         if self.judge is None:
             return
-        progress, line = self.progress, self.measure(*self.judge, loss)
-        progress.metrics.append(line)
-        value = line[f"recall@{self.options.topk[0]}"]
-        if value > progress.best:
-            progress.best, progress.best_epoch, progress.stale = value, self.model.epochs_done, 0
+        line = self.measure(*self.judge, loss)
+        if self.progress.judged(line, self.options.topk):
             self.selected = self.model.tensors()
-        else:
-            progress.stale += 1
         self._write_metrics(line)
 
     def measure(self, name: str, held_out: Interactions, loss: float | None = None) -> dict[str, Any]:
         """One line of metrics.jsonl; a round is an epoch."""
         o = self.options
-        seen = self.dataset.split.train if name == "validation" else seen_before_test(self.dataset.split)
+        seen = self.dataset.split.train if name == "validation" else self.dataset.split.before_test
         result = evaluate_model(self.model, seen, held_out, o.topk, cast(Ideal, o.ndcg_ideal))
         return {
             "round": self.model.epochs_done,
@@ -136,9 +116,9 @@ class Training:
         """Under `honest` the test split is looked at here, once, for the epoch that validation chose."""
         if self.options.checkpoint_every and self.epochs:
             self._checkpoint()  # before the model becomes the selected one, so that more epochs can go on from here
-        if self.selected is not None and self.progress.best_epoch != self.model.epochs_done:
+        if self.selected is not None and self.progress.best_round != self.model.epochs_done:
             self.model.load_tensors(self.selected)
-            self.model.epochs_done = self.progress.best_epoch
+            self.model.epochs_done = self.progress.best_round
         test = self.dataset.split.test
         if self.options.protocol == "honest" and test is not None and test.n_pairs:
             line = self.measure("test", test)
@@ -153,7 +133,7 @@ class Training:
         lines = [line for line in self.progress.metrics if line["split"] == "test"]
         if not lines:
             return {"round": self.model.epochs_done, "protocol": self.options.protocol, "split": None}
-        return max(lines, key=lambda line: line[f"recall@{self.options.topk[0]}"])
+        return best_line(lines, self.options.topk)
 
     # ----------------------------------------------------------------------------------------- files
 
@@ -174,7 +154,7 @@ class Training:
         found = checkpoints.load() if resume else None
         if found is not None:
             tensors, info = found
-            self.progress = Progress(**info)
+            self.progress = Progress.from_json(info)
             self.model.load_state({k: v for k, v in tensors.items() if not k.startswith(SELECTED)})
             chosen = {k.removeprefix(SELECTED): v for k, v in tensors.items() if k.startswith(SELECTED)}
             self.selected = chosen or None
@@ -187,7 +167,7 @@ class Training:
         if self.out:
             selected = {SELECTED + name: value for name, value in (self.selected or {}).items()}
             Checkpoints(self.out / "checkpoints").save(
-                self.model.epochs_done, {**self.model.state(), **selected}, dataclasses.asdict(self.progress)
+                self.model.epochs_done, {**self.model.state(), **selected}, self.progress.to_json()
             )
 
     def _write_metrics(self, line: dict[str, Any]) -> None:

@@ -28,8 +28,10 @@ def run(arguments: argparse.Namespace) -> int:
     from fedgrec.cli.progress import Bar
     from fedgrec.config import Config
     from fedgrec.files import write_text
+    from fedgrec.loading import load_for
     from fedgrec.report.drawing import require
-    from fedgrec.simulation import Simulation, load_for, resolved
+    from fedgrec.resolve import resolved
+    from fedgrec.simulation import Simulation
 
     folder: Path = arguments.out
     require()  # now, not after the training
@@ -68,13 +70,12 @@ def popularity(dataset: Any) -> dict[str, float]:
     """Everybody is shown what most people like: the bar that anything personal must clear."""
     import numpy as np
 
-    from fedgrec.data.split import seen_before_test
     from fedgrec.evaluate import evaluate
 
     train = dataset.split.train
     people = np.ones((train.n_users, 1), np.float32)
     likes = train.degrees().astype(np.float32)[:, None]
-    return evaluate(people, likes, seen_before_test(dataset.split), dataset.split.test).metrics
+    return evaluate(people, likes, dataset.split.before_test, dataset.split.test).metrics
 
 
 def compare(results: dict[str, dict[str, float]]) -> None:
@@ -91,7 +92,7 @@ def recommendations(model: Any, dataset: Any) -> None:
     places, test, shown = dataset.places, dataset.split.test, 0
     print("\nSome people for whom a hidden place is found (*):")
     for user in range(0, test.n_users, 37):
-        ids, _ = model.recommend_to(user, model.seen(user), 5)
+        ids, _ = model.recommend_to(user, dataset.split.before_test.of(user), 5)  # as the evaluation ranks
         hits = set(test.of(user).tolist()) & set(ids.tolist())
         if hits and shown < 3:
             shown += 1

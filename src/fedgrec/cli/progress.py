@@ -39,7 +39,7 @@ class Bar(Observer):
         self.say(
             f"{'FedGRec' if config.method == 'fedgrec' else config.method}, "
             f"{f'K = {m.layers}, ' if getattr(m, 'layers', 0) else ''}d = {m.dim}: "
-            f"{config.run.rounds:,} rounds of {m.users_per_round} users, "
+            f"{config.run.rounds:,} rounds of {min(m.users_per_round, train.n_users):,} users, "
             f"protocol {config.run.protocol}"
             + {"off": "", "protocol": ", secure sums", "exact": ", integer sums checked by secure ones"}[
                 config.run.secure
@@ -100,13 +100,15 @@ class Bar(Observer):
         """The result, its protocol and its price."""
         result, progress = simulation.result(), simulation.progress
         if result["split"] is None:
-            self.say("No test items, so nothing was measured.")
+            self.say(f"\nround {result['round']:,}; no test items, so nothing was measured")
             return
         chosen = "the best round on test" if result["protocol"] == "paper" else "chosen on validation"
         self.say(f"\nround {result['round']:,} ({chosen}; protocol {result['protocol']}), {result['users']:,} users:")
         for name, value in result.items():
             if "@" in name:
                 self.say(f"  {name:<16} {value:10.4f}" if value < 10 else f"  {name:<16} {value:10.1f}")
+        if verdict := progress.verdict(simulation.config.run.topk):
+            self.say(f"  {verdict}")
         users = len(simulation.degrees)
         self.say(
             f"  {progress.seconds:.1f} s; a user sent {size(result['bytes_up'] / users)} in the clear, "

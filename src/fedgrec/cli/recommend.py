@@ -87,9 +87,10 @@ def item_names(model: Any) -> Any:
 
 
 def run_evaluate(arguments: argparse.Namespace) -> int:
+    from fedgrec.loading import load_for
     from fedgrec.model import Model
     from fedgrec.record import RunRecord
-    from fedgrec.simulation import Simulation, load_for
+    from fedgrec.simulation import Simulation
 
     model = Model.load(arguments.run)
     changes = {"topk": arguments.topk, "ndcg_ideal": arguments.ndcg_ideal}

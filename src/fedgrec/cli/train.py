@@ -13,6 +13,8 @@ from fedgrec.errors import ConfigError, FedgrecError, RunError
 from fedgrec.options import METHODS
 
 if TYPE_CHECKING:
+    from fedgrec.cli.progress import Bar
+    from fedgrec.data import Dataset
     from fedgrec.distributed import Ranks
 
 SECTIONS = {"data": "data", "model": "the method", "run": "the run"}
@@ -32,6 +34,13 @@ def register(commands: Any) -> None:
     train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set any option by its name")
     train.add_argument("--out", type=Path, metavar="RUN", help="the run's folder (default: runs/DATA-PRESET-SEED)")
     train.add_argument("--resume", action="store_true", help="go on with the run in --out from its last checkpoint")
+    train.add_argument(
+        "--final",
+        type=Path,
+        metavar="RUN",
+        help="learn from everything, what RUN held out included, with RUN's options and for as many rounds as it chose "
+        "(default --out: RUN-final)",
+    )
     train.add_argument("--quiet", action="store_true", help="no progress bar and no table")
     groups = {section: train.add_argument_group(title) for section, title in SECTIONS.items()}
     for section, field, kind in options():
@@ -97,6 +106,20 @@ def resumed_configuration(arguments: argparse.Namespace, folder: Path) -> Config
     return config
 
 
+def final_configuration(arguments: argparse.Namespace) -> Config:
+    """What a finished run chose, for a run that holds nothing out."""
+    from fedgrec.model import run_config
+    from fedgrec.record import chosen_round
+    from fedgrec.resolve import final
+
+    named = sorted(dict(parse_assignment(text) for text in arguments.set) | _flags(arguments))
+    if named or arguments.method or arguments.preset or arguments.config or arguments.resume:
+        raise ConfigError(
+            f"--final takes all options from {arguments.final}: leave out {', '.join(named) or 'the other options'}"
+        )
+    return final(run_config(arguments.final), chosen_round(arguments.final))
+
+
 def goes_no_further(config: Config, folder: Path) -> bool:
     """Whether these options ask no more of a finished run than it has done."""
     from fedgrec.model import CONFIG
@@ -117,8 +140,10 @@ def _run(arguments: argparse.Namespace, ranks: "Ranks") -> int:
     from fedgrec.cli.progress import Bar
     from fedgrec.data.datasets import describe
     from fedgrec.files import claimed
-    from fedgrec.record import is_finished
-    from fedgrec.simulation import Simulation, load_for, resolved
+    from fedgrec.loading import load_for
+    from fedgrec.record import is_finished, recorded_checksums
+    from fedgrec.resolve import resolved
+    from fedgrec.simulation import Simulation
 
     folder: Path | None = arguments.out
     if arguments.resume:
@@ -131,8 +156,8 @@ def _run(arguments: argparse.Namespace, ranks: "Ranks") -> int:
                 print(f"{folder} is complete; --rounds N or --patience N with a larger N goes on.")
             return 0
     else:
-        config = configuration(arguments)
-        folder = folder or Path("runs") / f"{Path(config.data.data).stem}-{_kind(arguments, config)}-{config.run.seed}"
+        config = final_configuration(arguments) if arguments.final else configuration(arguments)
+        folder = folder or _usual_folder(arguments, config)
         if ranks.first:
             _refuse_used(folder)
     dataset = ranks.in_turn(lambda: load_for(config))
@@ -140,6 +165,8 @@ def _run(arguments: argparse.Namespace, ranks: "Ranks") -> int:
     ranks.agree(f"{config.method} {config.model} {config.run} {describe(dataset)}")
     bar = Bar(quiet=arguments.quiet or not ranks.first)
     bar.describe(config, dataset)
+    if arguments.final and recorded_checksums(arguments.final) != dataset.checksums:
+        bar.say(f"  The data is not what {arguments.final} was trained on: this run learns from it as it is now.")
     with claimed(folder) if ranks.first else nullcontext():
         simulation = Simulation(config, dataset, folder if ranks.first or arguments.resume else None, bar, ranks)
         if arguments.resume:
@@ -159,11 +186,23 @@ def _run(arguments: argparse.Namespace, ranks: "Ranks") -> int:
         return 130
     bar.summary(simulation)
     _report(folder, bar)
-    somebody = str(dataset.split.train.user_ids[0])
-    bar.say(
-        f"\nThe run is in {folder}. Next:\n  {shlex.join(['fedgrec', 'recommend', str(folder), '--user', somebody])}"
-    )
+    _say_next(folder, dataset, bar)
     return 0
+
+
+def _say_next(folder: Path, dataset: "Dataset", bar: "Bar") -> None:
+    """What was held out, how to get a model of everything, how to use it."""
+    bar.say(f"\nThe run is in {folder}. Next:")
+    held = [
+        f"{part.n_pairs:,} {name}"
+        for name, part in (("validation", dataset.split.validation), ("test", dataset.split.test))
+        if part is not None and part.n_pairs
+    ]
+    if held:
+        bar.say(f"  {shlex.join(['fedgrec', 'train', '--final', str(folder)])}")
+        bar.say(f"    learns from everything: this model has not seen the {' and '.join(held)} items held out")
+    somebody = str(dataset.split.train.user_ids[0])
+    bar.say(f"  {shlex.join(['fedgrec', 'recommend', str(folder), '--user', somebody])}")
 
 
 def _refuse_used(folder: Path) -> None:
@@ -174,9 +213,13 @@ def _refuse_used(folder: Path) -> None:
         raise RunError(f"{folder} is not empty: add --resume to go on with that run, or choose another --out")
 
 
-def _kind(arguments: argparse.Namespace, config: Config) -> str:
-    """What the default folder's name says of a run: its preset, or its method where that is another one."""
-    return arguments.preset or ("best" if config.method == "fedgrec" else config.method)
+def _usual_folder(arguments: argparse.Namespace, config: Config) -> Path:
+    """Where a run goes that was given no folder: its name says the data, the preset or method, and the seed."""
+    if arguments.final:
+        run: Path = arguments.final
+        return run.with_name(f"{run.resolve().name}-final")
+    kind = arguments.preset or ("best" if config.method == "fedgrec" else config.method)
+    return Path("runs") / f"{Path(config.data.data).stem}-{kind}-{config.run.seed}"
 
 
 def _report(folder: Path, bar: Any) -> None:

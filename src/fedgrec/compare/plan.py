@@ -14,8 +14,9 @@ from fedgrec.compare.runs import CentralizedRun, FederatedRun, Run
 from fedgrec.config import Config, Layer, checked, preset
 from fedgrec.data import Dataset
 from fedgrec.errors import ConfigError, DataError, nearest
+from fedgrec.loading import load_for
 from fedgrec.options import DataOptions, RunOptions
-from fedgrec.simulation import EVALUATIONS, load_for, resolved
+from fedgrec.resolve import EVALUATIONS, resolved
 
 # What must be the same for all methods, or their numbers would not compare.
 SHARED = {f.name for f in dataclasses.fields(DataOptions)} | {"seed", "protocol", "validation", "topk", "ndcg_ideal"}

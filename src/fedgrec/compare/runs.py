@@ -18,7 +18,6 @@ from fedgrec.compare.statistics import half_width
 from fedgrec.config import Config, read_toml
 from fedgrec.data import Dataset
 from fedgrec.data.datasets import describe
-from fedgrec.data.split import seen_before_test
 from fedgrec.errors import RunError
 from fedgrec.files import write_json, write_text
 from fedgrec.machine import judged
@@ -145,9 +144,9 @@ class FederatedRun(Run):
     def per_user(self, dataset: Dataset) -> PerUser:
         model, run, test = Model.load(self.folder), self.config.run, dataset.split.test
         assert test is not None
-        everyone, seen = model.cohort(np.arange(len(model.users))), seen_before_test(dataset.split)
+        seen = dataset.split.before_test
         ideal = cast(Ideal, run.ndcg_ideal)
-        return judged(model.method, model.server, everyone, seen, test, run.topk, ideal).per_user
+        return judged(model.method, model.server, model.users, seen, test, run.topk, ideal).per_user
 
 
 @dataclass(frozen=True)
@@ -202,7 +201,7 @@ class CentralizedRun(Run):
         model, test = centralized.load(self.folder, self.device), dataset.split.test
         assert test is not None
         ks, ideal = self.training["topk"], self.training["ndcg_ideal"]
-        return centralized.evaluate_model(model, seen_before_test(dataset.split), test, ks, ideal).per_user
+        return centralized.evaluate_model(model, dataset.split.before_test, test, ks, ideal).per_user
 
 
 def _flat(config: Config) -> dict[str, Any]:

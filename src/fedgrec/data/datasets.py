@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from fedgrec.errors import DataError, nearest
 
 __all__ = ["SOURCES", "Dataset", "describe", "load", "locate"]
 
-SplitKind = Literal["auto", "given", "ratio", "last"]
+SplitKind = Literal["auto", "given", "ratio", "last", "all"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,10 +63,11 @@ def load(
 ) -> Dataset:
     """Load `demo`, a public data set by name, a folder with train.* and maybe test.*, or one file.
 
-    `auto` takes the split as given by a folder, and else holds out `test_ratio` of each user's items.
+    `auto` takes the split as given by a folder, and else holds out `test_ratio` of each user's items; `all` holds out
+    none.
     """
-    if split not in ("auto", "given", "ratio", "last"):
-        raise DataError(f"there is no split {split!r}; known are auto, given, ratio, last")
+    if split not in get_args(SplitKind):
+        raise DataError(f"there is no split {split!r}; known are {', '.join(get_args(SplitKind))}")
     if str(source) == "demo":
         if keep_ratings or min_rating is not None:
             raise DataError("the demo has no ratings: leave out min_rating and keep_ratings")

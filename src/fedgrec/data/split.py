@@ -1,6 +1,7 @@
 """Which pairs to learn from, and which to be judged on."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,16 @@ class Split:
         for other in (self.test, self.validation):
             if other is not None and (other.user_ids != self.train.user_ids or other.item_ids != self.train.item_ids):
                 raise DataError("the parts of a split must share their user and item ids: load them together")
+
+    @cached_property
+    def before_test(self) -> Interactions:
+        """Train and validation items: at test time a person has seen both."""
+        return _together(self.train, self.validation)
+
+    @cached_property
+    def known(self) -> Interactions:
+        """All that people are known to have, whatever it was held out for: nobody is recommended what he has."""
+        return _together(self.before_test, self.test)
 
 
 def ratio(data: Interactions, fraction: float, seed: int | tuple[int, ...]) -> tuple[Interactions, Interactions]:
@@ -91,10 +102,8 @@ def _hold_out(
     return data.select(~held), data.select(held)
 
 
-def seen_before_test(split: Split) -> Interactions:
-    """Train and validation items: at test time a person has seen both."""
-    a, b = split.train, split.validation
-    if b is None:
+def _together(a: Interactions, b: Interactions | None) -> Interactions:
+    if b is None or not b.n_pairs:
         return a
     users, items = np.concatenate([a.users(), b.users()]), np.concatenate([a.items, b.items])
     return Interactions.from_indices(users, items, user_ids=a.user_ids, item_ids=a.item_ids)[0]

@@ -10,7 +10,7 @@ from fedgrec.data.interactions import Interactions
 from fedgrec.errors import DataError
 from fedgrec.federation.arrays import write_private
 from fedgrec.federation.sources import HELD_OUT, ITEM, USER
-from fedgrec.simulation import load_data
+from fedgrec.loading import load_data
 
 FILE = "interactions.csv"
 

@@ -88,8 +88,10 @@ class Method(ABC):
     @staticmethod
     def commit(population: Cohort, users: Ints, pending: Pending, arrived: NDArray[np.bool_] | None = None) -> None:
         """Users whose upload was in the sum make their pending state their own; all others forget it."""
-        kept = np.arange(len(users)) if arrived is None else np.flatnonzero(arrived)
-        population.state.put(users[kept], pending.state.take(kept))
+        if arrived is None:
+            population.state.put(users, pending.state)
+        else:
+            population.state.put(users[arrived], pending.state.take(np.flatnonzero(arrived)))
 
     # ---------------------------------------------------------------------------------------- ranking
 
@@ -97,6 +99,12 @@ class Method(ABC):
     def knows_strangers(self) -> bool:
         """Whether a person's items are enough to represent somebody who never took part."""
         return False
+
+    def stranger(self, items: Ints) -> Cohort:
+        """Somebody who never took part: these items, and no embedding of its own."""
+        cohort = self.init_users(np.zeros(1, np.uint64), np.array([0, len(items)]), items)
+        cohort.state.embeddings[:] = 0
+        return cohort
 
     def represent_users(self, server: ServerState, cohort: Cohort) -> Floats:
         """Users' final representations, [n, D]; computed at home and never stored."""

@@ -17,9 +17,9 @@ from fedgrec.data.split import Split
 from fedgrec.data.synthetic import Places
 from fedgrec.errors import FedgrecError, RunError
 from fedgrec.evaluate import top_k, top_k_scores
+from fedgrec.loading import load_for
 from fedgrec.model import Model
 from fedgrec.record import DATA, RESULT, RunRecord, is_finished, read_metrics
-from fedgrec.simulation import load_for
 
 BASELINES = "baselines.json"
 SHOWN = 10  # recommendations of the sample user
@@ -119,10 +119,9 @@ def look_at_users(model: Model, split: Split) -> Survey:
     each = users.tolist()
     none = np.zeros(0, np.int32)
     hidden = [judged.of(u) if judged else none for u in each]
-    known = [part for part in (split.train, split.validation) if part is not None]
-    seen = [np.unique(np.concatenate([part.of(u) for part in known])) for u in each]
+    seen = [split.before_test.of(u) for u in each]
     indptr = np.concatenate([[0], np.cumsum([len(items) for items in seen])])
-    length, method, cohort = max(*model.config.run.topk, SHOWN), model.method, model.cohort(users)
+    length, method, cohort = max(*model.config.run.topk, SHOWN), model.method, model.users.take(users)
     if method.inner_product:
         vectors = method.represent_users(model.server, cohort).astype(np.float32)  # [n, D]
         lists, _ = top_k(vectors, model.item_vectors().astype(np.float32), length, indptr, np.concatenate(seen))

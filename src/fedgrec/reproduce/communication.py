@@ -6,7 +6,7 @@ Divided by users and rounds: 2KNd numbers once and 2KNd a round, against Nd a ro
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from fedgrec.compare.runs import FederatedRun
@@ -101,9 +101,9 @@ def formula(config: Config, n_items: int) -> tuple[float | None, float | None]:
 
 
 def untrained(config: Config, dataset: Dataset) -> Simulation:
-    """A simulation that has done its warm-up and nothing else; under `paper` it looks at no held-out item either."""
-    simulation = Simulation(replace(config, run=replace(config.run, rounds=0, protocol="paper")), dataset)
-    simulation.run()
+    """A simulation that has done its warm-up and nothing else."""
+    simulation = Simulation(config, dataset)
+    simulation.warm_up()
     return simulation
 
 

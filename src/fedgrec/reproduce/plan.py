@@ -12,7 +12,7 @@ from fedgrec.errors import ConfigError, nearest
 from fedgrec.report.drawing import Picture
 from fedgrec.reproduce.grid import Grid
 from fedgrec.reproduce.readings import read, reading
-from fedgrec.simulation import EVALUATIONS
+from fedgrec.resolve import EVALUATIONS
 
 PROTOCOLS = ("paper", "honest")
 PAPER_ROUNDS = 100_000

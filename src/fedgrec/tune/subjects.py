@@ -11,8 +11,10 @@ from fedgrec.compare.runs import FREE
 from fedgrec.config import Config
 from fedgrec.data import Dataset
 from fedgrec.errors import DataError
+from fedgrec.loading import load_for
 from fedgrec.options import DataOptions, RunOptions
-from fedgrec.simulation import EVALUATIONS, Observer, Simulation, load_for, resolved
+from fedgrec.resolve import EVALUATIONS, resolved
+from fedgrec.simulation import Observer, Simulation
 
 Values = Mapping[str, Any]
 

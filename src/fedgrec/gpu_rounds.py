@@ -1,0 +1,53 @@
+"""Rounds that run on a GPU from end to end: as many at a time as nobody wants to look into."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedgrec.config import Config
+from fedgrec.core import Cohort, Ints, ServerState
+from fedgrec.devices import within_memory
+from fedgrec.machine import LESS, make_engine
+from fedgrec.methods.contract import Method
+
+AT_ONCE = 200  # rounds that a GPU runs before anybody hears of them
+
+
+class GpuRounds:
+    """The engine of a run. It has the state from its first round on, until somebody fetches it."""
+
+    def __init__(self, config: Config, method: Method) -> None:
+        self.config, self.method = config, method
+        self._engine: Any = None
+
+    def until(self, done: int) -> int:
+        """The round after which somebody wants to look, or users have to be matched again."""
+        run = self.config.run
+        stops = [every for every in (run.evaluate_every, run.checkpoint_every, AT_ONCE) if every]
+        until = min([run.rounds, *((done // every + 1) * every for every in stops)])
+        return next((later for later in range(done + 1, until) if self.method.rematch(later)), until)
+
+    def run(self, server: ServerState, users: Cohort, rounds: Sequence[Ints]) -> None:
+        """Train with these users in each round, from the server's round on."""
+        if self._engine is None:
+            self._engine = make_engine(self.config, self.method, server, users)
+        with within_memory("training", LESS):
+            self._engine.run(rounds)
+        server.round += len(rounds)
+
+    def is_looked_at(self, round_: int) -> bool:
+        """Whether the state is needed after this round."""
+        run = self.config.run
+        return round_ == run.rounds or any(
+            every and round_ % every == 0 for every in (run.evaluate_every, run.checkpoint_every)
+        )
+
+    def fetch(self, server: ServerState, users: Cohort) -> int:
+        """Bring the state back from the GPU, if it is there; returns how many words a clip cut since the last time."""
+        if self._engine is None:
+            return 0
+        with within_memory("training", LESS):
+            return int(self._engine.give_back(server, users.state))
+
+    def begin_anew(self) -> None:
+        """What users know has changed outside: the next rounds start from the state as it is then."""
+        self._engine = None

@@ -1,0 +1,33 @@
+"""The data of a run, as its options name it."""
+
+from typing import cast
+
+from fedgrec import data
+from fedgrec.config import Config
+from fedgrec.data import Dataset
+from fedgrec.data.datasets import SplitKind
+from fedgrec.options import DataOptions
+
+
+def load_data(options: DataOptions, validation: float = 0.0, seed: int = 0) -> Dataset:
+    """The data set that the options name, split as they say; `validation` is the share held out of train."""
+    o = options
+    return data.load(
+        o.data,
+        split=cast(SplitKind, o.split),
+        test_ratio=o.test_ratio,
+        validation=validation,
+        k_core=o.k_core,
+        min_rating=o.min_rating,
+        keep_ratings=o.keep_ratings,
+        user=o.user_column,
+        item=o.item_column,
+        rating=o.rating_column,
+        time=o.time_column,
+        seed=seed,
+    )
+
+
+def load_for(config: Config) -> Dataset:
+    """The data of a run: under `honest` a validation split is held out of train, under `paper` none is."""
+    return load_data(config.data, config.run.validation if config.run.protocol == "honest" else 0.0, config.run.seed)

@@ -1,0 +1,34 @@
+"""Options that a person left to us, decided: how long a run is, how often it is judged, where it runs."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from fedgrec.config import Config
+from fedgrec.data import Dataset
+from fedgrec.data.registry import SOURCES
+from fedgrec.machine import wants_gpu
+
+TURNS = 110  # training turns of a user when `rounds` is left to us
+EVALUATIONS = 20  # in a run when `evaluate_every` is left to us
+
+
+def resolved(config: Config, dataset: Dataset) -> Config:
+    """The configuration with all that was left to us decided, so that running it again gives the same run."""
+    run, n_users = config.run, dataset.split.train.n_users
+    rounds = run.rounds or -(-TURNS * n_users // min(config.model.users_per_round, n_users))
+    every = run.evaluate_every or -(-rounds // EVALUATIONS)
+    device = "cuda" if run.device == "cuda" or (run.device == "auto" and wants_gpu(config)) else "cpu"
+    source = config.data.data
+    if source != "demo" and source not in SOURCES and Path(source).exists():
+        source = str(Path(source).resolve())  # so that the run can be resumed from any folder
+    return replace(
+        config,
+        run=replace(run, rounds=rounds, evaluate_every=every, device=device),
+        data=replace(config.data, data=source),
+    )
+
+
+def final(config: Config, best_round: int) -> Config:
+    """A run that learns from everything, with the options and for the rounds that one with held-out items chose."""
+    changes = {"split": "all", "protocol": "honest", "validation": 0.0, "rounds": best_round, "patience": 0}
+    return config.changed(changes | {"evaluate_every": 0}, "the final run")

@@ -1,0 +1,113 @@
+"""Nobody is ever recommended an item that the data says they have, on any way to a recommendation."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedgrec import FedGRec, cli
+from fedgrec.cli import train as train_command
+from fedgrec.data import load
+from fedgrec.model import Model
+
+QUICK = ["--dim", "8", "--negatives", "16", "--rounds", "6", "--quiet"]
+Lists = Callable[[str], list[str]]
+
+
+@pytest.fixture(autouse=True)
+def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train_command, "_report", lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def clicks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, set[str]]]:
+    """200 people and 60 items; everybody has between 5 and 25 of them."""
+    rng, people = np.random.default_rng(5), {}
+    for person in range(200):
+        people[f"p{person}"] = {f"i{item}" for item in rng.choice(60, rng.integers(5, 26), replace=False)}
+    path = tmp_path_factory.mktemp("clicks") / "clicks.csv"
+    rows = [f"{person},{item}" for person, items in people.items() for item in sorted(items)]
+    path.write_text("user,item\n" + "\n".join(rows) + "\n")
+    return path, people
+
+
+def own_items(people: dict[str, set[str]], lists: Lists) -> int:
+    """How many people find an item of their own in their list, where there are others for them."""
+    found = {person: lists(person) for person in people}
+    assert all(found.values())
+    return sum(bool(set(found[person]) & items) for person, items in people.items())
+
+
+def of_run(run: Path) -> Lists:
+    model = Model.load(run)
+
+    def lists(person: str) -> list[str]:
+        user = model.user_ids.parse(person)
+        return [str(model.item_ids[int(item)]) for item in model.recommend_to(user, model.seen(user), 20)[0]]
+
+    return lists
+
+
+def run(*words: Any) -> None:
+    assert cli.main(["train", *map(str, words)]) == 0
+
+
+@pytest.mark.parametrize("protocol", ["honest", "paper"])
+def test_train_then_final(clicks: Any, tmp_path: Path, protocol: str) -> None:
+    path, people = clicks
+    run("--data", path, "--out", tmp_path / "held", "--protocol", protocol, *QUICK)
+    assert own_items(people, of_run(tmp_path / "held")) == 0
+    run("--final", tmp_path / "held", "--quiet")
+    assert own_items(people, of_run(tmp_path / "held-final")) == 0
+    final = Model.load(tmp_path / "held-final")
+    assert len(final.users.items) == sum(map(len, people.values()))  # it learned from everything
+    held = json.loads((tmp_path / "held" / "result.json").read_text())
+    assert final.round == held["round"] == json.loads((tmp_path / "held-final" / "result.json").read_text())["round"]
+
+
+def test_the_command_line_says_it_too(clicks: Any, tmp_path: Path, capsys: Any) -> None:
+    path, people = clicks
+    run("--data", path, "--out", tmp_path / "run", *QUICK)
+    capsys.readouterr()
+    for person in list(people)[:5]:
+        assert cli.main(["recommend", str(tmp_path / "run"), "--user", person, "-n", "20", "--json"]) == 0
+        assert not {line["item"] for line in json.loads(capsys.readouterr().out)} & people[person]
+    mine = sorted(people["p0"])  # of somebody the model has never met
+    assert cli.main(["recommend", str(tmp_path / "run"), "--items", ",".join(mine), "-n", "20", "--json"]) == 0
+    assert not {line["item"] for line in json.loads(capsys.readouterr().out)} & set(mine)
+
+
+@pytest.mark.parametrize("options", [{}, {"validation": 0.2}, {"protocol": "paper"}], ids=str)
+def test_fit_and_load(clicks: Any, tmp_path: Path, options: dict[str, Any]) -> None:
+    path, people = clicks
+    frame = pd.read_csv(path)
+    held = frame.groupby("user").sample(2, random_state=0)
+    quick = {"dim": 8, "negatives": 16, "rounds": 4, **options}
+    model = FedGRec(**quick).fit(frame.drop(held.index), test=held)
+    model.save(tmp_path / "model")
+    for ready in (model, FedGRec.load(tmp_path / "model")):
+        assert own_items(people, lambda person, ready=ready: ready.recommend(person, N=20)[0].tolist()) == 0
+
+
+def test_fit_trains_on_everything_unless_it_is_asked_not_to(clicks: Any) -> None:
+    path, people = clicks
+    frame = pd.read_csv(path)
+    whole = FedGRec(dim=4, negatives=4, rounds=1).fit(frame)
+    assert whole.model
+    assert len(whole.model.users.items) == sum(map(len, people.values()))
+    part = FedGRec(dim=4, negatives=4, rounds=1, validation=0.2).fit(frame)
+    assert part.model
+    assert len(part.model.users.items) < sum(map(len, people.values()))
+
+
+def test_the_demo(tmp_path: Path) -> None:
+    everything = load("demo", split="all").split.train
+    people = {str(user): {str(item) for item in everything.of(user)} for user in range(everything.n_users)}
+    run("--data", "demo", "--out", tmp_path / "run", *QUICK)
+    assert own_items(people, of_run(tmp_path / "run")) == 0
+    run("--final", tmp_path / "run", "--quiet")
+    assert own_items(people, of_run(tmp_path / "run-final")) == 0
