@@ -7,7 +7,7 @@ from benchmarks import common
 from fedgrec.devices import gpu_is_there
 
 BUSY = 0.5  # load average
-NAMES = ("rounds", "evaluation", "memory", "lightgcn", "federated", "mechanisms", "secagg", "federation", "gpu")
+NAMES = ("rounds", "evaluation", "memory", "scale", "lightgcn", "federated", "mechanisms", "secagg", "federation", "gpu")
 
 
 def main() -> None:
@@ -70,6 +70,18 @@ def run_memory(quick: bool) -> tuple[dict[str, Any], list[str]]:
     lines = [f"{'until the end of':<24}{'seconds':>12}{'peak GB':>12}"]
     lines += [f"{name:<24}{p['seconds']:>12.1f}{p['peak_gb']:>12.2f}" for name, p in result["phases"].items()]
     return result, [*lines, f"{'asked: less than':<36}{result['limit_gb']:>12.2f}"]
+
+
+def run_scale(quick: bool) -> tuple[dict[str, Any], list[str]]:
+    from benchmarks import scale
+
+    result = scale.bench(scale.SIZES[:2] if quick else scale.SIZES)
+    lines = [f"{'users':>10}{'round ms':>12}{'peak GB':>12}{'all s':>12}"]
+    for users, m in result["users"].items():
+        seconds = sum(phase["seconds"] for phase in m["phases"].values())
+        lines.append(f"{int(users):>10,}{m['round_ms']:>12.1f}{m['peak_gb']:>12.2f}{seconds:>12.1f}")
+    lines.append(f"a round with the most users, times the fewest: {result['round_ratio']:.2f}   asked: 1.2 at most")
+    return result, [*lines, f"asked: at most {result['limit_gb']:.0f} GB"]
 
 
 def run_federated(quick: bool) -> tuple[dict[str, Any], list[str]]:
@@ -167,6 +179,7 @@ RUN = {
     "evaluation": run_evaluation,
     "lightgcn": run_lightgcn,
     "memory": run_memory,
+    "scale": run_scale,
     "federated": run_federated,
     "mechanisms": run_mechanisms,
     "secagg": run_secagg,

@@ -19,6 +19,7 @@ PHILOX_M = (0xD2511F53, 0xCD9E8D57)
 PHILOX_W = (0x9E3779B9, 0xBB67AE85)
 FEISTEL_M = (0x9E3779B1, 0x85EBCA77)
 MASK = 0xFFFFFFFF
+AT_ONCE = 2**14  # users that Gaussians are drawn for at a time: drawing takes ten times the memory of the draws
 
 
 class Purpose(IntEnum):
@@ -118,6 +119,8 @@ def feedback_bound(share: float) -> int:
 
 def normal(keys: U64, count: int, purpose: int = Purpose.INIT) -> NDArray[np.float64]:
     """Standard Gaussian draws for many users at once (Box–Muller).  # [len(keys), count]"""
+    if len(keys) > AT_ONCE:
+        return np.concatenate([normal(keys[at : at + AT_ONCE], count, purpose) for at in range(0, len(keys), AT_ONCE)])
     random = philox(keys[:, None], np.arange((count + 3) // 4, dtype=np.uint64)[None, :], 0, 0, purpose)
     uniform = (random.reshape(len(keys), -1, 2).astype(np.float64) + 0.5) / 2.0**32  # in (0, 1): log is finite
     radius, angle = np.sqrt(-2.0 * np.log(uniform[..., 0])), 2.0 * np.pi * uniform[..., 1]
