@@ -7,7 +7,9 @@ from benchmarks import common
 from fedgrec.devices import gpu_is_there
 
 BUSY = 0.5  # load average
-NAMES = ("rounds", "evaluation", "memory", "scale", "lightgcn", "federated", "mechanisms", "secagg", "federation", "gpu")
+NAMES = (
+    "rounds", "evaluation", "memory", "scale", "lightgcn", "federated", "mechanisms", "secagg", "federation", "gpu",
+)  # fmt: skip
 
 
 def main() -> None:
