@@ -99,7 +99,7 @@ def user_step(step, at, size, rules, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
     col = tl.arange(0, size.D)
     home = at.users.embeddings + user.u * (size.K + 1) * size.DIM + col
     e = tl.load(home, mask=col < size.DIM, other=0.0)
-    drift = e * 0
+    drift = tl.zeros_like(e)
     if step == 0:
         copy_positives(at, user, size, BLOCK)
     else:
@@ -144,8 +144,12 @@ def move_positives(step, grad_f, decay, at, user, size, rules, BLOCK: tl.constex
     """One optimizer step of the positives; ∂L/∂f_u with their part, and Σ w·moved, by which e_u^1 follows them."""
     n = tl.arange(0, BLOCK)
     p = tl.load(at.numbers.real + SHARE)
+    live = tl.load(at.numbers.real + LIVE_SHARE)
+    rate = tl.load(at.numbers.real + ITEM_RATE)
+    if rules.ITEM_ADAM:
+        rate = tl.load(at.numbers.rates + step - 1)
     f_u = tl.load(at.scratch.f + (user.slot * (size.TAU + 1) + step - 1) * size.D + tl.arange(0, size.D))
-    drift = grad_f * 0
+    drift = tl.zeros_like(grad_f)
     for first in range(0, user.P, BLOCK):
         i = first + n
         ok = i < user.P
@@ -158,10 +162,12 @@ def move_positives(step, grad_f, decay, at, user, size, rules, BLOCK: tl.constex
         if rules.LIVE:
             edge = tl.load(at.scratch.edges + user.slot * size.C + i, mask=ok, other=0)
             w = tl.load(at.users.gather + user.start + edge, mask=ok, other=0.0)
-            grad += w[:, None] * (tl.load(at.numbers.real + LIVE_SHARE) * grad_f)[None, :]
+            grad += w[:, None] * (live * grad_f)[None, :]
         else:
             grad_f += tl.sum(g[:, None] * tl.load(state, mask=ok[:, None], other=0.0), axis=0)
-        moved -= positive_step(step, grad, state, ok, old, at.numbers, size, rules)
+        if rules.ITEM_ADAM:
+            grad = positives_adam(step, grad, state, ok, old, at.numbers, size, rules)
+        moved -= rate * grad
         tl.store(state + MOVED * size.D, moved, mask=ok[:, None])
         if size.TAU > 1:
             tl.store(state, rows_of(at.server.f, t, ok, size) + p * moved, mask=ok[:, None])
@@ -171,16 +177,13 @@ def move_positives(step, grad_f, decay, at, user, size, rules, BLOCK: tl.constex
 
 
 @triton.jit
-def positive_step(step, grad, state, ok, old, numbers, size, rules):
-    """How far back positives move; where they are `old`, they have moments. These lack their factor 1 − β."""
-    if not rules.ITEM_ADAM:
-        return tl.load(numbers.real + ITEM_RATE) * grad
+def positives_adam(step, grad, state, ok, old, numbers, size, rules):
+    """How far back positives move at rate 1; `old` ones have moments, which lack their factor 1 − β."""
     first = tl.load(numbers.real + BETA1) * tl.load(state + FIRST * size.D, mask=old, other=0.0) + grad
     second = tl.load(numbers.real + BETA2) * tl.load(state + SECOND * size.D, mask=old, other=0.0) + grad * grad
     tl.store(state + FIRST * size.D, first, mask=ok[:, None])
     tl.store(state + SECOND * size.D, second, mask=ok[:, None])
-    epsilon = tl.load(numbers.epsilons + step - 1)
-    return tl.load(numbers.rates + step - 1) * adam_step(first, second, epsilon, rules.FAST)
+    return adam_step(first, second, tl.load(numbers.epsilons + step - 1), rules.FAST)
 
 
 @triton.jit
