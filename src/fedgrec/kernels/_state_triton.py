@@ -171,7 +171,7 @@ class Rules(NamedTuple):
     FAST: Any  # see adam_step
 
 
-def constants(given):
+def constants(given: Any) -> Any:
     """Sizes or Rules as a loop takes them: Triton compiles for what a tuple's constexpr values are."""
     return type(given)(*map(tl.constexpr, given))
 
