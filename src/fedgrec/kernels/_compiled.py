@@ -121,20 +121,9 @@ def train_users(users, tables, f_table, numbers, flags, scratch, sums, cut):
             user = user_state(embeddings[u, 0], moment1[u], moment2[u], steps[u : u + 1], B[u], flags)
             c, w, y = constants(rows, latents[u], tables, flags), weights[mine][chosen], targets[mine][chosen]
             cut[u] = many_steps(
-                keys[u],
-                len(chosen),
-                rows,
-                w,
-                y,
-                c,
-                user,
-                tables[0],
-                f_table,
-                numbers,
-                flags,
-                scratch[thread],
+                keys[u], len(chosen), rows, w, y, c, user, tables[0], f_table, numbers, flags, scratch[thread],
                 sums[thread],
-            )
+            )  # fmt: skip
 
 
 @threaded

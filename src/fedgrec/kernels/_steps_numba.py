@@ -97,10 +97,7 @@ def bpr_slopes(g, key, step, round_, P, scale):
 
 
 one32, log2_e = np.float32(1), np.float32(1.4426950408889634)
-ln2_high, ln2_low = (
-    np.float32(0.693359375),
-    np.float32(-2.12194440e-4),
-)  # ln 2 in two parts: x − n·ln 2 stays exact
+ln2_high, ln2_low = np.float32(0.693359375), np.float32(-2.12194440e-4)  # two parts: x − n·ln 2 stays exact
 c2, c3, c4, c5, c6 = (np.float32(1 / k) for k in (2, 6, 24, 120, 720))
 
 

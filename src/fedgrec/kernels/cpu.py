@@ -2,7 +2,7 @@
 
 Same functions, same draws, same integers up to the last rounding. Rows are finished, clipped and rounded before they
 are added, so neither the order nor the number of threads can be seen in a sum. This page prepares the arrays; the loops
-are in `_compiled`.
+are in `_compiled`, a user's part of them in `_steps_numba`.
 """
 
 from typing import Any
