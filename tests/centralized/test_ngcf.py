@@ -93,7 +93,7 @@ def asked(nodes: Any, device: Any = None) -> Any:
 
 def operator(graph: Graph, fused: bool) -> Any:
     """Fused is the GPU's; without one it runs in Triton's interpreter."""
-    from fedgrec.centralized._torch import Operator
+    from fedgrec.centralized._operator import Operator
 
     if fused:
         pytest.importorskip("triton")

@@ -14,7 +14,8 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from fedgrec.centralized import _ngcf_triton, _recorded
-from fedgrec.centralized._torch import Operator, sparse, with_order
+from fedgrec.centralized._operator import Operator
+from fedgrec.centralized._torch import sparse, with_order
 from fedgrec.centralized.graph import bipartite
 from fedgrec.centralized.options import LightGCNOptions
 from fedgrec.config import FedGRecOptions

@@ -4,6 +4,7 @@ Without a GPU the loops run in Triton's interpreter: slow, but the same program.
 """
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from fedgrec.methods.fedgrec import TRAIN
 from tests.laws.worlds import Run, World, worlds
 
 pytest.importorskip("triton", reason="Triton is not installed: no loops for a GPU")
-from fedgrec.kernels import cuda
+from fedgrec.kernels import _state_triton, cuda
 
 DEVICE = "cuda" if gpu_is_there() else "cpu"
 SMALL = cuda.Launch(rows=8, positives=8, split=8, drawn=8, items=8, registers=None)
@@ -42,6 +43,12 @@ def differences(world: World, rounds: list[np.ndarray], options: FedGRecOptions 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:
     return float((np.abs(a - b) / (np.abs(b) + 1e-3)).max(initial=0))
+
+
+@pytest.mark.parametrize("numbers", [_state_triton.Reals, _state_triton.Wholes])
+def test_a_number_is_read_where_it_is_written(numbers: type[NamedTuple]) -> None:
+    named = {name: getattr(_state_triton, name.upper()).value for name in numbers._fields}
+    assert named == {name: place for place, name in enumerate(numbers._fields)}
 
 
 @settings(max_examples=10 if DEVICE == "cpu" else 60, deadline=None)

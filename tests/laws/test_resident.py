@@ -61,7 +61,7 @@ def library(source: str, D: int, varying: tuple[tuple[str, str], ...]) -> Any:
 
 def emulated(source: str, constants: resident.Constants, shared: int) -> Any:
     """As resident.nvrtc."""
-    assert int(constants["POSITIVES"]) <= MOST
+    assert int(constants["MOST_POSITIVES"]) <= MOST
     varying = {name: value for name, value in constants.items() if name not in FIXED}
     kinds = tuple((name, "int" if isinstance(value, int) else "real") for name, value in varying.items())
     there = library(source, int(constants["D"]), kinds)

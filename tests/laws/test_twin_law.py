@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from fedgrec import draws
 from fedgrec.config import FedGRecOptions
-from fedgrec.kernels import _compiled, cpu, reference
+from fedgrec.kernels import _draws_numba, cpu, reference
 from fedgrec.methods.fedgrec import TRAIN
 from tests.laws.worlds import Run, World, with_options, worlds
 
@@ -104,11 +104,11 @@ def test_draws_are_the_same_words(size) -> None:
     key = np.uint64(0x0123456789ABCDEF)
     count = min(size, 300)
     out = np.empty(count, np.int64)
-    _compiled.permuted(out, size, key, 7, np.uint64(draws.Purpose.NEGATIVES))
+    _draws_numba.permuted(out, size, key, 7, np.uint64(draws.Purpose.NEGATIVES))
     assert out.tolist() == draws.permuted(count, size, int(key), 7, draws.Purpose.NEGATIVES).tolist()
     positives = np.arange(0, size, 3)[:50]
     out = np.empty(min(count, size - len(positives)), np.int64)
-    _compiled.draw_negatives(out, key, 7, positives, size)
+    _draws_numba.draw_negatives(out, key, 7, positives, size)
     assert out.tolist() == draws.negatives(int(key), 7, len(out), positives, size).tolist()
 
 

@@ -15,8 +15,7 @@ from fedgrec.centralized import _lightgcn_triton as loops
 from fedgrec.centralized._torch import LightGCNEngine, Products, in_batches, recorded
 from fedgrec.centralized.contract import Ints
 from fedgrec.centralized.graph import Graph
-from fedgrec.centralized.lightgcn import BETA1, BETA2, EPSILON
-from fedgrec.centralized.options import LightGCNOptions
+from fedgrec.centralized.options import BETA1, BETA2, EPSILON, LightGCNOptions
 
 TRIPLES, WORDS = 32, 1024  # triples and words that a program holds at a time
 LONG = 256  # edges of a row that a program goes through one after the other; the last one would be waited for

@@ -15,11 +15,9 @@ from numpy.typing import NDArray
 
 from fedgrec.centralized.contract import Ints, Matrix, Model, Scorer, Tensors, to_numpy
 from fedgrec.centralized.graph import Graph, bipartite, even_chunks
-from fedgrec.centralized.options import LightGCNOptions, MFOptions
+from fedgrec.centralized.options import BETA1, BETA2, EPSILON, LightGCNOptions, MFOptions
 from fedgrec.centralized.sampling import INIT_STREAM, Triples, generator
 from fedgrec.data import Interactions
-
-BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
 
 class Engine(Protocol):

@@ -31,7 +31,7 @@ class NGCF(NeuralModel):
 
     def __init__(self, options: NGCFOptions, train: Interactions, seed: int = 0, device: str = "cpu") -> None:
         super().__init__(options, train, seed, device)
-        from fedgrec.centralized._torch import Operator
+        from fedgrec.centralized._operator import Operator
 
         self.triples, self.symmetric = Triples(train), options.adjacency == "symmetric"
         graph = bipartite(train) if self.symmetric else bipartite(train, "mean", self_loops=True)

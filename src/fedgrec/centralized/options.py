@@ -5,6 +5,8 @@ from dataclasses import dataclass, fields
 from fedgrec.errors import ConfigError
 from fedgrec.options import option
 
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # of Adam, for every model
+
 
 class Options:
     """What all share: values out of bounds are refused where they are given."""

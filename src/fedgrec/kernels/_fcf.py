@@ -10,10 +10,8 @@ import numpy as np
 
 from fedgrec.core import Rows
 from fedgrec.errors import FedgrecError
-from fedgrec.kernels._product import FAST, add_product
-
-fused = nb.njit(cache=True, fastmath=FAST, error_model="numpy")
-threaded = nb.njit(parallel=True, cache=True, fastmath=FAST, error_model="numpy")
+from fedgrec.kernels._numba import fused, threaded
+from fedgrec.kernels._product import add_product
 
 BLOCK = 256  # rows of Y that a thread takes at a time, and whose squares are added in the precision of Y
 

@@ -1,27 +1,15 @@
 # mypy: ignore-errors
-"""All that Numba compiles for FedGNN: kernels.gnn for a whole cohort on all cores, with the same names.
-
-The draws and exp32 are those of `_compiled`. They are compiled into the loops below, and the cache on disk notices
-changes in this file only: whoever changes them there removes the `__pycache__` here.
-"""
+"""All that Numba compiles for FedGNN: kernels.gnn for a whole cohort on all cores, with the same names."""
 
 from typing import Any, NamedTuple
 
 import numba as nb
 import numpy as np
 
-from fedgrec.kernels._compiled import (
-    PAIRS,
-    SHIFT,
-    U,
-    choose_rows,
-    exp32,
-    fused,
-    inlined,
-    one32,
-    philox,
-    threaded,
-)
+from fedgrec.kernels._draws_numba import choose_rows
+from fedgrec.kernels._numba import fused, inlined, threaded
+from fedgrec.kernels._steps_numba import bpr_slopes
+from fedgrec.kernels._sums_numba import add_row, add_small_row
 
 
 class Numbers(NamedTuple):
@@ -52,29 +40,6 @@ class Flags(NamedTuple):
 
 
 # ------------------------------------------------------------------------------------------------ one user
-
-
-@fused
-def bpr_slopes(g, key, P, flags):
-    """Scores in, ∂L/∂s_t out."""
-    n, real = len(g) - P, g.dtype.type
-    partner, negative = np.empty((n + 3) // 4 * 4, np.int32), g[P:]
-    for block in range((n + 3) // 4):
-        words = philox(key, block, 0, flags.round, PAIRS)
-        for lane in range(4):
-            partner[4 * block + lane] = np.int32((words[lane] * U(P)) >> SHIFT)
-    for i in range(n):
-        negative[i] = g[partner[i]] - negative[i]
-    scale = real(1 / max(n, 1))
-    if g.itemsize == 4:
-        for i in range(n):
-            negative[i] = scale / (one32 + exp32(negative[i]))
-    else:
-        for i in range(n):
-            negative[i] = scale / (1 + np.exp(negative[i]))
-    g[:P] = 0
-    for i in range(n):
-        g[partner[i]] -= negative[i]
 
 
 @fused
@@ -142,7 +107,7 @@ def one_user(key, items, v_items, y, B, user, x, numbers, flags, rows, g, v, f_u
     if flags.mse:
         mse_slopes(g[:m], P, y, chosen, numbers)
     else:
-        bpr_slopes(g[:m], key, P, flags)
+        bpr_slopes(g[:m], key, 0, flags.round, P, g.dtype.type(1 / max(m - P, 1)))
     for i in range(m):
         t, slope = found[i], g[i]
         for j in range(d):
@@ -163,25 +128,6 @@ def one_user(key, items, v_items, y, B, user, x, numbers, flags, rows, g, v, f_u
 
 
 @inlined
-def add_row(slope, decay, weight, u, t, f_users, pulls, x, numbers, sums):
-    """Adds one user's rounded and clipped row; how many words the clip cut."""
-    per_step, bound, over = -numbers.per_step, numbers.bound, numbers.l2 - numbers.l2
-    for j in range(x.shape[1]):
-        moved = np.rint(per_step * (slope * f_users[u, j] + decay * x[t, j] + weight * pulls[u, j]))
-        over += x.dtype.type(abs(moved) > bound)
-        sums[t, j] += sums.dtype.type(min(max(moved, -bound), bound))
-    return over
-
-
-@inlined
-def add_small_row(slope, decay, u, t, f_users, x, numbers, sums):
-    """`add_row` for a negative that no clip can touch: what nearly every row is."""
-    per_step = -numbers.per_step
-    for j in range(x.shape[1]):
-        sums[t, j] += sums.dtype.type(np.rint(per_step * (slope * f_users[u, j] + decay * x[t, j])))
-
-
-@inlined
 def add_noisy_row(slope, decay, weight, u, t, f_users, pulls, x, noise, row, numbers, sums):
     """`add_row` under noise, which hides what is left after the clip."""
     per_step, bound, over = -numbers.per_step, numbers.bound, numbers.l2 - numbers.l2
@@ -198,56 +144,25 @@ def add_noisy_row(slope, decay, weight, u, t, f_users, pulls, x, noise, row, num
 
 
 @threaded
-def user_slopes(
-    keys,
-    indptr,
-    items,
-    v_edges,
-    targets,
-    B,
-    embeddings,
-    moment1,
-    moment2,
-    steps,
-    x,
-    numbers,
-    flags,
-    rows,
-    g,
-    v,
-    f_users,
-    pulls,
-    counts,
-    decays,
-    cut,
-):
+def user_slopes(users, x, numbers, flags, told, cut):
+    """What tells each user's gradient, see Told; moves the users."""
+    keys, indptr, items, v_edges, targets, B, embeddings, moment1, moment2, steps = users
+    rows, g, v, f_users, pulls, counts, decays = told
     for u_ in nb.prange(len(keys)):
         u = np.int64(u_)
-        mine = slice(indptr[u], indptr[u + 1])
+        mine, user = slice(indptr[u], indptr[u + 1]), (embeddings[u, 0], moment1[u], moment2[u], steps[u : u + 1])
         cut[u] = one_user(
-            keys[u],
-            items[mine],
-            v_edges[mine],
-            targets[mine],
-            B[u],
-            (embeddings[u, 0], moment1[u], moment2[u], steps[u : u + 1]),
-            x,
-            numbers,
-            flags,
-            rows[u],
-            g[u],
-            v[u],
-            f_users[u],
-            pulls[u],
-            counts[u],
-            decays[u],
-        )
+            keys[u], items[mine], v_edges[mine], targets[mine], B[u], user, x, numbers, flags,
+            rows[u], g[u], v[u], f_users[u], pulls[u], counts[u], decays[u],
+        )  # fmt: skip
 
 
 @threaded
-def add_up(x, who, where, first, g, v, f_users, reaches, pulls, counts, decays, noise, offsets, numbers, sums, cut):
+def add_up(x, who, where, first, told, reaches, noise, offsets, numbers, sums, cut):
     """Every item adds up its users' finished rows, so no two threads ever write to one row."""
-    real, limit = x.dtype.type, numbers.bound / numbers.per_step
+    _, g, v, f_users, pulls, counts, decays = told
+    real, to_steps, bound = x.dtype.type, -numbers.per_step, numbers.bound
+    limit = bound / numbers.per_step
     for t_ in nb.prange(x.shape[0]):
         t, over = np.int64(t_), real(0)
         for j in range(sums.shape[1]):
@@ -262,9 +177,9 @@ def add_up(x, who, where, first, g, v, f_users, reaches, pulls, counts, decays, 
                 row = offsets[u] + i
                 over += add_noisy_row(slope, decay, weight, u, t, f_users, pulls, x, noise, row, numbers, sums)
             elif weight == 0 and abs(slope) * reaches[u] + decay * reach < limit:
-                add_small_row(slope, decay, u, t, f_users, x, numbers, sums)
+                add_small_row(to_steps, slope, decay, u, t, f_users, x, sums)
             else:
-                over += add_row(slope, decay, weight, u, t, f_users, pulls, x, numbers, sums)
+                over += add_row(to_steps, slope, decay, weight, u, t, f_users, pulls, x, bound, sums)
         cut[t] = np.int64(over)
 
 

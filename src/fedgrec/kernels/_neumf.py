@@ -11,14 +11,9 @@ from typing import Any, NamedTuple
 import numba as nb
 import numpy as np
 
-from fedgrec.kernels._compiled import draw_negatives
-from fedgrec.kernels._product import FAST, add_product
-
-fused = nb.njit(cache=True, fastmath=FAST, error_model="numpy")
-# What calls much is made part of its caller: on its own it would be compiled, with all that it calls, once more.
-inlined = nb.njit(cache=True, fastmath=FAST, error_model="numpy", inline="always")
-released = nb.njit(cache=True, fastmath=FAST, error_model="numpy", nogil=True)  # for threads of Python's
-threaded = nb.njit(parallel=True, cache=True, fastmath=FAST, error_model="numpy")
+from fedgrec.kernels._draws_numba import draw_negatives
+from fedgrec.kernels._numba import fused, inlined, released, threaded
+from fedgrec.kernels._product import add_product
 
 LANES, WIDE = 64, 128  # in training, where a last block may be half empty, and in ranking
 

@@ -1,17 +1,10 @@
 # mypy: ignore-errors
-"""A small matrix product to call from compiled loops, where BLAS would start threads of its own.
+"""A small matrix product to call from compiled loops, where BLAS would start threads of its own."""
 
-Numba's cache on disk does not notice that a function called from another file has changed: after a change here,
-`make clean`.
-"""
-
-import numba as nb
-
-# Sums may be reassociated, so that loops vectorise; NaN keeps its meaning, so divergence is seen.
-FAST = {"reassoc", "contract", "arcp", "nsz"}
+from fedgrec.kernels._numba import fused
 
 
-@nb.njit(cache=True, fastmath=FAST, error_model="numpy")
+@fused
 def add_product(A, B, out):
     """out += A B, two rows and eight terms at a time so that less is loaded and stored between the sums."""
     n_rows, n_terms, width = len(out), A.shape[1], B.shape[1]

@@ -18,7 +18,8 @@
 // launches do everything before and after. Sums of real numbers have one order and sums without an order are of
 // integers, so the bits are the same every time.
 //
-// resident.py defines the constants in capitals and puts _cluster.cu in front; tests put emulated.h there.
+// resident.py defines the constants in capitals (Sizes, Rules, Reals and Wholes of _state_triton among them) and puts
+// _cluster.cu in front; tests put emulated.h there. The file is long because it is one kernel: no part is used alone.
 
 typedef unsigned long long word;
 
@@ -364,8 +365,8 @@ DEVICE bool find_user(User &user, const Tensors &at) {
     user.u = at.sampled[turn * S + user.slot];
     user.start = at.indptr[user.u];
     const int degree = int(at.indptr[user.u + 1] - user.start), free = N_ITEMS - (EXCLUDE ? degree : 0);
-    user.P = degree < POSITIVES ? degree : POSITIVES;
-    user.N = free < NEGATIVES ? free : NEGATIVES;
+    user.P = degree < MOST_POSITIVES ? degree : MOST_POSITIVES;
+    user.N = free < MOST_NEGATIVES ? free : MOST_NEGATIVES;
     user.owned = (user.P - user.rank + CLUSTER - 1) / CLUSTER;
     const int with_positives = (user.owned + PER_WARP - 1) / PER_WARP;
     user.chain = with_positives < 1 ? 1 : with_positives < WARPS ? with_positives : WARPS;
@@ -436,9 +437,9 @@ DEVICE void send_negatives(const Negatives &mine, const Tensors &at, const int *
             long long whole[4];
 #pragma unroll
             for (int c = 0; c < 4; ++c) {
-                const real x = rint(TO_STEPS * mine.moved[r][v].x[c]);
-                over += x > BOUND || x < -BOUND;
-                whole[c] = int(x > BOUND ? BOUND : x < -BOUND ? -BOUND : x);
+                const real x = rint(TO_ITEM_STEPS * mine.moved[r][v].x[c]);
+                over += x > ITEM_BOUND || x < -ITEM_BOUND;
+                whole[c] = int(x > ITEM_BOUND ? ITEM_BOUND : x < -ITEM_BOUND ? -ITEM_BOUND : x);
             }
             atomicAdd(row + column(v) / 2, word(whole[0] + (whole[1] << 32)));
             atomicAdd(row + column(v) / 2 + 1, word(whole[2] + (whole[3] << 32)));

@@ -71,19 +71,118 @@ class Scratch(NamedTuple):
 class Numbers(NamedTuple):
     """Options. Real ones in arrays keep their precision; whole ones in arrays need no compilation of their own."""
 
-    real: Any  # p, live, λ, item rate, user rate, β1, β2, ε, steps to 1 and bound of items and of latents, 1/half-life
-    whole: Any  # N, negatives, the most positives, the last bias correction, feedback
+    real: Any  # as Reals
+    whole: Any  # as Wholes
     alphas: Any  # [K+1]
     rates: Any  # [τ+1]: of the items' Adam, by step
     epsilons: Any  # [τ+1]
     unbias1: Any
     unbias2: Any
-    server: Any  # server rate, latent rate · step, step of the items, β1, β2, ε
+
+
+class Tensors(NamedTuple):
+    """All that the loops read and write."""
+
+    federation: Any
+    users: Any
+    server: Any
+    scratch: Any
+    numbers: Any
+
+
+# ------------------------------------------------------------------------------------------- single numbers
+
+
+class Reals(NamedTuple):
+    """What Numbers.real holds, in this order."""
+
+    share: Any  # p = α_0, the part of e^0 in f
+    live_share: Any  # α_1 where latents follow the local items, else 0
+    l2: Any
+    item_rate: Any
+    user_rate: Any
+    beta1: Any
+    beta2: Any
+    epsilon: Any
+    to_item_steps: Any  # fixed-point steps in 1
+    item_bound: Any  # steps at most
+    to_latent_steps: Any
+    latent_bound: Any
+    fall: Any  # halvings of the rates in a round
+    server_rate: Any
+    latent_rate: Any  # of a fixed-point step
+    item_step: Any  # a fixed-point step
+
+
+class Wholes(NamedTuple):
+    """What Numbers.whole holds, in this order."""
+
+    n_items: Any
+    most_negatives: Any  # of a user
+    most_positives: Any
+    unbiased_after: Any  # the last bias correction that is listed
+    feedback_bound: Any  # see draws.feedback
+
+
+def _places(numbers):
+    return numbers(*map(tl.constexpr, range(len(numbers._fields))))
+
+
+_real, _whole = _places(Reals), _places(Wholes)
+SHARE, LIVE_SHARE, L2, FALL = _real.share, _real.live_share, _real.l2, _real.fall
+ITEM_RATE, USER_RATE = _real.item_rate, _real.user_rate
+SERVER_RATE, LATENT_RATE = _real.server_rate, _real.latent_rate
+BETA1, BETA2, EPSILON = _real.beta1, _real.beta2, _real.epsilon
+TO_ITEM_STEPS, ITEM_BOUND, ITEM_STEP = _real.to_item_steps, _real.item_bound, _real.item_step
+TO_LATENT_STEPS, LATENT_BOUND = _real.to_latent_steps, _real.latent_bound
+N_ITEMS, UNBIASED_AFTER, FEEDBACK_BOUND = _whole.n_items, _whole.unbiased_after, _whole.feedback_bound
+MOST_NEGATIVES, MOST_POSITIVES = _whole.most_negatives, _whole.most_positives
+
+
+# ----------------------------------------------------------------------------- what the loops are compiled for
+
+
+class Sizes(NamedTuple):
+    """Shapes, and which items may be drawn."""
+
+    S: Any  # users of a cohort
+    K: Any
+    D: Any  # columns: a power of 2
+    DIM: Any  # columns that are not zero
+    M: Any  # rows of a user
+    C: Any  # positives of a user: a power of 2
+    MANY: Any  # negatives of a user
+    TAU: Any
+    EXCLUDE: Any  # whether negatives are never positives
+
+
+class Rules(NamedTuple):
+    """The loss and the optimizers at home."""
+
+    LOSS: Any  # of LOSSES
+    MEAN: Any
+    PER_ROW: Any  # λ is of a row
+    CONCAT: Any
+    LIVE: Any
+    ITEM_ADAM: Any
+    USER_ADAM: Any
+    KEPT: Any  # the user's moments outlast a round
+    WITHHELD: Any  # some positives' updates stay at home
+    FAST: Any  # see adam_step
+
+
+def constants(given: Any) -> Any:
+    """Sizes or Rules as a loop takes them: Triton compiles for what a tuple's constexpr values are."""
+    return type(given)(*map(tl.constexpr, given))
+
+
+# ------------------------------------------------------------------------------------- the user of a program
 
 
 class User(NamedTuple):
     """The user of a slot, and how many rows of each kind train."""
 
+    slot: Any
     u: Any
     start: Any
     degree: Any
@@ -106,40 +205,70 @@ def takes_part(F, slot):
 
 
 @triton.jit
-def find_user(F, users, numbers, slot, S: tl.constexpr, EXCLUDE: tl.constexpr):
+def find_user(at, slot, size):
+    F = at.federation
     turn = tl.load(F.counter) - tl.load(F.first_round)
-    u = tl.load(F.sampled + turn * S + slot).to(tl.int64)
-    start = tl.load(users.indptr + u)
-    degree = (tl.load(users.indptr + u + 1) - start).to(tl.int32)
-    P = tl.minimum(degree, tl.load(numbers.whole + 2).to(tl.int32))
-    free = tl.load(numbers.whole).to(tl.int32)
-    if EXCLUDE:
-        free -= degree
-    N = tl.minimum(tl.load(numbers.whole + 1).to(tl.int32), free)
-    return User(u, start, degree, P, tl.where(P > 0, N, 0))
+    u = tl.load(F.sampled + turn * size.S + slot).to(tl.int64)
+    start = tl.load(at.users.indptr + u)
+    degree = (tl.load(at.users.indptr + u + 1) - start).to(tl.int32)
+    P = tl.minimum(degree, tl.load(at.numbers.whole + MOST_POSITIVES).to(tl.int32))
+    free = free_items(at, degree, size)
+    N = tl.minimum(tl.load(at.numbers.whole + MOST_NEGATIVES).to(tl.int32), free)
+    return User(slot, u, start, degree, P, tl.where(P > 0, N, 0))
 
 
 @triton.jit
-def decays(numbers, user, LOSS: tl.constexpr, MEAN: tl.constexpr, PER_ROW: tl.constexpr):
-    l2 = tl.load(numbers.real + 2)
+def free_items(at, degree, size):
+    """Items that may be negatives of a user."""
+    free = tl.load(at.numbers.whole + N_ITEMS).to(tl.int32)
+    if size.EXCLUDE:
+        free -= degree
+    return free
+
+
+@triton.jit
+def decays(numbers, user, rules):
+    l2 = tl.load(numbers.real + L2)
     whole = l2
     positive = l2
     negative = l2
     scale = l2 * 0 + 1
     terms = user.N  # pairs, or rows
-    if LOSS > 0:
+    if rules.LOSS > 0:
         terms += user.P
-    if not PER_ROW:
-        if not MEAN:
+    if not rules.PER_ROW:
+        if not rules.MEAN:
             whole = l2 * terms
         positive = whole / tl.maximum(user.P, 1)
         negative = whole / tl.maximum(user.N, 1)
-    if MEAN:
+    if rules.MEAN:
         scale /= tl.maximum(terms, 1)
     return Decay(whole, positive, negative, scale)
 
 
+# ----------------------------------------------------------------------------------------------------- rows
+
+
 @triton.jit
-def row_of(table, t, ok, col, inside, DIM: tl.constexpr):
-    """Rows of a table, zero where there is none."""
-    return tl.load(table + t[:, None] * DIM + col[None, :], mask=ok[:, None] & inside[None, :], other=0.0)
+def rows_of(table, t, ok, size):
+    """Rows of a table, zero where there is none. [len(t), D]"""
+    col = tl.arange(0, size.D)
+    there = ok[:, None] & (col < size.DIM)[None, :]
+    return tl.load(table + t[:, None] * size.DIM + col[None, :], mask=there, other=0.0)
+
+
+@triton.jit
+def items_at(scratch, user, i, ok, size):
+    """Items of a user's training rows, positives first."""
+    return tl.load(scratch.rows + user.slot * size.M + i, mask=ok, other=0).to(tl.int64)
+
+
+# The state of a positive, D words each: f, how far x moved, and its two moments.
+MOVED, FIRST, SECOND = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
+
+
+@triton.jit
+def positives_at(scratch, user, i, size):
+    """Where the state of positives i begins. [len(i), D]"""
+    mine = scratch.positives + user.slot.to(tl.int64) * size.C * 4 * size.D + tl.arange(0, size.D)[None, :]
+    return mine + i[:, None] * (4 * size.D)

@@ -9,7 +9,27 @@ of which there is plenty, and saves the memory traffic of all rows and their mom
 import triton
 import triton.language as tl
 
-from fedgrec.kernels._state_triton import decays, find_user, row_of, takes_part
+from fedgrec.kernels._state_triton import (
+    BETA1,
+    BETA2,
+    EPSILON,
+    FALL,
+    FIRST,
+    ITEM_RATE,
+    LIVE_SHARE,
+    MOVED,
+    N_ITEMS,
+    SECOND,
+    SHARE,
+    UNBIASED_AFTER,
+    USER_RATE,
+    decays,
+    find_user,
+    items_at,
+    positives_at,
+    rows_of,
+    takes_part,
+)
 
 SLOPE_STEPS = tl.constexpr(2.0**45)
 
@@ -26,17 +46,15 @@ def adam_step(first, second, epsilon, FAST: tl.constexpr):
 
 
 @triton.jit
-def moved_by(
-    x0, slot, i, ok, decay, done, scratch, numbers, col,
-    n: tl.constexpr, D: tl.constexpr, TAU: tl.constexpr, ADAM: tl.constexpr, FAST: tl.constexpr,
-):  # fmt: skip
-    """How far negatives have moved after `done` steps. Adam's moments are without their factor 1 − β."""
-    p = tl.load(numbers.real)
-    item_rate = tl.load(numbers.real + 3)
-    beta1 = tl.load(numbers.real + 5)
-    beta2 = tl.load(numbers.real + 6)
-    slopes = scratch.slopes + slot * (TAU + 1) * n + i
-    f_history = scratch.f + slot * (TAU + 1) * D + col
+def moved_by(x0, done, i, ok, decay, at, user, size, rules):
+    """How far negatives i have moved after `done` steps. Adam's moments are without their factor 1 − β."""
+    numbers = at.numbers
+    p = tl.load(numbers.real + SHARE)
+    item_rate = tl.load(numbers.real + ITEM_RATE)
+    beta1 = tl.load(numbers.real + BETA1)
+    beta2 = tl.load(numbers.real + BETA2)
+    slopes = at.scratch.slopes + user.slot * (size.TAU + 1) * size.MANY + i
+    f_history = at.scratch.f + user.slot * (size.TAU + 1) * size.D + tl.arange(0, size.D)
     shrink = decay * x0
     moved = x0 * 0
     first = x0 * 0
@@ -51,218 +69,254 @@ def moved_by(
         direction = f_u
         rate_now = rate
         epsilon_now = epsilon
-        g = tl.load(slopes + (q + 1) * n, mask=ok, other=0.0)
-        f_u = tl.load(f_history + (q + 1) * D)
+        g = tl.load(slopes + (q + 1) * size.MANY, mask=ok, other=0.0)
+        f_u = tl.load(f_history + (q + 1) * size.D)
         rate = tl.load(numbers.rates + q + 1)
         epsilon = tl.load(numbers.epsilons + q + 1)
         grad = slope[:, None] * direction[None, :] + (decay * moved + shrink)
-        if ADAM:
+        if rules.ITEM_ADAM:
             first = beta1 * first + grad
             second = beta2 * second + grad * grad
-            moved -= rate_now * adam_step(first, second, epsilon_now, FAST)
+            moved -= rate_now * adam_step(first, second, epsilon_now, rules.FAST)
         else:
             moved -= item_rate * grad
     return moved
 
 
+# ------------------------------------------------------------------------------------ the user and its positives
+
+
 @triton.jit(do_not_specialize=["step"])
-def user_step(
-    step, F, users, server, scratch, numbers,
-    S: tl.constexpr, K: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, M: tl.constexpr, C: tl.constexpr,
-    TAU: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr, EXCLUDE: tl.constexpr, LIVE: tl.constexpr,
-    LOSS: tl.constexpr, MEAN: tl.constexpr, PER_ROW: tl.constexpr, CONCAT: tl.constexpr, ITEM_ADAM: tl.constexpr,
-    USER_ADAM: tl.constexpr, KEPT: tl.constexpr, FAST: tl.constexpr,
-):  # fmt: skip
+def user_step(step, at, size, rules, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
     """End local step `step` − 1 of a user, if there was one, and begin the next, if there is one."""
     slot = tl.program_id(0)
-    if not takes_part(F, slot):
+    if not takes_part(at.federation, slot):
         return
-    user = find_user(F, users, numbers, slot, S, EXCLUDE)
+    user = find_user(at, slot, size)
     if user.P == 0:
         return
-    decay = decays(numbers, user, LOSS, MEAN, PER_ROW)
-    p = tl.load(numbers.real)
-    live = tl.load(numbers.real + 1)
-    col = tl.arange(0, D)
-    inside = col < DIM
-    n = tl.arange(0, BLOCK)
-    home = users.embeddings + user.u * (K + 1) * DIM + col
-    history = scratch.f + slot * (TAU + 1) * D + col
-    mine = scratch.positives + slot.to(tl.int64) * C * 4 * D + col[None, :]
-    e = tl.load(home, mask=inside, other=0.0)
-    drift = e * 0
+    decay = decays(at.numbers, user, rules)
+    col = tl.arange(0, size.D)
+    home = at.users.embeddings + user.u * (size.K + 1) * size.DIM + col
+    e = tl.load(home, mask=col < size.DIM, other=0.0)
+    drift = tl.zeros_like(e)
     if step == 0:
-        for at in range(0, user.P, BLOCK):
-            ok = at + n < user.P
-            t = tl.load(scratch.rows + slot * M + at + n, mask=ok, other=0).to(tl.int64)
-            f = row_of(server.f, t, ok, col, inside, DIM)
-            tl.store(mine + (at + n)[:, None] * (4 * D), f, mask=ok[:, None])
+        copy_positives(at, user, size, BLOCK)
     else:
-        split = tl.arange(0, SPLITS)
-        grad_f = tl.sum(tl.load(scratch.parts + (slot * SPLITS + split)[:, None] * D + col[None, :]), axis=0)
-        if LIVE:  # positives feel ∂L/∂f_u, so it must be known before they move
-            for at in range(0, user.P, BLOCK):
-                ok = at + n < user.P
-                f = tl.load(mine + (at + n)[:, None] * (4 * D), mask=ok[:, None], other=0.0)
-                grad_f += tl.sum(positive_slopes(scratch, slot * C + at + n, ok, LOSS)[:, None] * f, axis=0)
-            tl.debug_barrier()
-        before = tl.load(history + (step - 1) * D)
-        rate = tl.load(numbers.real + 3)
-        if ITEM_ADAM:
-            rate = tl.load(numbers.rates + step - 1)
-        for at in range(0, user.P, BLOCK):
-            ok = at + n < user.P
-            t = tl.load(scratch.rows + slot * M + at + n, mask=ok, other=0).to(tl.int64)
-            g = positive_slopes(scratch, slot * C + at + n, ok, LOSS)
-            state = mine + (at + n)[:, None] * (4 * D)
-            old = ok[:, None] & (n[:, None] * 0 + step > 1)
-            moved = tl.load(state + D, mask=old, other=0.0)
-            x = row_of(server.items, t, ok, col, inside, DIM) + moved
-            grad = (p * g)[:, None] * before[None, :] + decay.positive * x
-            if LIVE:
-                edge = tl.load(scratch.edges + slot * C + at + n, mask=ok, other=0)
-                w = tl.load(users.gather + user.start + edge, mask=ok, other=0.0)
-                grad += w[:, None] * (live * grad_f)[None, :]
-            else:
-                f = tl.load(state, mask=ok[:, None], other=0.0)
-                grad_f += tl.sum(g[:, None] * f, axis=0)
-            if ITEM_ADAM:
-                first = tl.load(numbers.real + 5) * tl.load(state + 2 * D, mask=old, other=0.0) + grad
-                second = tl.load(numbers.real + 6) * tl.load(state + 3 * D, mask=old, other=0.0) + grad * grad
-                tl.store(state + 2 * D, first, mask=ok[:, None])
-                tl.store(state + 3 * D, second, mask=ok[:, None])
-                grad = adam_step(first, second, tl.load(numbers.epsilons + step - 1), FAST)
-            moved -= rate * grad
-            tl.store(state + D, moved, mask=ok[:, None])
-            if TAU > 1:
-                f = row_of(server.f, t, ok, col, inside, DIM) + p * moved
-                tl.store(state, f, mask=ok[:, None])
-                if LIVE:  # e_u^1 follows the local items
-                    drift += tl.sum(w[:, None] * moved, axis=0)
-        e = move_user(
-            e, grad_f, decay.user, step, tl.load(F.now), slot, user, users, scratch, numbers, col, inside,
-            D, DIM, USER_ADAM, KEPT,
-        )  # fmt: skip
-        tl.store(home, e, mask=inside)
-    if step < TAU:
+        grad_f = user_gradient(at, user, size, rules, SPLITS, BLOCK)
+        grad_f, drift = move_positives(step, grad_f, decay.positive, at, user, size, rules, BLOCK)
+        e = move_user(step, e, grad_f, decay.user, at, user, size, rules)
+        tl.store(home, e, mask=col < size.DIM)
+    if step < size.TAU:
         tl.debug_barrier()  # what was stored above is read by other lanes below
-        f_u = p * e + live * drift
-        if not CONCAT:
-            for k in range(1, K + 1):
-                f_u += tl.load(numbers.alphas + k) * tl.load(home + k * DIM, mask=inside, other=0.0)
-        tl.store(history + step * D, f_u)
-        for at in range(0, user.P, BLOCK):
-            ok = at + n < user.P
-            f = tl.load(mine + (at + n)[:, None] * (4 * D), mask=ok[:, None], other=0.0)
-            score = tl.sum(f * f_u[None, :], axis=1)
-            if CONCAT:
-                t = tl.load(scratch.rows + slot * M + at + n, mask=ok, other=0).to(tl.int64)
-                score += constant(users, server, numbers, user, t, ok, col, inside, K, DIM)
-            if LOSS == 0:
-                tl.store(scratch.gathered + slot * C + at + n, tl.zeros((BLOCK,), tl.int64), mask=ok)
-            else:
-                edge = tl.load(scratch.edges + slot * C + at + n, mask=ok, other=0)
-                score = 2 * decay.scale * (score - tl.load(users.targets + user.start + edge, mask=ok, other=0.0))
-            tl.store(scratch.scores + slot * C + at + n, score, mask=ok)
+        f_u = combined(e, drift, home, at.numbers, size, rules)
+        tl.store(at.scratch.f + user.slot * (size.TAU + 1) * size.D + col + step * size.D, f_u)
+        score_positives(f_u, decay.scale, at, user, size, rules, BLOCK)
 
 
 @triton.jit
-def positive_slopes(scratch, i, ok, LOSS: tl.constexpr):
-    """∂L/∂s of positives once their negatives are known."""
-    if LOSS > 0:
-        return tl.load(scratch.scores + i, mask=ok, other=0.0)
-    total = tl.load(scratch.gathered + i, mask=ok, other=0)
-    return -(total.to(scratch.scores.dtype.element_ty) * (1.0 / SLOPE_STEPS))
+def copy_positives(at, user, size, BLOCK: tl.constexpr):
+    """f of the positives, as it arrived, into their state."""
+    n = tl.arange(0, BLOCK)
+    for first in range(0, user.P, BLOCK):
+        ok = first + n < user.P
+        t = items_at(at.scratch, user, first + n, ok, size)
+        tl.store(positives_at(at.scratch, user, first + n, size), rows_of(at.server.f, t, ok, size), mask=ok[:, None])
 
 
 @triton.jit
-def constant(users, server, numbers, user, t, ok, col, inside, K: tl.constexpr, DIM: tl.constexpr):
-    """c_t of the canonical score: for concat the latent products."""
-    words_of_table = tl.load(numbers.whole) * DIM
-    c = tl.sum(row_of(server.items, t, ok, col, inside, DIM) * 0, axis=1)
-    for k in range(1, K + 1):
-        latent = tl.load(users.embeddings + (user.u * (K + 1) + k) * DIM + col, mask=inside, other=0.0)
-        c += tl.sum(row_of(server.items + k * words_of_table, t, ok, col, inside, DIM) * latent[None, :], axis=1)
-    return c
+def user_gradient(at, user, size, rules, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
+    """∂L/∂f_u = Σ g f. Where positives feel it, it must be known before they move; else theirs is added then."""
+    n = tl.arange(0, BLOCK)
+    part = user.slot * SPLITS + tl.arange(0, SPLITS)
+    grad_f = tl.sum(tl.load(at.scratch.parts + part[:, None] * size.D + tl.arange(0, size.D)[None, :]), axis=0)
+    if rules.LIVE:
+        for first in range(0, user.P, BLOCK):
+            ok = first + n < user.P
+            f = tl.load(positives_at(at.scratch, user, first + n, size), mask=ok[:, None], other=0.0)
+            grad_f += tl.sum(positive_slopes(at.scratch, user, first + n, ok, size, rules)[:, None] * f, axis=0)
+        tl.debug_barrier()
+    return grad_f
 
 
 @triton.jit
-def move_user(
-    e, grad_f, decay, taken, round_, slot, user, users, scratch, numbers, col, inside,
-    D: tl.constexpr, DIM: tl.constexpr, ADAM: tl.constexpr, KEPT: tl.constexpr,
-):  # fmt: skip
+def move_positives(step, grad_f, decay, at, user, size, rules, BLOCK: tl.constexpr):
+    """One optimizer step of the positives; ∂L/∂f_u with their part, and Σ w·moved, by which e_u^1 follows them."""
+    n = tl.arange(0, BLOCK)
+    p = tl.load(at.numbers.real + SHARE)
+    live = tl.load(at.numbers.real + LIVE_SHARE)
+    rate = tl.load(at.numbers.real + ITEM_RATE)
+    if rules.ITEM_ADAM:
+        rate = tl.load(at.numbers.rates + step - 1)
+    f_u = tl.load(at.scratch.f + (user.slot * (size.TAU + 1) + step - 1) * size.D + tl.arange(0, size.D))
+    drift = tl.zeros_like(grad_f)
+    for first in range(0, user.P, BLOCK):
+        i = first + n
+        ok = i < user.P
+        t = items_at(at.scratch, user, i, ok, size)
+        g = positive_slopes(at.scratch, user, i, ok, size, rules)
+        state = positives_at(at.scratch, user, i, size)
+        old = ok[:, None] & (n[:, None] * 0 + step > 1)
+        moved = tl.load(state + MOVED * size.D, mask=old, other=0.0)
+        grad = (p * g)[:, None] * f_u[None, :] + decay * (rows_of(at.server.items, t, ok, size) + moved)
+        if rules.LIVE:
+            edge = tl.load(at.scratch.edges + user.slot * size.C + i, mask=ok, other=0)
+            w = tl.load(at.users.gather + user.start + edge, mask=ok, other=0.0)
+            grad += w[:, None] * (live * grad_f)[None, :]
+        else:
+            grad_f += tl.sum(g[:, None] * tl.load(state, mask=ok[:, None], other=0.0), axis=0)
+        if rules.ITEM_ADAM:
+            grad = positives_adam(step, grad, state, ok, old, at.numbers, size, rules)
+        moved -= rate * grad
+        tl.store(state + MOVED * size.D, moved, mask=ok[:, None])
+        if size.TAU > 1:
+            tl.store(state, rows_of(at.server.f, t, ok, size) + p * moved, mask=ok[:, None])
+            if rules.LIVE:
+                drift += tl.sum(w[:, None] * moved, axis=0)
+    return grad_f, drift
+
+
+@triton.jit
+def positives_adam(step, grad, state, ok, old, numbers, size, rules):
+    """How far back positives move at rate 1; `old` ones have moments, which lack their factor 1 − β."""
+    first = tl.load(numbers.real + BETA1) * tl.load(state + FIRST * size.D, mask=old, other=0.0) + grad
+    second = tl.load(numbers.real + BETA2) * tl.load(state + SECOND * size.D, mask=old, other=0.0) + grad * grad
+    tl.store(state + FIRST * size.D, first, mask=ok[:, None])
+    tl.store(state + SECOND * size.D, second, mask=ok[:, None])
+    return adam_step(first, second, tl.load(numbers.epsilons + step - 1), rules.FAST)
+
+
+@triton.jit
+def move_user(taken, e, grad_f, decay, at, user, size, rules):
     """One optimizer step of e_u^0, the `taken`-th of this round."""
-    rate = tl.load(numbers.real + 4) * tl.exp2(-round_ * tl.load(numbers.real + 12))
-    grad = tl.load(numbers.real) * grad_f + decay * e
-    if not ADAM:
+    numbers, users = at.numbers, at.users
+    rate = tl.load(numbers.real + USER_RATE) * tl.exp2(-tl.load(at.federation.now) * tl.load(numbers.real + FALL))
+    grad = tl.load(numbers.real + SHARE) * grad_f + decay * e
+    if not rules.USER_ADAM:
         return e - rate * grad
-    beta1 = tl.load(numbers.real + 5)
-    beta2 = tl.load(numbers.real + 6)
-    if KEPT:
+    beta1 = tl.load(numbers.real + BETA1)
+    beta2 = tl.load(numbers.real + BETA2)
+    col = tl.arange(0, size.D)
+    inside = col < size.DIM
+    if rules.KEPT:
         taken = tl.load(users.steps + user.u) + 1
-        at1 = users.moment1 + user.u * DIM + col
-        at2 = users.moment2 + user.u * DIM + col
+        at1 = users.moment1 + user.u * size.DIM + col
+        at2 = users.moment2 + user.u * size.DIM + col
         first = tl.load(at1, mask=inside, other=0.0)
         second = tl.load(at2, mask=inside, other=0.0)
     else:
-        at1 = scratch.moments + 2 * slot * D + col
-        at2 = at1 + D
+        at1 = at.scratch.moments + 2 * user.slot * size.D + col
+        at2 = at1 + size.D
         old = inside & (col * 0 + taken > 1)
         first = tl.load(at1, mask=old, other=0.0)
         second = tl.load(at2, mask=old, other=0.0)
     tl.debug_barrier()  # several lanes hold the same word: all have read it before one writes
-    if KEPT:
+    if rules.KEPT:
         tl.store(users.steps + user.u, taken)
     first = beta1 * first + (1 - beta1) * grad
     second = beta2 * second + (1 - beta2) * grad * grad
     tl.store(at1, first, mask=inside)
     tl.store(at2, second, mask=inside)
-    place = tl.minimum(taken, tl.load(numbers.whole + 3))
-    root = tl.sqrt(second * tl.load(numbers.unbias2 + place)) + tl.load(numbers.real + 7)
+    place = tl.minimum(taken, tl.load(numbers.whole + UNBIASED_AFTER))
+    root = tl.sqrt(second * tl.load(numbers.unbias2 + place)) + tl.load(numbers.real + EPSILON)
     return e - rate * (first * tl.load(numbers.unbias1 + place)) / root
 
 
+@triton.jit
+def combined(e, drift, home, numbers, size, rules):
+    """f_u; `home` is where e_u^0 and behind it the latents are."""
+    f_u = tl.load(numbers.real + SHARE) * e + tl.load(numbers.real + LIVE_SHARE) * drift
+    if not rules.CONCAT:
+        inside = tl.arange(0, size.D) < size.DIM
+        for k in range(1, size.K + 1):
+            f_u += tl.load(numbers.alphas + k) * tl.load(home + k * size.DIM, mask=inside, other=0.0)
+    return f_u
+
+
+@triton.jit
+def score_positives(f_u, scale, at, user, size, rules, BLOCK: tl.constexpr):
+    """Scores of the positives, with nothing gathered yet; for the MSE their slopes, which need no negatives."""
+    n = tl.arange(0, BLOCK)
+    for first in range(0, user.P, BLOCK):
+        i = first + n
+        ok = i < user.P
+        here = user.slot * size.C + i
+        f = tl.load(positives_at(at.scratch, user, i, size), mask=ok[:, None], other=0.0)
+        score = tl.sum(f * f_u[None, :], axis=1)
+        if rules.CONCAT:
+            score += constant(at, user, items_at(at.scratch, user, i, ok, size), ok, size)
+        if rules.LOSS == 0:
+            tl.store(at.scratch.gathered + here, tl.zeros((BLOCK,), tl.int64), mask=ok)
+        else:
+            edge = tl.load(at.scratch.edges + here, mask=ok, other=0)
+            score = 2 * scale * (score - tl.load(at.users.targets + user.start + edge, mask=ok, other=0.0))
+        tl.store(at.scratch.scores + here, score, mask=ok)
+
+
+@triton.jit
+def positive_slopes(scratch, user, i, ok, size, rules):
+    """∂L/∂s of positives once their negatives are known."""
+    here = user.slot * size.C + i
+    if rules.LOSS > 0:
+        return tl.load(scratch.scores + here, mask=ok, other=0.0)
+    total = tl.load(scratch.gathered + here, mask=ok, other=0)
+    return -(total.to(scratch.scores.dtype.element_ty) * (1.0 / SLOPE_STEPS))
+
+
+@triton.jit
+def constant(at, user, t, ok, size):
+    """c_t of the canonical score: for concat the latent products."""
+    words_of_table = tl.load(at.numbers.whole + N_ITEMS) * size.DIM
+    col = tl.arange(0, size.D)
+    c = tl.sum(rows_of(at.server.items, t, ok, size) * 0, axis=1)
+    for k in range(1, size.K + 1):
+        home = at.users.embeddings + (user.u * (size.K + 1) + k) * size.DIM
+        latent = tl.load(home + col, mask=col < size.DIM, other=0.0)
+        c += tl.sum(rows_of(at.server.items + k * words_of_table, t, ok, size) * latent[None, :], axis=1)
+    return c
+
+
+# ------------------------------------------------------------------------------------------------- its negatives
+
+
 @triton.jit(do_not_specialize=["step"])
-def negatives(
-    step, F, users, server, scratch, numbers,
-    S: tl.constexpr, K: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, M: tl.constexpr, C: tl.constexpr,
-    n_all: tl.constexpr, TAU: tl.constexpr, SPLITS: tl.constexpr, SPLIT: tl.constexpr,
-    BLOCK: tl.constexpr, EXCLUDE: tl.constexpr, LOSS: tl.constexpr, MEAN: tl.constexpr, PER_ROW: tl.constexpr,
-    CONCAT: tl.constexpr, ITEM_ADAM: tl.constexpr, FAST: tl.constexpr,
-):  # fmt: skip
+def negatives(step, at, size, rules, SPLITS: tl.constexpr, SPLIT: tl.constexpr, BLOCK: tl.constexpr):
     """The slopes of a stretch of a user's negatives in this local step, and their part of ∂L/∂f_u."""
     slot = tl.program_id(0)
     split = tl.program_id(1)
-    if not takes_part(F, slot):
+    if not takes_part(at.federation, slot):
         return
-    user = find_user(F, users, numbers, slot, S, EXCLUDE)
-    decay = decays(numbers, user, LOSS, MEAN, PER_ROW)
-    p = tl.load(numbers.real)
-    col = tl.arange(0, D)
-    inside = col < DIM
+    user = find_user(at, slot, size)
+    decay = decays(at.numbers, user, rules)
+    p = tl.load(at.numbers.real + SHARE)
+    col = tl.arange(0, size.D)
     n = tl.arange(0, BLOCK)
-    f_u = tl.load(scratch.f + (slot * (TAU + 1) + step) * D + col)
-    total = tl.zeros((BLOCK, D), users.gather.dtype.element_ty)
-    for at in range(split * SPLIT, tl.minimum((split + 1) * SPLIT, user.N), BLOCK):
-        ok = at + n < user.N
-        t = tl.load(scratch.rows + slot * M + user.P + at + n, mask=ok, other=0).to(tl.int64)
-        f = row_of(server.f, t, ok, col, inside, DIM)
-        if TAU > 1:
-            x0 = row_of(server.items, t, ok, col, inside, DIM)
-            moved = moved_by(
-                x0, slot, at + n, ok, decay.negative, step, scratch, numbers, col, n_all, D, TAU, ITEM_ADAM, FAST
-            )
-            f += p * moved
+    f_u = tl.load(at.scratch.f + (slot * (size.TAU + 1) + step) * size.D + col)
+    total = tl.zeros((BLOCK, size.D), at.users.gather.dtype.element_ty)
+    for first in range(split * SPLIT, tl.minimum((split + 1) * SPLIT, user.N), BLOCK):
+        i = first + n
+        ok = i < user.N
+        t = items_at(at.scratch, user, user.P + i, ok, size)
+        f = rows_of(at.server.f, t, ok, size)
+        if size.TAU > 1:
+            x0 = rows_of(at.server.items, t, ok, size)
+            f += p * moved_by(x0, step, i, ok, decay.negative, at, user, size, rules)
         score = tl.sum(f * f_u[None, :], axis=1)
-        if CONCAT:
-            score += constant(users, server, numbers, user, t, ok, col, inside, K, DIM)
-        if LOSS == 0:  # Eq. (5): every negative meets one random positive
-            partner = tl.load(scratch.partners + (slot * TAU + step) * n_all + at + n, mask=ok, other=0)
-            g = decay.scale / (1 + tl.exp(tl.load(scratch.scores + slot * C + partner, mask=ok, other=0.0) - score))
-            tl.atomic_add(scratch.gathered + slot * C + partner, (g * SLOPE_STEPS).to(tl.int64), mask=ok, sem="relaxed")
-        else:
-            g = 2 * decay.scale * score
-        g = tl.where(ok, g, 0.0)
-        tl.store(scratch.slopes + (slot * (TAU + 1) + step) * n_all + at + n, g, mask=ok)
+        if rules.CONCAT:
+            score += constant(at, user, t, ok, size)
+        g = tl.where(ok, negative_slopes(step, score, i, ok, decay.scale, at.scratch, user, size, rules), 0.0)
+        tl.store(at.scratch.slopes + (slot * (size.TAU + 1) + step) * size.MANY + i, g, mask=ok)
         total += g[:, None] * f
-    tl.store(scratch.parts + (slot * SPLITS + split) * D + col, tl.sum(total, axis=0))
+    tl.store(at.scratch.parts + (slot * SPLITS + split) * size.D + col, tl.sum(total, axis=0))
+
+
+@triton.jit
+def negative_slopes(step, score, i, ok, scale, scratch, user, size, rules):
+    """∂L/∂s of negatives. Eq. (5): each meets one random positive, for which its slope is gathered."""
+    if rules.LOSS > 0:
+        return 2 * scale * score
+    partner = tl.load(scratch.partners + (user.slot * size.TAU + step) * size.MANY + i, mask=ok, other=0)
+    met = user.slot * size.C + partner
+    g = scale / (1 + tl.exp(tl.load(scratch.scores + met, mask=ok, other=0.0) - score))
+    tl.atomic_add(scratch.gathered + met, (g * SLOPE_STEPS).to(tl.int64), mask=ok, sem="relaxed")
+    return g

@@ -16,78 +16,100 @@ import triton
 import triton.language as tl
 
 from fedgrec.kernels._draws_triton import FEEDBACK, NEGATIVES, PAIRS, POSITIVES, permuted, skipped, words
-from fedgrec.kernels._state_triton import decays, find_user, rounded, row_of, takes_part
+from fedgrec.kernels._state_triton import (
+    BETA1,
+    BETA2,
+    EPSILON,
+    FALL,
+    FEEDBACK_BOUND,
+    ITEM_BOUND,
+    ITEM_STEP,
+    LATENT_BOUND,
+    LATENT_RATE,
+    MOVED,
+    N_ITEMS,
+    SERVER_RATE,
+    TO_ITEM_STEPS,
+    TO_LATENT_STEPS,
+    UNBIASED_AFTER,
+    decays,
+    find_user,
+    free_items,
+    items_at,
+    positives_at,
+    rounded,
+    rows_of,
+    takes_part,
+)
 from fedgrec.kernels._steps_triton import moved_by
 
 # ---------------------------------------------------------------------------------- line 15, and which rows
 
 
 @triton.jit
-def prepare(
-    F, users, server, scratch, numbers,
-    S: tl.constexpr, K: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, M: tl.constexpr, C: tl.constexpr,
-    n_all: tl.constexpr, TAU: tl.constexpr, BLOCK: tl.constexpr, DRAWN: tl.constexpr, EXCLUDE: tl.constexpr,
-):  # fmt: skip
+def prepare(at, size, BLOCK: tl.constexpr, DRAWN: tl.constexpr):
     slot = tl.program_id(0)
     part = tl.program_id(1)
+    F = at.federation
     if (slot == 0) & (part == 0):
         tl.store(F.now, tl.load(F.counter))
     if not takes_part(F, slot):
         return
-    user = find_user(F, users, numbers, slot, S, EXCLUDE)
-    if part < K:
-        gather_level(users, server, numbers, user, part, K, D, DIM, BLOCK)
+    user = find_user(at, slot, size)
+    if part < size.K:
+        gather_level(part, at, user, size, BLOCK)
     else:
-        key = tl.load(users.keys + user.u)
+        key = tl.load(at.users.keys + user.u)
         round_ = tl.load(F.counter)
-        if part == K:
-            choose_positives(users, scratch, user, slot, key, round_, M, C)
+        if part == size.K:
+            choose_positives(at, user, key, round_, size)
         else:
-            i = (part - K - 1) * DRAWN + tl.arange(0, DRAWN)
-            ok = i < user.N
-            free = tl.load(numbers.whole).to(tl.int32)
-            if EXCLUDE:
-                free -= user.degree
-            t = tl.where(ok, permuted(i, ok, free, key, round_, NEGATIVES), 0)
-            if EXCLUDE:
-                t = skipped(t, users.items + user.start, user.degree)
-            tl.store(scratch.rows + slot * M + user.P + i, t, mask=ok)
-            for step in range(TAU):
-                partner = tl.umulhi(words(key, i, step, round_, PAIRS), user.P.to(tl.uint32)).to(tl.int32)
-                tl.store(scratch.partners + (slot * TAU + step) * n_all + i, partner, mask=ok)
+            choose_negatives((part - size.K - 1) * DRAWN + tl.arange(0, DRAWN), at, user, key, round_, size)
 
 
 @triton.jit
-def gather_level(
-    users, server, numbers, user, k,
-    K: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+def gather_level(k, at, user, size, BLOCK: tl.constexpr):
     """Eq. (6): e_u^{k+1} = Σ_t w_ut e_t^k."""
     n = tl.arange(0, BLOCK)
-    col = tl.arange(0, D)
-    inside = col < DIM
-    table = server.items + k * tl.load(numbers.whole) * DIM
-    total = tl.zeros((BLOCK, D), users.gather.dtype.element_ty)
-    for at in range(0, user.degree, BLOCK):
-        ok = at + n < user.degree
-        t = tl.load(users.items + user.start + at + n, mask=ok, other=0).to(tl.int64)
-        w = tl.load(users.gather + user.start + at + n, mask=ok, other=0.0)
-        total += w[:, None] * row_of(table, t, ok, col, inside, DIM)
-    tl.store(users.embeddings + (user.u * (K + 1) + k + 1) * DIM + col, tl.sum(total, axis=0), mask=inside)
+    col = tl.arange(0, size.D)
+    users = at.users
+    table = at.server.items + k * tl.load(at.numbers.whole + N_ITEMS) * size.DIM
+    total = tl.zeros((BLOCK, size.D), users.gather.dtype.element_ty)
+    for first in range(0, user.degree, BLOCK):
+        ok = first + n < user.degree
+        t = tl.load(users.items + user.start + first + n, mask=ok, other=0).to(tl.int64)
+        w = tl.load(users.gather + user.start + first + n, mask=ok, other=0.0)
+        total += w[:, None] * rows_of(table, t, ok, size)
+    home = users.embeddings + (user.u * (size.K + 1) + k + 1) * size.DIM
+    tl.store(home + col, tl.sum(total, axis=0), mask=col < size.DIM)
 
 
 @triton.jit
-def choose_positives(users, scratch, user, slot, key, round_, M: tl.constexpr, C: tl.constexpr):
+def choose_positives(at, user, key, round_, size):
     """All of the user's items, or a sorted sample of those that may train."""
-    i = tl.arange(0, C)
+    i = tl.arange(0, size.C)
     edge = i
     if user.degree > user.P:
         drawn = permuted(i, i < user.P, user.degree, key, round_, POSITIVES)
         edge = tl.sort(tl.where(i < user.P, drawn, 2147483647))
     ok = i < user.P
-    tl.store(scratch.edges + slot * C + i, edge, mask=ok)
-    t = tl.load(users.items + user.start + edge, mask=ok, other=0)
-    tl.store(scratch.rows + slot * M + i, t, mask=ok)
+    tl.store(at.scratch.edges + user.slot * size.C + i, edge, mask=ok)
+    t = tl.load(at.users.items + user.start + edge, mask=ok, other=0)
+    tl.store(at.scratch.rows + user.slot * size.M + i, t, mask=ok)
+
+
+@triton.jit
+def choose_negatives(i, at, user, key, round_, size):
+    """Negatives i, and the positive that each meets in every step."""
+    ok = i < user.N
+    free = free_items(at, user.degree, size)
+    t = tl.where(ok, permuted(i, ok, free, key, round_, NEGATIVES), 0)
+    if size.EXCLUDE:
+        t = skipped(t, at.users.items + user.start, user.degree)
+    tl.store(at.scratch.rows + user.slot * size.M + user.P + i, t, mask=ok)
+    for step in range(size.TAU):
+        partner = tl.umulhi(words(key, i, step, round_, PAIRS), user.P.to(tl.uint32)).to(tl.int32)
+        tl.store(at.scratch.partners + (user.slot * size.TAU + step) * size.MANY + i, partner, mask=ok)
 
 
 # ------------------------------------------------------------------------------------------------ line 22
@@ -102,88 +124,100 @@ def add_words(sums, t, values, ok, BLOCK: tl.constexpr, D: tl.constexpr):
 
 
 @triton.jit
-def send(
-    F, users, server, scratch, numbers,
-    S: tl.constexpr, K: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, M: tl.constexpr, C: tl.constexpr,
-    n_all: tl.constexpr, TAU: tl.constexpr, BLOCK: tl.constexpr, SPLIT: tl.constexpr,
-    EXCLUDE: tl.constexpr, LOSS: tl.constexpr, MEAN: tl.constexpr, PER_ROW: tl.constexpr, ITEM_ADAM: tl.constexpr,
-    WITHHELD: tl.constexpr, FAST: tl.constexpr,
-):  # fmt: skip
+def add_rows(sums, t, moved, to_steps, bound, ok, BLOCK: tl.constexpr, D: tl.constexpr):
+    """Adds finished rows, clipped and rounded; how many words of each the clip cut."""
+    moved = rounded(to_steps * moved)
+    add_words(sums, t, tl.minimum(tl.maximum(moved, -bound), bound), ok, BLOCK, D)
+    return tl.sum((ok[:, None] & (tl.abs(moved) > bound)).to(tl.int32), axis=1)
+
+
+@triton.jit
+def send(at, size, rules, SPLIT: tl.constexpr, BLOCK: tl.constexpr):
     slot = tl.program_id(0)
     part = tl.program_id(1)
-    if not takes_part(F, slot):
+    if not takes_part(at.federation, slot):
         return
-    user = find_user(F, users, numbers, slot, S, EXCLUDE)
-    if part < K:
-        send_level(F, users, server, numbers, user, part, K, D, DIM, BLOCK)
-        return
-    decay = decays(numbers, user, LOSS, MEAN, PER_ROW)
-    to_steps = tl.load(numbers.real + 8)
-    bound = tl.load(numbers.real + 9)
-    col = tl.arange(0, D)
-    inside = col < DIM
-    n = tl.arange(0, BLOCK)
-    over = tl.zeros((BLOCK,), tl.int32)
-    if part == K:
-        key = tl.load(users.keys + user.u)
-        for at in range(0, user.P, BLOCK):
-            ok = at + n < user.P
-            t = tl.load(scratch.rows + slot * M + at + n, mask=ok, other=0).to(tl.int64)
-            state = scratch.positives + ((slot.to(tl.int64) * C + at + n) * (4 * D))[:, None] + col[None, :]
-            moved = tl.load(state + D, mask=ok[:, None], other=0.0)
-            if WITHHELD:
-                ok = ok & (words(key, at + n, 0, tl.load(F.now), FEEDBACK).to(tl.int64) < tl.load(numbers.whole + 4))
-            moved = rounded(to_steps * moved)
-            over += tl.sum((ok[:, None] & (tl.abs(moved) > bound)).to(tl.int32), axis=1)
-            add_words(server.sums, t, tl.minimum(tl.maximum(moved, -bound), bound), ok, BLOCK, D)
+    user = find_user(at, slot, size)
+    if part < size.K:
+        send_level(part, at, user, size, BLOCK)
+    elif part == size.K:
+        send_positives(at, user, size, rules, BLOCK)
     else:
-        first = (part - K - 1) * SPLIT
-        for at in range(first, tl.minimum(first + SPLIT, user.N), BLOCK):
-            ok = at + n < user.N
-            t = tl.load(scratch.rows + slot * M + user.P + at + n, mask=ok, other=0).to(tl.int64)
-            x0 = row_of(server.items, t, ok, col, inside, DIM)
-            moved = moved_by(
-                x0, slot, at + n, ok, decay.negative, TAU, scratch, numbers, col, n_all, D, TAU, ITEM_ADAM, FAST
-            )
-            moved = rounded(to_steps * moved)
-            over += tl.sum((ok[:, None] & (tl.abs(moved) > bound)).to(tl.int32), axis=1)
-            add_words(server.sums, t, tl.minimum(tl.maximum(moved, -bound), bound), ok, BLOCK, D)
+        send_negatives((part - size.K - 1) * SPLIT, at, user, size, rules, SPLIT, BLOCK)
+
+
+@triton.jit
+def report(F, over):
+    """Adds up how many words the clip cut."""
     count = tl.sum(over, axis=0)
     if count > 0:
         tl.atomic_add(F.cut, count.to(tl.int64), sem="relaxed")
 
 
 @triton.jit
-def send_level(
-    F, users, server, numbers, user, k,
-    K: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Eq. (11): the change of the user's standing contribution to its items' latents."""
+def send_positives(at, user, size, rules, BLOCK: tl.constexpr):
+    to_steps = tl.load(at.numbers.real + TO_ITEM_STEPS)
+    bound = tl.load(at.numbers.real + ITEM_BOUND)
+    key = tl.load(at.users.keys + user.u)
     n = tl.arange(0, BLOCK)
-    col = tl.arange(0, D)
-    inside = col < DIM
-    to_steps = tl.load(numbers.real + 10)
-    bound = tl.load(numbers.real + 11)
-    old = tl.load(users.sent + (user.u * K + k) * DIM + col, mask=inside, other=0.0)
-    new = tl.load(users.embeddings + (user.u * (K + 1) + k) * DIM + col, mask=inside, other=0.0)
-    sums = server.sums + (k + 1) * tl.load(numbers.whole) * (D // 2)
     over = tl.zeros((BLOCK,), tl.int32)
-    for at in range(0, user.degree, BLOCK):
-        ok = at + n < user.degree
-        t = tl.load(users.items + user.start + at + n, mask=ok, other=0).to(tl.int64)
-        w = tl.load(users.push + user.start + at + n, mask=ok, other=0.0)
+    for first in range(0, user.P, BLOCK):
+        i = first + n
+        ok = i < user.P
+        t = items_at(at.scratch, user, i, ok, size)
+        moved = tl.load(positives_at(at.scratch, user, i, size) + MOVED * size.D, mask=ok[:, None], other=0.0)
+        if rules.WITHHELD:
+            drawn = words(key, i, 0, tl.load(at.federation.now), FEEDBACK).to(tl.int64)
+            ok = ok & (drawn < tl.load(at.numbers.whole + FEEDBACK_BOUND))
+        over += add_rows(at.server.sums, t, moved, to_steps, bound, ok, BLOCK, size.D)
+    report(at.federation, over)
+
+
+@triton.jit
+def send_negatives(start, at, user, size, rules, SPLIT: tl.constexpr, BLOCK: tl.constexpr):
+    decay = decays(at.numbers, user, rules)
+    to_steps = tl.load(at.numbers.real + TO_ITEM_STEPS)
+    bound = tl.load(at.numbers.real + ITEM_BOUND)
+    n = tl.arange(0, BLOCK)
+    over = tl.zeros((BLOCK,), tl.int32)
+    for first in range(start, tl.minimum(start + SPLIT, user.N), BLOCK):
+        i = first + n
+        ok = i < user.N
+        t = items_at(at.scratch, user, user.P + i, ok, size)
+        x0 = rows_of(at.server.items, t, ok, size)
+        moved = moved_by(x0, size.TAU, i, ok, decay.negative, at, user, size, rules)
+        over += add_rows(at.server.sums, t, moved, to_steps, bound, ok, BLOCK, size.D)
+    report(at.federation, over)
+
+
+@triton.jit
+def send_level(k, at, user, size, BLOCK: tl.constexpr):
+    """Eq. (11): the change of the user's standing contribution to its items' latents."""
+    users = at.users
+    n = tl.arange(0, BLOCK)
+    col = tl.arange(0, size.D)
+    inside = col < size.DIM
+    to_steps = tl.load(at.numbers.real + TO_LATENT_STEPS)
+    bound = tl.load(at.numbers.real + LATENT_BOUND)
+    sent = users.sent + (user.u * size.K + k) * size.DIM + col
+    old = tl.load(sent, mask=inside, other=0.0)
+    new = tl.load(users.embeddings + (user.u * (size.K + 1) + k) * size.DIM + col, mask=inside, other=0.0)
+    sums = at.server.sums + (k + 1) * tl.load(at.numbers.whole + N_ITEMS) * (size.D // 2)
+    over = tl.zeros((BLOCK,), tl.int32)
+    for first in range(0, user.degree, BLOCK):
+        ok = first + n < user.degree
+        t = tl.load(users.items + user.start + first + n, mask=ok, other=0).to(tl.int64)
+        w = tl.load(users.push + user.start + first + n, mask=ok, other=0.0)
         before = rounded(w[:, None] * old[None, :] * to_steps)
         after = rounded(w[:, None] * new[None, :] * to_steps)
         over += tl.sum((ok[:, None] & (tl.abs(after) > bound)).to(tl.int32), axis=1)
         before = tl.minimum(tl.maximum(before, -bound), bound)
         after = tl.minimum(tl.maximum(after, -bound), bound)
-        add_words(sums, t, after.to(tl.int32) - before.to(tl.int32), ok, BLOCK, D)
-        tl.store(server.touched + t, tl.full((BLOCK,), 1, tl.int8), mask=ok)
+        add_words(sums, t, after.to(tl.int32) - before.to(tl.int32), ok, BLOCK, size.D)
+        tl.store(at.server.touched + t, tl.full((BLOCK,), 1, tl.int8), mask=ok)
     tl.debug_barrier()  # all lanes have read what was sent before
-    tl.store(users.sent + (user.u * K + k) * DIM + col, new, mask=inside)
-    count = tl.sum(over, axis=0)
-    if count > 0:
-        tl.atomic_add(F.cut, count.to(tl.int64), sem="relaxed")
+    tl.store(sent, new, mask=inside)
+    report(at.federation, over)
 
 
 # ---------------------------------------------------------------------------------------------- the server
@@ -211,24 +245,24 @@ def server_round(
         tl.store(F.counter, round_ + 1)
     if tl.load(F.counts + (round_ - tl.load(F.first_round))) == 0:
         return  # nobody's upload arrived
-    n_items = tl.load(numbers.whole)
+    n_items = tl.load(numbers.whole + N_ITEMS)
     t = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     ok = t < n_items
     col = tl.arange(0, D)
     within = ok[:, None] & (col < DIM)[None, :]
     at = t[:, None] * DIM + col[None, :]
     x = tl.load(server.items + at, mask=within, other=0.0)
-    total = total_words(server.sums, t, ok, BLOCK, D).to(x.dtype) * tl.load(numbers.server + 2)
-    rate = tl.load(numbers.server) * tl.exp2(-round_ * tl.load(numbers.real + 12))
+    total = total_words(server.sums, t, ok, BLOCK, D).to(x.dtype) * tl.load(numbers.real + ITEM_STEP)
+    rate = tl.load(numbers.real + SERVER_RATE) * tl.exp2(-round_ * tl.load(numbers.real + FALL))
     if ADAM:
-        beta1 = tl.load(numbers.server + 3)
-        beta2 = tl.load(numbers.server + 4)
-        place = tl.minimum(round_ + 1, tl.load(numbers.whole + 3))
+        beta1 = tl.load(numbers.real + BETA1)
+        beta2 = tl.load(numbers.real + BETA2)
+        place = tl.minimum(round_ + 1, tl.load(numbers.whole + UNBIASED_AFTER))
         first = beta1 * tl.load(server.moment1 + at, mask=within, other=0.0) - (1 - beta1) * total
         second = beta2 * tl.load(server.moment2 + at, mask=within, other=0.0) + (1 - beta2) * total * total
         tl.store(server.moment1 + at, first, mask=within)
         tl.store(server.moment2 + at, second, mask=within)
-        root = tl.sqrt(second * tl.load(numbers.unbias2 + place)) + tl.load(numbers.server + 5)
+        root = tl.sqrt(second * tl.load(numbers.unbias2 + place)) + tl.load(numbers.real + EPSILON)
         x -= rate * (first * tl.load(numbers.unbias1 + place)) / root
     else:
         x += rate * total
@@ -239,7 +273,7 @@ def server_round(
         tl.debug_barrier()
         tl.store(server.touched + t, tl.zeros((BLOCK,), tl.int8), mask=changed)
         there = within & changed[:, None]
-        scale = tl.load(numbers.server + 1)
+        scale = tl.load(numbers.real + LATENT_RATE)
         for k in range(1, K + 1):
             table = server.items + k * n_items * DIM
             latent = tl.load(table + at, mask=there, other=0.0)

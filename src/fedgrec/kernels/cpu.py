@@ -2,7 +2,7 @@
 
 Same functions, same draws, same integers up to the last rounding. Rows are finished, clipped and rounded before they
 are added, so neither the order nor the number of threads can be seen in a sum. This page prepares the arrays; the loops
-are in `_compiled`.
+are in `_compiled`, a user's part of them in `_steps_numba`.
 """
 
 from typing import Any
@@ -14,6 +14,8 @@ from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerStat
 from fedgrec.draws import feedback_bound
 from fedgrec.errors import FedgrecError
 from fedgrec.kernels import _compiled as loops
+from fedgrec.kernels._steps_numba import Flags, Numbers
+from fedgrec.kernels._sums_numba import Told, by_item
 from fedgrec.options import FedGRecOptions
 
 NAME = "cpu"
@@ -63,19 +65,8 @@ def train(
     for k in range(latents.shape[1]):  # not a product of BLAS: that rounds a user by its place in the batch
         B += alpha[k + 1] * latents[:, k]
     targets = np.ones(len(cohort.items), tables.dtype) if cohort.targets is None else cohort.targets
-    users = (
-        cohort.keys,
-        cohort.indptr,
-        cohort.items,
-        weights,
-        targets,
-        state.embeddings,
-        state.moment1,
-        state.moment2,
-        state.steps,
-        B,
-        latents,
-    )
+    own = (state.embeddings, state.moment1, state.moment2, state.steps)
+    users = loops.Users(cohort.keys, cohort.indptr, cohort.items, weights, targets, *own, B, latents)
     longest = min(int(cohort.degrees.max(initial=0)), flags.max_positives) + flags.negatives
     loop = _one_step if flags.steps == 1 and not flags.item_adam else _many_steps
     sums, cut = loop(users, tables, f_table, numbers, flags, longest, dtype)
@@ -84,34 +75,31 @@ def train(
 
 
 def _one_step(
-    users: Any,
+    users: loops.Users,
     tables: Floats,
     f_table: Floats,
-    numbers: loops.Numbers,
-    flags: loops.Flags,
+    numbers: Numbers,
+    flags: Flags,
     longest: int,
     dtype: np.dtype[Any],
 ) -> tuple[Ints, int]:
     """Users find their slopes; then every item adds up its users' rounded rows, so no table is ever shared."""
-    n, (_, n_items, d) = len(users[0]), tables.shape
-    rows = np.empty((n, longest), np.int32)
-    g, w = np.empty((2, n, longest), tables.dtype)
-    f_users, pulls = np.empty((2, n, d), tables.dtype)
-    counts, decays = np.zeros((n, 2), np.int64), np.empty((n, 2), tables.dtype)
-    loops.user_slopes(*users, tables, f_table, numbers, flags, rows, g, w, f_users, pulls, counts, decays)
-    who, where, first = loops.by_item(rows, counts, n_items)
+    n_items, d = tables.shape[1:]
+    told = Told.empty(len(users.keys), longest, d, tables.dtype)
+    loops.user_slopes(users, tables, f_table, numbers, flags, told)
+    who, where, first = by_item(told.rows, told.counts, n_items)
     sums, cut = np.empty((n_items, d), dtype), np.zeros(n_items, np.int64)
-    reaches = np.abs(f_users).max(axis=1, initial=0)
-    loops.gradients(tables[0], who, where, first, g, w, f_users, reaches, pulls, counts, decays, numbers, sums, cut)
+    reaches = np.abs(told.f_users).max(axis=1, initial=0)
+    loops.gradients(tables[0], who, where, first, told, reaches, numbers, sums, cut)
     return sums, int(cut.sum())
 
 
 def _many_steps(
-    users: Any,
+    users: loops.Users,
     tables: Floats,
     f_table: Floats,
-    numbers: loops.Numbers,
-    flags: loops.Flags,
+    numbers: Numbers,
+    flags: Flags,
     longest: int,
     dtype: np.dtype[Any],
 ) -> tuple[Ints, int]:
@@ -119,36 +107,31 @@ def _many_steps(
     n_threads = threads()
     sums = np.zeros((n_threads, *tables.shape[1:]), dtype)
     scratch = np.empty((n_threads, 4 if flags.item_adam else 2, longest, tables.shape[2]), tables.dtype)
-    cut = np.zeros(len(users[0]), np.int64)
-    loops.train_users(*users, tables, f_table, numbers, flags, scratch, sums, cut)
+    cut = np.zeros(len(users.keys), np.int64)
+    loops.train_users(users, tables, f_table, numbers, flags, scratch, sums, cut)
     loops.add_up(sums)
     return sums[0], int(cut.sum())
 
 
-def _numbers(o: FedGRecOptions, leaf: Leaf, dtype: np.dtype[Any]) -> loops.Numbers:
+def _numbers(o: FedGRecOptions, leaf: Leaf, dtype: np.dtype[Any]) -> Numbers:
     alpha, real = o.weights(), dtype.type
     live = alpha[1] if o.live and o.layers else 0.0
-    return loops.Numbers(
-        *map(
-            real,
-            (
-                alpha[0],
-                live,
-                o.l2,
-                o.item_rate,
-                o.user_rate,
-                o.beta1,
-                o.beta2,
-                o.epsilon,
-                1 / leaf.step,
-                leaf.bound,
-            ),
-        )
+    return Numbers(
+        p=real(alpha[0]),
+        live=real(live),
+        l2=real(o.l2),
+        item_rate=real(o.item_rate),
+        user_rate=real(o.user_rate),
+        beta1=real(o.beta1),
+        beta2=real(o.beta2),
+        epsilon=real(o.epsilon),
+        per_step=real(1 / leaf.step),
+        bound=real(leaf.bound),
     )
 
 
-def _flags(o: FedGRecOptions, broadcast: Broadcast) -> loops.Flags:
-    return loops.Flags(
+def _flags(o: FedGRecOptions, broadcast: Broadcast) -> Flags:
+    return Flags(
         round=broadcast.round,
         steps=o.local_steps,
         negatives=o.negatives if o.loss != "mse" else 0,

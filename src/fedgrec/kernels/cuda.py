@@ -24,7 +24,19 @@ except ImportError:
     raise missing_extra("training on a GPU", "torch") from None
 
 from fedgrec.kernels import _triton as loops
-from fedgrec.kernels._state_triton import Federation, Numbers, Scratch, Server, Users
+from fedgrec.kernels._state_triton import (
+    Federation,
+    Numbers,
+    Reals,
+    Rules,
+    Scratch,
+    Server,
+    Sizes,
+    Tensors,
+    Users,
+    Wholes,
+    constants,
+)
 from fedgrec.kernels._steps_triton import negatives, user_step
 from fedgrec.kernels.resident import where_it_fits
 
@@ -88,19 +100,13 @@ class Engine:
         self.server = self._server(server)
         self.scratch = self._scratch()
         self.numbers = self._numbers(spec)
-        self.federation = Federation(
-            counter=self._new(torch.int32, 1) + self.round,
-            now=self._new(torch.int32, 1),
-            first_round=self._new(torch.int32, 1) + self.round,
-            sampled=self._new(torch.int32, STRETCH, self.S),
-            counts=self._new(torch.int32, STRETCH),
-            cut=self._new(torch.int64, 1),
-        )
-        self.size, self.loss, self.user = self._constants()
+        self.federation = self._federation()
+        self.tensors = Tensors(self.federation, self.users, self.server, self.scratch, self.numbers)
+        size, rules = self._size(), self._rules()
+        self.size, self.rules = constants(size), constants(rules)
         self.resident = None
         if self.launch.resident:
-            sizes = self.size | self.loss | self.user | {"MANY": max(self.n_negatives, 1)}
-            self.resident = where_it_fits(o, self.device, sizes, self.numbers)
+            self.resident = where_it_fits(o, self.device, size._asdict() | rules._asdict(), self.numbers)
         self._graph: Any = None
 
     def _place(self, array: Any) -> Any:
@@ -108,6 +114,16 @@ class Engine:
 
     def _new(self, dtype: Any, *shape: int) -> Any:
         return torch.zeros(shape, dtype=dtype, device=self.device)
+
+    def _federation(self) -> Federation:
+        return Federation(
+            counter=self._new(torch.int32, 1) + self.round,
+            now=self._new(torch.int32, 1),
+            first_round=self._new(torch.int32, 1) + self.round,
+            sampled=self._new(torch.int32, STRETCH, self.S),
+            counts=self._new(torch.int32, STRETCH),
+            cut=self._new(torch.int64, 1),
+        )
 
     def _users(self, users: Cohort, gather: Floats, push: Floats) -> Users:
         targets = np.ones(len(users.items)) if users.targets is None else users.targets
@@ -162,41 +178,69 @@ class Engine:
         step = np.arange(1, o.local_steps + 2)
         root = np.sqrt((1 - beta2**step) / (1 - beta2))
         steps = np.maximum(np.arange(UNBIASED_AFTER + 1), 1)
+        reals = Reals(
+            share=alpha[0],
+            live_share=live,
+            l2=o.l2,
+            item_rate=o.item_rate,
+            user_rate=o.user_rate,
+            beta1=o.beta1,
+            beta2=o.beta2,
+            epsilon=o.epsilon,
+            to_item_steps=1 / items.step,
+            item_bound=items.bound,
+            to_latent_steps=1 / latents.step,
+            latent_bound=int(latents.clip / 2 / latents.step),
+            fall=1 / o.half_life if o.half_life else 0.0,
+            server_rate=o.server_rate,
+            latent_rate=o.latent_rate * latents.step,
+            item_step=items.step,
+        )
+        wholes = Wholes(
+            n_items=self.method.n_items,
+            most_negatives=self.n_negatives,
+            most_positives=self.cap,
+            unbiased_after=UNBIASED_AFTER,
+            feedback_bound=feedback_bound(o.feedback),
+        )
         return Numbers(
-            real=real(
-                [alpha[0], live, o.l2, o.item_rate, o.user_rate, o.beta1, o.beta2, o.epsilon,
-                 1 / items.step, items.bound, 1 / latents.step, int(latents.clip / 2 / latents.step),
-                 1 / o.half_life if o.half_life else 0.0]
-            ),
-            whole=self._place(
-                np.array([self.method.n_items, self.n_negatives, self.cap, UNBIASED_AFTER, feedback_bound(o.feedback)])
-            ),
+            real=real(reals),
+            whole=self._place(np.array(wholes)),
             alphas=real(alpha),
             rates=real(o.item_rate * (1 - beta1) / (1 - beta1**step) * root),
             epsilons=real(o.epsilon * root),
             unbias1=real(1 / (1 - beta1**steps)),
             unbias2=real(1 / (1 - beta2**steps)),
-            server=real([o.server_rate, o.latent_rate * latents.step, items.step, o.beta1, o.beta2, o.epsilon]),
-        )  # fmt: skip
+        )
 
-    def _constants(self) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
-        """What the loops are compiled for: sizes, the loss with the items' optimizer, and the user's optimizer."""
+    def _size(self) -> Sizes:
         o = self.method.options
-        size = {
-            "S": self.S, "K": o.layers, "D": self.D, "DIM": o.dim, "M": self.width, "C": self.C,
-            "EXCLUDE": o.exclude_positives,
-        }  # fmt: skip
-        loss = {
-            "TAU": o.local_steps, "LOSS": LOSSES[o.loss], "MEAN": o.reduction == "mean",
-            "PER_ROW": o.l2_scaling == "row", "ITEM_ADAM": o.item_optimizer == "adam",
-            "FAST": self.device.type == "cuda" and o.precision == "float32",
-        }  # fmt: skip
-        user: dict[str, int] = {
-            "LIVE": bool(o.live and o.layers),
-            "USER_ADAM": o.user_optimizer == "adam",
-            "KEPT": o.user_moments == "kept",
-        }
-        return size, loss, user
+        return Sizes(
+            S=self.S,
+            K=o.layers,
+            D=self.D,
+            DIM=o.dim,
+            M=self.width,
+            C=self.C,
+            MANY=max(self.n_negatives, 1),
+            TAU=o.local_steps,
+            EXCLUDE=o.exclude_positives,
+        )
+
+    def _rules(self) -> Rules:
+        o = self.method.options
+        return Rules(
+            LOSS=LOSSES[o.loss],
+            MEAN=o.reduction == "mean",
+            PER_ROW=o.l2_scaling == "row",
+            CONCAT=o.combine == "concat",
+            LIVE=bool(o.live and o.layers),
+            ITEM_ADAM=o.item_optimizer == "adam",
+            USER_ADAM=o.user_optimizer == "adam",
+            KEPT=o.user_moments == "kept",
+            WITHHELD=o.feedback < 1,
+            FAST=self.device.type == "cuda" and o.precision == "float32",
+        )
 
     def _real(self, values: Any) -> Any:
         return self._place(np.asarray(values, self.method.options.precision))
@@ -247,35 +291,30 @@ class Engine:
 
     def _launch(self) -> None:
         o, cut, S, K = self.method.options, self.launch, self.S, self.method.options.layers
-        states = self.federation, self.users, self.server, self.scratch, self.numbers
-        n_all = max(self.n_negatives, 1)
-        many = {"n_all": n_all, "SPLIT": cut.split, "BLOCK": cut.rows, "num_warps": cut.warps} | self.size | self.loss
+        many = {"SPLIT": cut.split, "BLOCK": cut.rows, "num_warps": cut.warps}
         if cut.registers:
             many |= {"maxnreg": cut.registers}
         drawing = triton.cdiv(self.n_negatives, cut.drawn)
-        loops.prepare[(S, K + 1 + drawing)](
-            *states, n_all=n_all, TAU=o.local_steps, DRAWN=cut.drawn, BLOCK=cut.rows, **self.size
-        )
+        loops.prepare[(S, K + 1 + drawing)](self.tensors, self.size, DRAWN=cut.drawn, BLOCK=cut.rows)
         programs = 0 if self.resident else triton.cdiv(self.n_negatives, cut.split)
         if self.resident:
-            self.resident(*states)
+            self.resident(self.tensors)
         else:
             self._launch_steps(programs, many)
-        loops.send[(S, K + 1 + programs)](*states, WITHHELD=o.feedback < 1, **many)
+        loops.send[(S, K + 1 + programs)](self.tensors, self.size, self.rules, **many)
         loops.server_round[(triton.cdiv(self.method.n_items, cut.items),)](
             self.federation, self.server, self.numbers, K=K, D=self.D, DIM=o.dim, BLOCK=cut.items,
             ADAM=o.server_optimizer == "adam", CONCAT=o.combine == "concat",
         )  # fmt: skip
 
-    def _launch_steps(self, programs: int, many: dict[str, Any]) -> None:
+    def _launch_steps(self, programs: int, many: dict[str, int]) -> None:
         """The local steps, two launches each: rows do not stay on the chip, but are played again."""
-        states = self.federation, self.users, self.server, self.scratch, self.numbers
-        both = {"SPLITS": self.splits, "CONCAT": self.method.options.combine == "concat"}
-        few = {"BLOCK": self.launch.positives, "num_warps": self.launch.positive_warps} | self.size | self.loss
+        both = self.tensors, self.size, self.rules
+        few = {"BLOCK": self.launch.positives, "num_warps": self.launch.positive_warps}
         for step in range(self.method.options.local_steps + 1):
-            user_step[(self.S,)](step, *states, **both, **few, **self.user)
+            user_step[(self.S,)](step, *both, SPLITS=self.splits, **few)
             if step < self.method.options.local_steps and programs:
-                negatives[(self.S, programs)](step, *states, **both, **many)
+                negatives[(self.S, programs)](step, *both, SPLITS=self.splits, **many)
 
     # ---------------------------------------------------------------------------------- looking at it
 

@@ -11,7 +11,7 @@ import numpy as np
 from fedgrec.core import Broadcast, Cohort, Floats, Leaf, Rows
 from fedgrec.errors import FedgrecError
 from fedgrec.kernels import _gnn as loops
-from fedgrec.kernels._compiled import by_item
+from fedgrec.kernels._sums_numba import Told, by_item
 from fedgrec.kernels.gnn import GnnState, laplace
 
 NOISY_USERS = 64  # whose noise is held at a time: a user's is as large as all that it sends
@@ -43,24 +43,22 @@ def _train(
     numbers = _numbers(o, leaf, x.dtype)
     flags = loops.Flags(broadcast.round, o.negatives, o.max_positives or n_items, o.loss == "mse")
     longest = min(int(cohort.degrees.max(initial=0)), flags.max_positives) + flags.negatives
-    rows, (g, v_rows) = np.empty((n, longest), np.int32), np.empty((2, n, longest), x.dtype)
-    f_users, pulls = np.zeros((2, n, d), x.dtype)
-    counts, decays, scaled = np.zeros((n, 2), np.int64), np.zeros((n, 2), x.dtype), np.zeros(n, np.int64)
+    told, scaled = Told.empty(n, longest, d, x.dtype), np.zeros(n, np.int64)
     targets = np.ones(len(cohort.items), x.dtype) if cohort.targets is None else cohort.targets
     own = (state.embeddings, state.moment1, state.moment2, state.steps)
     users = (cohort.keys, cohort.indptr, cohort.items, v, targets, B, *own)
-    loops.user_slopes(*users, x, numbers, flags, rows, g, v_rows, f_users, pulls, counts, decays, scaled)
+    loops.user_slopes(users, x, numbers, flags, told, scaled)
     if not np.isfinite(state.embeddings).all():
         raise FedgrecError(f"the update of {leaf.name!r} is not finite: training diverged; lower the learning rates")
-    noise, offsets = np.zeros((0, d), x.dtype), np.cumsum(counts[:, 1]) - counts[:, 1]
+    sent = told.counts[:, 1]
+    noise, offsets = np.zeros((0, d), x.dtype), np.cumsum(sent) - sent
     if o.noise:
-        sizes = zip(cohort.keys.tolist(), counts[:, 1].tolist(), strict=True)
+        sizes = zip(cohort.keys.tolist(), sent.tolist(), strict=True)
         noise = np.concatenate([laplace(key, broadcast.round, (m, d), x.dtype) for key, m in sizes])
-    who, where, first = by_item(rows, counts, n_items)
+    who, where, first = by_item(told.rows, told.counts, n_items)
     sums, cut = np.empty((n_items, d), dtype), np.zeros(n_items, np.int64)
-    reaches = np.abs(f_users).max(axis=1, initial=0)
-    told = (g, v_rows, f_users, reaches, pulls, counts, decays, noise, offsets)
-    loops.add_up(x, who, where, first, *told, numbers, sums, cut)
+    reaches = np.abs(told.f_users).max(axis=1, initial=0)
+    loops.add_up(x, who, where, first, told, reaches, noise, offsets, numbers, sums, cut)
     return sums, state, int(cut.sum() + scaled.sum())
 
 

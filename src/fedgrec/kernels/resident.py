@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fedgrec.kernels._state_triton import Federation, Numbers, Scratch, Server, Users
+from fedgrec.kernels._state_triton import Numbers, Reals, Tensors, Wholes
 from fedgrec.options import FedGRecOptions
 
 ROWS = 4  # of a thread
@@ -99,25 +99,21 @@ class Resident:
     ) -> None:
         self.cut, self.S = cut or Cut(), sizes["S"]
         real = numbers.real.element_size()
-        N_ITEMS, NEGATIVES, POSITIVES, UNBIASED_AFTER, _ = numbers.whole.tolist()
-        homes = self.cut.homes(sizes["D"], POSITIVES, real)
-        self.shared = self.cut.fixed(sizes["D"], POSITIVES, real) + homes * self.cut.home(sizes["D"], real)
-        names = (
-            "SHARE", "LIVE_SHARE", "L2", "ITEM_RATE", "USER_RATE", "BETA1", "BETA2", "EPSILON", "TO_STEPS", "BOUND",
-            "", "", "FALL",
-        )  # fmt: skip
+        reals, wholes = Reals(*numbers.real.tolist()), Wholes(*numbers.whole.tolist())
+        cap = wholes.most_positives
+        homes = self.cut.homes(sizes["D"], cap, real)
+        self.shared = self.cut.fixed(sizes["D"], cap, real) + homes * self.cut.home(sizes["D"], real)
         constants: Constants = {
-            "REAL": "float" if real == 4 else "double",
+            "REAL": "float" if real == 4 else "double", "CAP": cap,
             "THREADS": self.cut.threads, "CLUSTER": self.cut.cluster, "SHARED": self.shared, "HOMES": homes,
-            "CAP": POSITIVES, "POSITIVES": POSITIVES, "NEGATIVES": NEGATIVES, "N_ITEMS": N_ITEMS,
-            "UNBIASED_AFTER": UNBIASED_AFTER,
         }  # fmt: skip
         constants |= {name: int(value) for name, value in sizes.items()}
-        constants |= {name: value for name, value in zip(names, numbers.real.tolist(), strict=True) if name}
+        constants |= {name.upper(): value for name, value in (reals._asdict() | wholes._asdict()).items()}
         self.kernel = compile_(text("_resident.cu"), constants, self.shared)
 
-    def __call__(self, F: Federation, users: Users, server: Server, scratch: Scratch, numbers: Numbers) -> None:
+    def __call__(self, at: Tensors) -> None:
         """The local steps of all users of a round, and the negatives' part of what they send."""
+        F, users, server, scratch, numbers = at
         arguments = [
             F.counter, F.first_round, F.sampled, F.counts, F.cut,
             users.indptr, users.gather, users.embeddings, users.moment1, users.moment2, users.steps,
@@ -133,9 +129,10 @@ def where_it_fits(o: FedGRecOptions, device: torch.device, sizes: dict[str, int]
     if not can_run(device):
         return None
     shared = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0)
-    _, negatives, cap, *_ = numbers.whole.tolist()
+    most = Wholes(*numbers.whole.tolist())
     cuts = [Cut(cluster, shared=shared) for cluster in CLUSTERS]
-    cut = next((cut for cut in cuts if fits(o, sizes["D"], negatives, cap, cut)), None)
+    fitting = (cut for cut in cuts if fits(o, sizes["D"], most.most_negatives, most.most_positives, cut))
+    cut = next(fitting, None)
     if cut is None:
         return None
     try:

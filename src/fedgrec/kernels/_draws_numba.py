@@ -1,0 +1,114 @@
+# mypy: ignore-errors
+"""The draws of `fedgrec.draws`, word for word, inside compiled loops.
+
+Every constant is uint64: mixed with a signed integer, Numba would fall back to floating point.
+"""
+
+import numpy as np
+
+from fedgrec.draws import FEISTEL_M, PHILOX_M, PHILOX_W, Purpose
+from fedgrec.kernels._numba import fused
+
+U = np.uint64
+LOW, SHIFT = U(0xFFFFFFFF), U(32)
+M0, M1, W0, W1 = U(PHILOX_M[0]), U(PHILOX_M[1]), U(PHILOX_W[0]), U(PHILOX_W[1])
+F0, F1 = U(FEISTEL_M[0]), U(FEISTEL_M[1])
+NEGATIVES, PAIRS, POSITIVES = U(Purpose.NEGATIVES), U(Purpose.PAIRS), U(Purpose.POSITIVES)
+FEEDBACK = U(Purpose.FEEDBACK)
+
+
+@fused
+def philox(key, slot, step, round_, purpose):
+    k0, k1 = key & LOW, key >> SHIFT
+    c0, c1, c2, c3 = U(slot) & LOW, U(step), U(round_), U(purpose)
+    for _ in range(10):
+        p0, p1 = M0 * c0, M1 * c2
+        c0, c1, c2, c3 = (p1 >> SHIFT) ^ c1 ^ k0, p1 & LOW, (p0 >> SHIFT) ^ c3 ^ k1, p0 & LOW
+        k0, k1 = (k0 + W0) & LOW, (k1 + W1) & LOW
+    return c0, c1, c2, c3
+
+
+@fused
+def mix(half, key):
+    h = ((half ^ key) * F0) & LOW
+    h ^= h >> U(15)
+    h = (h * F1) & LOW
+    return h ^ (h >> U(13))
+
+
+@fused
+def permuted(out, size, key, round_, purpose):
+    """Fills `out` with where the keyed permutation of 0..size−1 sends 0, 1, 2, ..."""
+    n_columns = max(np.int64(np.sqrt(size)), 1)
+    while n_columns * n_columns < size:
+        n_columns += 1
+    n_rows = (size + n_columns - 1) // n_columns
+    k0, k1, k2, k3 = philox(key, 0, 0, round_, purpose)
+    k4, _, _, _ = philox(key, 1, 0, round_, purpose)
+    offset = np.int64((k4 * U(size)) >> SHIFT)
+    start_row, start_column = 0, 0
+    for i in range(len(out)):
+        row, column = start_row, start_column
+        while True:
+            row = turned(row, column, k0, n_rows)
+            column = turned(column, row, k1, n_columns)
+            row = turned(row, column, k2, n_rows)
+            column = turned(column, row, k3, n_columns)
+            value = row * n_columns + column
+            if value < size:
+                break
+        out[i] = value + offset - (size if value + offset >= size else 0)
+        start_column += 1
+        if start_column == n_columns:
+            start_row, start_column = start_row + 1, 0
+
+
+@fused
+def turned(half, other, key, bound):
+    """half + F(other) modulo bound."""
+    moved = half + np.int64((mix(U(other), key) * U(bound)) >> SHIFT)
+    return moved - (bound if moved >= bound else 0)
+
+
+@fused
+def draw_negatives(out, key, round_, positives, n_items):
+    """Distinct non-positives: the rank among non-positives, then skip the positives before it."""
+    P = len(positives)
+    permuted(out, n_items - P, key, round_, NEGATIVES)
+    half = 1
+    while 2 * half <= P:
+        half *= 2
+    for i in range(len(out)):
+        rank, before, step = out[i], 0, half
+        while step and P:  # a binary search whose length depends on P alone, so it is never mispredicted
+            last = min(before + step, P) - 1
+            before = last + 1 if positives[last] - last <= rank else before
+            step //= 2
+        out[i] = rank + before
+
+
+@fused
+def choose_rows(key, items, n_items, flags):
+    """The user's training rows of the round, positives first, and which of its items those are."""
+    P = min(len(items), flags.max_positives)
+    chosen = np.arange(len(items))
+    if len(items) > P:
+        chosen = np.empty(P, np.int64)
+        permuted(chosen, len(items), key, flags.round, POSITIVES)
+        chosen.sort()
+    excluded = items if flags.exclude else items[:0]
+    n = min(flags.negatives, n_items - len(excluded)) if P else 0
+    rows = np.empty(P + n, np.int64)
+    for i in range(P):
+        rows[i] = items[chosen[i]]
+    draw_negatives(rows[P:], key, flags.round, excluded, n_items)
+    return rows, chosen
+
+
+@fused
+def withheld(key, i, flags):
+    """Whether the update of the i-th positive stays at home this round, see draws.feedback."""
+    if flags.feedback > LOW:
+        return False
+    words = philox(key, i // 4, 0, flags.round, FEEDBACK)
+    return words[i % 4] >= U(flags.feedback)

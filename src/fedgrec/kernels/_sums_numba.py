@@ -1,0 +1,91 @@
+# mypy: ignore-errors
+"""How finished rows enter a sum: rounded, clipped and added, so that neither order nor threads can be seen in it."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedgrec.kernels._numba import fused, inlined
+
+
+class Told(NamedTuple):
+    """What tells every row that the users send: to item t goes g_t·f_u + λx_t + w_t·pull."""
+
+    rows: Any  # [n, longest]: items, positives first
+    g: Any  # [n, longest]
+    w: Any  # [n, longest]
+    f_users: Any  # [n, d]
+    pulls: Any  # [n, d]
+    counts: Any  # [n, 2]: positives, and all rows
+    decays: Any  # [n, 2]: λ of a positive and of a negative
+
+    @classmethod
+    def empty(cls, n: int, longest: int, d: int, dtype: Any) -> "Told":
+        """To be filled in; a user without rows has zeros."""
+        rows, (g, w) = np.empty((n, longest), np.int32), np.empty((2, n, longest), dtype)
+        f_users, pulls = np.zeros((2, n, d), dtype)
+        return cls(rows, g, w, f_users, pulls, np.zeros((n, 2), np.int64), np.zeros((n, 2), dtype))
+
+
+@inlined
+def add_row(to_steps, slope, decay, weight, u, t, f_users, pulls, x, bound, sums):
+    """Adds one user's rounded and clipped row to_steps·(g_t·f_u + λx_t + w_ut·pull); how many words the clip cut."""
+    over = bound - bound
+    for j in range(x.shape[1]):
+        moved = np.rint(to_steps * (slope * f_users[u, j] + decay * x[t, j] + weight * pulls[u, j]))
+        over += x.dtype.type(abs(moved) > bound)
+        sums[t, j] += sums.dtype.type(min(max(moved, -bound), bound))
+    return over
+
+
+@inlined
+def add_small_row(to_steps, slope, decay, u, t, f_users, x, sums):
+    """`add_row` for a row without pull that no clip can touch: what nearly every negative is."""
+    for j in range(x.shape[1]):
+        sums[t, j] += sums.dtype.type(np.rint(to_steps * (slope * f_users[u, j] + decay * x[t, j])))
+
+
+@inlined
+def add_difference(weight, old, new, u, k, per_step, bound, sums, t):
+    """Adds what one user's standing contribution to one latent row changed by; how many words the clip cut."""
+    over = per_step - per_step
+    for j in range(new.shape[2]):
+        before, after = np.rint(weight * old[u, k, j] * per_step), np.rint(weight * new[u, k, j] * per_step)
+        over += new.dtype.type(abs(after) > bound)
+        before, after = min(max(before, -bound), bound), min(max(after, -bound), bound)
+        sums[k, t, j] += sums.dtype.type(after) - sums.dtype.type(before)
+    return over
+
+
+@fused
+def round_and_add(rows, x, x0, numbers, sums):
+    """Adds how far each row moved, clipped and rounded; how many words the clip cut."""
+    cut, bound, real = numbers.p - numbers.p, numbers.bound, x.dtype.type
+    for i in range(len(rows)):
+        t = rows[i]
+        for j in range(x.shape[1]):
+            moved = np.rint((x[i, j] - x0[t, j]) * numbers.per_step)
+            cut += real(abs(moved) > bound)
+            sums[t, j] += sums.dtype.type(min(max(moved, -bound), bound))
+    return np.int64(cut)
+
+
+@fused
+def by_item(rows, counts, n_items):
+    """Where each item occurs in `rows`, item by item: a counting sort."""
+    first = np.zeros(n_items + 1, np.int64)
+    for u in range(len(rows)):
+        for i in range(counts[u, 1]):
+            if rows[u, i] >= 0:
+                first[rows[u, i] + 1] += 1
+    for t in range(n_items):
+        first[t + 1] += first[t]
+    at = first.copy()
+    who, where = np.empty(first[n_items], np.int32), np.empty(first[n_items], np.int32)
+    for u in range(len(rows)):
+        for i in range(counts[u, 1]):
+            t = rows[u, i]
+            if t >= 0:  # others stay at home
+                who[at[t]], where[at[t]] = u, i
+                at[t] += 1
+    return who, where, first
