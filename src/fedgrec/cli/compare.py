@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgrec.compare.names import KNOWN
-from fedgrec.errors import ConfigError, RunError
+from fedgrec.errors import ConfigError
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -56,11 +56,11 @@ def run(arguments: argparse.Namespace) -> int:
     from fedgrec.cli.compare_lines import Lines
     from fedgrec.compare import compare, write
     from fedgrec.compare.tables import terminal
+    from fedgrec.files import check_writable
 
     settings = asked(arguments)
     out: Path = arguments.out or Path("compare") / Path(settings.common.data.data).stem
-    if out.exists() and not out.is_dir():
-        raise RunError(f"{out} is a file: choose another --out")
+    check_writable(out)
     watcher = Lines(arguments.quiet)
     with watcher.watching():
         comparison = compare(settings, out, watcher)

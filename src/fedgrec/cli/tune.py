@@ -10,7 +10,7 @@ from typing import Any
 from fedgrec.cli.compare import DEVICES
 from fedgrec.compare.names import CENTRALIZED, KNOWN
 from fedgrec.config import Config, checked, find, parse_assignment, preset, presets, read_toml
-from fedgrec.errors import ConfigError, RunError, nearest
+from fedgrec.errors import ConfigError, nearest
 
 
 def register(commands: Any) -> None:
@@ -46,14 +46,14 @@ def register(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from fedgrec.cli.tune_lines import Lines
+    from fedgrec.files import check_writable
     from fedgrec.reproduce.grid import terminal
     from fedgrec.tune import tune
     from fedgrec.tune.files import BEST, grid, write
 
-    request = asked(arguments)
     out: Path = arguments.out or Path("runs") / f"tune-{Path(arguments.data).stem}-{arguments.method}"
-    if out.exists() and not out.is_dir():
-        raise RunError(f"{out} is a file: choose another --out")
+    check_writable(out)
+    request = asked(arguments)
     watcher = Lines(arguments.quiet)
     with watcher.watching():
         found = tune(request, out, watcher)

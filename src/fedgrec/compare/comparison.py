@@ -15,7 +15,7 @@ from fedgrec.compare.published import figure, public_name
 from fedgrec.compare.rows import Row, ranked, row
 from fedgrec.compare.runs import FAILURE, Run
 from fedgrec.data import Dataset
-from fedgrec.errors import BusyError, FedgrecError
+from fedgrec.errors import BusyError, DiskError, FedgrecError
 from fedgrec.files import claimed, write_bytes, write_json, write_text
 from fedgrec.simulation import Observer
 
@@ -102,6 +102,8 @@ def _attempt(run: Run, dataset: Dataset, watcher: Watcher, alone: bool = False) 
                 run.write_interval_over_users(dataset)
     except BusyError:
         return BUSY
+    except DiskError:  # it would be the others' failure too
+        raise
     except Exception as error:
         run.folder.mkdir(parents=True, exist_ok=True)
         write_text(run.folder / FAILURE, traceback.format_exc())

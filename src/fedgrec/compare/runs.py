@@ -4,6 +4,7 @@ import json
 import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -20,12 +21,12 @@ from fedgrec.data import Dataset
 from fedgrec.data.datasets import describe
 from fedgrec.data.split import seen_before_test
 from fedgrec.errors import RunError
-from fedgrec.files import write_json, write_text
+from fedgrec.files import understood, write_json, write_text
 from fedgrec.machine import judged
 from fedgrec.metrics import Ideal
 from fedgrec.model import CONFIG, SERVER, Model
 from fedgrec.options import DataOptions
-from fedgrec.record import DATA, RESULT, RunRecord, is_finished, read_metrics
+from fedgrec.record import DATA, RunRecord, is_finished, read_metrics, read_result
 from fedgrec.simulation import Observer, Simulation
 
 FREE = {"threads", "checkpoint_every", "device"}  # may change between two calls: results do not follow from them
@@ -98,7 +99,7 @@ class Run(ABC):
         RunRecord.check_same_data(self.folder, dataset)
 
     def result(self) -> dict[str, Any]:
-        return cast(dict[str, Any], json.loads((self.folder / RESULT).read_text(encoding="utf-8")))
+        return read_result(self.folder)
 
     def metrics(self) -> list[dict[str, Any]]:
         return read_metrics(self.folder)
@@ -114,8 +115,12 @@ class Run(ABC):
 
     def _halves(self) -> dict[str, float | None]:
         path = self.folder / SPREAD
-        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        return found["halves"] if found.get("of") == self.result() else {}  # a longer run has another result
+        if not path.exists():
+            return {}
+        with suppress(RunError), understood(path, "it is made again"):
+            found = json.loads(path.read_text(encoding="utf-8"))
+            return dict(found["halves"]) if found["of"] == self.result() else {}  # a longer run has another result
+        return {}
 
 
 @dataclass(frozen=True)

@@ -82,13 +82,19 @@ class IdMap:
         Path(path).write_text(json.dumps(self.to_json(), ensure_ascii=False) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read what `save` wrote."""
+    def load(cls, path: str | Path, size: int | None = None) -> Self:
+        """Read what `save` wrote; `size`: how many ids there must be."""
         try:
             record = json.loads(Path(path).read_text(encoding="utf-8"))
-            return cls(range(record["range"]) if "range" in record else record["ids"], record["kind"])
+            found = cls(range(record["range"]) if "range" in record else record["ids"], record["kind"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path} is not a saved id map ({error}): save it again") from error
+            raise DataError(f"{path} is not a saved id map ({error}): restore it, or train again") from error
+        if size is not None and len(found) != size:
+            raise DataError(
+                f"{path} names {len(found):,} {found.kind}s, but there should be {size:,}: it is of another run, or "
+                "damaged; restore it, or train again"
+            )
+        return found
 
     def _find(self, id: Any) -> int | None:  # noqa: A002
         if isinstance(self._ids, range):
