@@ -48,6 +48,11 @@ class Run(ABC):
 
     @property
     @abstractmethod
+    def runs_on(self) -> str:
+        """cpu or cuda."""
+
+    @property
+    @abstractmethod
     def length(self) -> int:
         """Rounds or epochs; 0 where nothing is trained."""
 
@@ -132,6 +137,10 @@ class FederatedRun(Run):
         return self.config.model
 
     @property
+    def runs_on(self) -> str:
+        return self.config.run.device
+
+    @property
     def length(self) -> int:
         return self.config.run.rounds
 
@@ -166,6 +175,10 @@ class CentralizedRun(Run):
     @property
     def options(self) -> Any:
         return self.model
+
+    @property
+    def runs_on(self) -> str:
+        return self.device
 
     @property
     def length(self) -> int:
