@@ -415,7 +415,13 @@ def test_the_device_reaches_federated_methods(data: Path) -> None:
     from fedgrec.compare import File, Settings, entries
 
     def devices(text: str, device: str, named: str = "") -> list[str]:
-        settings = Settings(entries(text, File()), (0,), named={"device": named} if named else {}, flags={"data": str(data)}, device=device)
+        settings = Settings(
+            entries(text, File()),
+            (0,),
+            named={"device": named} if named else {},
+            flags={"data": str(data)},
+            device=device,
+        )
         runs = settings.runs(Path("out"), settings.load(0))
         return [run.runs_on for run in runs]
 

@@ -150,8 +150,9 @@ def test_what_a_file_should_hold_and_does_not_is_said(tmp_path: Path) -> None:
     path = tmp_path / "data.json"
     path.write_text('{"sizes": 3}')
     for mistake in (lambda c: c["checksums"], lambda c: c["sizes"]["users"], lambda c: int("x")):
-        with pytest.raises(RunError, match=r"data\.json is damaged \(.*\): train again"), files.understood(
-            path, "train again"
+        with (
+            pytest.raises(RunError, match=r"data\.json is damaged \(.*\): train again"),
+            files.understood(path, "train again"),
         ):
             mistake(read_json(path, "train again"))
 
@@ -178,9 +179,7 @@ def places(tmp_path: Path) -> dict[str, tuple[Path, str]]:
     }
 
 
-@pytest.mark.parametrize(
-    "case", ["a file", "in a file", "a dangling link", "no real folder", "a long name", "a NUL"]
-)
+@pytest.mark.parametrize("case", ["a file", "in a file", "a dangling link", "no real folder", "a long name", "a NUL"])
 def test_a_folder_that_cannot_be_written_is_found_before_the_work(tmp_path: Path, case: str) -> None:
     folder, sentence = places(tmp_path)[case]
     before = sorted(os.listdir(tmp_path))

@@ -44,7 +44,12 @@ def register(commands: Any) -> None:
         metavar="ROUNDS[,EPOCHS]",
         help="between evaluations (default: twenty in every run)",
     )
-    add("--device", default="auto", choices=DEVICES, help="where to train what can run there (default: auto, a GPU if there is one)")
+    add(
+        "--device",
+        default="auto",
+        choices=DEVICES,
+        help="where to train what can run there (default: auto, a GPU if there is one)",
+    )
     add("--config", type=Path, metavar="TOML", help="options of all in [data] and [run], of one in [compare.NAME]")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="an option of the data or of all runs")
     add("--out", type=Path, metavar="FOLDER", help="(default: compare/DATA)")

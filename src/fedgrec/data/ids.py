@@ -39,10 +39,23 @@ class IdMap:
 
     def parse(self, text: str) -> int:
         """The index of an id typed on a command line: the string itself, or else the number it writes."""
+        found = self._typed(text)
+        if found is not None:
+            return found
+        if isinstance(self._ids, range) and len(self):
+            hint = f": they are numbered from 0 to {len(self) - 1:,}"
+        else:
+            hint = nearest(text, [str(i) for i in self._ids])
+            hint = f".{hint}" if hint else ""
+        raise DataError(f"there is no {self.kind} {text!r} in the data{hint}")
+
+    def knows(self, text: str) -> bool:
+        """Whether `parse` finds it."""
+        return self._typed(text) is not None
+
+    def _typed(self, text: str) -> int | None:
         found = self._find(text)
-        if found is None and _is_integer(text):
-            found = self._find(int(text))
-        return self.index(text) if found is None else found
+        return self._find(int(text)) if found is None and _is_integer(text) else found
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -147,4 +160,4 @@ def _plain(value: Any) -> Any:
 
 
 def _is_integer(text: str) -> bool:
-    return text.strip().removeprefix("-").isdecimal()
+    return len(text) < 30 and text.strip().removeprefix("-").isdecimal()  # int() refuses thousands of digits

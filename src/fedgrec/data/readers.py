@@ -141,6 +141,7 @@ def _parquet(path: Path) -> Table:
 
 def _column(table: Table, role: str, name: str, *, required: bool = True) -> Sequence[Any] | None:
     """The column called `name`, or, where that is a usual name, one with another usual name."""
+
     def found(column: str) -> Sequence[Any]:
         if column in table.twice:
             raise DataError(
@@ -221,5 +222,7 @@ def _one_number(table: Table, row: int, cell: Any, dates: bool) -> float:
     try:
         moment = cell if isinstance(cell, datetime) else datetime.fromisoformat(str(cell).strip())
     except ValueError:
-        raise table.bad(row, f"the time {cell!r} is neither seconds nor an ISO date; write it as 2024-01-31, or rename the column") from None
+        raise table.bad(
+            row, f"the time {cell!r} is neither seconds nor an ISO date; write it as 2024-01-31, or rename the column"
+        ) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
