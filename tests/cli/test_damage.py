@@ -99,7 +99,7 @@ def test_a_run_on_a_full_disk_is_one_sentence_and_goes_on(
     assert "the disk is full: free some space" in said
     assert "--resume" in said
     assert sorted(os.listdir(out / "checkpoints")) == ["3", "latest"]
-    assert not [path for path in out.rglob("*.part")]
+    assert not list(out.rglob("*.part"))
     assert cli.main(["train", "--out", str(out), "--resume", "--quiet"]) == 0
     assert (out / "server.safetensors").read_bytes() == (finished / "server.safetensors").read_bytes()
 

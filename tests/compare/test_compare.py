@@ -405,7 +405,7 @@ def test_a_full_disk_ends_the_comparison(
     said = capsys.readouterr().err
     assert "the disk is full" in said
     assert said.count("\n") == 1
-    assert not [path for path in tmp_path.rglob("*.part")]
+    assert not list(tmp_path.rglob("*.part"))
 
 
 # ------------------------------------------------------------------------------------------- device

@@ -122,7 +122,7 @@ def test_an_absent_file_is_said_to_be_absent(tmp_path: Path) -> None:
         ('user,item\n1,2\n2,"x\n3,4\n5,6\n', "a.csv:3: a quote opens on this line and is never closed"),
         ('user,item\n1,2\n2,"x', "a.csv:3: a quote opens on this line and is never closed"),
         ('user,item\n1,2\n2,"x\n3,y"\n5,6\n', "a.csv:3: a quoted item goes on to line 4"),
-        ('user,item\n1,2\n2,"x\n3,y",8\n5,6\n', "a.csv:3: 3 fields where 2 belong (user, item), in a quoted field that"),
+        ('user,item\n1,2\n2,"x\n3,y",8\n5,6\n', "a.csv:3: 3 fields where 2 belong (user, item), in a quoted field"),
         ("user,item\n1,2\n2,a\0b\n", "a.csv:3: there is a NUL byte"),
         ("u\0s\0e\0r\0", "a.csv:1: there is a NUL byte"),
         ("user item\n1 2\n", "a.csv:1: the columns seem to be separated by spaces"),

@@ -21,7 +21,7 @@ def register(commands: Any) -> None:
         "--items",
         action="append",
         metavar="ID,ID,...",
-        help="items of a person the model has never met; may be given again. An id with a comma goes into quotes, as in "
+        help="items of a person the model has never met; may be given again. An id with a comma goes in quotes: "
         "--items '\"Paris, Texas\",book-3'",
     )
     who.add_argument("--similar", metavar="ID", help="items like this one")
@@ -75,7 +75,7 @@ def run_recommend(arguments: argparse.Namespace) -> int:
 
 
 def named(text: str, ids: Any) -> list[int]:
-    """The items that a text names: one whose id is the whole text, or several between commas, in quotes where needed."""
+    """The items that a text names: the one whose id it is, or several between commas, in quotes where needed."""
     import csv
 
     if ids.knows(text):

@@ -34,7 +34,7 @@ class IdMap:
         found = self._find(_plain(id))
         if found is None:
             hint = nearest(id, [i for i in self._ids if isinstance(i, str)]) if isinstance(id, str) else ""
-            raise DataError(f"there is no {self.kind} {_plain(id)!r} in the data.{hint}".removesuffix("."))
+            raise DataError(f"there is no {self.kind} {_shown(_plain(id))} in the data.{hint}".removesuffix("."))
         return found
 
     def parse(self, text: str) -> int:
@@ -47,7 +47,7 @@ class IdMap:
         else:
             hint = nearest(text, [str(i) for i in self._ids])
             hint = f".{hint}" if hint else ""
-        raise DataError(f"there is no {self.kind} {text!r} in the data{hint}")
+        raise DataError(f"there is no {self.kind} {_shown(text)} in the data{hint}")
 
     def knows(self, text: str) -> bool:
         """Whether `parse` finds it."""
@@ -157,6 +157,12 @@ def _number_integers(ids: NDArray[np.int64], kind: str, known: IdMap | None) -> 
 def _plain(value: Any) -> Any:
     """NumPy scalars as Python's own, so that ids come out as they would have been typed."""
     return value.item() if isinstance(value, np.generic) else value
+
+
+def _shown(value: Any) -> str:
+    """An id in a sentence, however long it is."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}…{text[-10:]}"
 
 
 def _is_integer(text: str) -> bool:

@@ -82,7 +82,7 @@ def _ids(column: NDArray[Any], name: str) -> NDArray[Any]:
 
 def _missing(value: Any) -> bool:
     try:
-        return value is None or value == "" or bool(value != value)  # NaN is not itself
+        return value is None or value == "" or bool(value != value)  # noqa: PLR0124 - NaN is not itself
     except (TypeError, ValueError):  # pandas.NA does not say; an array says several things
         return not isinstance(value, np.ndarray)
 

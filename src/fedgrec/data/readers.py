@@ -174,7 +174,7 @@ def _ids(table: Table, cells: Sequence[Any] | None, role: str) -> NDArray[Any]:
     """Integers if every cell is one, as written ('007' stays text); otherwise the strings."""
     assert cells is not None
     for row, cell in enumerate(cells):
-        if cell is None or cell != cell or (isinstance(cell, str) and not cell.strip()):  # NaN is not itself
+        if cell is None or cell != cell or (isinstance(cell, str) and not cell.strip()):  # noqa: PLR0124 - NaN
             raise table.bad(row, f"the {role} is missing; fill it in or remove the line")
     for row, end in table.ends.items():
         if "\n" in cells[row] or "\r" in cells[row]:

@@ -114,7 +114,9 @@ def _never_closed(text: str, separator: str, first: int) -> bool:
 
 
 def _table(path: Path, names: list[str], numbered: Iterator[tuple[int, int, list[str]]], note: str = "") -> Table:
-    rows, lines, ends = [], [], {}
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    ends: dict[int, int] = {}
     for first, last, row in numbered:
         if len(row) != len(names):
             runs_on = f", in a quoted field that goes on to line {last}" if last > first else ""
