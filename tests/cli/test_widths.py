@@ -1,6 +1,13 @@
 """What is printed fits a terminal of 80 columns."""
 
+import contextlib
+import fcntl
 import io
+import os
+import pty
+import struct
+import termios
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +30,21 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("LINES", "24")  # without it tqdm does not look at COLUMNS
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, draw: Callable[[], None]) -> str:
+    """What is drawn on a terminal of 80 columns."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    with os.fdopen(theirs, "w", encoding="utf-8") as screen:
+        monkeypatch.setattr("sys.stderr", screen)
+        draw()
+    found = b""
+    with contextlib.suppress(OSError):  # all was read, and nobody is at the other end
+        while piece := os.read(ours, 1 << 16):
+            found += piece
+    os.close(ours)
+    return found.decode("utf-8")
 
 
 def too_wide(text: str) -> list[str]:
@@ -90,17 +111,19 @@ def test_bars_fit_and_end_in_the_metric(narrow: None, tmp_path: Path, monkeypatc
     compared.run_started(run, 12, 24)
     tuned.trial_started(11, 24, {})
     for lines in (compared, tuned):
-        screen = Terminal()
-        monkeypatch.setattr("sys.stderr", screen)
-        lines.started(0, rounds)
-        lines.evaluated({"recall@20": 0.12345, "ndcg@20": 0.1})
-        lines.bar.update(rounds // 2)
-        lines.bar.refresh()
-        lines.bar.close()
-        assert too_wide(screen.getvalue()) == []
-        shown = [line for line in screen.getvalue().split("\r") if "recall@20 0.1235" in line]
-        assert shown, screen.getvalue()
-        assert all("[12/24]" in line for line in shown)
+
+        def draw(lines: Any = lines) -> None:
+            lines.started(0, rounds)
+            lines.evaluated({"recall@20": 0.12345, "ndcg@20": 0.1})
+            lines.bar.update(rounds // 2)
+            lines.bar.refresh()
+            lines.bar.close()
+
+        text = shown(monkeypatch, draw)
+        assert too_wide(text) == []
+        drawn = [line for line in text.split("\r") if "recall@20 0.1235" in line]
+        assert drawn, repr(text)
+        assert all("[12/24]" in line for line in drawn)
 
 
 def test_what_is_not_trained_has_no_bar(monkeypatch: Any) -> None:
