@@ -18,7 +18,8 @@ from fedgrec.data import Dataset, Interactions
 from fedgrec.errors import ConfigError, FedgrecError
 from fedgrec.record import read_metrics
 from fedgrec.simulation import Simulation
-from fedgrec.tune import files, parse, subjects
+from fedgrec.tune import files, parse, study, subjects
+from fedgrec.tune.study import Found, Request, Tried
 from tests.cli.small import clicks
 
 pytest.importorskip("optuna")
@@ -365,3 +366,111 @@ def test_mistakes_on_the_command_line_are_one_sentence(
     assert sentence in said
     assert said.count("\n") == 1
     assert os.listdir(tmp_path) == []
+
+
+# ----------------------------------------------------------------------- trials that cannot be told apart
+
+
+class Judged:
+    """Stands for what is tuned; only its names are looked at."""
+
+    method = "fedgrec"
+    dataset = Dataset("clicks", None)  # type: ignore[arg-type]
+
+
+def found(*trials: tuple[float, float | None, int], users: int | None = 100, metric: str = "recall@20") -> Found:
+    """A search whose trials have these values, values of the other metric, and best rounds."""
+    tried = [
+        Tried(n, "complete", value, round_, 1.0, {"layers": n}, second=second, users=users)
+        for n, (value, second, round_) in enumerate(trials)
+    ]
+    return Found(Request(Judged(), [parse("layers=0..9", "fedgrec")], metric, len(tried)), tried, False)
+
+
+@pytest.mark.parametrize(
+    ("trials", "best"),
+    [
+        ([(0.5, 0.1, 2), (0.6, 0.1, 2)], 1),
+        ([(0.6, 0.1, 2), (0.6, 0.2, 8)], 1),  # equal: by ndcg
+        ([(0.6, 0.2, 8), (0.6, 0.2, 4)], 1),  # equal again: by the fewer rounds
+        ([(0.6, 0.2, 4), (0.6, 0.2, 4)], 0),  # and again: the earlier
+        ([(0.6, None, 4), (0.6, None, 2)], 1),  # of a search of an older version
+        ([(0.0, 0.0, 4), (0.0, 0.0, 2)], 1),
+    ],
+)
+def test_equal_trials_are_ranked_by_the_next_metric_then_by_rounds(trials: list[Any], best: int) -> None:
+    some = found(*trials)
+    assert some.best is some.trials[best]
+    assert files.grid(some).rows[0][0] == str(best)
+
+
+@pytest.mark.parametrize(
+    ("some", "sentence"),
+    [
+        (
+            found((1.0, 0.4, 2), (1.0, 0.6, 2), (1.0, 0.6, 4)),
+            "All 3 trials have recall@20 1.0000, the most there is: it chooses nothing here. They are ranked by "
+            "ndcg@20, then by the earlier round.",
+        ),
+        (
+            found((0.2, 0.4, 2), (0.2, 0.6, 2)),
+            "All 2 trials have recall@20 0.2000: it chooses nothing here. They are ranked by ndcg@20, then by the "
+            "earlier round.",
+        ),
+        (
+            found((0.2, 0.4, 2), (0.2, 0.6, 2), (0.1, 0.6, 2), users=10_000),
+            "2 trials share the best recall@20, 0.2000. They are ranked by ndcg@20, then by the earlier round.",
+        ),
+        (
+            # √(0.5·0.5/100) = 0.05
+            found((0.5, 0.4, 2), (0.46, 0.6, 2), (0.44, 0.1, 2)),
+            "2 trials are within one standard error of the best (at most 0.0500 for the mean over 100 users): these "
+            "validation items do not tell them apart.",
+        ),
+        (found((0.5, 0.4, 2), (0.44, 0.6, 2)), None),
+        (found((0.5, 0.4, 2), (0.46, 0.6, 2), users=1_000_000), None),
+        (found((0.5, None, 2), (0.46, None, 2), users=None), None),
+        (found((0.5, 0.4, 2)), None),
+    ],
+)
+def test_trials_that_cannot_be_told_apart_are_said_in_a_sentence(some: Found, sentence: str | None) -> None:
+    said = files.told_apart(some)
+    assert said == (sentence or "")
+    assert (said in files.grid(some).notes) == bool(said)
+
+
+def test_what_a_trial_leaves_is_enough_to_rank_and_to_doubt_it(finished: Path) -> None:
+    rows = listed(finished)
+    done = [row for row in rows if row["state"] == "complete"]
+    assert all(0 <= float(row["ndcg@20"]) <= 1 and 0 < int(row["users"]) <= 16 for row in done)
+
+
+def test_a_gpu_that_is_not_there_is_said_before_the_search(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    torch = pytest.importorskip("torch")
+
+    def no_driver() -> None:
+        raise RuntimeError("Found no NVIDIA driver on your system.")
+
+    monkeypatch.setattr(torch.cuda, "init", no_driver)
+    for method, search in (("fedgrec", "layers=1..2"), ("mf-bpr", "rate=0.1,0.2")):
+        given = ["tune", "--data", str(data), "--out", str(tmp_path / "out"), "--device", "cuda", "--method", method]
+        assert cli.main([*given, "--search", search]) == 2
+        assert "there is no GPU for device 'cuda'" in capsys.readouterr().err
+        assert os.listdir(tmp_path) == []
+
+
+def test_a_database_that_cannot_be_written_is_one_sentence(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    from sqlalchemy.exc import OperationalError
+
+    def full(*_: Any) -> None:
+        raise OperationalError("INSERT INTO trials", {}, Exception("database or disk is full"))
+
+    monkeypatch.setattr(study._Study, "ask", full)
+    assert cli.main([*words(data, tmp_path / "out"), "--quiet"]) == 2
+    said = capsys.readouterr().err
+    assert "study.db could not be written (database or disk is full)" in said
+    assert said.count("\n") == 1

@@ -1,5 +1,8 @@
 """The errors a person can act on: each is one sentence saying what is wrong, where, and what to do."""
 
+import errno
+import os
+
 
 class FedgrecError(Exception):
     """Something the user can put right. The command line prints it as it is and exits with code 2."""
@@ -19,6 +22,30 @@ class RunError(FedgrecError):
 
 class BusyError(RunError):
     """A folder that another process is writing into."""
+
+
+class DiskError(FedgrecError):
+    """A file that could not be written: the disk is full, or the system does not let us."""
+
+
+WHAT_TO_DO = {
+    errno.ENOSPC: "the disk is full: free some space, then give the command again; `fedgrec train` goes on with "
+    "--resume",
+    errno.EDQUOT: "your share of the disk is used up: free some space, then give the command again; `fedgrec train` "
+    "goes on with --resume",
+    errno.EROFS: "the file system is read-only: choose another folder",
+    errno.EACCES: "Permission denied: choose a folder that you may write",
+    errno.EPERM: "Operation not permitted: choose a folder that you may write",
+    errno.EIO: "the disk failed (Input/output error): check it, or choose a folder on another one",
+    errno.EMFILE: "this process has too many open files: raise the limit (ulimit -n)",
+    errno.ENFILE: "the system has too many open files: close other programs",
+    errno.ENOMEM: "the system is out of memory: close other programs, or make the run smaller",
+}
+
+
+def system_trouble(number: int | None) -> str:
+    """What the operating system's error means for a person; empty where it has no number."""
+    return WHAT_TO_DO.get(number, os.strerror(number)) if number else ""
 
 
 def nearest(word: str, known: list[str]) -> str:

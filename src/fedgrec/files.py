@@ -3,7 +3,9 @@
 import fcntl
 import json
 import os
+import re
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,19 +14,44 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.errors import BusyError, RunError
+from fedgrec.errors import BusyError, DiskError, RunError, system_trouble
 
 Tensors = Mapping[str, NDArray[Any]]
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+# ------------------------------------------------------------------------------------------ writing
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """A place beside `path` to write to. In the end it is renamed to `path`; where anything goes wrong it is gone."""
     part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
+    try:
+        with _said(path):
+            yield part
+            part.replace(path)
+            _flush_folder(path.parent)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _said(path: Path) -> Iterator[None]:
+    """The system's errors as one sentence that names the file."""
+    try:
+        yield
+    except OSError as error:
+        why = system_trouble(error.errno) or str(error)
+        raise DiskError(f"{path} could not be written: {why}") from error
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    with _whole(path) as part, part.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    part.replace(path)
-    _flush_folder(path.parent)
 
 
 def write_text(path: Path, content: str) -> None:
@@ -36,16 +63,24 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> None:
+    with _whole(path) as part:
+        _save_tensors(part, tensors, metadata)
+        with part.open("r+b") as file:
+            _sort_metadata(file)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _save_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> None:
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
-    part = path.with_name(path.name + ".part")
-    save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, part, dict(metadata))
-    with part.open("r+b") as file:
-        _sort_metadata(file)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-    _flush_folder(path.parent)
+    try:
+        save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, path, dict(metadata))
+    except SafetensorError as error:  # of a full disk too: it keeps the system's number in its text
+        if number := re.search(r"\(os error (\d+)\)", str(error)):
+            raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+        raise
 
 
 def _sort_metadata(file: BinaryIO) -> None:
@@ -73,6 +108,27 @@ def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
         raise RunError(f"{path} is not a tensor file ({error}): it was damaged after it was written") from None
 
 
+def read_json(path: Path, mend: str) -> Any:
+    """What a file of ours holds; `mend`: what to do where it is damaged or gone."""
+    with understood(path, mend):
+        return json.loads(path.read_text(encoding="utf-8"))
+
+
+@contextmanager
+def understood(path: Path, mend: str) -> Iterator[None]:
+    """Within, what a file should hold and does not is one sentence that names the file and ends in `mend`."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise RunError(f"{path} is missing: {mend}") from None
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:  # bad JSON and bad UTF-8 too
+        what = f"there is no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+        raise RunError(f"{path} is damaged ({what}): {mend}") from error
+
+
+# -------------------------------------------------------------------------------------- checkpoints
+
+
 class Checkpoints:
     """One folder a checkpoint, written whole; then the pointer `latest` is renamed to it and older ones go."""
 
@@ -81,8 +137,18 @@ class Checkpoints:
         self.pointer = folder / "latest"
 
     def save(self, round_: int, tensors: Tensors, info: Mapping[str, Any]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
         part, place = self.folder / f"{round_}.part", self.folder / str(round_)
+        try:
+            with _said(place):
+                self._save(round_, part, place, tensors, info)
+        except BaseException:
+            unreached = [] if self._latest() == str(round_) else [place]
+            for leftover in (part, *unreached):
+                shutil.rmtree(leftover, ignore_errors=True)
+            raise
+
+    def _save(self, round_: int, part: Path, place: Path, tensors: Tensors, info: Mapping[str, Any]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
         for leftover in (part, place):  # of a run that was killed here before
             if leftover.exists() and str(round_) != self._latest():
                 shutil.rmtree(leftover)
@@ -96,16 +162,59 @@ class Checkpoints:
             if other.is_dir() and other.name != str(round_):
                 shutil.rmtree(other)
 
+    @property
+    def mend(self) -> str:
+        """What to do where a checkpoint is damaged."""
+        return f"restore it, or remove {self.folder}, and --resume begins the run anew"
+
     def load(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
         """The latest whole checkpoint, or nothing."""
         latest = self._latest()
         if latest is None:
             return None
-        tensors, _ = read_tensors(self.folder / latest / "state.safetensors")
-        return tensors, json.loads((self.folder / latest / "state.json").read_text())
+        there = sorted(path.name for path in self.folder.iterdir() if path.is_dir() and path.name.isdecimal())
+        if latest not in there:
+            others = f"there is {' and '.join(there)}" if there else "there is none"
+            raise RunError(
+                f"{self.pointer} names the checkpoint {latest!r}, which is not there ({others}): write its name into "
+                f"the file, or remove {self.folder}, and --resume begins the run anew"
+            )
+        place = self.folder / latest
+        with understood(place / "state.json", self.mend):
+            info = dict(read_json(place / "state.json", self.mend).items())
+        with understood(place / "state.safetensors", self.mend):
+            (place / "state.safetensors").stat()
+            return read_tensors(place / "state.safetensors")[0], info
 
     def _latest(self) -> str | None:
-        return self.pointer.read_text().strip() if self.pointer.exists() else None
+        with suppress(FileNotFoundError):
+            return self.pointer.read_bytes().decode("utf-8", "replace").strip()
+        return None
+
+
+# ------------------------------------------------------------------------------------------ folders
+
+
+def check_writable(folder: Path, flag: str = "--out") -> None:
+    """Refuse a folder that cannot be written now, not after hours of work; leaves nothing behind.
+
+    Permission bits say little (to root, or of a read-only file system), so a folder is really made: inside the nearest
+    one that is there, under a name of its own, with all that is missing inside it.
+    """
+    try:
+        there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+        if not there.is_dir():
+            what = "is a file" if there.exists() else "is a link to nothing"
+            raise RunError(f"{there} {what}: choose another {flag}")
+        missing = folder.absolute().relative_to(there.absolute())
+        probe = Path(tempfile.mkdtemp(prefix=".writable-", dir=there))
+        try:
+            (probe / missing).mkdir(parents=True, exist_ok=True)
+        finally:
+            shutil.rmtree(probe, ignore_errors=True)
+    except (OSError, ValueError) as error:  # ValueError: a path with a null byte
+        why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+        raise RunError(f"{folder} cannot be written: {why}; choose another {flag}") from None
 
 
 @contextmanager

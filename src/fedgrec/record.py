@@ -8,7 +8,7 @@ from fedgrec.config import Config
 from fedgrec.data import Dataset
 from fedgrec.data.datasets import describe
 from fedgrec.errors import RunError
-from fedgrec.files import write_json, write_text
+from fedgrec.files import read_json, understood, write_json, write_text
 from fedgrec.model import CONFIG, ITEM_IDS, USER_IDS, Model
 
 METRICS, DATA, RESULT = "metrics.jsonl", "data.json", "result.json"
@@ -42,8 +42,11 @@ class RunRecord:
         """A run goes on, and is judged, only on the data that it was trained on."""
         if not (folder / DATA).exists():
             return
-        before, now = json.loads((folder / DATA).read_text()), describe(dataset)
-        if (before["sizes"], before["checksums"]) != (now["sizes"], now["checksums"]):
+        mend, now = "restore it, or train again in another folder", describe(dataset)
+        before = read_json(folder / DATA, mend)
+        with understood(folder / DATA, mend):
+            same = (before["sizes"], before["checksums"]) == (now["sizes"], now["checksums"])
+        if not same:
             raise RunError(
                 f"the data is not what {folder} was trained on (see its {DATA}): restore it, or start a "
                 f"new run in another folder"
@@ -65,10 +68,24 @@ class RunRecord:
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The evaluations of a run, in order."""
-    path = folder / METRICS
+    path, found = folder / METRICS, list[dict[str, Any]]()
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for number, text in enumerate(path.read_bytes().splitlines(), 1):
+        with understood(Path(f"{path}:{number}"), "restore it, or train again in another folder"):
+            line = json.loads(text)
+            line["round"]
+            found.append(line)
+    return found
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """The line that counts, of a finished run."""
+    path, mend = folder / RESULT, "restore it, or remove it and the run is ended again"
+    result = read_json(path, mend)
+    with understood(path, mend):
+        result["round"]
+        return dict(result)
 
 
 def chosen_round(folder: Path) -> int:

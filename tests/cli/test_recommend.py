@@ -11,6 +11,7 @@ import pytest
 from fedgrec import cli
 from fedgrec.config import Config
 from fedgrec.data import IdMap, Interactions
+from fedgrec.errors import DataError
 from fedgrec.methods.fedgrec import FedGRecMethod
 from fedgrec.model import Model
 from tests.cli.small import train
@@ -73,6 +74,61 @@ def test_what_a_person_has_never_comes_back_and_everything_else_does(capsys: Any
 def test_a_stranger_is_never_shown_what_they_named(capsys: Any, finished: Path) -> None:
     ranked = answer(capsys, finished, "--items", "book1,book2,book3", "-n", "1000")
     assert set(ranked) == {f"book{i}" for i in range(48)} - {"book1", "book2", "book3"}
+
+
+@pytest.fixture
+def films(tmp_path: Path) -> Path:
+    """Items whose names have commas, quotes and spaces."""
+    names = ["Paris, Texas", "book-3", 'The "Best" of', "1984", "a,b,c"]
+    rng = np.random.default_rng(0)
+    Model(
+        config=Config().changed({"layers": 1, "dim": 2}, "test"),
+        user_ids=IdMap(["ann"], "user"), item_ids=IdMap(names), items=rng.normal(size=(2, 5, 2)).astype(np.float32),
+        item_degrees=np.ones(5, np.int64), users=np.ones((1, 2, 2), np.float32),
+        indptr=np.array([0, 1]), train_items=np.array([1], np.int32),
+        seen_indptr=np.array([0, 1]), seen_items=np.array([1], np.int32), round=3,
+    ).save(tmp_path)  # fmt: skip
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["Paris, Texas"], {"Paris, Texas"}),  # the whole text is an id
+        (["a,b,c"], {"a,b,c"}),
+        (['"Paris, Texas",book-3'], {"Paris, Texas", "book-3"}),
+        (['book-3, "a,b,c" '], {"a,b,c", "book-3"}),
+        (["Paris, Texas", "book-3,1984"], {"Paris, Texas", "book-3", "1984"}),  # --items twice
+        (['The "Best" of'], {'The "Best" of'}),
+        (['"The ""Best"" of",1984'], {'The "Best" of', "1984"}),
+    ],
+)
+def test_items_with_commas_can_be_named(capsys: Any, films: Path, words: list[str], named: set[str]) -> None:
+    every = {"Paris, Texas", "book-3", 'The "Best" of', "1984", "a,b,c"}
+    given = [word for text in words for word in ("--items", text)]
+    assert set(answer(capsys, films, *given)) == every - named
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["Paris,Texas"], "there is no item 'Paris' in the data. Did you mean 'Paris, Texas'?"),
+        (["book-3", "bok-3"], "there is no item 'bok-3' in the data. Did you mean 'book-3'?"),
+        (['"Paris, Texas'], '--items "Paris, Texas: a quote is not closed'),
+        ([""], "name at least one item"),
+        ([" , ", ","], "name at least one item"),
+    ],
+)
+def test_items_that_are_not_there_are_named(capsys: Any, films: Path, words: list[str], sentence: str) -> None:
+    given = [word for text in words for word in ("--items", text)]
+    assert sentence in refused(capsys, "recommend", str(films), *given)
+
+
+def test_numbers_that_are_not_there_are_told_the_range() -> None:
+    with pytest.raises(DataError, match=r"there is no user '48' in the data: they are numbered from 0 to 47"):
+        IdMap.range(48, "user").parse("48")
+    with pytest.raises(DataError, match=r"there is no user '1236' in the data. Did you mean '1234'\?"):
+        IdMap([1234, 77], "user").parse("1236")
 
 
 def test_a_person_reads_what_a_program_reads(capsys: Any, finished: Path) -> None:

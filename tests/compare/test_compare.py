@@ -1,5 +1,6 @@
 """A comparison from the command line: what it leaves, and what it does about trouble."""
 
+import errno
 import json
 import os
 import shutil
@@ -356,3 +357,93 @@ def test_two_processes_share_the_runs_out(data: Path, tmp_path: Path) -> None:
     assert sorted(trained) == sorted(RUNS)
     shown = [[line for line in out.splitlines() if ", seed " in line and "recall@20" in line] for out, _ in said]
     assert [len(each) for each in shown] == [len(RUNS), len(RUNS)]
+
+
+# ------------------------------------------------------------------------------------------- damage
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("result.json", "", "result.json is damaged"),
+        ("result.json", "[]", "result.json is damaged"),
+        ("result.json", "{}", "result.json is damaged (there is no 'round')"),
+        ("metrics.jsonl", '{"round": 1}\n{"rou', "metrics.jsonl:2 is damaged"),
+        ("data.json", "{", "data.json is damaged"),
+    ],
+)
+def test_a_damaged_run_is_one_sentence(
+    capsys: Any, finished: Path, data: Path, tmp_path: Path, name: str, content: str, sentence: str
+) -> None:
+    out = Path(shutil.copytree(finished, tmp_path / "out"))
+    (out / "runs" / "popularity-seed0" / name).write_text(content)
+    assert cli.main([*words(data, out), "--quiet"]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+
+
+def test_a_damaged_interval_is_made_again(data: Path, tmp_path: Path, no_curves: None) -> None:
+    before = compared(data, tmp_path / "out", methods="popularity", seeds="1")
+    path = tmp_path / "out" / "runs" / "popularity-seed0" / "users-interval.json"
+    for content in ("{", "[]"):
+        path.write_text(content)
+        assert timeless(compared(data, tmp_path / "out", methods="popularity", seeds="1")) == timeless(before)
+
+
+def test_a_full_disk_ends_the_comparison(
+    capsys: Any, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not one method's failure: the others would fail too."""
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert cli.main([*words(data, tmp_path / "out"), "--quiet"]) == 2
+    said = capsys.readouterr().err
+    assert "the disk is full" in said
+    assert said.count("\n") == 1
+    assert not list(tmp_path.rglob("*.part"))
+
+
+# ------------------------------------------------------------------------------------------- device
+
+
+def test_the_device_reaches_federated_methods(data: Path) -> None:
+    from fedgrec.compare import File, Settings, entries
+
+    def devices(text: str, device: str, named: str = "") -> list[str]:
+        settings = Settings(
+            entries(text, File()),
+            (0,),
+            named={"device": named} if named else {},
+            flags={"data": str(data)},
+            device=device,
+        )
+        runs = settings.runs(Path("out"), settings.load(0))
+        return [run.runs_on for run in runs]
+
+    assert devices("fedgrec,fcf,mf-bpr,popularity", "cuda") == ["cuda", "cuda", "cuda", "cpu"]
+    assert devices("fedgrec,fcf,mf-bpr,popularity", "cpu") == ["cpu"] * 4
+    assert devices("fedgrec,fedgrec:device=cpu", "cuda") == ["cuda", "cpu"]
+    assert devices("fedgrec,mf-bpr", "auto", "cuda") == ["cuda", "cuda"]  # --set device=cuda
+    assert devices("fedgrec,mf-bpr", "cpu", "cuda") == ["cpu", "cpu"]  # the flag wins
+
+
+@pytest.mark.parametrize("method", ["fedgrec", "fcf", "mf-bpr"])
+def test_a_gpu_that_is_not_there_is_said_before_anything_is_trained(
+    capsys: Any, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    torch = pytest.importorskip("torch")
+
+    def no_driver() -> None:
+        raise RuntimeError("Found no NVIDIA driver on your system.")
+
+    monkeypatch.setattr(torch.cuda, "init", no_driver)
+    given = ["compare", "--data", str(data), "--methods", f"popularity,{method}", "--out", str(tmp_path / "out")]
+    assert cli.main([*given, "--seeds", "1", "--device", "cuda", "--quiet"]) == 2
+    said = capsys.readouterr().err
+    assert "there is no GPU for device 'cuda'" in said
+    assert said.count("\n") == 1
+    assert os.listdir(tmp_path) == []

@@ -147,3 +147,90 @@ def test_users_without_items_are_no_trouble() -> None:
     data = Interactions(IdMap.range(4), IdMap.range(3), np.array([0, 0, 2, 2, 3]), np.array([1, 2, 0]))
     assert [data.of(u).tolist() for u in range(4)] == [[], [1, 2], [], [0]]
     assert data.select(np.array([True, False, True])).indptr.tolist() == [0, 0, 1, 1, 2]
+
+
+# ----------------------------------------------------------------------------- what a matrix is not
+
+sparse = pytest.importorskip("scipy.sparse")
+
+
+@pytest.mark.parametrize(
+    ("matrix", "sentence"),
+    [
+        (sparse.csr_array((0, 5)), "has no users: its shape is (0, 5)"),
+        (sparse.csr_array((5, 0)), "has no items: its shape is (5, 0)"),
+        (sparse.csr_array((5, 4)), "has no interactions"),
+        (sparse.csr_array(np.array([[1.0, 0], [0, np.nan]])), "row 1, column 1 holds nan"),
+        (sparse.csr_array(np.array([[1.0, 0], [np.inf, 0]])), "row 1, column 0 holds inf"),
+        (sparse.csr_array(np.array([[1, 0], [0, -2]])), "row 1, column 1 holds -2: an interaction is positive"),
+        (sparse.coo_array(np.array([0, 1, 1])), "has 1 dimension"),
+        (sparse.csr_array(np.array([[1j, 0]])), "complex numbers"),
+        ([["ann", "tea"], ["bo", "rum"]], "this is a list: pairs go into pandas.DataFrame(pairs, columns="),
+        (["ann", "bo"], "this is a list"),
+        (None, "this is None"),
+        ({"user": [1], "item": [2]}, "this is a dict"),
+        ("clicks.csv", "this is a str: a file is read by fedgrec.data.load"),
+        (np.eye(3), "this is a dense array: write scipy.sparse.csr_array(array)"),
+    ],
+    ids=str,
+)
+def test_what_is_no_matrix_of_interactions_is_one_sentence(matrix: object, sentence: str) -> None:
+    with pytest.raises(DataError) as error:
+        Interactions.from_matrix(matrix)
+    assert sentence in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_boolean_matrix_is_one_of_interactions_and_ratings_may_be_negative() -> None:
+    some = np.array([[True, False], [True, True]])
+    for keep in (False, True):
+        data = Interactions.from_matrix(sparse.csr_array(some), keep_ratings=keep)
+        assert (data.to_scipy().toarray() == some).all()
+    rated = np.array([[1.0, 0], [0, -2]])
+    assert (Interactions.from_matrix(sparse.csr_array(rated), keep_ratings=True).to_scipy().toarray() == rated).all()
+
+
+FRAMES = [
+    ({"user": [], "item": []}, "has no rows"),
+    ({"user": ["a", None], "item": [1, 2]}, "row 1: the user is missing"),
+    ({"user": [1.0, float("nan")], "item": [1, 2]}, "row 1: the user is missing"),
+    ({"user": ["a", "b"], "item": ["x", ""]}, "row 1: the item is missing"),
+    ({"user": ["a", "b"], "item": [["x"], ["y"]]}, "row 0: the item ['x'] cannot be an id"),
+    ({"user": ["a"], "item": ["x"], "rating": [float("nan")]}, "row 0: the rating nan is not a number"),
+    ({"user": ["a"], "item": ["x"], "rating": [None]}, "row 0: the rating None is not a number"),
+    ({"user": ["a"], "item": ["x"], "rating": ["good"]}, "row 0: the rating 'good' is not a number"),
+    ({"user": ["a"], "item": ["x"], "time": ["noon"]}, "row 0: the time 'noon' is not a number"),
+    ({"user": ["a"], "item": ["x"], "time": [float("inf")]}, "row 0: the time inf is not a number"),
+]
+
+
+@pytest.mark.parametrize(("columns", "sentence"), FRAMES, ids=[sentence for _, sentence in FRAMES])
+def test_what_is_wrong_in_a_data_frame_is_named_by_row(columns: dict, sentence: str) -> None:
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(DataError) as error:
+        Interactions.from_matrix(pandas.DataFrame(columns), keep_ratings="rating" in columns)
+    assert sentence in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_what_is_wrong_in_pandas_own_kinds_of_columns_too() -> None:
+    pandas = pytest.importorskip("pandas")
+    users = pandas.array([1, None], dtype="Int64")
+    with pytest.raises(DataError, match="row 1: the user is missing"):
+        Interactions.from_matrix(pandas.DataFrame({"user": users, "item": [1, 2]}))
+    twice = pandas.DataFrame([[1, 2, 3]], columns=["user", "item", "item"])
+    with pytest.raises(DataError, match="2 columns 'item'"):
+        Interactions.from_matrix(twice)
+    days = pandas.to_datetime(["1970-01-02", "1970-01-03"])
+    data = Interactions.from_matrix(pandas.DataFrame({"user": [0, 1], "item": [0, 1], "time": days}))
+    assert data.times is not None
+    assert data.times.tolist() == [86_400, 172_800]
+    days = pandas.to_datetime(["1970-01-02", None])
+    with pytest.raises(DataError, match="row 1: the time"):
+        Interactions.from_matrix(pandas.DataFrame({"user": [0, 1], "item": [0, 1], "time": days}))
+
+
+def test_ratings_that_nobody_asked_for_may_be_missing() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"user": ["a"], "item": ["x"], "rating": [None]})
+    assert Interactions.from_matrix(frame).n_pairs == 1

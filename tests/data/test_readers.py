@@ -109,3 +109,94 @@ def test_bad_files_are_named_by_line(tmp_path: Path, name: str, text: str | byte
 def test_an_absent_file_is_said_to_be_absent(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"gone\.csv does not exist"):
         read(tmp_path / "gone.csv")
+
+
+# ------------------------------------------------------------------------------- csv as people have it
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"user,item\n1,2\n1,{'x' * 140_000}\n", "a.csv:3: a field of more than 131,072 characters"),
+        ('user,item\n1,2\n1,"x\n' + "2,3\n" * 40_000, "a.csv:3: a field of more than 131,072 characters"),
+        ('user,item\n1,2\n2,"x\n3,4\n5,6\n', "a.csv:3: a quote opens on this line and is never closed"),
+        ('user,item\n1,2\n2,"x', "a.csv:3: a quote opens on this line and is never closed"),
+        ('user,item\n1,2\n2,"x\n3,y"\n5,6\n', "a.csv:3: a quoted item goes on to line 4"),
+        ('user,item\n1,2\n2,"x\n3,y",8\n5,6\n', "a.csv:3: 3 fields where 2 belong (user, item), in a quoted field"),
+        ("user,item\n1,2\n2,a\0b\n", "a.csv:3: there is a NUL byte"),
+        ("u\0s\0e\0r\0", "a.csv:1: there is a NUL byte"),
+        ("user item\n1 2\n", "a.csv:1: the columns seem to be separated by spaces"),
+        ("1,31,4.5\n1,32,3\n", "a.csv:1: there is no user column 'user'; the columns are 1, 31, 4.5"),
+        ("1,31,4.5\n1,32,3\n", "write a header above the first line, such as user,item,rating"),
+        ("user,item,item\n1,2,3\n", "a.csv:1: there are 2 columns 'item'"),
+        ("user,item\n1,  \n", "a.csv:2: the item is missing"),
+        ("user;item;rating\n1;2;4,5\n", "a.csv:2: the rating '4,5' is not a number; write it with a point"),
+    ],
+)  # fmt: skip
+def test_what_csv_files_do_wrong_is_named_by_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(DataError, match=re.escape(message)):
+        read(write(tmp_path, "a.csv", text), keep_ratings="rating" in text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "word"),
+    [
+        ("a.csv", "user;item;rating\nann;x, y;4\nbo;z;2\n", "semicolons"),
+        ("a.csv", "user\titem\trating\nann\tx, y\t4\nbo\tz\t2\n", "tabs"),
+        ("a.csv", "user|item|rating\nann|x, y|4\nbo|z|2\n", "vertical bars"),
+        ("a.tsv", 'user,item,rating\nann,"x, y",4\nbo,z,2\n', "commas"),
+        ("a.tsv", "user;item;rating\nann;x, y;4\nbo;z;2\n", "semicolons"),
+    ],
+)
+def test_the_header_says_what_separates_the_columns(tmp_path: Path, name: str, text: str, word: str) -> None:
+    pairs = read(write(tmp_path, name, text), keep_ratings=True)
+    assert rows(pairs) == [("ann", "x, y"), ("bo", "z")]
+    assert pairs.note == f"{name} is read with {word} between its columns."
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("user,item;x\nann,1\n", None),  # a comma is there, so it is what separates: no item column
+        ("user,item,a;b\nann,x,1\n", [("ann", "x")]),
+        ('user,item\nann,"x;y"\n', [("ann", "x;y")]),
+    ],
+)
+def test_what_separates_is_not_guessed_where_a_header_has_commas(tmp_path: Path, text: str, found: list | None) -> None:
+    path = write(tmp_path, "a.csv", text)
+    if found is None:
+        with pytest.raises(DataError, match="no item column"):
+            read(path)
+    else:
+        assert (rows(read(path)), read(path).note) == (found, "")
+
+
+def test_the_note_reaches_the_data_set(tmp_path: Path) -> None:
+    from fedgrec.data import load
+
+    text = "user;item\n" + "".join(f"ann;{n}\nbo;{n}\n" for n in range(8))
+    assert "a.csv is read with semicolons between its columns." in load(write(tmp_path, "a.csv", text)).notes
+
+
+def test_quoted_fields_of_several_lines_are_legal_where_they_are_no_ids(tmp_path: Path) -> None:
+    text = 'user,item,review\nann,x,"good\nvery ""good"""\nbo,y,"Said ""no"""\ncy,z,"last\n"\n'
+    assert rows(read(write(tmp_path, "a.csv", text))) == [("ann", "x"), ("bo", "y"), ("cy", "z")]
+    with pytest.raises(DataError, match=r"a\.csv:4: the user is missing"):  # lines are those of the file
+        read(write(tmp_path, "a.csv", 'user,item,review\nann,x,"good\nbad"\n,y,no\n'))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_odd_but_honest_ids_stay_what_they_are(tmp_path: Path, end: str) -> None:
+    ids = ["007", "🦊", "Paris, Texas", "null", "x" * 5_000, "99999999999999999999", "1.0", "-3"]
+    text = "\ufeffuser,item" + end + "".join(f'"{i}","{i}"{end}' for i in ids)
+    assert rows(read(write(tmp_path, "a.csv", text))) == [(i, i) for i in ids]
+
+
+def test_numbers_beyond_64_bits_in_parquet_stay_what_they_are(tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    large = pa.array([2**64 - 1, 3], pa.uint64())
+    pq.write_table(pa.table({"user": large, "item": ["x", "y"]}), tmp_path / "a.parquet")
+    assert rows(read(tmp_path / "a.parquet")) == [(2**64 - 1, "x"), (3, "y")]
+    pq.write_table(pa.table({"user": [1.0, float("nan")], "item": ["x", "y"]}), tmp_path / "b.parquet")
+    with pytest.raises(DataError, match=r"b\.parquet, row 2: the user is missing"):
+        read(tmp_path / "b.parquet")

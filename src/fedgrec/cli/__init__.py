@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from fedgrec import __version__
-from fedgrec.errors import FedgrecError
+from fedgrec.errors import FedgrecError, system_trouble
 
 EXAMPLES = """\
 examples:
@@ -54,10 +54,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("fedgrec: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # `fedgrec ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
     except OSError as error:  # a folder that may not be written, a full disk
-        if error.filename is None:
+        if not error.errno:
             raise
-        print(f"fedgrec: {error.filename}: {error.strerror}", file=sys.stderr)
+        where = f"{error.filename}: " if error.filename is not None else ""
+        print(f"fedgrec: {where}{system_trouble(error.errno)}", file=sys.stderr)
+        _drop_output()
         return 2
+
+
+def _drop_output() -> None:
+    """What could not be printed is not tried again when the interpreter ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

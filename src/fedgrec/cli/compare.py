@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgrec.compare.names import KNOWN
-from fedgrec.errors import ConfigError, RunError
+from fedgrec.errors import ConfigError
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -44,7 +44,12 @@ def register(commands: Any) -> None:
         metavar="ROUNDS[,EPOCHS]",
         help="between evaluations (default: twenty in every run)",
     )
-    add("--device", default="auto", choices=DEVICES, help="of the methods that are not federated (default: auto)")
+    add(
+        "--device",
+        default="auto",
+        choices=DEVICES,
+        help="where to train what can run there (default: auto, a GPU if there is one)",
+    )
     add("--config", type=Path, metavar="TOML", help="options of all in [data] and [run], of one in [compare.NAME]")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="an option of the data or of all runs")
     add("--out", type=Path, metavar="FOLDER", help="(default: compare/DATA)")
@@ -56,11 +61,11 @@ def run(arguments: argparse.Namespace) -> int:
     from fedgrec.cli.compare_lines import Lines
     from fedgrec.compare import compare, write
     from fedgrec.compare.tables import terminal
+    from fedgrec.files import check_writable
 
     settings = asked(arguments)
     out: Path = arguments.out or Path("compare") / Path(settings.common.data.data).stem
-    if out.exists() and not out.is_dir():
-        raise RunError(f"{out} is a file: choose another --out")
+    check_writable(out)
     watcher = Lines(arguments.quiet)
     with watcher.watching():
         comparison = compare(settings, out, watcher)

@@ -1,9 +1,9 @@
 """What a person sees while a comparison goes on."""
 
-import sys
 from typing import Any
 
 from fedgrec.cli.progress import Bar
+from fedgrec.cli.widths import bar, fitted, shortened
 from fedgrec.compare.comparison import Watcher
 from fedgrec.compare.runs import Run
 
@@ -11,18 +11,14 @@ from fedgrec.compare.runs import Run
 class Lines(Bar, Watcher):
     """A bar for the run that goes on, and a line for each that has ended."""
 
-    name, unit, before = "", "round", False
+    name, short, before = "", "", False
 
     def run_started(self, run: Run, number: int, total: int) -> None:
         self.name, self.before = f"[{number}/{total}] {run.entry.label}, seed {run.seed}", run.finished
-        self.unit = "round" if run.entry.federated else "epoch"
+        self.short = f"[{number}/{total}] {shortened(run.entry.label)}, seed {run.seed}"
 
     def started(self, done: int, rounds: int) -> None:
-        from tqdm import tqdm
-
-        look: dict[str, Any] = {"unit": self.unit, "dynamic_ncols": True, "smoothing": 0.05, "leave": False}
-        off = self.quiet or not sys.stderr.isatty()
-        self.bar = tqdm(total=rounds, initial=done, desc=self.name, disable=off, **look)
+        self.bar = bar(self.short, done, rounds, self.quiet)
 
     def evaluated(self, line: dict[str, Any]) -> None:
         recall = next(key for key in line if key.startswith("recall@"))
@@ -34,8 +30,8 @@ class Lines(Bar, Watcher):
             self.bar.close()
             self.bar = None
         if why or not run.finished:
-            self.say(f"{self.name}: {why or 'not finished'}")
+            self.say(fitted(f"{self.name}: {why or 'not finished'}"))
             return
         result = run.result()
         found = ", ".join(f"{key} {result[key]:.4f}" for key in result if key.startswith(("recall@", "ndcg@")))
-        self.say(f"{self.name}: {found}{' (finished before)' if self.before else ''}")
+        self.say(fitted(f"{self.name}: {found}{' (finished before)' if self.before else ''}"))

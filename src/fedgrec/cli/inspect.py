@@ -7,6 +7,8 @@ import platform
 import sys
 from typing import Any
 
+from fedgrec.cli.widths import fitted
+
 EXTRAS = {
     "torch": "torch",
     "matplotlib": "report",
@@ -49,23 +51,21 @@ def run_data(arguments: argparse.Namespace) -> int:
             place = found(name)
             print(
                 f"{name:<14}{source.users:>9,}{source.items:>9,}{source.train_pairs + source.test_pairs:>12,}  "
-                f"{place or 'not here yet; downloaded when first used'}"
+                f"{place or 'downloaded when first used'}"
             )
         print("\n$FEDGREC_DATA names a folder that is looked into first.")
         return 0
     dataset = data.load(arguments.source)
     train, test = dataset.split.train, dataset.split.test
     pairs = train.n_pairs + (test.n_pairs if test else 0)
-    print(
-        f"{dataset.name}: {train.n_users:,} users, {train.n_items:,} items, {pairs:,} pairs "
-        f"(density {pairs / (train.n_users * train.n_items):.5f})"
-    )
+    sizes = f"{train.n_users:,} users, {train.n_items:,} items, {pairs:,} pairs"
+    print(fitted(f"{dataset.name}: {sizes} (density {pairs / (train.n_users * train.n_items):.5f})"))
     print(f"  train {train.n_pairs:,} pairs, test {test.n_pairs if test else 0:,} (split: {dataset.split_kind})")
     for word, counts in (("user", train.user_degrees()), ("item", train.degrees())):
         low, middle, high = np.percentile(counts, [0, 50, 100]).astype(int)
         print(f"  train pairs of a{'n' if word == 'item' else ''} {word}: {low:,} to {high:,}, median {middle:,}")
     for note in dataset.notes:
-        print(f"  {note}")
+        print(fitted(f"  {note}", "    "))
     return 0
 
 
@@ -76,8 +76,9 @@ def run_presets(arguments: argparse.Namespace) -> int:
         print(preset(arguments.name).to_toml(), end="")
         return 0
     for name, description in presets().items():
-        print(f"{name:<8} {description}")
-    print("\n`fedgrec presets NAME` shows every option; `fedgrec train --preset NAME` uses it.")
+        print(fitted(f"{name:<8} {description}", " " * 9))
+    print()
+    print(fitted("`fedgrec presets NAME` shows every option; `fedgrec train --preset NAME` uses it.", ""))
     return 0
 
 

@@ -17,7 +17,13 @@ def register(commands: Any) -> None:
     recommend.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
     who = recommend.add_mutually_exclusive_group(required=True)
     who.add_argument("--user", metavar="ID", help="a user of the training data")
-    who.add_argument("--items", metavar="ID,ID,...", help="items of a person the model has never met")
+    who.add_argument(
+        "--items",
+        action="append",
+        metavar="ID,ID,...",
+        help="items of a person the model has never met; may be given again. An id with a comma goes in quotes: "
+        "--items '\"Paris, Texas\",book-3'",
+    )
     who.add_argument("--similar", metavar="ID", help="items like this one")
     recommend.add_argument("-n", "--number", type=int, default=10, metavar="N", help="how many (default: 10)")
     recommend.add_argument("--json", action="store_true", help="print JSON")
@@ -49,10 +55,7 @@ def run_recommend(arguments: argparse.Namespace) -> int:
         seen = model.seen(user)
         ids, scores = model.recommend_to(user, seen, arguments.number)
     elif arguments.items is not None:
-        seen = np.array(
-            [model.item_ids.parse(text.strip()) for text in arguments.items.split(",") if text.strip()],
-            np.int32,
-        )
+        seen = np.array([item for text in arguments.items for item in named(text, model.item_ids)], np.int32)
         ids, scores = model.recommend(model.new_user_vector(seen), seen, arguments.number)
     else:
         seen = np.zeros(0, np.int32)
@@ -69,6 +72,21 @@ def run_recommend(arguments: argparse.Namespace) -> int:
     for rank, (item, score) in enumerate(zip(ids, scores, strict=True), 1):
         print(f"{rank:>3}. {names(int(item)):<50} {score:8.4f}")
     return 0
+
+
+def named(text: str, ids: Any) -> list[int]:
+    """The items that a text names: the one whose id it is, or several between commas, in quotes where needed."""
+    import csv
+
+    if ids.knows(text):
+        return [ids.parse(text)]
+    try:
+        next(csv.reader([text], skipinitialspace=True, strict=True), None)
+    except csv.Error as error:
+        if "unexpected end" in str(error):
+            raise ConfigError(f'--items {text}: a quote is not closed; write "an id, with a comma",another') from None
+    fields = next(csv.reader([text], skipinitialspace=True), [])
+    return [ids.parse(field.strip()) for field in fields if field.strip()]
 
 
 def item_names(model: Any) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgrec.cli.compare import DEVICES, seeds
-from fedgrec.errors import ConfigError, RunError, nearest
+from fedgrec.errors import ConfigError, nearest
 from fedgrec.reproduce import NAMES
 
 OUT, RUNS = Path("docs/results/reproduce"), Path("runs/reproduce")
@@ -49,6 +49,7 @@ def register(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from fedgrec.cli.compare_lines import Lines
+    from fedgrec.files import check_writable
     from fedgrec.reproduce import reproduce
     from fedgrec.reproduce.grid import terminal
     from fedgrec.reproduce.running import folder
@@ -57,9 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.list:
         print(listing(targets, asked), end="")
         return 0
-    for place in (arguments.out, arguments.runs):
-        if place.exists() and not place.is_dir():
-            raise RunError(f"{place} is a file: choose another --out or --runs")
+    check_writable(arguments.out, "--out")
+    if not arguments.finished:
+        check_writable(arguments.runs, "--runs")
     watcher, failures, stopped = Lines(arguments.quiet), 0, False
     width, nl = shutil.get_terminal_size((80, 24)).columns, "\n"
     for target in targets:

@@ -10,7 +10,7 @@ from typing import Any
 from fedgrec.cli.compare import DEVICES
 from fedgrec.compare.names import CENTRALIZED, KNOWN
 from fedgrec.config import Config, checked, find, parse_assignment, preset, presets, read_toml
-from fedgrec.errors import ConfigError, RunError, nearest
+from fedgrec.errors import ConfigError, nearest
 
 
 def register(commands: Any) -> None:
@@ -46,14 +46,14 @@ def register(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from fedgrec.cli.tune_lines import Lines
+    from fedgrec.files import check_writable
     from fedgrec.reproduce.grid import terminal
     from fedgrec.tune import tune
     from fedgrec.tune.files import BEST, grid, write
 
-    request = asked(arguments)
     out: Path = arguments.out or Path("runs") / f"tune-{Path(arguments.data).stem}-{arguments.method}"
-    if out.exists() and not out.is_dir():
-        raise RunError(f"{out} is a file: choose another --out")
+    check_writable(out)
+    request = asked(arguments)
     watcher = Lines(arguments.quiet)
     with watcher.watching():
         found = tune(request, out, watcher)
@@ -117,6 +117,7 @@ def _listing(config: Config, k: int) -> Config:
 
 
 def _federated(arguments: argparse.Namespace, keys: list[str], k: int) -> Any:
+    from fedgrec.devices import place
     from fedgrec.tune import Federated
 
     if arguments.preset and arguments.method != "fedgrec":
@@ -129,6 +130,8 @@ def _federated(arguments: argparse.Namespace, keys: list[str], k: int) -> Any:
     )
     named = {**_named(arguments, keys), "method": arguments.method}
     config = preset(arguments.preset or "best").layered(*file, (named, "--set"), (flags, "command line"))
+    if config.run.device == "cuda":
+        place("cuda")  # says so where there is none
     return Federated.of(_listing(config, k))
 
 
@@ -136,6 +139,7 @@ def _centralized(arguments: argparse.Namespace, keys: list[str], k: int) -> Any:
     """--set holds options of the data and the run, and of the model."""
     from fedgrec.centralized import model_class
     from fedgrec.compare.plan import pick_device
+    from fedgrec.devices import place
     from fedgrec.tune import Centralized
     from fedgrec.tune.search import option
 
@@ -158,6 +162,8 @@ def _centralized(arguments: argparse.Namespace, keys: list[str], k: int) -> Any:
             shared[key] = value
     config = Config().layered((shared, "--set"), (_common(arguments), "command line"))
     device = pick_device(arguments.device, kind.devices)
+    if device == "cuda":
+        place(device)
     return Centralized.of(arguments.method, _listing(config, k), kind.Options(**own), device)
 
 

@@ -1,9 +1,9 @@
 """What a person sees while a search goes on."""
 
-import sys
 from typing import Any
 
 from fedgrec.cli.progress import Bar
+from fedgrec.cli.widths import bar, fitted
 from fedgrec.tune.study import Tried, Watcher
 
 
@@ -16,11 +16,7 @@ class Lines(Bar, Watcher):
         self.name = f"[{number + 1}/{total}]"
 
     def started(self, done: int, rounds: int) -> None:
-        from tqdm import tqdm
-
-        look: dict[str, Any] = {"unit": "round", "dynamic_ncols": True, "smoothing": 0.05, "leave": False}
-        off = self.quiet or not sys.stderr.isatty()
-        self.bar = tqdm(total=rounds, initial=done, desc=self.name, disable=off, **look)
+        self.bar = bar(self.name, done, rounds, self.quiet)
 
     def evaluated(self, line: dict[str, Any]) -> None:
         recall = next(key for key in line if key.startswith("recall@"))
@@ -33,4 +29,4 @@ class Lines(Bar, Watcher):
             self.bar = None
         values = ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in trial.values.items())
         result = "–" if trial.value is None else f"{trial.value:.4f}"
-        self.say(f"{self.name} {result} {trial.failure or trial.state}: {values}")
+        self.say(fitted(f"{self.name} {result} {trial.failure or trial.state}: {values}"))

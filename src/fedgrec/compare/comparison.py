@@ -15,7 +15,8 @@ from fedgrec.compare.published import figure, public_name
 from fedgrec.compare.rows import Row, ranked, row
 from fedgrec.compare.runs import FAILURE, Run
 from fedgrec.data import Dataset
-from fedgrec.errors import BusyError, FedgrecError
+from fedgrec.devices import place
+from fedgrec.errors import BusyError, DiskError, FedgrecError
 from fedgrec.files import claimed, write_bytes, write_json, write_text
 from fedgrec.simulation import Observer
 
@@ -54,6 +55,8 @@ def compare(settings: Settings, out: Path, watcher: Watcher | None = None, only_
     runs = settings.runs(out, dataset)
     for run in runs:  # all of them now, not after hours of the first
         run.check_options()
+    if any(run.runs_on == "cuda" and not run.finished for run in runs) and not only_finished:
+        place("cuda")  # says so where there is none
     failures = _run([run for run in runs if run.finished or not only_finished], load, watcher)
     lonely = [run for run in _lonely(runs) if run.has_model or not only_finished]
     for run in [] if watcher.stop_wanted() else lonely:
@@ -102,6 +105,8 @@ def _attempt(run: Run, dataset: Dataset, watcher: Watcher, alone: bool = False) 
                 run.write_interval_over_users(dataset)
     except BusyError:
         return BUSY
+    except DiskError:  # it would be the others' failure too
+        raise
     except Exception as error:
         run.folder.mkdir(parents=True, exist_ok=True)
         write_text(run.folder / FAILURE, traceback.format_exc())

@@ -32,7 +32,7 @@ class Settings:
     named: Options = field(default_factory=dict)  # --set
     flags: Options = field(default_factory=dict)  # of data and run; rounds and evaluate_every are the federated ones'
     epochs: Options = field(default_factory=dict)  # epochs and evaluate_every of the others
-    device: str = "auto"
+    device: str = "auto"  # of all that can run there
 
     @property
     def common(self) -> Config:
@@ -46,7 +46,12 @@ class Settings:
                         f"{where}: there is no option {key!r} of the data or the run.{nearest(key, allowed)} "
                         f"Options of a method follow its name, as in fedgrec:layers=2"
                     )
-        return Config().layered(*layers, (self.flags, "command line"))
+        return Config().layered(*layers, (self.flags, "command line"), self._device)
+
+    @property
+    def _device(self) -> Layer:
+        """The flag wins over the file and --set, where it says anything."""
+        return ({"device": self.device} if self.device != "auto" else {}), "--device"
 
     def load(self, seed: int) -> Dataset:
         """The data of all runs with this seed."""
@@ -93,6 +98,7 @@ class Settings:
             (section, in_file),
             (self.named, "--set"),
             (self.flags, "command line"),
+            self._device,
             (inline, in_name),
             ({"seed": seed}, "--seeds"),
         )
@@ -110,7 +116,7 @@ class Settings:
         rhythm = {"evaluate_every": max(1, -(-epochs // EVALUATIONS)), "patience": run.patience}
         kept = {"checkpoint_every": TrainingOptions().checkpoint_every}
         data = resolved(common, dataset).data
-        device = pick_device(self.device, kind.devices)
+        device = pick_device(common.run.device, kind.devices)
         whole = {**rhythm, **kept, **training, **judged}
         return CentralizedRun(entry, seed, folder, data, model, whole, run.validation, device)
 

@@ -4,6 +4,7 @@ import json
 import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -19,12 +20,12 @@ from fedgrec.config import Config, read_toml
 from fedgrec.data import Dataset
 from fedgrec.data.datasets import describe
 from fedgrec.errors import RunError
-from fedgrec.files import write_json, write_text
+from fedgrec.files import understood, write_json, write_text
 from fedgrec.machine import judged
 from fedgrec.metrics import Ideal
 from fedgrec.model import CONFIG, SERVER, Model
 from fedgrec.options import DataOptions
-from fedgrec.record import DATA, RESULT, RunRecord, is_finished, read_metrics
+from fedgrec.record import DATA, RunRecord, is_finished, read_metrics, read_result
 from fedgrec.simulation import Observer, Simulation
 
 FREE = {"threads", "checkpoint_every", "device"}  # may change between two calls: results do not follow from them
@@ -43,6 +44,11 @@ class Run(ABC):
     @abstractmethod
     def options(self) -> Any:
         """The method's own."""
+
+    @property
+    @abstractmethod
+    def runs_on(self) -> str:
+        """cpu or cuda."""
 
     @property
     @abstractmethod
@@ -97,7 +103,7 @@ class Run(ABC):
         RunRecord.check_same_data(self.folder, dataset)
 
     def result(self) -> dict[str, Any]:
-        return cast(dict[str, Any], json.loads((self.folder / RESULT).read_text(encoding="utf-8")))
+        return read_result(self.folder)
 
     def metrics(self) -> list[dict[str, Any]]:
         return read_metrics(self.folder)
@@ -113,8 +119,12 @@ class Run(ABC):
 
     def _halves(self) -> dict[str, float | None]:
         path = self.folder / SPREAD
-        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        return found["halves"] if found.get("of") == self.result() else {}  # a longer run has another result
+        if not path.exists():
+            return {}
+        with suppress(RunError), understood(path, "it is made again"):
+            found = json.loads(path.read_text(encoding="utf-8"))
+            return dict(found["halves"]) if found["of"] == self.result() else {}  # a longer run has another result
+        return {}
 
 
 @dataclass(frozen=True)
@@ -124,6 +134,10 @@ class FederatedRun(Run):
     @property
     def options(self) -> Any:
         return self.config.model
+
+    @property
+    def runs_on(self) -> str:
+        return self.config.run.device
 
     @property
     def length(self) -> int:
@@ -160,6 +174,10 @@ class CentralizedRun(Run):
     @property
     def options(self) -> Any:
         return self.model
+
+    @property
+    def runs_on(self) -> str:
+        return self.device
 
     @property
     def length(self) -> int:

@@ -144,7 +144,7 @@ def _read_files(source: str | Path, options: dict[str, Any]) -> _Source:
         )
     files = [path] if path.is_file() else _files_of(path)
     read_parts = [read(file, **options) for file in files]
-    notes = []
+    notes = [part.note for part in read_parts if part.note]
     if dropped := sum(part.dropped for part in read_parts):
         notes.append(f"{dropped:,} pairs rated below {options['min_rating']} were left out.")
     parts, merged = _number_together(read_parts)

@@ -34,15 +34,28 @@ class IdMap:
         found = self._find(_plain(id))
         if found is None:
             hint = nearest(id, [i for i in self._ids if isinstance(i, str)]) if isinstance(id, str) else ""
-            raise DataError(f"there is no {self.kind} {_plain(id)!r} in the data.{hint}".removesuffix("."))
+            raise DataError(f"there is no {self.kind} {_shown(_plain(id))} in the data.{hint}".removesuffix("."))
         return found
 
     def parse(self, text: str) -> int:
         """The index of an id typed on a command line: the string itself, or else the number it writes."""
+        found = self._typed(text)
+        if found is not None:
+            return found
+        if isinstance(self._ids, range) and len(self):
+            hint = f": they are numbered from 0 to {len(self) - 1:,}"
+        else:
+            hint = nearest(text, [str(i) for i in self._ids])
+            hint = f".{hint}" if hint else ""
+        raise DataError(f"there is no {self.kind} {_shown(text)} in the data{hint}")
+
+    def knows(self, text: str) -> bool:
+        """Whether `parse` finds it."""
+        return self._typed(text) is not None
+
+    def _typed(self, text: str) -> int | None:
         found = self._find(text)
-        if found is None and _is_integer(text):
-            found = self._find(int(text))
-        return self.index(text) if found is None else found
+        return self._find(int(text)) if found is None and _is_integer(text) else found
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -82,13 +95,19 @@ class IdMap:
         Path(path).write_text(json.dumps(self.to_json(), ensure_ascii=False) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read what `save` wrote."""
+    def load(cls, path: str | Path, size: int | None = None) -> Self:
+        """Read what `save` wrote; `size`: how many ids there must be."""
         try:
             record = json.loads(Path(path).read_text(encoding="utf-8"))
-            return cls(range(record["range"]) if "range" in record else record["ids"], record["kind"])
+            found = cls(range(record["range"]) if "range" in record else record["ids"], record["kind"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path} is not a saved id map ({error}): save it again") from error
+            raise DataError(f"{path} is not a saved id map ({error}): restore it, or train again") from error
+        if size is not None and len(found) != size:
+            raise DataError(
+                f"{path} names {len(found):,} {found.kind}s, but there should be {size:,}: it is of another run, or "
+                "damaged; restore it, or train again"
+            )
+        return found
 
     def _find(self, id: Any) -> int | None:  # noqa: A002
         if isinstance(self._ids, range):
@@ -140,5 +159,11 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
+def _shown(value: Any) -> str:
+    """An id in a sentence, however long it is."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}…{text[-10:]}"
+
+
 def _is_integer(text: str) -> bool:
-    return text.strip().removeprefix("-").isdecimal()
+    return len(text) < 30 and text.strip().removeprefix("-").isdecimal()  # int() refuses thousands of digits

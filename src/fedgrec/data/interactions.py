@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedgrec.data.ids import IdMap, number
+from fedgrec.data.matrices import checked_frame, checked_matrix
 from fedgrec.errors import DataError
 
 __all__ = ["IdMap", "Interactions"]
@@ -159,25 +160,14 @@ class Interactions:
     def from_matrix(cls, matrix: Any, *, keep_ratings: bool = False) -> "Interactions":
         """From a SciPy sparse matrix [M, N], or a DataFrame with columns user, item[, rating][, time]."""
         if hasattr(matrix, "tocoo"):
-            coo = matrix.tocsr(copy=True).tocoo()
-            coo.eliminate_zeros()  # a stored zero is no interaction
+            coo = checked_matrix(matrix, keep_ratings)
             data, _ = cls.from_pairs(
                 coo.row, coo.col, coo.data if keep_ratings else None,
                 user_ids=IdMap.range(coo.shape[0], "user"), item_ids=IdMap.range(coo.shape[1], "item"),
             )  # fmt: skip
             return data
-        columns = list(getattr(matrix, "columns", ()))
-        if not {"user", "item"} <= set(columns):
-            raise DataError(
-                "from_matrix takes a SciPy sparse matrix or a DataFrame with columns 'user' and 'item'; "
-                f"this {type(matrix).__name__} has columns {columns}"
-            )
-        column = {c: matrix[c].to_numpy() for c in ("user", "item", "rating", "time") if c in columns}
-        ratings = column.get("rating") if keep_ratings else None
-        try:
-            return cls.from_pairs(column["user"], column["item"], ratings, column.get("time"))[0]
-        except ValueError as error:
-            raise DataError(f"the columns rating and time must be numbers: {error}") from None
+        column = checked_frame(matrix, keep_ratings)
+        return cls.from_pairs(column["user"], column["item"], column.get("rating"), column.get("time"))[0]
 
     def to_scipy(self) -> Any:
         """A SciPy CSR array [M, N] of the ratings, or of ones."""

@@ -9,9 +9,7 @@
 | `.parquet`      | named columns; needs pyarrow                                                       |
 """
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgrec.data.text_tables import Table, read_text
 from fedgrec.errors import DataError, missing_extra
 
 # Names a column goes by, compared in lower case without underscores.
@@ -46,20 +45,7 @@ class Pairs:
     times: NDArray[np.float64] | None = None  # [n] seconds
     sizes: tuple[int, int] | None = None  # users and items, where the ids are already indices
     dropped: int = 0  # pairs below the rating threshold
-
-
-@dataclass(frozen=True)
-class _Table:
-    """Named columns of cells, and where each row came from, for messages."""
-
-    path: Path
-    columns: dict[str, Sequence[Any]]
-    lines: Sequence[int]
-    word: str = "line"
-
-    def bad(self, row: int, what: str) -> DataError:
-        where = f"{self.path}:{self.lines[row]}" if self.word == "line" else f"{self.path}, row {self.lines[row]}"
-        return DataError(f"{where}: {what}")
+    note: str = ""  # a sentence about how the file was read
 
 
 def read(
@@ -84,7 +70,7 @@ def read(
         if wants_ratings:
             raise DataError(f"{path} has no ratings: leave out min_rating and keep_ratings, or give a .csv")
         return _lightgcn(path)
-    table = _parquet(path) if kind == ".parquet" else _text_table(path, kind)
+    table = _parquet(path) if kind == ".parquet" else read_text(path, kind)
     users = _ids(table, _column(table, "user", user), "user")
     items = _ids(table, _column(table, "item", item), "item")
     ratings = _numbers(table, _column(table, "rating", rating)) if wants_ratings else None
@@ -98,6 +84,7 @@ def read(
         ratings[keep] if ratings is not None and keep_ratings else None,
         None if times is None else times[keep],
         dropped=len(users) - len(kept),
+        note=table.note,
     )
 
 
@@ -137,38 +124,7 @@ def _word_at(data: bytes, at: int) -> str:
     return repr(data[start : at + 30].split()[0].decode("utf-8", "replace"))
 
 
-def _text_table(path: Path, kind: str) -> _Table:
-    data = path.read_bytes()
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{path}:{line}: not UTF-8 text; save the file as UTF-8") from error
-    if not text.strip():
-        raise DataError(f"{path} is empty: give a file with at least one interaction")
-    if kind == ".dat":
-        names = ["user", "item", "rating", "time"]
-        numbered: Iterable[tuple[int, list[str]]] = (
-            (n, line.split("::")) for n, line in enumerate(text.splitlines(), 1) if line.strip()
-        )
-    else:
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter="," if kind == ".csv" else "\t")
-        numbered = ((reader.line_num, row) for row in reader if row)
-        names = [name.split(":")[0] if kind == ".inter" else name.strip() for name in next(numbered)[1]]
-    rows, lines = [], []
-    for n, row in numbered:
-        if len(row) != len(names):
-            raise DataError(
-                f"{path}:{n}: {len(row)} fields where {len(names)} belong ({', '.join(names)}); mend the line"
-            )
-        rows.append(row)
-        lines.append(n)
-    if not rows:
-        raise DataError(f"{path} has a header but no rows: give a file with at least one interaction")
-    return _Table(path, dict(zip(names, zip(*rows, strict=True), strict=True)), lines)
-
-
-def _parquet(path: Path) -> _Table:
+def _parquet(path: Path) -> Table:
     try:
         import pyarrow.parquet as pq
     except ImportError:
@@ -180,13 +136,21 @@ def _parquet(path: Path) -> _Table:
     if not table.num_rows:
         raise DataError(f"{path} is empty: give a file with at least one interaction")
     columns = {name: table[name].to_pylist() for name in table.column_names}
-    return _Table(path, columns, range(1, table.num_rows + 1), "row")
+    return Table(path, columns, range(1, table.num_rows + 1), "row")
 
 
-def _column(table: _Table, role: str, name: str, *, required: bool = True) -> Sequence[Any] | None:
+def _column(table: Table, role: str, name: str, *, required: bool = True) -> Sequence[Any] | None:
     """The column called `name`, or, where that is a usual name, one with another usual name."""
+
+    def found(column: str) -> Sequence[Any]:
+        if column in table.twice:
+            raise DataError(
+                f"{table.path}:1: there are {table.twice[column]} columns {column!r}: rename all but the one to read"
+            )
+        return table.columns[column]
+
     if name in table.columns:
-        return table.columns[name]
+        return found(name)
 
     def usual(word: str) -> str:
         return word.lower().replace("_", "")
@@ -195,22 +159,27 @@ def _column(table: _Table, role: str, name: str, *, required: bool = True) -> Se
         for known in ALIASES[role]:
             for column in table.columns:
                 if usual(column) == known:
-                    return table.columns[column]
+                    return found(column)
         if not required:
             return None
+    headless = any(column.replace(".", "", 1).isdecimal() for column in table.columns)
+    hint = "; or write a header above the first line, such as user,item,rating" if headless else ""
     raise DataError(
         f"{table.path}:1: there is no {role} column {name!r}; the columns are {', '.join(table.columns)}: "
-        f"say which one holds the {role}"
+        f"say which one holds the {role}{hint}"
     )
 
 
-def _ids(table: _Table, cells: Sequence[Any] | None, role: str) -> NDArray[Any]:
+def _ids(table: Table, cells: Sequence[Any] | None, role: str) -> NDArray[Any]:
     """Integers if every cell is one, as written ('007' stays text); otherwise the strings."""
     assert cells is not None
     for row, cell in enumerate(cells):
-        if cell is None or cell == "":
+        if cell is None or cell != cell or (isinstance(cell, str) and not cell.strip()):  # noqa: PLR0124 - NaN
             raise table.bad(row, f"the {role} is missing; fill it in or remove the line")
-    if all(isinstance(cell, int) for cell in cells):
+    for row, end in table.ends.items():
+        if "\n" in cells[row] or "\r" in cells[row]:
+            raise table.bad(row, f"a quoted {role} goes on to line {end}; close the quote, or take out the line break")
+    if all(isinstance(cell, int) and abs(cell) < 2**63 for cell in cells):
         return np.array(cells, np.int64)
     text = [cell.strip() if isinstance(cell, str) else cell for cell in cells]
     if all(isinstance(cell, str) and len(cell) < 19 for cell in text):  # 19 digits may not fit int64
@@ -225,7 +194,7 @@ def _ids(table: _Table, cells: Sequence[Any] | None, role: str) -> NDArray[Any]:
     return ids
 
 
-def _numbers(table: _Table, cells: Sequence[Any] | None, *, dates: bool = False) -> NDArray[np.float64]:
+def _numbers(table: Table, cells: Sequence[Any] | None, *, dates: bool = False) -> NDArray[np.float64]:
     """A column as finite numbers; with `dates`, ISO dates become seconds since 1970."""
     assert cells is not None
     try:
@@ -237,7 +206,7 @@ def _numbers(table: _Table, cells: Sequence[Any] | None, *, dates: bool = False)
     return np.array([_one_number(table, row, cell, dates) for row, cell in enumerate(cells)], np.float64)
 
 
-def _one_number(table: _Table, row: int, cell: Any, dates: bool) -> float:
+def _one_number(table: Table, row: int, cell: Any, dates: bool) -> float:
     """The slow way, taken for dates and to say which line is wrong."""
     try:
         if not isinstance(cell, datetime):
@@ -247,9 +216,13 @@ def _one_number(table: _Table, row: int, cell: Any, dates: bool) -> float:
     except (ValueError, TypeError):
         pass
     if not dates:
-        raise table.bad(row, f"the rating {cell!r} is not a number; mend or remove the line")
+        point = isinstance(cell, str) and cell.strip().replace(",", "", 1).isdecimal()
+        mend = "write it with a point" if point else "mend or remove the line"
+        raise table.bad(row, f"the rating {cell!r} is not a number; {mend}")
     try:
         moment = cell if isinstance(cell, datetime) else datetime.fromisoformat(str(cell).strip())
     except ValueError:
-        raise table.bad(row, f"the time {cell!r} is neither seconds nor an ISO date; mend the line") from None
+        raise table.bad(
+            row, f"the time {cell!r} is neither seconds nor an ISO date; write it as 2024-01-31, or rename the column"
+        ) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

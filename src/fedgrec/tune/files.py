@@ -1,5 +1,6 @@
 """What a search leaves beside its trials: the best options, a list, a picture."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from fedgrec.report.drawing import (
 )
 from fedgrec.reproduce.grid import Grid, csv
 from fedgrec.tune.search import Search
-from fedgrec.tune.study import Found, Tried
+from fedgrec.tune.study import Found, Tried, other_metric
 
 BEST, TRIALS, PICTURE = "best.toml", "trials.csv", "trials.png"
 SHOWN = 10
@@ -49,7 +50,7 @@ def grid(found: Found) -> Grid:
     """The best trials, and how the others ended."""
     request, best = found.request, found.best
     keys, metric = [search.key for search in request.searches], request.metric
-    ranked = sorted((t for t in found.trials if t.state == "complete"), key=lambda t: -(t.value or 0.0))
+    ranked = found.ranked
     rows = [
         [str(t.number), number(t.value, ".4f"), f"{t.round:,}", *(_said(t.values[key]) for key in keys)]
         for t in ranked[:SHOWN]
@@ -57,6 +58,7 @@ def grid(found: Found) -> Grid:
     counts = [f"{sum(t.state == state for t in found.trials)} {state}" for state in ("complete", "pruned", "failed")]
     notes = [f"{len(found.trials)} of {request.trials} trials: {', '.join(counts)}."]
     notes.append("Judged on validation items; test items were taken away before the first trial.")
+    notes += filter(None, [told_apart(found)])
     failed = [t for t in found.trials if t.failure]
     if failed:
         notes.append(f"Trial {failed[0].number} failed: {failed[0].failure}")
@@ -64,6 +66,30 @@ def grid(found: Found) -> Grid:
         f"{request.subject.method} on {request.subject.dataset.name}: the best of {len(ranked)}" if best else "No trial"
     )
     return Grid(title, ["trial", metric, "round", *keys], rows, notes)
+
+
+def told_apart(found: Found) -> str:
+    """A sentence where the metric does not tell the best trials apart, or nothing.
+
+    A user's metric lies between 0 and 1, so with mean p over n users its standard error is at most √(p(1−p)/n).
+    """
+    ranked, metric = found.ranked, found.request.metric
+    if len(ranked) < 2:
+        return ""
+    best, next_one = ranked[0].value or 0.0, f"They are ranked by {other_metric(metric)}, then by the earlier round."
+    equal = sum(t.value == ranked[0].value for t in ranked)
+    if equal == len(ranked):
+        most = ", the most there is" if best >= 1 else ""
+        return f"All {equal} trials have {metric} {best:.4f}{most}: it chooses nothing here. {next_one}"
+    if users := ranked[0].users:
+        error = math.sqrt(best * (1 - best) / users)
+        near = sum(best - (t.value or 0.0) <= error for t in ranked)
+        if near > equal:
+            return (
+                f"{near} trials are within one standard error of the best (at most {error:.4f} for the mean over "
+                f"{users:,} users): these validation items do not tell them apart."
+            )
+    return f"{equal} trials share the best {metric}, {best:.4f}. {next_one}" if equal > 1 else ""
 
 
 def picture(found: Found) -> Picture:
@@ -114,12 +140,13 @@ def _dots(axes: Any, points: list[tuple[Any, Tried]]) -> None:
         some = [(x, t.value) for x, t in points if t.state == state]
         if some:
             axes.plot(*zip(*some, strict=True), "o", mec=colour, mfc=face, ms=5, label=state)
-    top = max((p for p in points if p[1].state == "complete"), key=lambda p: p[1].value or 0.0)
+    top = min((p for p in points if p[1].state == "complete"), key=lambda p: p[1].rank)
     axes.plot(top[0], top[1].value, "*", color=RED, ms=13, label="best")
 
 
 def _record(trial: Tried, metric: str) -> dict[str, Any]:
-    found = {"trial": trial.number, "state": trial.state, metric: trial.value, "round": trial.round}
+    found = {"trial": trial.number, "state": trial.state, metric: trial.value, other_metric(metric): trial.second}
+    found |= {"users": trial.users, "round": trial.round}
     return found | {"seconds": trial.seconds, **trial.values, "failure": trial.failure}
 
 

@@ -7,20 +7,21 @@ of (seed, n, the results before it), so a search that was killed and goes on end
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedgrec.errors import ConfigError, FedgrecError, RunError, missing_extra
+from fedgrec.errors import ConfigError, DiskError, FedgrecError, RunError, missing_extra
 from fedgrec.simulation import Observer
 from fedgrec.tune.search import Search
 from fedgrec.tune.subjects import Subject
 
 STUDY, NAME, ASKED = "study.db", "tune", "asked"
-FAILURE, ROUND, SECONDS, BEST = "failure", "round", "seconds", "best"
+FAILURE, ROUND, SECONDS, BEST, SECOND, USERS = "failure", "round", "seconds", "best", "second", "users"
 UNPRUNED = 5  # trials that are finished before one is given up
 PATIENCE = 4  # a trial is given up after this part of its rounds at the earliest
 
@@ -49,6 +50,13 @@ class Tried:
     seconds: float
     values: dict[str, Any]  # of the options searched
     failure: str = ""
+    second: float | None = None  # the other metric, at the same evaluation
+    users: int | None = None  # whose mean the value is
+
+    @property
+    def rank(self) -> tuple[float, float, int, int]:
+        """The best first: by the metric, then by the other one, the fewer rounds, the earlier trial."""
+        return -(self.value or 0.0), -(self.second or 0.0), self.round or 0, self.number
 
 
 @dataclass(frozen=True)
@@ -60,8 +68,12 @@ class Found:
     @property
     def best(self) -> Tried | None:
         """Among those that were not given up."""
-        done = [trial for trial in self.trials if trial.state == "complete"]
-        return max(done, key=lambda trial: trial.value or 0.0, default=None)  # the first of equals
+        return next(iter(self.ranked), None)
+
+    @property
+    def ranked(self) -> list[Tried]:
+        """Those that were not given up, the best first."""
+        return sorted((trial for trial in self.trials if trial.state == "complete"), key=lambda trial: trial.rank)
 
 
 class Watcher(Observer):
@@ -79,10 +91,16 @@ def list_length(metric: str) -> int:
     return int(found[2])
 
 
+def other_metric(metric: str) -> str:
+    """What ranks trials that are equal by this one: NDCG of the same list for recall, and the other way round."""
+    name, _, k = metric.partition("@")
+    return f"{'ndcg' if name == 'recall' else 'recall'}@{k}"
+
+
 def tune(request: Request, folder: Path, watcher: Watcher | None = None) -> Found:
     """Go on until there are as many trials as asked for, or the watcher wants to stop."""
     optuna, watcher, stopped = _optuna(), watcher or Watcher(), False
-    with _Study(optuna, request, folder) as study:
+    with _written(folder / STUDY), _Study(optuna, request, folder) as study:
         trials = study.tried()
         while len(trials) < request.trials and not stopped:
             if watcher.stop_wanted():
@@ -104,6 +122,20 @@ def _optuna() -> Any:
         raise missing_extra("`fedgrec tune`", "tune") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[None]:
+    """The database's errors as one sentence."""
+    from sqlalchemy.exc import DBAPIError
+
+    try:
+        yield
+    except DBAPIError as error:
+        raise DiskError(
+            f"{path} could not be written ({error.orig}): free some space, or see who else has it open, then give the "
+            "same command again; finished trials are kept"
+        ) from error
 
 
 def _opened(optuna: Any, path: Path) -> Any:
@@ -184,6 +216,8 @@ class _Study:
         if judge.round is not None:
             trial.set_user_attr(ROUND, judge.round)
             trial.set_user_attr(BEST, judge.best)
+            trial.set_user_attr(SECOND, judge.second)
+            trial.set_user_attr(USERS, judge.users)
         if outcome["state"] is state.COMPLETE:
             outcome = {"values": judge.best}
         self.study.tell(trial, **outcome)
@@ -198,7 +232,8 @@ class _Study:
             about = trial.user_attrs
             if trial.state in (state.COMPLETE, state.PRUNED) or FAILURE in about:
                 how = words[trial.state], about.get(BEST), about.get(ROUND), about.get(SECONDS, 0.0)
-                found.append(Tried(len(found), *how, dict(trial.params), about.get(FAILURE, "")))
+                more = about.get(FAILURE, ""), about.get(SECOND), about.get(USERS)
+                found.append(Tried(len(found), *how, dict(trial.params), *more))
         return found
 
 
@@ -209,6 +244,8 @@ class _Judge(Observer):
         self.trial, self.metric, self.watcher, self.pruned = trial, metric, watcher, pruned
         self.best, self.step, self.rounds, self.stopped = -1.0, 0, 0, False
         self.round: int | None = None  # of the best
+        self.second: float | None = None  # the other metric there
+        self.users: int | None = None
 
     def started(self, done: int, rounds: int) -> None:
         self.rounds = rounds
@@ -230,6 +267,7 @@ class _Judge(Observer):
         self.step += 1
         if line[self.metric] > self.best:
             self.best, self.round = line[self.metric], line["round"]
+            self.second, self.users = line.get(other_metric(self.metric)), line.get("users")
         self.watcher.evaluated(line)
         self.trial.report(line[self.metric], self.step)
         late = PATIENCE * line["round"] >= self.rounds
