@@ -21,6 +21,10 @@ class BusyError(RunError):
     """A folder that another process is writing into."""
 
 
+class SumLostError(FedgrecError):
+    """Too few users or nodes are left: the sum cannot be opened, and nobody's upload is in anything."""
+
+
 def nearest(word: str, known: list[str]) -> str:
     """' Did you mean …?' for the known word most like `word`, or nothing."""
     import difflib

@@ -23,14 +23,13 @@ from fedgrec.data.registry import SOURCES
 from fedgrec.data.split import seen_before_test
 from fedgrec.devices import within_memory
 from fedgrec.distributed import Ranks
-from fedgrec.errors import RunError
+from fedgrec.errors import RunError, SumLostError
 from fedgrec.files import Checkpoints
 from fedgrec.machine import LESS, fits_engine, judged, make_engine, make_method, wants_gpu
 from fedgrec.metrics import Ideal
 from fedgrec.model import Model
 from fedgrec.options import DataOptions
 from fedgrec.record import RunRecord
-from fedgrec.sums import SumLostError
 
 TURNS = 110  # training turns of a user when `rounds` is left to us
 EVALUATIONS = 20  # in a run when `evaluate_every` is left to us

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from fedgrec.federation.alike import for_everybody, without
-from fedgrec.federation.local import Answer, honest
-from fedgrec.federation.transport import Packet
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.common.shared_messages import for_everybody, without
+from fedgrec.federation.in_process.transport import Answer, honest
 from fedgrec.secagg.messages import Neighbourhood, parse
 from tests.federation.worlds import world
 from tests.secagg.rounds import fresh_round

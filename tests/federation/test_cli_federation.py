@@ -14,8 +14,9 @@ import pytest
 
 from fedgrec.cli import main
 from fedgrec.config import read_toml
-from fedgrec.federation.folder import open_node, open_server
-from fedgrec.federation.sources import read_catalogue, read_people
+from fedgrec.federation.node.folder import open_node
+from fedgrec.federation.node.sources import read_catalogue, read_people
+from fedgrec.federation.server.folder import open_server
 from tests.federation.worlds import config
 
 SMALL = ["--set", "layers=1", "--set", "dim=8", "--set", "negatives=16", "--users", "20"]

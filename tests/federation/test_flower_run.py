@@ -13,13 +13,14 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportError)
 
-from fedgrec.federation.flower_node import NUMBER
-from fedgrec.federation.folder import open_node, open_server
-from fedgrec.federation.identity import Made
-from fedgrec.federation.plan import EVALUATE, Plan
-from fedgrec.federation.server_store import ServerStore
-from fedgrec.federation.store import NodeStore
-from fedgrec.federation.transport import Packet
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.common.plan import EVALUATE, Plan
+from fedgrec.federation.flower.node_end import NUMBER
+from fedgrec.federation.node.folder import open_node
+from fedgrec.federation.node.store import NodeStore
+from fedgrec.federation.server.folder import open_server
+from fedgrec.federation.server.store import ServerStore
+from fedgrec.federation.setup.init import Made
 from tests.federation.flower_network import (
     RECORDED,
     TAPPED,

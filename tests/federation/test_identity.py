@@ -13,24 +13,23 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from fedgrec.config import Config
 from fedgrec.errors import ConfigError
-from fedgrec.federation.folder import FederationError, open_node, open_server
-from fedgrec.federation.identity import (
+from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.network import (
     CA,
     CATALOGUE,
     KEYS,
     NETWORK,
     TLS_CERTIFICATE,
     TLS_KEY,
-    Made,
     NodeNetwork,
     ServerNetwork,
-    add_node,
-    init,
-    read_flower_key,
     read_network,
-    renew,
 )
-from fedgrec.federation.options import FederationOptions
+from fedgrec.federation.common.options import FederationOptions
+from fedgrec.federation.flower.node_end import read_flower_key
+from fedgrec.federation.node.folder import open_node
+from fedgrec.federation.server.folder import open_server
+from fedgrec.federation.setup.init import Made, add_node, init, renew
 
 FLOORS = FederationOptions(least_nodes=3, least_users=7, corrupt=0.1)
 

@@ -8,11 +8,12 @@ import pytest
 
 from fedgrec.config import Config
 from fedgrec.errors import DataError
-from fedgrec.federation.identity import NETWORK, init
-from fedgrec.federation.options import FederationOptions
-from fedgrec.federation.sources import read_catalogue, read_people
-from fedgrec.federation.store import NodeStore, Person
-from fedgrec.federation.up import load
+from fedgrec.federation.common.network import NETWORK
+from fedgrec.federation.common.options import FederationOptions
+from fedgrec.federation.node.sources import read_catalogue, read_people
+from fedgrec.federation.node.store import NodeStore, Person
+from fedgrec.federation.setup.init import init
+from fedgrec.federation.setup.start import load
 
 ITEMS = {"tea": 0, "coffee": 1, "milk": 2, "beer": 3}
 WANTED = [Person("ann", [0, 1]), Person("bob", [2])]

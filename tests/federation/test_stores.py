@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 
 from fedgrec.errors import FedgrecError
-from fedgrec.federation import store
-from fedgrec.federation.arrays import read_arrays, write_arrays
-from fedgrec.federation.computing import taking_part
-from fedgrec.federation.folder import open_node
-from fedgrec.federation.local import Answer
-from fedgrec.federation.options import FederationOptions, read_options
-from fedgrec.federation.plan import Plan
-from fedgrec.federation.store import NodeStore, Person, pack, unpack
-from fedgrec.federation.transport import Packet
+from fedgrec.federation.common import sqlite_store
+from fedgrec.federation.common.arrays import read_arrays, write_arrays
+from fedgrec.federation.common.options import FederationOptions, read_options
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.common.plan import Plan
+from fedgrec.federation.in_process.transport import Answer
+from fedgrec.federation.node import store
+from fedgrec.federation.node.folder import open_node
+from fedgrec.federation.node.store import NodeStore, Person, pack, unpack
+from fedgrec.federation.node.uploads import taking_part
 from fedgrec.files import read_tensors
 from fedgrec.methods.fedgrec import FedGRecMethod
 from fedgrec.options import FedGRecOptions
@@ -38,11 +39,11 @@ def test_two_may_find_a_new_file_at_once(tmp_path: Path, monkeypatch: pytest.Mon
 
     def late(db: sqlite3.Connection) -> AbstractContextManager[None]:
         monkeypatch.setattr(store, "_transaction", begin)
-        store.connect(path, store.SCHEMA).close()
+        sqlite_store.connect(path, store.SCHEMA).close()
         return begin(db)
 
     monkeypatch.setattr(store, "_transaction", late)
-    with closing(store.connect(path, store.SCHEMA)) as db:
+    with closing(sqlite_store.connect(path, store.SCHEMA)) as db:
         assert db.execute("SELECT * FROM meta").fetchall() == [("format", "1")]
 
 
@@ -52,7 +53,7 @@ def test_one_waits_while_another_writes_to_a_new_file(tmp_path: Path) -> None:
         other.execute("BEGIN IMMEDIATE")
         end = threading.Timer(0.2, other.execute, ["COMMIT"])
         end.start()
-        with closing(store.connect(path, store.SCHEMA)) as db:
+        with closing(sqlite_store.connect(path, store.SCHEMA)) as db:
             assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         end.join()
 

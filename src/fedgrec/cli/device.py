@@ -28,9 +28,9 @@ def register(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fedgrec.federation.gateway import recommend
-    from fedgrec.federation.identity import CATALOGUE
-    from fedgrec.federation.sources import read_catalogue
+    from fedgrec.federation.common.network import CATALOGUE
+    from fedgrec.federation.node.recommend import recommend
+    from fedgrec.federation.node.sources import read_catalogue
 
     if arguments.number < 1:
         raise ConfigError(f"-k {arguments.number}: ask for at least one item")

@@ -96,7 +96,7 @@ def settings(arguments: argparse.Namespace) -> tuple[Any, Any]:
     import dataclasses
 
     from fedgrec.config import Config, parse_assignment
-    from fedgrec.federation.options import FederationOptions
+    from fedgrec.federation.common.options import FederationOptions
 
     named = dict(parse_assignment(text) for text in arguments.set)
     if arguments.rounds is not None:
@@ -110,15 +110,15 @@ def settings(arguments: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def run_init(arguments: argparse.Namespace) -> int:
-    from fedgrec.federation.identity import init
-    from fedgrec.federation.sources import read_catalogue
+    from fedgrec.federation.node.sources import read_catalogue
+    from fedgrec.federation.setup.init import init
 
     config, options = settings(arguments)
     if not 1 <= arguments.port <= 65535:
         raise ConfigError(f"--port {arguments.port}: a port is a number from 1 to 65535")
     place = (arguments.host, arguments.port)
     if arguments.data:
-        from fedgrec.federation.up import try_out
+        from fedgrec.federation.setup.start import try_out
 
         made = try_out(
             arguments.out, arguments.nodes, config, options, arguments.users, *place, arguments.per_user_masks
@@ -145,8 +145,8 @@ def run_init(arguments: argparse.Namespace) -> int:
 
 def run_up(arguments: argparse.Namespace) -> int:
     _require_flower()
-    from fedgrec.federation.gateway import users_of
-    from fedgrec.federation.up import try_out, up
+    from fedgrec.federation.node.recommend import users_of
+    from fedgrec.federation.setup.start import try_out, up
 
     config, options = settings(arguments)
     out: Path = arguments.out or Path(tempfile.mkdtemp(prefix="fedgrec-")) / "federation"
@@ -162,7 +162,7 @@ def run_up(arguments: argparse.Namespace) -> int:
 
 def run_server(arguments: argparse.Namespace) -> int:
     _require_flower()
-    from fedgrec.federation.up import serve
+    from fedgrec.federation.setup.start import serve
 
     _stop_on_sigterm()
     serve(arguments.folder, say)
@@ -174,7 +174,7 @@ def run_node(arguments: argparse.Namespace) -> int:
     _require_flower()
     import flwr.supercore  # noqa: F401 - it sets up its logging when it is imported
 
-    from fedgrec.federation.up import node
+    from fedgrec.federation.setup.start import node
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every look for work
@@ -184,19 +184,18 @@ def run_node(arguments: argparse.Namespace) -> int:
 
 
 def run_status(arguments: argparse.Namespace) -> int:
-    from fedgrec.federation.folder import open_server
-    from fedgrec.federation.server_store import SERVER_STORE, ServerStore
-    from fedgrec.federation.watching import describe
+    from fedgrec.federation.server.folder import open_server
+    from fedgrec.federation.server.log import describe
+    from fedgrec.federation.server.store import SERVER_STORE, ServerStore
 
     home = open_server(arguments.folder)
     if not (home.path / SERVER_STORE).exists():
         print("not started yet")
         return 0
     with ServerStore(home) as store:
-        nodes = store.db.execute("SELECT idx, name, users FROM nodes ORDER BY idx").fetchall()
         state = "finished" if store.get("finished") else "not finished"
         print(f"round {store.get('round', 0):,} of {home.options.rounds:,}, {state}")
-        print("nodes: " + (", ".join(_nodes(home.roster, nodes)) or "none has joined"))
+        print("nodes: " + (", ".join(_nodes(home.roster, store.nodes())) or "none has joined"))
         for line in store.metrics()[-3:]:
             found = ", ".join(f"{key} {value:.4f}" for key, value in line.items() if "@" in key)
             print(f"after round {line['round']:,}: {found}")
@@ -217,7 +216,8 @@ def _nodes(roster: Any, nodes: list[tuple[int, str, int]]) -> list[str]:
 
 
 def run_add(arguments: argparse.Namespace) -> int:
-    from fedgrec.federation.identity import KEYS, SERVER_FOLDER, add_node
+    from fedgrec.federation.common.network import KEYS
+    from fedgrec.federation.setup.init import SERVER_FOLDER, add_node
 
     if arguments.per_user_masks < 0:
         raise ConfigError(f"--per-user-masks {arguments.per_user_masks}: a gateway needs at least one user")
@@ -232,7 +232,7 @@ def run_add(arguments: argparse.Namespace) -> int:
 
 
 def run_add_users(arguments: argparse.Namespace) -> int:
-    from fedgrec.federation.identity import add_users
+    from fedgrec.federation.setup.init import add_users
 
     folders = add_users(arguments.fed, arguments.node, arguments.users)
     print(
@@ -246,7 +246,7 @@ def run_add_users(arguments: argparse.Namespace) -> int:
 
 
 def run_certificate(arguments: argparse.Namespace) -> int:
-    from fedgrec.federation.identity import renew
+    from fedgrec.federation.setup.init import renew
 
     path = renew(arguments.fed, arguments.host)
     print(f"{path} and server.key beside it are new: copy both to the server and restart it. Nodes need nothing.")
@@ -272,6 +272,6 @@ def _require_flower() -> None:
 
     if find_spec("flwr") is None:
         raise missing_extra("a federation over the network", "deploy")
-    from fedgrec.federation.superlink import QUIET
+    from fedgrec.federation.flower.superlink import QUIET
 
     os.environ.update(QUIET)  # before Flower is imported
