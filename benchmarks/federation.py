@@ -24,9 +24,8 @@ from typing import Any
 import numpy as np
 
 from fedgrec.config import Config
-from fedgrec.federation.common.network import CA, FLOWER, NodeNetwork, read_network
+from fedgrec.federation.common.network import CA, FLOWER, NodeNetwork, read_flower_key, read_network
 from fedgrec.federation.common.options import FederationOptions
-from fedgrec.federation.flower.node_end import read_flower_key
 from fedgrec.federation.flower.processes import Processes, end_with_parent
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.store import ServerStore

@@ -131,7 +131,7 @@ def test_a_node_killed_while_it_writes_has_written_nothing(tmp_path: Path, monke
             with monkeypatch.context() as patch:
                 patch.setattr(node, "freeze", killed)
                 patch.setattr(NodeStore, "take_part", killed if request.kind == "masked" else NodeStore.take_part)
-                patch.setattr(node.Node, "_open_once", lambda *a, **k: killed(None))
+                patch.setattr(NodeStore, "keep_opened", lambda *a, **k: killed(None))
                 with pytest.raises(Killed):
                     answer(request)
             return []

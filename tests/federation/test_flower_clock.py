@@ -20,8 +20,8 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportError)
 
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.network import CA, TLS_CERTIFICATE, TLS_KEY
-from fedgrec.federation.flower.node_end import Link, read_flower_key
+from fedgrec.federation.common.network import CA, TLS_CERTIFICATE, TLS_KEY, read_flower_key
+from fedgrec.federation.flower.node_end import Link
 from fedgrec.federation.flower.processes import Processes
 from fedgrec.federation.flower.server_end import FlowerServer
 from fedgrec.federation.setup import certificates

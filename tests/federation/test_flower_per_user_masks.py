@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportError)
 
-from fedgrec.federation.common import packets, plan
+from fedgrec.federation.common import packets
 from fedgrec.federation.common.bundles import unpack
 from fedgrec.federation.in_process.transport import LocalTransport
 from fedgrec.federation.node.gateway import open_gateway
@@ -54,8 +54,8 @@ def test_three_gateways_over_tls_and_one_is_killed(tmp_path: Path) -> None:
     assert len(masked) <= 3 * len(world.log()), "one message for a gateway and sum"
     assert max(len(parts) for parts in masked) == USERS
     assert "node-1 (3 users with masks of their own)" in run("federation", "status", made.server)
-    assert len(json.loads(run("device", "recommend", victim, "--user", "1/2", "-k", 5, "--json"))) == 5
+    assert len(json.loads(run("device", "recommend", victim, "--user", "1/2", "-n", 5, "--json"))) == 5
 
 
-def kinds(parts: dict[int, plan.Packet]) -> set[str]:
+def kinds(parts: dict[int, packets.Packet]) -> set[str]:
     return {part.kind for part in parts.values()}

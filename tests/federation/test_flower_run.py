@@ -206,7 +206,7 @@ def run(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_device_recommends_offline_what_its_user_has_not_seen(trained: Made) -> None:
-    done = run("device", "recommend", trained.nodes[1], "--user", "1/3", "-k", 5, "--json")
+    done = run("device", "recommend", trained.nodes[1], "--user", "1/3", "-n", 5, "--json")
     assert done.returncode == 0, done.stderr
     shown = [line["item"] for line in json.loads(done.stdout)]
     with NodeStore(trained.nodes[1]) as store:
@@ -234,4 +234,11 @@ def files(folder: Path) -> Iterator[Path]:
 
 def test_the_run_folder_is_left(trained: Made) -> None:
     names = {path.name for path in files(trained.server / "run")}
-    assert names == {"config.toml", "metrics.jsonl", "server.safetensors"}
+    assert names == {
+        "config.toml",
+        "data.json",
+        "items.json",
+        "metrics.jsonl",
+        "result.json",
+        "server.safetensors",
+    }

@@ -68,7 +68,7 @@ def test_status_and_recommendations(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "node0 (2 users with masks of their own), node1 (2 users with masks of their own), node2" in out
     place = fed.transport.folders[1]
     (place / "items.txt").write_text("".join(f"item {i}\n" for i in range(30)))
-    code, out, _ = said(capsys, "device", "recommend", place, "--user", "1/0", "-k", 4, "--json")
+    code, out, _ = said(capsys, "device", "recommend", place, "--user", "1/0", "-n", 4, "--json")
     assert code == 0
     (home,) = [path for path in fed.nodes.values() if users_of(path) == ["1/0"]]
     items, scores = recommend(home, "1/0", 4)

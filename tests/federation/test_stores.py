@@ -35,14 +35,14 @@ def all_files(fed: World) -> list[Path]:
 
 def test_two_may_find_a_new_file_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server opens its store for the first time, and so does somebody who asks for its status."""
-    path, begin = tmp_path / "new.sqlite", store._transaction
+    path, begin = tmp_path / "new.sqlite", sqlite_store._transaction
 
     def late(db: sqlite3.Connection) -> AbstractContextManager[None]:
-        monkeypatch.setattr(store, "_transaction", begin)
+        monkeypatch.setattr(sqlite_store, "_transaction", begin)
         sqlite_store.connect(path, store.SCHEMA).close()
         return begin(db)
 
-    monkeypatch.setattr(store, "_transaction", late)
+    monkeypatch.setattr(sqlite_store, "_transaction", late)
     with closing(sqlite_store.connect(path, store.SCHEMA)) as db:
         assert db.execute("SELECT * FROM meta").fetchall() == [("format", "1")]
 
@@ -76,7 +76,7 @@ def test_nobody_else_can_read_a_node_or_the_server(tmp_path: Path) -> None:
         os.umask(before)
     assert {"node.sqlite-wal", "server.sqlite-wal", "items.bin", "identity.key"} <= {name for name, _ in modes}
     assert {mode for _, mode in modes} == {0o600}
-    public = {"config.toml", "metrics.jsonl", "server.safetensors"}  # what a run leaves is made to be read
+    public = {"config.toml", "data.json", "items.json", "metrics.jsonl", "result.json", "server.safetensors"}
     left = {path.name: stat.S_IMODE(path.stat().st_mode) for path in all_files(fed) if path.parent.name != "run"}
     assert set(left.values()) == {0o600}
     assert public == {path.name for path in (fed.server / "run").iterdir()}
@@ -206,7 +206,8 @@ def test_what_a_run_leaves(tmp_path: Path) -> None:
     assert [line["round"] for line in lines] == [1, 2]
     assert {"split", "protocol", "recall@5", "ndcg@5", "seconds", "bytes_up", "bytes_down"} <= lines[0].keys()
     assert lines[1]["bytes_up"] > lines[0]["bytes_up"] > 1000
-    assert open_node(fed.nodes[0]).config.to_toml() == (run / "config.toml").read_text()
+    config = open_node(fed.nodes[0]).config.changed({"rounds": 2, "topk": (5,)}, "test")
+    assert config.to_toml() == (run / "config.toml").read_text()
 
 
 def test_options_are_read_back_and_checked(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
 """`fedgrec federation`: a recommender trained over machines that keep their own data."""
 
 import argparse
+import itertools
 import logging
 import os
 import shlex
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,12 @@ def register(commands: Any) -> None:
         description="Deal a data set out to nodes, start server and nodes as processes on this machine, train, stop.",
     )
     up.add_argument("--data", default="demo", metavar="WORD", help="(default: demo)")
-    up.add_argument("--out", type=Path, metavar="FED", help="(default: a new temporary folder, which stays)")
+    up.add_argument(
+        "--out",
+        type=Path,
+        metavar="FED",
+        help="a folder that does not exist yet (default: runs/federation, or runs/federation-2, ...)",
+    )
     _shared(up)
     up.set_defaults(command=run_up)
     for name, command, text in (
@@ -110,7 +115,7 @@ def settings(arguments: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def run_init(arguments: argparse.Namespace) -> int:
-    from fedgrec.federation.node.sources import read_catalogue
+    from fedgrec.federation.common.catalogue import read_catalogue
     from fedgrec.federation.setup.init import init
 
     config, options = settings(arguments)
@@ -149,15 +154,25 @@ def run_up(arguments: argparse.Namespace) -> int:
     from fedgrec.federation.setup.start import try_out, up
 
     config, options = settings(arguments)
-    out: Path = arguments.out or Path(tempfile.mkdtemp(prefix="fedgrec-")) / "federation"
+    out: Path = arguments.out or _unused(Path("runs") / "federation")
     made = try_out(out, arguments.nodes, config, options, arguments.users, per_user_masks=arguments.per_user_masks)
     print(f"{len(made.nodes)} nodes in {out}; their logs are in {out / 'logs'}")
-    up(made, say)
-    somebody = users_of(made.nodes[0])[0]
-    print(f"\nTrained. The server's run is in {made.server / 'run'}. Next:")
-    print(f"  {shlex.join(['fedgrec', 'federation', 'status', str(made.server)])}")
-    print(f"  {shlex.join(['fedgrec', 'device', 'recommend', str(made.nodes[0]), '--user', somebody])}")
+    try:
+        up(made, say)
+        somebody = users_of(made.nodes[0])[0]
+        print(f"\nTrained. The server's run is in {made.server / 'run'}. Next:")
+        print(f"  {shlex.join(['fedgrec', 'federation', 'status', str(made.server)])}")
+        print(f"  {shlex.join(['fedgrec', 'device', 'recommend', str(made.nodes[0]), '--user', somebody])}")
+    finally:
+        print(f"{out} stays, with the private keys of server and nodes and their users' data. To remove it:")
+        print(f"  {shlex.join(['rm', '-r', str(out)])}", flush=True)
     return 0
+
+
+def _unused(folder: Path) -> Path:
+    """This folder, or the first of FOLDER-2, FOLDER-3, … that does not exist."""
+    names = (folder if number == 1 else folder.with_name(f"{folder.name}-{number}") for number in itertools.count(1))
+    return next(name for name in names if not name.exists())
 
 
 def run_server(arguments: argparse.Namespace) -> int:

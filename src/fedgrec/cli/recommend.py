@@ -40,9 +40,11 @@ def run_recommend(arguments: argparse.Namespace) -> int:
     import numpy as np
 
     from fedgrec.model import Model
+    from fedgrec.server_run import check_has_users
 
     if arguments.number < 1:
         raise ConfigError(f"-n {arguments.number}: ask for at least one item")
+    check_has_users(arguments.run)
     model = Model.load(arguments.run)
     if arguments.user is not None:
         user = model.user_ids.parse(arguments.user)
@@ -89,8 +91,10 @@ def item_names(model: Any) -> Any:
 def run_evaluate(arguments: argparse.Namespace) -> int:
     from fedgrec.model import Model
     from fedgrec.record import RunRecord
+    from fedgrec.server_run import check_has_users
     from fedgrec.simulation import Simulation, load_for
 
+    check_has_users(arguments.run)
     model = Model.load(arguments.run)
     changes = {"topk": arguments.topk, "ndcg_ideal": arguments.ndcg_ideal}
     config = model.config.changed({k: v for k, v in changes.items() if v is not None}, "command line")

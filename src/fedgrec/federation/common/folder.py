@@ -3,6 +3,7 @@
     FOLDER/roster.json    index → name and public key of every node, and the gateway that it is a user of, if it is one;
                           all nodes and the server have the same
     FOLDER/config.toml    the method and its options; the same everywhere
+    FOLDER/items.txt      the catalogue (catalogue.py); the same everywhere
 
 server/folder.py, node/folder.py and node/gateway.py say what else is in each of them, network.py what they hold for the
 network. Nobody but their owner can read these files.
@@ -55,6 +56,10 @@ class Folder:
     path: Path
     n_items: int
 
+    def __post_init__(self) -> None:
+        if self.n_items < 1:
+            raise ValueError(f"n_items cannot be {self.n_items}: a catalogue has at least one item")
+
     @property
     def shared(self) -> Path:
         """Where roster, configuration and item tables are."""
@@ -87,6 +92,15 @@ class Folder:
         """A hash of what server and nodes must agree on: the method, its options, the catalogue's size."""
         model = json.dumps([self.config.method, asdict(self.config.model), self.n_items], sort_keys=True)
         return hashlib.sha256(model.encode()).hexdigest()
+
+    def check(self) -> None:
+        """Read what the folder needs, so that a mistake is found before anything starts."""
+        self.method(1)
+        if self.fewest_nodes > len(self.roster):
+            raise FederationError(
+                f"{self.path}: no sum has fewer than {self.fewest_nodes} nodes, and {ROSTER} has {len(self.roster)}: "
+                f"lower least_nodes or corrupt (in federation.toml and node.json), or add nodes"
+            )
 
     def method(self, n_users: int) -> Method:
         return make_method(self.config, self.n_items, n_users)

@@ -1,7 +1,7 @@
 """What a folder holds for the network: the names of these files, and network.toml, in which an address can be changed.
 
 FOLDER/network.toml                  see `NodeNetwork` and `ServerNetwork`
-FOLDER/ca.crt, items.txt             the certificate of the authority; the catalogue, one item a line
+FOLDER/ca.crt                        the certificate of the authority
 NODE/flower.key                      the key by which the SuperLink knows the node
 SERVER/server.pem, server.key        the server's TLS certificate and its key
 SERVER/keys/NAME.pub                 the public half of each node's flower.key
@@ -11,13 +11,15 @@ import json
 import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.values import filled
 
-NETWORK, CATALOGUE, CA, FLOWER = "network.toml", "items.txt", "ca.crt", "flower.key"
+NETWORK, CA, FLOWER = "network.toml", "ca.crt", "flower.key"
 KEYS, TLS_CERTIFICATE, TLS_KEY = "keys", "server.pem", "server.key"
 
 
@@ -69,3 +71,13 @@ def write_network(folder: Path, network: NodeNetwork | ServerNetwork) -> None:
     # Words and numbers look the same in JSON and in TOML.
     lines = [f"{f.name} = {json.dumps(getattr(network, f.name), ensure_ascii=False)}" for f in fields(network)]
     write_private(folder / NETWORK, ("\n".join(lines) + "\n").encode())
+
+
+def read_flower_key(folder: Path) -> Any:
+    """The key by which the SuperLink knows a node."""
+    try:
+        return load_ssh_private_key((folder / FLOWER).read_bytes(), None)
+    except FileNotFoundError:
+        raise FederationError(f"{folder / FLOWER} is missing: restore it, or make a new node") from None
+    except ValueError as error:
+        raise FederationError(f"{folder / FLOWER} is not a key ({error}): restore it, or make a new node") from None

@@ -13,6 +13,7 @@ from fedgrec.federation.common.errors import FederationError
 
 FORMAT = 1
 PATIENCE = 60  # seconds that one process waits for another's transaction
+NO_STORE = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR}  # the last: it has no such table
 SYNCHRONOUS = "FULL"  # a transaction that is over is on the disk
 
 
@@ -65,8 +66,16 @@ class Store:
     """What both stores have: a database, transactions, and a few plain values."""
 
     def __init__(self, path: Path, schema: str) -> None:
-        self.path, self.db = path, connect(path, schema)
-        if (found := self.get("format")) != FORMAT:
+        try:
+            self.path, self.db = path, connect(path, schema)
+            found = self.get("format")
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", None) not in NO_STORE:
+                raise
+            raise FederationError(
+                f"{path} is not a store of a federation ({error}): restore it from a backup"
+            ) from None
+        if found != FORMAT:
             self.close()
             raise FederationError(f"{path} has format {found}, and this version reads format {FORMAT}")
 

@@ -46,8 +46,8 @@ def filled(kind: type[Made], values: Any, where: Path | str, **known: Any) -> Ma
         raise FederationError(f"{where} holds no names and values: restore it from where it was made")
     for name in values:
         if name not in wanted:
-            more = nearest(str(name), list(wanted)) or f" It may set {', '.join(wanted)}."
-            raise FederationError(f"{where}: there is no value {name!r}.{more}")
+            hint = nearest(str(name), list(wanted))
+            raise FederationError(f"{where}: there is no value {name!r}, it may set {', '.join(wanted)}.{hint}")
     for name, field in wanted.items():
         if name not in values and field.default is MISSING:
             raise FederationError(f"{where}: {name} is missing: restore the file from where it was made")

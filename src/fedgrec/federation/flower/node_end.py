@@ -18,7 +18,6 @@ from types import FrameType
 from typing import Any
 
 import httpx
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL as HEARTBEAT
@@ -51,7 +50,6 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.network import FLOWER
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.flower.client_app import answer
 from fedgrec.federation.flower.records import PAUSE, POLL, WORDS, failure, in_brief, to_records, words_of
@@ -86,16 +84,6 @@ def serve(folder: Path, superlink: str, certificate: Path, key: Any, reply: Repl
         finally:
             link.leave()
     log.info("stopped")
-
-
-def read_flower_key(folder: Path) -> Any:
-    """The key by which the SuperLink knows a node."""
-    try:
-        return load_ssh_private_key((folder / FLOWER).read_bytes(), None)
-    except FileNotFoundError:
-        raise FederationError(f"{folder / FLOWER} is missing: restore it, or make a new node") from None
-    except ValueError as error:
-        raise FederationError(f"{folder / FLOWER} is not a key ({error}): restore it, or make a new node") from None
 
 
 class Link:

@@ -102,7 +102,10 @@ class FlowerServer:
     def register(self) -> None:
         """Tell the SuperLink the keys of all nodes."""
         for path in sorted((self.folder / KEYS).glob("*.pub")):
-            key: Any = load_ssh_public_key(path.read_bytes())
+            try:
+                key: Any = load_ssh_public_key(path.read_bytes())
+            except ValueError as error:
+                raise FederationError(f"{path} is not a node's public key ({error}): copy it again") from None
             try:
                 self.client.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key), name=path.stem))
             except httpx.HTTPStatusError as error:

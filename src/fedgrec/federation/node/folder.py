@@ -51,6 +51,10 @@ class NodeFolder(Folder):
     def _floors(self) -> tuple[int, float]:
         return self.least_nodes, self.corrupt
 
+    def check(self) -> None:
+        super().check()
+        self.identity.public_key()
+
     @cached_property
     def identity(self) -> Ed25519PrivateKey:
         try:

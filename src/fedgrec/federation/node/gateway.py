@@ -118,6 +118,7 @@ def opened(path: Path) -> NodeFolder | Gateway:
         if (path / USERS).exists():
             raise FederationError(f"{path} has a gateway's users and no {GATEWAY}: restore it from where it was made")
         home = open_node(path)
+        home.check()
         if home.gateway:
             raise FederationError(f"{path} is one user of a gateway, not a node by itself: start {home.shared}")
         if (line := home.roster.get(home.index)) and line.gateway:
@@ -133,7 +134,9 @@ def opened(path: Path) -> NodeFolder | Gateway:
             f"that adds its users up: a folder is one or the other, and the users of one cannot move to the other"
         )
     for index, member in gateway.members.items():
-        line = open_node(member).roster.get(index)
+        home = open_node(member)
+        home.check()
+        line = home.roster.get(index)
         if line is None or line.gateway != gateway.name:
             raise FederationError(
                 f"{member} is not a user of {gateway.name} by roster.json: copy the roster that was made with it"

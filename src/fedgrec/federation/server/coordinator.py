@@ -24,6 +24,7 @@ from fedgrec.federation.common.plan import EVALUATE, Plan
 from fedgrec.federation.common.transport import Transport
 from fedgrec.federation.server.folder import ServerFolder, open_server
 from fedgrec.federation.server.members import Members, Observer
+from fedgrec.federation.server.run_folder import write_run
 from fedgrec.federation.server.secure_sum import Outcome, Prepared, secure_sum
 from fedgrec.federation.server.store import Cost, ServerStore
 from fedgrec.secagg import SecAggError, Session, fresh_round_id
@@ -255,7 +256,7 @@ class Coordinator:
         farewell = Packet(packets.FINISH, {"model": model}, {}, arrays)
         for _ in self.members.ask(dict.fromkeys(self.members.reachable(), farewell), self.options.deadline):
             pass
-        run = self.store.write_run(self.folder.config, self.server)
+        run = write_run(self.folder, self.store, self.server)
         with self.store.transaction():
             self.store.put("finished", True)
         return run

@@ -17,10 +17,8 @@ killed in a sum finds it unfinished, calls it lost, and never opens it again.
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from fedgrec.config import Config
 from fedgrec.core import ServerState
 from fedgrec.federation.common.arrays import read_arrays, write_arrays
 from fedgrec.federation.common.errors import FederationError
@@ -214,17 +212,3 @@ class ServerStore(Store):
             start = ServerState(own["items"], own["degrees"], own["moment1"], own["moment2"], more=more)
         start.round = self.get("round", 0)
         return start
-
-    def write_run(self, config: Config, server: ServerState) -> Path:
-        """What a run leaves (docs/run-folder.md), but for what only the users have."""
-        from fedgrec.files import write_tensors, write_text
-
-        run = self.folder / "run"
-        run.mkdir(exist_ok=True)
-        write_text(run / "config.toml", config.to_toml())
-        write_text(run / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in self.metrics()))
-        tensors = {"item_embeddings": server.items, "item_degrees": server.degrees}
-        tensors |= {f"more.{name}": value for name, value in server.more.items()}
-        about = {"method": config.method, "round": str(server.round)}
-        write_tensors(run / "server.safetensors", tensors, about)
-        return run

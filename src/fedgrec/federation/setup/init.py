@@ -8,6 +8,7 @@ What is in the folders say server/folder.py, node/folder.py, node/gateway.py and
 
 import ipaddress
 import secrets
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +20,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from fedgrec.config import Config
 from fedgrec.errors import ConfigError
 from fedgrec.federation.common.arrays import write_private
+from fedgrec.federation.common.catalogue import CATALOGUE
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.folder import Member, Roster, new_federation, write_roster
 from fedgrec.federation.common.network import (
     CA,
-    CATALOGUE,
     FLOWER,
     KEYS,
     TLS_CERTIFICATE,
@@ -71,6 +72,25 @@ def init(
     if out.exists():
         raise ConfigError(f"{out} exists: choose a folder that does not, keys are never overwritten")
     out.mkdir(parents=True, mode=0o700)
+    try:
+        return _make(out, nodes, catalogue, config, options, host, port, fill, per_user_masks)
+    except BaseException:
+        shutil.rmtree(out)  # keys that are not all there are of no use
+        raise
+
+
+def _make(
+    out: Path,
+    nodes: int,
+    catalogue: Sequence[str],
+    config: Config,
+    options: FederationOptions,
+    host: str,
+    port: int,
+    fill: Callable[[Path, int], str],
+    per_user_masks: Sequence[int],
+) -> Made:
+    """See `init`."""
     ca = _authority(out / AUTHORITY)
     roster: dict[int, Member] = {}
     keys = []

@@ -8,15 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedgrec.config import Config
+from fedgrec.federation.common.catalogue import CATALOGUE, read_catalogue
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.network import CA, CATALOGUE, NodeNetwork, read_network
+from fedgrec.federation.common.network import CA, NodeNetwork, ServerNetwork, read_flower_key, read_network
 from fedgrec.federation.common.options import FederationOptions
-from fedgrec.federation.flower.node_end import read_flower_key
 from fedgrec.federation.flower.processes import Processes, end_with_parent
 from fedgrec.federation.node.folder import NodeFolder
 from fedgrec.federation.node.gateway import Gateway, opened
-from fedgrec.federation.node.sources import read_catalogue, read_people
+from fedgrec.federation.node.sources import read_people
 from fedgrec.federation.node.store import NodeStore, Person
+from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.log import LOGS, Following
 from fedgrec.federation.setup.init import Made, init
 
@@ -27,6 +28,8 @@ log = logging.getLogger("fedgrec.node")
 
 def serve(folder: Path, say: Say) -> None:
     """Run the server of this folder until its federation is trained."""
+    open_server(folder).check()
+    read_network(folder, ServerNetwork)
     with Processes(folder / LOGS) as processes:
         _drive(folder, [], processes, say)
 
@@ -67,9 +70,8 @@ def node(folder: Path) -> None:
     """Be a node until somebody ends this process."""
     from fedgrec.federation.flower.node_end import serve as answer_messages
 
-    opened(folder)  # first of all it has to be one
-    network, key = read_network(folder, NodeNetwork), read_flower_key(folder)
     users = load(folder)
+    network, key = read_network(folder, NodeNetwork), read_flower_key(folder)
     log.info("%s with %d users connects to %s", folder.name, users, network.superlink)
     end_with_parent()
     answer_messages(folder, network.superlink, folder / CA, key)

@@ -8,9 +8,10 @@ import pytest
 
 from fedgrec.config import Config
 from fedgrec.errors import DataError
+from fedgrec.federation.common.catalogue import read_catalogue
 from fedgrec.federation.common.network import NETWORK
 from fedgrec.federation.common.options import FederationOptions
-from fedgrec.federation.node.sources import read_catalogue, read_people
+from fedgrec.federation.node.sources import read_people
 from fedgrec.federation.node.store import NodeStore, Person
 from fedgrec.federation.setup.init import init
 from fedgrec.federation.setup.start import load

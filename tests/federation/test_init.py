@@ -13,20 +13,20 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from fedgrec.config import Config
 from fedgrec.errors import ConfigError
+from fedgrec.federation.common.catalogue import CATALOGUE
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.network import (
     CA,
-    CATALOGUE,
     KEYS,
     NETWORK,
     TLS_CERTIFICATE,
     TLS_KEY,
     NodeNetwork,
     ServerNetwork,
+    read_flower_key,
     read_network,
 )
 from fedgrec.federation.common.options import FederationOptions
-from fedgrec.federation.flower.node_end import read_flower_key
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.setup.init import Made, add_node, init, renew
