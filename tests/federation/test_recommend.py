@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.recommend import recommend, users_of
 from fedgrec.federation.node.store import NodeStore
 from tests.federation.worlds import N_ITEMS, world
@@ -19,16 +20,9 @@ def test_held_out_items_are_not_recommended(tmp_path: Path, per_user_masks: bool
         for user in users_of(home):
             with NodeStore(home) as store:
                 row = [store.row_of(user)]
-                method = fed_method(home)
-                had = np.concatenate([store.cohort(method, row).items_of(0), *store.held_out(row)])
+                had = np.concatenate([store.cohort(open_node(home).method(1), row).items_of(0), *store.held_out(row)])
                 held_out += len(store.held_out(row)[0])
             items, scores = recommend(home, user, N_ITEMS)
             assert sorted([*items.tolist(), *had.tolist()]) == list(range(N_ITEMS))
             assert len(scores) == len(items)
     assert held_out > 3
-
-
-def fed_method(home: Path):  # type: ignore[no-untyped-def]
-    from fedgrec.federation.node.folder import open_node
-
-    return open_node(home).method(1)

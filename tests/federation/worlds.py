@@ -12,7 +12,7 @@ from fedgrec.config import Config
 from fedgrec.core import ServerState
 from fedgrec.federation.common.options import FederationOptions
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.in_process.found import found
+from fedgrec.federation.in_process.folders import make_folders
 from fedgrec.federation.in_process.replay import replay, states
 from fedgrec.federation.in_process.transport import Answer, LocalTransport, Meddler, honest, silent
 from fedgrec.federation.node.gateway import open_gateway
@@ -131,7 +131,7 @@ def world(
     quick = {"rounds": 3, "evaluate_every": 0, "pause": 0.0, "start_seconds": 0.0, "topk": (5,)}
     wanted = FederationOptions(**quick | (options or {}))
     crowd = people(nodes, users, prefix=prefix)
-    server, folders = found(root, config(method, **more), N_ITEMS, crowd, wanted, per_user_masks)
+    server, folders = make_folders(root, config(method, **more), N_ITEMS, crowd, wanted, per_user_masks)
     members = (
         {i: p for f in folders.values() for i, p in open_gateway(f).members.items()} if per_user_masks else folders
     )

@@ -1,4 +1,4 @@
-"""The errors of a federation."""
+"""The two errors of a federation that a person can act on."""
 
 from fedgrec.errors import FedgrecError
 

@@ -1,4 +1,4 @@
-"""The options of a federation, each said once; those of the method are in the run's own configuration."""
+"""The options of a federation: how the server drives the nodes. The options of the method are in config.toml."""
 
 import dataclasses
 import tomllib

@@ -1,4 +1,4 @@
-"""What server and nodes agree on before a sum: which stage of the method it is, and how many users may be in it."""
+"""The plan of a sum, on which server and nodes agree: its stage of the method, and how many users may be in it."""
 
 import hashlib
 import json

@@ -1,8 +1,8 @@
-"""The same bytes for everybody, where what each is told differs by its own part alone.
+"""Messages of secure aggregation that are the same for all nodes, so that the network carries them once.
 
-With a complete graph each node is told the keys, and later the signatures, of all others. Told its own as well, all are
-told the same, which the network carries to the server's end once instead of once for each node. A node leaves its own
-part out again before the protocol sees the message, and the protocol checks it as if it had come that way.
+In a complete graph the protocol tells each node the keys, and later the signatures, of all other nodes. The server adds
+the node's own key or signature (`for_everybody`): then all nodes get the same bytes. The node takes its own part out
+again (`without`) before the protocol sees and checks the message.
 """
 
 from collections.abc import Mapping

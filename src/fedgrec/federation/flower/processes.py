@@ -1,4 +1,4 @@
-"""Processes that belong to another one: they end with it, one way or the other."""
+"""Child processes that end with their parent, also where the parent is killed: the SuperLink, nodes, apps."""
 
 import contextlib
 import os

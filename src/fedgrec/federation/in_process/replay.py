@@ -1,4 +1,4 @@
-"""The same run in one process, from what server and nodes wrote down: a federation is its simulation, bit for bit.
+"""Computes a federation's run again in one process, from what server and nodes wrote down: bit for bit the same.
 
 The server's log says which nodes were in which sum, the nodes' logs which of their users took part. With the users' own
 keys and items the plain verbs then have to give the same model and the same states. Only whoever may look into all

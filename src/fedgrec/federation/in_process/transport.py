@@ -1,4 +1,4 @@
-"""A federation in one process: the twin of the network, for tests, for trying things out, and for breaking things.
+"""A transport that calls the nodes in this process, and `Meddler`s that break it in the ways that networks break.
 
 A `Meddler` stands between server and node. It is given the address, the request and the node itself, and returns what
 the server hears: nothing, one answer, or more.

@@ -1,7 +1,7 @@
-"""What a node's users computed before they were asked for it, in this process alone, one result for each node.
+"""Results that a node computed before the server asked for them, kept in this process, at most one for each node.
 
-A result counts only for the very inputs that it was computed from, and once: whoever computes when asked gets the same.
-A process that was started anew, or that ran out of time, has nothing here and computes then.
+A result is used once, and only where the server asks for exactly the inputs that it was computed from. Without one, as
+in a process that has just started, the node computes when it is asked, with the same result.
 """
 
 from pathlib import Path

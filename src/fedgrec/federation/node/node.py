@@ -1,4 +1,4 @@
-"""A node's side of a federation: one message in, one step, on the disk, one answer out.
+"""A node: it takes one message of the server, makes one step, writes it to the disk, and returns one answer.
 
 Flower may start a new process for every message, so nothing is kept in memory in between. A node is one client of
 secure aggregation, whatever number of users it hosts: it adds up their uploads, then masks. (Where users mask for

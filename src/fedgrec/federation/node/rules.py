@@ -1,4 +1,4 @@
-"""What a node insists on, whatever the server says. All of it comes from the node's own folder and memory.
+"""The checks that a node makes of what the server asks. They use the node's own folder and memory, and write nothing.
 
 A sum must have enough nodes in it and masks that hold although some of them work for the server; it must be a stage
 that the method has, under the one name that the stage has; all users take part in it or, in training, not too few; and

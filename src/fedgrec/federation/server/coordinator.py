@@ -2,9 +2,10 @@
 
     join → degree counts → warm-up 1..K → (training rounds, now and then an evaluation) → finish
 
-Every step but the first and the last is a secure sum (summing.py). Where it stands is in the store after every sum, so
-that a server that was killed goes on with the next one. A sum that is lost is tried again with a new session, a few
-times; a training round that is lost is gone, as in the simulation, since users' draws belong to their round.
+Every step but the first and the last is a secure sum (secure_sum.py). After every sum the store says how far the
+federation is, so that a server that was killed goes on with the next sum. A lost sum of the warm-up is tried again with
+a new session; a lost evaluation is left out; a lost training round is gone, as in the simulation, since users' draws
+belong to their round. After a few losses in a row the server stops with a sentence.
 """
 
 import random

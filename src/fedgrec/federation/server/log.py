@@ -1,4 +1,4 @@
-"""What a person sees of a federation: sentences in the server's log, which any number of terminals can follow."""
+"""The server's log: sentences about what happens, for people. Any number of terminals can follow it."""
 
 import fcntl
 import os

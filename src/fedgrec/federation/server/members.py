@@ -1,4 +1,4 @@
-"""The nodes as the server knows them: who they are, where they are, and what they still have to be told."""
+"""The nodes as the server knows them: who has joined, at which address, and which verdicts each still waits for."""
 
 import secrets
 from collections import Counter

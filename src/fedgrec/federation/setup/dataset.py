@@ -1,4 +1,4 @@
-"""A data set dealt out to nodes, to try a federation on one machine; in earnest every node has its own data."""
+"""A data set whose users are dealt out to nodes, to try a federation on one machine. Real nodes have their own data."""
 
 import csv
 import io

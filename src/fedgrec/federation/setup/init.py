@@ -1,9 +1,9 @@
-"""Everything a federation needs before it starts, made in one go: authority, certificates, keys, roster, folders.
+"""`fedgrec federation init` and what changes a federation later: authority, certificates, keys, roster, folders.
 
     FED/authority/   ca.key, ca.crt: signs the server's certificates; keep it away from the server
     FED/server/      for the server's machine      FED/node-0/, node-1/, …   one for each node's machine
 
-What is in the folders say server/folder.py, node/folder.py, node/gateway.py and common/network.py.
+server/folder.py, node/folder.py, node/gateway.py and common/network.py say what is in each folder.
 """
 
 import ipaddress

@@ -1,4 +1,4 @@
-"""Running a federation's parts: a server, a node, or all of them on this machine to try it out."""
+"""Starts a federation's parts: a server, a node, or all of them on this machine to try it out."""
 
 import logging
 import socket

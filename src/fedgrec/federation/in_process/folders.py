@@ -1,4 +1,4 @@
-"""A new federation with its users, made in one go: the folders of server and nodes, without anything for a network."""
+"""The folders of a new federation in one process: the server's and the nodes', with users and without a network."""
 
 import secrets
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from fedgrec.federation.node.store import NodeStore, Person
 from fedgrec.federation.server.folder import create_server
 
 
-def found(
+def make_folders(
     root: Path,
     config: Config,
     n_items: int,
