@@ -130,6 +130,13 @@ def test_a_file_that_was_damaged(
     assert path.name in err
 
 
+@pytest.mark.parametrize("words", [["add-node"], ["certificate", "--host", "x"]], ids=lambda words: words[0])
+def test_a_damaged_authority(fed: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    (fed / "FED" / "authority" / "ca.key").write_text("no key")
+    err = sentence(capsys, "federation", words[0], fed / "FED", *words[1:])
+    assert "authority has no readable key and certificate" in err
+
+
 def test_status_does_not_write(fed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     home = open_server(fed / "FED" / "server")
     ServerStore(home).close()

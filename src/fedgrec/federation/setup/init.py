@@ -9,7 +9,8 @@ server/folder.py, node/folder.py, node/gateway.py and common/network.py say what
 import ipaddress
 import secrets
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,56 +72,49 @@ def init(
         raise ConfigError("a gateway whose users mask for themselves needs at least one: a key is made for each")
     if out.exists():
         raise ConfigError(f"{out} exists: choose a folder that does not, keys are never overwritten")
+    with _all_or_nothing(out):
+        ca = _authority(out / AUTHORITY)
+        roster: dict[int, Member] = {}
+        keys = []
+        for number in range(nodes):
+            lines, own = enrol(f"node-{number}", len(roster), per_user_masks[number] if per_user_masks else 0)
+            roster |= lines
+            keys.append(own)
+        federation, salt = new_federation(), secrets.token_bytes(32)
+        listing = "".join(f"{name}\n" for name in catalogue)
+        server = out / SERVER_FOLDER
+        create_server(server, federation, roster, config, len(catalogue), options)
+        (server / KEYS).mkdir(mode=0o700)
+        _shared_files(server, ca[1], listing)
+        write_certificate(server, ca, host)
+        write_network(server, ServerNetwork("127.0.0.1" if _is_loopback(host) else "0.0.0.0", port))
+        made = Made(server, [])
+        for number, own in enumerate(keys):
+            folder = out / f"node-{number}"
+            floors = options.least_nodes, options.least_users, options.corrupt
+            create(folder, federation, own, salt, roster, config, len(catalogue), *floors)
+            _connect(folder, server, ca[1], listing, f"{_bracketed(host)}:{port}", fill(folder, number))
+            made.nodes.append(folder)
+        return made
+
+
+@contextmanager
+def _all_or_nothing(out: Path) -> Iterator[None]:
+    """A new folder, which goes again where something fails: keys that are not all there are of no use."""
     out.mkdir(parents=True, mode=0o700)
     try:
-        return _make(out, nodes, catalogue, config, options, host, port, fill, per_user_masks)
+        yield
     except BaseException:
-        shutil.rmtree(out)  # keys that are not all there are of no use
+        shutil.rmtree(out)
         raise
-
-
-def _make(
-    out: Path,
-    nodes: int,
-    catalogue: Sequence[str],
-    config: Config,
-    options: FederationOptions,
-    host: str,
-    port: int,
-    fill: Callable[[Path, int], str],
-    per_user_masks: Sequence[int],
-) -> Made:
-    """See `init`."""
-    ca = _authority(out / AUTHORITY)
-    roster: dict[int, Member] = {}
-    keys = []
-    for number in range(nodes):
-        lines, own = enrol(f"node-{number}", len(roster), per_user_masks[number] if per_user_masks else 0)
-        roster |= lines
-        keys.append(own)
-    federation, salt, listing = new_federation(), secrets.token_bytes(32), "".join(f"{name}\n" for name in catalogue)
-    server = out / SERVER_FOLDER
-    create_server(server, federation, roster, config, len(catalogue), options)
-    (server / KEYS).mkdir(mode=0o700)
-    _shared_files(server, ca[1], listing)
-    write_certificate(server, ca, host)
-    write_network(server, ServerNetwork("127.0.0.1" if _is_loopback(host) else "0.0.0.0", port))
-    made = Made(server, [])
-    for number, own in enumerate(keys):
-        folder = out / f"node-{number}"
-        floors = options.least_nodes, options.least_users, options.corrupt
-        create(folder, federation, own, salt, roster, config, len(catalogue), *floors)
-        _connect(folder, server, ca[1], listing, f"{_bracketed(host)}:{port}", fill(folder, number))
-        made.nodes.append(folder)
-    return made
 
 
 def add_node(out: Path, users: int = 0) -> Path:
     """One more node in FED, or a gateway for so many users: its folder, and a new roster in all the others."""
     _, certificate = read_authority(out)
     server = open_server(out / SERVER_FOLDER)
-    names = {member.gateway or member.name for member in server.roster.values()}
-    folder = out / f"node-{1 + max(int(name.rpartition('-')[2]) for name in names)}"
+    tails = [(member.gateway or member.name).rpartition("-")[2] for member in server.roster.values()]
+    folder = out / f"node-{1 + max((int(tail) for tail in tails if tail.isdecimal()), default=-1)}"
     _enrol(out, folder, users)
     superlink = read_network(out / "node-0", NodeNetwork).superlink
     _connect(folder, server.path, certificate, (server.path / CATALOGUE).read_text("utf-8"), superlink, "")
@@ -173,6 +167,8 @@ def read_authority(out: Path) -> Authority:
         certificate = x509.load_pem_x509_certificate((out / AUTHORITY / CA).read_bytes())
     except FileNotFoundError as error:
         raise FederationError(f"{error.filename} is missing: only where `init` ran can this be done") from None
+    except ValueError as error:
+        raise FederationError(f"{out / AUTHORITY} has no readable key and certificate ({error}): restore it") from None
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     return key, certificate
 
