@@ -24,13 +24,14 @@ from typing import Any
 import numpy as np
 
 from fedgrec.config import Config
-from fedgrec.federation.dealing import Deal
-from fedgrec.federation.folder import open_server
-from fedgrec.federation.identity import CA, FLOWER, Made, NodeNetwork, init, read_flower_key, read_network
-from fedgrec.federation.options import FederationOptions
-from fedgrec.federation.processes import Processes, end_with_parent
-from fedgrec.federation.server_store import ServerStore
-from fedgrec.federation.up import free_port, load
+from fedgrec.federation.common.network import CA, FLOWER, NodeNetwork, read_flower_key, read_network
+from fedgrec.federation.common.options import FederationOptions
+from fedgrec.federation.flower.processes import Processes, end_with_parent
+from fedgrec.federation.server.folder import open_server
+from fedgrec.federation.server.store import ServerStore
+from fedgrec.federation.setup.dataset import Deal
+from fedgrec.federation.setup.init import Made, init
+from fedgrec.federation.setup.start import free_port, load
 
 NODES, USERS, ROUNDS = (3, 10, 30), 20, 7
 EXCHANGES = 4  # of a secure round whose keys rode on the one before
@@ -46,10 +47,11 @@ from flwr.serverapp import ServerApp
 
 # Between training rounds: an empty exchange, and one with the model down and a vector up, over the same nodes.
 MEASURING = f"""{START}
-from fedgrec.federation.coordinator import model_of, run
-from fedgrec.federation.flower import FlowerTransport, client_app
-from fedgrec.federation.members import Observer
-from fedgrec.federation.transport import Packet
+from fedgrec.federation.server.coordinator import model_of, run
+from fedgrec.federation.flower.client_app import client_app
+from fedgrec.federation.flower.transport import FlowerTransport
+from fedgrec.federation.server.members import Observer
+from fedgrec.federation.common.packets import Packet
 
 server_app = ServerApp()
 
@@ -115,9 +117,10 @@ def node(folder: Path) -> None:
     """A node that also answers the benchmark's questions: with nothing, or with a vector as long as the tables."""
     from flwr.app import Message, RecordDict
 
-    from fedgrec.federation.flower import answer, from_records, to_records
-    from fedgrec.federation.flower_node import serve
-    from fedgrec.federation.transport import Packet
+    from fedgrec.federation.common.packets import Packet
+    from fedgrec.federation.flower.client_app import answer
+    from fedgrec.federation.flower.node_end import serve
+    from fedgrec.federation.flower.records import from_records, to_records
 
     def reply(home: Path, message: Message) -> RecordDict:
         packet = from_records(message.content)
@@ -158,7 +161,7 @@ def federation(root: Path, nodes: int, share: Callable[[Deal, int], list[int]], 
 
 def drive(made: Made, app: str, start: Callable[[Processes, Path], None], seconds: float = 3600) -> dict[str, float]:
     """Run an app to its end; returns the nodes' peak memory in MB."""
-    from fedgrec.federation.flower_server import APP, FlowerServer
+    from fedgrec.federation.flower.server_end import APP, FlowerServer
 
     with Processes(made.server.parent / "logs") as processes:
         server = FlowerServer(made.server, processes, {**APP, "fedgrec_app/apps.py": app})

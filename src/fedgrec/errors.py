@@ -24,6 +24,10 @@ class BusyError(RunError):
     """A folder that another process is writing into."""
 
 
+class SumLostError(FedgrecError):
+    """Too few users or nodes are left: the sum cannot be opened, and nobody's upload is in anything."""
+
+
 class DiskError(FedgrecError):
     """A file that could not be written: the disk is full, or the system does not let us."""
 

@@ -18,7 +18,7 @@ from fedgrec.config import Config
 from fedgrec.core import Cohort, Ints, Stage, Traffic
 from fedgrec.data import Dataset, Interactions
 from fedgrec.distributed import Ranks
-from fedgrec.errors import RunError
+from fedgrec.errors import RunError, SumLostError
 from fedgrec.files import Checkpoints
 from fedgrec.gpu_rounds import GpuRounds
 from fedgrec.loading import load_for
@@ -28,7 +28,6 @@ from fedgrec.model import Model
 from fedgrec.record import RunRecord
 from fedgrec.resolve import resolved
 from fedgrec.selection import Progress, best_line, judge
-from fedgrec.sums import SumLostError
 
 USERS_STREAM, SAMPLING_STREAM = 1, 2
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec.core import Broadcast, Cohort, Ints, Pending, Stage, Upload
-from fedgrec.errors import ConfigError, FedgrecError, RunError
+from fedgrec.errors import ConfigError, RunError, SumLostError
 from fedgrec.methods.contract import Method
 from fedgrec.options import RunOptions
 
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 
 CORRUPT = DROPPED = 0.05  # the shares of users for which neighbours and threshold are chosen
 SILENCE_STREAM = 3
-
-
-class SumLostError(FedgrecError):
-    """Too many users fell silent: the sum cannot be opened, and nobody's upload is in anything."""
 
 
 class Sums:

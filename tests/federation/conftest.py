@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedgrec.federation import arrays, store
+from fedgrec.federation.common import arrays, sqlite_store
 
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of crashes kill processes, not machines: what the operating system was given it has."""
-    monkeypatch.setattr(store, "SYNCHRONOUS", "OFF")
+    monkeypatch.setattr(sqlite_store, "SYNCHRONOUS", "OFF")
     monkeypatch.setattr(arrays.os, "fsync", lambda handle: None)
 
 

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedgrec.federation.flower_server import APP, FlowerServer
-from fedgrec.federation.identity import Made, init
-from fedgrec.federation.local import LocalTransport
-from fedgrec.federation.options import FederationOptions
-from fedgrec.federation.processes import Processes
-from fedgrec.federation.transport import Packet
-from fedgrec.federation.up import free_port, start_node
+from fedgrec.federation.common.options import FederationOptions
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.flower.processes import Processes
+from fedgrec.federation.flower.server_end import APP, FlowerServer
+from fedgrec.federation.in_process.transport import LocalTransport
+from fedgrec.federation.setup.init import Made, init
+from fedgrec.federation.setup.start import free_port, start_node
 from tests.federation.worlds import N_ITEMS, World, config, people
 
 # The app of a run, and a tap on the server's end of the cable: all that it received and, less blobs and arrays, sent.
@@ -32,11 +32,12 @@ from pathlib import Path
 import numpy as np
 from flwr.serverapp import ServerApp
 
-from fedgrec.federation.coordinator import run
-from fedgrec.federation.flower import FlowerTransport, client_app
-from fedgrec.federation.processes import end_with_starter
-from fedgrec.federation.transport import Packet
-from fedgrec.federation.watching import Lines, writing
+from fedgrec.federation.server.coordinator import run
+from fedgrec.federation.flower.client_app import client_app
+from fedgrec.federation.flower.transport import FlowerTransport
+from fedgrec.federation.flower.processes import end_with_starter
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.server.log import Lines, writing
 
 
 class Tapped(FlowerTransport):
@@ -101,7 +102,8 @@ import numpy as np
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from fedgrec.cli import main
-from fedgrec.federation import flower, flower_node, node
+from fedgrec.federation.flower import client_app, node_end
+from fedgrec.federation.node import node
 
 folder, at_home = Path(sys.argv[-1]), node.at_home
 record = folder.parents[1] / "record"
@@ -114,14 +116,14 @@ def recorded(store, method, sum_, rows, broadcast, least):
     return result
 
 def sized(folder, message):
-    content = flower.answer(folder, message)
+    content = client_app.answer(folder, message)
     parts = sorted(len(part.deflate()) for part in get_all_nested_objects(content).values())
     with (record / f"{folder.name}.sizes").open("a") as file:
         file.write(json.dumps([content["packet"]["kind"], parts]) + "\\n")
     return content
 
 node.at_home = recorded
-flower_node.serve.__defaults__ = (sized,)
+node_end.serve.__defaults__ = (sized,)
 """
 START = "sys.exit(main())\n"
 

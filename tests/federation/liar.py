@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from fedgrec.core import Broadcast, Upload
-from fedgrec.federation import plan
-from fedgrec.federation.folder import open_server
-from fedgrec.federation.node import handle
-from fedgrec.federation.plan import EVALUATE, Plan, pack_broadcast
-from fedgrec.federation.store import NodeStore
-from fedgrec.federation.transport import Packet
+from fedgrec.federation.common import packets
+from fedgrec.federation.common.packets import Packet, pack_broadcast
+from fedgrec.federation.common.plan import EVALUATE, Plan
+from fedgrec.federation.node.node import handle
+from fedgrec.federation.node.store import NodeStore
+from fedgrec.federation.server.folder import open_server
 from fedgrec.secagg import SecAggError, Server, Session, fresh_round_id
 from fedgrec.secagg.frozen import session_to_json
 from tests.federation.worlds import EXCHANGES, N_ITEMS, World
@@ -76,21 +76,21 @@ class Liar:
         try:
             for kind in EXCHANGES[: EXCHANGES.index(until) + 1]:
                 header: dict[str, Any] = {"session": self.sessions[-1], "verdicts": verdicts}
-                header |= {"session": session_to_json(chosen)} if kind == plan.KEYS else {}
-                header |= {"plan": asdict(sum_), "model": model} if kind == plan.SHARES else {}
+                header |= {"session": session_to_json(chosen)} if kind == packets.KEYS else {}
+                header |= {"plan": asdict(sum_), "model": model} if kind == packets.SHARES else {}
                 for node, message in messages.items():
-                    if kind == plan.MASKED and node in lost:
+                    if kind == packets.MASKED and node in lost:
                         continue
-                    tables = arrays if kind == plan.SHARES else {}
-                    self.asked[kind, node] = Packet(kind, header, {plan.SECAGG: message}, tables)
+                    tables = arrays if kind == packets.SHARES else {}
+                    self.asked[kind, node] = Packet(kind, header, {packets.SECAGG: message}, tables)
                     answer = self.ask(node, self.asked[kind, node])
                     self.answers.setdefault(kind, {})[node] = answer
-                    if answer.kind in (plan.ERROR, plan.FORGOTTEN):
+                    if answer.kind in (packets.ERROR, packets.FORGOTTEN):
                         self.refusals.append(answer.header["reason"])
-                    elif kind == plan.MASKED:
-                        server.receive(node, answer.arrays[plan.SECAGG].tobytes())
+                    elif kind == packets.MASKED:
+                        server.receive(node, answer.arrays[packets.SECAGG].tobytes())
                     else:
-                        server.receive(node, answer.blobs[plan.SECAGG])
+                        server.receive(node, answer.blobs[packets.SECAGG])
                 messages = server.close()
             values, users = server.result()
         except SecAggError as error:

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fedgrec.federation import plan
-from fedgrec.federation.bundling import pack, unpack
-from fedgrec.federation.local import Answer, Meddler, honest
-from fedgrec.federation.transport import Packet
+from fedgrec.federation.common import packets
+from fedgrec.federation.common.bundles import pack, unpack
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.in_process.transport import Answer, Meddler, honest
 from tests.federation.worlds import World, world
 
 USERS = 2  # of each of three gateways
@@ -26,7 +26,7 @@ def to_user(kind: str, user: int, meddler: Meddler, times: int = 1, after: int =
     seen = [0]
 
     def meddle(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
-        parts = unpack(request) if request.kind == plan.BUNDLE else {}
+        parts = unpack(request) if request.kind == packets.BUNDLE else {}
         if user in parts and parts[user].kind == kind:
             seen[0] += 1
             if after < seen[0] <= after + times:

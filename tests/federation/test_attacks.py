@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from fedgrec.core import Upload
-from fedgrec.federation import plan
-from fedgrec.federation.computing import at_home
-from fedgrec.federation.folder import TABLE, open_node
-from fedgrec.federation.plan import EVALUATE, Plan, pack_broadcast
-from fedgrec.federation.store import NodeStore, Person
-from fedgrec.federation.transport import Packet
+from fedgrec.federation.common import packets
+from fedgrec.federation.common.packets import Packet, pack_broadcast
+from fedgrec.federation.common.plan import EVALUATE, Plan
+from fedgrec.federation.node.folder import TABLE, open_node
+from fedgrec.federation.node.store import NodeStore, Person
+from fedgrec.federation.node.uploads import at_home
 from tests.federation.liar import DEGREES, JUDGE, PROPAGATE, TRAIN, Liar, counts, total
 from tests.federation.worlds import N_ITEMS, world
 
@@ -53,7 +53,7 @@ def test_a_round_is_uploaded_once_opened_or_not(liar: Liar, first: Plan) -> None
     """A node cannot know what the others helped to open: it keeps itself out of a second sum."""
     liar.sum([0, 1, 2], first, until="masked")
     assert liar.sum([0, 1, 2], first) is None
-    assert {a.kind for a in liar.answers["shares"].values()} == {plan.ERROR}
+    assert {a.kind for a in liar.answers["shares"].values()} == {packets.ERROR}
     assert liar.refused("has sent its part of stage")
 
 
@@ -123,7 +123,7 @@ def test_what_is_no_model_is_refused_before_anybody_computes(liar: Liar, change:
     liar.sum([0, 1, 2], TRAIN, until="keys")
     for node in range(3):
         header = {"session": liar.sessions[-1], "plan": asdict(TRAIN), "model": model}
-        answer = liar.ask(node, Packet("shares", header, {plan.SECAGG: b""}, arrays))
+        answer = liar.ask(node, Packet("shares", header, {packets.SECAGG: b""}, arrays))
         assert "no model" in answer.header["reason"]
         assert not (liar.fed.nodes[node] / TABLE).exists(), "it is not kept either"
 
@@ -137,7 +137,7 @@ def test_the_model_cannot_be_changed_once_shares_are_out(liar: Liar) -> None:
     before = [(liar.fed.nodes[0] / TABLE).read_bytes(), client_of(liar, 0)]
     first = liar.asked["shares", 0]
     again = replace(first, arrays=first.arrays | {"tables": first.arrays["tables"] + 1})
-    assert liar.ask(0, again).kind == plan.ERROR
+    assert liar.ask(0, again).kind == packets.ERROR
     assert [(liar.fed.nodes[0] / TABLE).read_bytes(), client_of(liar, 0)] == before
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from fedgrec.errors import FedgrecError
-from fedgrec.federation.folder import open_node
-from fedgrec.federation.local import on, silent
-from fedgrec.federation.plan import Plan
-from fedgrec.federation.store import NodeStore, Person
-from fedgrec.federation.transport import Packet
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.common.plan import Plan
+from fedgrec.federation.in_process.transport import on, silent
+from fedgrec.federation.node.folder import open_node
+from fedgrec.federation.node.store import NodeStore, Person
 from fedgrec.secagg import Session
 from tests.federation.liar import DEGREES, JUDGE, TRAIN, Liar, total
 from tests.federation.worlds import World, world
@@ -103,7 +103,7 @@ def test_a_round_of_too_few_nodes_is_a_sentence(tmp_path: Path) -> None:
 
 def test_a_sparse_graph_that_was_chosen_well_is_accepted() -> None:
     """The node's own reckoning agrees with `parameters.choose`, with all there or with as few as may be."""
-    from fedgrec.federation.rules import is_safe
+    from fedgrec.federation.node.rules import is_safe
     from fedgrec.secagg.parameters import choose
 
     for n, corrupt, dropped in itertools.product((100, 300, 1000), (0.02, 0.05), (0.05, 0.2)):

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgrec.federation import plan
-from fedgrec.federation.local import Answer, on
-from fedgrec.federation.store import NodeStore
-from fedgrec.federation.transport import Packet
+from fedgrec.federation.common import packets
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.in_process.transport import Answer, on
+from fedgrec.federation.node.store import NodeStore
 from tests.federation.liar import TRAIN, Liar
 from tests.federation.worlds import EXCHANGES, world
 
@@ -89,6 +89,6 @@ def test_nonsense_in_a_header_changes_nothing(liar: Liar, where: str, value: Any
     before = memory()
     for kind in EXCHANGES:
         header = {"session": liar.sessions[-1], where: value}
-        answer = liar.ask(0, Packet(kind, header, {plan.SECAGG: b""}))
-        assert answer.kind == plan.ERROR
+        answer = liar.ask(0, Packet(kind, header, {packets.SECAGG: b""}))
+        assert answer.kind == packets.ERROR
     assert memory() == before

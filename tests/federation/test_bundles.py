@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgrec.federation import gateway, node, plan
-from fedgrec.federation.bundling import pack, unpack
-from fedgrec.federation.folder import open_node
-from fedgrec.federation.gateway import users_of
-from fedgrec.federation.local import Answer, truncated
-from fedgrec.federation.store import NodeStore, Person
-from fedgrec.federation.transport import Packet
+from fedgrec.federation.common import packets
+from fedgrec.federation.common.bundles import pack, unpack
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.in_process.transport import Answer, truncated
+from fedgrec.federation.node import gateway, node
+from fedgrec.federation.node.folder import open_node
+from fedgrec.federation.node.recommend import users_of
+from fedgrec.federation.node.store import NodeStore, Person
 from tests.federation.masked_worlds import ALL, masked_world, to_user
 from tests.federation.worlds import EXCHANGES, Killed
 
@@ -28,9 +29,9 @@ def test_one_exchange_for_a_gateway_and_one_model_in_it(tmp_path: Path) -> None:
         fed = masked_world(tmp_path / str(users), users=users)
         sent: list[Packet] = []
         fed.run(lambda address, request, answer, sent=sent: sent.append(request) or [answer(request)])
-        kinds = [next(iter(unpack(p).values())).kind if p.kind == plan.BUNDLE else p.kind for p in sent]
+        kinds = [next(iter(unpack(p).values())).kind if p.kind == packets.BUNDLE else p.kind for p in sent]
         counts.append({kind: kinds.count(kind) for kind in kinds})
-        shares = [p for p, kind in zip(sent, kinds, strict=True) if kind == plan.SHARES]
+        shares = [p for p, kind in zip(sent, kinds, strict=True) if kind == packets.SHARES]
         models.append({(len(unpack(p)), len(p.arrays)) for p in shares})
     sums = 3 * 5  # gateways, and degrees, propagate, train, train, evaluate
     assert counts[0] == counts[1] == {"who": 3, "hello": 3, "finish": 3} | dict.fromkeys(EXCHANGES, sums) | {"keys": 3}
@@ -42,8 +43,8 @@ def test_bytes_are_counted_as_they_travel(tmp_path: Path) -> None:
 
     def weigh(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
         number, reply = len(fed.log()), answer(request)
-        down[number] = down.get(number, 0) + plan.size(request)
-        up[number] = up.get(number, 0) + plan.size(reply)
+        down[number] = down.get(number, 0) + packets.size(request)
+        up[number] = up.get(number, 0) + packets.size(reply)
         return [reply]
 
     fed.run(weigh)
@@ -85,7 +86,7 @@ def test_a_bundle_comes_out_as_it_went_in() -> None:
 )
 def test_what_is_no_bundle_is_one_sentence(tmp_path: Path, header: dict[str, Any]) -> None:
     with pytest.raises(gateway.FederationError, match="cannot be taken apart"):
-        unpack(Packet(plan.BUNDLE, header))
+        unpack(Packet(packets.BUNDLE, header))
 
 
 # --------------------------------------------------------------------------------------------- failures
@@ -98,7 +99,7 @@ def test_a_gateway_killed_in_the_middle_of_a_bundle(tmp_path: Path, monkeypatch:
     real = node.handle
 
     def dies(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
-        parts = unpack(request) if request.kind == plan.BUNDLE else {}
+        parts = unpack(request) if request.kind == packets.BUNDLE else {}
         if address != 1 or {part.kind for part in parts.values()} != {kind} or len(fed.log()) != 3 or deaths[0]:
             return [answer(request)]
         handled: list[Path] = []
@@ -130,9 +131,11 @@ def test_a_failure_harms_nobody_else(tmp_path: Path, what: str) -> None:
     fed = masked_world(tmp_path)
 
     def broken(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
-        if address == 2 and request.kind == plan.BUNDLE and unpack(request)[4].kind == plan.MASKED:
+        if address == 2 and request.kind == packets.BUNDLE and unpack(request)[4].kind == packets.MASKED:
             answer(request)
-            return [Packet(plan.ERROR, {"reason": "no"}) if what == "fails" else Packet(plan.BUNDLE, {"parts": [1]})]
+            return [
+                Packet(packets.ERROR, {"reason": "no"}) if what == "fails" else Packet(packets.BUNDLE, {"parts": [1]})
+            ]
         return [answer(request)]
 
     fed.run(to_user("masked", 4, truncated, times=100) if what.startswith("half") else broken)
@@ -151,7 +154,7 @@ def test_a_gateway_speaks_for_its_own_users_alone(tmp_path: Path) -> None:
         reply = answer(request)
         if address != 0:
             return [reply]
-        if request.kind == plan.WHO:
+        if request.kind == packets.WHO:
             return [replace(reply, header={"members": [*reply.header["members"], 5, 99, "x", [], None]})]
         parts = unpack(reply)
         return [pack(parts | {5: replace(next(iter(parts.values())))} | {index: parts[index] for index in parts})]
@@ -168,8 +171,8 @@ def test_users_of_one_gateway_who_are_sent_different_models_do_not_mix_them(tmp_
     fed, changed = masked_world(tmp_path), [0]
 
     def two_models(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
-        parts = unpack(request) if request.kind == plan.BUNDLE else {}
-        if first in parts and parts[first].kind == plan.SHARES and len(fed.log()) == 3:
+        parts = unpack(request) if request.kind == packets.BUNDLE else {}
+        if first in parts and parts[first].kind == packets.SHARES and len(fed.log()) == 3:
             changed[0] += 1
             other = parts[first].arrays | {"tables": parts[first].arrays["tables"] + np.float32(1)}
             request = pack(parts | {first: replace(parts[first], arrays=other)})

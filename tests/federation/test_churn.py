@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from fedgrec.errors import FedgrecError
-from fedgrec.federation import node
-from fedgrec.federation.folder import open_node, open_server, write_roster
-from fedgrec.federation.store import NodeStore, Person
+from fedgrec.federation.common.folder import write_roster
+from fedgrec.federation.node.folder import open_node
+from fedgrec.federation.node.recommend import recommend
+from fedgrec.federation.node.store import NodeStore, Person
+from fedgrec.federation.server.folder import open_server
 from tests.federation.worlds import World, world
 
 
@@ -178,11 +180,11 @@ def test_a_moved_folder_still_recommends(tmp_path: Path) -> None:
     fed.run()
     moved = tmp_path / "moved"
     shutil.move(fed.nodes[0], moved)
-    items, scores = node.recommend(moved, "0/3", 4)
+    items, scores = recommend(moved, "0/3", 4)
     with NodeStore(moved) as store:
         cohort = store.cohort(open_node(moved).method(1), [store.row_of("0/3")])
     assert len(items) == 4
     assert not set(items.tolist()) & set(cohort.items.tolist())
     assert (np.diff(scores) <= 0).all()
     with pytest.raises(FedgrecError, match="no user 'nobody'"):
-        node.recommend(moved, "nobody", 4)
+        recommend(moved, "nobody", 4)

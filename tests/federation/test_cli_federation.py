@@ -14,8 +14,13 @@ import pytest
 
 from fedgrec.cli import main
 from fedgrec.config import read_toml
-from fedgrec.federation.folder import open_node, open_server
-from fedgrec.federation.sources import read_catalogue, read_people
+from fedgrec.federation.common.catalogue import read_catalogue
+from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.node.folder import open_node
+from fedgrec.federation.node.sources import read_people
+from fedgrec.federation.server.folder import open_server
+from fedgrec.federation.setup import start
+from fedgrec.federation.setup.init import Made
 from tests.federation.worlds import config
 
 SMALL = ["--set", "layers=1", "--set", "dim=8", "--set", "negatives=16", "--users", "20"]
@@ -82,7 +87,7 @@ def test_init_with_data_deals_every_user_to_one_node(tmp_path: Path, capsys: pyt
         (["init", "--out", "FED", "--data", "demo", "--set", "layrs=2"], "Did you mean 'layers'?"),
         (["init", "--out", "FED", "--data", "demo", "--set", "deadline=soon"], "deadline cannot be 'soon'"),
         (["init", "--out", "FED", "--data", "demo", "--set", "query=sampled"], "gives a user's items away"),
-        (["server", "FED"], "network.toml is missing"),
+        (["server", "FED"], "server.json is missing"),
         (["node", "FED"], "is missing"),
         (["status", "FED"], "server.json is missing"),
         (["add-node", "FED"], "is missing"),
@@ -106,7 +111,7 @@ def test_a_device_without_a_model_says_so(tmp_path: Path, capsys: pytest.Capture
     node = tmp_path / "fed" / "node-0"
     code, _, err = said(capsys, "device", "recommend", node, "--user", "ann")
     assert (code, "nothing was downloaded yet" in err) == (2, True)
-    assert said(capsys, "device", "recommend", node, "--user", "ann", "-k", 0)[0] == 2
+    assert said(capsys, "device", "recommend", node, "--user", "ann", "-n", 0)[0] == 2
     code, out, _ = said(capsys, "federation", "status", tmp_path / "fed" / "server")
     assert (code, out) == (0, "not started yet\n")
 
@@ -149,6 +154,37 @@ run(Namespace(node=Path({str(made.nodes[0])!r}), user="0/1", number=3, json=True
     assert len(json.loads(done.stdout)) == 3
 
 
+@pytest.mark.parametrize("end", [None, FederationError("it stopped"), KeyboardInterrupt()], ids=str)
+def test_up_says_where_its_keys_are_however_it_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, end: BaseException | None
+) -> None:
+    """What `up` prints as the next step needs the folder, so it stays; it holds keys, so it is no hidden folder."""
+    pytest.importorskip("flwr", exc_type=ImportError)
+
+    def trained(made: Made, say: object) -> None:
+        if end is not None:
+            raise end
+        start.load(made.nodes[0])
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(start, "up", trained)
+    for name in ("runs/federation", "runs/federation-2"):
+        code, out, _ = said(capsys, "federation", "up", *SMALL)
+        assert code == {type(None): 0, FederationError: 2, KeyboardInterrupt: 130}[type(end)]
+        assert f"{name} stays, with the private keys of server and nodes" in out
+        assert out.splitlines()[-1].split() == ["rm", "-r", name]
+        assert (tmp_path / name / "node-0" / "identity.key").exists()
+    assert not [path for path in tmp_path.iterdir() if path.name != "runs"]
+
+
+def test_a_federation_that_cannot_be_made_leaves_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "items.txt").write_text("tea\n")
+    words = ["--out", tmp_path / "fed", "--catalogue", tmp_path / "items.txt"]
+    assert said(capsys, "federation", "init", *words, "--method", "fedgnn")[0] == 2
+    assert not (tmp_path / "fed").exists()
+    assert said(capsys, "federation", "init", *words)[0] == 0
+
+
 def left_over(fed: Path) -> list[str]:
     """Processes that have anything to do with this folder."""
     found = []
@@ -175,6 +211,7 @@ def test_up_trains_shows_progress_and_leaves_nothing_running(tmp_path: Path) -> 
     up = start_up(fed, "--rounds", "3")
     out, err = up.communicate(timeout=240)
     assert up.returncode == 0, err
+    assert out.splitlines()[-1].split() == ["rm", "-r", str(fed)]
     for sentence in ("node-2 joined with 20 users", "warm-up, degrees: 3 of 3", "round 3: 3 of 3", "recall@20"):
         assert sentence in out
     assert left_over(fed) == []
@@ -202,7 +239,7 @@ def test_up_ends_everything_when_it_is_stopped_or_something_dies(tmp_path: Path,
     if what == "ctrl-c":
         up.send_signal(signal.SIGINT)
     else:
-        name = r"fedgrec\.federation\.superlink" if what == "superlink" else r"federation node .*node-1"
+        name = r"fedgrec\.federation\.flower\.superlink" if what == "superlink" else r"federation node .*node-1"
         (pid,) = [
             int(folder.name)
             for folder in Path("/proc").glob("[0-9]*")

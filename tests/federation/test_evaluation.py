@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from fedgrec.evaluate import evaluate, top_k_reference
-from fedgrec.federation import evaluation
-from fedgrec.federation.folder import open_node
-from fedgrec.federation.local import killed_after_writing, on
-from fedgrec.federation.replay import joined
-from fedgrec.federation.store import NodeStore
+from fedgrec.federation.common import evaluation
+from fedgrec.federation.in_process.replay import joined
+from fedgrec.federation.in_process.transport import killed_after_writing, on
+from fedgrec.federation.node import ranking
+from fedgrec.federation.node.folder import open_node
+from fedgrec.federation.node.store import NodeStore
 from fedgrec.machine import judged
 from tests.federation.worlds import World, world
 
@@ -75,7 +76,7 @@ def test_best_is_the_exact_top_k() -> None:
         expected, _ = top_k_reference(
             scores[None], np.eye(n_items, dtype=np.float32), k, np.array([0, len(seen)]), seen
         )
-        assert evaluation.best(scores, seen, k).tolist() == expected[0].tolist()
+        assert ranking.best(scores, seen, k).tolist() == expected[0].tolist()
 
 
 def test_quantised_numbers_add_up_within_a_step() -> None:
@@ -91,6 +92,6 @@ def test_evaluate_is_the_one_of_the_package() -> None:
     users, items = np.eye(2, dtype=np.float32), np.array([[1, 0], [0, 1], [0.5, 0.2]], np.float32)
     seen, held_out = csr([np.array([1]), np.array([1])]), csr([np.array([0]), np.array([0])])
     result = evaluate(users, items, seen, held_out, (1,))
-    mine = [evaluation.best(users[u] @ items.T, np.array([1]), 1)[0] for u in (0, 1)]
+    mine = [ranking.best(users[u] @ items.T, np.array([1]), 1)[0] for u in (0, 1)]
     assert mine == [0, 2]
     assert result.metrics["recall@1"] == 0.5

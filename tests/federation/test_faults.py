@@ -9,11 +9,20 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgrec.errors import FedgrecError
-from fedgrec.federation import node, plan
-from fedgrec.federation.arrays import write_private
-from fedgrec.federation.local import Answer, answers_twice, asked_twice, killed_after_writing, on, silent, truncated
-from fedgrec.federation.store import NodeStore
-from fedgrec.federation.transport import Packet
+from fedgrec.federation.common import packets
+from fedgrec.federation.common.arrays import write_private
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.in_process.transport import (
+    Answer,
+    answers_twice,
+    asked_twice,
+    killed_after_writing,
+    on,
+    silent,
+    truncated,
+)
+from fedgrec.federation.node import node
+from fedgrec.federation.node.store import NodeStore
 from tests.federation.worlds import EXCHANGES, Killed, World, at_random, world
 
 RIDERS = EXCHANGES[1:]
@@ -90,7 +99,7 @@ def test_an_old_request_is_not_answered(tmp_path: Path, kind: str) -> None:
     fed.run(replay)
     assert ended_well(fed)
     assert again
-    assert {packet.kind for packet in again} == {plan.ERROR}
+    assert {packet.kind for packet in again} == {packets.ERROR}
 
 
 def test_a_node_that_never_answers_does_not_hold_up_the_others(tmp_path: Path) -> None:
@@ -122,7 +131,7 @@ def test_a_node_killed_while_it_writes_has_written_nothing(tmp_path: Path, monke
             with monkeypatch.context() as patch:
                 patch.setattr(node, "freeze", killed)
                 patch.setattr(NodeStore, "take_part", killed if request.kind == "masked" else NodeStore.take_part)
-                patch.setattr(node.Node, "_open_once", lambda *a, **k: killed(None))
+                patch.setattr(NodeStore, "keep_opened", lambda *a, **k: killed(None))
                 with pytest.raises(Killed):
                     answer(request)
             return []
@@ -134,7 +143,7 @@ def test_a_node_killed_while_it_writes_has_written_nothing(tmp_path: Path, monke
 CHILD = """
 import os, pickle, signal, sys
 from pathlib import Path
-from fedgrec.federation import node
+from fedgrec.federation.node import node
 folder, request, when = Path(sys.argv[1]), pickle.loads(Path(sys.argv[2]).read_bytes()), sys.argv[3]
 die = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 if when == "before":  # the last step of the transaction, which is then never committed
@@ -219,7 +228,7 @@ def test_a_hello_cannot_be_used_again_or_changed(tmp_path: Path, change: str) ->
 
 
 def hello(fed: World) -> str:
-    from fedgrec.federation.folder import open_server
+    from fedgrec.federation.server.folder import open_server
 
     return open_server(fed.server).federation
 

@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportError)
 
-from fedgrec.federation.identity import CA, FLOWER, NodeNetwork, ServerNetwork, read_network
-from fedgrec.federation.processes import Processes
-from fedgrec.federation.up import free_port, load
+from fedgrec.federation.common.network import CA, FLOWER, NodeNetwork, ServerNetwork, read_network
+from fedgrec.federation.flower.processes import Processes
+from fedgrec.federation.setup.start import free_port, load
 from tests.federation.flower_network import as_world, founded, until
 
 

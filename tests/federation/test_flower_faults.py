@@ -10,16 +10,17 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportError)
 
-from fedgrec.federation import certificates
-from fedgrec.federation import processes as module
-from fedgrec.federation.arrays import write_private
-from fedgrec.federation.flower_node import NUMBER
-from fedgrec.federation.flower_server import SUPERLINK, FlowerServer, is_taken
-from fedgrec.federation.folder import FederationError
-from fedgrec.federation.identity import CA, FLOWER, Made, init
-from fedgrec.federation.options import FederationOptions
-from fedgrec.federation.processes import Processes
-from fedgrec.federation.up import start_node
+from fedgrec.federation.common.arrays import write_private
+from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.network import CA, FLOWER
+from fedgrec.federation.common.options import FederationOptions
+from fedgrec.federation.flower import processes as module
+from fedgrec.federation.flower.node_end import NUMBER
+from fedgrec.federation.flower.processes import Processes
+from fedgrec.federation.flower.server_end import SUPERLINK, FlowerServer, is_taken
+from fedgrec.federation.setup import certificates
+from fedgrec.federation.setup.init import Made, init
+from fedgrec.federation.setup.start import start_node
 from tests.federation.flower_network import as_world, ended, founded, progress, running, until
 from tests.federation.worlds import config
 
@@ -38,19 +39,19 @@ def sent_to(made: Made, node: int, kind: str) -> int:
 SLOW = """
 import sys, time
 from pathlib import Path
-from fedgrec.federation import flower, flower_node
-from fedgrec.federation.processes import end_with_parent
-from fedgrec.federation.up import node
+from fedgrec.federation.flower import client_app, node_end
+from fedgrec.federation.flower.processes import end_with_parent
+from fedgrec.federation.setup.start import node
 
 def slowly(folder, message):
     if sys.argv[2] == "before":
         time.sleep(1.5)
-    content = flower.answer(folder, message)
+    content = client_app.answer(folder, message)
     if sys.argv[2] == "after":
         time.sleep(1.5)
     return content
 
-flower_node.serve.__defaults__ = (slowly,)
+node_end.serve.__defaults__ = (slowly,)
 node(Path(sys.argv[1]))
 """
 
@@ -157,9 +158,10 @@ def test_children_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     code = f"""
 import sys, time
 from pathlib import Path
-from fedgrec.federation.processes import Processes
+from fedgrec.federation.flower.processes import Processes
 processes = Processes(Path({str(tmp_path)!r}))
-child = "import time; from fedgrec.federation.processes import end_with_parent; end_with_parent(); time.sleep(60)"
+import_ = "from fedgrec.federation.flower.processes import end_with_parent"
+child = import_ + "; import time; end_with_parent(); time.sleep(60)"
 processes.start("child", [sys.executable, "-c", child])
 print(processes.running["child"].pid, flush=True)
 time.sleep(60)

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-flower = pytest.importorskip("fedgrec.federation.flower", reason="needs the extra `deploy`", exc_type=ImportError)
-from flwr.app import Error, Message  # noqa: E402
-from flwr.common.constant import ErrorCode  # noqa: E402
+pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportError)
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
 
-from fedgrec.federation.superlink import Door, in_one_piece, is_open  # noqa: E402
-from fedgrec.federation.transport import Packet  # noqa: E402
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.flower import records, transport
+from fedgrec.federation.flower.superlink import Door, in_one_piece, is_open
 
 pytestmark = pytest.mark.usefixtures("a_run")
 
@@ -50,17 +51,17 @@ class Grid:
                 threading.Event().wait(30)
             if isinstance(what, Exception):
                 raise what
-            content = what if isinstance(what, Error) else flower.to_records(what)
+            content = what if isinstance(what, Error) else records.to_records(what)
             found.append(Message(content, reply_to=self.sent[name]))
         return found
 
 
 def exchange(plan: dict[int, tuple[float, Any]], seconds: float = 1.0) -> tuple[dict[int, Packet], float, Any]:
     grid = Grid(plan)
-    transport = flower.FlowerTransport(grid)
+    link = transport.FlowerTransport(grid)
     begun = time.monotonic()
-    got = dict(transport.exchange({address: Packet("q") for address in plan}, seconds))
-    return got, time.monotonic() - begun, (grid, transport)
+    got = dict(link.exchange({address: Packet("q") for address in plan}, seconds))
+    return got, time.monotonic() - begun, (grid, link)
 
 
 def test_answers_come_as_they_are_ready_and_nobody_waits_for_the_deadline() -> None:
@@ -70,18 +71,18 @@ def test_answers_come_as_they_are_ready_and_nobody_waits_for_the_deadline() -> N
 
 
 def test_a_late_answer_is_dropped_for_good() -> None:
-    got, took, (grid, transport) = exchange({1: (0, Packet("a")), 2: (1.0, Packet("late"))}, 0.5)
+    got, took, (grid, link) = exchange({1: (0, Packet("a")), 2: (1.0, Packet("late"))}, 0.5)
     assert list(got) == [1]
     assert took < 2
     time.sleep(1)
-    assert transport.late == ["m1"]
+    assert link.late == ["m1"]
     grid.plan[2] = (0, Packet("late"))  # now it is there
     grid.asked.clear()
-    again = list(transport.exchange({1: Packet("q")}, 1))
+    again = list(link.exchange({1: Packet("q")}, 1))
     assert [(address, packet.kind) for address, packet in again] == [(1, "a")]
     time.sleep(0.3)
     assert "m1" in grid.asked  # so that Flower need not keep it
-    assert transport.late == []
+    assert link.late == []
 
 
 def test_an_upload_that_hangs_holds_up_neither_the_others_nor_the_deadline() -> None:
@@ -105,7 +106,7 @@ def test_no_message_is_asked_for_by_two_at_a_time() -> None:
         return found
 
     grid.pull_messages = slowly  # type: ignore[method-assign]
-    got = dict(flower.FlowerTransport(grid).exchange({address: Packet("q") for address in plan}, 20))
+    got = dict(transport.FlowerTransport(grid).exchange({address: Packet("q") for address in plan}, 20))
     assert sorted(got) == sorted(plan)
 
 
@@ -132,7 +133,7 @@ def test_nodes_are_told_to_look_less_often_the_more_they_are() -> None:
     for n in (3, 100):
         *_, (grid, _) = exchange({address: (0, Packet("a")) for address in range(1, n + 1)}, 20)
         pauses[n] = {message.content["packet"]["pause"] for message in grid.sent.values()}
-    assert pauses == {3: {flower.POLL}, 100: {100 / flower.LOOKS}}
+    assert pauses == {3: {records.POLL}, 100: {100 / transport.LOOKS}}
 
 
 def test_few_messages_are_announced_at_a_time_and_all_are_answered() -> None:
@@ -145,8 +146,8 @@ def test_few_messages_are_announced_at_a_time_and_all_are_answered() -> None:
         return push(messages)
 
     grid.push_messages = watched  # type: ignore[method-assign]
-    got = dict(flower.FlowerTransport(grid).exchange({address: Packet("q") for address in plan}, 20))
-    assert announced == [flower.TOGETHER, flower.TOGETHER, 2]
+    got = dict(transport.FlowerTransport(grid).exchange({address: Packet("q") for address in plan}, 20))
+    assert announced == [transport.TOGETHER, transport.TOGETHER, 2]
     assert {address: packet.kind for address, packet in got.items()} == {a: p.kind for a, (_, p) in plan.items()}
 
 
@@ -225,7 +226,7 @@ def test_the_superlink_that_we_start_has_the_door() -> None:
 import os, sys
 import flwr.superlink.cli.flower_superlink
 sys.modules["flwr.superlink.cli.flower_superlink"].flower_superlink = lambda: None
-from fedgrec.federation import superlink
+from fedgrec.federation.flower import superlink
 superlink.main()
 from flwr.superlink.main import _get_middleware
 assert _get_middleware()[0].cls is superlink.Door
@@ -241,7 +242,7 @@ def test_the_client_path_adds_little_to_flowers_own_and_nothing_heavy() -> None:
 import sys, time
 import flwr.supernode.runtime.run_clientapp
 begun = time.process_time()
-import fedgrec.federation.flower, fedgrec.federation.node, fedgrec.methods.fedgrec
+import fedgrec.federation.flower.client_app, fedgrec.methods.fedgrec
 spent = time.process_time() - begun
 heavy = {"torch", "scipy", "numba", "safetensors", "matplotlib", "pandas"} & set(sys.modules)
 print(spent, ",".join(heavy))

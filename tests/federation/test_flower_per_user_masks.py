@@ -9,12 +9,12 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportError)
 
-from fedgrec.federation import plan
-from fedgrec.federation.bundling import unpack
-from fedgrec.federation.gateway import open_gateway
-from fedgrec.federation.identity import Made
-from fedgrec.federation.local import LocalTransport
-from fedgrec.federation.up import start_node
+from fedgrec.federation.common import packets
+from fedgrec.federation.common.bundles import unpack
+from fedgrec.federation.in_process.transport import LocalTransport
+from fedgrec.federation.node.gateway import open_gateway
+from fedgrec.federation.setup.init import Made
+from fedgrec.federation.setup.start import start_node
 from tests.federation.flower_network import ended, founded, running, tapped, until
 from tests.federation.worlds import World
 
@@ -49,13 +49,13 @@ def test_three_gateways_over_tls_and_one_is_killed(tmp_path: Path) -> None:
     assert world.log()[0]["included"] == list(range(9))
     assert world.log()[-1]["included"] == list(range(9))
     received = tapped(made)
-    assert {packet.kind for _, packet in received} == {plan.WHO, plan.BUNDLE}
-    masked = [unpack(p) for _, p in received if p.kind == plan.BUNDLE and plan.MASKED in kinds(unpack(p))]
+    assert {packet.kind for _, packet in received} == {packets.WHO, packets.BUNDLE}
+    masked = [unpack(p) for _, p in received if p.kind == packets.BUNDLE and packets.MASKED in kinds(unpack(p))]
     assert len(masked) <= 3 * len(world.log()), "one message for a gateway and sum"
     assert max(len(parts) for parts in masked) == USERS
     assert "node-1 (3 users with masks of their own)" in run("federation", "status", made.server)
-    assert len(json.loads(run("device", "recommend", victim, "--user", "1/2", "-k", 5, "--json"))) == 5
+    assert len(json.loads(run("device", "recommend", victim, "--user", "1/2", "-n", 5, "--json"))) == 5
 
 
-def kinds(parts: dict[int, plan.Packet]) -> set[str]:
+def kinds(parts: dict[int, packets.Packet]) -> set[str]:
     return {part.kind for part in parts.values()}

@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-flower = pytest.importorskip("fedgrec.federation.flower", reason="needs the extra `deploy`", exc_type=ImportError)
+records = pytest.importorskip(
+    "fedgrec.federation.flower.records", reason="needs the extra `deploy`", exc_type=ImportError
+)
 from flwr.app import ConfigRecord, Error, Message, RecordDict  # noqa: E402
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects  # noqa: E402
 
-from fedgrec.federation.transport import Packet  # noqa: E402
+from fedgrec.federation.common.packets import Packet  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("a_run")
 
@@ -30,27 +32,27 @@ def test_a_packet_comes_out_as_it_went_in() -> None:
         {"empty": b"", "big": bytes(range(256)) * 20_000},
         {"table": np.arange(6, dtype=">f4").reshape(2, 3), "none": np.zeros((0, 3), np.uint8), "one": np.array(7)},
     )
-    assert same(flower.from_records(flower.to_records(packet)), packet)
-    assert same(flower.from_records(flower.to_records(Packet("bare"))), Packet("bare"))
+    assert same(records.from_records(records.to_records(packet)), packet)
+    assert same(records.from_records(records.to_records(Packet("bare"))), Packet("bare"))
 
 
-@pytest.mark.parametrize("size", [3, flower.SMALL // 4, flower.SMALL // 4 + 1])
+@pytest.mark.parametrize("size", [3, records.SMALL // 4, records.SMALL // 4 + 1])
 def test_arrays_travel_as_bytes_or_in_pieces_and_are_the_same(size: int) -> None:
     """The slow twin is Flower's ArrayRecord, which large arrays use; an answer's small ones need no record at all."""
     packet = Packet("kind", {}, {}, {"table": np.arange(size, dtype=np.float32), "none": np.zeros((0, 3), np.int64)})
-    small = size <= flower.SMALL // 4
-    for shared, records in ((None, 1 if small else 2), ({}, 2)):
-        sent = flower.to_records(packet, shared)
-        assert len(sent) == records
+    small = size <= records.SMALL // 4
+    for shared, count in ((None, 1 if small else 2), ({}, 2)):
+        sent = records.to_records(packet, shared)
+        assert len(sent) == count
         assert len(sent.array_records) == (not small)
-        assert same(flower.from_records(sent), packet)
+        assert same(records.from_records(sent), packet)
 
 
 def test_what_all_are_sent_is_one_record_which_is_written_once() -> None:
     table, shared = np.arange(6.0), {}
-    a, b, c = (flower.to_records(Packet(kind, {}, {}, {"t": table}), shared) for kind in "abc")
+    a, b, c = (records.to_records(Packet(kind, {}, {}, {"t": table}), shared) for kind in "abc")
     assert a["arrays"] is b["arrays"] is c["arrays"]
-    other = flower.to_records(Packet("d", {}, {}, {"t": table + 1}), shared)
+    other = records.to_records(Packet("d", {}, {}, {"t": table + 1}), shared)
     assert other["arrays"].object_id != a["arrays"].object_id
     twin = ConfigRecord(dict(a["packet"]))  # as Flower makes them
     assert a["packet"].deflate() == twin.deflate()
@@ -78,23 +80,23 @@ def test_what_all_are_sent_is_one_record_which_is_written_once() -> None:
 )
 def test_bytes_that_are_not_the_array_they_claim_to_be_are_one_sentence(layout: str) -> None:
     words = {"kind": "x", "header": "{}", "array.t": np.zeros(2, "<f4").tobytes()}
-    good = flower.from_records(RecordDict({"packet": ConfigRecord({**words, "layout": '[["t","<f4",[2]]]'})}))
+    good = records.from_records(RecordDict({"packet": ConfigRecord({**words, "layout": '[["t","<f4",[2]]]'})}))
     assert good.arrays["t"].tolist() == [0, 0]
-    with pytest.raises(flower.PacketError, match="without readable arrays"):
-        flower.from_records(RecordDict({"packet": ConfigRecord({**words, "layout": layout})}))
+    with pytest.raises(records.PacketError, match="without readable arrays"):
+        records.from_records(RecordDict({"packet": ConfigRecord({**words, "layout": layout})}))
 
 
 def test_a_short_answer_is_in_the_message_itself() -> None:
-    question = Message(flower.to_records(Packet("q")), 1, flower.ACTION)
+    question = Message(records.to_records(Packet("q")), 1, records.ACTION)
     for packet, objects in (
         (Packet("kind", {"a": 1}, {"secagg": bytes(range(256))}), 1),
         (Packet("kind", {}, {}, {"t": np.arange(9)}), 1),
-        (Packet("kind", {}, {"long": bytes(flower.BRIEF)}), 3),
-        (Packet("kind", {}, {}, {"t": np.zeros(flower.SMALL + 1, np.uint8)}), 6),
+        (Packet("kind", {}, {"long": bytes(records.BRIEF)}), 3),
+        (Packet("kind", {}, {}, {"t": np.zeros(records.SMALL + 1, np.uint8)}), 6),
     ):
-        reply = Message(flower.in_brief(flower.to_records(packet)), reply_to=question)
+        reply = Message(records.in_brief(records.to_records(packet)), reply_to=question)
         assert len(get_all_nested_objects(reply)) == objects
-        found = flower.read_answer(reply)
+        found = records.read_answer(reply)
         assert found is not None
         assert same(found, packet)
 
@@ -103,8 +105,8 @@ def test_a_short_answer_is_in_the_message_itself() -> None:
     "reason", [None, "", "no base64!", "AAAA", base64.b64encode(b"ConfigRecord  3\x00abc").decode()]
 )
 def test_a_short_answer_that_is_none_is_a_failure(reason: str | None) -> None:
-    question = Message(flower.to_records(Packet("q")), 1, flower.ACTION)
-    found = flower.read_answer(Message(Error(flower.ANSWERED, reason), reply_to=question))
+    question = Message(records.to_records(Packet("q")), 1, records.ACTION)
+    found = records.read_answer(Message(Error(records.ANSWERED, reason), reply_to=question))
     assert found is not None
     assert found.kind == "error"
 
@@ -122,7 +124,7 @@ def test_a_short_answer_that_is_none_is_a_failure(reason: str | None) -> None:
     ],
 )
 def test_what_is_no_packet_is_one_sentence(words: dict[str, Any]) -> None:
-    with pytest.raises(flower.PacketError, match="Flower message"):
-        flower.from_records(RecordDict({"packet": ConfigRecord(words)}))
-    with pytest.raises(flower.PacketError):
-        flower.from_records(RecordDict())
+    with pytest.raises(records.PacketError, match="Flower message"):
+        records.from_records(RecordDict({"packet": ConfigRecord(words)}))
+    with pytest.raises(records.PacketError):
+        records.from_records(RecordDict())

@@ -15,16 +15,16 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportError)
 
-from fedgrec.federation.flower_server import SUPERLINK, FlowerServer, is_taken
-from fedgrec.federation.folder import open_server
-from fedgrec.federation.identity import Made
-from fedgrec.federation.local import Answer, honest, silent
-from fedgrec.federation.processes import Processes
-from fedgrec.federation.replay import states
-from fedgrec.federation.server_store import ServerStore
-from fedgrec.federation.store import NodeStore
-from fedgrec.federation.transport import Packet
-from fedgrec.federation.up import load, start_node
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.flower.processes import Processes
+from fedgrec.federation.flower.server_end import SUPERLINK, FlowerServer, is_taken
+from fedgrec.federation.in_process.replay import states
+from fedgrec.federation.in_process.transport import Answer, honest, silent
+from fedgrec.federation.node.store import NodeStore
+from fedgrec.federation.server.folder import open_server
+from fedgrec.federation.server.store import ServerStore
+from fedgrec.federation.setup.init import Made
+from fedgrec.federation.setup.start import load, start_node
 from tests.federation.flower_network import TAPPED_APP, as_world, ended, founded, tap, until
 from tests.federation.worlds import EXCHANGES, World, same_bits, world
 

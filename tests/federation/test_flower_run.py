@@ -13,13 +13,14 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportError)
 
-from fedgrec.federation.flower_node import NUMBER
-from fedgrec.federation.folder import open_node, open_server
-from fedgrec.federation.identity import Made
-from fedgrec.federation.plan import EVALUATE, Plan
-from fedgrec.federation.server_store import ServerStore
-from fedgrec.federation.store import NodeStore
-from fedgrec.federation.transport import Packet
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.common.plan import EVALUATE, Plan
+from fedgrec.federation.flower.node_end import NUMBER
+from fedgrec.federation.node.folder import open_node
+from fedgrec.federation.node.store import NodeStore
+from fedgrec.federation.server.folder import open_server
+from fedgrec.federation.server.store import ServerStore
+from fedgrec.federation.setup.init import Made
 from tests.federation.flower_network import (
     RECORDED,
     TAPPED,
@@ -205,7 +206,7 @@ def run(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_device_recommends_offline_what_its_user_has_not_seen(trained: Made) -> None:
-    done = run("device", "recommend", trained.nodes[1], "--user", "1/3", "-k", 5, "--json")
+    done = run("device", "recommend", trained.nodes[1], "--user", "1/3", "-n", 5, "--json")
     assert done.returncode == 0, done.stderr
     shown = [line["item"] for line in json.loads(done.stdout)]
     with NodeStore(trained.nodes[1]) as store:
@@ -233,4 +234,11 @@ def files(folder: Path) -> Iterator[Path]:
 
 def test_the_run_folder_is_left(trained: Made) -> None:
     names = {path.name for path in files(trained.server / "run")}
-    assert names == {"config.toml", "metrics.jsonl", "server.safetensors"}
+    assert names == {
+        "config.toml",
+        "data.json",
+        "items.json",
+        "metrics.jsonl",
+        "result.json",
+        "server.safetensors",
+    }

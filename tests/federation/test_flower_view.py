@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
-from fedgrec.federation import node
-from fedgrec.federation.plan import EVALUATE
-from fedgrec.federation.store import Person
-from fedgrec.federation.transport import Packet
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.common.plan import EVALUATE
+from fedgrec.federation.node import node
+from fedgrec.federation.node.store import Person
 from fedgrec.secagg import client, server
 from tests.federation import worlds
 from tests.federation.test_server_view import received_bytes

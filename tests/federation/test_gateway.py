@@ -6,15 +6,19 @@ from pathlib import Path
 import pytest
 
 from fedgrec.errors import FedgrecError
-from fedgrec.federation import gateway
-from fedgrec.federation.folder import Member, open_node, open_server, write_roster
-from fedgrec.federation.gateway import Gateway, open_gateway, users_of
-from fedgrec.federation.identity import NETWORK, add_node, add_users, init
-from fedgrec.federation.local import LocalTransport
-from fedgrec.federation.options import FederationOptions
-from fedgrec.federation.store import NodeStore, Person
-from fedgrec.federation.transport import Packet
-from fedgrec.federation.up import load
+from fedgrec.federation.common.folder import Member, write_roster
+from fedgrec.federation.common.network import NETWORK
+from fedgrec.federation.common.options import FederationOptions
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.in_process.transport import LocalTransport
+from fedgrec.federation.node import gateway
+from fedgrec.federation.node.folder import open_node
+from fedgrec.federation.node.gateway import Gateway, open_gateway
+from fedgrec.federation.node.recommend import users_of
+from fedgrec.federation.node.store import NodeStore, Person
+from fedgrec.federation.server.folder import open_server
+from fedgrec.federation.setup.init import add_node, add_users, init
+from fedgrec.federation.setup.start import load
 from tests.federation.masked_worlds import ALL, masked_world
 from tests.federation.test_churn import more_rounds
 from tests.federation.test_cli_federation import said

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedgrec.federation import node
-from fedgrec.federation.gateway import open_gateway, users_of
-from fedgrec.federation.up import load
+from fedgrec.federation.node.gateway import open_gateway
+from fedgrec.federation.node.recommend import recommend, users_of
+from fedgrec.federation.setup.start import load
 from tests.federation.masked_worlds import masked_world
 from tests.federation.test_cli_federation import said
 from tests.federation.test_gateway import fed
@@ -68,10 +68,10 @@ def test_status_and_recommendations(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "node0 (2 users with masks of their own), node1 (2 users with masks of their own), node2" in out
     place = fed.transport.folders[1]
     (place / "items.txt").write_text("".join(f"item {i}\n" for i in range(30)))
-    code, out, _ = said(capsys, "device", "recommend", place, "--user", "1/0", "-k", 4, "--json")
+    code, out, _ = said(capsys, "device", "recommend", place, "--user", "1/0", "-n", 4, "--json")
     assert code == 0
     (home,) = [path for path in fed.nodes.values() if users_of(path) == ["1/0"]]
-    items, scores = node.recommend(home, "1/0", 4)
+    items, scores = recommend(home, "1/0", 4)
     assert [(line["item"], line["score"]) for line in json.loads(out)] == [
         (f"item {item}", float(score)) for item, score in zip(items, scores, strict=True)
     ]
@@ -88,9 +88,10 @@ def test_a_gateway_needs_numpy_and_cryptography_alone(tmp_path: Path) -> None:
     fed.run()
     code = NODE[: NODE.index("from pathlib")] + (
         "from pathlib import Path\n"
-        "from fedgrec.federation.bundling import pack, unpack\n"
-        "from fedgrec.federation.gateway import handle, open_gateway, recommend\n"
-        "from fedgrec.federation.transport import Packet\n"
+        "from fedgrec.federation.common.bundles import pack, unpack\n"
+        "from fedgrec.federation.node.gateway import handle, open_gateway\n"
+        "from fedgrec.federation.node.recommend import recommend\n"
+        "from fedgrec.federation.common.packets import Packet\n"
         "folder = Path(sys.argv[1])\n"
         "hello = Packet('hello', {'federation': open_gateway(folder).federation}, {'nonce': bytes(32)})\n"
         "answers = unpack(handle(folder, pack({0: hello, 1: hello})))\n"

@@ -25,9 +25,10 @@ else:
     raise SystemExit("the guard does not guard")
 
 from pathlib import Path
-from fedgrec.federation.folder import open_node
-from fedgrec.federation.node import handle, recommend
-from fedgrec.federation.transport import Packet
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.node.folder import open_node
+from fedgrec.federation.node.node import handle
+from fedgrec.federation.node.recommend import recommend
 
 folder = Path(sys.argv[1])
 answer = handle(folder, Packet("hello", {"federation": open_node(folder).federation}, {"nonce": bytes(32)}))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedgrec.errors import FedgrecError
-from fedgrec.federation.local import killed_after_writing, on, silent
-from fedgrec.federation.store import NodeStore
+from fedgrec.federation.in_process.transport import killed_after_writing, on, silent
+from fedgrec.federation.node.store import NodeStore
 from tests.federation.worlds import EXCHANGES, at_random, config, world
 
 

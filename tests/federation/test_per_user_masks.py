@@ -6,16 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedgrec.federation import gateway, node, plan
-from fedgrec.federation.bundling import unpack
-from fedgrec.federation.computing import taking_part
-from fedgrec.federation.folder import open_node
-from fedgrec.federation.gateway import users_of
-from fedgrec.federation.local import Meddler, killed_after_writing, silent
-from fedgrec.federation.replay import states
-from fedgrec.federation.store import NodeStore
-from fedgrec.federation.transport import Packet
-from fedgrec.federation.watching import describe
+from fedgrec.federation.common import packets, plan
+from fedgrec.federation.common.bundles import unpack
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.in_process.replay import states
+from fedgrec.federation.in_process.transport import Meddler, killed_after_writing, silent
+from fedgrec.federation.node import gateway, node
+from fedgrec.federation.node.folder import open_node
+from fedgrec.federation.node.recommend import users_of
+from fedgrec.federation.node.store import NodeStore
+from fedgrec.federation.node.uploads import taking_part
+from fedgrec.federation.server.log import describe
 from fedgrec.secagg import client, ring
 from tests.federation.masked_worlds import ALL, USERS, masked_world, to_user
 from tests.federation.test_server_view import ANSWERS, Uploads, leaks
@@ -133,8 +134,8 @@ def masked_vectors(fed: World) -> dict[bytes, dict[int, np.ndarray]]:
     """Session → user → its masked words, out of all that the server received."""
     found: dict[bytes, dict[int, np.ndarray]] = {}
     for _, packet in fed.transport.received:
-        for index, part in (unpack(packet) if packet.kind == plan.BUNDLE else {}).items():
-            if part.kind == plan.MASKED:
+        for index, part in (unpack(packet) if packet.kind == packets.BUNDLE else {}).items():
+            if part.kind == packets.MASKED:
                 message = part.arrays["secagg"].tobytes()
                 words = np.frombuffer(message[22 : -ring.TRAILER_BYTES], "<u4")
                 found.setdefault(message[:22], {})[index] = words
@@ -146,7 +147,7 @@ def opened(fed: World) -> list[tuple[int, Packet]]:
     return [
         (address, part)
         for address, packet in fed.transport.received
-        for part in ([packet] if packet.kind != plan.BUNDLE else unpack(packet).values())
+        for part in ([packet] if packet.kind != packets.BUNDLE else unpack(packet).values())
     ]
 
 
@@ -175,15 +176,15 @@ def test_a_gateway_says_whom_it_hosts_and_no_more_than_its_users_say(tmp_path: P
     fed = masked_world(tmp_path)
     fed.run(to_user("masked", 1, killed_after_writing, after=2))
     for _, packet in fed.transport.received:
-        if packet.kind == plan.WHO:
+        if packet.kind == packets.WHO:
             assert (packet.header.keys(), packet.blobs, packet.arrays) == ({"members"}, {}, {})
         else:
-            assert (packet.kind, packet.header.keys()) == (plan.BUNDLE, {"parts"})
+            assert (packet.kind, packet.header.keys()) == (packets.BUNDLE, {"parts"})
             parts = unpack(packet).values()
             assert len(packet.blobs) == sum(len(part.blobs) for part in parts), "nothing beside its users' packets"
             assert len(packet.arrays) == sum(len(part.arrays) for part in parts)
     for _, part in opened(fed):
-        if part.kind != plan.WHO:
+        if part.kind != packets.WHO:
             header, blobs, arrays = ANSWERS[part.kind]
             assert (part.header.keys() - header, part.blobs.keys() - blobs, part.arrays.keys() - arrays) == (set(),) * 3
 

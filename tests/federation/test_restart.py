@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from fedgrec.federation import coordinator
-from fedgrec.federation.local import honest
-from fedgrec.federation.server_store import ServerStore
+from fedgrec.federation.in_process.transport import honest
+from fedgrec.federation.server import coordinator
+from fedgrec.federation.server.store import ServerStore
 from tests.federation.worlds import Killed, World, kill_server, world
 
 

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgrec.federation import plan, rules
-from fedgrec.federation.folder import Forgotten, open_node
-from fedgrec.federation.local import Answer, Meddler, honest, on
-from fedgrec.federation.server_store import ServerStore
-from fedgrec.federation.store import NodeStore
-from fedgrec.federation.transport import Packet
+from fedgrec.federation.common import packets
+from fedgrec.federation.common.errors import Forgotten
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.in_process.transport import Answer, Meddler, honest, on
+from fedgrec.federation.node import rules
+from fedgrec.federation.node.folder import open_node
+from fedgrec.federation.node.store import NodeStore
+from fedgrec.federation.server.store import ServerStore
 from tests.federation.liar import DEGREES, PROPAGATE, Liar
 from tests.federation.masked_worlds import masked_world
 from tests.federation.worlds import Killed, World, world
@@ -130,7 +132,7 @@ def test_a_node_refuses_by_itself_what_it_has_heard_to_count(tmp_path: Path) -> 
             store.settle(liar.sessions[-1], True)
     assert liar.sum([0, 1, 2], PROPAGATE) is not None, liar.refusals
     assert liar.sum([0, 1, 2], DEGREES) is None
-    assert {answer.kind for answer in liar.answers["shares"].values()} == {plan.FORGOTTEN}
+    assert {answer.kind for answer in liar.answers["shares"].values()} == {packets.FORGOTTEN}
     assert liar.sum([0, 1, 2], PROPAGATE) is not None, "of that the server has said that nobody was in it"
 
 
@@ -195,7 +197,7 @@ def test_without_a_warm_up_there_is_none_to_forget(tmp_path: Path) -> None:
 
 
 def lies(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
-    return [Packet(plan.FORGOTTEN, {"reason": "you have\x1b[2J forgotten" + 999 * "!"})]
+    return [Packet(packets.FORGOTTEN, {"reason": "you have\x1b[2J forgotten" + 999 * "!"})]
 
 
 def test_a_server_that_has_its_warm_up_is_not_stopped_by_a_node_that_says_otherwise(tmp_path: Path) -> None:
@@ -211,7 +213,7 @@ def test_what_a_node_says_is_printed_as_words_and_the_sum_is_lost(tmp_path: Path
     fed = world(tmp_path, users=3)
     with pytest.raises(Forgotten, match=r"^you have \[2J forgotten!") as stop:
         fed.run(meddler)
-    assert len(str(stop.value)) <= plan.MOST
+    assert len(str(stop.value)) <= packets.MOST
     assert "\x1b" not in str(stop.value)
     fed.run()
     assert well(fed)

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgrec.federation import node, plan
-from fedgrec.federation.local import killed_after_writing, on
-from fedgrec.federation.store import NodeStore
-from fedgrec.federation.transport import Packet
+from fedgrec.federation.common import packets
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.in_process.transport import killed_after_writing, on
+from fedgrec.federation.node import node
+from fedgrec.federation.node.store import NodeStore
 from fedgrec.secagg import client, ring
 from tests.federation.worlds import World, world
 
@@ -164,7 +165,7 @@ def test_answers_hold_what_they_may_and_nothing_else(tmp_path: Path, monkeypatch
 
 
 def plan_kinds() -> set[str]:
-    return {plan.KEYS, plan.SHARES, plan.MASKED, plan.CONFIRM, plan.UNMASK, plan.FINISH}
+    return {packets.KEYS, packets.SHARES, packets.MASKED, packets.CONFIRM, packets.UNMASK, packets.FINISH}
 
 
 def test_keys_and_names_of_users_stay_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fedgrec.errors import ConfigError
-from fedgrec.federation.coordinator import Coordinator
-from fedgrec.federation.plan import Plan
+from fedgrec.federation.common.plan import Plan
+from fedgrec.federation.server.coordinator import Coordinator
 
 EMPTY = Plan("train", 0, 0, 1, 1)
 

@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 
 from fedgrec.errors import FedgrecError
-from fedgrec.federation import store
-from fedgrec.federation.arrays import read_arrays, write_arrays
-from fedgrec.federation.computing import taking_part
-from fedgrec.federation.folder import open_node
-from fedgrec.federation.local import Answer
-from fedgrec.federation.options import FederationOptions, read_options
-from fedgrec.federation.plan import Plan
-from fedgrec.federation.store import NodeStore, Person, pack, unpack
-from fedgrec.federation.transport import Packet
+from fedgrec.federation.common import sqlite_store
+from fedgrec.federation.common.arrays import read_arrays, write_arrays
+from fedgrec.federation.common.options import FederationOptions, read_options
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.common.plan import Plan
+from fedgrec.federation.in_process.transport import Answer
+from fedgrec.federation.node import store
+from fedgrec.federation.node.folder import open_node
+from fedgrec.federation.node.store import NodeStore, Person, pack, unpack
+from fedgrec.federation.node.uploads import taking_part
 from fedgrec.files import read_tensors
 from fedgrec.methods.fedgrec import FedGRecMethod
 from fedgrec.options import FedGRecOptions
@@ -34,15 +35,15 @@ def all_files(fed: World) -> list[Path]:
 
 def test_two_may_find_a_new_file_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server opens its store for the first time, and so does somebody who asks for its status."""
-    path, begin = tmp_path / "new.sqlite", store._transaction
+    path, begin = tmp_path / "new.sqlite", sqlite_store._transaction
 
     def late(db: sqlite3.Connection) -> AbstractContextManager[None]:
-        monkeypatch.setattr(store, "_transaction", begin)
-        store.connect(path, store.SCHEMA).close()
+        monkeypatch.setattr(sqlite_store, "_transaction", begin)
+        sqlite_store.connect(path, store.SCHEMA).close()
         return begin(db)
 
-    monkeypatch.setattr(store, "_transaction", late)
-    with closing(store.connect(path, store.SCHEMA)) as db:
+    monkeypatch.setattr(sqlite_store, "_transaction", late)
+    with closing(sqlite_store.connect(path, store.SCHEMA)) as db:
         assert db.execute("SELECT * FROM meta").fetchall() == [("format", "1")]
 
 
@@ -52,7 +53,7 @@ def test_one_waits_while_another_writes_to_a_new_file(tmp_path: Path) -> None:
         other.execute("BEGIN IMMEDIATE")
         end = threading.Timer(0.2, other.execute, ["COMMIT"])
         end.start()
-        with closing(store.connect(path, store.SCHEMA)) as db:
+        with closing(sqlite_store.connect(path, store.SCHEMA)) as db:
             assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         end.join()
 
@@ -75,7 +76,7 @@ def test_nobody_else_can_read_a_node_or_the_server(tmp_path: Path) -> None:
         os.umask(before)
     assert {"node.sqlite-wal", "server.sqlite-wal", "items.bin", "identity.key"} <= {name for name, _ in modes}
     assert {mode for _, mode in modes} == {0o600}
-    public = {"config.toml", "metrics.jsonl", "server.safetensors"}  # what a run leaves is made to be read
+    public = {"config.toml", "data.json", "items.json", "metrics.jsonl", "result.json", "server.safetensors"}
     left = {path.name: stat.S_IMODE(path.stat().st_mode) for path in all_files(fed) if path.parent.name != "run"}
     assert set(left.values()) == {0o600}
     assert public == {path.name for path in (fed.server / "run").iterdir()}
@@ -205,7 +206,8 @@ def test_what_a_run_leaves(tmp_path: Path) -> None:
     assert [line["round"] for line in lines] == [1, 2]
     assert {"split", "protocol", "recall@5", "ndcg@5", "seconds", "bytes_up", "bytes_down"} <= lines[0].keys()
     assert lines[1]["bytes_up"] > lines[0]["bytes_up"] > 1000
-    assert open_node(fed.nodes[0]).config.to_toml() == (run / "config.toml").read_text()
+    config = open_node(fed.nodes[0]).config.changed({"rounds": 2, "topk": (5,)}, "test")
+    assert config.to_toml() == (run / "config.toml").read_text()
 
 
 def test_options_are_read_back_and_checked(tmp_path: Path) -> None:

@@ -10,14 +10,15 @@ import numpy as np
 
 from fedgrec.config import Config
 from fedgrec.core import ServerState
-from fedgrec.federation import coordinator
-from fedgrec.federation.gateway import open_gateway
-from fedgrec.federation.local import Answer, LocalTransport, Meddler, found, honest, silent
-from fedgrec.federation.members import Observer
-from fedgrec.federation.options import FederationOptions
-from fedgrec.federation.replay import replay, states
-from fedgrec.federation.store import NodeStore, Person
-from fedgrec.federation.transport import Packet
+from fedgrec.federation.common.options import FederationOptions
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.in_process.folders import make_folders
+from fedgrec.federation.in_process.replay import replay, states
+from fedgrec.federation.in_process.transport import Answer, LocalTransport, Meddler, honest, silent
+from fedgrec.federation.node.gateway import open_gateway
+from fedgrec.federation.node.store import NodeStore, Person
+from fedgrec.federation.server import coordinator
+from fedgrec.federation.server.members import Observer
 
 N_ITEMS = 30
 NODES = 3
@@ -130,7 +131,7 @@ def world(
     quick = {"rounds": 3, "evaluate_every": 0, "pause": 0.0, "start_seconds": 0.0, "topk": (5,)}
     wanted = FederationOptions(**quick | (options or {}))
     crowd = people(nodes, users, prefix=prefix)
-    server, folders = found(root, config(method, **more), N_ITEMS, crowd, wanted, per_user_masks)
+    server, folders = make_folders(root, config(method, **more), N_ITEMS, crowd, wanted, per_user_masks)
     members = (
         {i: p for f in folders.values() for i, p in open_gateway(f).members.items()} if per_user_masks else folders
     )

@@ -22,18 +22,17 @@ def register(commands: Any) -> None:
     )
     recommend.add_argument("node", type=Path, metavar="NODE", help="the node's folder")
     recommend.add_argument("--user", required=True, metavar="ID", help="a user of the node")
-    recommend.add_argument("-k", "--number", type=int, default=10, metavar="K", help="how many (default: 10)")
+    recommend.add_argument("-n", "--number", type=int, default=10, metavar="N", help="how many (default: 10)")
     recommend.add_argument("--json", action="store_true", help="print JSON")
     recommend.set_defaults(command=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fedgrec.federation.gateway import recommend
-    from fedgrec.federation.identity import CATALOGUE
-    from fedgrec.federation.sources import read_catalogue
+    from fedgrec.federation.common.catalogue import CATALOGUE, read_catalogue
+    from fedgrec.federation.node.recommend import recommend
 
     if arguments.number < 1:
-        raise ConfigError(f"-k {arguments.number}: ask for at least one item")
+        raise ConfigError(f"-n {arguments.number}: ask for at least one item")
     items, scores = recommend(arguments.node, arguments.user, arguments.number)
     names = list(read_catalogue(arguments.node / CATALOGUE))
     found = [(names[item], float(score)) for item, score in zip(items.tolist(), scores, strict=True)]

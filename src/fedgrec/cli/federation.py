@@ -1,11 +1,11 @@
 """`fedgrec federation`: a recommender trained over machines that keep their own data."""
 
 import argparse
+import itertools
 import logging
 import os
 import shlex
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,12 @@ def register(commands: Any) -> None:
         description="Deal a data set out to nodes, start server and nodes as processes on this machine, train, stop.",
     )
     up.add_argument("--data", default="demo", metavar="WORD", help="(default: demo)")
-    up.add_argument("--out", type=Path, metavar="FED", help="(default: a new temporary folder, which stays)")
+    up.add_argument(
+        "--out",
+        type=Path,
+        metavar="FED",
+        help="a folder that does not exist yet (default: runs/federation, or runs/federation-2, ...)",
+    )
     _shared(up)
     up.set_defaults(command=run_up)
     for name, command, text in (
@@ -96,7 +101,7 @@ def settings(arguments: argparse.Namespace) -> tuple[Any, Any]:
     import dataclasses
 
     from fedgrec.config import Config, parse_assignment
-    from fedgrec.federation.options import FederationOptions
+    from fedgrec.federation.common.options import FederationOptions
 
     named = dict(parse_assignment(text) for text in arguments.set)
     if arguments.rounds is not None:
@@ -110,15 +115,15 @@ def settings(arguments: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def run_init(arguments: argparse.Namespace) -> int:
-    from fedgrec.federation.identity import init
-    from fedgrec.federation.sources import read_catalogue
+    from fedgrec.federation.common.catalogue import read_catalogue
+    from fedgrec.federation.setup.init import init
 
     config, options = settings(arguments)
     if not 1 <= arguments.port <= 65535:
         raise ConfigError(f"--port {arguments.port}: a port is a number from 1 to 65535")
     place = (arguments.host, arguments.port)
     if arguments.data:
-        from fedgrec.federation.up import try_out
+        from fedgrec.federation.setup.start import try_out
 
         made = try_out(
             arguments.out, arguments.nodes, config, options, arguments.users, *place, arguments.per_user_masks
@@ -145,24 +150,34 @@ def run_init(arguments: argparse.Namespace) -> int:
 
 def run_up(arguments: argparse.Namespace) -> int:
     _require_flower()
-    from fedgrec.federation.gateway import users_of
-    from fedgrec.federation.up import try_out, up
+    from fedgrec.federation.node.recommend import users_of
+    from fedgrec.federation.setup.start import try_out, up
 
     config, options = settings(arguments)
-    out: Path = arguments.out or Path(tempfile.mkdtemp(prefix="fedgrec-")) / "federation"
+    out: Path = arguments.out or _unused(Path("runs") / "federation")
     made = try_out(out, arguments.nodes, config, options, arguments.users, per_user_masks=arguments.per_user_masks)
     print(f"{len(made.nodes)} nodes in {out}; their logs are in {out / 'logs'}")
-    up(made, say)
-    somebody = users_of(made.nodes[0])[0]
-    print(f"\nTrained. The server's run is in {made.server / 'run'}. Next:")
-    print(f"  {shlex.join(['fedgrec', 'federation', 'status', str(made.server)])}")
-    print(f"  {shlex.join(['fedgrec', 'device', 'recommend', str(made.nodes[0]), '--user', somebody])}")
+    try:
+        up(made, say)
+        somebody = users_of(made.nodes[0])[0]
+        print(f"\nTrained. The server's run is in {made.server / 'run'}. Next:")
+        print(f"  {shlex.join(['fedgrec', 'federation', 'status', str(made.server)])}")
+        print(f"  {shlex.join(['fedgrec', 'device', 'recommend', str(made.nodes[0]), '--user', somebody])}")
+    finally:
+        print(f"{out} stays, with the private keys of server and nodes and their users' data. To remove it:")
+        print(f"  {shlex.join(['rm', '-r', str(out)])}", flush=True)
     return 0
+
+
+def _unused(folder: Path) -> Path:
+    """This folder, or the first of FOLDER-2, FOLDER-3, … that does not exist."""
+    names = (folder if number == 1 else folder.with_name(f"{folder.name}-{number}") for number in itertools.count(1))
+    return next(name for name in names if not name.exists())
 
 
 def run_server(arguments: argparse.Namespace) -> int:
     _require_flower()
-    from fedgrec.federation.up import serve
+    from fedgrec.federation.setup.start import serve
 
     _stop_on_sigterm()
     serve(arguments.folder, say)
@@ -174,7 +189,7 @@ def run_node(arguments: argparse.Namespace) -> int:
     _require_flower()
     import flwr.supercore  # noqa: F401 - it sets up its logging when it is imported
 
-    from fedgrec.federation.up import node
+    from fedgrec.federation.setup.start import node
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every look for work
@@ -184,19 +199,18 @@ def run_node(arguments: argparse.Namespace) -> int:
 
 
 def run_status(arguments: argparse.Namespace) -> int:
-    from fedgrec.federation.folder import open_server
-    from fedgrec.federation.server_store import SERVER_STORE, ServerStore
-    from fedgrec.federation.watching import describe
+    from fedgrec.federation.server.folder import open_server
+    from fedgrec.federation.server.log import describe
+    from fedgrec.federation.server.store import SERVER_STORE, ServerStore
 
     home = open_server(arguments.folder)
     if not (home.path / SERVER_STORE).exists():
         print("not started yet")
         return 0
     with ServerStore(home) as store:
-        nodes = store.db.execute("SELECT idx, name, users FROM nodes ORDER BY idx").fetchall()
         state = "finished" if store.get("finished") else "not finished"
         print(f"round {store.get('round', 0):,} of {home.options.rounds:,}, {state}")
-        print("nodes: " + (", ".join(_nodes(home.roster, nodes)) or "none has joined"))
+        print("nodes: " + (", ".join(_nodes(home.roster, store.nodes())) or "none has joined"))
         for line in store.metrics()[-3:]:
             found = ", ".join(f"{key} {value:.4f}" for key, value in line.items() if "@" in key)
             print(f"after round {line['round']:,}: {found}")
@@ -217,7 +231,8 @@ def _nodes(roster: Any, nodes: list[tuple[int, str, int]]) -> list[str]:
 
 
 def run_add(arguments: argparse.Namespace) -> int:
-    from fedgrec.federation.identity import KEYS, SERVER_FOLDER, add_node
+    from fedgrec.federation.common.network import KEYS
+    from fedgrec.federation.setup.init import SERVER_FOLDER, add_node
 
     if arguments.per_user_masks < 0:
         raise ConfigError(f"--per-user-masks {arguments.per_user_masks}: a gateway needs at least one user")
@@ -232,7 +247,7 @@ def run_add(arguments: argparse.Namespace) -> int:
 
 
 def run_add_users(arguments: argparse.Namespace) -> int:
-    from fedgrec.federation.identity import add_users
+    from fedgrec.federation.setup.init import add_users
 
     folders = add_users(arguments.fed, arguments.node, arguments.users)
     print(
@@ -246,7 +261,7 @@ def run_add_users(arguments: argparse.Namespace) -> int:
 
 
 def run_certificate(arguments: argparse.Namespace) -> int:
-    from fedgrec.federation.identity import renew
+    from fedgrec.federation.setup.init import renew
 
     path = renew(arguments.fed, arguments.host)
     print(f"{path} and server.key beside it are new: copy both to the server and restart it. Nodes need nothing.")
@@ -272,6 +287,6 @@ def _require_flower() -> None:
 
     if find_spec("flwr") is None:
         raise missing_extra("a federation over the network", "deploy")
-    from fedgrec.federation.superlink import QUIET
+    from fedgrec.federation.flower.superlink import QUIET
 
     os.environ.update(QUIET)  # before Flower is imported

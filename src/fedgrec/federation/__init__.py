@@ -1,5 +1,10 @@
-"""A real federation: the same verbs over a network.
+"""A real federation: the same verbs over a network. The sub-packages mirror the network cable.
 
-The coordinator (server) and the node (a device, or a gateway with many users) exchange packets through a transport; the
-algorithm is the one in `methods`, the sums are those of `secagg`, and nothing here knows either from the inside.
+    setup         makes a federation's folders and keys, and starts its parts
+    flower        Flower as the network            in_process   the same in one process, and a replay of a run
+    node          a node's side of the cable       server       the server's side
+    common        what both sides know: packets, plans of sums, files
+
+Imports point down this list. `node` and `server` never import each other; all that they know of each other is in
+`common`. The algorithm is in `fedgrec.methods` and the secure sums are in `fedgrec.secagg`.
 """

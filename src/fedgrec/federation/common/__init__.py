@@ -1,0 +1,1 @@
+"""What server and nodes both know."""

@@ -1,0 +1,171 @@
+"""What the folders of a federation have in common, and how to tell a server's folder from a node's.
+
+    FOLDER/roster.json    index → name and public key of every node, and the gateway that it is a user of, if it is one;
+                          all nodes and the server have the same
+    FOLDER/config.toml    the method and its options; the same everywhere
+    FOLDER/items.txt      the catalogue (catalogue.py); the same everywhere
+
+server/folder.py, node/folder.py and node/gateway.py say what else is in each of them, network.py what they hold for the
+network. Nobody but their owner can read these files.
+"""
+
+import hashlib
+import json
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+from fedgrec.config import Config, read_toml
+from fedgrec.federation.common.arrays import write_private
+from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.values import as_json, filled, parse_json, read_bytes
+from fedgrec.methods.contract import Method
+from fedgrec.options import METHODS, method_module
+
+ROSTER, CONFIG = "roster.json", "config.toml"
+NODE, GATEWAY, SERVER = "node.json", "gateway.json", "server.json"  # the file that makes a folder what it is
+KINDS = {
+    NODE: ("a node's folder", "node"),
+    GATEWAY: ("a gateway's folder", "node"),
+    SERVER: ("a server's folder", "server"),
+}
+
+
+@dataclass(frozen=True)
+class Member:
+    """One line of the roster."""
+
+    name: str
+    key: bytes  # Ed25519, public
+    gateway: str = ""  # that hosts it, where it is one user with masks of its own
+
+    def __post_init__(self) -> None:
+        if len(self.key) != 32:
+            raise ValueError(f"key cannot be {len(self.key)} bytes long: an Ed25519 key has 32")
+
+
+Roster = Mapping[int, Member]
+
+
+class Folder:
+    """What the folders of server and nodes have in common, opened."""
+
+    path: Path
+    n_items: int
+
+    def __post_init__(self) -> None:
+        if self.n_items < 1:
+            raise ValueError(f"n_items cannot be {self.n_items}: a catalogue has at least one item")
+
+    @property
+    def shared(self) -> Path:
+        """Where roster, configuration and item tables are."""
+        return self.path
+
+    @property
+    def corrupt_nodes(self) -> int:
+        """How many nodes may work for the server, and who knows in which sum."""
+        return math.floor(self._floors[1] * len(self.roster) + 1e-9)
+
+    @property
+    def fewest_nodes(self) -> int:
+        """In any sum: two honest ones at least."""
+        return max(self._floors[0], self.corrupt_nodes + 2)
+
+    @property
+    def _floors(self) -> tuple[int, float]:
+        raise NotImplementedError
+
+    @cached_property
+    def roster(self) -> dict[int, Member]:
+        return _roster(self.shared / ROSTER, read_bytes(self.shared / ROSTER))
+
+    @property
+    def config(self) -> Config:
+        return _config(self.shared / CONFIG, read_bytes(self.shared / CONFIG))
+
+    @property
+    def agreement(self) -> str:
+        """A hash of what server and nodes must agree on: the method, its options, the catalogue's size."""
+        model = json.dumps([self.config.method, asdict(self.config.model), self.n_items], sort_keys=True)
+        return hashlib.sha256(model.encode()).hexdigest()
+
+    def check(self) -> None:
+        """Read what the folder needs, so that a mistake is found before anything starts."""
+        self.method(1)
+        if self.fewest_nodes > len(self.roster):
+            raise FederationError(
+                f"{self.path}: no sum has fewer than {self.fewest_nodes} nodes, and {ROSTER} has {len(self.roster)}: "
+                f"lower least_nodes or corrupt (in federation.toml and node.json), or add nodes"
+            )
+
+    def method(self, n_users: int) -> Method:
+        return make_method(self.config, self.n_items, n_users)
+
+
+@lru_cache(8)
+def _config(path: Path, content: bytes) -> Config:
+    """Checking a configuration takes longer than most messages do, so one process does it once."""
+    return Config().changed(read_toml(path), str(path))
+
+
+@lru_cache(8)
+def _roster(path: Path, content: bytes) -> dict[int, Member]:
+    """A gateway's users all have the same one."""
+    lines = parse_json(path, content)
+    if not lines or not all(index.isdecimal() for index in lines):
+        raise FederationError(f"{path} is no list of nodes by their places: restore it from where it was made")
+    return {int(index): filled(Member, line, f"{path}, node {index}") for index, line in lines.items()}
+
+
+def read_kind(path: Path, wanted: str) -> bytes:
+    """The file that makes the folder a node's, a gateway's or a server's; another kind of folder is a sentence."""
+    if not (path / wanted).exists():
+        for name, (what, command) in KINDS.items():
+            if (path / name).exists():
+                raise FederationError(
+                    f"{path} is {what} (it has {name}), not {KINDS[wanted][0]} ({wanted} is missing): name another "
+                    f"folder, or run this one with  fedgrec federation {command} {path}"
+                )
+    return read_bytes(path / wanted)
+
+
+def make_method(config: Config, n_items: int, n_users: int) -> Method:
+    """The method, on the kernel that every device has; or a sentence why a federation cannot run it."""
+    method: Method = method_module(config.method).make(config.model, n_items, n_users)
+    if any(stage.combine != "sum" for stage in method.stages):
+        fine = ", ".join(name for name in METHODS if not name.startswith("fedgnn"))
+        raise FederationError(
+            f"{config.method} matches users through a third party, which a federation has not: choose one of {fine}"
+        )
+    if getattr(config.model, "query", "whole") != "whole":
+        raise FederationError(
+            f"query = {config.model.query!r} gives a user's items away: a federation hands out the whole table, set "
+            f"query to 'whole'"
+        )
+    return method
+
+
+def new_federation() -> str:
+    """A name that no other federation has."""
+    return secrets.token_hex(16)
+
+
+def write_common(path: Path, roster: Roster, config: Config, n_items: int) -> None:
+    """What all folders have."""
+    make_method(config, n_items, 1)
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_roster(path, roster)
+    write_private(path / CONFIG, config.to_toml().encode())
+
+
+def write_roster(path: Path, roster: Roster) -> None:
+    """Also to let a node in later: everybody gets the new roster before the node starts."""
+    lines = {
+        str(index): {"name": m.name, "key": m.key.hex()} | ({"gateway": m.gateway} if m.gateway else {})
+        for index, m in sorted(roster.items())
+    }
+    write_private(path / ROSTER, as_json(lines))

@@ -1,0 +1,83 @@
+"""What a folder holds for the network: the names of these files, and network.toml, in which an address can be changed.
+
+FOLDER/network.toml                  see `NodeNetwork` and `ServerNetwork`
+FOLDER/ca.crt                        the certificate of the authority
+NODE/flower.key                      the key by which the SuperLink knows the node
+SERVER/server.pem, server.key        the server's TLS certificate and its key
+SERVER/keys/NAME.pub                 the public half of each node's flower.key
+"""
+
+import json
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+from fedgrec.federation.common.arrays import write_private
+from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.values import filled
+
+NETWORK, CA, FLOWER = "network.toml", "ca.crt", "flower.key"
+KEYS, TLS_CERTIFICATE, TLS_KEY = "keys", "server.pem", "server.key"
+
+
+@dataclass(frozen=True)
+class NodeNetwork:
+    """A node's network.toml."""
+
+    superlink: str  # host:port of the server
+    source: str = ""  # of its users' interactions (node/sources.py); "": they are in its store already
+    held_out: float = 0.2  # share of a user's items that its recommendations are judged by, where the source is silent
+
+    def __post_init__(self) -> None:
+        host, _, port = self.superlink.rpartition(":")
+        if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
+            raise ValueError(f"superlink cannot be {self.superlink!r}: it is host:port of the server")
+        if not 0 <= self.held_out <= 1:
+            raise ValueError(f"held_out cannot be {self.held_out!r}: it is a share from 0 to 1")
+
+
+@dataclass(frozen=True)
+class ServerNetwork:
+    """The server's network.toml."""
+
+    listen: str  # the address that the SuperLink listens on
+    port: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.port <= 65535:
+            raise ValueError(f"port cannot be {self.port!r}: it is a number from 1 to 65535")
+
+
+Network = TypeVar("Network", NodeNetwork, ServerNetwork)
+
+
+def read_network(folder: Path, kind: type[Network]) -> Network:
+    """A folder's network.toml."""
+    path = folder / NETWORK
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FederationError(f"{path} is missing: is {folder} a folder made by  fedgrec federation init ?") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        known = ", ".join(f.name for f in fields(kind))
+        raise FederationError(f"{path} is not readable ({error}): it may set {known}") from None
+    return filled(kind, values, path)
+
+
+def write_network(folder: Path, network: NodeNetwork | ServerNetwork) -> None:
+    # Words and numbers look the same in JSON and in TOML.
+    lines = [f"{f.name} = {json.dumps(getattr(network, f.name), ensure_ascii=False)}" for f in fields(network)]
+    write_private(folder / NETWORK, ("\n".join(lines) + "\n").encode())
+
+
+def read_flower_key(folder: Path) -> Any:
+    """The key by which the SuperLink knows a node."""
+    try:
+        return load_ssh_private_key((folder / FLOWER).read_bytes(), None)
+    except FileNotFoundError:
+        raise FederationError(f"{folder / FLOWER} is missing: restore it, or make a new node") from None
+    except ValueError as error:
+        raise FederationError(f"{folder / FLOWER} is not a key ({error}): restore it, or make a new node") from None

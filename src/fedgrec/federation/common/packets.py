@@ -1,0 +1,70 @@
+"""The messages between server and nodes: a packet, the kinds of packets, and what stands in some of them."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgrec.core import Broadcast
+from fedgrec.federation.common.errors import FederationError
+
+# The exchanges of a sum, by the packet's kind. The keys of the next sum ride on the answer to "unmask".
+KEYS, SHARES, MASKED, CONFIRM, UNMASK = "keys", "shares", "masked", "confirm", "unmask"
+HELLO, REFUSED, FINISH, ERROR = "hello", "refused", "finish", "error"
+FORGOTTEN = "forgotten"  # an answer to whatever was asked: the server has lost what cannot be repeated
+WHO, BUNDLE = "who", "bundle"  # of gateways whose users mask for themselves (bundles.py)
+SECAGG, NEXT = "secagg", "next"  # names of blobs: the message of secure aggregation, and of the sum after this one
+MOST = 300  # of what one side may have the other remember or print at a time
+
+
+@dataclass(frozen=True)
+class Packet:
+    """One message, either way: what it is, a few plain values, bytes, and arrays too large for either."""
+
+    kind: str
+    header: dict[str, Any] = field(default_factory=dict)  # what JSON can hold
+    blobs: dict[str, bytes] = field(default_factory=dict)  # messages of secure aggregation, signatures
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)  # tables, masked vectors
+
+
+def hello_part(federation: str, nonce: bytes, index: int, agreement: str, tags: NDArray[np.uint8]) -> bytes:
+    """What a node signs when it joins: that it is here now, with these users and this configuration."""
+    about = [federation, nonce.hex(), index, agreement, hashlib.sha256(tags.tobytes()).hexdigest()]
+    return b"fedgrec federation hello" + json.dumps(about).encode()
+
+
+def pack_broadcast(broadcast: Broadcast) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """What travels down, as a header and arrays."""
+    header = {"round": broadcast.round, "n_items": broadcast.n_items, "level": broadcast.level}
+    more = {f"more.{name}": value for name, value in broadcast.more.items()}
+    return header, {"tables": broadcast.tables, "degrees": broadcast.degrees, **more}
+
+
+def unpack_broadcast(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Broadcast:
+    """And back."""
+    more = {name.removeprefix("more."): value for name, value in arrays.items() if name.startswith("more.")}
+    try:
+        round_, n_items, level = (int(header[name]) for name in ("round", "n_items", "level"))
+        return Broadcast(round_, n_items, arrays["tables"], arrays["degrees"], None, level, more)
+    except (KeyError, TypeError, ValueError):
+        raise FederationError("the server sent no model where one belongs") from None
+
+
+def plain(words: Any) -> str:
+    """What the other side wants to be printed or remembered: not too long, and nothing that a terminal obeys."""
+    return "".join(letter if letter.isprintable() else " " for letter in str(words)[:MOST])
+
+
+def size(packet: Packet) -> int:
+    """Bytes of a packet, without what the network adds."""
+    blobs, arrays = sum(len(b) for b in packet.blobs.values()), sum(int(a.nbytes) for a in packet.arrays.values())
+    return len(packet.kind) + len(json.dumps(packet.header)) + blobs + arrays
+
+
+def as_array(message: bytes) -> NDArray[np.uint8]:
+    """A long message as the network likes it."""
+    return np.frombuffer(message, np.uint8)

@@ -1,0 +1,72 @@
+"""The plan of a sum, on which server and nodes agree: its stage of the method, and how many users may be in it."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fedgrec.core import Broadcast, Stage, UploadSpec
+from fedgrec.federation.common import evaluation
+from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.packets import pack_broadcast
+from fedgrec.methods.contract import Method
+
+EVALUATE = "evaluate"  # the stage of a sum that no method has: metrics, summed over users
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One sum."""
+
+    stage: str  # of the method, or "evaluate"
+    level: int
+    round: int
+    n_users: int  # users at the start: frozen, since it sizes the integers
+    users: int  # the most that this sum may hold
+    take: int = 1  # of a node's n users max(least, n·take // of) take part, or all
+    of: int = 1
+    topk: tuple[int, ...] = ()  # what is evaluated
+    least: int = 1
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """The name under which both sides remember it."""
+        return self.stage, self.level, self.round
+
+    def count(self, users: int) -> int:
+        """How many of a node's users take part."""
+        return min(users, max(self.least, users * self.take // self.of))
+
+    def stage_of(self, method: Method) -> Stage:
+        """What the method does in it; an evaluation hands out what training does."""
+        if self.stage == EVALUATE:
+            return method.stages[-1]
+        for stage in method.stages:
+            if stage.name == self.stage:
+                return stage
+        raise FederationError(f"{method.name} has no stage {self.stage!r}")
+
+    def spec(self, method: Method) -> UploadSpec:
+        """The leaves of the sum."""
+        if self.stage == EVALUATE:
+            return evaluation.spec(self.topk, self.users)
+        return method.spec(self.stage_of(method))
+
+    def context(self, broadcast: Broadcast) -> bytes:
+        """What masks are bound to: nodes that were told different plans or models share no keys."""
+        arrays = pack_broadcast(broadcast)[1]
+        shapes = [[name, array.dtype.str, list(array.shape)] for name, array in sorted(arrays.items())]
+        return hashlib.sha256(json.dumps([asdict(self), shapes]).encode() + broadcast.fingerprint()).digest()
+
+    @staticmethod
+    def read(values: Mapping[str, Any]) -> "Plan":
+        """A plan out of a packet's header."""
+        try:
+            plan = Plan(**{**values, "topk": tuple(values["topk"])})
+            numbers = (plan.level, plan.round, plan.n_users, plan.users, plan.take, plan.of, plan.least, *plan.topk)
+            if not isinstance(plan.stage, str) or any(type(n) is not int or n < 0 for n in numbers) or not plan.of:
+                raise ValueError
+        except (TypeError, KeyError, ValueError):
+            raise FederationError("the server sent something that is no plan of a sum") from None
+        return plan

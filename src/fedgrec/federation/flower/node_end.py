@@ -1,0 +1,232 @@
+"""A node's end of the network: Flower's interface for nodes, and nothing of what Flower would run there.
+
+Flower's own SuperNode runs whatever app the SuperLink sends. A node that has people's clicks must not: this one
+takes messages from the same interface, answers them with the installed fedgrec, and never runs code that came over the
+network. It also starts no process for a message, so an exchange takes a fraction of a second instead of several, and
+it outlives its server: one that is away is waited for, one that has forgotten the node is told again.
+"""
+
+import contextlib
+import logging
+import math
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import httpx
+from flwr.app import Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL as HEARTBEAT
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PushMessagesRequest,
+)
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.heartbeat import HeartbeatSender
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+    make_confirm_message_received_fn_protobuf,
+    make_pull_object_fn_protobuf,
+    make_push_object_fn_protobuf,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects, push_objects
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from fedgrec.federation.common.arrays import write_private
+from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.flower.client_app import answer
+from fedgrec.federation.flower.records import PAUSE, POLL, WORDS, failure, in_brief, to_records, words_of
+from fedgrec.federation.node.node import work_ahead
+
+LATER = 1.0  # seconds between two looks for work when nothing happens; the server says how many while it is busy
+BUSY = 30.0  # seconds after the last message in which the next one is expected soon
+REFUSED = 5.0  # seconds of being refused after which a node gives up: a server that starts does not know its nodes yet
+NUMBER = "flower.id"  # by which Flower knows the node
+Reply = Callable[[Path, Message], RecordDict]
+log = logging.getLogger("fedgrec.node")
+
+
+class Stopped(BaseException):
+    """Somebody asked this process to end; not an Exception, so that nobody mistakes it for a failure."""
+
+
+def serve(folder: Path, superlink: str, certificate: Path, key: Any, reply: Reply = answer) -> None:
+    """Answer the SuperLink's messages until SIGTERM or SIGINT."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Stopped
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    with contextlib.suppress(Stopped):
+        link = Link(folder, superlink, certificate, key)
+        try:
+            while True:
+                link.enter()
+                _work(link, partial(reply, folder), partial(work_ahead, folder))
+        finally:
+            link.leave()
+    log.info("stopped")
+
+
+class Link:
+    """What a node says to a SuperLink, every word of it signed."""
+
+    def __init__(self, folder: Path, superlink: str, certificate: Path, key: Any) -> None:
+        self.superlink, self.certificate, self.remembered = superlink, certificate, folder / NUMBER
+        self.public = public_key_to_bytes(key.public_key())
+        proofs: list[Any] = [RuntimeVersionHttpInterceptor(component_name="SuperNode")]
+        proofs.append(NodeAuthHttpInterceptor(key, key.public_key()))
+        self.client = FleetHttpClient.from_server_address(superlink, False, str(certificate), proofs)
+        self.node = Node()
+        self.heart = HeartbeatSender(self._beat)
+
+    def enter(self) -> None:
+        """Be let in; a server that is away is waited for, one that refuses us or is not ours is a sentence."""
+        refused, told = 0.0, False
+        while True:
+            try:
+                self._enter()
+                return
+            except httpx.HTTPStatusError as refusal:
+                refused = refused or time.monotonic()
+                if time.monotonic() - refused > REFUSED:
+                    why = f"it has not the node's key, or the clock here is wrong ({refusal.response.text})"
+                    raise FederationError(f"the server at {self.superlink} refuses this node: {why}") from None
+            except httpx.TransportError as error:
+                refused = 0.0
+                if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                    raise FederationError(f"the server at {self.superlink} {self._distrust(str(error))}") from None
+                if not told:
+                    log.info("no server at %s yet: waiting", self.superlink)
+                told = True
+            time.sleep(LATER)
+
+    def _distrust(self, error: str) -> str:
+        """What is wrong with the server's certificate, and what to do; a wrong clock looks like a wrong date in it."""
+        if "not yet valid" in error or "expired" in error:
+            return f"has a certificate that is not valid now ({error}): it must be renewed, or the clock here is wrong"
+        return f"is not the one that {self.certificate} vouches for ({error}): ask who runs it, or for a fresh ca.crt"
+
+    def _enter(self) -> None:
+        if self.remembered.exists():  # a node that was killed is still in there, and would have to wait for a minute
+            with contextlib.suppress(httpx.HTTPStatusError, ValueError):
+                self.client.DeactivateNode(DeactivateNodeRequest(node_id=int(self.remembered.read_text())))
+        request = ActivateNodeRequest(public_key=self.public, heartbeat_interval=HEARTBEAT)
+        self.node = Node(node_id=self.client.ActivateNode(request).node_id)
+        write_private(self.remembered, str(self.node.node_id).encode())
+        if not self.heart.is_running:
+            self.heart.start()
+        log.info("connected to %s as Flower's node %d", self.superlink, self.node.node_id)
+
+    def _beat(self) -> bool:
+        try:
+            request = SendNodeHeartbeatRequest(node=self.node, heartbeat_interval=HEARTBEAT)
+            return bool(self.client.SendNodeHeartbeat(request).success)
+        except (httpx.HTTPError, RuntimeError):
+            return False
+
+    def leave(self) -> None:
+        """Say goodbye, so that nobody waits for us."""
+        if self.heart.is_running:
+            self.heart.stop()
+        if self.node.node_id:
+            with contextlib.suppress(httpx.HTTPError):
+                self.client.DeactivateNode(DeactivateNodeRequest(node_id=self.node.node_id))
+
+    def receive(self) -> Message | None:
+        """The next message with all its parts, or None."""
+        found = self.client.PullMessages(PullMessagesRequest(node=self.node))
+        if not found.messages_list:
+            return None
+        about, tree = message_from_proto(found.messages_list[0]), found.message_object_trees[0]
+        run, name = about.metadata.run_id, about.metadata.message_id
+        pull = make_pull_object_fn_protobuf(self.client.PullObject, self.node, run)
+        *parts, root = [part.object_id for part in iterate_object_tree(tree)]
+        patient = partial(pull_objects, pull_object_fn=pull, initial_backoff=POLL / 4, max_time=BUSY)
+        # A message is announced before its parts are there. The root comes last: one who waits for it asks for the
+        # others once.
+        contents = patient([root], backoff_cap=POLL) | patient(parts)
+        make_confirm_message_received_fn_protobuf(self.client.ConfirmMessageReceived, self.node, run)(name)
+        message: Any = inflate_object_from_contents(name, contents)
+        message.metadata.__dict__["_message_id"] = name
+        return message  # type: ignore[no-any-return]
+
+    def send(self, reply: Message) -> None:
+        """First what the answer is made of, then its parts."""
+        with no_object_id_recompute():  # otherwise Flower writes and hashes every part a few times over
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            announced = self.client.PushMessages(
+                PushMessagesRequest(
+                    node=self.node,
+                    messages_list=[message_to_proto(remove_content_from_message(reply))],
+                    message_object_trees=[get_object_tree(reply)],
+                    clientapp_runtime_list=[0.0],  # how long an answer took is nobody's business
+                )
+            )
+            push = make_push_object_fn_protobuf(
+                self.client.PushObject, self.node, reply.metadata.run_id, announced.session_id
+            )
+            push_objects(get_all_nested_objects(reply), push, object_ids_to_push=set(announced.objects_to_push))
+
+
+def _work(link: Link, reply: Callable[[Message], RecordDict], meanwhile: Callable[[Packet], None]) -> None:
+    """Answer messages; returns when the SuperLink does not know us any more."""
+    last, soon = time.monotonic(), POLL
+    while True:
+        try:
+            message = link.receive()
+            if message is not None:
+                last, soon = time.monotonic(), _pause(message)
+                link.send(_as_reply(message, _content(message, reply)))
+                log.info("answered %s after %.2f s", message.metadata.message_id[:8], time.monotonic() - last)
+                meanwhile(words_of(message.content))  # and then it is too early to look for the next one
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code == httpx.codes.UNAUTHORIZED:
+                log.warning("the server does not know this node any more: introducing it again")
+                return
+            log.warning("the server has no use for an answer: %s", error)  # such as one to a run that is over
+        except httpx.TransportError as error:
+            log.warning("the server is away: %s", error)
+            time.sleep(LATER)
+        except Exception:  # one message that fails must not end the node: the server sees it as silent
+            log.exception("a message could not be answered")
+        time.sleep(soon if time.monotonic() - last < BUSY else LATER)
+
+
+def _pause(message: Message) -> float:
+    words: Any = message.content.get(WORDS) or {}
+    pause = words.get(PAUSE)
+    return min(max(pause, POLL), 10 * LATER) if isinstance(pause, float) and math.isfinite(pause) else LATER
+
+
+def _content(message: Message, reply: Callable[[Message], RecordDict]) -> RecordDict:
+    try:
+        return reply(message)
+    except Exception as error:  # a mistake in our code: the server learns that there was one, not what it was
+        log.exception("the message could not be handled")
+        return to_records(failure(f"the node could not handle the message ({type(error).__name__}); see its log"))
+
+
+def _as_reply(message: Message, content: RecordDict) -> Message:
+    """A reply that is as old as its question, by the server's clock: ours may be off."""
+    reply = Message(in_brief(content), reply_to=message)
+    reply.metadata.created_at, reply.metadata.ttl = message.metadata.created_at, message.metadata.ttl
+    return reply

@@ -1,0 +1,141 @@
+"""The server's end of the network: a SuperLink that knows the roster's keys, and one run of our app on it."""
+
+import hashlib
+import logging
+import socket
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import httpx
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.cli.build import build_fab_from_files
+from flwr.common.serde import fab_to_proto, user_config_to_proto
+from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.fab import Fab
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+from fedgrec import __version__
+from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.network import CA, KEYS, TLS_CERTIFICATE, TLS_KEY, ServerNetwork, read_network
+from fedgrec.federation.flower.processes import Processes
+
+SUPERLINK = "superlink"
+START = 60.0  # seconds that the SuperLink has to come up
+KNOWN_ALREADY = "already in use"
+APP = {
+    "pyproject.toml": f"""[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "fedgrec-federation"
+version = "{__version__}"
+description = "The apps of a fedgrec federation; their code is the installed fedgrec"
+license = "Apache-2.0"
+dependencies = ["fedgrec[deploy]"]
+
+[tool.flwr.app]
+publisher = "fedgrec"
+
+[tool.flwr.app.components]
+serverapp = "fedgrec_app.apps:server_app"
+clientapp = "fedgrec_app.apps:client_app"
+
+[tool.flwr.app.config]
+folder = ""
+""",
+    "fedgrec_app/__init__.py": "",
+    "fedgrec_app/apps.py": "from fedgrec.federation.flower.client_app import client_app\n"
+    "from fedgrec.federation.flower.server_app import server_app\n\n"
+    '__all__ = ["client_app", "server_app"]\n',
+}
+log = logging.getLogger("fedgrec.server")
+
+
+class FlowerServer:
+    """A SuperLink among our children, and a run on it.
+
+    The SuperLink keeps everything in memory: what must survive is in our own store, keys are told to it whenever it
+    starts, messages under way are lost with the sum they belong to, and it answers in half the time.
+    """
+
+    def __init__(self, folder: Path, processes: Processes, app: dict[str, str] | None = None) -> None:
+        self.folder, self.processes, self.app = folder.absolute(), processes, app or APP
+        self.network = read_network(folder, ServerNetwork)
+        self.run = 0
+        host = "127.0.0.1" if self.network.listen in ("0.0.0.0", "::") else self.network.listen
+        self.client = ControlHttpClient.from_server_address(
+            f"{host}:{self.network.port}",
+            False,
+            (self.folder / CA).read_bytes(),
+            [RuntimeVersionHttpInterceptor(component_name="flwr")],
+        )
+        self.here = (host, self.network.port)
+
+    def start(self) -> None:
+        """SuperLink, keys, run."""
+        if is_taken(self.here):
+            raise FederationError(f"port {self.network.port} is in use: end what uses it, or change network.toml")
+        words = [sys.executable, "-m", "fedgrec.federation.flower.superlink"]
+        words += ["--host", self.network.listen, "--port", str(self.network.port)]
+        for flag, name in (("ca-certfile", CA), ("certfile", TLS_CERTIFICATE), ("keyfile", TLS_KEY)):
+            words += [f"--ssl-{flag}", str(self.folder / name)]
+        words += ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
+        self.processes.start(SUPERLINK, words, {"FLWR_HOME": str(self.folder / "flower")})
+        self._wait()
+        self.register()
+        self.run = self._start_run()
+
+    def _wait(self) -> None:
+        end = time.monotonic() + START
+        while not is_taken(self.here):
+            self.processes.check()
+            if time.monotonic() > end:
+                raise FederationError(f"the SuperLink did not come up: {self.processes.last_words(SUPERLINK)}")
+            time.sleep(0.1)
+
+    def register(self) -> None:
+        """Tell the SuperLink the keys of all nodes."""
+        for path in sorted((self.folder / KEYS).glob("*.pub")):
+            try:
+                key: Any = load_ssh_public_key(path.read_bytes())
+            except ValueError as error:
+                raise FederationError(f"{path} is not a node's public key ({error}): copy it again") from None
+            try:
+                self.client.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key), name=path.stem))
+            except httpx.HTTPStatusError as error:
+                if KNOWN_ALREADY not in error.response.text:
+                    raise FederationError(f"the SuperLink refused the key {path}: {error.response.text}") from None
+
+    def _start_run(self) -> int:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Flower uses an old name of a library's
+            fab, _ = build_fab_from_files({name: text.encode() for name, text in self.app.items()})
+        request = StartRunRequest(
+            fab=fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {})),
+            override_config=user_config_to_proto({"folder": str(self.folder)}),
+        )
+        return int(self.client.StartRun(request).run_id)
+
+    def ended(self) -> str | None:
+        """None while the run goes on; then how it ended, which is "" where it ended well."""
+        self.processes.check()
+        status = self.client.ListRuns(ListRunsRequest(run_id=self.run)).run_dict[self.run].status
+        if status.status != "finished":
+            return None
+        return "" if status.sub_status == "completed" else status.details or status.sub_status
+
+    def close(self) -> None:
+        """Before the SuperLink ends: it waits for its callers."""
+        self.client.close()
+
+
+def is_taken(address: tuple[str, int]) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET) as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(address) == 0

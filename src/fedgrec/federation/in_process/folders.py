@@ -1,0 +1,40 @@
+"""The folders of a new federation in one process: the server's and the nodes', with users and without a network."""
+
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedgrec.config import Config
+from fedgrec.federation.common.folder import Member, make_method, new_federation
+from fedgrec.federation.common.options import FederationOptions
+from fedgrec.federation.node.gateway import create, enrol, open_gateway
+from fedgrec.federation.node.store import NodeStore, Person
+from fedgrec.federation.server.folder import create_server
+
+
+def make_folders(
+    root: Path,
+    config: Config,
+    n_items: int,
+    people: Sequence[Sequence[Person]],
+    options: FederationOptions,
+    per_user_masks: bool = False,
+) -> tuple[Path, dict[int, Path]]:
+    """A new federation under `root`: the server's folder, and each node's (or gateway's) with its users in it."""
+    federation, salt, roster, keys = new_federation(), secrets.token_bytes(32), dict[int, Member](), []
+    for number, users in enumerate(people):
+        lines, own = enrol(f"node{number}", len(roster), len(users) if per_user_masks else 0)
+        roster |= lines
+        keys.append(own)
+    create_server(root / "server", federation, roster, config, n_items, options)
+    folders = {}
+    for number, (own, users) in enumerate(zip(keys, people, strict=True)):
+        folder = folders[number] = root / f"node{number}"
+        floors = options.least_nodes, options.least_users, options.corrupt
+        create(folder, federation, own, salt, roster, config, n_items, *floors)
+        if per_user_masks:
+            open_gateway(folder).take_in(users)
+        else:
+            with NodeStore(folder) as store:
+                store.add_users(make_method(config, n_items, 1), users)
+    return root / "server", folders

@@ -1,0 +1,182 @@
+"""A gateway whose users mask for themselves: one folder, one connection, and behind it a node for every user.
+
+    GATEWAY/gateway.json                          federation, name
+    GATEWAY/users/7/                              node.json, identity.key and node.sqlite of the user at place 7 of the
+                                                  roster, as in a node's folder
+    GATEWAY/roster.json, config.toml, items.bin   as in a node's folder, once for all of them
+
+Each user is a client of secure aggregation of its own: its key is on the roster, its shares, masks and memory are its
+own. The gateway hands each its packet and carries the answers back (common/bundles.py); it adds up nothing.
+"""
+
+import logging
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedgrec.config import Config
+from fedgrec.federation.common import bundles, packets
+from fedgrec.federation.common.arrays import write_private
+from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.folder import GATEWAY, NODE, Member, Roster, read_kind, write_common
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.common.values import as_json, filled, parse_json
+from fedgrec.federation.node import node
+from fedgrec.federation.node.folder import USERS, NodeFolder, create_node, open_node
+from fedgrec.federation.node.store import STORE, NodeStore, Person
+
+Keys = Mapping[int, Ed25519PrivateKey]  # by place on the roster
+log = logging.getLogger("fedgrec.node")
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A gateway's folder, opened."""
+
+    path: Path
+    federation: str
+    name: str
+
+    @property
+    def members(self) -> dict[int, Path]:
+        """The folders of its users' nodes, by their place on the roster."""
+        found = {int(path.name): path for path in (self.path / USERS).glob("*") if path.name.isdecimal()}
+        if not found:
+            raise FederationError(f"{self.path / USERS} has no user's folder: restore it from where it was made")
+        return dict(sorted(found.items()))
+
+    def hosted(self) -> dict[int, str]:
+        """Who has which place: a key may be waiting for its user."""
+        found: dict[int, str] = {}
+        for index, path in self.members.items():
+            with NodeStore(path) as store:
+                if store.count():
+                    (found[index],) = store.ids(1)
+        return found
+
+    def take_in(self, people: Iterable[Person]) -> int:
+        """Give new users a key each; returns how many of them there is none for.
+
+        Which one is drawn: places in the order of names would tell the server that order.
+        """
+        hosted, members = self.hosted(), self.members
+        known, free = set(hosted.values()), [index for index in members if index not in hosted]
+        fresh = [person for person in people if person.id not in known]
+        secrets.SystemRandom().shuffle(free)
+        for index, person in zip(free, fresh, strict=False):
+            with NodeStore(members[index]) as store:
+                store.add_users(open_node(members[index]).method(1), [person])
+        return max(len(fresh) - len(free), 0)
+
+    def answer(self, request: Packet) -> Packet:
+        """What its users say, each to its own packet."""
+        if request.kind == packets.WHO:
+            return Packet(packets.WHO, {bundles.MEMBERS: list(self.hosted())})
+        if request.kind != packets.BUNDLE:
+            raise FederationError(
+                f"{self.name} is a gateway whose users mask for themselves, and the server's roster.json does not say "
+                f"so: copy the gateway's to the server"
+            )
+        members, parts = self.members, bundles.unpack(request)
+        nobody = Packet(packets.ERROR, {"reason": f"{self.name} does not host this user"})
+        return bundles.pack(
+            {index: node.handle(members[index], part) if index in members else nobody for index, part in parts.items()}
+        )
+
+
+def handle(folder: Path, request: Packet) -> Packet:
+    """One message of the server → the answer, of a node or of a gateway."""
+    if not (folder / GATEWAY).exists():
+        if request.kind == packets.WHO:
+            return Packet(packets.WHO, {bundles.MEMBERS: []})
+        return node.handle(folder, request)
+    try:
+        return open_gateway(folder).answer(request)
+    except FederationError as refusal:
+        return Packet(packets.ERROR, {"reason": str(refusal)})
+    except Exception as failure:  # its words may tell of users: they stay at home
+        log.exception("the gateway failed")
+        return Packet(packets.ERROR, {"reason": f"the gateway failed ({type(failure).__name__}); see its log"})
+
+
+# ---------------------------------------------------------------------------------------------- opening
+
+
+def open_gateway(path: Path) -> Gateway:
+    if not (path / GATEWAY).exists() and (path / NODE).exists():
+        raise FederationError(f"{path} is one node, which adds its users up, and not a gateway whose users mask")
+    return filled(Gateway, parse_json(path / GATEWAY, read_kind(path, GATEWAY)), path / GATEWAY, path=path)
+
+
+def opened(path: Path) -> NodeFolder | Gateway:
+    """What is about to be started: a node or a gateway, and as such on its roster."""
+    if not (path / GATEWAY).exists():
+        if (path / USERS).exists():
+            raise FederationError(f"{path} has a gateway's users and no {GATEWAY}: restore it from where it was made")
+        home = open_node(path)
+        home.check()
+        if home.gateway:
+            raise FederationError(f"{path} is one user of a gateway, not a node by itself: start {home.shared}")
+        if (line := home.roster.get(home.index)) and line.gateway:
+            raise FederationError(
+                f"{path} is made to add its users up, and by roster.json it is a user of {line.gateway} who masks for "
+                f"itself: restore the file that is not this node's"
+            )
+        return home
+    gateway = open_gateway(path)
+    if (path / NODE).exists() or (path / STORE).exists():
+        raise FederationError(
+            f"{path} is a gateway whose users mask for themselves ({GATEWAY}), and has a {NODE} or {STORE} of a node "
+            f"that adds its users up: a folder is one or the other, and the users of one cannot move to the other"
+        )
+    for index, member in gateway.members.items():
+        home = open_node(member)
+        home.check()
+        line = home.roster.get(index)
+        if line is None or line.gateway != gateway.name:
+            raise FederationError(
+                f"{member} is not a user of {gateway.name} by roster.json: copy the roster that was made with it"
+            )
+    return gateway
+
+
+def anyone(path: Path) -> NodeFolder:
+    """A node's folder, or that of one of a gateway's users: what they insist on, and the users' salt."""
+    return open_node(next(iter(open_gateway(path).members.values())) if (path / GATEWAY).exists() else path)
+
+
+# ----------------------------------------------------------------------------------------------- making
+
+
+def enrol(name: str, first: int, users: int = 0) -> tuple[dict[int, Member], dict[int, Ed25519PrivateKey]]:
+    """Lines of the roster and their keys: for a node, or for so many users of a gateway, from this place on."""
+    keys = {index: Ed25519PrivateKey.generate() for index in range(first, first + (users or 1))}
+    public = {index: key.public_key().public_bytes_raw() for index, key in keys.items()}
+    if not users:
+        return {first: Member(name, public[first])}, keys
+    return {index: Member(f"{name}.{index}", key, name) for index, key in public.items()}, keys
+
+
+def create(
+    path: Path,
+    federation: str,
+    keys: Keys,
+    user_salt: bytes,
+    roster: Roster,
+    config: Config,
+    n_items: int,
+    *floors: Any,
+) -> None:
+    """The files of a node, or of a gateway: whatever the roster says that these keys are."""
+    name = roster[min(keys)].gateway
+    if name and not (path / GATEWAY).exists():
+        write_common(path, roster, config, n_items)
+        write_private(path / GATEWAY, as_json({"federation": federation, "name": name}))
+        (path / USERS).mkdir(mode=0o700)
+    for index, key in keys.items():
+        folder = path / USERS / str(index) if name else path
+        create_node(folder, federation, index, key, user_salt, roster, config, n_items, *floors)

@@ -1,0 +1,129 @@
+"""Where a node finds its users' interactions: a table (CSV or SQLite) or a folder of files. Standard library only.
+
+    table.csv, table.tsv   a header with the columns `user` and `item`; `held_out` (0 or 1) may say what to judge by
+    shop.db#orders         table (or view) `orders` of an SQLite file, with the same columns
+    folder/                such tables, and files with one item a line, each named after its user
+
+Items are named as in the catalogue, a file with one item a line: the line is the item's number.
+"""
+
+import csv
+import secrets
+import sqlite3
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedgrec.errors import DataError
+from fedgrec.federation.node.store import Person
+
+Line = tuple[str, str, bool | None]  # user, item, whether it is held out (None: not said)
+TABLES = {".csv": ",", ".tsv": "\t"}
+DATABASES = {".db", ".sqlite", ".sqlite3"}
+USER, ITEM, HELD_OUT = "user", "item", "held_out"
+
+
+@dataclass
+class Found:
+    """What a source holds."""
+
+    people: list[Person] = field(default_factory=list)
+    unknown: int = 0  # interactions with items that are not in the catalogue
+    empty: int = 0  # users of whom nothing was left to learn from
+
+
+def read_people(source: str, catalogue: dict[str, int], held_out: float) -> Found:
+    """The users of a source; where it does not say what is held out, this share of each user's items is drawn."""
+    kept: dict[str, dict[int, bool | None]] = {}
+    found = Found()
+    for user, item, held in lines(source):
+        number = catalogue.get(item)
+        if number is None:
+            found.unknown += 1
+        else:
+            kept.setdefault(user, {})[number] = held
+    for user, marks in sorted(kept.items()):
+        judged = {item for item, held in marks.items() if held}
+        if all(held is None for held in marks.values()):
+            judged = set(_drawn(sorted(marks), held_out))
+        items = sorted(marks.keys() - judged)
+        if items:
+            found.people.append(Person(user, items, sorted(judged)))
+        else:
+            found.empty += 1
+    if not found.people:
+        raise DataError(f"{source} has no user with an item of the catalogue: are the items named as in it?")
+    return found
+
+
+def _drawn(items: list[int], share: float) -> list[int]:
+    """round(share · n) of n items, never all; from the operating system, since the choice is nobody's business."""
+    return secrets.SystemRandom().sample(items, min(round(share * len(items)), len(items) - 1))
+
+
+def lines(source: str) -> Iterator[Line]:
+    """Every interaction of a source."""
+    name, _, table = source.partition("#")
+    path = Path(name)
+    if path.is_dir():
+        files = sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
+        if not files:
+            raise DataError(f"{path} holds no file: put a table there, or a file for each user")
+        for file in files:
+            yield from _file(file)
+    elif not path.exists():
+        raise DataError(f"{path}: there is no such file or folder with interactions")
+    elif path.suffix in DATABASES:
+        yield from _database(path, table)
+    else:
+        yield from _file(path)
+
+
+def _file(path: Path) -> Iterator[Line]:
+    """A table where its header says so; else a user's file, with one item a line."""
+    with path.open(encoding="utf-8", newline="") as file:
+        try:
+            rows = csv.reader(file, delimiter=TABLES.get(path.suffix, ","))
+            first = next(rows, [])
+            header = [word.strip() for word in first]
+            if USER in header and ITEM in header:
+                yield from _table(path, header, rows)
+            else:
+                items = (row[0].strip() for row in (first, *rows) if row)
+                yield from ((path.stem, item, None) for item in items if item)
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise DataError(f"{path} is neither a table with the columns user and item, nor a list: {error}") from None
+
+
+def _table(path: Path, header: list[str], rows: Iterable[list[str]]) -> Iterator[Line]:
+    user, item = header.index(USER), header.index(ITEM)
+    held = header.index(HELD_OUT) if HELD_OUT in header else None
+    for number, row in enumerate(rows, 2):
+        if len(row) == len(header):
+            yield row[user].strip(), row[item].strip(), None if held is None else _mark(row[held], path, number)
+        elif row:
+            raise DataError(f"{path}:{number}: {len(row)} fields where the header has {len(header)}")
+
+
+def _mark(word: str, path: Path, number: int) -> bool:
+    if word.strip() not in {"0", "1"}:
+        raise DataError(f"{path}:{number}: held_out is {word!r}: write 0 or 1")
+    return word.strip() == "1"
+
+
+def _database(path: Path, table: str) -> Iterator[Line]:
+    if not table:
+        raise DataError(f"{path} is a database: name the table after a #, such as  {path.name}#interactions")
+    quoted = '"' + table.replace('"', '""') + '"'
+    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    try:
+        columns = [name for _, name, *_ in db.execute(f"PRAGMA table_info({quoted})")]
+        if USER not in columns or ITEM not in columns:
+            raise DataError(f"{path} has no table {table!r} with the columns user and item: make a view that has them")
+        held = HELD_OUT if HELD_OUT in columns else "NULL"
+        for user, item, mark in db.execute(f"SELECT {USER}, {ITEM}, {held} FROM {quoted}"):
+            yield str(user), str(item), None if mark is None else bool(mark)
+    except sqlite3.Error as error:
+        raise DataError(f"{path} is not readable as an SQLite file: {error}") from None
+    finally:
+        db.close()

@@ -1,0 +1,275 @@
+"""A node's memory: one SQLite file that a crash cannot tear (WAL), which nobody but its owner can read.
+
+    meta            key, value (JSON)   `format`; `state`: how a user's arrays are laid out; `node_key`, from which the
+                                        node draws who takes part; `announced`: users that the server knows of;
+                                        `n_users`: as frozen at the start; `round`: the last one heard of; `refused`
+    users           row, id, key (its 64 secret bits), degree, state, pending (both laid out as `state` says; pending
+                    is not the user's own yet)
+    interactions    user (a row of users), item, held_out (1: judged by, never trained on), target (a rating, or NULL)
+    sessions        id, session, plan, survivors, client: every secure sum that this node was ever asked into; what its
+                    client knows, with all secrets, until the sum is over
+    participation   session, stage, level, round, users (rows, JSON), verdict: 1 in the sum, 0 not, NULL not yet known
+    opened          stage, level, round, digest: of which survivors, plan and model this node helped to open a sum
+
+One message of the server is one transaction, and it is on the disk before the answer leaves.
+"""
+
+import json
+import secrets
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgrec.core import Cohort, Ints, State
+from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.sqlite_store import Store
+from fedgrec.methods.contract import Method
+
+STORE = "node.sqlite"
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE users (row INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, key BLOB NOT NULL, degree INTEGER NOT NULL,
+                    state BLOB NOT NULL, pending BLOB);
+CREATE TABLE interactions (user INTEGER NOT NULL, item INTEGER NOT NULL, held_out INTEGER NOT NULL, target REAL,
+                           PRIMARY KEY (user, held_out, item)) WITHOUT ROWID;
+CREATE TABLE sessions (id TEXT PRIMARY KEY, session TEXT NOT NULL, plan TEXT, survivors BLOB, client BLOB);
+CREATE TABLE participation (session TEXT PRIMARY KEY, stage TEXT NOT NULL, level INTEGER NOT NULL,
+                            round INTEGER NOT NULL, users TEXT NOT NULL, verdict INTEGER);
+CREATE TABLE opened (stage TEXT, level INTEGER, round INTEGER, digest BLOB NOT NULL,
+                     PRIMARY KEY (stage, level, round)) WITHOUT ROWID;
+CREATE INDEX going_on ON sessions (id) WHERE client IS NOT NULL;
+CREATE INDEX places ON participation (stage, level, round);
+CREATE INDEX undecided ON participation (session) WHERE verdict IS NULL;
+"""
+
+
+class Person(NamedTuple):
+    """A user as it comes to a node."""
+
+    id: str
+    items: Sequence[int]
+    held_out: Sequence[int] = ()
+    targets: Sequence[float] | None = None  # ratings of `items`
+
+
+class NodeStore(Store):
+    """A node's store, open."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / STORE, SCHEMA)
+
+    @property
+    def node_key(self) -> int:
+        """What the node draws with; from the operating system, once."""
+        key = self.get("node_key")
+        if key is None:
+            key = secrets.randbits(64)
+            self.put("node_key", key)
+        return int(key)
+
+    # ----------------------------------------------------------------------------------------------- users
+
+    def add_users(self, method: Method, people: Iterable[Person]) -> int:
+        """Take these users in; they start with nothing sent. Returns how many there are now."""
+        with self.transaction():
+            for person in people:
+                self._add(method, person)
+        return self.count()
+
+    def _add(self, method: Method, person: Person) -> None:
+        targets: Sequence[float | None] = person.targets or [None] * len(person.items)
+        given = dict(zip(person.items, targets, strict=True))
+        items, held_out = sorted(given), sorted(set(person.held_out) - given.keys())
+        everything = items + held_out
+        if not items or min(everything) < 0 or max(everything) >= method.n_items:
+            raise FederationError(
+                f"user {person.id!r} needs at least one item, each from 0 to {method.n_items - 1:,}: see the catalogue"
+            )
+        key = secrets.randbits(64)
+        start = method.init_users(np.array([key], np.uint64), np.array([0, len(items)]), np.array(items)).state
+        layout = [[name, dtype.str, list(shape)] for name, dtype, shape in _layout(start)]
+        if self.get("state", layout) != layout:
+            raise FederationError(f"{self.path} holds users of another method or of other sizes: make a new node")
+        self.put("state", layout)
+        try:
+            row = self.db.execute(
+                "INSERT INTO users (id, key, degree, state) VALUES (?, ?, ?, ?)",
+                [person.id, key.to_bytes(8, "little"), len(items), pack(start)[0]],
+            ).lastrowid
+        except sqlite3.IntegrityError:
+            raise FederationError(f"user {person.id!r} is on this node already") from None
+        lines = [(row, item, 0, given[item]) for item in items] + [(row, item, 1, None) for item in held_out]
+        self.db.executemany("INSERT INTO interactions VALUES (?, ?, ?, ?)", lines)
+
+    def count(self) -> int:
+        return int(self.db.execute("SELECT count(*) FROM users").fetchone()[0])
+
+    def ids(self, most: int | None = None) -> list[str]:
+        """The users' ids, in the order of their rows."""
+        return [
+            i for (i,) in self.db.execute("SELECT id FROM users ORDER BY row LIMIT ?", [-1 if most is None else most])
+        ]
+
+    def row_of(self, user: str) -> int:
+        found = self.db.execute("SELECT row FROM users WHERE id = ?", [user]).fetchone()
+        if not found:
+            raise FederationError(f"there is no user {user!r} on this node")
+        return int(found[0])
+
+    def first_rows(self, count: int) -> list[int]:
+        return [row for (row,) in self.db.execute("SELECT row FROM users ORDER BY row LIMIT ?", [count])]
+
+    def cohort(self, method: Method, rows: Sequence[int]) -> Cohort:
+        """These users with their state, in the order of their rows."""
+        chosen = json.dumps(list(rows))
+        people = self.db.execute(
+            "SELECT key, degree, state FROM users WHERE row IN (SELECT value FROM json_each(?)) ORDER BY row", [chosen]
+        ).fetchall()
+        pairs = self.db.execute(
+            "SELECT item, target FROM interactions WHERE held_out = 0 AND user IN (SELECT value FROM json_each(?)) "
+            "ORDER BY user, item",
+            [chosen],
+        ).fetchall()
+        keys = np.frombuffer(b"".join(key for key, _, _ in people), "<u8")
+        indptr = np.concatenate([[0], np.cumsum([degree for _, degree, _ in people])]).astype(np.int64)
+        rated = bool(pairs) and all(target is not None for _, target in pairs)
+        targets = np.array([target for _, target in pairs]) if rated else None
+        cohort = method.init_users(keys, indptr, np.array([item for item, _ in pairs], np.int64), targets)
+        return cohort.with_state(unpack(method.State, self.get("state"), [state for _, _, state in people]))
+
+    def states(self, rows: Sequence[int]) -> list[bytes]:
+        """What these users are, as it is stored."""
+        found = self.db.execute(
+            "SELECT state FROM users WHERE row IN (SELECT value FROM json_each(?)) ORDER BY row",
+            [json.dumps(list(rows))],
+        )
+        return [state for (state,) in found]
+
+    def held_out(self, rows: Sequence[int]) -> list[Ints]:
+        """Each user's items to be judged by."""
+        found: dict[int, list[int]] = {row: [] for row in sorted(rows)}
+        for row, item in self.db.execute(
+            "SELECT user, item FROM interactions WHERE held_out = 1 AND user IN (SELECT value FROM json_each(?))",
+            [json.dumps(list(rows))],
+        ):
+            found[row].append(item)
+        return [np.array(items, np.int64) for items in found.values()]
+
+    # --------------------------------------------------------------------------------- pending, then commit
+
+    def take_part(self, session: str, place: tuple[str, int, int], rows: Sequence[int], new: State | None) -> None:
+        """These users are in the upload of a sum; what they will be, if it counts, is pending."""
+        self.db.execute("INSERT INTO participation VALUES (?, ?, ?, ?, ?, NULL)", [session, *place, json.dumps(rows)])
+        if new is not None:
+            pairs = zip(pack(new), sorted(rows), strict=True)
+            self.db.executemany("UPDATE users SET pending = ? WHERE row = ?", pairs)
+
+    def took_part(self, place: tuple[str, int, int]) -> list[int] | None:
+        """Who was in this node's last upload for a stage and round; None where there was none."""
+        found = self.db.execute(
+            "SELECT users FROM participation WHERE stage = ? AND level = ? AND round = ? ORDER BY rowid DESC", place
+        ).fetchone()
+        return json.loads(found[0]) if found else None
+
+    def counted(self) -> list[tuple[str, int]]:
+        """Stages and levels of sums of which the server has said that this node's part is in the model."""
+        return self.db.execute("SELECT DISTINCT stage, level FROM participation WHERE verdict = 1").fetchall()
+
+    def waiting(self) -> list[str]:
+        """Sessions whose verdict is not known yet."""
+        return [s for (s,) in self.db.execute("SELECT session FROM participation WHERE verdict IS NULL")]
+
+    def settle(self, session: str, included: bool) -> None:
+        """Those who were in the sum make their pending state their own; otherwise they forget it."""
+        found = self.db.execute("SELECT users, verdict FROM participation WHERE session = ?", [session]).fetchone()
+        if found and found[1] is None:
+            kept = "coalesce(pending, state)" if included else "state"
+            self.db.execute(
+                f"UPDATE users SET state = {kept}, pending = NULL WHERE row IN (SELECT value FROM json_each(?))",
+                [found[0]],
+            )
+            self.db.execute("UPDATE participation SET verdict = ? WHERE session = ?", [int(included), session])
+
+    def participation(self) -> dict[str, list[int]]:
+        """Which users, by their rows, took part in which session."""
+        found = self.db.execute("SELECT session, users FROM participation")
+        return {session: json.loads(users) for session, users in found}
+
+    # ---------------------------------------------------------------------------------- sessions of secure sums
+
+    def begin_session(self, name: str, session: dict[str, Any], client: bytes) -> None:
+        """This node takes part in a new sum; whatever other sum was going on is over for it."""
+        self.forget_clients()
+        self.db.execute(
+            "INSERT INTO sessions (id, session, client) VALUES (?, ?, ?)", [name, json.dumps(session), client]
+        )
+
+    def knows_session(self, name: str) -> bool:
+        """Whether this node was ever asked into this sum."""
+        return self._of_session(name, "1") is not None
+
+    def client(self, name: str) -> bytes | None:
+        """What the node's client in this sum knows; None where the node takes no part, or not any more."""
+        return self._of_session(name, "client")  # type: ignore[no-any-return]
+
+    def keep_client(self, name: str, client: bytes | None) -> None:
+        """What the client knows now; None where the sum is over for it."""
+        self.db.execute("UPDATE sessions SET client = ? WHERE id = ?", [client, name])
+
+    def forget_clients(self) -> None:
+        """Whatever sum was going on is over for this node, and its secrets are gone."""
+        self.db.execute("UPDATE sessions SET client = NULL WHERE client IS NOT NULL")
+
+    def plan(self, name: str) -> dict[str, Any] | None:
+        """The plan of this sum, once the server has sent it."""
+        found = self._of_session(name, "plan")
+        return json.loads(found) if found else None
+
+    def keep_plan(self, name: str, plan: dict[str, Any]) -> None:
+        self.db.execute("UPDATE sessions SET plan = ? WHERE id = ?", [json.dumps(plan), name])
+
+    def survivors(self, name: str) -> bytes | None:
+        """The digest of the list of survivors that this node signed."""
+        return self._of_session(name, "survivors")  # type: ignore[no-any-return]
+
+    def keep_survivors(self, name: str, digest: bytes) -> None:
+        self.db.execute("UPDATE sessions SET survivors = ? WHERE id = ?", [digest, name])
+
+    def _of_session(self, name: str, column: str) -> Any:
+        found = self.db.execute(f"SELECT {column} FROM sessions WHERE id = ?", [name]).fetchone()
+        return found[0] if found else None
+
+    def opened(self, place: tuple[str, int, int]) -> bytes | None:
+        """The digest of the one sum of this stage and round that this node helped to open."""
+        found = self.db.execute(
+            "SELECT digest FROM opened WHERE stage = ? AND level = ? AND round = ?", place
+        ).fetchone()
+        return found[0] if found else None
+
+    def keep_opened(self, place: tuple[str, int, int], digest: bytes) -> None:
+        self.db.execute("INSERT OR REPLACE INTO opened VALUES (?, ?, ?, ?)", [*place, digest])
+
+
+def _layout(state: State) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
+    parts = ((f.name, getattr(state, f.name)) for f in fields(state))
+    return [(name, part.dtype.newbyteorder("<"), part.shape[1:]) for name, part in parts]
+
+
+def pack(state: State) -> list[bytes]:
+    """Each user's arrays, one after the other."""
+    layout = _layout(state)
+    rows = np.zeros(len(getattr(state, layout[0][0])), layout)
+    for name, _, _ in layout:
+        rows[name] = getattr(state, name)
+    return [row.tobytes() for row in rows]
+
+
+def unpack(kind: type[Any], layout: Sequence[Any], users: Sequence[bytes]) -> Any:
+    """Users' arrays back, as the method's state."""
+    rows: NDArray[Any] = np.frombuffer(b"".join(users), [(name, dtype, tuple(shape)) for name, dtype, shape in layout])
+    return kind(*(rows[f.name].copy() for f in fields(kind)))

@@ -1,0 +1,107 @@
+"""A transport that gives every member of the roster an address of its own, also those who share a connection.
+
+Many members are behind the one connection of a gateway whose users mask for themselves. The rest of the server does not
+know of gateways: it asks each member, and `Bundling` makes one bundle (common/bundles.py) for each connection. A
+gateway's word on whom it hosts need not be believed: each member proves who it is when it joins, and a bundle of
+answers counts only for those who were asked in it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from fedgrec.federation.common.bundles import MEMBERS, pack, unpack
+from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.folder import Roster
+from fedgrec.federation.common.packets import BUNDLE, ERROR, WHO, Packet, plain, size
+from fedgrec.federation.common.transport import Transport
+
+LONGEST_REST = 32  # looks for new nodes before one that did not say whom it hosts is asked again
+
+
+class Bundling:
+    """A transport on which each member of the roster has an address, also those who share a connection."""
+
+    def __init__(self, transport: Transport, roster: Roster) -> None:
+        self.transport, self.roster = transport, roster
+        self.up = self.down = 0  # bytes, as they travel
+        self._has_gateways = any(member.gateway for member in roster.values())
+        self._hosted: dict[int, list[int]] = {}  # by the address of a connection: addresses of members behind it
+        self._at: dict[int, tuple[int, int]] = {}  # by a member's address: the connection's, the place on the roster
+        self._address: dict[tuple[int, int], int] = {}  # and back
+        self._silent: dict[int, int] = {}  # how often in a row somebody did not say whom it hosts
+        self._rest: dict[int, int] = {}  # and for how many looks it is left in peace
+
+    def meet(self, seconds: float) -> None:
+        """Ask those who have come whom they host, where the roster knows of gateways at all."""
+        if not self._has_gateways:
+            return
+        there = set(self.transport.addresses())
+        self._hosted = {address: members for address, members in self._hosted.items() if address in there}
+        self._rest = {address: left - 1 for address, left in self._rest.items() if left > 1}
+        new = sorted(there - self._hosted.keys() - self._rest.keys())
+        for address, answer in self._exchange({address: Packet(WHO) for address in new}, seconds):
+            found = answer.header.get(MEMBERS)
+            if answer.kind == WHO and isinstance(found, list):
+                self._silent.pop(address, None)
+                members = {member for member in found if type(member) is int and member in self.roster}
+                self._hosted[address] = [self._member(address, member) for member in sorted(members)] or [address]
+        for address in set(new) - self._hosted.keys():
+            self._silent[address] = self._silent.get(address, 0) + 1
+            self._rest[address] = min(2 ** self._silent[address], LONGEST_REST)
+
+    def _member(self, connection: int, member: int) -> int:
+        """Below zero, where no network has addresses."""
+        address = self._address.setdefault((connection, member), -1 - len(self._address))
+        self._at[address] = connection, member
+        return address
+
+    def addresses(self) -> Sequence[int]:
+        """The members that can be reached now."""
+        there = self.transport.addresses()
+        if not self._has_gateways:
+            return there
+        return [member for address in there for member in self._hosted.get(address, [])]
+
+    def where(self, address: int) -> str:
+        """An address in words."""
+        connection, member = self._at.get(address, (address, -1))
+        return f"{connection} ({self.roster[member].name})" if member in self.roster else str(connection)
+
+    def exchange(self, requests: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet]]:
+        """See `Transport`: one message for each connection, whatever number of members is behind it."""
+        packets: dict[int, Packet] = {}
+        asked: dict[int, dict[int, Packet]] = {}
+        for address, request in requests.items():
+            if address in self._at:
+                connection, member = self._at[address]
+                asked.setdefault(connection, {})[member] = request
+            else:
+                packets[address] = request
+        packets |= {connection: pack(parts) for connection, parts in asked.items()}
+        for address, answer in self._exchange(packets, seconds):
+            if address not in asked:
+                yield address, answer
+                continue
+            for member, part in _answers(answer, asked[address]).items():
+                yield self._address[address, member], part
+
+    def _exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet]]:
+        """First answers only, and all of it counted."""
+        if not packets:
+            return
+        self.down += sum(size(packet) for packet in packets.values())
+        heard = set[int]()
+        for address, answer in self.transport.exchange(packets, seconds):
+            if address in packets and address not in heard:
+                heard.add(address)
+                self.up += size(answer)
+                yield address, answer
+
+
+def _answers(answer: Packet, asked: Mapping[int, Packet]) -> dict[int, Packet]:
+    """Each one's answer, of those who were asked; where the gateway itself fails, it fails for all of them."""
+    try:
+        if answer.kind != BUNDLE:
+            raise FederationError(plain(answer.header.get("reason", f"an answer of kind {answer.kind!r}")))
+        return {member: part for member, part in unpack(answer).items() if member in asked}
+    except FederationError as failure:
+        return dict.fromkeys(asked, Packet(ERROR, {"reason": str(failure)}))

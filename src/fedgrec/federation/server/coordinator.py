@@ -1,0 +1,271 @@
+"""The server's side of a federation: Algorithm 1 over nodes that come, go, and fall silent.
+
+    join → degree counts → warm-up 1..K → (training rounds, now and then an evaluation) → finish
+
+Every step but the first and the last is a secure sum (secure_sum.py). After every sum the store says how far the
+federation is, so that a server that was killed goes on with the next sum. A lost sum of the warm-up is tried again with
+a new session; a lost evaluation is left out; a lost training round is gone, as in the simulation, since users' draws
+belong to their round. After a few losses in a row the server stops with a sentence.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from fedgrec.core import ServerState, Upload
+from fedgrec.errors import ConfigError, SumLostError
+from fedgrec.federation.common import evaluation, packets
+from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.packets import Packet, pack_broadcast
+from fedgrec.federation.common.plan import EVALUATE, Plan
+from fedgrec.federation.common.transport import Transport
+from fedgrec.federation.server.folder import ServerFolder, open_server
+from fedgrec.federation.server.members import Members, Observer
+from fedgrec.federation.server.run_folder import write_run
+from fedgrec.federation.server.secure_sum import Outcome, Prepared, secure_sum
+from fedgrec.federation.server.store import Cost, ServerStore
+from fedgrec.secagg import SecAggError, Session, fresh_round_id
+from fedgrec.secagg.parameters import choose
+
+WAIT = 0.2  # seconds between two looks for nodes
+
+
+def run(transport: Transport, folder: Path, observer: Observer | None = None) -> Path:
+    """Drive the federation of this server's folder to its end; returns the run folder that it leaves."""
+    home = open_server(folder)
+    with ServerStore(home) as store:
+        return Coordinator(transport, home, store, observer or Observer()).run()
+
+
+class Coordinator:
+    """One server while it runs."""
+
+    def __init__(self, transport: Transport, folder: ServerFolder, store: ServerStore, observer: Observer) -> None:
+        self.folder, self.store, self.observer, self.options = folder, store, observer, folder.options
+        self.members = Members(transport, folder, store, observer)
+        self.random = random.SystemRandom()
+        self.prepared: Prepared | None = None  # the next sum, whose keys rode on the last one's answers
+        self.losses = 0  # in a row
+        self.fewest = folder.fewest_nodes
+
+    def run(self) -> Path:
+        for stage in self.store.recover():
+            self.observer.noticed(f"a sum of stage {stage!r} was going on when the server stopped: it is lost")
+        o = self.options
+        if 0 < o.nodes_per_round < self.fewest:
+            raise ConfigError(
+                f"nodes_per_round = {o.nodes_per_round}: {self.folder.corrupt_nodes} of {len(self.folder.roster)} "
+                f"nodes may be corrupt, so no sum has fewer than {self.fewest}: raise it, or lower corrupt everywhere"
+            )
+        if self.store.get("n_users") is None:
+            self._gather(o.start_nodes or len(self.folder.roster))
+        else:  # those who were there before come back one after the other
+            known = len(self.store.nodes())
+            self._wait(lambda: len(self.members.reachable()) >= known, min(o.deadline, o.start_seconds))
+        n_users = self.store.get("n_users") or self.store.freeze(self.members.users)
+        self.method = self.folder.method(n_users)
+        with self.store.transaction():
+            self.store.put("warm_stages", len(self.method.stages) - 1)
+            self.store.put("finished", False)
+        self.server = self.store.model(self.method.init(self.folder.config.run.seed))
+        while (next_ := self._place()) is not None:
+            self._sum(*next_)
+        return self._finish()
+
+    def _gather(self, wanted: int) -> None:
+        """Wait for so many nodes, or stop with a sentence."""
+        if not self._wait(lambda: len(self.members.reachable()) >= wanted, self.options.start_seconds):
+            raise FederationError(
+                f"{len(self.members.reachable())} of {wanted} nodes are there after {self.options.start_seconds:g} s: "
+                f"start the others, then the server again; it goes on where it is"
+            )
+
+    def _wait(self, enough: Callable[[], bool], seconds: float) -> bool:
+        """Let nodes in until there are enough, or the time is over."""
+        end = time.monotonic() + seconds
+        self.members.greet()
+        while not enough() and time.monotonic() < end:
+            time.sleep(WAIT)
+            self.members.tick()
+            self.members.greet()
+        return enough()
+
+    # ------------------------------------------------------------------------------------ where it stands
+
+    def _place(self, after: Plan | None = None) -> tuple[str, int, int] | None:
+        """Stage, level and round of the next sum; or of the one behind `after`, if that one goes well."""
+        warm, round_, evaluated = (self.store.get(key, 0) for key in ("warm", "round", "evaluated"))
+        stages, o = self.method.stages, self.options
+        if after is not None:
+            is_warm_up = warm < len(stages) - 1
+            warm += is_warm_up
+            evaluated = after.round if after.stage == EVALUATE else evaluated
+            round_ += not is_warm_up and after.stage != EVALUATE
+        if warm < len(stages) - 1:
+            return stages[warm].name, warm, round_
+        due = round_ == o.rounds or (o.evaluate_every and round_ % o.evaluate_every == 0)
+        if round_ and due and evaluated != round_:
+            return EVALUATE, 0, round_
+        return (stages[-1].name, 0, round_) if round_ < o.rounds else None
+
+    def _prepare(self, stage: str, level: int, round_: int) -> Prepared:
+        """Who takes part in a sum, with how many users, under which session."""
+        o, method = self.options, self.method
+        warm_up, present = stage not in (EVALUATE, method.stages[-1].name), self.members.present()
+        sum_ = Plan(stage, level, round_, method.n_users, method.n_users)
+        again = self.store.half_opened(stage, level, round_) if warm_up else None
+        if again is not None:  # others would be refused: two sums that differ by one node tell that node's upload
+            self._wait(lambda: set(again) <= set(self.members.reachable()), o.start_seconds)
+            nodes = [node for node in again if node in self.members.reachable()]
+        elif warm_up:  # a node that came later, or with more users, is none of those who were counted
+            founders = self.store.founders()
+            nodes = [node for node in present if founders.get(node) == self.members.users[node]]
+        elif stage == EVALUATE:
+            nodes = present
+            sum_ = replace(sum_, users=sum(self.members.users[node] for node in nodes) or 1, topk=o.topk)
+        else:
+            nodes = present
+            if o.nodes_per_round:
+                nodes = self.random.sample(nodes, min(len(nodes), o.nodes_per_round + o.spares))
+            sum_, nodes = self._share_out(sum_, nodes)
+        wanted = min(len(nodes), o.nodes_per_round or len(nodes)) if not warm_up and stage != EVALUATE else len(nodes)
+        if wanted < self.fewest:
+            raise SumLostError(f"{len(nodes)} nodes are there, and a sum needs {self.fewest}")
+        if again is not None and len(nodes) < len(again):
+            raise SumLostError(f"stage {stage!r} was half opened for nodes {again}: all of them must be there again")
+        return Prepared(sum_, self._session(sum_, wanted), sorted(nodes), wanted, again is not None)
+
+    def _share_out(self, sum_: Plan, nodes: list[int]) -> tuple[Plan, list[int]]:
+        """Each node's share of the S users of a round; if the least that they give is too much, some have to wait."""
+        users, most = self.members.users, self.method.spec(self.method.stages[-1]).users
+        least = self.options.least_users
+        if sum(min(users[node], least) for node in nodes) > most:
+            drawn = self.random.sample(nodes, len(nodes))
+            fits = [given <= most for given in accumulate(min(users[node], least) for node in drawn)]
+            nodes = drawn[: sum(fits)]
+            if len(nodes) < self.fewest:
+                raise ConfigError(
+                    f"users_per_round = {most} is too few for {self.fewest} nodes of {least} users each: raise it"
+                )
+        total = sum(users[node] for node in nodes)
+        sum_ = replace(sum_, users=most, take=min(most, total), of=max(total, 1), least=least)
+        while (over := sum(sum_.count(users[node]) for node in nodes) - most) > 0:
+            sum_ = replace(sum_, take=max(sum_.take - over, 0))
+        return sum_, nodes
+
+    def _session(self, sum_: Plan, nodes: int) -> Session:
+        o, spec, corrupt = self.options, sum_.spec(self.method), self.folder.corrupt_nodes
+        neighbours, threshold, least = o.neighbours, o.threshold, self.fewest
+        if not neighbours:
+            try:
+                chosen = choose(nodes, corrupt / nodes, o.dropped)
+            except SecAggError:  # so many corrupt ones in so small a sum leave room for fewer losses
+                chosen = choose(nodes, corrupt / nodes, (nodes - (nodes + corrupt) // 2 - 1) / nodes)
+            neighbours, threshold, least = chosen.neighbours, chosen.threshold, max(chosen.least, least)
+        return Session(
+            fresh_round_id(), spec.size, spec.users, neighbours, threshold, spec.bits, least=min(least, nodes)
+        )
+
+    # -------------------------------------------------------------------------------------------- one sum
+
+    def _sum(self, stage: str, level: int, round_: int) -> None:
+        """One sum, from who takes part to what it did to the model."""
+        self.members.tick()
+        self._gather(self.fewest)
+        begun, up, down = time.monotonic(), self.members.up, self.members.down
+        ready, self.prepared = self.prepared, None
+        try:
+            if ready is None or (ready.plan.stage, ready.plan.level, ready.plan.round) != (stage, level, round_):
+                ready = self._prepare(stage, level, round_)
+        except SumLostError as lost:
+            self._lost(str(lost))
+            return
+        session = ready.session.round_id.hex()
+        number = self.store.begin(session, ready.plan, ready.nodes)
+        self.members.owe(session, ready.nodes)
+        broadcast = self.method.broadcast(self.server, ready.plan.stage_of(self.method), level=level)
+
+        def cost() -> Cost:
+            return Cost(time.monotonic() - begun, self.members.up - up, self.members.down - down)
+
+        try:
+            upcoming = self._upcoming(ready.plan)
+            outcome = secure_sum(self.members, ready, broadcast, upcoming, self.options)
+        except SumLostError as lost:
+            self.store.lose(session, str(lost), cost())
+            self.server.round = self.store.get("round", 0)
+            self._lost(f"the sum of stage {stage!r} of round {round_} was lost: {lost}")
+            return
+        self.losses, self.prepared = 0, upcoming
+        self._apply(ready.plan, session, outcome, cost())
+        self.observer.summed(self.store.sums(number - 1)[0])
+
+    def _upcoming(self, current: Plan) -> Prepared | None:
+        """The sum behind this one, so that its keys can ride along; None where there is none, or nobody for it."""
+        place = self._place(current)
+        try:
+            return self._prepare(*place) if place else None
+        except SumLostError:
+            return None
+
+    def _apply(self, sum_: Plan, session: str, outcome: Outcome, cost: Cost) -> None:
+        spec = sum_.spec(self.method)
+        total = Upload.from_ring(outcome.values.view(f"uint{spec.bits}"), spec, outcome.users)
+        if sum_.stage == EVALUATE:
+            found = evaluation.result(total, spec)
+            line = self._line(sum_.round, found, cost) if found["users"] else None
+            self.store.evaluated(session, outcome.included, outcome.users, line, cost)
+            if line:
+                self.observer.evaluated(line)
+            return
+        stage, warm = sum_.stage_of(self.method), self.store.get("warm", 0)
+        self.server = self.method.apply(self.server, stage, total, sum_.level)
+        warm += stage is not self.method.stages[-1]
+        self.store.apply(session, outcome.included, outcome.users, self.server, warm, cost)
+
+    def _line(self, round_: int, found: dict[str, Any], cost: Cost) -> dict[str, Any]:
+        """One line of metrics.jsonl; all traffic is secure, so it is the same with and without."""
+        before = self.store.cost()
+        up, down = (before.up or 0) + cost.up, (before.down or 0) + cost.down
+        return {
+            "round": round_,
+            "split": "held-out",
+            "protocol": "federation",
+            **found,
+            "seconds": round(before.seconds + cost.seconds, 3),
+            **{"bytes_up": up, "bytes_down": down, "bytes_up_secure": up, "bytes_down_secure": down},
+        }
+
+    def _lost(self, sentence: str) -> None:
+        self.losses += 1
+        self.observer.noticed(sentence)
+        if self.losses > self.options.retries:
+            raise FederationError(
+                f"{self.losses} sums in a row were lost; the last: {sentence}. Nothing is broken: start the server "
+                f"again when its nodes are there, and it goes on"
+            )
+        time.sleep(self.options.pause)
+
+    def _finish(self) -> Path:
+        """Everybody gets the last model and the last verdicts; what a run leaves is written."""
+        model, arrays = pack_broadcast(self.method.broadcast(self.server, self.method.stages[-1]))
+        self.members.greet()
+        farewell = Packet(packets.FINISH, {"model": model}, {}, arrays)
+        for _ in self.members.ask(dict.fromkeys(self.members.reachable(), farewell), self.options.deadline):
+            pass
+        run = write_run(self.folder, self.store, self.server)
+        with self.store.transaction():
+            self.store.put("finished", True)
+        return run
+
+
+def model_of(folder: Path) -> ServerState:
+    """The model as a server's folder has it now."""
+    home = open_server(folder)
+    with ServerStore(home) as store:
+        method = home.method(store.get("n_users") or 1)
+        return store.model(method.init(home.config.run.seed))

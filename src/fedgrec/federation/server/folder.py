@@ -1,0 +1,50 @@
+"""The server's folder: what must be in it before the server starts, how it is made, how it is opened.
+
+SERVER/server.json                        federation, number of items
+SERVER/roster.json, config.toml           as in every folder (common/folder.py)
+SERVER/federation.toml                    how the server drives the nodes (common/options.py)
+SERVER/server.sqlite, model-<n>.bin       the server's store (store.py)
+SERVER/run/                               what the trained federation leaves (run_folder.py)
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from fedgrec.config import Config
+from fedgrec.federation.common.arrays import write_private
+from fedgrec.federation.common.folder import SERVER, Folder, Roster, read_kind, write_common
+from fedgrec.federation.common.options import FederationOptions, read_options
+from fedgrec.federation.common.values import as_json, filled, parse_json
+
+OPTIONS = "federation.toml"
+
+
+@dataclass(frozen=True)
+class ServerFolder(Folder):
+    """The server's folder, opened."""
+
+    path: Path
+    federation: str
+    n_items: int
+
+    @cached_property
+    def options(self) -> FederationOptions:
+        return read_options(self.path / OPTIONS)
+
+    @property
+    def _floors(self) -> tuple[int, float]:
+        return self.options.least_nodes, self.options.corrupt
+
+
+def create_server(
+    path: Path, federation: str, roster: Roster, config: Config, n_items: int, options: FederationOptions
+) -> None:
+    """The files of the server."""
+    write_common(path, roster, config, n_items)
+    write_private(path / SERVER, as_json({"federation": federation, "n_items": n_items}))
+    write_private(path / OPTIONS, options.to_toml().encode())
+
+
+def open_server(path: Path) -> ServerFolder:
+    return filled(ServerFolder, parse_json(path / SERVER, read_kind(path, SERVER)), path / SERVER, path=path)

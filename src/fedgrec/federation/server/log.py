@@ -1,0 +1,97 @@
+"""The server's log: sentences about what happens, for people. Any number of terminals can follow it."""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from fedgrec.core import size
+from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.plan import EVALUATE
+from fedgrec.federation.server.members import Observer
+
+LOGS, LOG = "logs", "server.log"
+TURN = 30.0  # seconds that a server waits for one that was killed to be really gone
+
+
+class Lines(Observer):
+    """Says what happens, a line each."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say = say
+
+    def joined(self, name: str, users: int) -> None:
+        self.say(f"{name} joined with {users:,} users")
+
+    def summed(self, line: dict[str, Any]) -> None:
+        if line["stage"] != EVALUATE:
+            self.say(describe(line))
+
+    def evaluated(self, line: dict[str, Any]) -> None:
+        found = ", ".join(f"{key} {value:.4f}" for key, value in line.items() if "@" in key)
+        self.say(f"after round {line['round']:,}: {found} over {line['users']:,} users")
+
+    def noticed(self, sentence: str) -> None:
+        self.say(f"note: {sentence}")
+
+
+def describe(line: dict[str, Any]) -> str:
+    """One line of the participation log, as a person reads it."""
+    names = {"train": f"round {line['round'] + 1:,}", EVALUATE: f"evaluation after round {line['round']:,}"}
+    what = names.get(line["stage"], f"warm-up, {line['stage']} {line['level'] or ''}".rstrip())
+    if line["applied"] is None:
+        return f"{what}: going on with {len(line['nodes'])} {line['asked']}"
+    if not line["applied"]:
+        return f"{what}: lost, {line['reason']}"
+    return (
+        f"{what}: {len(line['included'])} of {len(line['nodes'])} {line['asked']}, {line['users']:,} users, "
+        f"{line['seconds']:.1f} s, {size(line['bytes_up'])} up, {size(line['bytes_down'])} down"
+    )
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[Callable[[str], None]]:
+    """The server's log, held by one server at a time."""
+    path = folder / LOGS / LOG
+    path.parent.mkdir(exist_ok=True, mode=0o700)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as log:
+        _take(log, path)
+
+        def say(line: str) -> None:
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(line.split())}\n")
+            log.flush()
+
+        yield say
+
+
+def _take(log: TextIO, path: Path) -> None:
+    end = time.monotonic() + TURN
+    while True:
+        try:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise FederationError(f"another server of this federation is at work: it holds {path}") from None
+            time.sleep(0.2)
+
+
+class Following:
+    """Reads the server's log as it grows."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / LOGS / LOG
+        self.at = self.path.stat().st_size if self.path.exists() else 0
+
+    def new(self) -> list[str]:
+        """Whole lines that were not there before, without their time."""
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as log:
+            log.seek(self.at)
+            whole = log.read().rpartition(b"\n")[0]
+        self.at += len(whole) + 1 if whole else 0
+        return [line.split(" ", 2)[2] for line in whole.decode("utf-8", "replace").splitlines()]

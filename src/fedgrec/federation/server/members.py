@@ -1,0 +1,166 @@
+"""The nodes as the server knows them: who has joined, at which address, and which verdicts each still waits for."""
+
+import secrets
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from fedgrec.federation.common import packets
+from fedgrec.federation.common.errors import FederationError, Forgotten
+from fedgrec.federation.common.folder import Member
+from fedgrec.federation.common.packets import MOST, Packet, hello_part, plain
+from fedgrec.federation.common.transport import Transport
+from fedgrec.federation.server.bundling import Bundling
+from fedgrec.federation.server.folder import ServerFolder
+from fedgrec.federation.server.store import ServerStore
+
+LONGEST_REST = 32  # sums
+
+
+class Observer:
+    """Watches a federation; the command line draws progress with it."""
+
+    def joined(self, name: str, users: int) -> None: ...
+    def summed(self, line: dict[str, Any]) -> None: ...
+    def evaluated(self, line: dict[str, Any]) -> None: ...
+    def noticed(self, sentence: str) -> None: ...
+
+
+class Members:
+    """Asks nodes by their place on the roster; verdicts that they wait for ride on every question."""
+
+    def __init__(self, transport: Transport, folder: ServerFolder, store: ServerStore, observer: Observer) -> None:
+        self.folder, self.store, self.observer = folder, store, observer
+        self.transport = Bundling(transport, folder.roster)
+        self.users: dict[int, int] = {}  # of each node that has joined
+        self._address: dict[int, int] = {}
+        self._owed: dict[int, set[str]] = {}  # sessions that a node may wait for a verdict on
+        self._misses: dict[int, int] = {}  # by address: how often in a row it was silent
+        self._rest: dict[int, int] = {}  # and for how many sums it is left in peace
+
+    @property
+    def up(self) -> int:
+        """Bytes."""
+        return self.transport.up
+
+    @property
+    def down(self) -> int:
+        return self.transport.down
+
+    # --------------------------------------------------------------------------------------------- joining
+
+    def greet(self) -> None:
+        """Let in those who have come, if they prove who they are."""
+        self.transport.meet(self.folder.options.deadline)
+        known = set(self._address.values())
+        new = [a for a in self.transport.addresses() if a not in known and not self._rest.get(a)]
+        nonces = {address: secrets.token_bytes(32) for address in new}
+        about = {"federation": self.folder.federation, "warm": self.store.get("warm", 0)}
+        questions = {address: Packet(packets.HELLO, about, {"nonce": nonce}) for address, nonce in nonces.items()}
+        refused: dict[int, Packet] = {}
+        joined = Counter[str]()  # users of gateways, who join one by one
+        for address, answer in self._exchange(questions, self.folder.options.deadline):
+            try:
+                member = self._let_in(address, nonces[address], answer)
+            except FederationError as refusal:
+                self._rest[address] = LONGEST_REST
+                self.observer.noticed(str(refusal))
+                refused[address] = Packet(packets.REFUSED, {"reason": str(refusal)})
+            else:
+                joined[member.gateway] += 1
+        for gateway in filter(None, joined):
+            self.observer.joined(gateway, joined[gateway])
+        list(self.transport.exchange(refused, self.folder.options.deadline))
+
+    def _let_in(self, address: int, nonce: bytes, answer: Packet) -> Member:
+        header, tags, where = answer.header, answer.arrays.get("tags"), self.transport.where(address)
+        index, signature = header.get("index"), answer.blobs.get("signature", b"")
+        if answer.kind != packets.HELLO or tags is None or tags.dtype != np.uint8 or tags.shape[1:] != (32,):
+            raise FederationError(f"the node at {where} did not introduce itself: {plain(header.get('reason'))}")
+        member = self.folder.roster.get(index) if type(index) is int else None
+        if member is None or type(index) is not int:
+            raise FederationError(f"the node at {where} is not on the roster: add its key, or stop it")
+        part = hello_part(self.folder.federation, nonce, index, str(header.get("agreement")), tags)
+        try:
+            Ed25519PublicKey.from_public_bytes(member.key).verify(signature, part)
+        except (InvalidSignature, ValueError):
+            raise FederationError(f"the node at {where} has not the key of {member.name}: it is refused") from None
+        if header.get("agreement") != self.folder.agreement:
+            raise FederationError(
+                f"node {member.name} has another method, options or catalogue: copy config.toml to it"
+            )
+        if not len(tags):
+            raise FederationError(f"node {member.name} has no users: add some")
+        if member.gateway and len(tags) > 1:
+            raise FederationError(f"node {member.name} is one user of {member.gateway}, and brings {len(tags)}")
+        self.store.join(index, member.name, (tag.tobytes() for tag in tags))
+        self._address[index], self.users[index] = address, len(tags)
+        waiting = header.get("waiting")
+        self._owed.setdefault(index, set()).update(map(str, waiting[:MOST]) if isinstance(waiting, list) else ())
+        if not member.gateway:
+            self.observer.joined(member.name, len(tags))
+        return member
+
+    def reachable(self) -> list[int]:
+        """Nodes that have joined and can be reached now."""
+        there = set(self.transport.addresses())
+        return [node for node, address in sorted(self._address.items()) if address in there]
+
+    def present(self) -> list[int]:
+        """Of those the ones that did not fall silent just before, as long as they are enough."""
+        here = self.reachable()
+        awake = [node for node in here if not self._rest.get(self._address[node])]
+        return awake if len(awake) >= self.folder.fewest_nodes else here
+
+    def tick(self) -> None:
+        """Another sum begins: those who rest have rested one longer."""
+        self._rest = {address: left - 1 for address, left in self._rest.items() if left > 1}
+
+    # ---------------------------------------------------------------------------------------------- asking
+
+    def owe(self, session: str, nodes: Iterable[int]) -> None:
+        """These nodes will want to know what became of this sum."""
+        for node in nodes:
+            self._owed.setdefault(node, set()).add(session)
+
+    def ask(self, requests: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet]]:
+        """Good answers, at most one of each node; failures are noticed and left out."""
+        told = {node: self._verdicts(node) for node in requests}
+        at = {self._address[node]: node for node in requests}
+        packets = {
+            self._address[node]: replace(request, header={**request.header, "verdicts": told[node]})
+            for node, request in requests.items()
+        }
+        for address, answer in self._exchange(packets, seconds):
+            node = at[address]
+            if answer.kind == requests[node].kind:
+                self._owed[node] -= told[node].keys()
+                yield node, answer
+            else:
+                reason = plain(answer.header.get("reason", f"an answer of kind {answer.kind!r}"))
+                self.observer.noticed(f"node {self.folder.roster[node].name}: {reason}")
+
+    def _verdicts(self, node: int) -> dict[str, bool]:
+        known = ((session, self.store.verdict(session, node)) for session in sorted(self._owed[node]))
+        return {session: verdict for session, verdict in known if verdict is not None}
+
+    def _exchange(self, requests: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet]]:
+        """One exchange. Who is silent twice or more in a row rests, longer every time."""
+        heard = set[int]()
+        for address, answer in self.transport.exchange(requests, seconds):
+            heard.add(address)
+            self._misses.pop(address, None)
+            # A server that has its warm-up knows better.
+            if answer.kind == packets.FORGOTTEN and not self.store.is_warm:
+                sentence = plain(answer.header.get("reason"))
+                self.observer.noticed(sentence)
+                raise Forgotten(sentence)
+            yield address, answer
+        for address in requests.keys() - heard:
+            self._misses[address] = self._misses.get(address, 0) + 1
+            self._rest[address] = min(2 ** (self._misses[address] - 1), LONGEST_REST)

@@ -1,0 +1,124 @@
+"""One secure sum over the network: the five exchanges of secure aggregation, each with a deadline.
+
+keys      session                     → fresh public keys, unless they rode on the sum before
+shares    who takes part, plan, model → shares of secrets, encrypted for the holders
+masked    shares of the others        → the masked vector; this is where nodes train
+confirm   who is in the sum           → a signature under that
+unmask    the others' signatures      → shares that open the sum, and keys for the next one
+"""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgrec.core import Broadcast
+from fedgrec.errors import SumLostError
+from fedgrec.federation.common import packets
+from fedgrec.federation.common.options import FederationOptions
+from fedgrec.federation.common.packets import Packet, pack_broadcast
+from fedgrec.federation.common.plan import Plan
+from fedgrec.federation.common.shared_messages import for_everybody
+from fedgrec.federation.server.members import Members
+from fedgrec.secagg import SecAggError, Server, Session
+from fedgrec.secagg.frozen import session_to_json
+
+
+@dataclass
+class Prepared:
+    """A sum that is about to begin."""
+
+    plan: Plan
+    session: Session
+    nodes: list[int]  # who is asked
+    wanted: int  # how many of them are to take part
+    all_of_them: bool = False  # the sum is worth nothing if one of them is missing
+    keys: dict[int, bytes] = field(default_factory=dict)  # that came already
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """An opened sum."""
+
+    values: NDArray[np.signedinteger[Any]]
+    users: int
+    included: list[int]
+
+
+def secure_sum(
+    members: Members, ready: Prepared, broadcast: Broadcast, upcoming: Prepared | None, options: FederationOptions
+) -> Outcome:
+    """The sum over the nodes' uploads, or SumLostError. Keys for `upcoming` are put into it."""
+    session, name = ready.session, ready.session.round_id.hex()
+    roster = {node: members.folder.roster[node].key for node in ready.nodes}
+    server = Server(session, roster, ready.plan.context(broadcast))
+
+    def take(node: int, message: bytes | None) -> bool:
+        """A message that is refused changes nothing: its sender counts as silent."""
+        try:
+            server.receive(node, message or b"")
+            return True
+        except SecAggError as error:
+            members.observer.noticed(f"node {members.folder.roster[node].name}: {error}")
+            return False
+
+    try:
+        _keys(members, ready, take, options.deadline)
+        model, arrays = pack_broadcast(broadcast)
+        for kind in (packets.SHARES, packets.MASKED, packets.CONFIRM, packets.UNMASK):
+            header: dict[str, Any] = {"session": name}
+            tables: dict[str, NDArray[Any]] = {}
+            if kind == packets.SHARES:
+                header |= {"plan": asdict(ready.plan), "model": model}
+                tables = arrays
+            requests, messages = {}, for_everybody(server.close())
+            if kind == packets.CONFIRM and ready.all_of_them and len(messages) < len(ready.nodes):
+                raise SumLostError(
+                    f"some nodes opened this stage for nodes {ready.nodes} before: all of them must be there"
+                )
+            if kind == packets.CONFIRM and len(messages) < members.folder.fewest_nodes:
+                raise SumLostError(
+                    f"{len(messages)} nodes are left, and no sum has fewer than {members.folder.fewest_nodes}"
+                )
+            if kind == packets.UNMASK:
+                members.store.opening(name, server.survivors)
+            for node, message in messages.items():
+                rides = kind == packets.UNMASK and upcoming is not None and node in upcoming.nodes
+                more = {"next": session_to_json(upcoming.session)} if rides and upcoming else {}
+                requests[node] = Packet(kind, header | more, {packets.SECAGG: message}, tables)
+            seconds = options.work_deadline if kind == packets.MASKED else options.deadline
+            for node, answer in members.ask(requests, seconds):
+                take(node, _message(answer))
+                if upcoming is not None and packets.NEXT in answer.blobs:
+                    upcoming.keys[node] = answer.blobs[packets.NEXT]
+        server.close()
+    except SecAggError as error:
+        raise SumLostError(f"{type(error).__name__}: {error}") from error
+    values, users = server.result()
+    return Outcome(values, users, server.included)
+
+
+def _keys(members: Members, ready: Prepared, take: Any, seconds: float) -> None:
+    """The keys of as many nodes as are wanted: first those that came already, then those who answer first."""
+    missing = set(ready.nodes)
+    count = 0
+    for node, message in ready.keys.items():
+        if count < ready.wanted and take(node, message):
+            count += 1
+            missing.discard(node)
+    here = missing.intersection(members.reachable() if ready.all_of_them else members.present())
+    if count >= ready.wanted or not here:
+        return
+    question = Packet(packets.KEYS, {"session": session_to_json(ready.session)})
+    for node, answer in members.ask(dict.fromkeys(sorted(here), question), seconds):
+        count += take(node, _message(answer))
+        if count >= ready.wanted:
+            return
+
+
+def _message(answer: Packet) -> bytes | None:
+    """The message of secure aggregation in an answer; a masked vector comes as an array."""
+    if packets.SECAGG in answer.arrays:
+        return answer.arrays[packets.SECAGG].tobytes()
+    return answer.blobs.get(packets.SECAGG)

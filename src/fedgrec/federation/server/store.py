@@ -1,0 +1,214 @@
+"""The server's memory: one SQLite file (WAL) and beside it the model, one file for each state of it.
+
+    meta      key, value (JSON)   `format`, `federation`; `n_users`: users at the start, frozen; `warm`, `warm_stages`:
+                                  stages of the warm-up, done and in all; `round`; `evaluated`: the last round that
+                                  was; `model`: the file that counts; `finished`
+    nodes     idx (on the roster), name, users, founder (users that it had at the start; 0: it came later)
+    tags      tag, node: keyed hashes of the users' names, so that nobody is on two nodes; the server has not the key
+    sums      number, session, stage, level, round; nodes, survivors, included (JSON lists of idx: who was asked, whose
+              sum was asked to be opened, whose counts), users, applied (NULL while a sum goes on), reason, seconds,
+              bytes_up, bytes_down: the participation log, in order
+    metrics   round, line (JSON): what metrics.jsonl will hold
+
+A sum that counts is one transaction: model, progress and verdict change together or not at all. A server that is
+killed in a sum finds it unfinished, calls it lost, and never opens it again.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from fedgrec.core import ServerState
+from fedgrec.federation.common.arrays import read_arrays, write_arrays
+from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.plan import EVALUATE, Plan
+from fedgrec.federation.common.sqlite_store import Store
+from fedgrec.federation.server.folder import ServerFolder
+
+SERVER_STORE = "server.sqlite"
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE nodes (idx INTEGER PRIMARY KEY, name TEXT NOT NULL, users INTEGER NOT NULL, founder INTEGER NOT NULL);
+CREATE TABLE tags (tag BLOB PRIMARY KEY, node INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE sums (number INTEGER PRIMARY KEY, session TEXT UNIQUE NOT NULL, stage TEXT NOT NULL,
+                   level INTEGER NOT NULL, round INTEGER NOT NULL, nodes TEXT NOT NULL, survivors TEXT, included TEXT,
+                   users INTEGER, applied INTEGER, reason TEXT, seconds REAL, bytes_up INTEGER, bytes_down INTEGER);
+CREATE TABLE metrics (round INTEGER NOT NULL, line TEXT NOT NULL);
+"""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a sum took."""
+
+    seconds: float = 0.0
+    up: int = 0
+    down: int = 0
+
+
+class ServerStore(Store):
+    """The server's store, open."""
+
+    def __init__(self, folder: ServerFolder) -> None:
+        self.folder = folder.path
+        self.asked = "members" if any(member.gateway for member in folder.roster.values()) else "nodes"
+        super().__init__(folder.path / SERVER_STORE, SCHEMA)
+        if self.get("federation", folder.federation) != folder.federation:
+            self.close()
+            raise FederationError(f"{self.path} belongs to another federation: begin in a new folder")
+        if self.get("federation") is None:
+            with self.transaction():
+                self.put("federation", folder.federation)
+
+    # ----------------------------------------------------------------------------------------------- nodes
+
+    def join(self, index: int, name: str, tags: Iterable[bytes]) -> None:
+        """Take a node and its users in, or refuse it for a user that another node has."""
+        tags = list(tags)
+        with self.transaction():
+            self.db.execute("DELETE FROM tags WHERE node = ?", [index])
+            for tag in tags:
+                found = self.db.execute("SELECT node FROM tags WHERE tag = ?", [tag]).fetchone()
+                if found:
+                    (other,) = self.db.execute("SELECT name FROM nodes WHERE idx = ?", [found[0]]).fetchone() or ("?",)
+                    what = f"a user that node {other} has" if found[0] != index else "one user twice"
+                    raise FederationError(f"node {name} brings {what}: take the user off one of them")
+                self.db.execute("INSERT INTO tags VALUES (?, ?)", [tag, index])
+            self.db.execute(
+                "INSERT INTO nodes VALUES (?, ?, ?, 0) ON CONFLICT (idx) DO UPDATE SET users = excluded.users",
+                [index, name, len(tags)],
+            )
+
+    def freeze(self, nodes: Iterable[int]) -> int:
+        """The federation starts with these nodes: from now on this is its number of users."""
+        with self.transaction():
+            for index in nodes:
+                self.db.execute("UPDATE nodes SET founder = users WHERE idx = ?", [index])
+            (n_users,) = self.db.execute("SELECT sum(founder) FROM nodes").fetchone()
+            self.put("n_users", n_users)
+        return int(n_users)
+
+    def founders(self) -> dict[int, int]:
+        """The nodes that were there at the start, with the users that they had."""
+        return dict(self.db.execute("SELECT idx, founder FROM nodes WHERE founder > 0"))
+
+    def nodes(self) -> list[tuple[int, str, int]]:
+        """Place on the roster, name and number of users of every node that has ever joined."""
+        return self.db.execute("SELECT idx, name, users FROM nodes ORDER BY idx").fetchall()
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether the warm-up is over."""
+        return bool(self.get("warm", 0) >= self.get("warm_stages", 1))
+
+    # ------------------------------------------------------------------------------------------------ sums
+
+    def begin(self, session: str, plan: Plan, nodes: Iterable[int]) -> int:
+        """From here on the sum's round is used up, whatever becomes of it. Returns the sum's number."""
+        with self.transaction():
+            number = self.db.execute(
+                "INSERT INTO sums (session, stage, level, round, nodes) VALUES (?, ?, ?, ?, ?)",
+                [session, plan.stage, plan.level, plan.round, json.dumps(sorted(nodes))],
+            ).lastrowid
+        return number or 0
+
+    def opening(self, session: str, survivors: Iterable[int]) -> None:
+        """From here on nodes may open the sum of these, and will not open another one of the same stage and round."""
+        with self.transaction():
+            self.db.execute("UPDATE sums SET survivors = ? WHERE session = ?", [json.dumps(sorted(survivors)), session])
+
+    def half_opened(self, stage: str, level: int, round_: int) -> list[int] | None:
+        """Whose sum of this stage and round some nodes may have opened before."""
+        found = self.db.execute(
+            "SELECT survivors FROM sums WHERE stage = ? AND level = ? AND round = ? AND survivors IS NOT NULL",
+            [stage, level, round_],
+        ).fetchone()
+        return json.loads(found[0]) if found else None
+
+    def lose(self, session: str, reason: str, cost: Cost = Cost()) -> None:  # noqa: B008 (it is frozen)
+        """The sum was not opened, or what was in it is gone."""
+        with self.transaction():
+            stage, round_ = self.db.execute("SELECT stage, round FROM sums WHERE session = ?", [session]).fetchone()
+            self._close(session, [], 0, False, reason, cost)
+            if stage == EVALUATE:
+                self.put("evaluated", round_)
+            elif self.is_warm:
+                self.put("round", round_ + 1)  # users' draws belong to a round: none is drawn twice
+
+    def apply(self, session: str, included: list[int], users: int, server: ServerState, warm: int, cost: Cost) -> None:
+        """The sum counts: the model that it made, the progress and the verdict, in one."""
+        (number,) = self.db.execute("SELECT number FROM sums WHERE session = ?", [session]).fetchone()
+        name = f"model-{number}.bin"
+        self._write_model(name, server)
+        with self.transaction():
+            self._close(session, included, users, True, None, cost)
+            for key, value in {"warm": warm, "round": server.round, "model": name}.items():
+                self.put(key, value)
+        for other in self.folder.glob("model-*.bin"):
+            if other.name != name:
+                other.unlink()
+
+    def evaluated(self, session: str, included: list[int], users: int, line: dict[str, Any] | None, cost: Cost) -> None:
+        with self.transaction():
+            self._close(session, included, users, True, None, cost)
+            (round_,) = self.db.execute("SELECT round FROM sums WHERE session = ?", [session]).fetchone()
+            self.put("evaluated", round_)
+            if line is not None:
+                self.db.execute("INSERT INTO metrics VALUES (?, ?)", [round_, json.dumps(line)])
+
+    def _close(
+        self, session: str, included: list[int], users: int, applied: bool, reason: str | None, cost: Cost
+    ) -> None:
+        self.db.execute(
+            "UPDATE sums SET included = ?, users = ?, applied = ?, reason = ?, seconds = ?, bytes_up = ?, "
+            "bytes_down = ? WHERE session = ?",
+            [json.dumps(included), users, applied, reason, cost.seconds, cost.up, cost.down, session],
+        )
+
+    def recover(self) -> list[str]:
+        """After a crash: sums that were going on are lost. Returns their stages."""
+        left = self.db.execute("SELECT session, stage FROM sums WHERE applied IS NULL").fetchall()
+        for session, _ in left:
+            self.lose(session, "the server stopped while the sum went on")
+        return [stage for _, stage in left]
+
+    def verdict(self, session: str, node: int) -> bool | None:
+        """Whether the node's upload is in the model; None while nobody knows."""
+        found = self.db.execute("SELECT applied, included FROM sums WHERE session = ?", [session]).fetchone()
+        if found and found[0] is None:
+            return None
+        return bool(found and found[0] and node in json.loads(found[1]))
+
+    def sums(self, after: int = 0) -> list[dict[str, Any]]:
+        """The participation log, in order; all of it, or what is behind a number."""
+        rows = self.db.execute("SELECT * FROM sums WHERE number > ? ORDER BY number", [after])
+        names = [column[0] for column in rows.description]
+        log = [dict(zip(names, row, strict=True)) for row in rows]
+        lists, more = ("nodes", "survivors", "included"), {"asked": self.asked}  # what those in the lists are
+        return [line | {key: json.loads(line[key] or "[]") for key in lists} | more for line in log]
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for (line,) in self.db.execute("SELECT line FROM metrics ORDER BY rowid")]
+
+    def cost(self) -> Cost:
+        """Of all sums so far."""
+        return Cost(*self.db.execute("SELECT total(seconds), sum(bytes_up), sum(bytes_down) FROM sums").fetchone())
+
+    # ----------------------------------------------------------------------------------------------- model
+
+    def _write_model(self, name: str, server: ServerState) -> None:
+        parts = {part: getattr(server, part) for part in ("items", "degrees", "moment1", "moment2")}
+        more = {f"more.{part}": value for part, value in server.more.items()}
+        write_arrays(self.folder / name, parts | more, {"round": server.round})
+
+    def model(self, start: ServerState) -> ServerState:
+        """The model that counts; `start` where no sum has been applied yet."""
+        name = self.get("model")
+        if name is not None:
+            arrays, _ = read_arrays(self.folder / name)
+            own = {part: value.copy() for part, value in arrays.items()}  # files are read-only
+            more = {part.removeprefix("more."): own.pop(part) for part in list(own) if part.startswith("more.")}
+            start = ServerState(own["items"], own["degrees"], own["moment1"], own["moment2"], more=more)
+        start.round = self.get("round", 0)
+        return start

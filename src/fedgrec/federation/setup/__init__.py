@@ -1,0 +1,1 @@
+"""Makes a federation's folders and keys, and starts its parts."""

@@ -1,0 +1,53 @@
+"""A data set whose users are dealt out to nodes, to try a federation on one machine. Real nodes have their own data."""
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedgrec.config import Config
+from fedgrec.data.interactions import Interactions
+from fedgrec.errors import DataError
+from fedgrec.federation.common.arrays import write_private
+from fedgrec.federation.node.sources import HELD_OUT, ITEM, USER
+from fedgrec.loading import load_data
+
+FILE = "interactions.csv"
+
+
+@dataclass(frozen=True)
+class Deal:
+    """User u goes to node u mod `nodes`; its test items are held out."""
+
+    train: Interactions
+    test: Interactions | None
+    nodes: int
+    most: int  # users of a node; 0: no limit
+
+    @classmethod
+    def of(cls, config: Config, nodes: int, most: int = 0) -> "Deal":
+        split = load_data(config.data, 0.0, config.run.seed).split
+        if split.train.n_users < nodes:
+            raise DataError(f"{config.data.data} has {split.train.n_users} users, and there are {nodes} nodes")
+        return cls(split.train, split.test, nodes, most)
+
+    @property
+    def catalogue(self) -> list[str]:
+        return [str(item) for item in self.train.item_ids]
+
+    def users_of(self, index: int) -> list[int]:
+        """The users of a node, those who have something to learn from."""
+        users = [u for u in range(index, self.train.n_users, self.nodes) if len(self.train.of(u))]
+        return users[: self.most or None]
+
+    def write(self, folder: Path, index: int) -> str:
+        """The node's table; returns its source."""
+        text = io.StringIO()
+        table = csv.writer(text, lineterminator="\n")
+        table.writerow([USER, ITEM, HELD_OUT])
+        for user in self.users_of(index):
+            for held, part in ((0, self.train), (1, self.test)):
+                items = () if part is None else part.of(user).tolist()
+                table.writerows([self.train.user_ids[user], self.train.item_ids[item], held] for item in items)
+        write_private(folder / FILE, text.getvalue().encode())
+        return FILE

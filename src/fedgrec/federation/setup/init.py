@@ -1,0 +1,212 @@
+"""`fedgrec federation init` and what changes a federation later: authority, certificates, keys, roster, folders.
+
+    FED/authority/   ca.key, ca.crt: signs the server's certificates; keep it away from the server
+    FED/server/      for the server's machine      FED/node-0/, node-1/, …   one for each node's machine
+
+server/folder.py, node/folder.py, node/gateway.py and common/network.py say what is in each folder.
+"""
+
+import ipaddress
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+
+from fedgrec.config import Config
+from fedgrec.errors import ConfigError
+from fedgrec.federation.common.arrays import write_private
+from fedgrec.federation.common.catalogue import CATALOGUE
+from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.folder import Member, Roster, new_federation, write_roster
+from fedgrec.federation.common.network import (
+    CA,
+    FLOWER,
+    KEYS,
+    TLS_CERTIFICATE,
+    TLS_KEY,
+    NodeNetwork,
+    ServerNetwork,
+    read_network,
+    write_network,
+)
+from fedgrec.federation.common.options import FederationOptions
+from fedgrec.federation.node.gateway import anyone, create, enrol, open_gateway
+from fedgrec.federation.server.folder import create_server, open_server
+from fedgrec.federation.setup import certificates
+
+AUTHORITY, CA_KEY, SERVER_FOLDER = "authority", "ca.key", "server"
+
+
+@dataclass(frozen=True)
+class Made:
+    """What `init` made."""
+
+    server: Path
+    nodes: list[Path]
+
+
+def init(
+    out: Path,
+    nodes: int,
+    catalogue: Sequence[str],
+    config: Config,
+    options: FederationOptions,
+    host: str = "127.0.0.1",
+    port: int = 9092,
+    fill: Callable[[Path, int], str] = lambda folder, index: "",
+    per_user_masks: Sequence[int] = (),
+) -> Made:
+    """Make a federation; `fill` puts a node's interactions into its folder and returns their source.
+
+    With `per_user_masks` each node is a gateway for so many users, each with a key of its own.
+    """
+    if nodes < 3:
+        raise ConfigError(f"{nodes} nodes: a secure sum of fewer than three hides nothing from one of them")
+    if per_user_masks and min(per_user_masks) < 1:
+        raise ConfigError("a gateway whose users mask for themselves needs at least one: a key is made for each")
+    if out.exists():
+        raise ConfigError(f"{out} exists: choose a folder that does not, keys are never overwritten")
+    with _all_or_nothing(out):
+        ca = _authority(out / AUTHORITY)
+        roster: dict[int, Member] = {}
+        keys = []
+        for number in range(nodes):
+            lines, own = enrol(f"node-{number}", len(roster), per_user_masks[number] if per_user_masks else 0)
+            roster |= lines
+            keys.append(own)
+        federation, salt = new_federation(), secrets.token_bytes(32)
+        listing = "".join(f"{name}\n" for name in catalogue)
+        server = out / SERVER_FOLDER
+        create_server(server, federation, roster, config, len(catalogue), options)
+        (server / KEYS).mkdir(mode=0o700)
+        _shared_files(server, ca[1], listing)
+        write_certificate(server, ca, host)
+        write_network(server, ServerNetwork("127.0.0.1" if _is_loopback(host) else "0.0.0.0", port))
+        made = Made(server, [])
+        for number, own in enumerate(keys):
+            folder = out / f"node-{number}"
+            floors = options.least_nodes, options.least_users, options.corrupt
+            create(folder, federation, own, salt, roster, config, len(catalogue), *floors)
+            _connect(folder, server, ca[1], listing, f"{_bracketed(host)}:{port}", fill(folder, number))
+            made.nodes.append(folder)
+        return made
+
+
+@contextmanager
+def _all_or_nothing(out: Path) -> Iterator[None]:
+    """A new folder, which goes again where something fails: keys that are not all there are of no use."""
+    out.mkdir(parents=True, mode=0o700)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(out)
+        raise
+
+
+def add_node(out: Path, users: int = 0) -> Path:
+    """One more node in FED, or a gateway for so many users: its folder, and a new roster in all the others."""
+    _, certificate = read_authority(out)
+    server = open_server(out / SERVER_FOLDER)
+    tails = [(member.gateway or member.name).rpartition("-")[2] for member in server.roster.values()]
+    folder = out / f"node-{1 + max((int(tail) for tail in tails if tail.isdecimal()), default=-1)}"
+    _enrol(out, folder, users)
+    superlink = read_network(out / "node-0", NodeNetwork).superlink
+    _connect(folder, server.path, certificate, (server.path / CATALOGUE).read_text("utf-8"), superlink, "")
+    return folder
+
+
+def add_users(out: Path, name: str, users: int) -> list[Path]:
+    """Keys for so many more users of a gateway in FED; returns their folders."""
+    if users < 1:
+        raise ConfigError(f"{users} users: add at least one")
+    folder = out / name
+    before = open_gateway(folder).members.keys()
+    _enrol(out, folder, users)
+    return [path for index, path in open_gateway(folder).members.items() if index not in before]
+
+
+def _enrol(out: Path, folder: Path, users: int) -> None:
+    """New keys for a folder, and a roster with them for everybody."""
+    server, first = open_server(out / SERVER_FOLDER), anyone(out / "node-0")
+    lines, keys = enrol(folder.name, max(server.roster) + 1, users)
+    roster: Roster = {**server.roster, **lines}
+    floors = first.least_nodes, first.least_users, first.corrupt
+    create(folder, server.federation, keys, first.user_salt, roster, server.config, server.n_items, *floors)
+    places = {member.gateway or member.name for member in roster.values()}
+    for other in [server.path, *(out / place for place in sorted(places))]:
+        if other.is_dir():  # a folder that was moved to its machine gets the roster by hand
+            write_roster(other, roster)
+
+
+def renew(out: Path, host: str) -> Path:
+    """A fresh key and certificate for the server."""
+    server = out / SERVER_FOLDER
+    write_certificate(server, read_authority(out), host)
+    return server / TLS_CERTIFICATE
+
+
+Authority = tuple[ec.EllipticCurvePrivateKey, x509.Certificate]
+
+
+def write_certificate(server: Path, ca: Authority, host: str) -> None:
+    """The server's certificate also names this machine: its own parts talk over loopback."""
+    key, certificate = certificates.server_certificate(*ca, [host, "127.0.0.1", "localhost"])
+    write_private(server / TLS_KEY, certificates.pem(key))
+    write_private(server / TLS_CERTIFICATE, certificate.public_bytes(Encoding.PEM))
+
+
+def read_authority(out: Path) -> Authority:
+    try:
+        key = load_pem_private_key((out / AUTHORITY / CA_KEY).read_bytes(), None)
+        certificate = x509.load_pem_x509_certificate((out / AUTHORITY / CA).read_bytes())
+    except FileNotFoundError as error:
+        raise FederationError(f"{error.filename} is missing: only where `init` ran can this be done") from None
+    except ValueError as error:
+        raise FederationError(f"{out / AUTHORITY} has no readable key and certificate ({error}): restore it") from None
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return key, certificate
+
+
+def _authority(folder: Path) -> Authority:
+    folder.mkdir(mode=0o700)
+    key, certificate = certificates.authority("fedgrec")
+    write_private(folder / CA_KEY, certificates.pem(key))
+    write_private(folder / CA, certificate.public_bytes(Encoding.PEM))
+    return key, certificate
+
+
+def _connect(
+    folder: Path, server: Path, certificate: x509.Certificate, catalogue: str, superlink: str, source: str
+) -> None:
+    """What a node needs to reach the server, and the server to know it."""
+    private, public = certificates.ssh_pair(certificates.network_key())
+    write_private(folder / FLOWER, private)
+    write_private(server / KEYS / f"{folder.name}.pub", public)
+    _shared_files(folder, certificate, catalogue)
+    write_network(folder, NodeNetwork(superlink, source))
+
+
+def _shared_files(folder: Path, certificate: x509.Certificate, catalogue: str) -> None:
+    write_private(folder / CA, certificate.public_bytes(Encoding.PEM))
+    write_private(folder / CATALOGUE, catalogue.encode())
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if _is_address(host) and ":" in host else host
+
+
+def _is_address(host: str) -> bool:
+    try:
+        return bool(ipaddress.ip_address(host))
+    except ValueError:
+        return False

@@ -1,0 +1,135 @@
+"""Starts a federation's parts: a server, a node, or all of them on this machine to try it out."""
+
+import logging
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fedgrec.config import Config
+from fedgrec.federation.common.catalogue import CATALOGUE, read_catalogue
+from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.network import CA, NodeNetwork, ServerNetwork, read_flower_key, read_network
+from fedgrec.federation.common.options import FederationOptions
+from fedgrec.federation.flower.processes import Processes, end_with_parent
+from fedgrec.federation.node.folder import NodeFolder
+from fedgrec.federation.node.gateway import Gateway, opened
+from fedgrec.federation.node.sources import read_people
+from fedgrec.federation.node.store import NodeStore, Person
+from fedgrec.federation.server.folder import open_server
+from fedgrec.federation.server.log import LOGS, Following
+from fedgrec.federation.setup.init import Made, init
+
+LOOK, ASK = 0.3, 1.0  # seconds between two looks at the log, and between two questions to the SuperLink
+Say = Callable[[str], None]
+log = logging.getLogger("fedgrec.node")
+
+
+def serve(folder: Path, say: Say) -> None:
+    """Run the server of this folder until its federation is trained."""
+    open_server(folder).check()
+    read_network(folder, ServerNetwork)
+    with Processes(folder / LOGS) as processes:
+        _drive(folder, [], processes, say)
+
+
+def up(made: Made, say: Say) -> None:
+    """Run server and nodes, each in a process of its own, until the federation is trained."""
+    with Processes(made.server.parent / LOGS) as processes:
+        _drive(made.server, made.nodes, processes, say)
+
+
+def start_node(folder: Path, processes: Processes) -> None:
+    processes.start(folder.name, [sys.executable, "-m", "fedgrec", "federation", "node", str(folder)])
+
+
+def _drive(folder: Path, nodes: list[Path], processes: Processes, say: Say) -> None:
+    from fedgrec.federation.flower.server_end import FlowerServer
+
+    following, server = Following(folder), FlowerServer(folder, processes)
+    try:
+        server.start()
+        say(f"the SuperLink listens on {server.network.listen}:{server.network.port}")
+        for node in nodes:
+            start_node(node, processes)
+        ended, asked = None, 0.0
+        while ended is None:
+            time.sleep(LOOK)
+            if time.monotonic() - asked >= ASK:
+                ended, asked = server.ended(), time.monotonic()
+            for line in following.new():
+                say(line)
+    finally:
+        server.close()
+    if ended:
+        raise FederationError(f"the federation stopped: {ended}; see {following.path} and {processes.logs}")
+
+
+def node(folder: Path) -> None:
+    """Be a node until somebody ends this process."""
+    from fedgrec.federation.flower.node_end import serve as answer_messages
+
+    users = load(folder)
+    network, key = read_network(folder, NodeNetwork), read_flower_key(folder)
+    log.info("%s with %d users connects to %s", folder.name, users, network.superlink)
+    end_with_parent()
+    answer_messages(folder, network.superlink, folder / CA, key)
+
+
+def load(folder: Path) -> int:
+    """Take the users of the node's source into its store, those who are there already excepted."""
+    home, network, people = opened(folder), read_network(folder, NodeNetwork), list[Person]()
+    if network.source:
+        source = str(folder / network.source)  # an absolute path stays what it is
+        found = read_people(source, read_catalogue(folder / CATALOGUE), network.held_out)
+        people = found.people
+        if found.unknown or found.empty:
+            log.warning(
+                "%d interactions have items that the catalogue lacks, %d users have nothing to learn from",
+                found.unknown,
+                found.empty,
+            )
+    users = _take_in(home, people)
+    if not users:
+        raise FederationError(f"{folder} has no users: name their data as `source` in network.toml")
+    return users
+
+
+def _take_in(home: NodeFolder | Gateway, people: list[Person]) -> int:
+    """How many users there are now."""
+    if isinstance(home, Gateway):
+        if without := home.take_in(people):
+            log.warning("%d users have no key and take no part: fedgrec federation add-users makes keys", without)
+        return len(home.hosted())
+    with NodeStore(home.path) as store:
+        known = set(store.ids())
+        fresh = [person for person in people if person.id not in known]
+        store.add_users(home.method(1), fresh)
+        log.info("%d new users", len(fresh))
+        return store.count()
+
+
+def try_out(
+    out: Path,
+    nodes: int,
+    config: Config,
+    options: FederationOptions,
+    users: int,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    per_user_masks: bool = False,
+) -> Made:
+    """A federation over the users of a data set, dealt out to nodes; `users` limits those of a node (0: all)."""
+    from fedgrec.federation.setup.dataset import Deal
+
+    deal = Deal.of(config, nodes, users)
+    counts = [len(deal.users_of(index)) for index in range(nodes)] if per_user_masks else []
+    return init(out, nodes, deal.catalogue, config, options, host, port or free_port(), deal.write, counts)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

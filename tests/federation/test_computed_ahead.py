@@ -1,0 +1,144 @@
+"""Nodes that compute before they are asked: the same bits, never from what is out of date, and in time."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.in_process.transport import Answer, Meddler, honest, killed_after_writing, silent
+from fedgrec.federation.node import computed_ahead, node
+from fedgrec.federation.node.store import NodeStore
+from tests.federation.worlds import World, at_random, same_bits, world
+
+
+def working_ahead(fed: World, otherwise: Meddler = honest, then: Any = None) -> Meddler:
+    """What flower_node does: after each answer the node may compute; `then` happens before the next message."""
+
+    def meddle(address: int, request: Packet, handle: Answer) -> Iterable[Packet]:
+        answers = list(otherwise(address, request, handle))
+        node.work_ahead(fed.nodes[address], request)
+        if then is not None:
+            then(address, request)
+        return answers
+
+    return meddle
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Who computed, and whether when asked ("asked") or before ("ahead")."""
+    log, at_home, now = list[str](), node.at_home, ["asked"]
+
+    def recorded(*arguments: Any) -> computed_ahead.Computed:
+        log.append(now[0])
+        return at_home(*arguments)
+
+    def work_ahead(folder: Path, request: Packet, work: Any = node.work_ahead) -> None:
+        now[0] = "ahead"
+        work(folder, request)
+        now[0] = "asked"
+
+    monkeypatch.setattr(node, "at_home", recorded)
+    monkeypatch.setattr(node, "work_ahead", work_ahead)
+    return log
+
+
+@pytest.mark.parametrize("method", ["fedgrec", "fcf"])
+def test_all_is_computed_ahead_and_the_federation_is_its_simulation(
+    tmp_path: Path, method: str, computed: list[str]
+) -> None:
+    fed = world(tmp_path, method, options={"evaluate_every": 2})
+    fed.run(working_ahead(fed))
+    assert set(computed) == {"ahead"}
+    assert fed.is_its_simulation()
+    assert not fed.pending()
+    assert all(line["applied"] for line in fed.log())
+
+
+@pytest.mark.parametrize("how", [silent, killed_after_writing])
+@pytest.mark.parametrize("seed", range(3))
+def test_whoever_falls_silent_and_whenever_it_is_its_simulation(tmp_path: Path, seed: int, how: Meddler) -> None:
+    fed = world(tmp_path, nodes=5, options={"rounds": 6, "retries": 50})
+    fed.run(working_ahead(fed, at_random(0.1, seed, how=how)))
+    assert fed.is_its_simulation()
+
+
+def spoiled(fed: World) -> Any:
+    """The users of one node are others by the time that it is asked."""
+
+    def spoil(address: int, request: Packet) -> None:
+        if address == 1 and request.kind == "shares":
+            with NodeStore(fed.nodes[1]) as store, store.transaction():
+                for row, state in enumerate(store.states(range(1, 7)), 1):
+                    other = (np.frombuffer(state[:16], "<f4") + 1).tobytes() + state[16:]
+                    store.db.execute("UPDATE users SET state = ? WHERE row = ?", [other, row])
+
+    return spoil
+
+
+def test_what_was_computed_from_another_state_is_not_sent(tmp_path: Path, computed: list[str]) -> None:
+    fed = world(tmp_path, options={"rounds": 1})
+    fed.run(working_ahead(fed, then=spoiled(fed)))
+    sums = len(fed.log())
+    assert (computed.count("ahead"), computed.count("asked")) == (3 * sums, sums)  # those of one node, again
+
+
+def test_a_result_counts_once_and_only_for_its_inputs() -> None:
+    result = np.arange(3, dtype=np.uint32), None
+    here, there = Path("here"), Path("there")
+    computed_ahead.keep(here, ("sum", [1, 2]), result)
+    assert computed_ahead.take(there, ("sum", [1, 2])) is None
+    assert computed_ahead.take(here, ("sum", [1, 2])) is result
+    assert computed_ahead.take(here, ("sum", [1, 2])) is None
+    computed_ahead.keep(here, ("sum", [1, 2]), result)
+    assert computed_ahead.take(here, ("sum", [1])) is None
+    assert computed_ahead.take(here, ("sum", [1, 2])) is None, "the sum went on without it"
+
+
+def test_the_law_would_notice_a_result_of_another_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutation: what was computed for the sum before is sent, where it is as long."""
+    kept: dict[Path, list[computed_ahead.Computed]] = {}
+
+    def before(folder: Path, inputs: Any) -> computed_ahead.Computed:
+        *_, old, new = [kept[folder][-1], *kept[folder]]
+        return old if len(old[0]) == len(new[0]) else new
+
+    monkeypatch.setattr(computed_ahead, "keep", lambda folder, inputs, new: kept.setdefault(folder, []).append(new))
+    monkeypatch.setattr(computed_ahead, "take", before)
+    fed = world(tmp_path)
+    fed.run(working_ahead(fed))
+    assert not fed.is_its_simulation()
+
+
+def test_a_refused_or_broken_question_leaves_nothing_behind(tmp_path: Path) -> None:
+    fed = world(tmp_path)
+    for packet in (Packet("shares"), Packet("shares", {"session": "none"}, {"secagg": b""}), Packet("masked")):
+        node.work_ahead(fed.nodes[0], packet)
+    assert computed_ahead.take(fed.nodes[0], None) is None
+
+
+def test_a_node_that_worked_ahead_sends_what_one_that_did_not_would(tmp_path: Path) -> None:
+    """The slow twin: computed when asked, from the same folder."""
+    fed, seen = world(tmp_path, options={"rounds": 2}), list[bool]()
+
+    def compare(address: int, request: Packet, handle: Answer) -> Iterable[Packet]:
+        answers = list(honest(address, request, handle))
+        if request.kind == "shares":
+            with NodeStore(fed.nodes[address]) as store:
+                home = node.Node(node.open_node(fed.nodes[address]), store)
+                *_, inputs, compute = home._task(*home._client(request))
+                words, pending = compute()
+            node.work_ahead(fed.nodes[address], request)
+            kept = computed_ahead.take(fed.nodes[address], inputs)
+            assert kept is not None
+            new, also = (vars(state) if state else {} for state in (pending, kept[1]))  # an evaluation changes nobody
+            assert new.keys() == also.keys()
+            seen.append(same_bits(words, kept[0]) and all(same_bits(new[name], also[name]) for name in new))
+        return answers
+
+    fed.run(compare)
+    assert seen
+    assert all(seen)
