@@ -12,7 +12,12 @@ import pytest
 from fedgrec import FedGRec, cli
 from fedgrec.cli import train as train_command
 from fedgrec.data import load
+from fedgrec.federation.node.folder import open_node
+from fedgrec.federation.node.gateway import open_gateway
+from fedgrec.federation.node.recommend import recommend
+from fedgrec.federation.node.store import NodeStore
 from fedgrec.model import Model
+from tests.federation.worlds import world
 
 QUICK = ["--dim", "8", "--negatives", "16", "--rounds", "6", "--quiet"]
 Lists = Callable[[str], list[str]]
@@ -111,3 +116,18 @@ def test_the_demo(tmp_path: Path) -> None:
     assert own_items(people, of_run(tmp_path / "run")) == 0
     run("--final", tmp_path / "run", "--quiet")
     assert own_items(people, of_run(tmp_path / "run-final")) == 0
+
+
+@pytest.mark.parametrize("per_user_masks", [False, True])
+def test_a_federation_and_its_devices(tmp_path: Path, per_user_masks: bool) -> None:
+    home = world(tmp_path, per_user_masks=per_user_masks)
+    home.run()
+    for folder in home.transport.folders.values():
+        people = {}
+        for node in [folder] if not per_user_masks else list(open_gateway(folder).members.values()):
+            with NodeStore(node) as store:
+                for user, row in zip(store.ids(), store.first_rows(store.count()), strict=True):
+                    items = store.cohort(open_node(node).method(1), [row]).items
+                    people[user] = {str(t) for t in [*items, *store.held_out([row])[0]]}
+        assert any(people)
+        assert own_items(people, lambda user, at=folder: [str(t) for t in recommend(at, user, 20)[0].tolist()]) == 0

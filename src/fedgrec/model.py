@@ -16,6 +16,7 @@ from fedgrec.files import Tensors, read_tensors, write_json, write_tensors, writ
 from fedgrec.loading import load_for
 from fedgrec.methods.contract import Method
 from fedgrec.options import METHODS, method_module
+from fedgrec.server_run import check_has_users
 
 SERVER, USERS, CONFIG, USER_IDS, ITEM_IDS = (
     "server.safetensors",
@@ -140,6 +141,7 @@ class Model:
     def load(folder: str | Path) -> "Model":
         folder = Path(folder)
         config = run_config(folder)
+        check_has_users(folder)
         server, about = read_tensors(folder / SERVER)
         users, about_users = read_tensors(folder / USERS)
         if about["round"] != about_users["round"]:

@@ -92,14 +92,15 @@ def chosen_round(folder: Path) -> int:
     """The round that a finished run chose on its held-out items."""
     if not is_finished(folder):
         raise RunError(f"{folder} is not finished: `fedgrec train --out {folder} --resume` goes on")
-    result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
-    return int(result["round"])
+    return int(read_result(folder)["round"])
 
 
 def recorded_checksums(folder: Path) -> dict[str, str]:
     """Of the files that a run was trained on."""
-    about: dict[str, Any] = json.loads((folder / DATA).read_text(encoding="utf-8"))
-    return dict(about["checksums"])
+    path, mend = folder / DATA, "restore it, or train again in another folder"
+    about = read_json(path, mend)
+    with understood(path, mend):
+        return dict(about["checksums"])
 
 
 def is_finished(folder: Path) -> bool:

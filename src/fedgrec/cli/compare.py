@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedgrec.compare.names import KNOWN
+from fedgrec.compare.names import known
 from fedgrec.errors import ConfigError
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -26,7 +26,7 @@ def register(commands: Any) -> None:
         "--methods",
         default=None,
         metavar="A,B,...",
-        help=f"{', '.join(KNOWN)}; options follow a colon: fedgrec:layers=1,rounds=4000 (default: all sections of "
+        help=f"{', '.join(known())}; options follow a colon: fedgrec:layers=1,rounds=4000 (default: all sections of "
         "--config)",
     )
     add("--seeds", default="3", metavar="N|A,B,...", help="how many, from 0 on, or which ones (default: 3)")

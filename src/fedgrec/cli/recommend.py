@@ -46,11 +46,9 @@ def run_recommend(arguments: argparse.Namespace) -> int:
     import numpy as np
 
     from fedgrec.model import Model
-    from fedgrec.server_run import check_has_users
 
     if arguments.number < 1:
         raise ConfigError(f"-n {arguments.number}: ask for at least one item")
-    check_has_users(arguments.run)
     model = Model.load(arguments.run)
     if arguments.user is not None:
         user = model.user_ids.parse(arguments.user)
@@ -110,10 +108,8 @@ def run_evaluate(arguments: argparse.Namespace) -> int:
     from fedgrec.loading import load_for
     from fedgrec.model import Model
     from fedgrec.record import RunRecord
-    from fedgrec.server_run import check_has_users
     from fedgrec.simulation import Simulation
 
-    check_has_users(arguments.run)
     model = Model.load(arguments.run)
     changes = {"topk": arguments.topk, "ndcg_ideal": arguments.ndcg_ideal}
     config = model.config.changed({k: v for k, v in changes.items() if v is not None}, "command line")

@@ -139,7 +139,7 @@ def _run(arguments: argparse.Namespace, ranks: "Ranks") -> int:
     """Of several processes the first one writes and speaks; the others compute."""
     from fedgrec.cli.progress import Bar
     from fedgrec.data.datasets import describe
-    from fedgrec.files import claimed
+    from fedgrec.files import check_writable, claimed
     from fedgrec.loading import load_for
     from fedgrec.record import is_finished, recorded_checksums
     from fedgrec.resolve import resolved
@@ -159,6 +159,7 @@ def _run(arguments: argparse.Namespace, ranks: "Ranks") -> int:
         config = final_configuration(arguments) if arguments.final else configuration(arguments)
         folder = folder or _usual_folder(arguments, config)
         if ranks.first:
+            check_writable(folder)
             _refuse_used(folder)
     dataset = ranks.in_turn(lambda: load_for(config))
     config = resolved(config, dataset)
@@ -207,8 +208,6 @@ def _say_next(folder: Path, dataset: "Dataset", bar: "Bar") -> None:
 
 def _refuse_used(folder: Path) -> None:
     """A run never writes into a folder of something else."""
-    if folder.exists() and not folder.is_dir():
-        raise RunError(f"{folder} is a file: choose another --out")
     if folder.exists() and any(not path.name.endswith(".part") for path in folder.iterdir()):
         raise RunError(f"{folder} is not empty: add --resume to go on with that run, or choose another --out")
 

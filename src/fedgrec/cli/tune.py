@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgrec.cli.compare import DEVICES
-from fedgrec.compare.names import CENTRALIZED, KNOWN
+from fedgrec.compare.names import CENTRALIZED, known
 from fedgrec.config import Config, checked, find, parse_assignment, preset, presets, read_toml
 from fedgrec.errors import ConfigError, nearest
 
@@ -23,7 +23,7 @@ def register(commands: Any) -> None:
     )
     add = tune.add_argument
     add("--data", default="demo", metavar="WORD", help="a data set's name, a folder, or a file (default: demo)")
-    add("--method", default="fedgrec", help=f"{', '.join(KNOWN)} (default: fedgrec)")
+    add("--method", default="fedgrec", help=f"{', '.join(known())} (default: fedgrec)")
     add(
         "--search",
         action="append",
@@ -77,10 +77,10 @@ def asked(arguments: argparse.Namespace) -> Any:
     from fedgrec.tune import Request, parse
     from fedgrec.tune.study import list_length
 
-    if arguments.method not in KNOWN:
+    if arguments.method not in known():
         raise ConfigError(
-            f"there is no method {arguments.method!r}.{nearest(arguments.method, list(KNOWN))} "
-            f"Methods: {', '.join(KNOWN)}"
+            f"there is no method {arguments.method!r}.{nearest(arguments.method, known())} "
+            f"Methods: {', '.join(known())}"
         )
     if not arguments.search:
         raise ConfigError("name what to search, such as  --search server_rate=0.001..0.1:log")

@@ -8,13 +8,13 @@ write(comparison, out)
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fedgrec.compare.names import KNOWN, Entry, File, entries, read_file
+from fedgrec.compare.names import Entry, File, entries, known, read_file
 
 if TYPE_CHECKING:
     from fedgrec.compare.comparison import Comparison, Watcher, compare, write
     from fedgrec.compare.plan import Settings
 
-__all__ = ["KNOWN", "Comparison", "Entry", "File", "Settings", "Watcher", "compare", "entries", "read_file", "write"]
+__all__ = ["Comparison", "Entry", "File", "Settings", "Watcher", "compare", "entries", "known", "read_file", "write"]
 
 _HOMES = {"Comparison": "comparison", "Watcher": "comparison", "compare": "comparison", "write": "comparison"}
 _HOMES["Settings"] = "plan"

@@ -18,9 +18,13 @@ from fedgrec.options import METHODS
 
 # The keys of centralized.MODELS, written out so that `--help` need not import it.
 CENTRALIZED = ("lightgcn", "ngcf", "multvae", "mf-bpr", "popularity", "turbocf")
-KNOWN = (*METHODS, *CENTRALIZED)
 
 Options = dict[str, Any]
+
+
+def known() -> list[str]:
+    """All methods, those that are not federated last."""
+    return [*METHODS, *CENTRALIZED]
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ def entries(text: str | None, file: File) -> list[Entry]:
     """The methods that `text` names, or else all sections of the file."""
     found = [_entry(*named, file) for named in (_split(text) if text else [(name, name, {}) for name in file.sections])]
     if not found:
-        raise ConfigError(f"name methods to compare, such as  --methods fedgrec,popularity  of {', '.join(KNOWN)}")
+        raise ConfigError(f"name methods to compare, such as  --methods fedgrec,popularity  of {', '.join(known())}")
     folders: dict[str, str] = {}
     for entry in found:
         if entry.folder in folders:
@@ -86,10 +90,10 @@ def entries(text: str | None, file: File) -> list[Entry]:
 def _entry(label: str, name: str, inline: Options, file: File) -> Entry:
     section = dict(file.sections.get(name, {}))
     method = str(section.pop("method", name))
-    if method not in KNOWN:
+    if method not in known():
         where = f"{file.where}: [compare.{name}]" if method != name else "--methods"
-        known = [*KNOWN, *file.sections] if method == name else list(KNOWN)
-        raise ConfigError(f"{where}: there is no method {method!r}.{nearest(method, known)} Known: {', '.join(known)}")
+        names = [*known(), *file.sections] if method == name else known()
+        raise ConfigError(f"{where}: there is no method {method!r}.{nearest(method, names)} Known: {', '.join(names)}")
     return Entry(label, method, section, inline)
 
 

@@ -133,13 +133,18 @@ def read_kind(path: Path, wanted: str) -> bytes:
     return read_bytes(path / wanted)
 
 
+def _only_sums(name: str) -> bool:
+    module = method_module(name)
+    return all(stage.combine == "sum" for stage in module.make(module.Options(), 1, 1).stages)
+
+
 def make_method(config: Config, n_items: int, n_users: int) -> Method:
     """The method, on the kernel that every device has; or a sentence why a federation cannot run it."""
     method: Method = method_module(config.method).make(config.model, n_items, n_users)
     if any(stage.combine != "sum" for stage in method.stages):
-        fine = ", ".join(name for name in METHODS if not name.startswith("fedgnn"))
         raise FederationError(
-            f"{config.method} matches users through a third party, which a federation has not: choose one of {fine}"
+            f"{config.method} matches users through a third party, which a federation has not: choose one of "
+            f"{', '.join(name for name in METHODS if _only_sums(name))}"
         )
     if getattr(config.model, "query", "whole") != "whole":
         raise FederationError(
