@@ -16,11 +16,13 @@ from fedgrec.model import Model
 from tests.cli.small import lines, train_words
 
 
-def on_a_terminal(words: list[str]) -> tuple[int, str]:
-    """The exit code and all that a terminal of 100 columns was sent."""
+def on_a_terminal(words: list[str], columns: int = 100, **environment: str) -> tuple[int, str]:
+    """The exit code and all that a terminal was sent."""
     master, slave = pty.openpty()
-    termios.tcsetwinsize(slave, (30, 100))
-    process = subprocess.Popen([sys.executable, "-m", "fedgrec", *words], stdin=slave, stdout=slave, stderr=slave)
+    termios.tcsetwinsize(slave, (30, columns))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedgrec", *words], stdin=slave, stdout=slave, stderr=slave, env=os.environ | environment
+    )
     os.close(slave)
     said = b""
     while True:
@@ -102,12 +104,12 @@ def test_a_run_says_what_it_held_out_and_how_to_learn_from_everything(capsys: An
     assert cli.main([*train_words(data, tmp_path / "run")]) == 0
     shown = capsys.readouterr().out
     split = load_for(Model.load(tmp_path / "run").config).split
-    held = f"{split.validation.n_pairs:,} validation and {split.test.n_pairs:,} test items held out"
+    held = f"{split.validation.n_pairs:,} validation and {split.test.n_pairs:,} test items included"
     assert held in shown
     assert f"fedgrec train --final {tmp_path / 'run'}" in shown
     assert cli.main(["train", "--final", str(tmp_path / "run")]) == 0
     shown = capsys.readouterr().out
-    assert "held out" not in shown
+    assert "learns from all" not in shown
     assert f"{split.known.n_pairs:,} train" in shown
 
 
@@ -133,3 +135,27 @@ def test_a_small_federation_does_not_speak_of_rounds_of_400(capsys: Any, data: P
     assert cli.main([*train_words(data, tmp_path / "run"), "--users-per-round", "400"]) == 0
     users = Model.load(tmp_path / "run").known.n_users
     assert f"rounds of {users} users" in capsys.readouterr().out
+
+
+def test_nothing_is_wider_than_80_columns(data: Path, tmp_path: Path) -> None:
+    code, said = on_a_terminal(train_words(data, tmp_path / "r", rounds=60), 80)
+    assert code == 0
+    shown = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", said).replace(str(tmp_path), "runs")
+    assert max(len(frame) for line in shown.split("\n") for frame in line.split("\r")) <= 80
+
+
+def test_compiling_is_said_where_it_happens_and_only_there(capsys: Any) -> None:
+    import numba
+
+    from fedgrec.cli.progress import Bar
+
+    with Bar().watching():
+        pass
+    assert "compiling" not in capsys.readouterr().out
+    with Bar().watching():
+        for _ in range(2):
+            numba.njit(lambda x: x + 1)(1)
+    assert capsys.readouterr().out.count("compiling") == 1
+    with Bar(quiet=True).watching():
+        numba.njit(lambda x: x + 2)(1)
+    assert capsys.readouterr().out == ""

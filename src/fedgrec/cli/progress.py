@@ -3,7 +3,7 @@
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fedgrec.config import Config
@@ -89,7 +89,8 @@ class Bar(Observer):
         term = signal.signal(signal.SIGTERM, ask)
         signal.signal(signal.SIGINT, ask)
         try:
-            yield
+            with _compiling_said(self.say):
+                yield
         finally:
             signal.signal(signal.SIGINT, before)
             signal.signal(signal.SIGTERM, term)
@@ -120,3 +121,22 @@ class Bar(Observer):
             self.say(f"  {kind[result['secure']]}: {simulation.sums.opened:,} real secure rounds{lost}")
         if progress.clipped:
             self.say(f"  {progress.clipped:,} words were cut by item_clip or latent_clip: raise them if that is many")
+
+
+@contextlib.contextmanager
+def _compiling_said(say: Callable[[str], None]) -> Iterator[None]:
+    """While this lasts, a person who waits for Numba is told so, once; what it kept on disk is no waiting."""
+    from numba.core.event import Event, Listener, install_listener
+
+    class Says(Listener):  # type: ignore[misc]
+        told = False
+
+        def on_start(self, event: Event) -> None:
+            if not self.told:
+                self.told = True
+                say("compiling, once on this machine: about a minute ...")
+
+        def on_end(self, event: Event) -> None: ...
+
+    with install_listener("numba:compile", Says()):
+        yield

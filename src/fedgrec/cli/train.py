@@ -201,7 +201,7 @@ def _say_next(folder: Path, dataset: "Dataset", bar: "Bar") -> None:
     ]
     if held:
         bar.say(f"  {shlex.join(['fedgrec', 'train', '--final', str(folder)])}")
-        bar.say(f"    learns from everything: this model has not seen the {' and '.join(held)} items held out")
+        bar.say(f"    learns from all of it, the {' and '.join(held)} items included")
     somebody = str(dataset.split.train.user_ids[0])
     bar.say(f"  {shlex.join(['fedgrec', 'recommend', str(folder), '--user', somebody])}")
 
