@@ -52,11 +52,11 @@ def system_trouble(number: int | None) -> str:
     return WHAT_TO_DO.get(number, os.strerror(number)) if number else ""
 
 
-def nearest(word: str, known: list[str]) -> str:
+def nearest(word: object, known: list[str]) -> str:
     """' Did you mean …?' for the known word most like `word`, or nothing."""
     import difflib
 
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(word), known, n=1, cutoff=0.5)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 

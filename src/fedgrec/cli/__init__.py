@@ -50,6 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except FedgrecError as error:
         print(f"fedgrec: {error}", file=sys.stderr)
         return 2
+    except MemoryError as error:
+        why = f" ({error})" if str(error) else ""
+        print(f"fedgrec: there is not enough memory{why}: make what was asked for smaller", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("fedgrec: interrupted", file=sys.stderr)
         return 130

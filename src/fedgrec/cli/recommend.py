@@ -50,16 +50,17 @@ def run_recommend(arguments: argparse.Namespace) -> int:
     if arguments.number < 1:
         raise ConfigError(f"-n {arguments.number}: ask for at least one item")
     model = Model.load(arguments.run)
+    number = min(arguments.number, len(model.item_ids))
     if arguments.user is not None:
         user = model.user_ids.parse(arguments.user)
         seen = model.seen(user)
-        ids, scores = model.recommend_to(user, seen, arguments.number)
+        ids, scores = model.recommend_to(user, seen, number)
     elif arguments.items is not None:
         seen = np.array([item for text in arguments.items for item in named(text, model.item_ids)], np.int32)
-        ids, scores = model.recommend(model.new_user_vector(seen), seen, arguments.number)
+        ids, scores = model.recommend(model.new_user_vector(seen), seen, number)
     else:
         seen = np.zeros(0, np.int32)
-        ids, scores = model.similar_items(model.item_ids.parse(arguments.similar), arguments.number)
+        ids, scores = model.similar_items(model.item_ids.parse(arguments.similar), number)
     if arguments.json:
         print(
             json.dumps([{"item": model.item_ids[int(i)], "score": float(s)} for i, s in zip(ids, scores, strict=True)])
@@ -71,6 +72,8 @@ def run_recommend(arguments: argparse.Namespace) -> int:
         print(f"knows: {liked}")
     for rank, (item, score) in enumerate(zip(ids, scores, strict=True), 1):
         print(f"{rank:>3}. {names(int(item)):<50} {score:8.4f}")
+    if not len(ids):
+        print(f"Nothing is left to recommend: all {len(model.item_ids):,} items are known.")
     return 0
 
 

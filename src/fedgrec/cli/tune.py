@@ -93,6 +93,11 @@ def asked(arguments: argparse.Namespace) -> Any:
     k = list_length(arguments.metric)
     make = _centralized if arguments.method in CENTRALIZED else _federated
     subject = make(arguments, keys, k)
+    if k >= (items := subject.dataset.split.train.n_items):
+        raise ConfigError(
+            f"--metric {arguments.metric}: there are {items:,} items, so a list of {k:,} holds them all: choose a "
+            "smaller k"
+        )
     return Request(subject, searches, arguments.metric, int(arguments.trials), subject.config.run.seed)
 
 

@@ -132,6 +132,8 @@ def _demo() -> _Source:
 
 
 def _read_files(source: str | Path, options: dict[str, Any]) -> _Source:
+    if not str(source).strip():
+        raise DataError("--data is empty: name a data set, a folder or a file")
     path = Path(source).expanduser()
     if str(source) in SOURCES:
         path = locate(str(source))
@@ -142,6 +144,8 @@ def _read_files(source: str | Path, options: dict[str, Any]) -> _Source:
         raise DataError(
             f"there is no data set or file {source!r}; known are {', '.join(known)}.{nearest(source, known)}"
         )
+    elif not (path.is_file() or path.is_dir()):
+        raise DataError(f"{path} is neither a file nor a folder: save the interactions in a file")
     files = [path] if path.is_file() else _files_of(path)
     read_parts = [read(file, **options) for file in files]
     notes = [part.note for part in read_parts if part.note]

@@ -32,6 +32,7 @@ ALIASES = {
     "time": ("time", "timestamp", "date", "datetime", "unixreviewtime"),
 }  # fmt: skip
 EXTENSIONS = (".txt", ".csv", ".tsv", ".inter", ".dat", ".parquet")
+PACKED = (".gz", ".zip", ".bz2", ".xz", ".zst", ".7z", ".tar", ".tgz")
 LARGEST_ID = 2**31 - 1  # item indices are int32
 
 
@@ -62,7 +63,7 @@ def read(
     path = Path(path)
     kind = path.suffix.lower()
     if kind not in EXTENSIONS:
-        raise DataError(f"{path}: the format {kind or 'without an ending'!r} is not known; use {', '.join(EXTENSIONS)}")
+        raise DataError(_unknown_format(path, kind))
     if not path.is_file():
         raise DataError(f"{path} does not exist: check the path")
     wants_ratings = keep_ratings or min_rating is not None
@@ -86,6 +87,15 @@ def read(
         dropped=len(users) - len(kept),
         note=table.note,
     )
+
+
+def _unknown_format(path: Path, kind: str) -> str:
+    known = ", ".join(EXTENSIONS)
+    if not kind:
+        return f"{path}: a file without an ending: name it {path.name}.csv, or what it is of {known}"
+    if kind in PACKED:
+        return f"{path} is packed: unpack it first"
+    return f"{path}: the format {kind!r} is not known; use {known}"
 
 
 def _lightgcn(path: Path) -> Pairs:
