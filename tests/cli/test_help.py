@@ -58,9 +58,9 @@ def test_version_and_the_module_are_the_same_program() -> None:
 
 def test_presets_are_listed_and_shown_as_they_resolve(capsys, tmp_path) -> None:
     assert cli.main(["presets"]) == 0
-    listed = capsys.readouterr().out
+    listed = " ".join(capsys.readouterr().out.split())  # in a narrow terminal in several lines
     for name, description in presets().items():
-        assert f"{name:<8} {description}" in listed
+        assert f"{name} {description}" in listed
         assert cli.main(["presets", name]) == 0
         assert capsys.readouterr().out == preset(name).to_toml()
     assert cli.main(["presets", "papper"]) == 2
