@@ -6,16 +6,20 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportError)
+import httpx
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 
+from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.flower import records, transport
+from fedgrec.federation.flower.server_end import FlowerServer
 from fedgrec.federation.flower.superlink import Door, in_one_piece, is_open
 
 pytestmark = pytest.mark.usefixtures("a_run")
@@ -219,6 +223,26 @@ def test_the_door_is_shut_before_anything_else_sees_the_caller() -> None:
         scope = {"type": "http", "path": path, "client": ("203.0.113.7", 1), "server": ("192.0.2.1", 2)}
         asyncio.run(Door(app)(scope, None, send))
     assert (seen, said[0]) == (["/v1/fleet/pull-messages"], 404)
+
+
+def test_a_superlink_that_dies_while_it_is_asked_is_found_at_the_next_look() -> None:
+    """Its process is there when the server looks, and gone when the server asks it."""
+    server: Any = object.__new__(FlowerServer)
+    looks: list[None] = []
+
+    def check() -> None:
+        if looks:
+            raise FederationError("superlink ended with code -9")
+        looks.append(None)
+
+    def gone(request: object) -> None:
+        raise httpx.ConnectError("refused")
+
+    server.run, server.processes = 1, SimpleNamespace(check=check)
+    server.client = SimpleNamespace(ListRuns=gone)
+    assert server.ended() is None
+    with pytest.raises(FederationError, match="superlink ended with code -9"):
+        server.ended()
 
 
 def test_the_superlink_that_we_start_has_the_door() -> None:

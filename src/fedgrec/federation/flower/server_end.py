@@ -125,7 +125,10 @@ class FlowerServer:
     def ended(self) -> str | None:
         """None while the run goes on; then how it ended, which is "" where it ended well."""
         self.processes.check()
-        status = self.client.ListRuns(ListRunsRequest(run_id=self.run)).run_dict[self.run].status
+        try:
+            status = self.client.ListRuns(ListRunsRequest(run_id=self.run)).run_dict[self.run].status
+        except httpx.TransportError:  # the SuperLink may have died just now: then the next look says so
+            return None
         if status.status != "finished":
             return None
         return "" if status.sub_status == "completed" else status.details or status.sub_status
