@@ -101,6 +101,10 @@ CANNOT = {
 # ------------------------------------------------------------------------------------- what is in a page
 
 
+def shown(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
 def lines(page: Path) -> list[tuple[str, str]]:
     """Every line of a page with its kind: text, table, code, or the language of a fenced block."""
     found, fence = [], ""
@@ -179,9 +183,9 @@ def test_every_command_is_in_exactly_one_class() -> None:
 
 
 def test_no_class_has_a_command_that_no_page_has() -> None:
-    shown = every_command()
-    assert not [command for command in (*RUN, *SLOW) if command not in shown]
-    assert {why_not(command) for command in shown} - {None} == set(CANNOT.values())
+    there = every_command()
+    assert not [command for command in (*RUN, *SLOW) if command not in there]
+    assert {why_not(command) for command in there} - {None} == set(CANNOT.values())
 
 
 @pytest.mark.parametrize("command", every_command())
@@ -311,7 +315,7 @@ CHEAPER = {
 }
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=shown)
 def test_the_python_of_a_page_runs(here: Path, page: Path) -> None:
     """From top to bottom, as somebody would type it; smaller, on the data that is here."""
     user_items = sp.load_npz("clicks.npz").tocsr()
@@ -333,7 +337,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=shown)
 def test_every_link_leads_somewhere(page: Path) -> None:
     text = "\n".join(line for kind, line in lines(page) if kind in ("text", "table"))
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -347,7 +351,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 FOLDERS = ("", "src/fedgrec", "src/fedgrec/kernels", "tests/laws", "tests/federation")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=shown)
 def test_every_file_of_ours_is_there(page: Path) -> None:
     for span in spans(page):
         ours = re.fullmatch(r"(src|tests|benchmarks|docs|methods|kernels|federation|centralized|cli)/[\w./*-]*", span)
@@ -367,6 +371,6 @@ def named(dotted: str) -> bool:
         return hasattr(importlib.import_module(module), name)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name != "results"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name != "results"], ids=shown)
 def test_lines_of_text_fit(page: Path) -> None:
     assert not [line for kind, line in lines(page) if kind == "text" and len(line) > WIDTH and line[:1] != "!"]
