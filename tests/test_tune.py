@@ -300,7 +300,7 @@ def test_without_optuna_one_line_says_what_to_install(
 
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert cli.main(words(data, tmp_path / "out")) == 2
-    assert "pip install 'fedgrec[tune]'" in capsys.readouterr().err
+    assert "pip install -c constraints.txt '.[tune]'" in capsys.readouterr().err
 
 
 # ----------------------------------------------------------------------------------------------- words

@@ -62,4 +62,9 @@ def nearest(word: object, known: list[str]) -> str:
 
 def missing_extra(feature: str, extra: str) -> FedgrecError:
     """The one line that names the `pip install` to run."""
-    return FedgrecError(f"{feature} needs an optional package: run  pip install 'fedgrec[{extra}]'")
+    return FedgrecError(f"{feature} needs an optional package: in the folder of fedgrec's source run  {install(extra)}")
+
+
+def install(extra: str) -> str:
+    """How an extra is installed: from the source, as long as no index has the package."""
+    return f"pip install -c constraints.txt '.[{extra}]'"

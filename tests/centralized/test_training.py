@@ -153,7 +153,7 @@ for name, device in (("ngcf", "cpu"), ("multvae", "cpu"), ("lightgcn", "cuda")):
     try:
         make(name, data.split.train, device=device)
     except FedgrecError as error:
-        assert "pip install 'fedgrec[torch]'" in str(error), error
+        assert "pip install -c constraints.txt '.[torch]'" in str(error), error
     else:
         raise AssertionError(name)
 """

@@ -282,7 +282,8 @@ def test_without_pytorch_one_line_says_what_to_install() -> None:
     code = "import sys; sys.modules['torch'] = None; import fedgrec.kernels.batched"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False).stderr
     last = said.strip().splitlines()[-1]
-    assert last.endswith("the batched kernel needs an optional package: run  pip install 'fedgrec[torch]'")
+    assert "the batched kernel needs an optional package" in last
+    assert last.endswith("pip install -c constraints.txt '.[torch]'")
 
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

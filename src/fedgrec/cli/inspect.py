@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from fedgrec.cli.widths import fitted
+from fedgrec.errors import install
 
 EXTRAS = {
     "torch": "torch",
@@ -98,10 +99,10 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     )
     for package in ("numpy", "scipy", "numba", "safetensors", "tqdm"):
         version = _version(package)
-        check(package, version is not None, version or "missing: run  pip install fedgrec")
+        check(package, version is not None, version or "missing: run  pip install -c constraints.txt .")
     for package, extra in EXTRAS.items():
         version = _version(package)
-        print(f"{'ok  ' if version else '-   '}  {package:<14} {version or f'missing: pip install fedgrec[{extra}]'}")
+        print(f"{'ok  ' if version else '-   '}  {package:<14} {version or f'missing: {install(extra)}'}")
     check("cores", True, str(os.cpu_count()))
     check("cpu kernel", *_kernel())
     folder = os.environ.get("FEDGREC_DATA")
