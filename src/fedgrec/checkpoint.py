@@ -7,7 +7,6 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedgrec.core import Cohort, ServerState
-from fedgrec.errors import RunError
 
 Tensors = Mapping[str, NDArray[Any]]
 SERVER_PARTS = ("items", "degrees", "moment1", "moment2")
@@ -25,12 +24,9 @@ def tensors_of(server: ServerState, users: Cohort) -> dict[str, NDArray[Any]]:
 
 def restored(tensors: Tensors, round_: int, server: ServerState, users: Cohort) -> tuple[ServerState, Cohort]:
     """Server and users as they were; what is given tells the kinds and names of their parts."""
-    try:
-        parts = {name: tensors[f"server.{name}"] for name in SERVER_PARTS}
-        more = {name: tensors[f"more.{name}"] for name in server.more}
-        state = type(users.state)(**{f.name: tensors[f"users.{f.name}"] for f in fields(users.state)})
-    except KeyError as missing:
-        raise RunError(f"the checkpoint has no {missing}: another version wrote it; start a new run") from None
+    parts = {name: tensors[f"server.{name}"] for name in SERVER_PARTS}
+    more = {name: tensors[f"more.{name}"] for name in server.more}
+    state = type(users.state)(**{f.name: tensors[f"users.{f.name}"] for f in fields(users.state)})
     return (
         replace(server, **parts, more=more, round=round_),
         replace(users, state=state, around=tensors.get("around")),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from fedgrec.core import Cohort, Floats, Ints, ServerState
 from fedgrec.data import IdMap, Interactions
 from fedgrec.errors import FedgrecError, RunError
 from fedgrec.evaluate import top_k, top_k_scores
-from fedgrec.files import Tensors, read_tensors, write_json, write_tensors, write_text
+from fedgrec.files import Tensors, read_tensors, understood, write_json, write_tensors, write_text
 from fedgrec.loading import load_for
 from fedgrec.methods.contract import Method
 from fedgrec.options import METHODS, method_module
@@ -142,27 +142,31 @@ class Model:
         folder = Path(folder)
         config = run_config(folder)
         check_has_users(folder)
-        server, about = read_tensors(folder / SERVER)
-        users, about_users = read_tensors(folder / USERS)
-        if about["round"] != about_users["round"]:
-            raise RunError(
-                f"{folder} was interrupted while it saved round {about['round']}: "
-                f"`fedgrec train --out {folder} --resume` goes on"
-            )
-        user_ids, item_ids = IdMap.load(folder / USER_IDS), IdMap.load(folder / ITEM_IDS)
-        known = Interactions(user_ids, item_ids, users["seen_indptr"], users["seen_items"])
-        more = {name.removeprefix("more."): value for name, value in server.items() if name.startswith("more.")}
-        kept = _server(server["item_embeddings"], server["item_degrees"], int(about["round"]), more)
-        if "keys" not in users:
-            return _of_before(folder, config, kept, users, known)
-        state = {name.removeprefix("state."): value for name, value in users.items() if name.startswith("state.")}
-        kind = method_module(config.method).make(config.model, known.n_items, max(known.n_users, 1)).State
-        try:
-            whole = kind(embeddings=_by_user(users["user_embeddings"]), **state)
-        except TypeError:
-            raise RunError(f"{folder} has users of another version of {config.method}: train again") from None
-        indptr, items, (targets, around) = users["train_indptr"], users["train_items"], _maybe(users)
-        return Model(config, kept, Cohort(users["keys"], indptr, items, whole, targets, around), known)
+        with understood(folder / USERS, "its files are of different runs or versions; restore them, or train again"):
+            return _opened(folder, config)
+
+
+def _opened(folder: Path, config: Config) -> Model:
+    server, about = read_tensors(folder / SERVER)
+    users, about_users = read_tensors(folder / USERS)
+    if about["round"] != about_users["round"]:
+        raise RunError(
+            f"{folder} was interrupted while it saved round {about['round']}: "
+            f"`fedgrec train --out {folder} --resume` goes on"
+        )
+    items = server["item_embeddings"]
+    more = {name.removeprefix("more."): value for name, value in server.items() if name.startswith("more.")}
+    kept = _server(items, server["item_degrees"], int(about["round"]), more)
+    indptr = users["seen_indptr"]
+    user_ids, item_ids = IdMap.load(folder / USER_IDS, len(indptr) - 1), IdMap.load(folder / ITEM_IDS, items.shape[-2])
+    known = Interactions(user_ids, item_ids, indptr, users["seen_items"])
+    if "keys" not in users:
+        return _of_before(folder, config, kept, users, known)
+    state = {name.removeprefix("state."): value for name, value in users.items() if name.startswith("state.")}
+    kind = method_module(config.method).make(config.model, known.n_items, max(known.n_users, 1)).State
+    whole = kind(embeddings=_by_user(users["user_embeddings"]), **state)
+    pairs = users["train_indptr"], users["train_items"]
+    return Model(config, kept, Cohort(users["keys"], *pairs, whole, users.get("targets"), users.get("around")), known)
 
 
 def run_config(folder: Path) -> Config:
@@ -204,10 +208,6 @@ def _server(items: Floats, degrees: Ints, round_: int, more: dict[str, Floats]) 
 
 def _by_user(embeddings: Floats) -> Floats:
     return np.ascontiguousarray(embeddings.swapaxes(0, 1))  # [K+1, M, d] → [M, K+1, d]
-
-
-def _maybe(users: Tensors) -> tuple[Any, Any]:
-    return users.get("targets"), users.get("around")
 
 
 def _best(vector: Floats, items: Floats, seen: Ints, n: int) -> tuple[Ints, Floats]:

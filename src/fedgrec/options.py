@@ -24,7 +24,7 @@ METHODS = {
 
 def method_module(name: str) -> Any:
     """The module of a federated method."""
-    if name not in METHODS:
+    if not isinstance(name, str) or name not in METHODS:
         raise ConfigError(f"there is no method {name!r}.{nearest(name, list(METHODS))} Methods: {', '.join(METHODS)}")
     return importlib.import_module(METHODS[name])
 

@@ -19,7 +19,7 @@ from fedgrec.core import Cohort, Ints, Stage, Traffic
 from fedgrec.data import Dataset, Interactions
 from fedgrec.distributed import Ranks
 from fedgrec.errors import RunError, SumLostError
-from fedgrec.files import Checkpoints
+from fedgrec.files import Checkpoints, understood
 from fedgrec.gpu_rounds import GpuRounds
 from fedgrec.loading import load_for
 from fedgrec.machine import fits_engine, judged, make_method
@@ -265,14 +265,16 @@ class Simulation:
         """Go back to the last checkpoint, or to the beginning where there is none."""
         if self.record is None:
             raise RunError("a simulation without a run folder has nothing to resume")
-        found = Checkpoints(self.record.checkpoints).load()
+        checkpoints = Checkpoints(self.record.checkpoints)
+        found = checkpoints.load()
         if found is None:
             return
         tensors, info = found
         everyone = self.ranks.everyone(self.users)
-        self.server, everyone = restored(tensors, info.pop("round"), self.server, everyone)
+        with understood(checkpoints.folder, checkpoints.mend):
+            self.server, everyone = restored(tensors, info.pop("round"), self.server, everyone)
+            self.sums.opened, self.sums.lost = info.pop("secure")
+            self.progress = Progress.from_json(info)
         self.users = self.ranks.own(everyone)
-        self.sums.opened, self.sums.lost = info.pop("secure")
-        self.progress = Progress.from_json(info)
         if self.progress.best_round >= 0:
             self.selected = self.record.selected()

@@ -12,7 +12,7 @@ from fedgrec.data import Dataset, Interactions
 from fedgrec.data.datasets import describe
 from fedgrec.devices import within_memory
 from fedgrec.errors import DataError, RunError
-from fedgrec.files import Checkpoints, write_json, write_text
+from fedgrec.files import Checkpoints, read_json, understood, write_json, write_text
 from fedgrec.metrics import Ideal
 from fedgrec.selection import Progress, best_line, judge
 
@@ -146,7 +146,8 @@ class Training:
         checkpoints, about = Checkpoints(self.out / "checkpoints"), self._about()
         if not resume and checkpoints.pointer.exists():
             raise RunError(f"{self.out} holds a run already: resume it, or choose another folder")
-        if resume and (self.out / RUN).exists() and json.loads((self.out / RUN).read_text()) != about:
+        mend = "restore it, or choose another folder"
+        if resume and (self.out / RUN).exists() and read_json(self.out / RUN, mend) != about:
             raise RunError(f"{self.out} was started with another model or other data (see its {RUN}): choose another")
         self.out.mkdir(parents=True, exist_ok=True)
         (self.out / RESULT).unlink(missing_ok=True)  # of a run that now goes on
@@ -154,8 +155,9 @@ class Training:
         found = checkpoints.load() if resume else None
         if found is not None:
             tensors, info = found
-            self.progress = Progress.from_json(info)
-            self.model.load_state({k: v for k, v in tensors.items() if not k.startswith(SELECTED)})
+            with understood(checkpoints.folder, checkpoints.mend):
+                self.progress = Progress.from_json(info)
+                self.model.load_state({k: v for k, v in tensors.items() if not k.startswith(SELECTED)})
             chosen = {k.removeprefix(SELECTED): v for k, v in tensors.items() if k.startswith(SELECTED)}
             self.selected = chosen or None
 

@@ -27,7 +27,7 @@ def register(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from fedgrec.cli.progress import Bar
     from fedgrec.config import Config
-    from fedgrec.files import write_text
+    from fedgrec.files import check_writable, write_text
     from fedgrec.loading import load_for
     from fedgrec.report.drawing import require
     from fedgrec.resolve import resolved
@@ -35,6 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     folder: Path = arguments.out
     require()  # now, not after the training
+    check_writable(folder)
     if folder.exists() and any(folder.iterdir()):
         if not (folder / MARK).exists():
             raise RunError(f"{folder} is not empty and not an earlier demo: choose another --out")

@@ -158,8 +158,9 @@ def _run(arguments: argparse.Namespace, ranks: "Ranks") -> int:
     else:
         config = final_configuration(arguments) if arguments.final else configuration(arguments)
         folder = folder or _usual_folder(arguments, config)
-        if ranks.first:
-            check_writable(folder)
+    if ranks.first:
+        check_writable(folder)
+        if not arguments.resume:
             _refuse_used(folder)
     dataset = ranks.in_turn(lambda: load_for(config))
     config = resolved(config, dataset)
@@ -215,8 +216,8 @@ def _refuse_used(folder: Path) -> None:
 def _usual_folder(arguments: argparse.Namespace, config: Config) -> Path:
     """Where a run goes that was given no folder: its name says the data, the preset or method, and the seed."""
     if arguments.final:
-        run: Path = arguments.final
-        return run.with_name(f"{run.resolve().name}-final")
+        run: Path = arguments.final if arguments.final.name else arguments.final.resolve()
+        return run.with_name(f"{run.name}-final")
     kind = arguments.preset or ("best" if config.method == "fedgrec" else config.method)
     return Path("runs") / f"{Path(config.data.data).stem}-{kind}-{config.run.seed}"
 
