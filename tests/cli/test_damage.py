@@ -1,6 +1,7 @@
 """A run whose files were damaged, and a system that does not let us write: one sentence, exit code 2, nothing lost."""
 
 import errno
+import json
 import os
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from fedgrec import cli
-from fedgrec.errors import DataError, RunError
+from fedgrec.errors import RunError
 from fedgrec.record import read_metrics
 from tests.cli.small import train_words
 from tests.cli.test_options import refused
@@ -72,11 +73,21 @@ def test_metrics_that_are_no_text_are_said(tmp_path: Path) -> None:
         read_metrics(tmp_path)
 
 
-def test_ids_that_do_not_fit_the_model_are_said(run: Path) -> None:
-    from fedgrec.data.ids import IdMap
+@pytest.mark.parametrize(("name", "kind"), [("users.json", "user"), ("items.json", "item")])
+def test_ids_that_do_not_fit_the_model_are_said(capsys: Any, run: Path, name: str, kind: str) -> None:
+    (run / name).write_text(json.dumps({"kind": kind, "ids": ["ann1", "ann2"]}))
+    assert f"{name} names 2 {kind}s, but there should be" in refused(capsys, "recommend", str(run), "--user", "ann1")
 
-    with pytest.raises(DataError, match=r"users\.json names 16 users, but there should be 17"):
-        IdMap.load(run / "users.json", 17)
+
+def test_tensor_files_that_were_mixed_up_are_said(capsys: Any, run: Path) -> None:
+    shutil.copy(run / "server.safetensors", run / "users.safetensors")
+    assert "users.safetensors is damaged" in refused(capsys, "recommend", str(run), "--user", "ann1")
+
+
+def test_a_checkpoint_that_lacks_something_is_said(capsys: Any, run: Path) -> None:
+    state = run / "checkpoints" / "6" / "state.json"
+    state.write_text(json.dumps({key: value for key, value in json.loads(state.read_text()).items() if key != "round"}))
+    assert "checkpoints is damaged (there is no 'round')" in refused(capsys, *longer(run))
 
 
 # -------------------------------------------------------------------------------------- a full disk
