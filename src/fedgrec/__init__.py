@@ -7,7 +7,7 @@ ids, scores = model.recommend(user, user_items[user], N=10)
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Loaded when first used, so that `import fedgrec` costs nothing.
 _HOMES = {

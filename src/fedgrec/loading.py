@@ -29,5 +29,6 @@ def load_data(options: DataOptions, validation: float = 0.0, seed: int = 0) -> D
 
 
 def load_for(config: Config) -> Dataset:
-    """The data of a run: under `honest` a validation split is held out of train, under `paper` none is."""
-    return load_data(config.data, config.run.validation if config.run.protocol == "honest" else 0.0, config.run.seed)
+    """The data of a run: under `honest` validation items are held out of train, unless everything is to train."""
+    holds_out = config.run.protocol == "honest" and config.data.split != "all"
+    return load_data(config.data, config.run.validation if holds_out else 0.0, config.run.seed)

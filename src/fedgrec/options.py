@@ -59,8 +59,8 @@ class DataOptions:
     split: str = option(
         "auto",
         "how test items are chosen: given (train and test files), ratio (a share of each "
-        "user's items), last (each user's latest item), all (none is; with validation = 0 everything trains); auto: "
-        "given for folders, ratio for files",
+        "user's items), last (each user's latest item), all (none is: everything trains); auto: given for "
+        "folders, ratio for files",
         choices=("auto", "given", "ratio", "last", "all"),
     )
     test_ratio: float = option(

@@ -25,20 +25,23 @@ def answer(capsys: Any, run: Path, *words: str) -> dict[Any, float]:
     return ranked
 
 
+def saved(folder: Path, names: list[str], items: Any, degrees: Any, ann: Any, has: list[str]) -> Path:
+    """A model with K = 1 in the plane, and one user, ann, who learnt from the first item that she has."""
+    config = Config().changed({"layers": 1, "dim": 2}, "test")
+    method, item_ids = FedGRecMethod(config.model, len(names), 1), IdMap(names)
+    user = method.init_users(np.array([7], np.uint64), np.array([0, 1]), np.array([item_ids.index(has[0])], np.int32))
+    user.state.embeddings[:] = ann
+    known, _ = Interactions.from_pairs(["ann"] * len(has), has, user_ids=IdMap(["ann"], "user"), item_ids=item_ids)
+    server = replace(method.init(0), items=np.asarray(items, np.float32), degrees=np.array(degrees), round=3)
+    Model.of(config, server, user, known).save(folder)
+    return folder
+
+
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
-    """Four items in the plane, K = 1; one user, who learnt from tea and is known to like rum too."""
-    items = np.array([[[1, 0], [0, 1], [1, 1], [3, 3]], [[1, 0], [0, 2], [1, 0], [0, 0]]], np.float32)
-    config = Config().changed({"layers": 1, "dim": 2}, "test")
-    method = FedGRecMethod(config.model, 4, 1)
-    ann = method.init_users(np.array([7], np.uint64), np.array([0, 1]), np.array([0], np.int32))
-    ann.state.embeddings[:] = [[[2, 1], [0, 0]]]
-    known = Interactions.from_pairs(
-        ["ann", "ann"], ["tea", "rum"], item_ids=IdMap(["tea", "rum", "ale", "gin"]), user_ids=IdMap(["ann"], "user")
-    )[0]
-    server = replace(method.init(0), items=items, degrees=np.array([1, 4, 9, 1]), round=3)
-    Model.of(config, server, ann, known).save(tmp_path)
-    return tmp_path
+    """Four items; ann learnt from tea and is known to like rum too."""
+    items = [[[1, 0], [0, 1], [1, 1], [3, 3]], [[1, 0], [0, 2], [1, 0], [0, 0]]]
+    return saved(tmp_path, ["tea", "rum", "ale", "gin"], items, [1, 4, 9, 1], [[2, 1], [0, 0]], ["tea", "rum"])
 
 
 def test_a_stranger_is_represented_by_equation_6_alone(capsys: Any, tiny: Path) -> None:
@@ -80,15 +83,8 @@ def test_a_stranger_is_never_shown_what_they_named(capsys: Any, finished: Path) 
 def films(tmp_path: Path) -> Path:
     """Items whose names have commas, quotes and spaces."""
     names = ["Paris, Texas", "book-3", 'The "Best" of', "1984", "a,b,c"]
-    rng = np.random.default_rng(0)
-    Model(
-        config=Config().changed({"layers": 1, "dim": 2}, "test"),
-        user_ids=IdMap(["ann"], "user"), item_ids=IdMap(names), items=rng.normal(size=(2, 5, 2)).astype(np.float32),
-        item_degrees=np.ones(5, np.int64), users=np.ones((1, 2, 2), np.float32),
-        indptr=np.array([0, 1]), train_items=np.array([1], np.int32),
-        seen_indptr=np.array([0, 1]), seen_items=np.array([1], np.int32), round=3,
-    ).save(tmp_path)  # fmt: skip
-    return tmp_path
+    items = np.random.default_rng(0).normal(size=(2, 5, 2))
+    return saved(tmp_path, names, items, [1] * 5, np.ones((2, 2)), ["book-3"])
 
 
 @pytest.mark.parametrize(

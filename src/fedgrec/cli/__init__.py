@@ -14,9 +14,10 @@ from fedgrec.errors import FedgrecError, system_trouble
 EXAMPLES = """\
 examples:
   fedgrec train --data demo --out runs/first      train on the built-in data
-  fedgrec train --data clicks.csv --out runs/mine train on a file of clicks
-  fedgrec recommend runs/mine --user alice        what Alice should see next
-  fedgrec recommend runs/mine --items 12,31,77    for somebody it never met
+  fedgrec train --data clicks.csv --out runs/mine train on a file, measure
+  fedgrec train --final runs/mine                 the same on all of it, to use
+  fedgrec recommend runs/mine-final --user alice  what Alice should see next
+  fedgrec recommend runs/mine-final --items 12,31 for somebody it never met
   fedgrec evaluate runs/mine --topk 10,20,50      rank again, other list lengths
   fedgrec compare --methods fedgrec,popularity    methods side by side
   fedgrec federation up --nodes 3                 server and nodes, really apart

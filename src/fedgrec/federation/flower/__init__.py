@@ -1,1 +1,1 @@
-"""Flower 1.41 as the network. Nothing outside of this folder imports Flower."""
+"""Flower 1.41 as the network. No other part of the federation imports Flower."""
