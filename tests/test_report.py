@@ -171,7 +171,7 @@ def test_an_unfinished_run_is_refused(run: Path) -> None:
 def test_without_matplotlib_one_line_says_what_to_install(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"] + ["matplotlib"]:
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(FedgrecError, match=r"pip install 'fedgrec\[report\]'") as caught:
+    with pytest.raises(FedgrecError, match=r"pip install -c constraints.txt .\.\[report\]") as caught:
         write_report(run)
     assert "\n" not in str(caught.value)
 

@@ -81,7 +81,7 @@ def test_the_model_is_left_at_its_best_epoch(tmp_path: Path) -> None:
     def ruined_at_the_end() -> float:
         loss = epoch()
         if model.epochs_done == 6:
-            model.engine.E[:] = -model.engine.E[::-1]
+            model.engine.E[: BOARD.split.train.n_users] *= -1  # the last items first
         return loss  # type: ignore[no-any-return]
 
     model.epoch = ruined_at_the_end
@@ -97,7 +97,7 @@ def test_honest_looks_at_test_once(tmp_path: Path) -> None:
     line = train(new(), BOARD, tmp_path, protocol="honest", **PLAN)
     lines = without_seconds(tmp_path)
     assert [each["split"] for each in lines] == ["validation"] * 3 + ["test"]
-    best = max(lines[:3], key=lambda each: each["recall@2"])
+    best = max(lines[:3], key=lambda each: (each["recall@2"], each["ndcg@2"], each["round"]))
     assert lines[-1]["round"] == line["round"] == best["round"]
 
 
