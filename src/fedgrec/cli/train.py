@@ -216,7 +216,7 @@ def _refuse_used(folder: Path) -> None:
 def _usual_folder(arguments: argparse.Namespace, config: Config) -> Path:
     """Where a run goes that was given no folder: its name says the data, the preset or method, and the seed."""
     if arguments.final:
-        run: Path = arguments.final if arguments.final.name else arguments.final.resolve()
+        run: Path = arguments.final.resolve() if arguments.final.name in ("", "..") else arguments.final
         return run.with_name(f"{run.name}-final")
     kind = arguments.preset or ("best" if config.method == "fedgrec" else config.method)
     return Path("runs") / f"{Path(config.data.data).stem}-{kind}-{config.run.seed}"
