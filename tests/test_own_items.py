@@ -86,6 +86,20 @@ def test_the_command_line_says_it_too(clicks: Any, tmp_path: Path, capsys: Any) 
     assert not {line["item"] for line in json.loads(capsys.readouterr().out)} & set(mine)
 
 
+@pytest.mark.parametrize("more", [[], ["--k-core", "3"]], ids=str)
+def test_what_was_rated_too_low_to_learn_from(clicks: Any, tmp_path: Path, more: list[str]) -> None:
+    _, people = clicks
+    rng = np.random.default_rng(6)
+    ratings = [f"{person},{item},{rng.integers(1, 6)}" for person, items in people.items() for item in sorted(items)]
+    path = tmp_path / "ratings.csv"
+    path.write_text("user,item,rating\n" + "\n".join(ratings) + "\n")
+    run("--data", path, "--min-rating", "3", *more, "--out", tmp_path / "run", *QUICK)
+    kept = {person: items for person, items in people.items() if Model.load(tmp_path / "run").user_ids.knows(person)}
+    assert own_items(kept, of_run(tmp_path / "run")) == 0
+    run("--final", tmp_path / "run", "--quiet")
+    assert own_items(kept, of_run(tmp_path / "run-final")) == 0
+
+
 @pytest.mark.parametrize("options", [{}, {"validation": 0.2}, {"protocol": "paper"}], ids=str)
 def test_fit_and_load(clicks: Any, tmp_path: Path, options: dict[str, Any]) -> None:
     path, people = clicks

@@ -52,7 +52,8 @@ def test_parquet(tmp_path: Path) -> None:
     pq.write_table(pa.table({"user": [7, 8], "item_id": ["x", "y"], "rating": [4.0, 2.5]}), tmp_path / "a.parquet")
     pairs = read(tmp_path / "a.parquet", min_rating=3)
     assert rows(pairs) == [(7, "x")]
-    assert (pairs.dropped, pairs.ratings) == (1, None)
+    assert pairs.low_rated is not None
+    assert (len(pairs.low_rated.users), pairs.ratings) == (1, None)
     pq.write_table(pa.table({"user": [7, None], "item": ["x", "y"]}), tmp_path / "b.parquet")
     with pytest.raises(DataError, match=r"b\.parquet, row 2: the user is missing"):
         read(tmp_path / "b.parquet")
@@ -72,7 +73,8 @@ def test_columns_can_be_named_and_ratings_are_a_threshold(tmp_path: Path) -> Non
     path = write(tmp_path, "a.csv", "who,what,how,rating\na,x,5,1\na,y,3,1\nb,x,4,1\n")
     pairs = read(path, user="who", item="what", rating="how", min_rating=4)
     assert rows(pairs) == [("a", "x"), ("b", "x")]
-    assert (pairs.dropped, pairs.ratings) == (1, None)
+    assert pairs.low_rated is not None
+    assert (len(pairs.low_rated.users), pairs.ratings) == (1, None)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ class _Source:
     checksums: dict[str, str]
     notes: list[str]
     given: bool  # by files that already are a split
+    low_rated: list[Pairs] = field(default_factory=list)
     places: Places | None = None
 
 
@@ -95,7 +96,7 @@ def load(
         raise DataError(f"{source} leaves no pair to train on: check the file and min_rating")
     if test is not None:
         test = _without_known(train, test, notes)
-    result = Split(train, test)
+    result = Split(train, test, low_rated=_numbered(found.low_rated, train))
     if validation:
         result = splits.hold_out_validation(result, validation, seed)
     notes += _remarks(result)
@@ -127,7 +128,7 @@ def _demo() -> _Source:
     data, places = demo()
     checksum = hashlib.sha256(data.indptr.tobytes() + data.items.tobytes()).hexdigest()
     return _Source(
-        "demo", [data], {"generated": checksum}, ["The demo's people and places are invented."], False, places
+        "demo", [data], {"generated": checksum}, ["The demo's people and places are invented."], False, places=places
     )
 
 
@@ -149,13 +150,14 @@ def _read_files(source: str | Path, options: dict[str, Any]) -> _Source:
     files = [path] if path.is_file() else _files_of(path)
     read_parts = [read(file, **options) for file in files]
     notes = [part.note for part in read_parts if part.note]
-    if dropped := sum(part.dropped for part in read_parts):
+    low_rated = [part.low_rated for part in read_parts if part.low_rated is not None]
+    if dropped := sum(len(part.users) for part in low_rated):
         notes.append(f"{dropped:,} pairs rated below {options['min_rating']} were left out.")
     parts, merged = _number_together(read_parts)
     if merged:
         notes.append(f"{merged:,} repeated pairs were merged.")
     name = path.stem if path.is_file() else path.resolve().name
-    return _Source(name, parts, {file.name: digest(file) for file in files}, notes, path.is_dir())
+    return _Source(name, parts, {file.name: digest(file) for file in files}, notes, path.is_dir(), low_rated)
 
 
 def _files_of(folder: Path) -> list[Path]:
@@ -196,6 +198,17 @@ def _number_column(columns: list[NDArray[Any]], sizes: list[int | None], kind: s
         if size <= 1_000 + 16 * len(ids):
             known = IdMap.range(size, kind)
     return number(ids, kind, known)
+
+
+def _numbered(low_rated: list[Pairs], data: Interactions) -> Interactions | None:
+    """The pairs rated too low to learn from, where their user and their item are in the data."""
+    if not low_rated:
+        return None
+    named = [(str(u), str(i)) for part in low_rated for u, i in zip(part.users, part.items, strict=True)]
+    users, items = data.user_ids, data.item_ids
+    pairs = [(users.parse(u), items.parse(i)) for u, i in named if users.knows(u) and items.knows(i)]
+    indices = np.array(pairs, np.int64).reshape(-1, 2)
+    return Interactions.from_indices(indices[:, 0], indices[:, 1], user_ids=users, item_ids=items)[0]
 
 
 def _union(train: Interactions, test: Interactions) -> Interactions:

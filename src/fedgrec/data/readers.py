@@ -45,7 +45,7 @@ class Pairs:
     ratings: NDArray[np.float64] | None = None  # [n], only where they were asked for
     times: NDArray[np.float64] | None = None  # [n] seconds
     sizes: tuple[int, int] | None = None  # users and items, where the ids are already indices
-    dropped: int = 0  # pairs below the rating threshold
+    low_rated: "Pairs | None" = None  # below the rating threshold: nothing to learn from, but had all the same
     note: str = ""  # a sentence about how the file was read
 
 
@@ -78,13 +78,12 @@ def read(
     time_column = _column(table, "time", time, required=False)
     times = None if time_column is None else _numbers(table, time_column, dates=True)
     keep: Any = slice(None) if min_rating is None or ratings is None else ratings >= min_rating
-    kept = users[keep]
     return Pairs(
-        kept,
+        users[keep],
         items[keep],
         ratings[keep] if ratings is not None and keep_ratings else None,
         None if times is None else times[keep],
-        dropped=len(users) - len(kept),
+        low_rated=None if isinstance(keep, slice) else Pairs(users[~keep], items[~keep]),
         note=table.note,
     )
 

@@ -12,14 +12,15 @@ from fedgrec.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Disjoint sets of pairs under the same ids."""
+    """Disjoint sets of pairs under the same ids, and beside them the pairs rated too low to be in any."""
 
     train: Interactions
     test: Interactions | None = None
     validation: Interactions | None = None
+    low_rated: Interactions | None = None
 
     def __post_init__(self) -> None:
-        for other in (self.test, self.validation):
+        for other in (self.test, self.validation, self.low_rated):
             if other is not None and (other.user_ids != self.train.user_ids or other.item_ids != self.train.item_ids):
                 raise DataError("the parts of a split must share their user and item ids: load them together")
 
@@ -30,8 +31,8 @@ class Split:
 
     @cached_property
     def known(self) -> Interactions:
-        """All that people are known to have, whatever it was held out for: nobody is recommended what he has."""
-        return _together(self.before_test, self.test)
+        """All that people are known to have, whatever it was left out for: nobody is recommended what he has."""
+        return _together(_together(self.before_test, self.test), self.low_rated)
 
 
 def ratio(data: Interactions, fraction: float, seed: int | tuple[int, ...]) -> tuple[Interactions, Interactions]:
