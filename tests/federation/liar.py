@@ -1,5 +1,6 @@
 """A lying server, to be scripted: it writes its own plans, models and sessions."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -9,14 +10,14 @@ import numpy as np
 from fedgrec.core import Broadcast, Upload
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.packets import Packet, pack_broadcast
-from fedgrec.federation.common.plan import EVALUATE, Plan
+from fedgrec.federation.common.plan import EVALUATE, Plan, sum_name
 from fedgrec.federation.node.node import handle
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server.folder import open_server
-from fedgrec.secagg import SecAggError, Server, Session, fresh_round_id
-from fedgrec.secagg.frozen import session_to_json
+from fedgrec.secagg import SecAggError, Server, Session
 from tests.federation.worlds import EXCHANGES, N_ITEMS, World
 
+ATTEMPTS = itertools.count()
 DEGREES = Plan("degrees", 0, 0, 18, 18)
 PROPAGATE = Plan("propagate", 1, 0, 18, 18)
 TRAIN = Plan("train", 0, 5, 18, 12, take=12, of=18)
@@ -52,7 +53,9 @@ class Liar:
     def session(self, sum_: Plan, nodes: int, **other: Any) -> Session:
         spec = sum_.spec(self.method)
         usual = {"neighbours": max(nodes - 1, 1), "threshold": nodes // 2 + 1, "bits": spec.bits, "least": nodes}
-        return Session(fresh_round_id(), spec.size, spec.users, **{**usual, **other})
+        self.attempt = next(ATTEMPTS)
+        name = sum_name(self.home.federation, sum_.place, self.attempt)
+        return Session(name, spec.size, spec.users, **{**usual, **other})
 
     def sum(
         self,
@@ -66,7 +69,9 @@ class Liar:
         """The sum, or None where the nodes do not open it; `refusals` says why."""
         broadcast = broadcast or self.broadcast(sum_)
         chosen = self.session(sum_, len(nodes), **session)
-        server = Server(chosen, {n: self.home.roster[n].key for n in nodes}, sum_.context(broadcast))
+        server = Server(
+            chosen, {n: self.home.roster[n].key for n in nodes}, sum_.context(broadcast, self.home.agreement)
+        )
         model, arrays = pack_broadcast(broadcast)
         verdicts = dict.fromkeys(self.sessions, False)
         self.sessions.append(chosen.round_id.hex())
@@ -76,7 +81,8 @@ class Liar:
         try:
             for kind in EXCHANGES[: EXCHANGES.index(until) + 1]:
                 header: dict[str, Any] = {"session": self.sessions[-1], "verdicts": verdicts}
-                header |= {"session": session_to_json(chosen)} if kind == packets.KEYS else {}
+                if kind == packets.KEYS:
+                    header |= {"session": chosen.to_json(), "place": list(sum_.place), "attempt": self.attempt}
                 header |= {"plan": asdict(sum_), "model": model} if kind == packets.SHARES else {}
                 for node, message in messages.items():
                     if kind == packets.MASKED and node in lost:
@@ -98,6 +104,19 @@ class Liar:
             return None
         spec = sum_.spec(self.method)
         return Upload.from_ring(values.view(f"uint{spec.bits}"), spec, users)
+
+    def trained(self, nodes: Sequence[int] = (0, 1, 2)) -> "Liar":
+        """Nodes judge only what they have trained on. Of these sums the server says the truth."""
+        assert self.sum(nodes, TRAIN), self.refusals
+        self.told_the_truth()
+        return self
+
+    def told_the_truth(self) -> None:
+        for path in self.fed.nodes.values():
+            with NodeStore(path) as store:
+                for session in self.sessions:
+                    store.settle(session, True)
+                store.trust_again()
 
     def refused(self, words: str) -> bool:
         return any(words in reason for reason in self.refusals)

@@ -12,7 +12,6 @@ from fedgrec.federation.common.plan import Plan
 from fedgrec.federation.in_process.transport import on, silent
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.store import NodeStore, Person
-from fedgrec.secagg import Session
 from tests.federation.liar import DEGREES, JUDGE, TRAIN, Liar, total
 from tests.federation.worlds import World, world
 
@@ -65,7 +64,7 @@ def test_the_session_cannot_be_weaker_than_the_node_allows(
 @pytest.mark.parametrize(("nodes", "threshold"), [(4, 4), (30, 17), (40, 22)])
 def test_a_strong_session_is_fine(crowd: World, nodes: int, threshold: int) -> None:
     liar = Liar(crowd)
-    liar.sum(range(nodes), DEGREES, threshold=threshold, until="shares")
+    liar.sum(range(nodes), TRAIN, threshold=threshold, until="shares")
     assert {answer.kind for answer in liar.answers["shares"].values()} == {"shares"}
 
 
@@ -103,16 +102,15 @@ def test_a_round_of_too_few_nodes_is_a_sentence(tmp_path: Path) -> None:
 
 def test_a_sparse_graph_that_was_chosen_well_is_accepted() -> None:
     """The node's own reckoning agrees with `parameters.choose`, with all there or with as few as may be."""
-    from fedgrec.federation.node.rules import is_safe
-    from fedgrec.secagg.parameters import choose
+    from fedgrec.secagg.parameters import choose, withstands
 
     for n, corrupt, dropped in itertools.product((100, 300, 1000), (0.02, 0.05), (0.05, 0.2)):
         chosen, c = choose(n, corrupt, dropped), int(corrupt * n)
         assert chosen.neighbours < n - 1
-        session = Session(bytes(16), 1, n, chosen.neighbours, chosen.threshold, least=chosen.least)
-        assert is_safe(session, n, c)
-        assert is_safe(session, chosen.least, c)
-        assert not is_safe(replace(session, threshold=chosen.neighbours // 2 + 1), n, c)
+        k, t = chosen.neighbours, chosen.threshold
+        assert withstands(n, k, t, c, n - chosen.least)
+        assert withstands(chosen.least, k, t, c, 0)
+        assert not withstands(n, k, k // 2 + 1, c, n - chosen.least)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +139,7 @@ def test_a_gateway_does_not_hand_in_one_users_metrics(liar: Liar) -> None:
     for node in (1, 2):
         with NodeStore(liar.fed.nodes[node]) as store:
             judging += store.db.execute("SELECT count(DISTINCT user) FROM interactions WHERE held_out").fetchone()[0]
-    found = liar.sum([0, 1, 2], JUDGE)
+    found = liar.trained().sum([0, 1, 2], JUDGE)
     assert total(found, "count") == [judging]
     assert found is not None
     assert found.users == 18, "and the server cannot see that it did not"

@@ -34,7 +34,7 @@ def test_one_exchange_for_a_gateway_and_one_model_in_it(tmp_path: Path) -> None:
         shares = [p for p, kind in zip(sent, kinds, strict=True) if kind == packets.SHARES]
         models.append({(len(unpack(p)), len(p.arrays)) for p in shares})
     sums = 3 * 5  # gateways, and degrees, propagate, train, train, evaluate
-    assert counts[0] == counts[1] == {"who": 3, "hello": 3, "finish": 3} | dict.fromkeys(EXCHANGES, sums) | {"keys": 3}
+    assert counts[0] == counts[1] == {"who": 3, "hello": 3, "finish": 3} | dict.fromkeys(EXCHANGES, sums) | {"keys": 6}
     assert models == [{(1, 2)}, {(3, 2)}], "tables and degrees, once"
 
 

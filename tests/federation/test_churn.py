@@ -71,7 +71,7 @@ def test_an_item_that_only_the_latecomer_has_counts_as_met_once(tmp_path: Path) 
 
 
 def test_nodes_that_leave_are_not_missed(tmp_path: Path) -> None:
-    fed = world(tmp_path, nodes=4, options={"rounds": 4})
+    fed = world(tmp_path, nodes=4, options={"rounds": 4, "corrupt": 0.0})
     summed = fed.witness.summed
 
     def leaves(line: dict[str, object]) -> None:
@@ -142,10 +142,11 @@ def test_a_node_with_another_configuration_is_refused(tmp_path: Path) -> None:
 
 def test_who_is_not_on_the_roster_does_not_join_and_not_mask(tmp_path: Path) -> None:
     """The server's roster leaves a node out; a node's roster leaves another one out."""
-    fed = world(tmp_path, nodes=4, options={"start_nodes": 3, "retries": 0})
+    fed = world(tmp_path, nodes=4, options={"start_nodes": 3, "retries": 0, "corrupt": 0.0})
     roster = dict(open_server(fed.server).roster)
     smaller = {index: member for index, member in roster.items() if index != 3}
-    write_roster(fed.server, smaller)
+    for path in (fed.server, *(fed.nodes[index] for index in smaller)):
+        write_roster(path, smaller)
     fed.run()
     assert fed.witness.joiners == ["node0", "node1", "node2"]
     assert any("is not on the roster" in notice for notice in fed.witness.notices)

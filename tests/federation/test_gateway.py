@@ -158,7 +158,7 @@ def test_a_server_whose_roster_does_not_know_of_gateways_is_told(tmp_path: Path)
 def test_a_plain_node_among_gateways(tmp_path: Path) -> None:
     """A federation may have both kinds: six users who mask for themselves, and a node that adds two up."""
     crowd, catalogue = people(4, 2), [f"item {item}" for item in range(N_ITEMS)]
-    options = FederationOptions(rounds=2, evaluate_every=0, pause=0.0, start_seconds=0.0, topk=(5,))
+    options = FederationOptions(rounds=2, evaluate_every=0, pause=0.0, start_seconds=0.0)
     made = init(tmp_path / "fed", 3, catalogue, config(layers=1), options, per_user_masks=[2] * 3)
     plain = add_node(made.server.parent)
     assert gateway.handle(made.nodes[0], Packet("who")).header == {"members": []}, "no key has its user yet"

@@ -20,9 +20,9 @@ def test_three_nodes_of_twenty_users(tmp_path: Path, method: str) -> None:
     assert [line["included"] for line in fed.applied("train")] == [[0, 1, 2]] * 4
     assert not fed.pending()
     assert not fed.witness.notices
-    # Keys are asked for once, then they ride on the answers before: a sum takes four exchanges, not five.
+    # Keys are asked for once, and for the evaluation; else they ride on the answers before: four exchanges, not five.
     kinds = [packet.kind for _, packet in fed.transport.received]
-    assert {kind: kinds.count(kind) for kind in EXCHANGES} == dict.fromkeys(EXCHANGES, 3 * len(fed.log())) | {"keys": 3}
+    assert {kind: kinds.count(kind) for kind in EXCHANGES} == dict.fromkeys(EXCHANGES, 3 * len(fed.log())) | {"keys": 6}
 
 
 @pytest.mark.parametrize("method", ["fcf", "fedmf", "fedncf"])

@@ -15,7 +15,8 @@ WORDS = [["recommend", "--user", "0/0"], ["recommend", "--similar", "3"], ["eval
 
 def test_the_run_says_what_it_is(tmp_path: Path) -> None:
     fed = world(tmp_path, options={"rounds": 2})
-    (fed.server / "items.txt").write_text("".join(f"item {i}\n" for i in range(N_ITEMS)))
+    for path in (fed.server, *fed.nodes.values()):
+        (path / "items.txt").write_text("".join(f"item {i}\n" for i in range(N_ITEMS)))
     run = fed.run()
     config, about = read_toml(run / "config.toml"), json.loads((run / "data.json").read_text())
     assert (config["rounds"], config["topk"], config["dim"]) == (2, [5], 4)
@@ -28,7 +29,7 @@ def test_the_run_says_what_it_is(tmp_path: Path) -> None:
     assert load_file(run / "server.safetensors")["item_embeddings"].shape == (3, N_ITEMS, 4)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert json.loads((run / "result.json").read_text()) == lines[-1]
-    assert (lines[-1]["round"], lines[-1]["protocol"]) == (2, "federation")
+    assert (lines[-1]["round"], lines[-1]["protocol"]) == (1, "federation"), "of the model that was trained on last"
 
 
 @pytest.mark.parametrize("by_an_earlier_version", [False, True])

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedgrec.config import Config
 from fedgrec.core import ServerState
-from fedgrec.federation.common.options import FederationOptions
+from fedgrec.federation.common.options import Agreement, FederationOptions
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.in_process.folders import make_folders
 from fedgrec.federation.in_process.replay import replay, states
@@ -78,6 +78,12 @@ class World:
     def model(self) -> ServerState:
         return coordinator.model_of(self.server)
 
+    def judged_model(self) -> ServerState:
+        """The one that the last evaluation was of."""
+        home = coordinator.open_server(self.server)
+        with coordinator.ServerStore(home) as store:
+            return store.model(home.method(store.get("n_users")).init(home.config.run.seed), "before")
+
     def log(self) -> list[dict[str, Any]]:
         with coordinator.ServerStore(coordinator.open_server(self.server)) as store:
             return store.sums()
@@ -128,10 +134,13 @@ def world(
     **more: Any,
 ) -> World:
     """A federation that has not begun. With masks of their own the users are its nodes, and addresses are gateways."""
-    quick = {"rounds": 3, "evaluate_every": 0, "pause": 0.0, "start_seconds": 0.0, "topk": (5,)}
-    wanted = FederationOptions(**quick | (options or {}))
+    quick = {"rounds": 3, "evaluate_every": 0, "pause": 0.0, "start_seconds": 0.0}
+    open_hearted = {"topk": (5,), "evaluations": 100, "evaluation_users": 1, "epsilon": 0.0}
+    given = dict(options or {})
+    agreed = Agreement(**open_hearted | {name: given.pop(name) for name in list(given) if name in open_hearted})
+    wanted = FederationOptions(**quick | given)
     crowd = people(nodes, users, prefix=prefix)
-    server, folders = make_folders(root, config(method, **more), N_ITEMS, crowd, wanted, per_user_masks)
+    server, folders = make_folders(root, config(method, **more), N_ITEMS, crowd, wanted, per_user_masks, agreed)
     members = (
         {i: p for f in folders.values() for i, p in open_gateway(f).members.items()} if per_user_masks else folders
     )

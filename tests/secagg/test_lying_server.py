@@ -231,7 +231,7 @@ def test_clients_who_were_shown_different_company_share_no_keys() -> None:
     run = Round(session(n, VALUES, t, neighbours=k, least=11, lying_server=True), random_vectors(n, VALUES))
     run.until(Stage.SHARES)
     less = tuple(range(n - 1))
-    graph = Graph(less, k, run.session.digest)
+    graph = Graph(less, k, run.session.round_id)
     keys = tuple(run.server._keys[c] for c in graph.neighbours(VICTIM))
     run.inbox[VICTIM] = Neighbourhood(run.session.round_id, less, keys).pack()
     shared = {c: parse(run.give(c, message)) for c, message in run.inbox.items()}

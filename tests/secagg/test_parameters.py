@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedgrec.secagg.errors import BadInput
 from fedgrec.secagg.graph import Graph
-from fedgrec.secagg.parameters import NEVER, SMALL, Parameters, add, choose, gaps, risks, tail, unlikely
+from fedgrec.secagg.parameters import NEVER, SMALL, Parameters, add, choose, gaps, risks, tail, unlikely, withstands
 
 # ---------------------------------------------------------------------------------------------------- tails
 
@@ -61,11 +61,11 @@ def test_adding_chances() -> None:
 
 def test_known_figures() -> None:
     lying = choose(400)
-    assert (lying.neighbours, lying.threshold) == (48, 33)
-    assert unlikely(379, 20, 48, -40 - math.log2(380)) == 2 * 33 - 48  # 18 corrupt neighbours or more never happen
-    assert (lying.opened, lying.failed) == (pytest.approx(-42.5, abs=0.1), pytest.approx(-32.1, abs=0.1))
-    assert lying.cut == NEVER  # two gaps of 24 take 48 clients, and 40 are gone
-    curious = choose(29_858, lying_server=False)
+    assert (lying.neighbours, lying.threshold) == (54, 38)
+    assert 2 * 38 - 54 > 20  # more corrupt neighbours than there are corrupt clients never happen
+    assert (lying.opened, lying.failed) == (NEVER, pytest.approx(-34.2, abs=0.1))
+    assert lying.cut == NEVER  # two gaps of 27 take 54 clients, and 40 are gone
+    curious = choose(29_858, security=40, lying_server=False)
     assert (curious.neighbours, curious.threshold) == (40, 22)
     assert curious.sentence() == (
         "29,858 clients: 40 neighbours each, of 40 shares 22 open a secret. If at most 1,492 clients are corrupt, at "
@@ -81,7 +81,11 @@ def test_choices_keep_their_promises_and_no_smaller_graph_does(n, corrupt, dropp
     chosen = choose(n, corrupt, dropped, 30, 20, lying_server)
 
     def safe(p: Parameters) -> bool:
-        return p.broken <= -30 and p.failed <= -20 and 2 * p.threshold > p.neighbours
+        if lying_server:
+            holds = withstands(n, p.neighbours, p.threshold, p.corrupt, p.dropped, 30)
+        else:
+            holds = p.broken <= -30 and 2 * p.threshold > p.neighbours
+        return holds and p.failed <= -20
 
     k, c, d = chosen.neighbours, chosen.corrupt, chosen.dropped
     assert (c, d) == (int(corrupt * n), int(dropped * n))

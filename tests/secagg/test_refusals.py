@@ -74,7 +74,7 @@ def shrunk(size: Callable[[Round], int]) -> Callable[[Round, Neighbourhood], Nei
 
     def shrink(run: Round, message: Neighbourhood) -> Neighbourhood:
         clients = message.clients[: size(run)]
-        graph = Graph(clients, run.session.neighbours, run.session.digest)
+        graph = Graph(clients, run.session.neighbours, run.session.round_id)
         return replace(message, clients=clients, keys=tuple(parse(run.sent[n][0]) for n in graph.neighbours(0)))
 
     return shrink

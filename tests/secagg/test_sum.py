@@ -33,7 +33,7 @@ def in_the_sum(session: Session, n: int, lost: dict[int, Stage]) -> set[int] | N
         return keys if len(keys) > 2 and shared == keys else None
     if session.neighbours >= len(keys) - 1:  # Bonawitz 2017: everybody holds shares of everybody
         return sent if len(opened) >= t else None
-    graph = Graph(keys, session.neighbours, session.digest)
+    graph = Graph(keys, session.neighbours, session.round_id)
     around = {me: set(graph.neighbours(me)) for me in keys}
     members = shared  # those who have t holders among themselves
     for _ in range(n):
@@ -136,7 +136,7 @@ def test_of_a_complete_graph_exactly_the_threshold_must_be_left(n, t, stage) -> 
 def test_of_a_sparse_graph_exactly_the_threshold_of_holders_must_be_left(stage) -> None:
     n, k, t = 9, 4, 3
     here = session(n, 3, t, neighbours=k)
-    holders = Graph(range(n), k, here.digest).neighbours(0)
+    holders = Graph(range(n), k, here.round_id).neighbours(0)
     enough = Round(here, random_vectors(n, 3)).play({holders[0]: stage})
     assert np.array_equal(enough.server.result()[0], enough.plain_sum(enough.server.included))
     too_few = Round(here, random_vectors(n, 3))
@@ -149,7 +149,7 @@ def test_of_a_sparse_graph_exactly_the_threshold_of_holders_must_be_left(stage) 
 def test_a_client_without_enough_holders_is_left_out_while_it_costs_nothing() -> None:
     n, k, t = 20, 12, 7
     here = session(n, 3, t, neighbours=k)
-    circle = Graph(range(n), k, here.digest)._circle
+    circle = Graph(range(n), k, here.round_id)._circle
     lost = {circle[place]: Stage.SHARES for place in (-6, -5, -1, 1, 5, 6)}  # half of the first one's holders
     run = Round(here, random_vectors(n, 3))
     assert sum_law_holds(run, lost, dict.fromkeys(range(n), 1))

@@ -96,29 +96,32 @@ def _shared(task: argparse.ArgumentParser) -> None:
     )
 
 
-def settings(arguments: argparse.Namespace) -> tuple[Any, Any]:
-    """The method's configuration and the federation's options; a name that both have is the federation's."""
+def settings(arguments: argparse.Namespace) -> tuple[Any, Any, Any]:
+    """The method's configuration, the server's options, what all agree on; a name that two have is the later one's."""
     import dataclasses
 
     from fedgrec.config import Config, parse_assignment
-    from fedgrec.federation.common.options import FederationOptions
+    from fedgrec.federation.common.options import Agreement, FederationOptions
 
     named = dict(parse_assignment(text) for text in arguments.set)
     if arguments.rounds is not None:
         named["rounds"] = arguments.rounds
-    ours = {field.name for field in dataclasses.fields(FederationOptions)}
-    options = FederationOptions().changed({key: value for key, value in named.items() if key in ours}, "--set")
-    values = {key: value for key, value in named.items() if key not in ours}
+
+    def of(kind: Any) -> Any:
+        mine = {field.name for field in dataclasses.fields(kind)} & named.keys()
+        return kind().changed({key: named.pop(key) for key in sorted(mine)}, "--set")
+
+    options, agreed, values = of(FederationOptions), of(Agreement), named
     values |= {"method": arguments.method} if arguments.method else {}
     values |= {"data": arguments.data} if arguments.data else {}
-    return Config().changed(values, "--set"), options
+    return Config().changed(values, "--set"), options, agreed
 
 
 def run_init(arguments: argparse.Namespace) -> int:
     from fedgrec.federation.common.catalogue import read_catalogue
     from fedgrec.federation.setup.init import init
 
-    config, options = settings(arguments)
+    config, options, agreed = settings(arguments)
     if not 1 <= arguments.port <= 65535:
         raise ConfigError(f"--port {arguments.port}: a port is a number from 1 to 65535")
     place = (arguments.host, arguments.port)
@@ -126,14 +129,16 @@ def run_init(arguments: argparse.Namespace) -> int:
         from fedgrec.federation.setup.start import try_out
 
         made = try_out(
-            arguments.out, arguments.nodes, config, options, arguments.users, *place, arguments.per_user_masks
+            arguments.out, arguments.nodes, config, options, arguments.users, *place, arguments.per_user_masks, agreed
         )
     else:
         catalogue = list(read_catalogue(arguments.catalogue))
         keys = [arguments.users] * arguments.nodes if arguments.per_user_masks else []
         if keys and arguments.users < 1:
             raise ConfigError("--per-user-masks needs --users N here: a key is made for each user of a node")
-        made = init(arguments.out, arguments.nodes, catalogue, config, options, *place, per_user_masks=keys)
+        made = init(
+            arguments.out, arguments.nodes, catalogue, config, options, *place, per_user_masks=keys, agreed=agreed
+        )
     print(f"{arguments.out} holds a federation of {len(made.nodes)} nodes.")
     if arguments.per_user_masks:
         print("Every user has a key and masks of its own: floors and options that count nodes count users.")
@@ -153,9 +158,11 @@ def run_up(arguments: argparse.Namespace) -> int:
     from fedgrec.federation.node.recommend import users_of
     from fedgrec.federation.setup.start import try_out, up
 
-    config, options = settings(arguments)
+    config, options, agreed = settings(arguments)
     out: Path = arguments.out or _unused(Path("runs") / "federation")
-    made = try_out(out, arguments.nodes, config, options, arguments.users, per_user_masks=arguments.per_user_masks)
+    made = try_out(
+        out, arguments.nodes, config, options, arguments.users, per_user_masks=arguments.per_user_masks, agreed=agreed
+    )
     print(f"{len(made.nodes)} nodes in {out}; their logs are in {out / 'logs'}")
     try:
         up(made, say)
@@ -200,7 +207,7 @@ def run_node(arguments: argparse.Namespace) -> int:
 
 def run_status(arguments: argparse.Namespace) -> int:
     from fedgrec.federation.server.folder import open_server
-    from fedgrec.federation.server.log import describe
+    from fedgrec.federation.server.log import describe, metrics_of
     from fedgrec.federation.server.store import SERVER_STORE, ServerStore
 
     home = open_server(arguments.folder)
@@ -212,8 +219,7 @@ def run_status(arguments: argparse.Namespace) -> int:
         print(f"round {store.get('round', 0):,} of {home.options.rounds:,}, {state}")
         print("nodes: " + (", ".join(_nodes(home.roster, store.nodes())) or "none has joined"))
         for line in store.metrics()[-3:]:
-            found = ", ".join(f"{key} {value:.4f}" for key, value in line.items() if "@" in key)
-            print(f"after round {line['round']:,}: {found}")
+            print(f"after round {line['round']:,}: {metrics_of(line)}")
         print("last sums:")
         for line in store.sums()[-5:]:
             print(f"  {describe(line)}")

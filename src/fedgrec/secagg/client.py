@@ -308,7 +308,7 @@ class Client:
                 f"{self.session.least}"
             )
         self._bound = bind(self.context, message.clients)
-        self._graph = Graph(message.clients, self.session.neighbours, self.session.digest)
+        self._graph = Graph(message.clients, self.session.neighbours, self.session.round_id)
         if [keys.sender for keys in message.keys] != self._graph.neighbours(self.me):
             raise BadLists(f"client {self.me} was given other neighbours than this round's graph has for it")
         for keys in message.keys:

@@ -1,6 +1,6 @@
 """Who masks with whom: a k-regular graph drawn afresh in every round (Bell et al. 2020), or everybody with everybody.
 
-The order of the clients on a circle comes from a hash of the round and of all who take part, so every client can
+The order of the clients on a circle comes from a hash of the round's name and of all who take part, so every client can
 compute it and refuse a neighbourhood that was picked for it.
 """
 

@@ -82,6 +82,12 @@ def code_for(session: Session, clients: Sequence[int]) -> Code:
     """The code of one round between those who take part in it."""
     if session.neighbours < len(clients) - 1:
         raise BadInput(f"LightSecAgg needs the complete graph: {len(clients) - 1} neighbours, not {session.neighbours}")
+    if session.lying_server and 2 * session.threshold <= len(clients) + session.privacy:
+        raise BadInput(
+            f"against a lying server LightSecAgg needs 2U > n + T: with {len(clients)} clients, of whom "
+            f"{session.privacy} may collude, U must be more than {(len(clients) + session.privacy) // 2}, "
+            f"not {session.threshold}"
+        )
     return Code(clients, session.threshold, session.privacy, session.words * session.bits // DIGIT_BITS)
 
 

@@ -13,7 +13,9 @@ Y ~ Hypergeometric(n − 1, d, k), and three things can go wrong, each summed ov
     failed   fewer than t neighbours of some client are left: Y > k − t, and there is no sum
 
 In a complete graph everybody holds a share of everybody's secrets, its owner too. There k stands for n, and nothing is
-left to chance.
+left to chance. Nor is it in a sparse graph of up to SURE clients: there 2t − k exceeds c, and c + d are too few for two
+gaps. A lying server can compute at its leisure which company and which name of a round give a graph that suits it. In
+larger graphs its 2ˣ tries turn a risk of 2⁻⁸⁰ into one of 2ˣ⁻⁸⁰.
 
 A lying server could also tell each client another story about the *others*: open one client's seed and the mask keys
 of those around it, of each only one secret, and have a sum of one. Sessions with `lying_server` stop that: a client
@@ -21,6 +23,11 @@ answers only when t of its holders signed that they were told the same. Say v an
 alive. Then t − X honest holders of v, or more, signed a list in which v is alive; to open v's mask key as many would
 have to answer for another list. An honest one signs once, so that takes 2(t − X) ≤ k − X, which is X ≥ 2t − k again.
 Hence whoever's seed is opened, the vectors of t − X honest clients around it are in the same sum.
+
+Some sums must be opened for one company only, since two that differ by one client *are* that client's vector. Each
+client therefore helps to open one of them. R clients help to open a sum of n: each of the n has t of them among its k
+neighbours, so k·R ≥ t·n. Two companies of n clients out of F founders take 2R ≤ F + c, the corrupt helping twice. So a
+second one cannot be opened where 2tn > k(F + c); in the complete graph, where 2t > F + c.
 """
 
 import math
@@ -29,6 +36,8 @@ from dataclasses import dataclass
 from fedgrec.secagg.errors import BadInput
 
 SMALL = 64  # clients, for whom the complete graph costs little; it withstands *any* losses up to n − t
+SURE = 400  # clients, up to whom nothing is left to chance against a lying server
+SECURITY = 80  # a chance of 2⁻⁸⁰ that a larger graph fails is none
 NEVER = -math.inf  # log₂ of a chance of 0
 
 
@@ -75,25 +84,27 @@ def choose(
     clients: int,
     corrupt: float = 0.05,
     dropped: float = 0.05,
-    security: float = 40,
+    security: float = SECURITY,
     correctness: float = 30,
     lying_server: bool = True,
+    founders: int = 0,
 ) -> Parameters:
     """The fewest neighbours with which privacy is lost with a chance ≤ 2^−security, the round ≤ 2^−correctness.
 
-    `corrupt` and `dropped` are shares of the clients. Of the thresholds that will do it takes the middle one.
+    `corrupt` and `dropped` are shares of the clients. Of the thresholds that will do it takes the middle one. With
+    `founders` the sum can be opened for one company of these only.
     """
     if clients < 2:
         raise BadInput(f"a secure sum needs two clients or more, not {clients}")
     if not 0 <= corrupt < 1 or not 0 <= dropped < 1:
         raise BadInput(f"shares of clients lie between 0 and 1, not at {corrupt} and {dropped}")
     c, d = (math.floor(share * clients + 1e-9) for share in (corrupt, dropped))  # 0.29 · 100 is 28.999…
-    complete = _complete(clients, c, d, lying_server)  # first: where it will not do, nothing will
+    complete = _complete(clients, c, d, lying_server, founders)  # first: where it will not do, nothing will
     if clients <= SMALL:
         return complete
 
     def sparse(k: int) -> Parameters | None:
-        return _sparse(clients, k, c, d, lying_server, security, correctness)
+        return _sparse(clients, k, c, d, lying_server, security, correctness, founders)
 
     # Doubling finds the size, and the search begins above the last k that was too small. (Whole numbers make the risks
     # jagged in k, but not by half of it.)
@@ -104,8 +115,26 @@ def choose(
     return next((parameters for parameters in found if parameters), complete)
 
 
-def _complete(n: int, c: int, d: int, lying_server: bool) -> Parameters:
-    least, most = max(n // 2, (n + c) // 2 if lying_server else c) + 1, n - d
+def withstands(
+    clients: int, neighbours: int, threshold: int, corrupt: int, dropped: int, security: float = SECURITY
+) -> bool:
+    """Whether a lying server with so many corrupt clients, which may leave so many others out, learns only the sum."""
+    if neighbours >= clients - 1:
+        return 2 * threshold > clients + corrupt
+    if clients <= SURE:
+        return 2 * threshold - neighbours > corrupt and neighbours > corrupt + dropped
+    return risks(clients, neighbours, threshold, corrupt, dropped, True).broken <= -security
+
+
+def opens_once(clients: int, neighbours: int, threshold: int, corrupt: int, founders: int) -> bool:
+    """Whether no two sums of so many of the founders, or more, can both be opened."""
+    if neighbours >= clients - 1:
+        return 2 * threshold > founders + corrupt
+    return 2 * threshold * clients > neighbours * (founders + corrupt)
+
+
+def _complete(n: int, c: int, d: int, lying_server: bool, founders: int = 0) -> Parameters:
+    least, most = max(n // 2, (max(n, founders) + c) // 2 if lying_server else c) + 1, n - d
     if least > most:
         who = "a lying" if lying_server else "a curious"
         raise BadInput(
@@ -116,17 +145,22 @@ def _complete(n: int, c: int, d: int, lying_server: bool) -> Parameters:
 
 
 def _sparse(
-    n: int, k: int, c: int, d: int, lying_server: bool, security: float, correctness: float
+    n: int, k: int, c: int, d: int, lying_server: bool, security: float, correctness: float, founders: int
 ) -> Parameters | None:
     """With exactly k neighbours, or None where no threshold will do."""
-    many_corrupt = unlikely(n - d - 1, c, k, -security - math.log2(max(n - c, 1)))
+    sure = lying_server and n <= SURE
+    if sure and k <= c + d:
+        return None
+    many_corrupt = c + 1 if sure else unlikely(n - d - 1, c, k, -security - math.log2(max(n - c, 1)))
     many_lost = unlikely(n - 1, d, k, -correctness - math.log2(n))
     least = max(k // 2 + 1, -(-(k + many_corrupt) // 2) if lying_server else many_corrupt)
+    if founders:
+        least = max(least, k * (founders + c) // (2 * (n - d)) + 1)
     most = k - many_lost + 1
     if least > most:
         return None
     found = risks(n, k, (least + most + 1) // 2, c, d, lying_server)
-    return found if found.broken <= -security else None
+    return found if sure or found.broken <= -security else None
 
 
 def risks(clients: int, neighbours: int, threshold: int, corrupt: int, dropped: int, lying_server: bool) -> Parameters:

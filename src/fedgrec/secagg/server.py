@@ -162,7 +162,7 @@ class Server:
         if len(clients) < fewest:
             raise TooFewLeft(f"{len(clients)} clients sent keys, fewer than the {fewest} needed")
         self.bound = bind(self.context, clients)
-        self._graph = Graph(clients, self.session.neighbours, self.session.digest)
+        self._graph = Graph(clients, self.session.neighbours, self.session.round_id)
         self.stage = Stage.SHARES
         return {
             client: Neighbourhood(

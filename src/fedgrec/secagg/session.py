@@ -2,9 +2,11 @@
 
 import hashlib
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from typing import Any, Self
 
 from fedgrec.secagg import ring
 from fedgrec.secagg.errors import BadInput
@@ -54,6 +56,25 @@ class Session:
         ):
             raise BadInput("the session's numbers are out of range")
         ring.dtype(self.bits)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"round_id": self.round_id.hex()}
+
+    @classmethod
+    def from_json(cls, values: Any) -> Self:
+        """And back; what is no session is refused."""
+        kinds = {name: field.type for name, field in cls.__dataclass_fields__.items() if name != "round_id"}
+        if (
+            not isinstance(values, Mapping)
+            or set(values) != {"round_id", *kinds}
+            or any(type(values[name]) is not kind for name, kind in kinds.items())
+        ):
+            raise BadInput("these values describe no session of secure aggregation")
+        try:
+            return cls(**{**values, "round_id": bytes.fromhex(values["round_id"])})
+        except (TypeError, ValueError):
+            raise BadInput("a session's round id is written as hexadecimal digits") from None
 
     @property
     def words(self) -> int:

@@ -2,29 +2,51 @@
 
 leaves   recall@k, ndcg@k for each k   in steps of a power of two, each user's number rounded before it is added
          count                          users that have held-out items: what the sums are divided by
+
+Nodes add noise to every number, each its share of it: a server that may compare evaluations over nearly the same people
+would otherwise read one person's numbers off their difference.
 """
 
+import math
 from collections.abc import Sequence
 
+from fedgrec import noise
 from fedgrec.core import Leaf, Upload, UploadSpec, finest_step
 
+NOISY_STEP = 2.0**-14  # coarse enough for noise to be drawn exactly, and far below what the noise hides
+HEADROOM = 8  # standard deviations of noise that fit the ring beside the users' numbers
 
-def spec(ks: Sequence[int], users: int) -> UploadSpec:
-    """What goes up for at most `users` users."""
-    step = finest_step(1.0, users)
+
+def spec(ks: Sequence[int], users: int, deviation: float = 0.0) -> UploadSpec:
+    """What goes up for at most `users` users, with noise of this standard deviation in each number."""
     names = [f"{name}@{k}" for k in ks for name in ("recall", "ndcg")]
-    leaves = [Leaf(name, 1, 1, clip=1.0, step=step) for name in names]
-    return UploadSpec((*leaves, Leaf("count", 1, 1, clip=1, step=1)), users)
+    if not deviation:
+        step = finest_step(1.0, users)
+        leaves = [Leaf(name, 1, 1, clip=1.0, step=step) for name in names]
+        return UploadSpec((*leaves, Leaf("count", 1, 1, clip=1, step=1)), users)
+    step = max(NOISY_STEP, finest_step(1.0, users + math.ceil(HEADROOM * deviation)))
+    return UploadSpec(tuple(Leaf(name, 1, 1, clip=1.0, step=step) for name in (*names, "count")), users)
 
 
-def result(total: Upload, spec: UploadSpec) -> dict[str, float]:
-    """The means over users that have held-out items; nothing where there are none."""
-    count = int(total.leaves["count"].values[0, 0])
-    if not count:
+def deviation(epsilon: float, ks: Sequence[int], evaluations: int) -> float:
+    """Of the noise with which so many evaluations spend ε in all; 0 where none is wanted.
+
+    A person who comes or goes changes each number by 1 at the most.
+    """
+    if not epsilon:
+        return 0.0
+    numbers, unit = 2 * len(ks) + 1, 1 / NOISY_STEP
+    return math.sqrt(noise.variance_for(epsilon, numbers * unit, math.sqrt(numbers) * unit, evaluations)) / unit
+
+
+def result(total: Upload, spec: UploadSpec, deviation: float = 0.0) -> dict[str, float]:
+    """The means over users that have held-out items; nothing where there are none.
+
+    `noise` is the standard deviation that the noise gives each mean.
+    """
+    sums = {leaf.name: float(total.leaves[leaf.name].values[0, 0] * leaf.step) for leaf in spec.leaves}
+    count = round(sums.pop("count"))
+    if count < 1:
         return {"users": 0}
-    means = {
-        leaf.name: float(total.leaves[leaf.name].values[0, 0] * leaf.step / count)
-        for leaf in spec.leaves
-        if leaf.name != "count"
-    }
-    return {**means, "users": count}
+    means = {name: min(max(value / count, 0.0), 1.0) for name, value in sums.items()}
+    return {**means, "users": count, **({"noise": deviation / count} if deviation else {})}

@@ -3,6 +3,7 @@
     FOLDER/roster.json    index → name and public key of every node, and the gateway that it is a user of, if it is one;
                           all nodes and the server have the same
     FOLDER/config.toml    the method and its options; the same everywhere
+    FOLDER/agreement.toml what else everybody agrees on (options.py); the same everywhere
     FOLDER/items.txt      the catalogue (catalogue.py); the same everywhere
 
 server/folder.py, node/folder.py and node/gateway.py say what else is in each of them, network.py what they hold for the
@@ -20,7 +21,9 @@ from pathlib import Path
 
 from fedgrec.config import Config, read_toml
 from fedgrec.federation.common.arrays import write_private
+from fedgrec.federation.common.catalogue import CATALOGUE
 from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.options import AGREEMENT, Agreement, read_options
 from fedgrec.federation.common.values import as_json, filled, parse_json, read_bytes
 from fedgrec.methods.contract import Method
 from fedgrec.options import METHODS, method_module
@@ -41,6 +44,7 @@ class Member:
     name: str
     key: bytes  # Ed25519, public
     gateway: str = ""  # that hosts it, where it is one user with masks of its own
+    users: int = 0  # the most users that it may bring; 0: not stated, as before version 0.2
 
     def __post_init__(self) -> None:
         if len(self.key) != 32:
@@ -67,8 +71,9 @@ class Folder:
 
     @property
     def corrupt_nodes(self) -> int:
-        """How many nodes may work for the server, and who knows in which sum."""
-        return math.floor(self._floors[1] * len(self.roster) + 1e-9)
+        """How many nodes may work for the server, and who knows in which sum: one at least, if there are four nodes."""
+        share, n = self._floors[1], len(self.roster)
+        return max(math.floor(share * n + 1e-9), int(share > 0 and n > 3))
 
     @property
     def fewest_nodes(self) -> int:
@@ -88,10 +93,18 @@ class Folder:
         return _config(self.shared / CONFIG, read_bytes(self.shared / CONFIG))
 
     @property
+    def agreed(self) -> Agreement:
+        """What everybody holds the server to."""
+        path = self.shared / AGREEMENT
+        return _agreement(path, path.read_bytes() if path.exists() else b"")
+
+    @property
     def agreement(self) -> str:
-        """A hash of what server and nodes must agree on: the method, its options, the catalogue's size."""
-        model = json.dumps([self.config.method, asdict(self.config.model), self.n_items], sort_keys=True)
-        return hashlib.sha256(model.encode()).hexdigest()
+        """A hash of what server and nodes must agree on: the method, all options, and which item has which number."""
+        names = self.shared / CATALOGUE
+        catalogue = hashlib.sha256(names.read_bytes()).hexdigest() if names.exists() else ""
+        about = [self.config.method, asdict(self.config.model), self.n_items, catalogue, asdict(self.agreed)]
+        return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
     def check(self) -> None:
         """Read what the folder needs, so that a mistake is found before anything starts."""
@@ -110,6 +123,11 @@ class Folder:
 def _config(path: Path, content: bytes) -> Config:
     """Checking a configuration takes longer than most messages do, so one process does it once."""
     return Config().changed(read_toml(path), str(path))
+
+
+@lru_cache(8)
+def _agreement(path: Path, content: bytes) -> Agreement:
+    return read_options(path, Agreement) if content else Agreement()
 
 
 @lru_cache(8)
@@ -159,18 +177,21 @@ def new_federation() -> str:
     return secrets.token_hex(16)
 
 
-def write_common(path: Path, roster: Roster, config: Config, n_items: int) -> None:
+def write_common(path: Path, roster: Roster, config: Config, n_items: int, agreed: Agreement) -> None:
     """What all folders have."""
     make_method(config, n_items, 1)
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_roster(path, roster)
     write_private(path / CONFIG, config.to_toml().encode())
+    write_private(path / AGREEMENT, agreed.to_toml().encode())
 
 
 def write_roster(path: Path, roster: Roster) -> None:
     """Also to let a node in later: everybody gets the new roster before the node starts."""
     lines = {
-        str(index): {"name": m.name, "key": m.key.hex()} | ({"gateway": m.gateway} if m.gateway else {})
+        str(index): {"name": m.name, "key": m.key.hex()}
+        | ({"gateway": m.gateway} if m.gateway else {})
+        | ({"users": m.users} if m.users else {})
         for index, m in sorted(roster.items())
     }
     write_private(path / ROSTER, as_json(lines))

@@ -1,20 +1,85 @@
-"""The options of a federation: how the server drives the nodes. The options of the method are in config.toml."""
+"""The options of a federation: what everybody agrees on, and how the server drives the nodes.
+
+    FOLDER/agreement.toml     the same in every folder: nodes sign it and bind their masks to it, so that the server
+                              cannot ask for other list lengths, for more evaluations, or for less noise
+    SERVER/federation.toml    the server's own
+
+The options of the method are in config.toml.
+"""
 
 import dataclasses
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, ClassVar, Self, TypeVar, get_type_hints
 
 from fedgrec.config import checked
 from fedgrec.errors import ConfigError, nearest
+from fedgrec.federation.common import evaluation
 from fedgrec.options import option
+from fedgrec.secagg.parameters import SECURITY
+
+AGREEMENT = "agreement.toml"
 
 
 @dataclass(frozen=True)
-class FederationOptions:
+class _Options:
+    """Options in a TOML file of their own."""
+
+    title: ClassVar[str]
+
+    def changed(self, values: Mapping[str, Any], where: str) -> Self:
+        """A copy with these options replaced; values are checked."""
+        fields = {f.name: f for f in dataclasses.fields(self)}
+        hints, new = get_type_hints(type(self)), {}
+        for name, value in values.items():
+            if name not in fields:
+                raise ConfigError(f"{where}: there is no option {name!r}.{nearest(name, list(fields))}")
+            new[name] = checked(fields[name], hints[name], value, where)
+        return dataclasses.replace(self, **new)
+
+    def to_toml(self) -> str:
+        lines = [f"# {self.title}"]
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            lines += [f"\n# {f.metadata['help']}", f"{f.name} = {list(value) if isinstance(value, tuple) else value}"]
+        return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class Agreement(_Options):
+    """What nodes hold the server to, beside the floors in their own node.json."""
+
+    title = "What everybody in this federation has agreed on: the same file in every folder."
+
+    topk: tuple[int, ...] = option((20,), "list lengths k of Recall@k and NDCG@k")
+    evaluations: int = option(20, "evaluations that a node takes part in, in all", least=0)
+    evaluation_users: int = option(50, "the fewest users over whom an evaluation is summed", least=1)
+    epsilon: float = option(8.0, "what all evaluations together may tell of one person, by noise; 0: no noise", least=0)
+    security: int = option(
+        SECURITY, "a sparse graph of more than 400 nodes fails with a chance below one in two to this power", least=40
+    )
+
+    def __post_init__(self) -> None:
+        if not self.topk or min(self.topk) < 1:
+            raise ConfigError("topk needs at least one list length, each 1 or more, such as  topk = [20]")
+
+    @cached_property
+    def deviation(self) -> float:
+        """Of the noise in each number of an evaluation."""
+        return evaluation.deviation(self.epsilon, self.topk, self.evaluations) if self.evaluations else 0.0
+
+
+AS_USUAL = Agreement()
+
+
+@dataclass(frozen=True)
+class FederationOptions(_Options):
     """How the server drives the nodes."""
+
+    title = "How the server drives this federation."
 
     rounds: int = option(100, "training rounds", least=0)
     nodes_per_round: int = option(0, "nodes that take part in a training round; 0: all that can be reached", least=0)
@@ -41,35 +106,18 @@ class FederationOptions:
     retries: int = option(3, "sums that may be lost in a row before the federation stops", least=0)
     pause: float = option(2.0, "seconds before a lost sum is tried again", least=0)
     evaluate_every: int = option(10, "rounds between evaluations; 0: only at the end", least=0)
-    topk: tuple[int, ...] = option((20,), "list lengths k of Recall@k and NDCG@k")
 
     def __post_init__(self) -> None:
         if bool(self.neighbours) != bool(self.threshold):
             raise ConfigError("neighbours and threshold go together: set both, or neither")
-        if not self.topk or min(self.topk) < 1:
-            raise ConfigError("topk needs at least one list length, each 1 or more, such as  topk = [20]")
         if 0 < self.nodes_per_round < self.least_nodes:
             raise ConfigError(f"nodes_per_round is below least_nodes = {self.least_nodes}: no sum could be opened")
 
-    def changed(self, values: Mapping[str, Any], where: str) -> "FederationOptions":
-        """A copy with these options replaced; values are checked."""
-        fields = {f.name: f for f in dataclasses.fields(self)}
-        hints, new = get_type_hints(FederationOptions), {}
-        for name, value in values.items():
-            if name not in fields:
-                raise ConfigError(f"{where}: there is no option {name!r}.{nearest(name, list(fields))}")
-            new[name] = checked(fields[name], hints[name], value, where)
-        return dataclasses.replace(self, **new)
 
-    def to_toml(self) -> str:
-        lines = ["# How the server drives this federation."]
-        for f in dataclasses.fields(self):
-            value = getattr(self, f.name)
-            lines += [f"\n# {f.metadata['help']}", f"{f.name} = {list(value) if isinstance(value, tuple) else value}"]
-        return "\n".join(lines) + "\n"
+Kind = TypeVar("Kind", Agreement, FederationOptions)
 
 
-def read_options(path: Path) -> FederationOptions:
+def read_options(path: Path, kind: type[Kind]) -> Kind:
     """The options in a TOML file."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -77,4 +125,6 @@ def read_options(path: Path) -> FederationOptions:
         raise ConfigError(f"{path}: there is no such file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not a TOML file: {error}") from None
-    return FederationOptions().changed(values, str(path))
+    if kind is FederationOptions:
+        values.pop("topk", None)  # where a server of version 0.1 had it
+    return kind().changed(values, str(path))

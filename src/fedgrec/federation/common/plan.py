@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from fedgrec.federation.common import evaluation
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import pack_broadcast
 from fedgrec.methods.contract import Method
+from fedgrec.secagg.session import ROUND_ID_BYTES
 
 EVALUATE = "evaluate"  # the stage of a sum that no method has: metrics, summed over users
 
@@ -28,6 +29,7 @@ class Plan:
     of: int = 1
     topk: tuple[int, ...] = ()  # what is evaluated
     least: int = 1
+    deviation: float = 0.0  # the standard deviation of the noise in each number of an evaluation
 
     @property
     def place(self) -> tuple[str, int, int]:
@@ -50,14 +52,13 @@ class Plan:
     def spec(self, method: Method) -> UploadSpec:
         """The leaves of the sum."""
         if self.stage == EVALUATE:
-            return evaluation.spec(self.topk, self.users)
+            return evaluation.spec(self.topk, self.users, self.deviation)
         return method.spec(self.stage_of(method))
 
-    def context(self, broadcast: Broadcast) -> bytes:
-        """What masks are bound to: nodes that were told different plans or models share no keys."""
-        arrays = pack_broadcast(broadcast)[1]
-        shapes = [[name, array.dtype.str, list(array.shape)] for name, array in sorted(arrays.items())]
-        return hashlib.sha256(json.dumps([asdict(self), shapes]).encode() + broadcast.fingerprint()).digest()
+    def context(self, broadcast: Broadcast, agreement: str) -> bytes:
+        """What masks are bound to: nodes that differ in plan, model, options or catalogue share no keys."""
+        about = json.dumps([asdict(self), agreement]).encode()
+        return hashlib.sha256(about + model_digest(broadcast)).digest()
 
     @staticmethod
     def read(values: Mapping[str, Any]) -> "Plan":
@@ -67,6 +68,21 @@ class Plan:
             numbers = (plan.level, plan.round, plan.n_users, plan.users, plan.take, plan.of, plan.least, *plan.topk)
             if not isinstance(plan.stage, str) or any(type(n) is not int or n < 0 for n in numbers) or not plan.of:
                 raise ValueError
+            if type(plan.deviation) is not float:
+                raise ValueError
         except (TypeError, KeyError, ValueError):
             raise FederationError("the server sent something that is no plan of a sum") from None
         return plan
+
+
+def model_digest(broadcast: Broadcast) -> bytes:
+    """Tells any two models apart, also two that share their bytes."""
+    arrays = pack_broadcast(broadcast)[1]
+    shapes = [[name, array.dtype.str, list(array.shape)] for name, array in sorted(arrays.items())]
+    return hashlib.sha256(json.dumps(shapes).encode() + broadcast.fingerprint()).digest()
+
+
+def sum_name(federation: str, place: Sequence[str | int], attempt: int) -> bytes:
+    """The id of a sum's session. Who masks with whom follows from it, so the server does not choose it."""
+    about = json.dumps([federation, *place, attempt]).encode()
+    return hashlib.sha256(b"fedgrec sum" + about).digest()[:ROUND_ID_BYTES]

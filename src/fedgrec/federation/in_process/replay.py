@@ -6,6 +6,7 @@ nodes can do this: it is a test, and a tool for those who try things out on one 
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,10 @@ def replay(server: Path, nodes: Mapping[int, Path]) -> tuple[ServerState, dict[i
             continue
         model.round = line["round"]
         broadcast = method.broadcast(model, stage, level=line["level"])
-        here = {index: np.array(took_part[index][line["session"]]) - 1 for index in line["included"]}
+        here = {index: np.array(took_part[index][line["session"]], np.int64) - 1 for index in line["included"]}
         together = joined([users[index].take(places) for index, places in here.items()])
         total, pending = method.local_update(together, stage, broadcast)
+        total = replace(total, users=line["users"])  # those who sent zeros count, too
         model = method.apply(model, stage, total, line["level"])
         ends = np.cumsum([0, *(len(places) for places in here.values())])
         for (index, places), start, end in zip(here.items(), ends, ends[1:], strict=False):

@@ -21,7 +21,7 @@ from fedgrec.config import Config
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.folder import GATEWAY, NODE, Folder, Roster, read_kind, write_common
-from fedgrec.federation.common.options import FederationOptions
+from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOptions
 from fedgrec.federation.common.values import as_json, filled, parse_json, read_bytes
 
 IDENTITY, TABLE, USERS = "identity.key", "items.bin", "users"
@@ -75,6 +75,7 @@ def create_node(
     least_nodes: int = FederationOptions.least_nodes,
     least_users: int = FederationOptions.least_users,
     corrupt: float = FederationOptions.corrupt,
+    agreed: Agreement = AS_USUAL,
 ) -> None:
     """The files of a node; its users are added to its store afterwards (`store.add_users`).
 
@@ -94,7 +95,7 @@ def create_node(
         about["gateway"] = gateway
         path.mkdir(mode=0o700)
     else:
-        write_common(path, roster, config, n_items)
+        write_common(path, roster, config, n_items, agreed)
     write_private(path / NODE, as_json(about))
     write_private(path / IDENTITY, identity.private_bytes_raw().hex().encode())
 

@@ -14,7 +14,6 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -23,6 +22,7 @@ from fedgrec.federation.common import bundles, packets
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.folder import GATEWAY, NODE, Member, Roster, read_kind, write_common
+from fedgrec.federation.common.options import AS_USUAL, Agreement
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.common.values import as_json, filled, parse_json
 from fedgrec.federation.node import node
@@ -169,14 +169,15 @@ def create(
     roster: Roster,
     config: Config,
     n_items: int,
-    *floors: Any,
+    floors: tuple[int, int, float],  # as in node.json: least_nodes, least_users, corrupt
+    agreed: Agreement = AS_USUAL,
 ) -> None:
     """The files of a node, or of a gateway: whatever the roster says that these keys are."""
     name = roster[min(keys)].gateway
     if name and not (path / GATEWAY).exists():
-        write_common(path, roster, config, n_items)
+        write_common(path, roster, config, n_items, agreed)
         write_private(path / GATEWAY, as_json({"federation": federation, "name": name}))
         (path / USERS).mkdir(mode=0o700)
     for index, key in keys.items():
         folder = path / USERS / str(index) if name else path
-        create_node(folder, federation, index, key, user_salt, roster, config, n_items, *floors)
+        create_node(folder, federation, index, key, user_salt, roster, config, n_items, *floors, agreed)

@@ -1,9 +1,10 @@
 """A node: it takes one message of the server, makes one step, writes it to the disk, and returns one answer.
 
-Flower may start a new process for every message, so nothing is kept in memory in between. A node is one client of
-secure aggregation, whatever number of users it hosts: it adds up their uploads, then masks. (Where users mask for
-themselves each is a node of one user, and a gateway hosts them: gateway.py.) It answers with messages of secure
-aggregation, with the number of its users, and with keyed hashes of their names; nothing else ever leaves it.
+A node is one client of secure aggregation, whatever number of users it hosts: it adds up their uploads, then masks.
+(Where users mask for themselves each is a node of one user, and a gateway hosts them: gateway.py.) Masks and keys of a
+sum stay in this process (going_on.py); what a node took part in and helped to open is on its disk (store.py) before an
+answer leaves. It answers with messages of secure aggregation, with the number of its users, and with keyed hashes of
+their names; nothing else ever leaves it.
 """
 
 import contextlib
@@ -12,7 +13,6 @@ import hmac
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +20,19 @@ import numpy as np
 
 from fedgrec.core import Broadcast
 from fedgrec.errors import RunError
-from fedgrec.federation.common import packets, plan
+from fedgrec.federation.common import packets
 from fedgrec.federation.common.arrays import read_arrays, write_arrays
 from fedgrec.federation.common.errors import FederationError, Forgotten
 from fedgrec.federation.common.packets import Packet, as_array, hello_part, pack_broadcast, plain, unpack_broadcast
-from fedgrec.federation.common.plan import Plan
+from fedgrec.federation.common.plan import EVALUATE, Plan, model_digest
 from fedgrec.federation.common.shared_messages import without
-from fedgrec.federation.node import computed_ahead, rules
-from fedgrec.federation.node.computed_ahead import Computed
+from fedgrec.federation.node import going_on, rules
 from fedgrec.federation.node.folder import TABLE, NodeFolder, open_node
+from fedgrec.federation.node.going_on import Computed, Sum
 from fedgrec.federation.node.store import NodeStore
-from fedgrec.federation.node.uploads import at_home, taking_part
+from fedgrec.federation.node.uploads import at_home, sending, taking_part
 from fedgrec.secagg.client import Client
 from fedgrec.secagg.errors import SecAggError
-from fedgrec.secagg.frozen import freeze, session_from_json, thaw
 from fedgrec.secagg.messages import Neighbourhood, Survivors, parse
 from fedgrec.secagg.session import Session, Stage
 
@@ -62,8 +61,9 @@ def work_ahead(folder: Path, request: Packet) -> None:
     if request.kind == packets.SHARES:
         with contextlib.suppress(FederationError, RunError), NodeStore(folder) as store:  # nothing comes of this sum
             node = Node(open_node(folder), store)
-            *_, inputs, compute = node._task(*node._client(request))
-            computed_ahead.keep(folder, inputs, compute())
+            sum_ = node._sum(request)
+            *_, inputs, compute = node._task(sum_)
+            sum_.ahead = inputs, compute()
 
 
 class Node:
@@ -126,118 +126,130 @@ class Node:
         """Training is over: the last model stays here."""
         broadcast = unpack_broadcast(request.header.get("model", {}), request.arrays)
         rules.check_model(self.folder, broadcast)
-        self._keep_model(broadcast, {"session": "", "stage": plan.EVALUATE, "context": broadcast.fingerprint().hex()})
-        self.store.forget_clients()
+        self._keep_model(broadcast, {"session": "", "stage": EVALUATE, "context": model_digest(broadcast).hex()})
+        going_on.end(self.folder.path)
         return Packet(packets.FINISH)
 
     # ------------------------------------------------------------------------------------- the five stages
 
     def _keys(self, request: Packet) -> Packet:
-        return Packet(packets.KEYS, blobs={packets.SECAGG: self._begin(request.header["session"])})
+        return Packet(packets.KEYS, blobs={packets.SECAGG: self._begin(request.header)})
 
-    def _begin(self, values: dict[str, Any]) -> bytes:
+    def _begin(self, announced: dict[str, Any]) -> bytes:
         """A client for a new sum; whatever another sum was at is over."""
-        session = session_from_json(values)
+        session = Session.from_json(announced.get("session"))
+        place = rules.check_name(self.folder, session, announced)
         rules.check_session(self.folder, session)
+        rules.check_trust(self.folder, self.store.false_verdicts())
         name = session.round_id.hex()
-        if self.store.knows_session(name):
+        if not self.store.begin_session(name):
             raise FederationError(f"node {self.folder.name} was asked into this sum before")
         client = Client(session, self.folder.index, self.folder.identity, self._roster)
-        keys = client.start()
-        self.store.begin_session(name, values, freeze(client))
-        return keys
+        going_on.begin(self.folder.path, Sum(name, client, place))
+        return client.start()
 
     def _shares(self, request: Packet) -> Packet:
         """The plan and the model come down; from here on both are bound into all keys."""
-        client, name = self._client(request)
+        sum_ = self._sum(request)
+        client = sum_.client
         if client.stage is not Stage.SHARES:  # the model that was bound stays the one that is trained on
             raise FederationError(f"node {self.folder.name} has the plan and the model of this sum already")
-        sum_ = Plan.read(request.header.get("plan", {}))
+        plan = Plan.read(request.header.get("plan", {}))
         broadcast = unpack_broadcast(request.header.get("model", {}), request.arrays)
-        self._check(client.session, sum_, broadcast)
-        self.store.put("n_users", sum_.n_users)
-        self.store.put("round", sum_.round)
+        if plan.place != sum_.place:
+            raise FederationError("the plan is of another stage, level or round than the sum was announced for")
+        model = model_digest(broadcast)
+        self._check(client.session, plan, broadcast, model)
+        self.store.put("n_users", plan.n_users)
+        self.store.put("round", plan.round)
         company = parse(request.blobs[packets.SECAGG])
         if isinstance(company, Neighbourhood):  # anything else the client refuses
-            rules.check_company(self.folder, client.session, company.clients)
-        client.context = sum_.context(broadcast)
-        self._keep_model(broadcast, {"session": name, "stage": sum_.stage, "context": client.context.hex()})
+            rules.check_company(self.folder, plan, client.session, company.clients)
+        client.context = plan.context(broadcast, self.folder.agreement)
+        self._keep_model(broadcast, {"session": sum_.name, "stage": plan.stage, "context": client.context.hex()})
         answer = self._receive(client, request)
-        self.store.keep_plan(name, asdict(sum_))
+        sum_.plan, sum_.model = plan, model
         return Packet(packets.SHARES, blobs={packets.SECAGG: answer})
 
-    def _check(self, session: Session, sum_: Plan, broadcast: Broadcast) -> None:
+    def _check(self, session: Session, plan: Plan, broadcast: Broadcast, model: bytes) -> None:
         """The server cannot size the integers, nor name the round, other than the method says."""
-        method = self.folder.method(sum_.n_users)
-        rules.check_plan(self.folder, method, sum_, self.store.get("announced", 0))
+        method = self.folder.method(plan.n_users)
+        rules.check_plan(self.folder, method, plan, self.store.get("announced", 0))
         rules.check_model(self.folder, broadcast)
-        if self.store.get("n_users", sum_.n_users) != sum_.n_users:
+        if self.store.get("n_users", plan.n_users) != plan.n_users:
             raise FederationError("the number of users that the federation started with has changed")
-        spec = sum_.spec(method)
+        spec = plan.spec(method)
         if (session.values, session.bits, session.users) != (spec.size, spec.bits, spec.users):
-            raise FederationError(f"the session does not fit the uploads of stage {sum_.stage!r}")
-        if (broadcast.round, broadcast.level) != (sum_.round, sum_.level):
+            raise FederationError(f"the session does not fit the uploads of stage {plan.stage!r}")
+        if (broadcast.round, broadcast.level) != (plan.round, plan.level):
             raise FederationError("the model is not that of the sum's round and level")
-        if rules.is_warm_up(method, sum_):
-            rules.check_memory(self.folder, method, self.store.counted(), sum_.level)
-        elif self.store.took_part(sum_.place) is not None:
-            raise FederationError(f"node {self.folder.name} has sent its part of stage {sum_.stage!r} of this round")
+        if plan.stage == EVALUATE:
+            trained = self.store.trained_on((method.stages[-1].name, 0, plan.round))
+            rules.check_evaluation(self.folder, self.store.evaluations(), trained == model)
+        if rules.is_warm_up(method, plan):
+            rules.check_memory(self.folder, method, self.store.counted(), plan.level)
+        elif self.store.took_part(plan.place) is not None:
+            raise FederationError(f"node {self.folder.name} has sent its part of stage {plan.stage!r} of this round")
 
     def _masked(self, request: Packet) -> Packet:
         """Train at home, add up, mask. The new state is pending until a verdict comes."""
-        client, name = self._client(request)
+        sum_ = self._sum(request)
         if self.store.waiting():
             raise FederationError(f"node {self.folder.name} still waits for the verdict on an earlier sum")
-        sum_, rows, inputs, compute = self._task(client, name)
-        words, pending = computed_ahead.take(self.folder.path, inputs) or compute()
-        client.submit(words, len(rows))
-        answer = self._receive(client, request)
-        self.store.take_part(name, sum_.place, rows, pending)
+        plan, users, rows, inputs, compute = self._task(sum_)
+        words, pending = sum_.computed(inputs) or compute()
+        sum_.client.submit(words, users)
+        answer = self._receive(sum_.client, request)
+        self.store.take_part(sum_.name, plan.place, rows, pending, sum_.model)
         return Packet(packets.MASKED, arrays={packets.SECAGG: as_array(answer)})
 
-    def _task(self, client: Client, name: str) -> tuple[Plan, list[int], Any, Callable[[], Computed]]:
-        """The sum, who takes part, all that what they send depends on, and how to compute it."""
-        (arrays, about), sum_ = read_arrays(self.folder.shared / TABLE), self._plan(name)
-        if about.get("session") != name or about.get("context") != client.context.hex():
+    def _task(self, sum_: Sum) -> tuple[Plan, int, list[int], Any, Callable[[], Computed]]:
+        """The plan, how many users it counts, who of them sends something, what that depends on, how to compute it."""
+        (arrays, about), plan = read_arrays(self.folder.shared / TABLE), self._plan(sum_)
+        if about.get("session") != sum_.name or about.get("context") != sum_.client.context.hex():
             raise FederationError("the model on this node is not that of the sum")
-        method, least = self.folder.method(sum_.n_users), self.folder.least_users
-        rows = taking_part(self.store, sum_)
-        if rules.is_warm_up(method, sum_):  # opened twice, it must not tell of those who came in between
-            rows = self.store.took_part(sum_.place) or rows
+        method, least = self.folder.method(plan.n_users), self.folder.least_users
+        rows = taking_part(self.store, plan)
+        users = len(rows)
+        if rules.is_warm_up(method, plan):  # opened twice, it must not tell of those who came in between
+            rows = self.store.took_part(plan.place) or rows
+            users = len(rows)
+        elif plan.stage != EVALUATE and self.store.doubted():
+            rows = sending(self.store, plan, rows, least)
         broadcast = unpack_broadcast(about, arrays)
-        inputs = name, client.context, method, least, rows, self.store.states(rows)  # the context: plan and model
-        return sum_, rows, inputs, lambda: at_home(self.store, method, sum_, rows, broadcast, least)
+        share = rules.noise_share(self.folder, plan, sum_.client.session)
+        inputs = sum_.name, sum_.client.context, method, least, rows, self.store.states(rows)
+        return plan, users, rows, inputs, lambda: at_home(self.store, method, plan, rows, broadcast, least, share)
 
     def _confirm(self, request: Packet) -> Packet:
         """Sign the list of survivors, unless another one was opened before."""
-        client, name = self._client(request)
-        lists = parse(request.blobs[packets.SECAGG])
+        sum_ = self._sum(request)
+        plan, lists = self._plan(sum_), parse(request.blobs[packets.SECAGG])
         alive = lists.alive if isinstance(lists, Survivors) else ()  # anything else the client refuses
-        rules.check_survivors(self.folder, alive)
-        digest = hashlib.sha256(client.context + json.dumps(alive).encode()).digest()
-        self._check_opened(self._plan(name), digest)
-        answer = self._receive(client, request)
-        self.store.keep_survivors(name, digest)
+        rules.check_survivors(self.folder, plan, sum_.client.session, alive)
+        digest = hashlib.sha256(sum_.client.context + json.dumps(alive).encode()).digest()
+        self._check_opened(plan, digest)
+        answer = self._receive(sum_.client, request)
+        sum_.survivors = digest
         return Packet(packets.CONFIRM, blobs={packets.SECAGG: answer})
 
     def _unmask(self, request: Packet) -> Packet:
         """Open shares. The keys for the next sum, if it is announced, ride along: that saves an exchange."""
-        client, name = self._client(request)
-        answer = self._receive(client, request)
-        sum_, digest = self._plan(name), self.store.survivors(name)
-        assert digest is not None
-        self._check_opened(sum_, digest)
-        self.store.keep_opened(sum_.place, digest)
+        sum_ = self._sum(request)
+        answer = self._receive(sum_.client, request)
+        plan = self._plan(sum_)
+        self._check_opened(plan, sum_.survivors)
+        self.store.keep_opened(sum_.name, plan.place, sum_.survivors)
         blobs = {packets.SECAGG: answer}
-        if request.header.get("next"):
-            blobs[packets.NEXT] = self._begin(request.header["next"])
+        if isinstance(next_ := request.header.get("next"), dict):
+            blobs[packets.NEXT] = self._begin(next_)
         return Packet(packets.UNMASK, blobs=blobs)
 
-    def _check_opened(self, sum_: Plan, digest: bytes) -> None:
+    def _check_opened(self, plan: Plan, digest: bytes) -> None:
         """Of one stage and round a node helps to open one sum: two that differ by one node *are* that node's upload."""
-        if (self.store.opened(sum_.place) or digest) != digest:
+        if (self.store.opened(plan.place) or digest) != digest:
             raise FederationError(
-                f"node {self.folder.name} has helped to open stage {sum_.stage!r} of round {sum_.round} with other "
+                f"node {self.folder.name} has helped to open stage {plan.stage!r} of round {plan.round} with other "
                 f"nodes: all of them must be there to do it again"
             )
 
@@ -247,28 +259,21 @@ class Node:
     def _roster(self) -> dict[int, bytes]:
         return {index: member.key for index, member in self.folder.roster.items()}
 
-    def _client(self, request: Packet) -> tuple[Client, str]:
-        name = str(request.header.get("session"))
-        client = self.store.client(name)
-        if client is None:
+    def _sum(self, request: Packet) -> Sum:
+        sum_ = going_on.find(self.folder.path, str(request.header.get("session")))
+        if sum_ is None or sum_.client.stage is Stage.DONE:
             raise FederationError(f"node {self.folder.name} takes no part in this sum, or not any more")
         if packets.SECAGG not in request.blobs:
             raise FederationError("a message of secure aggregation is missing")
-        return thaw(client, self.folder.identity, self._roster), name
+        return sum_
 
     def _receive(self, client: Client, request: Packet) -> bytes:
-        """The client's answer. What it is afterwards is kept, also where it refused; its secrets go with its end."""
-        try:
-            return client.receive(without(parse(request.blobs[packets.SECAGG]), self.folder.index).pack())
-        finally:
-            left = None if client.stage is Stage.DONE else freeze(client)
-            self.store.keep_client(client.session.round_id.hex(), left)
+        return client.receive(without(parse(request.blobs[packets.SECAGG]), self.folder.index).pack())
 
-    def _plan(self, name: str) -> Plan:
-        found = self.store.plan(name)
-        if found is None:
+    def _plan(self, sum_: Sum) -> Plan:
+        if sum_.plan is None:
             raise FederationError(f"node {self.folder.name} was not told the plan of this sum")
-        return Plan.read(found)
+        return sum_.plan
 
     def _keep_model(self, broadcast: Broadcast, about: dict[str, str]) -> None:
         """On the disk, once for all users of a gateway: `context` tells whether they were sent the same one."""

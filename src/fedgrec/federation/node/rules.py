@@ -5,25 +5,43 @@ that the method has, under the one name that the stage has; all users take part 
 the model must be one that can be computed with, so that no failure at home tells the server what somebody has.
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from fedgrec.core import Broadcast
 from fedgrec.federation.common.errors import FederationError, Forgotten
-from fedgrec.federation.common.plan import EVALUATE, Plan
+from fedgrec.federation.common.plan import EVALUATE, Plan, sum_name
 from fedgrec.federation.node.folder import NodeFolder
+from fedgrec.federation.node.store import LATELY
 from fedgrec.methods.contract import Method
-from fedgrec.secagg.parameters import risks
+from fedgrec.secagg.parameters import opens_once, withstands
 from fedgrec.secagg.session import Session
 
 MOST_ROUNDS = 2**31  # draws count rounds in 32 bits: two rounds further apart would draw the same
-SECURITY = 40  # a chance of 2⁻⁴⁰ that a sparse graph fails is none
+MOST_ATTEMPTS = 1000  # at one sum: each is another graph that a server may look at and like better
+MOST_DOUBTS = 3  # sums, of the last, that a node helped to open and of which it was told that they did not count
 
 
 def is_warm_up(method: Method, sum_: Plan) -> bool:
     """Whether the sum is one of those that are computed once, before training."""
     return sum_.stage not in (EVALUATE, method.stages[-1].name)
+
+
+def check_name(folder: NodeFolder, session: Session, announced: Mapping[str, Any]) -> tuple[str, int, int]:
+    """Before keys are made: a sum's name follows from what it is, so that the server cannot pick a graph by it."""
+    place, attempt = announced.get("place"), announced.get("attempt")
+    kinds = [str, int, int]
+    if not isinstance(place, list) or [type(part) for part in place] != kinds or type(attempt) is not int:
+        raise FederationError("a sum was announced without its stage, level, round and attempt")
+    if not 0 <= attempt < MOST_ATTEMPTS:
+        raise FederationError(f"node {folder.name} makes {MOST_ATTEMPTS:,} attempts at one sum and no more")
+    if session.round_id != sum_name(folder.federation, place, attempt):
+        raise FederationError("the server chose the name of a sum, which follows from its stage, round and attempt")
+    stage, level, round_ = place
+    return stage, level, round_
 
 
 def check_session(folder: NodeFolder, session: Session) -> None:
@@ -35,30 +53,61 @@ def check_session(folder: NodeFolder, session: Session) -> None:
         )
 
 
-def check_company(folder: NodeFolder, session: Session, clients: Sequence[int]) -> None:
+def check_trust(folder: NodeFolder, doubts: int) -> None:
+    """A server that says of opened sums that they did not count gets several sums of nearly the same uploads."""
+    if doubts >= MOST_DOUBTS:
+        raise FederationError(
+            f"node {folder.name} helped to open {doubts} sums of its last {LATELY} of which the server said that they "
+            f"did not count: it takes part again after  fedgrec federation node {folder.path} --trust-again"
+        )
+
+
+def check_company(folder: NodeFolder, plan: Plan, session: Session, clients: Sequence[int]) -> None:
     """Before secrets are shared: as many of the roster as may be corrupt may all be in this sum."""
-    if not is_safe(session, len(clients), folder.corrupt_nodes):
+    n, k, t = len(clients), session.neighbours, session.threshold
+    corrupt = min(folder.corrupt_nodes, n)
+    if not withstands(n, k, t, corrupt, max(n - session.least, 0), folder.agreed.security):
         raise FederationError(
-            f"node {folder.name} reckons that {folder.corrupt_nodes} nodes may work for the server: with "
-            f"{len(clients)} nodes, {session.neighbours} neighbours and a threshold of {session.threshold} they could "
-            f"open an upload"
+            f"node {folder.name} reckons that {corrupt} nodes may work for the server: with {n} nodes, {k} neighbours "
+            f"and a threshold of {t} they could open an upload"
+        )
+    once = plan.stage not in (EVALUATE, folder.method(plan.n_users).stages[-1].name)
+    if once and not opens_once(session.least, k, t, corrupt, len(folder.roster)):
+        raise FederationError(
+            f"node {folder.name} sends stage {plan.stage!r} once: with {len(folder.roster)} nodes on the roster, {k} "
+            f"neighbours and a threshold of {t} it could be opened for two companies"
         )
 
 
-def is_safe(session: Session, clients: int, corrupt: int) -> bool:
-    """Whether a lying server with so many corrupt clients learns nothing but the sum."""
-    k, t, corrupt = session.neighbours, session.threshold, min(corrupt, clients)
-    if k >= clients - 1:
-        return 2 * t > clients + corrupt
-    return risks(clients, k, t, corrupt, max(clients - session.least, 0), True).broken <= -SECURITY
-
-
-def check_survivors(folder: NodeFolder, alive: Sequence[int]) -> None:
+def check_survivors(folder: NodeFolder, plan: Plan, session: Session, alive: Sequence[int]) -> None:
     """Before the lists are signed: it is those in the sum that count, not those who were to be in it."""
-    if len(alive) < folder.fewest_nodes:
+    least = session.least if plan.stage == EVALUATE else folder.fewest_nodes  # the noise was shared out among so many
+    if len(alive) < least:
+        raise FederationError(f"node {folder.name} opens only sums of {least} nodes or more, and {len(alive)} are left")
+    if plan.stage == EVALUATE and most_users(folder, alive) < folder.agreed.evaluation_users:
         raise FederationError(
-            f"node {folder.name} opens only sums of {folder.fewest_nodes} nodes or more, and {len(alive)} are left"
+            f"node {folder.name} judges only among {folder.agreed.evaluation_users} users or more (evaluation_users)"
         )
+
+
+def most_users(folder: NodeFolder, nodes: Sequence[int]) -> float:
+    """As many users as these nodes may have by the roster."""
+    return sum(folder.roster[node].users or math.inf for node in nodes if node in folder.roster)
+
+
+def check_evaluation(folder: NodeFolder, taken_part: int, trained: bool) -> None:
+    """Evaluations are questions about people: few of them, and about models that the federation really trained on."""
+    if taken_part >= folder.agreed.evaluations:
+        raise FederationError(
+            f"node {folder.name} has taken part in {taken_part} evaluations, and agreed to {folder.agreed.evaluations}"
+        )
+    if not trained:
+        raise FederationError(f"node {folder.name} evaluates only models that it has trained on")
+
+
+def noise_share(folder: NodeFolder, plan: Plan, session: Session) -> float:
+    """The variance of this node's noise, in units of 1: the honest nodes' shares are enough without the others'."""
+    return plan.deviation**2 / max(session.least - folder.corrupt_nodes, 1)
 
 
 def check_plan(folder: NodeFolder, method: Method, sum_: Plan, users: int) -> None:
@@ -67,8 +116,11 @@ def check_plan(folder: NodeFolder, method: Method, sum_: Plan, users: int) -> No
     known = not warm_up or (sum_.level < len(method.stages) - 1 and method.stages[sum_.level].name == sum_.stage)
     if not known or (sum_.round if warm_up else sum_.level) or sum_.round >= MOST_ROUNDS:
         raise FederationError(f"{method.name} has no stage {sum_.stage!r} at level {sum_.level} of round {sum_.round}")
-    if sum_.stage == EVALUATE and (not sum_.topk or min(sum_.topk) < 1):
-        raise FederationError("an evaluation needs list lengths of 1 or more")
+    agreed = folder.agreed
+    if sum_.stage == EVALUATE and (sum_.topk, sum_.deviation) != (agreed.topk, agreed.deviation):
+        raise FederationError(f"node {folder.name} agreed to other list lengths, or to more noise, for evaluations")
+    if sum_.stage == EVALUATE and sum_.users < agreed.evaluation_users:
+        raise FederationError(f"node {folder.name} judges only among {agreed.evaluation_users} users or more")
     least = users if warm_up or sum_.stage == EVALUATE else min(users, folder.least_users)
     if sum_.count(users) < least:
         raise FederationError(

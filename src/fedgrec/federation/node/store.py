@@ -6,12 +6,13 @@
     users           row, id, key (its 64 secret bits), degree, state, pending (both laid out as `state` says; pending
                     is not the user's own yet)
     interactions    user (a row of users), item, held_out (1: judged by, never trained on), target (a rating, or NULL)
-    sessions        id, session, plan, survivors, client: every secure sum that this node was ever asked into; what its
-                    client knows, with all secrets, until the sum is over
-    participation   session, stage, level, round, users (rows, JSON), verdict: 1 in the sum, 0 not, NULL not yet known
+    sessions        id: every secure sum that this node was ever asked into
+    participation   session, stage, level, round, users (rows, JSON), model (its digest), opened (1: the node helped to
+                    open the sum), verdict: 1 in the sum, 0 not, NULL not yet known
     opened          stage, level, round, digest: of which survivors, plan and model this node helped to open a sum
 
-One message of the server is one transaction, and it is on the disk before the answer leaves.
+One message of the server is one transaction, and it is on the disk before the answer leaves. Nothing here was ever used
+to mask anything: the secrets of a sum stay in the process (going_on.py).
 """
 
 import json
@@ -27,22 +28,24 @@ from numpy.typing import NDArray
 
 from fedgrec.core import Cohort, Ints, State
 from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.plan import EVALUATE
 from fedgrec.federation.common.sqlite_store import Store
 from fedgrec.methods.contract import Method
 
 STORE = "node.sqlite"
+LATELY = 100  # sums whose verdicts a node looks back on
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE users (row INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, key BLOB NOT NULL, degree INTEGER NOT NULL,
                     state BLOB NOT NULL, pending BLOB);
 CREATE TABLE interactions (user INTEGER NOT NULL, item INTEGER NOT NULL, held_out INTEGER NOT NULL, target REAL,
                            PRIMARY KEY (user, held_out, item)) WITHOUT ROWID;
-CREATE TABLE sessions (id TEXT PRIMARY KEY, session TEXT NOT NULL, plan TEXT, survivors BLOB, client BLOB);
+CREATE TABLE sessions (id TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE participation (session TEXT PRIMARY KEY, stage TEXT NOT NULL, level INTEGER NOT NULL,
-                            round INTEGER NOT NULL, users TEXT NOT NULL, verdict INTEGER);
+                            round INTEGER NOT NULL, users TEXT NOT NULL, model BLOB NOT NULL, opened INTEGER NOT NULL,
+                            verdict INTEGER);
 CREATE TABLE opened (stage TEXT, level INTEGER, round INTEGER, digest BLOB NOT NULL,
                      PRIMARY KEY (stage, level, round)) WITHOUT ROWID;
-CREATE INDEX going_on ON sessions (id) WHERE client IS NOT NULL;
 CREATE INDEX places ON participation (stage, level, round);
 CREATE INDEX undecided ON participation (session) WHERE verdict IS NULL;
 """
@@ -162,9 +165,13 @@ class NodeStore(Store):
 
     # --------------------------------------------------------------------------------- pending, then commit
 
-    def take_part(self, session: str, place: tuple[str, int, int], rows: Sequence[int], new: State | None) -> None:
+    def take_part(
+        self, session: str, place: tuple[str, int, int], rows: Sequence[int], new: State | None, model: bytes
+    ) -> None:
         """These users are in the upload of a sum; what they will be, if it counts, is pending."""
-        self.db.execute("INSERT INTO participation VALUES (?, ?, ?, ?, ?, NULL)", [session, *place, json.dumps(rows)])
+        self.db.execute(
+            "INSERT INTO participation VALUES (?, ?, ?, ?, ?, ?, 0, NULL)", [session, *place, json.dumps(rows), model]
+        )
         if new is not None:
             pairs = zip(pack(new), sorted(rows), strict=True)
             self.db.executemany("UPDATE users SET pending = ? WHERE row = ?", pairs)
@@ -175,6 +182,39 @@ class NodeStore(Store):
             "SELECT users FROM participation WHERE stage = ? AND level = ? AND round = ? ORDER BY rowid DESC", place
         ).fetchone()
         return json.loads(found[0]) if found else None
+
+    def trained_on(self, place: tuple[str, int, int]) -> bytes | None:
+        """The digest of the model that came with this stage and round."""
+        found = self.db.execute(
+            "SELECT model FROM participation WHERE stage = ? AND level = ? AND round = ?", place
+        ).fetchone()
+        return found[0] if found else None
+
+    def evaluations(self) -> int:
+        """In how many this node has taken part; a copy from a backup has no more to give."""
+        (found,) = self.db.execute("SELECT count(*) FROM participation WHERE stage = ?", [EVALUATE]).fetchone()
+        return int(found) + int(self.get("evaluations_spent", 0))
+
+    def false_verdicts(self) -> int:
+        """Of the last sums how many were opened with this node's help and, by the server's word, did not count."""
+        (found,) = self.db.execute(
+            "SELECT count(*) FROM (SELECT opened, verdict FROM participation WHERE stage != ? AND rowid > ? "
+            "ORDER BY rowid DESC LIMIT ?) WHERE opened = 1 AND verdict = 0",
+            [EVALUATE, self.get("trusted_from", 0), LATELY],
+        ).fetchone()
+        return int(found)
+
+    def trust_again(self) -> None:
+        """Whoever runs the node has looked into it: what the server said before is not held against it."""
+        (last,) = self.db.execute("SELECT coalesce(max(rowid), 0) FROM participation").fetchone()
+        self.put("trusted_from", last)
+
+    def doubted(self) -> bool:
+        """Whether the last sum is such a one."""
+        found = self.db.execute(
+            "SELECT opened, verdict FROM participation WHERE stage != ? ORDER BY rowid DESC", [EVALUATE]
+        ).fetchone()
+        return bool(found == (1, 0))
 
     def counted(self) -> list[tuple[str, int]]:
         """Stages and levels of sums of which the server has said that this node's part is in the model."""
@@ -202,47 +242,9 @@ class NodeStore(Store):
 
     # ---------------------------------------------------------------------------------- sessions of secure sums
 
-    def begin_session(self, name: str, session: dict[str, Any], client: bytes) -> None:
-        """This node takes part in a new sum; whatever other sum was going on is over for it."""
-        self.forget_clients()
-        self.db.execute(
-            "INSERT INTO sessions (id, session, client) VALUES (?, ?, ?)", [name, json.dumps(session), client]
-        )
-
-    def knows_session(self, name: str) -> bool:
-        """Whether this node was ever asked into this sum."""
-        return self._of_session(name, "1") is not None
-
-    def client(self, name: str) -> bytes | None:
-        """What the node's client in this sum knows; None where the node takes no part, or not any more."""
-        return self._of_session(name, "client")  # type: ignore[no-any-return]
-
-    def keep_client(self, name: str, client: bytes | None) -> None:
-        """What the client knows now; None where the sum is over for it."""
-        self.db.execute("UPDATE sessions SET client = ? WHERE id = ?", [client, name])
-
-    def forget_clients(self) -> None:
-        """Whatever sum was going on is over for this node, and its secrets are gone."""
-        self.db.execute("UPDATE sessions SET client = NULL WHERE client IS NOT NULL")
-
-    def plan(self, name: str) -> dict[str, Any] | None:
-        """The plan of this sum, once the server has sent it."""
-        found = self._of_session(name, "plan")
-        return json.loads(found) if found else None
-
-    def keep_plan(self, name: str, plan: dict[str, Any]) -> None:
-        self.db.execute("UPDATE sessions SET plan = ? WHERE id = ?", [json.dumps(plan), name])
-
-    def survivors(self, name: str) -> bytes | None:
-        """The digest of the list of survivors that this node signed."""
-        return self._of_session(name, "survivors")  # type: ignore[no-any-return]
-
-    def keep_survivors(self, name: str, digest: bytes) -> None:
-        self.db.execute("UPDATE sessions SET survivors = ? WHERE id = ?", [digest, name])
-
-    def _of_session(self, name: str, column: str) -> Any:
-        found = self.db.execute(f"SELECT {column} FROM sessions WHERE id = ?", [name]).fetchone()
-        return found[0] if found else None
+    def begin_session(self, name: str) -> bool:
+        """Whether this node was never asked into this sum before."""
+        return self.db.execute("INSERT OR IGNORE INTO sessions VALUES (?)", [name]).rowcount == 1
 
     def opened(self, place: tuple[str, int, int]) -> bytes | None:
         """The digest of the one sum of this stage and round that this node helped to open."""
@@ -251,7 +253,9 @@ class NodeStore(Store):
         ).fetchone()
         return found[0] if found else None
 
-    def keep_opened(self, place: tuple[str, int, int], digest: bytes) -> None:
+    def keep_opened(self, session: str, place: tuple[str, int, int], digest: bytes) -> None:
+        """This node is about to help."""
+        self.db.execute("UPDATE participation SET opened = 1 WHERE session = ?", [session])
         self.db.execute("INSERT OR REPLACE INTO opened VALUES (?, ?, ?, ?)", [*place, digest])
 
 

@@ -5,30 +5,52 @@ Nothing but the sum tells the server what users have: a failure to compute is no
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedgrec import draws
-from fedgrec.core import Broadcast
+from fedgrec import draws, noise
+from fedgrec.core import Broadcast, UploadSpec
 from fedgrec.federation.common.plan import EVALUATE, Plan
-from fedgrec.federation.node.computed_ahead import Computed
+from fedgrec.federation.node.going_on import Computed
 from fedgrec.federation.node.ranking import as_server, measured
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.methods.contract import Method
 
-TAKING_PART = 64  # the purpose of a node's draws; its key draws nothing else
+TAKING_PART, SENDING = 64, 65  # the purposes of a node's draws; its key draws nothing else
 log = logging.getLogger("fedgrec.node")
 
 
 def taking_part(store: NodeStore, sum_: Plan) -> list[int]:
     """Which of its users take part: the node's own choice, drawn under its own key, the same if asked again."""
     rows = store.first_rows(store.get("announced", 0))
-    order = np.argsort(draws.words(store.node_key, len(rows), 0, sum_.round, TAKING_PART), kind="stable")
-    return sorted(rows[place] for place in order[: sum_.count(len(rows))].tolist())
+    return _drawn(store, rows, sum_.count(len(rows)), sum_.round, TAKING_PART)
+
+
+def sending(store: NodeStore, sum_: Plan, rows: list[int], least_users: int) -> list[int]:
+    """Half of those who take part, or of one user it or nobody; the others send zeros.
+
+    The server has said that the last sum, which was opened, did not count. If that was a lie, then this sum is nearly
+    the same again, and what one node less makes of a difference must not be that node's upload.
+    """
+    half = (len(rows) + int(draws.words(store.node_key, 1, 1, sum_.round, SENDING)[0] % 2)) // 2
+    return _drawn(store, rows, half, sum_.round, SENDING) if half >= min(least_users, len(rows)) else []
+
+
+def _drawn(store: NodeStore, rows: list[int], count: int, round_: int, purpose: int) -> list[int]:
+    order = np.argsort(draws.words(store.node_key, len(rows), 0, round_, purpose), kind="stable")
+    return sorted(rows[place] for place in order[:count].tolist())
 
 
 def at_home(
-    store: NodeStore, method: Method, sum_: Plan, rows: Sequence[int], broadcast: Broadcast, least_users: int
+    store: NodeStore,
+    method: Method,
+    sum_: Plan,
+    rows: Sequence[int],
+    broadcast: Broadcast,
+    least_users: int,
+    noise_share: float = 0.0,
 ) -> Computed:
     """What these users send, and what they will be if it counts.
 
@@ -36,6 +58,9 @@ def at_home(
     who have a certain item. So it must not see a failure: zeros are sent instead, and nobody changes.
     """
     spec = sum_.spec(method)
+    nothing = np.zeros(spec.size, f"uint{spec.bits}")
+    if not rows:
+        return nothing, None
     try:
         cohort = store.cohort(method, rows)
         if sum_.stage == EVALUATE:
@@ -43,11 +68,20 @@ def at_home(
             if sum(len(items) > 0 for items in judged) < min(len(rows), least_users):
                 judged = [items[:0] for items in judged]  # fewer than `least_users` are reported as zero
             upload = measured(method, as_server(broadcast), cohort, judged, sum_.topk, spec)
-            return upload.to_ring(spec), None
+            return upload.to_ring(spec) + _noise(spec, noise_share), None
         upload, pending = method.local_update(cohort, sum_.stage_of(method), broadcast)
         if not all(np.isfinite(part).all() for part in vars(pending.state).values()):
             raise FloatingPointError("what the users would be is not finite")
         return upload.to_ring(spec), pending.state
     except Exception:
         log.exception("this node's users could not compute their part of a sum: zeros were sent for them")
-        return np.zeros(spec.size, f"uint{spec.bits}"), None
+        return nothing + _noise(spec, noise_share), None
+
+
+def _noise(spec: UploadSpec, variance: float) -> NDArray[Any]:
+    """A node's share of the noise of this variance, in units of 1, as words of the ring."""
+    if not variance:
+        return np.zeros(spec.size, f"uint{spec.bits}")
+    return (
+        noise.skellam(variance / spec.leaves[0].step ** 2, spec.size).astype(f"int{spec.bits}").view(f"uint{spec.bits}")
+    )

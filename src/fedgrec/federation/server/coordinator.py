@@ -5,12 +5,13 @@
 Every step but the first and the last is a secure sum (secure_sum.py). After every sum the store says how far the
 federation is, so that a server that was killed goes on with the next sum. A lost sum of the warm-up is tried again with
 a new session; a lost evaluation is left out; a lost training round is gone, as in the simulation, since users' draws
-belong to their round. After a few losses in a row the server stops with a sentence.
+belong to their round. After a few losses in a row the server stops with a sentence. Nodes judge only models that they
+have trained on: an evaluation is of the model that the last training round began with.
 """
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -21,17 +22,18 @@ from fedgrec.errors import ConfigError, SumLostError
 from fedgrec.federation.common import evaluation, packets
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import Packet, pack_broadcast
-from fedgrec.federation.common.plan import EVALUATE, Plan
+from fedgrec.federation.common.plan import EVALUATE, Plan, sum_name
 from fedgrec.federation.common.transport import Transport
 from fedgrec.federation.server.folder import ServerFolder, open_server
 from fedgrec.federation.server.members import Members, Observer
 from fedgrec.federation.server.run_folder import write_run
 from fedgrec.federation.server.secure_sum import Outcome, Prepared, secure_sum
 from fedgrec.federation.server.store import Cost, ServerStore
-from fedgrec.secagg import SecAggError, Session, fresh_round_id
-from fedgrec.secagg.parameters import choose
+from fedgrec.secagg import SecAggError, Session
+from fedgrec.secagg.parameters import SURE, Parameters, choose
 
 WAIT = 0.2  # seconds between two looks for nodes
+SPARSE_ONCE = 0.1  # share of the nodes that may be lost in a large sum that is opened once: more takes a dense graph
 
 
 def run(transport: Transport, folder: Path, observer: Observer | None = None) -> Path:
@@ -51,6 +53,7 @@ class Coordinator:
         self.prepared: Prepared | None = None  # the next sum, whose keys rode on the last one's answers
         self.losses = 0  # in a row
         self.fewest = folder.fewest_nodes
+        self.quorum = (len(folder.roster) + folder.corrupt_nodes) // 2 + 1  # nodes without whom no warm-up is opened
 
     def run(self) -> Path:
         for stage in self.store.recover():
@@ -62,7 +65,7 @@ class Coordinator:
                 f"nodes may be corrupt, so no sum has fewer than {self.fewest}: raise it, or lower corrupt everywhere"
             )
         if self.store.get("n_users") is None:
-            self._gather(o.start_nodes or len(self.folder.roster))
+            self._gather(max(o.start_nodes or len(self.folder.roster), self.quorum))
         else:  # those who were there before come back one after the other
             known = len(self.store.nodes())
             self._wait(lambda: len(self.members.reachable()) >= known, min(o.deadline, o.start_seconds))
@@ -72,6 +75,11 @@ class Coordinator:
             self.store.put("warm_stages", len(self.method.stages) - 1)
             self.store.put("finished", False)
         self.server = self.store.model(self.method.init(self.folder.config.run.seed))
+        if (fewest := self.folder.agreed.evaluation_users) > n_users:
+            self.observer.noticed(
+                f"there are {n_users:,} users, and nodes judge among {fewest:,} or more (evaluation_users): there will "
+                f"be no evaluations"
+            )
         while (next_ := self._place()) is not None:
             self._sum(*next_)
         return self._finish()
@@ -98,19 +106,32 @@ class Coordinator:
 
     def _place(self, after: Plan | None = None) -> tuple[str, int, int] | None:
         """Stage, level and round of the next sum; or of the one behind `after`, if that one goes well."""
-        warm, round_, evaluated = (self.store.get(key, 0) for key in ("warm", "round", "evaluated"))
-        stages, o = self.method.stages, self.options
+        warm, round_, (trained, nodes) = self.store.get("warm", 0), self.store.get("round", 0), self.store.trained()
+        evaluated, stages, o = self.store.get("evaluated", -1), self.method.stages, self.options
         if after is not None:
             is_warm_up = warm < len(stages) - 1
             warm += is_warm_up
             evaluated = after.round if after.stage == EVALUATE else evaluated
-            round_ += not is_warm_up and after.stage != EVALUATE
+            if not is_warm_up and after.stage != EVALUATE:
+                trained, nodes, round_ = round_, self.members.present(), round_ + 1
         if warm < len(stages) - 1:
             return stages[warm].name, warm, round_
-        due = round_ == o.rounds or (o.evaluate_every and round_ % o.evaluate_every == 0)
-        if round_ and due and evaluated != round_:
-            return EVALUATE, 0, round_
+        every = self._evaluate_every()
+        due = round_ >= o.rounds or (every and trained - max(evaluated, 0) >= every)
+        if due and trained > evaluated and self._may_judge(nodes):
+            return EVALUATE, 0, trained
         return (stages[-1].name, 0, round_) if round_ < o.rounds else None
+
+    def _evaluate_every(self) -> int:
+        """Rounds between evaluations, so that those that were agreed upon last to the end."""
+        o, agreed = self.options, self.folder.agreed.evaluations
+        return max(o.evaluate_every, -(-o.rounds // (agreed - 1))) if o.evaluate_every and agreed > 1 else 0
+
+    def _may_judge(self, nodes: Iterable[int]) -> bool:
+        """Whether these are enough people for an evaluation that they agreed to."""
+        agreed = self.folder.agreed
+        users = sum(self.members.users.get(node, 0) for node in nodes)
+        return agreed.evaluations > 0 and users >= agreed.evaluation_users
 
     def _prepare(self, stage: str, level: int, round_: int) -> Prepared:
         """Who takes part in a sum, with how many users, under which session."""
@@ -125,8 +146,10 @@ class Coordinator:
             founders = self.store.founders()
             nodes = [node for node in present if founders.get(node) == self.members.users[node]]
         elif stage == EVALUATE:
-            nodes = present
-            sum_ = replace(sum_, users=sum(self.members.users[node] for node in nodes) or 1, topk=o.topk)
+            trained, agreed = self.store.trained()[1], self.folder.agreed
+            nodes = [node for node in present if node in trained]
+            users = sum(self.members.users[node] for node in nodes) or 1
+            sum_ = replace(sum_, users=users, topk=agreed.topk, deviation=agreed.deviation)
         else:
             nodes = present
             if o.nodes_per_round:
@@ -137,7 +160,9 @@ class Coordinator:
             raise SumLostError(f"{len(nodes)} nodes are there, and a sum needs {self.fewest}")
         if again is not None and len(nodes) < len(again):
             raise SumLostError(f"stage {stage!r} was half opened for nodes {again}: all of them must be there again")
-        return Prepared(sum_, self._session(sum_, wanted), sorted(nodes), wanted, again is not None)
+        attempt = self.store.attempt(sum_.place)
+        session = self._session(sum_, wanted, attempt, once=warm_up)
+        return Prepared(sum_, session, sorted(nodes), wanted, again is not None, attempt)
 
     def _share_out(self, sum_: Plan, nodes: list[int]) -> tuple[Plan, list[int]]:
         """Each node's share of the S users of a round; if the least that they give is too much, some have to wait."""
@@ -157,18 +182,26 @@ class Coordinator:
             sum_ = replace(sum_, take=max(sum_.take - over, 0))
         return sum_, nodes
 
-    def _session(self, sum_: Plan, nodes: int) -> Session:
+    def _session(self, sum_: Plan, nodes: int, attempt: int, once: bool) -> Session:
+        """With masks that hold against the corrupt; `once`: it can be opened for one company of the roster only."""
         o, spec, corrupt = self.options, sum_.spec(self.method), self.folder.corrupt_nodes
+        name = sum_name(self.folder.federation, sum_.place, attempt)
         neighbours, threshold, least = o.neighbours, o.threshold, self.fewest
         if not neighbours:
-            try:
-                chosen = choose(nodes, corrupt / nodes, o.dropped)
-            except SecAggError:  # so many corrupt ones in so small a sum leave room for fewer losses
-                chosen = choose(nodes, corrupt / nodes, (nodes - (nodes + corrupt) // 2 - 1) / nodes)
+            chosen = self._parameters(nodes, corrupt, len(self.folder.roster) if once else 0)
             neighbours, threshold, least = chosen.neighbours, chosen.threshold, max(chosen.least, least)
-        return Session(
-            fresh_round_id(), spec.size, spec.users, neighbours, threshold, spec.bits, least=min(least, nodes)
-        )
+        return Session(name, spec.size, spec.users, neighbours, threshold, spec.bits, least=min(least, nodes))
+
+    def _parameters(self, nodes: int, corrupt: int, founders: int) -> Parameters:
+        """For as many losses as `dropped` says, or as there is room for."""
+        most = nodes - (max(nodes, founders) + corrupt) // 2 - 1
+        if most < 0:
+            raise SumLostError(f"{nodes} nodes are there, and this sum needs {nodes - most}")
+        lost = self.options.dropped if nodes <= SURE or not founders else min(self.options.dropped, SPARSE_ONCE)
+        try:
+            return choose(nodes, corrupt / nodes, lost, self.folder.agreed.security, founders=founders)
+        except SecAggError:
+            return choose(nodes, corrupt / nodes, most / nodes, self.folder.agreed.security, founders=founders)
 
     # -------------------------------------------------------------------------------------------- one sum
 
@@ -187,7 +220,8 @@ class Coordinator:
         session = ready.session.round_id.hex()
         number = self.store.begin(session, ready.plan, ready.nodes)
         self.members.owe(session, ready.nodes)
-        broadcast = self.method.broadcast(self.server, ready.plan.stage_of(self.method), level=level)
+        model = self._trained_on() if stage == EVALUATE else self.server
+        broadcast = self.method.broadcast(model, ready.plan.stage_of(self.method), level=level)
 
         def cost() -> Cost:
             return Cost(time.monotonic() - begun, self.members.up - up, self.members.down - down)
@@ -204,11 +238,17 @@ class Coordinator:
         self._apply(ready.plan, session, outcome, cost())
         self.observer.summed(self.store.sums(number - 1)[0])
 
+    def _trained_on(self) -> ServerState:
+        """The model that the last training round began with."""
+        model = self.store.model(self.method.init(self.folder.config.run.seed), "before")
+        model.round = self.store.trained()[0]
+        return model
+
     def _upcoming(self, current: Plan) -> Prepared | None:
         """The sum behind this one, so that its keys can ride along; None where there is none, or nobody for it."""
         place = self._place(current)
-        try:
-            return self._prepare(*place) if place else None
+        try:  # who may judge is known only when the sum counts
+            return self._prepare(*place) if place and place[0] != EVALUATE else None
         except SumLostError:
             return None
 
@@ -216,7 +256,7 @@ class Coordinator:
         spec = sum_.spec(self.method)
         total = Upload.from_ring(outcome.values.view(f"uint{spec.bits}"), spec, outcome.users)
         if sum_.stage == EVALUATE:
-            found = evaluation.result(total, spec)
+            found = evaluation.result(total, spec, sum_.deviation)
             line = self._line(sum_.round, found, cost) if found["users"] else None
             self.store.evaluated(session, outcome.included, outcome.users, line, cost)
             if line:

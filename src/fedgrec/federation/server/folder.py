@@ -14,7 +14,7 @@ from pathlib import Path
 from fedgrec.config import Config
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.folder import SERVER, Folder, Roster, read_kind, write_common
-from fedgrec.federation.common.options import FederationOptions, read_options
+from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOptions, read_options
 from fedgrec.federation.common.values import as_json, filled, parse_json
 
 OPTIONS = "federation.toml"
@@ -30,7 +30,7 @@ class ServerFolder(Folder):
 
     @cached_property
     def options(self) -> FederationOptions:
-        return read_options(self.path / OPTIONS)
+        return read_options(self.path / OPTIONS, FederationOptions)
 
     @property
     def _floors(self) -> tuple[int, float]:
@@ -38,10 +38,16 @@ class ServerFolder(Folder):
 
 
 def create_server(
-    path: Path, federation: str, roster: Roster, config: Config, n_items: int, options: FederationOptions
+    path: Path,
+    federation: str,
+    roster: Roster,
+    config: Config,
+    n_items: int,
+    options: FederationOptions,
+    agreed: Agreement = AS_USUAL,
 ) -> None:
     """The files of the server."""
-    write_common(path, roster, config, n_items)
+    write_common(path, roster, config, n_items, agreed)
     write_private(path / SERVER, as_json({"federation": federation, "n_items": n_items}))
     write_private(path / OPTIONS, options.to_toml().encode())
 

@@ -31,11 +31,16 @@ class Lines(Observer):
             self.say(describe(line))
 
     def evaluated(self, line: dict[str, Any]) -> None:
-        found = ", ".join(f"{key} {value:.4f}" for key, value in line.items() if "@" in key)
-        self.say(f"after round {line['round']:,}: {found} over {line['users']:,} users")
+        self.say(f"after round {line['round']:,}: {metrics_of(line)} over {line['users']:,} users")
 
     def noticed(self, sentence: str) -> None:
         self.say(f"note: {sentence}")
+
+
+def metrics_of(line: dict[str, Any]) -> str:
+    """The metrics of an evaluation, with the standard deviation of the noise in them."""
+    found = ", ".join(f"{key} {value:.4f}" for key, value in line.items() if "@" in key)
+    return f"{found} ± {line['noise']:.4f}" if "noise" in line else found
 
 
 def describe(line: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ def write_run(home: ServerFolder, store: ServerStore, server: ServerState) -> Pa
     """Write the files, each whole or not at all; returns their folder."""
     run, options, lines = home.path / RUN, home.options, store.metrics()
     run.mkdir(exist_ok=True)
-    config = home.config.changed({"rounds": options.rounds, "topk": options.topk}, str(home.path))
+    config = home.config.changed({"rounds": options.rounds, "topk": home.agreed.topk}, str(home.path))
     write_text(run / "config.toml", config.to_toml())
     write_text(run / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
     names: dict[str, Any] = {"range": home.n_items}

@@ -18,11 +18,10 @@ from fedgrec.errors import SumLostError
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.options import FederationOptions
 from fedgrec.federation.common.packets import Packet, pack_broadcast
-from fedgrec.federation.common.plan import Plan
+from fedgrec.federation.common.plan import EVALUATE, Plan
 from fedgrec.federation.common.shared_messages import for_everybody
 from fedgrec.federation.server.members import Members
 from fedgrec.secagg import SecAggError, Server, Session
-from fedgrec.secagg.frozen import session_to_json
 
 
 @dataclass
@@ -34,7 +33,13 @@ class Prepared:
     nodes: list[int]  # who is asked
     wanted: int  # how many of them are to take part
     all_of_them: bool = False  # the sum is worth nothing if one of them is missing
+    attempt: int = 0
     keys: dict[int, bytes] = field(default_factory=dict)  # that came already
+
+    @property
+    def announcement(self) -> dict[str, Any]:
+        """What nodes are told before they make keys."""
+        return {"session": self.session.to_json(), "place": list(self.plan.place), "attempt": self.attempt}
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ def secure_sum(
     """The sum over the nodes' uploads, or SumLostError. Keys for `upcoming` are put into it."""
     session, name = ready.session, ready.session.round_id.hex()
     roster = {node: members.folder.roster[node].key for node in ready.nodes}
-    server = Server(session, roster, ready.plan.context(broadcast))
+    server = Server(session, roster, ready.plan.context(broadcast, members.folder.agreement))
 
     def take(node: int, message: bytes | None) -> bool:
         """A message that is refused changes nothing: its sender counts as silent."""
@@ -77,15 +82,14 @@ def secure_sum(
                 raise SumLostError(
                     f"some nodes opened this stage for nodes {ready.nodes} before: all of them must be there"
                 )
-            if kind == packets.CONFIRM and len(messages) < members.folder.fewest_nodes:
-                raise SumLostError(
-                    f"{len(messages)} nodes are left, and no sum has fewer than {members.folder.fewest_nodes}"
-                )
+            fewest = session.least if ready.plan.stage == EVALUATE else members.folder.fewest_nodes
+            if kind == packets.CONFIRM and len(messages) < fewest:
+                raise SumLostError(f"{len(messages)} nodes are left, and this sum has no fewer than {fewest}")
             if kind == packets.UNMASK:
                 members.store.opening(name, server.survivors)
             for node, message in messages.items():
                 rides = kind == packets.UNMASK and upcoming is not None and node in upcoming.nodes
-                more = {"next": session_to_json(upcoming.session)} if rides and upcoming else {}
+                more = {"next": upcoming.announcement} if rides and upcoming else {}
                 requests[node] = Packet(kind, header | more, {packets.SECAGG: message}, tables)
             seconds = options.work_deadline if kind == packets.MASKED else options.deadline
             for node, answer in members.ask(requests, seconds):
@@ -110,7 +114,7 @@ def _keys(members: Members, ready: Prepared, take: Any, seconds: float) -> None:
     here = missing.intersection(members.reachable() if ready.all_of_them else members.present())
     if count >= ready.wanted or not here:
         return
-    question = Packet(packets.KEYS, {"session": session_to_json(ready.session)})
+    question = Packet(packets.KEYS, ready.announcement)
     for node, answer in members.ask(dict.fromkeys(sorted(here), question), seconds):
         count += take(node, _message(answer))
         if count >= ready.wanted:

@@ -1,8 +1,10 @@
 """The server's memory: one SQLite file (WAL) and beside it the model, one file for each state of it.
 
     meta      key, value (JSON)   `format`, `federation`; `n_users`: users at the start, frozen; `warm`, `warm_stages`:
-                                  stages of the warm-up, done and in all; `round`; `evaluated`: the last round that
-                                  was; `model`: the file that counts; `finished`
+                                  stages of the warm-up, done and in all; `round`; `model`: the file that counts;
+                                  `before`: the file that the last training round began with; `trained`: that round, and
+                                  who was in it; `evaluated`: the last round whose model was; `attempts`: by stage,
+                                  level and round, of the last few; `finished`
     nodes     idx (on the roster), name, users, founder (users that it had at the start; 0: it came later)
     tags      tag, node: keyed hashes of the users' names, so that nobody is on two nodes; the server has not the key
     sums      number, session, stage, level, round; nodes, survivors, included (JSON lists of idx: who was asked, whose
@@ -27,6 +29,7 @@ from fedgrec.federation.common.sqlite_store import Store
 from fedgrec.federation.server.folder import ServerFolder
 
 SERVER_STORE = "server.sqlite"
+FEW = 16  # stages and rounds whose attempts are remembered: older ones never come again
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE nodes (idx INTEGER PRIMARY KEY, name TEXT NOT NULL, users INTEGER NOT NULL, founder INTEGER NOT NULL);
@@ -118,6 +121,19 @@ class ServerStore(Store):
         with self.transaction():
             self.db.execute("UPDATE sums SET survivors = ? WHERE session = ?", [json.dumps(sorted(survivors)), session])
 
+    def attempt(self, place: tuple[str, int, int]) -> int:
+        """The number of the next attempt at a sum, which is used up by this."""
+        with self.transaction():
+            known, key = self.get("attempts", {}), " ".join(map(str, place))
+            number = known.pop(key, 0)
+            self.put("attempts", dict([*known.items(), (key, number + 1)][-FEW:]))
+        return int(number)
+
+    def trained(self) -> tuple[int, list[int]]:
+        """The last training round that counts, and the nodes that were in it; −1 where there was none."""
+        round_, nodes = self.get("trained", (-1, []))
+        return round_, nodes
+
     def half_opened(self, stage: str, level: int, round_: int) -> list[int] | None:
         """Whose sum of this stage and round some nodes may have opened before."""
         found = self.db.execute(
@@ -138,15 +154,18 @@ class ServerStore(Store):
 
     def apply(self, session: str, included: list[int], users: int, server: ServerState, warm: int, cost: Cost) -> None:
         """The sum counts: the model that it made, the progress and the verdict, in one."""
-        (number,) = self.db.execute("SELECT number FROM sums WHERE session = ?", [session]).fetchone()
-        name = f"model-{number}.bin"
+        number, round_ = self.db.execute("SELECT number, round FROM sums WHERE session = ?", [session]).fetchone()
+        name, before = f"model-{number}.bin", self.get("model")
         self._write_model(name, server)
         with self.transaction():
             self._close(session, included, users, True, None, cost)
+            if self.is_warm:
+                self.put("before", before)
+                self.put("trained", (round_, included))
             for key, value in {"warm": warm, "round": server.round, "model": name}.items():
                 self.put(key, value)
         for other in self.folder.glob("model-*.bin"):
-            if other.name != name:
+            if other.name not in (name, before):
                 other.unlink()
 
     def evaluated(self, session: str, included: list[int], users: int, line: dict[str, Any] | None, cost: Cost) -> None:
@@ -202,9 +221,9 @@ class ServerStore(Store):
         more = {f"more.{part}": value for part, value in server.more.items()}
         write_arrays(self.folder / name, parts | more, {"round": server.round})
 
-    def model(self, start: ServerState) -> ServerState:
-        """The model that counts; `start` where no sum has been applied yet."""
-        name = self.get("model")
+    def model(self, start: ServerState, which: str = "model") -> ServerState:
+        """The model that counts, or that `before` names; `start` where no sum has been applied yet."""
+        name = self.get(which)
         if name is not None:
             arrays, _ = read_arrays(self.folder / name)
             own = {part: value.copy() for part, value in arrays.items()}  # files are read-only

@@ -35,7 +35,7 @@ from fedgrec.federation.common.network import (
     read_network,
     write_network,
 )
-from fedgrec.federation.common.options import FederationOptions
+from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOptions
 from fedgrec.federation.node.gateway import anyone, create, enrol, open_gateway
 from fedgrec.federation.server.folder import create_server, open_server
 from fedgrec.federation.setup import certificates
@@ -61,6 +61,7 @@ def init(
     port: int = 9092,
     fill: Callable[[Path, int], str] = lambda folder, index: "",
     per_user_masks: Sequence[int] = (),
+    agreed: Agreement = AS_USUAL,
 ) -> Made:
     """Make a federation; `fill` puts a node's interactions into its folder and returns their source.
 
@@ -83,7 +84,7 @@ def init(
         federation, salt = new_federation(), secrets.token_bytes(32)
         listing = "".join(f"{name}\n" for name in catalogue)
         server = out / SERVER_FOLDER
-        create_server(server, federation, roster, config, len(catalogue), options)
+        create_server(server, federation, roster, config, len(catalogue), options, agreed)
         (server / KEYS).mkdir(mode=0o700)
         _shared_files(server, ca[1], listing)
         write_certificate(server, ca, host)
@@ -92,7 +93,7 @@ def init(
         for number, own in enumerate(keys):
             folder = out / f"node-{number}"
             floors = options.least_nodes, options.least_users, options.corrupt
-            create(folder, federation, own, salt, roster, config, len(catalogue), *floors)
+            create(folder, federation, own, salt, roster, config, len(catalogue), floors, agreed)
             _connect(folder, server, ca[1], listing, f"{_bracketed(host)}:{port}", fill(folder, number))
             made.nodes.append(folder)
         return made
@@ -137,7 +138,17 @@ def _enrol(out: Path, folder: Path, users: int) -> None:
     lines, keys = enrol(folder.name, max(server.roster) + 1, users)
     roster: Roster = {**server.roster, **lines}
     floors = first.least_nodes, first.least_users, first.corrupt
-    create(folder, server.federation, keys, first.user_salt, roster, server.config, server.n_items, *floors)
+    create(
+        folder,
+        server.federation,
+        keys,
+        first.user_salt,
+        roster,
+        server.config,
+        server.n_items,
+        floors,
+        server.agreed,
+    )
     places = {member.gateway or member.name for member in roster.values()}
     for other in [server.path, *(out / place for place in sorted(places))]:
         if other.is_dir():  # a folder that was moved to its machine gets the roster by hand

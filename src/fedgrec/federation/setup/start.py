@@ -11,7 +11,7 @@ from fedgrec.config import Config
 from fedgrec.federation.common.catalogue import CATALOGUE, read_catalogue
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.network import CA, NodeNetwork, ServerNetwork, read_flower_key, read_network
-from fedgrec.federation.common.options import FederationOptions
+from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOptions
 from fedgrec.federation.flower.processes import Processes, end_with_parent
 from fedgrec.federation.node.folder import NodeFolder
 from fedgrec.federation.node.gateway import Gateway, opened
@@ -119,13 +119,14 @@ def try_out(
     host: str = "127.0.0.1",
     port: int = 0,
     per_user_masks: bool = False,
+    agreed: Agreement = AS_USUAL,
 ) -> Made:
     """A federation over the users of a data set, dealt out to nodes; `users` limits those of a node (0: all)."""
     from fedgrec.federation.setup.dataset import Deal
 
     deal = Deal.of(config, nodes, users)
     counts = [len(deal.users_of(index)) for index in range(nodes)] if per_user_masks else []
-    return init(out, nodes, deal.catalogue, config, options, host, port or free_port(), deal.write, counts)
+    return init(out, nodes, deal.catalogue, config, options, host, port or free_port(), deal.write, counts, agreed)
 
 
 def free_port() -> int:
