@@ -288,6 +288,11 @@ class Stage:
     combine: str = "sum"
 
 
+def printable(text: str) -> str:
+    """Without what a terminal would obey: names of items and words of other machines may hold anything."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
 def size(n: float) -> str:
     """A number of bytes as a person says it."""
     units = ["B", "kB", "MB", "GB", "TB"]

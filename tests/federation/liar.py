@@ -50,11 +50,11 @@ class Liar:
         self.model.round = sum_.round
         return self.method.broadcast(self.model, sum_.stage_of(self.method), level=sum_.level)
 
-    def session(self, sum_: Plan, nodes: int, **other: Any) -> Session:
+    def session(self, sum_: Plan, nodes: int, place: tuple[str, int, int], **other: Any) -> Session:
         spec = sum_.spec(self.method)
         usual = {"neighbours": max(nodes - 1, 1), "threshold": nodes // 2 + 1, "bits": spec.bits, "least": nodes}
         self.attempt = next(ATTEMPTS)
-        name = sum_name(self.home.federation, sum_.place, self.attempt)
+        name = sum_name(self.home.federation, place, self.attempt)
         return Session(name, spec.size, spec.users, **{**usual, **other})
 
     def sum(
@@ -64,11 +64,14 @@ class Liar:
         broadcast: Broadcast | None = None,
         lost: Iterable[int] = (),
         until: str = "unmask",
+        openers: Iterable[int] | None = None,
+        announced: Plan | None = None,
         **session: Any,
     ) -> Upload | None:
         """The sum, or None where the nodes do not open it; `refusals` says why."""
         broadcast = broadcast or self.broadcast(sum_)
-        chosen = self.session(sum_, len(nodes), **session)
+        place = (announced or sum_).place
+        chosen = self.session(sum_, len(nodes), place, **session)
         server = Server(
             chosen, {n: self.home.roster[n].key for n in nodes}, sum_.context(broadcast, self.home.agreement)
         )
@@ -77,15 +80,19 @@ class Liar:
         self.sessions.append(chosen.round_id.hex())
         self.answers: dict[str, dict[int, Packet]] = {}
         self.asked: dict[tuple[str, int], Packet] = {}
+        self.sent: dict[str, dict[int, bytes]] = {}
         messages = dict.fromkeys(nodes, b"")
         try:
             for kind in EXCHANGES[: EXCHANGES.index(until) + 1]:
                 header: dict[str, Any] = {"session": self.sessions[-1], "verdicts": verdicts}
                 if kind == packets.KEYS:
-                    header |= {"session": chosen.to_json(), "place": list(sum_.place), "attempt": self.attempt}
+                    header |= {"session": chosen.to_json(), "place": list(place), "attempt": self.attempt}
                 header |= {"plan": asdict(sum_), "model": model} if kind == packets.SHARES else {}
+                self.sent[kind] = messages
                 for node, message in messages.items():
-                    if kind == packets.MASKED and node in lost:
+                    if (kind == packets.MASKED and node in lost) or (
+                        kind == packets.UNMASK and openers is not None and node not in openers
+                    ):
                         continue
                     tables = arrays if kind == packets.SHARES else {}
                     self.asked[kind, node] = Packet(kind, header, {packets.SECAGG: message}, tables)

@@ -49,7 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # here, where a closed pipe is expected, not when the interpreter ends
         return code
     except FedgrecError as error:
-        print(f"fedgrec: {error}", file=sys.stderr)
+        from fedgrec.core import printable
+
+        print("\n".join(map(printable, f"fedgrec: {error}".splitlines())), file=sys.stderr)
         return 2
     except MemoryError as error:
         why = f" ({error})" if str(error) else ""

@@ -28,6 +28,7 @@ def register(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from fedgrec.core import printable
     from fedgrec.federation.common.catalogue import CATALOGUE, read_catalogue
     from fedgrec.federation.node.recommend import recommend
 
@@ -40,5 +41,5 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps([{"item": name, "score": score} for name, score in found]))
         return 0
     for rank, (name, score) in enumerate(found, 1):
-        print(f"{rank:>3}. {name:<50} {score:8.4f}")
+        print(f"{rank:>3}. {printable(name):<50} {score:8.4f}")
     return 0

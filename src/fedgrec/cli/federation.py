@@ -56,6 +56,20 @@ def register(commands: Any) -> None:
         task = tasks.add_parser(name, help=text, description=text.capitalize() + ".")
         task.add_argument("folder", type=Path, metavar="FOLDER")
         task.set_defaults(command=command)
+        if name == "node":
+            task.add_argument(
+                "--trust-again",
+                action="store_true",
+                help="take part again after the server said of several opened sums that they did not count",
+            )
+    copy = tasks.add_parser(
+        "backup",
+        help="a copy of a folder that is safe to restore",
+        description="Copy the folder of a server, a node or a gateway, also while it is at work.",
+    )
+    copy.add_argument("folder", type=Path, metavar="FOLDER")
+    copy.add_argument("--out", type=Path, required=True, metavar="COPY", help="a folder that does not exist yet")
+    copy.set_defaults(command=run_backup)
     add = tasks.add_parser("add-node", help="one more node", description="One more node in a federation.")
     add.add_argument("fed", type=Path, metavar="FED", help="where `init` put the federation")
     add.add_argument(
@@ -201,7 +215,14 @@ def run_node(arguments: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every look for work
     logging.getLogger("flwr").handlers.clear()  # ours writes what Flower says, too
-    node(arguments.folder)
+    node(arguments.folder, arguments.trust_again)
+    return 0
+
+
+def run_backup(arguments: argparse.Namespace) -> int:
+    from fedgrec.federation.setup.backup import backup
+
+    print(f"{backup(arguments.folder, arguments.out)} is a copy of {arguments.folder}, with its keys: keep it as safe.")
     return 0
 
 

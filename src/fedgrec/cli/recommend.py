@@ -45,6 +45,7 @@ def register(commands: Any) -> None:
 def run_recommend(arguments: argparse.Namespace) -> int:
     import numpy as np
 
+    from fedgrec.core import printable
     from fedgrec.model import Model
 
     if arguments.number < 1:
@@ -69,9 +70,9 @@ def run_recommend(arguments: argparse.Namespace) -> int:
     names = item_names(model)
     if len(seen):
         liked = ", ".join(names(int(i)) for i in seen[:5]) + (f" and {len(seen) - 5} more" if len(seen) > 5 else "")
-        print(f"knows: {liked}")
+        print(f"knows: {printable(liked)}")
     for rank, (item, score) in enumerate(zip(ids, scores, strict=True), 1):
-        print(f"{rank:>3}. {names(int(item)):<50} {score:8.4f}")
+        print(f"{rank:>3}. {printable(names(int(item))):<50} {score:8.4f}")
     if not len(ids):
         print(f"Nothing is left to recommend: all {len(model.item_ids):,} items are known.")
     return 0

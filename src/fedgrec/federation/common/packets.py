@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.core import Broadcast
+from fedgrec.core import Broadcast, printable
 from fedgrec.federation.common.errors import FederationError
 
 # The exchanges of a sum, by the packet's kind. The keys of the next sum ride on the answer to "unmask".
@@ -56,7 +56,7 @@ def unpack_broadcast(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any
 
 def plain(words: Any) -> str:
     """What the other side wants to be printed or remembered: not too long, and nothing that a terminal obeys."""
-    return "".join(letter if letter.isprintable() else " " for letter in str(words)[:MOST])
+    return printable(str(words)[:MOST])
 
 
 def size(packet: Packet) -> int:

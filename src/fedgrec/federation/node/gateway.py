@@ -144,9 +144,14 @@ def opened(path: Path) -> NodeFolder | Gateway:
     return gateway
 
 
+def node_folders(path: Path) -> list[Path]:
+    """The folders with a node in them: this one, or those of a gateway's users."""
+    return list(open_gateway(path).members.values()) if (path / GATEWAY).exists() else [path]
+
+
 def anyone(path: Path) -> NodeFolder:
     """A node's folder, or that of one of a gateway's users: what they insist on, and the users' salt."""
-    return open_node(next(iter(open_gateway(path).members.values())) if (path / GATEWAY).exists() else path)
+    return open_node(node_folders(path)[0])
 
 
 # ----------------------------------------------------------------------------------------------- making

@@ -29,6 +29,7 @@ class Found:
 
     people: list[Person] = field(default_factory=list)
     unknown: int = 0  # interactions with items that are not in the catalogue
+    nameless: int = 0  # interactions without a user or without an item
     empty: int = 0  # users of whom nothing was left to learn from
 
 
@@ -37,6 +38,9 @@ def read_people(source: str, catalogue: dict[str, int], held_out: float) -> Foun
     kept: dict[str, dict[int, bool | None]] = {}
     found = Found()
     for user, item, held in lines(source):
+        if not user or not item:
+            found.nameless += 1
+            continue
         number = catalogue.get(item)
         if number is None:
             found.unknown += 1
@@ -122,7 +126,8 @@ def _database(path: Path, table: str) -> Iterator[Line]:
             raise DataError(f"{path} has no table {table!r} with the columns user and item: make a view that has them")
         held = HELD_OUT if HELD_OUT in columns else "NULL"
         for user, item, mark in db.execute(f"SELECT {USER}, {ITEM}, {held} FROM {quoted}"):
-            yield str(user), str(item), None if mark is None else bool(mark)
+            user, item = ("" if name is None else str(name).strip() for name in (user, item))  # noqa: PLW2901
+            yield user, item, None if mark is None else bool(mark)
     except sqlite3.Error as error:
         raise DataError(f"{path} is not readable as an SQLite file: {error}") from None
     finally:

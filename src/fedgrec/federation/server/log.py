@@ -1,20 +1,18 @@
 """The server's log: sentences about what happens, for people. Any number of terminals can follow it."""
 
-import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from fedgrec.core import size
-from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.lock import take
 from fedgrec.federation.common.plan import EVALUATE
 from fedgrec.federation.server.members import Observer
 
 LOGS, LOG = "logs", "server.log"
-TURN = 30.0  # seconds that a server waits for one that was killed to be really gone
 
 
 class Lines(Observer):
@@ -63,25 +61,13 @@ def writing(folder: Path) -> Iterator[Callable[[str], None]]:
     path = folder / LOGS / LOG
     path.parent.mkdir(exist_ok=True, mode=0o700)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as log:
-        _take(log, path)
+        take(log, path, "the server of this federation")
 
         def say(line: str) -> None:
             log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(line.split())}\n")
             log.flush()
 
         yield say
-
-
-def _take(log: TextIO, path: Path) -> None:
-    end = time.monotonic() + TURN
-    while True:
-        try:
-            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > end:
-                raise FederationError(f"another server of this federation is at work: it holds {path}") from None
-            time.sleep(0.2)
 
 
 class Following:

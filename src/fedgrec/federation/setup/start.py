@@ -10,11 +10,12 @@ from pathlib import Path
 from fedgrec.config import Config
 from fedgrec.federation.common.catalogue import CATALOGUE, read_catalogue
 from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.lock import held
 from fedgrec.federation.common.network import CA, NodeNetwork, ServerNetwork, read_flower_key, read_network
 from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOptions
 from fedgrec.federation.flower.processes import Processes, end_with_parent
 from fedgrec.federation.node.folder import NodeFolder
-from fedgrec.federation.node.gateway import Gateway, opened
+from fedgrec.federation.node.gateway import Gateway, node_folders, opened
 from fedgrec.federation.node.sources import read_people
 from fedgrec.federation.node.store import NodeStore, Person
 from fedgrec.federation.server.folder import open_server
@@ -66,15 +67,21 @@ def _drive(folder: Path, nodes: list[Path], processes: Processes, say: Say) -> N
         raise FederationError(f"the federation stopped: {ended}; see {following.path} and {processes.logs}")
 
 
-def node(folder: Path) -> None:
+def node(folder: Path, trust_again: bool = False) -> None:
     """Be a node until somebody ends this process."""
     from fedgrec.federation.flower.node_end import serve as answer_messages
 
-    users = load(folder)
-    network, key = read_network(folder, NodeNetwork), read_flower_key(folder)
-    log.info("%s with %d users connects to %s", folder.name, users, network.superlink)
-    end_with_parent()
-    answer_messages(folder, network.superlink, folder / CA, key)
+    opened(folder)
+    with held(folder / "node.lock", "the node of this folder"):
+        users = load(folder)
+        if trust_again:
+            for path in node_folders(folder):
+                with NodeStore(path) as store, store.transaction():
+                    store.trust_again()
+        network, key = read_network(folder, NodeNetwork), read_flower_key(folder)
+        log.info("%s with %d users connects to %s", folder.name, users, network.superlink)
+        end_with_parent()
+        answer_messages(folder, network.superlink, folder / CA, key)
 
 
 def load(folder: Path) -> int:
@@ -84,10 +91,12 @@ def load(folder: Path) -> int:
         source = str(folder / network.source)  # an absolute path stays what it is
         found = read_people(source, read_catalogue(folder / CATALOGUE), network.held_out)
         people = found.people
-        if found.unknown or found.empty:
+        if found.unknown or found.empty or found.nameless:
             log.warning(
-                "%d interactions have items that the catalogue lacks, %d users have nothing to learn from",
+                "%d interactions have items that the catalogue lacks, %d have no user or no item; %d users have "
+                "nothing to learn from",
                 found.unknown,
+                found.nameless,
                 found.empty,
             )
     users = _take_in(home, people)

@@ -1,0 +1,80 @@
+"""`fedgrec federation backup`: a copy, to restore from, of a server's, node's or gateway's folder, also one in use.
+
+A node's folder never holds the masks of a sum, so that no copy of it can mask two vectors alike. A copy cannot know in
+which evaluations the node takes part after it was made: it has spent them all.
+"""
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from fedgrec.errors import ConfigError
+from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.folder import KINDS, NODE, SERVER
+from fedgrec.federation.node.folder import open_node
+from fedgrec.federation.node.gateway import node_folders
+from fedgrec.federation.node.store import STORE, NodeStore
+from fedgrec.federation.server.folder import open_server
+from fedgrec.federation.server.store import SERVER_STORE, ServerStore
+
+LEFT_OUT = {"logs", "flower", "flower.id", "node.lock"}  # of this machine, or of a process
+TRIES = 5  # a server at work may replace its model while it is copied
+
+
+def backup(folder: Path, out: Path) -> Path:
+    """A copy of the folder in `out`, which must not exist; whole or not there."""
+    if not any((folder / name).exists() for name in KINDS):
+        raise FederationError(f"{folder} is no folder of a server, a node or a gateway: name one of these")
+    if out.exists():
+        raise ConfigError(f"{out} exists: choose a folder that does not, backups are never overwritten")
+    part = out.with_name(out.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)  # of a process that was killed here
+    for left in reversed(range(TRIES)):
+        try:
+            _copy(folder, part)
+            _check(part)
+            break
+        except (FileNotFoundError, FederationError):
+            shutil.rmtree(part, ignore_errors=True)
+            if not left:
+                raise
+    for node in _nodes(part):
+        with NodeStore(node) as store, store.transaction():
+            store.put("evaluations_spent", open_node(node).agreed.evaluations)
+    part.rename(out)
+    return out
+
+
+def _copy(folder: Path, out: Path) -> None:
+    """Stores first: the files that they name are there, or it is tried again."""
+    out.mkdir(mode=0o700, parents=True)
+    entries = sorted(folder.iterdir(), key=lambda path: (path.suffix != ".sqlite", path.name))
+    for path in entries:
+        if path.name in LEFT_OUT or path.name.endswith((".part", "-wal", "-shm")):
+            continue
+        if path.is_dir():
+            _copy(path, out / path.name)
+        elif path.name in (STORE, SERVER_STORE):
+            (out / path.name).touch(0o600)
+            with closing(sqlite3.connect(path)) as here, closing(sqlite3.connect(out / path.name)) as there:
+                here.backup(there)
+        else:
+            shutil.copy2(path, out / path.name)
+
+
+def _check(folder: Path) -> None:
+    """What was copied can be opened, the server's model with it."""
+    if (folder / SERVER).exists() and (folder / SERVER_STORE).exists():
+        home = open_server(folder)
+        with ServerStore(home) as store:
+            store.model(home.method(store.get("n_users") or 1).init(home.config.run.seed))
+    for node in _nodes(folder):
+        with NodeStore(node) as store:
+            store.count()
+
+
+def _nodes(folder: Path) -> Iterator[Path]:
+    """The folders with a node's store in it."""
+    return (path for path in node_folders(folder) if (path / NODE).exists() and (path / STORE).exists())

@@ -1,0 +1,69 @@
+"""A server says "your upload did not count" of a sum that it opened, and asks again without one node."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedgrec.core import Upload
+from fedgrec.federation.node.rules import MOST_DOUBTS
+from fedgrec.federation.node.store import NodeStore
+from fedgrec.federation.node.uploads import at_home
+from tests.federation.liar import TRAIN, Liar, total
+from tests.federation.worlds import world
+
+EVERYBODY = replace(TRAIN, users=18, take=1, of=1)
+
+
+def likeness(liar: Liar, leaf: str) -> float:
+    """How much the difference of two rounds in a row, the second without node 2, is like node 2's upload."""
+    first, second = liar.sum([0, 1, 2], EVERYBODY), liar.sum([0, 1], replace(EVERYBODY, round=6))
+    with NodeStore(liar.fed.nodes[2]) as store:
+        model = liar.broadcast(EVERYBODY)
+        words, _ = at_home(store, liar.method, EVERYBODY, store.first_rows(6), model, 1)
+    own = Upload.from_ring(words, EVERYBODY.spec(liar.method), 6)
+    difference = np.array(total(first, leaf)) - np.array(total(second, leaf))
+    return float(np.corrcoef(difference, total(own, leaf))[0, 1])
+
+
+@pytest.mark.parametrize(("method", "leaf", "before"), [("fcf", "items", 1.0), ("fedgrec", "latents", 0.95)])
+def test_what_is_sent_after_a_false_verdict_tells_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, leaf: str, before: float
+) -> None:
+    """Half of the users send zeros then, and only their node knows who."""
+    after = [likeness(Liar(world(tmp_path / f"{n}", method, users_per_round=18)), leaf) for n in range(4)]
+    monkeypatch.setattr(NodeStore, "doubted", lambda store: False)
+    assert likeness(Liar(world(tmp_path / "before", method, users_per_round=18)), leaf) >= before - 1e-9
+    assert np.mean(after) < before - 0.1
+
+
+def test_a_node_stops_after_three(tmp_path: Path) -> None:
+    """Each such verdict on a sum that it helped to open is one more nearly equal sum for the server."""
+    liar = Liar(world(tmp_path))
+    opened = [liar.sum([0, 1, 2], replace(TRAIN, round=round_)) is not None for round_ in range(6)]
+    assert opened == [True] * MOST_DOUBTS + [False] * 3
+    assert liar.refused("--trust-again")
+    liar.told_the_truth()  # as whoever runs the node does with --trust-again
+    assert liar.sum([0, 1, 2], replace(TRAIN, round=6)) is not None
+
+
+def test_sums_that_were_never_opened_are_nobodys_fault(tmp_path: Path) -> None:
+    """Too few were left, so the server says truly that they did not count."""
+    liar = Liar(world(tmp_path))
+    for round_ in range(6):
+        assert liar.sum([0, 1, 2], replace(TRAIN, round=round_), until="masked") is None
+    assert liar.sum([0, 1, 2], replace(TRAIN, round=6)) is not None
+
+
+def test_an_old_doubt_is_forgotten(tmp_path: Path) -> None:
+    """A server that is killed between opening a sum and keeping it says so truly: not more than three of a hundred."""
+    liar = Liar(world(tmp_path))
+    for round_ in range(2):
+        assert liar.sum([0, 1, 2], replace(TRAIN, round=round_)) is not None
+    liar.sum([0, 1, 2], replace(TRAIN, round=2), until="masked")  # tells the verdicts on the sums before
+    with NodeStore(liar.fed.nodes[0]) as store:
+        assert store.false_verdicts() == 2
+        for n in range(99):
+            store.take_part(f"sum {n}", ("train", 0, 10 + n), [1], None, b"")
+        assert store.false_verdicts() == 0
