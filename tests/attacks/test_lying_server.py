@@ -1,0 +1,399 @@
+"""A server that lies at random, against real nodes whose uploads are symbols: no relation over too few of them is found.
+
+Every masked vector that a node sends is a row over unknowns: what its users send (one symbol for each user, stage and
+round), its own mask, and one mask for each pair. A secret that enough shares were revealed of is a known row. What the
+server can compute are the linear combinations of these rows. A *violation* is a combination in which all masks cancel
+and which is over fewer honest nodes of one stage and round than a sum may have; or an evaluation beyond the budget.
+"""
+
+import copy
+import itertools
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+
+from fedgrec.federation.common import packets
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.common.plan import EVALUATE
+from fedgrec.federation.node import going_on, node, rules
+from fedgrec.secagg import SecAggError, Server
+from fedgrec.secagg.client import Client
+from fedgrec.secagg.messages import Confirmations, Masked, Reveal, Survivors, parse
+from tests.federation.liar import DEGREES, JUDGE, PROPAGATE, TRAIN, Liar
+from tests.federation.worlds import world
+
+Row = dict[Any, int]
+NODES, USERS = 7, 1
+PLACES = [DEGREES, DEGREES, PROPAGATE, TRAIN, JUDGE, replace(TRAIN, round=6), replace(JUDGE, round=6)]
+
+
+@dataclass
+class View:
+    """What the server has seen, as rows over symbols."""
+
+    rows: list[Row] = field(default_factory=list)
+    shares: dict[Any, set[int]] = field(default_factory=dict)
+    known: set[Any] = field(default_factory=set)  # symbols of masks whose secrets were put together
+    evaluations: Counter[int] = field(default_factory=Counter)
+    sending: Row = field(default_factory=dict)  # by the node that is about to mask
+    secrets: dict[tuple[bytes, int], Any] = field(default_factory=dict)  # by session and client: public keys, seed
+
+    def masked(self, client: Client) -> None:
+        """x + PRG(b) + Σ ± PRG(s), under the secrets that were really used."""
+        row, mine = dict(self.sending), client._mine()
+        row["seed", mine.seed, client._bound] = 1
+        public = mine.mask_key.public_key().public_bytes_raw()
+        for peer in client._there():
+            pair = tuple(sorted((public, client._keys[peer].mask_key)))
+            row["pair", pair, client._bound] = 1 if client.me < peer else -1
+        self.rows.append(row)
+        if any(place[0] == EVALUATE for _, _, _, place in self.sending):
+            self.evaluations[client.me] += 1
+
+    def revealed(self, holder: int, session: Any, message: Reveal) -> None:
+        """A secret is known once `threshold` holders have revealed their shares of it."""
+        for kind, owners in (("seed", message.seeds), ("key", message.mask_keys)):
+            for owner in owners:
+                seen = self.shares.setdefault((session.round_id, owner, kind), set())
+                seen.add(holder)
+                if len(seen) >= session.threshold:
+                    public, seed = self.secrets[session.round_id, owner]
+                    self.known.add(seed if kind == "seed" else public)
+
+    def is_known(self, symbol: Any) -> bool:
+        kind, secret, _ = symbol
+        return secret in self.known if kind == "seed" else bool(set(secret) & self.known)
+
+    def relations(self) -> list[Row]:
+        """Combinations of rows in which every mask cancels: elimination, masks first."""
+        bare = [{s: c for s, c in row.items() if s[0] == "x" or not self.is_known(s)} for row in self.rows]
+        masks = sorted({s for row in bare for s in row if s[0] != "x"}, key=repr)
+        symbols = sorted({s for row in bare for s in row if s[0] == "x"}, key=repr)
+        columns = {s: n for n, s in enumerate([*masks, *symbols])}
+        matrix = np.zeros((len(bare), len(columns)))
+        for n, row in enumerate(bare):
+            for s, c in row.items():
+                matrix[n, columns[s]] = c
+        reduced = echelon(matrix)
+        left = [row[len(masks) :] for row in reduced if not row[: len(masks)].any() and row.any()]
+        return [{symbols[n]: c for n, c in enumerate(row) if c} for row in left]
+
+    def violation(self, least: int, budget: int) -> str:
+        """Why this view says too much; "" where it does not."""
+        if self.evaluations and max(self.evaluations.values()) > budget:
+            return f"{max(self.evaluations.values())} evaluations, {budget} were agreed upon"
+        found = self.relations()
+        for place in {s[3] for row in found for s in row}:
+            rows = [row for row in found if any(s[3] == place for s in row)]
+            if narrow := narrowest(rows, place, least):
+                return f"{place}: a relation over nodes {narrow} alone"
+        return ""
+
+
+def echelon(matrix: np.ndarray) -> np.ndarray:
+    """Reduced rows; coefficients are small whole numbers, so floats are exact enough."""
+    matrix, top = matrix.copy(), 0
+    for column in range(matrix.shape[1]):
+        candidates = np.flatnonzero(np.abs(matrix[top:, column]) > 1e-9)
+        if not len(candidates):
+            continue
+        at = top + candidates[0]
+        matrix[[top, at]] = matrix[[at, top]]
+        matrix[top] /= matrix[top, column]
+        others = np.flatnonzero(np.abs(matrix[:, column]) > 1e-9)
+        for other in others[others != top]:
+            matrix[other] -= matrix[other, column] * matrix[top]
+        top += 1
+        if top == len(matrix):
+            break
+    matrix[np.abs(matrix) < 1e-9] = 0
+    return matrix
+
+
+def narrowest(rows: list[Row], place: Any, least: int) -> list[int] | None:
+    """Fewer than `least` nodes over whom alone the rows have a combination, if there are such."""
+    nodes = sorted({s[1] for row in rows for s in row})
+    symbols = sorted({s for row in rows for s in row}, key=repr)
+    matrix = np.array([[row.get(s, 0.0) for s in symbols] for row in rows])
+    rank = np.linalg.matrix_rank(matrix)
+    for count in range(1, least):
+        for chosen in itertools.combinations(nodes, count):
+            outside = [n for n, s in enumerate(symbols) if s[1] not in chosen or s[3] != place]
+            if np.linalg.matrix_rank(matrix[:, outside]) < rank:  # something is left that is over these alone
+                return list(chosen)
+    return None
+
+
+@contextmanager
+def watched(view: View) -> Iterator[None]:
+    """Real nodes, whose users send symbols; what they mask and reveal is written down."""
+    with pytest.MonkeyPatch.context() as patch:
+        receive, start, task = Client.receive, Client.start, node.Node._task
+
+        def symbols(self: Any, sum_: Any) -> Any:
+            plan, users, rows, inputs, _ = task(self, sum_)
+            names = [self.store.ids()[row - 1] for row in rows]
+            view.sending = {("x", self.folder.index, name, plan.place): 1 for name in names}
+            spec = plan.spec(self.folder.method(plan.n_users))
+            return plan, users, rows, inputs, lambda: (np.zeros(spec.size, f"uint{spec.bits}"), None)
+
+        def started(self: Client) -> bytes:
+            mine = self._mine()
+            view.secrets[self.session.round_id, self.me] = mine.mask_key.public_key().public_bytes_raw(), mine.seed
+            return start(self)
+
+        def received(self: Client, data: bytes) -> bytes:
+            before = copy.copy(self)  # a client forgets when it reveals
+            answer = receive(self, data)
+            message = parse(answer)
+            if isinstance(message, Masked):
+                view.masked(before if before._secrets is None else self)
+            elif isinstance(message, Reveal):
+                view.revealed(self.me, self.session, message)
+            return answer
+
+        patch.setattr(node.Node, "_task", symbols)
+        patch.setattr(Client, "start", started)
+        patch.setattr(Client, "receive", received)
+        yield
+
+
+class LyingServer(RuleBasedStateMachine):
+    """Begins sums, goes on with them out of order and for some only, tells lists and verdicts as it likes."""
+
+    template: Path
+    scratch: Path
+    restores: bool
+    budget: int
+    steps = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        shutil.copytree(self.template, self.scratch)
+        self.view = View()
+        self.watch = watched(self.view)
+        self.watch.__enter__()
+        fed = copy.deepcopy(WORLDS[self.template])
+        fed.nodes = {n: self.scratch / f"node{n}" for n in range(NODES)}
+        fed.server = self.scratch / "server"
+        for path in fed.nodes.values():
+            going_on.end(path)
+        self.liar = Liar(fed)
+        self.liar.method = self.liar.home.method(NODES * USERS)
+        self.sums: list[dict[str, Any]] = []
+        self.asked: list[tuple[int, Packet]] = []
+        self.snapshot: Path | None = None
+
+    def teardown(self) -> None:
+        self.watch.__exit__(None, None, None)
+
+    def ask(self, to: int, packet: Packet) -> Packet:
+        type(self).steps += 1
+        self.asked.append((to, packet))
+        return self.liar.ask(to, packet)
+
+    # ------------------------------------------------------------------------------------------- the lies
+
+    @rule(data=st.data(), plan=st.sampled_from(PLACES), whole=st.booleans())
+    def begins(self, data: st.DataObject, plan: Any, whole: bool) -> None:
+        """A sum of some nodes under parameters of its own choice."""
+        least = self.liar.home.fewest_nodes
+        company = list(range(NODES)) if whole else sorted(data.draw(st.sets(st.integers(0, NODES - 1), min_size=least)))
+        plan = replace(plan, n_users=NODES, users=NODES, take=1, of=1)
+        if plan.stage == EVALUATE:
+            plan = replace(plan, topk=self.liar.home.agreed.topk)
+        broadcast = self.liar.broadcast(plan)
+        n, corrupt = len(company), self.liar.home.corrupt_nodes
+        threshold = data.draw(st.integers((n + corrupt) // 2 + 1, n), label="threshold")
+        session = self.liar.session(plan, n, plan.place, threshold=threshold, least=min(least, n))
+        server = Server(session, {c: self.liar.home.roster[c].key for c in company}, b"")
+        server.context = plan.context(broadcast, self.liar.home.agreement)
+        header = {"session": session.to_json(), "place": list(plan.place), "attempt": self.liar.attempt}
+        self.sums.append({"server": server, "plan": plan, "model": broadcast, "inbox": {}, "session": session})
+        for member in company:
+            self._take(self.sums[-1], member, self.ask(member, Packet(packets.KEYS, header)))
+
+    @precondition(lambda self: any(not s["server"].done for s in self.sums))
+    @rule(data=st.data(), latest=st.integers(0, 3), all_of_them=st.booleans(), honest=st.integers(0, 4))
+    def goes_on(self, data: st.DataObject, latest: int, all_of_them: bool, honest: int) -> None:
+        """Closes a stage and asks all or some for the next, mostly with the right message."""
+        going = [s for s in self.sums if not s["server"].done][-1 - latest :][:1]
+        sum_ = going[0]
+        try:
+            inbox = sum_["server"].close()
+        except SecAggError:
+            return
+        chosen = list(inbox) if all_of_them else data.draw(st.lists(st.sampled_from(sorted(inbox)), unique=True))
+        kind = {"shares": packets.SHARES, "masked vectors": packets.MASKED, "confirming": packets.CONFIRM}.get(
+            sum_["server"].stage.value, packets.UNMASK
+        )
+        for member in chosen:
+            message = inbox[member]
+            if kind == packets.CONFIRM and not honest:
+                message = self._other_list(data, message)
+            self._take(sum_, member, self.ask(member, self._packet(sum_, kind, message)))
+
+    def _other_list(self, data: st.DataObject, message: bytes) -> bytes:
+        lists = parse(message)
+        assert isinstance(lists, Survivors)
+        lost = data.draw(st.sampled_from(lists.alive), label="called lost")
+        alive = tuple(a for a in lists.alive if a != lost)
+        return replace(lists, alive=alive, dropped=tuple(sorted((*lists.dropped, lost)))).pack()
+
+    def _packet(self, sum_: dict[str, Any], kind: str, message: bytes) -> Packet:
+        from dataclasses import asdict
+
+        header: dict[str, Any] = {"session": sum_["session"].round_id.hex()}
+        arrays: dict[str, Any] = {}
+        if kind == packets.SHARES:
+            model, arrays = packets.pack_broadcast(sum_["model"])
+            header |= {"plan": asdict(sum_["plan"]), "model": model}
+        return Packet(kind, header | {"verdicts": self._verdicts()}, {packets.SECAGG: message}, arrays)
+
+    def _verdicts(self) -> dict[str, bool]:
+        """Every sum before is over, so that nobody waits; what it says of them it says at random."""
+        coin = random.Random(len(self.asked))
+        return {s["session"].round_id.hex(): coin.random() < 0.9 for s in self.sums[:-1]}
+
+    def _take(self, sum_: dict[str, Any], member: int, answer: Packet) -> None:
+        message = answer.blobs.get(packets.SECAGG, b"")
+        if packets.SECAGG in answer.arrays:
+            message = answer.arrays[packets.SECAGG].tobytes()
+        try:
+            sum_["server"].receive(member, message)
+        except SecAggError:
+            pass
+
+    @precondition(lambda self: bool(self.asked))
+    @rule(data=st.data(), to=st.integers(0, NODES - 1))
+    def replays(self, data: st.DataObject, to: int) -> None:
+        """An old message, to whomever."""
+        _, packet = self.asked[data.draw(st.integers(0, len(self.asked) - 1))]
+        self.ask(to, packet)
+
+    @precondition(lambda self: any(s["server"].done for s in self.sums))
+    @rule(data=st.data())
+    def confirms_otherwise(self, data: st.DataObject) -> None:
+        """Confirmations of one sum for another."""
+        sum_ = data.draw(st.sampled_from(self.sums))
+        forged = Confirmations(sum_["session"].round_id, {n: bytes(64) for n in range(NODES - 1)}).pack()
+        self.ask(data.draw(st.integers(0, NODES - 1)), self._packet(sum_, packets.UNMASK, forged))
+
+    @rule(member=st.integers(0, NODES - 1))
+    def restarts(self, member: int) -> None:
+        going_on.end(self.liar.fed.nodes[member])
+        self.liar.greet(member)
+
+    @precondition(lambda self: self.restores)
+    @rule(back=st.booleans())
+    def restores_node_zero(self, back: bool) -> None:
+        """Node 0 alone: one that was restored counts as one that works for the server."""
+        folder, copied = self.liar.fed.nodes[0], self.scratch / "snapshot"
+        if not back or self.snapshot is None:
+            shutil.rmtree(copied, ignore_errors=True)
+            shutil.copytree(folder, copied)
+            self.snapshot, self.kept = copied, remembered(folder)
+        else:
+            shutil.rmtree(folder)
+            shutil.copytree(copied, folder)
+            bring_back(folder, self.kept)
+            self.liar.greet(0)
+
+    def check(self) -> None:
+        found = self.view.violation(self.liar.home.fewest_nodes, self.budget)
+        assert not found, found
+
+    @rule()
+    def looks(self) -> None:
+        self.check()
+
+
+def remembered(folder: Path) -> Any:
+    """What a copy of a node's folder has of the sum that goes on: nothing. A mutant keeps it."""
+    return None
+
+
+def bring_back(folder: Path, kept: Any) -> None:
+    going_on.end(folder)
+    if kept is not None:
+        going_on.begin(folder, copy.deepcopy(kept))
+
+
+WORLDS: dict[Path, Any] = {}
+
+
+def lie(tmp_path: Path, corrupt: float, restores: bool, sums: int, seed: int = 0) -> int:
+    """Run the machine; returns the messages that were sent. A violation is an AssertionError."""
+    budget = 2
+    options = {"least_nodes": 3, "corrupt": corrupt, "evaluations": budget, "retries": 0}
+    fed = world(tmp_path / "template", nodes=NODES, users=USERS, options=options, users_per_round=100)
+    WORLDS[tmp_path / "template"] = fed
+
+    class Machine(LyingServer):
+        template, scratch = tmp_path / "template", tmp_path / "scratch"
+
+    Machine.restores, Machine.budget, Machine.steps = restores, budget, 0
+    how = settings(
+        max_examples=sums,
+        stateful_step_count=60,
+        deadline=None,
+        derandomize=seed == 0,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(Machine, settings=how)
+    return Machine.steps
+
+
+@pytest.mark.parametrize(("corrupt", "restores"), [(0.0, False), (0.05, True)])
+def test_no_lie_tells_too_much(tmp_path: Path, corrupt: float, restores: bool) -> None:
+    assert lie(tmp_path, corrupt, restores, 3) > 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("corrupt", "restores"), [(0.0, False), (0.05, True)])
+def test_a_hundred_thousand_steps(tmp_path: Path, corrupt: float, restores: bool) -> None:
+    """Messages; half of them in either world."""
+    steps = 0
+    while steps < 50_000:
+        steps += lie(tmp_path / f"{steps}", corrupt, restores, 50, seed=1)
+
+
+MUTANTS: dict[str, tuple[float, bool, Callable[[pytest.MonkeyPatch], None]]] = {
+    "evaluations without a budget": (0.0, False, lambda m: m.setattr(rules, "check_evaluation", lambda *_: None)),
+    "masks in the backup": (
+        0.05,
+        True,
+        lambda m: m.setitem(globals(), "remembered", lambda f: copy.deepcopy(going_on._sums.get(f))),
+    ),
+    "thresholds by each sum's own size": (0.0, False, lambda m: m.setattr(rules, "opens_once", lambda *_: True)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_mutants_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
+    corrupt, restores, mutate = MUTANTS[mutant]
+    mutate(monkeypatch)
+
+    def is_found(n: int) -> bool:
+        try:
+            lie(tmp_path / f"{n}", corrupt, restores, 20, seed=1)
+        except AssertionError:
+            return True
+        return False
+
+    assert any(map(is_found, range(40)))
