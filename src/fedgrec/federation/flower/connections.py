@@ -1,0 +1,66 @@
+"""The SuperLink's listening socket: callers who have not said who they are get few connections, for a short time.
+
+A connection costs the server a file and a quarter of a megabyte before its caller has said a word. So a stranger's
+connection gives way to newer ones where there are many, and ends where the caller takes too long. The door says which
+connections are no stranger's any more (`trust`): a signed request came over them.
+"""
+
+import asyncio
+import contextlib
+import socket
+from typing import Any
+
+STRANGERS, OF_ONE_ADDRESS = 512, 256  # connections of callers who have not said who they are
+PATIENCE = 15.0  # seconds that such a caller has, from the first byte to a signed request
+QUEUE = 4096  # callers that the kernel keeps until we come to them
+AT_A_TIME = 16  # of them that we take before we listen to the others again
+Caller = tuple[Any, ...]  # address and port
+
+
+class Listener(socket.socket):
+    """A listening socket, bound to an address, that ends strangers' connections."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        self.strangers: dict[Caller, socket.socket] = {}  # the oldest first
+        self.trusted: dict[Caller, socket.socket] = {}
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.bind((host, port))
+
+    def listen(self, backlog: int = QUEUE) -> None:
+        """asyncio takes as many callers at a time as it lets wait; the kernel shall let more of them wait."""
+        super().listen(QUEUE)
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        connection, address = super().accept()
+        caller = address[:2]
+        self.trusted.pop(caller, None)
+        self.strangers[caller] = connection
+        if len(self.strangers) > OF_ONE_ADDRESS:
+            self._make_room(caller[0])
+        asyncio.get_running_loop().call_later(PATIENCE, self._end, caller, connection)
+        return connection, address
+
+    def trust(self, caller: Caller) -> None:
+        """This caller has said who it is."""
+        if caller in self.strangers:
+            self.trusted = {each: at for each, at in self.trusted.items() if at.fileno() >= 0}
+            self.trusted[caller] = self.strangers.pop(caller)
+
+    def is_trusted(self, caller: Caller) -> bool:
+        return caller in self.trusted and self.trusted[caller].fileno() >= 0
+
+    def _make_room(self, address: str) -> None:
+        self.strangers = {each: at for each, at in self.strangers.items() if at.fileno() >= 0}
+        alike = [each for each in self.strangers if each[0] == address]
+        if len(alike) > OF_ONE_ADDRESS:
+            self._end(alike[0], self.strangers[alike[0]])
+        elif len(self.strangers) > STRANGERS:
+            self._end(*next(iter(self.strangers.items())))
+
+    def _end(self, caller: Caller, connection: socket.socket) -> None:
+        """asyncio finds that the caller has gone, and tidies up."""
+        if self.strangers.get(caller) is connection:
+            del self.strangers[caller]
+            with contextlib.suppress(OSError):  # it has ended already
+                connection.shutdown(socket.SHUT_RDWR)
