@@ -120,6 +120,8 @@ def _arrays(records: RecordDict) -> dict[str, NDArray[Any]]:
     arrays: dict[str, NDArray[Any]] = {}
     start = 0
     for name, kind, shape in json.loads(words[LAYOUT]):
+        if type(name) is not str:
+            raise ValueError(f"no name of an array: {name}")
         arrays[name] = _array(content, start, kind, shape)
         start += arrays[name].nbytes
     if start != len(content):

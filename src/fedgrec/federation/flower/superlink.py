@@ -157,7 +157,7 @@ def own_answers(push: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-def serve(app: Any, listener: Listener, **options: Any) -> None:
+def http_server(app: Any, **options: Any) -> Any:
     """uvicorn, with our limits."""
     import uvicorn
 
@@ -168,7 +168,7 @@ def serve(app: Any, listener: Listener, **options: Any) -> None:
 
     config = uvicorn.Config(app, **options | LIMITS, ssl_context_factory=only_tls_1_3)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # strangers do not write our log
-    uvicorn.Server(config).run(sockets=[listener])
+    return uvicorn.Server(config)
 
 
 def main() -> None:
@@ -194,7 +194,7 @@ def main() -> None:
     extensions.get_middleware = lambda: (door, *before())  # the hook Flower keeps for this
     fleet_handlers.push_messages = own_answers(fleet_handlers.push_messages)
     flower._get_superexec_command = lambda **how: [sys.executable, "-m", CHILDREN, *superexec(**how)]
-    flower.uvicorn = SimpleNamespace(run=lambda app, **how: serve(app, listener, **how))
+    flower.uvicorn = SimpleNamespace(run=lambda app, **how: http_server(app, **how).run(sockets=[listener]))
     flower.flower_superlink()
 
 

@@ -106,7 +106,8 @@ class FlowerTransport:
             if isinstance(answer, Exception):
                 raise answer
             address = waiting.get(answer.question)
-            if address is None or answer.sender not in (address, SUPERLINK_NODE_ID):
+            silent = answer.sender == SUPERLINK_NODE_ID and answer.packet is None
+            if address is None or not (answer.sender == address or silent):
                 log.warning("an answer of Flower's node %d to what another was asked is dropped", answer.sender)
                 continue
             del waiting[answer.question]

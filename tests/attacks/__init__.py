@@ -1,0 +1,1 @@
+"""Attacks on a federation, each as a test that says what is tried and what becomes of it."""
