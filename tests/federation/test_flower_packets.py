@@ -191,7 +191,15 @@ def test_an_upload_reaches_flower_in_one_piece() -> None:
 
 @pytest.mark.parametrize(
     ("client", "here"),
-    [("203.0.113.7", False), ("127.0.0.1", True), ("::1", True), ("192.0.2.1", True), ("", False), ("unix", False)],
+    [
+        ("203.0.113.7", False),
+        ("127.0.0.1", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("192.0.2.1", True),
+        ("", False),
+        ("unix", False),
+    ],
 )
 def test_which_callers_are_on_this_machine(client: str, here: bool) -> None:
     assert is_here(client, "192.0.2.1") == here

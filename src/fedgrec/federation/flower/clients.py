@@ -13,7 +13,7 @@ from flwr.supercore.interceptors.http.utils import add_headers
 from flwr.supercore.protobuf.client import ProtobufCall, ProtobufClient, ProtobufRequestContext
 from flwr.supercore.retry.retry_invoker import RetryInvoker
 
-from fedgrec.federation.flower.superlink import HEADER
+from fedgrec.federation.flower.superlink import HEADER, KEEP
 
 AGAIN = 0.25  # seconds between two attempts
 MOST = 2**30  # bytes of an answer
@@ -24,9 +24,13 @@ def connected(
     kind: type[Client], address: str, ca: bytes, proofs: Sequence[Any], patience: RetryInvoker | None = None
 ) -> Client:
     """A client of the SuperLink at this address; `proofs` say who is calling."""
-    context = tls(ca)
-    client = kind(f"https://{address}", interceptors=proofs, verify=context, retry_invoker=patience)
-    client._client = httpx.Client(transport=Bounded(verify=context), timeout=client._client.timeout)
+    client = kind(f"https://{address}", interceptors=proofs, verify=False, retry_invoker=patience)
+    client._client.close()
+    keep = httpx.Limits(keepalive_expiry=KEEP)  # who is in does not stand at the door again
+    http: Any = httpx.Client(verify=tls(ca), timeout=client._client.timeout, limits=keep)
+    http._transport = Bounded(http._transport)
+    http._mounts = {where: through and Bounded(through) for where, through in http._mounts.items()}  # proxies
+    client._client = http
     return client
 
 
@@ -64,12 +68,18 @@ class Secret:
         return call_next(context)
 
 
-class Bounded(httpx.HTTPTransport):
+class Bounded(httpx.BaseTransport):
     """Answers that are neither longer than `MOST` nor packed: what is packed may be a thousand times as long."""
+
+    def __init__(self, transport: httpx.BaseTransport) -> None:
+        self.transport = transport
+
+    def close(self) -> None:
+        self.transport.close()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         request.headers["accept-encoding"] = "identity"
-        response = super().handle_request(request)
+        response = self.transport.handle_request(request)
         if response.headers.get("content-encoding", "identity") != "identity":
             response.close()
             raise httpx.RemoteProtocolError("the server sent a packed answer", request=request)

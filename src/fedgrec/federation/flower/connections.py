@@ -1,19 +1,22 @@
 """The SuperLink's listening socket: callers who have not said who they are get few connections, for a short time.
 
-A connection costs the server a file and a quarter of a megabyte before its caller has said a word. So a stranger's
-connection gives way to newer ones where there are many, and ends where the caller takes too long. The door says which
-connections are no stranger's any more (`trust`): a signed request came over them.
+A connection costs the server a file and some memory before its caller has said who it is. So the kernel keeps callers
+who say nothing; a stranger's connection gives way to newer ones where there are many, and ends where the caller takes
+too long. The door says which connections are no stranger's any more (`trust`): a signed request came over them.
 """
 
 import asyncio
 import contextlib
 import socket
+from asyncio import sslproto
 from typing import Any
 
-STRANGERS, OF_ONE_ADDRESS = 512, 256  # connections of callers who have not said who they are
+STRANGERS, OF_ONE_ADDRESS = 1024, 512  # connections of callers who have not said who they are
 PATIENCE = 15.0  # seconds that such a caller has, from the first byte to a signed request
 QUEUE = 4096  # callers that the kernel keeps until we come to them
 AT_A_TIME = 16  # of them that we take before we listen to the others again
+SILENCE = 5  # seconds after which the kernel forgets a caller who has said nothing
+BUFFER = 2**16  # bytes that asyncio sets aside for what a connection sends, a quarter of what it would
 Caller = tuple[Any, ...]  # address and port
 
 
@@ -25,11 +28,20 @@ class Listener(socket.socket):
         self.strangers: dict[Caller, socket.socket] = {}  # the oldest first
         self.trusted: dict[Caller, socket.socket] = {}
         self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_DEFER_ACCEPT"):  # Linux
+            self.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, SILENCE)
+        sslproto.SSLProtocol.max_size = BUFFER  # type: ignore[attr-defined]
         self.bind((host, port))
 
     def listen(self, backlog: int = QUEUE) -> None:
         """asyncio takes as many callers at a time as it lets wait; the kernel shall let more of them wait."""
         super().listen(QUEUE)
+
+    def close(self) -> None:
+        """Strangers do not hold up the end."""
+        for caller, connection in list(self.strangers.items()):
+            self._end(caller, connection)
+        super().close()
 
     def accept(self) -> tuple[socket.socket, Any]:
         connection, address = super().accept()

@@ -69,8 +69,10 @@ def to_records(packet: Packet, shared: Shared | None = None, pause: float = POLL
 def _pieces(content: bytes) -> list[ConfigRecord]:
     """Each says which it is, so that no two are the same part of a message, and none can be used twice."""
     starts = range(0, max(len(content), 1), PIECE)
-    cut = [{PLACE: place, BYTES: content[start : start + PIECE]} for place, start in enumerate(starts)]
-    return [_written_once(ConfigRecord(dict(piece))) for piece in cut]
+    return [
+        _written_once(ConfigRecord({PLACE: place, BYTES: content[start : start + PIECE]}))
+        for place, start in enumerate(starts)
+    ]
 
 
 def _written_once(record: ConfigRecord) -> ConfigRecord:

@@ -30,10 +30,11 @@ SECRET, BODY = "FEDGREC_SECRET", "FEDGREC_BODY"  # the environment's: this start
 HEADER = "x-fedgrec-secret"  # in which the server's own processes show it
 UPLOAD = 300.0  # seconds that a request has to arrive
 OWN = 2**31  # bytes of a request of the server's own processes
+KEEP = 60  # seconds that a client keeps a connection which it does not use; the SuperLink keeps it longer
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}  # nothing is told to anybody outside
 QUICK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
 # Of uvicorn: asyncio's own loop, whose listening socket can be ours; h11, which bounds headers; no caller is believed
-# about its address; and a client that uses a connection again is not told that it was just closed.
+# about its address.
 LIMITS = {
     "loop": "asyncio",
     "http": "h11",
@@ -41,7 +42,7 @@ LIMITS = {
     "proxy_headers": False,
     "access_log": False,
     "backlog": AT_A_TIME,
-    "timeout_keep_alive": 15,
+    "timeout_keep_alive": KEEP + 15,
 }
 CLOSE = (b"connection", b"close")
 CHILDREN = "fedgrec.federation.flower.children"
@@ -50,9 +51,10 @@ CHILDREN = "fedgrec.federation.flower.children"
 def is_here(client: str, server: str) -> bool:
     """Whether a caller is on this machine."""
     try:
-        return ipaddress.ip_address(client).is_loopback or client == server
+        address = ipaddress.ip_address(client)
     except ValueError:
         return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback or client == server
 
 
 async def whole_body(receive: Receive, most: int) -> bytes | None:
