@@ -8,7 +8,7 @@ import threading
 import time
 
 HELLO = bytes.fromhex("16030102000100") + b"\x01"  # the first bytes of a TLS handshake that says it is longer
-HALF_OPEN, A_SECOND = 5000, 500  # connections, and how many of those that were closed are opened again in a second
+HALF_OPEN, A_SECOND = 5000, 250  # connections, and how many of those that were closed are opened again in a second
 SLOW = 300
 HUGE = 2 * 2**30
 HEAD = "POST /v1/fleet/push-object HTTP/1.1\r\nhost: x\r\ncontent-type: application/protobuf\r\n"

@@ -8,6 +8,7 @@ own processes inherit; and of a node's request nothing but the headers is read b
 
 import asyncio
 import base64
+import gc
 import hmac
 import importlib
 import ipaddress
@@ -173,6 +174,12 @@ def http_server(app: Any, **options: Any) -> Any:
     return uvicorn.Server(config)
 
 
+def run(server: Any, listener: Listener) -> None:
+    """Until somebody ends this process; what is there already is no matter for the collector of garbage."""
+    gc.freeze()
+    server.run(sockets=[listener])
+
+
 def main() -> None:
     """`flower-superlink` with its own arguments, and the door in front."""
     os.environ.update(QUIET | QUICK)
@@ -196,7 +203,7 @@ def main() -> None:
     extensions.get_middleware = lambda: (door, *before())  # the hook Flower keeps for this
     fleet_handlers.push_messages = own_answers(fleet_handlers.push_messages)
     flower._get_superexec_command = lambda **how: [sys.executable, "-m", CHILDREN, *superexec(**how)]
-    flower.uvicorn = SimpleNamespace(run=lambda app, **how: http_server(app, **how).run(sockets=[listener]))
+    flower.uvicorn = SimpleNamespace(run=lambda app, **how: run(http_server(app, **how), listener))
     flower.flower_superlink()
 
 
