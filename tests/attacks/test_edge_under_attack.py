@@ -21,7 +21,7 @@ from fedgrec.federation.setup.init import Made
 from tests.federation.flower_network import ended, founded, progress, running, until
 
 STRANGERS = Path(__file__).with_name("strangers.py")
-PEACE, WAR = 5, 8  # rounds
+PEACE, WAR = 4, 6  # rounds
 
 
 def seconds_of_rounds(made: Made) -> list[float]:
@@ -40,7 +40,7 @@ def test_strangers_neither_fill_nor_stop_nor_slow_the_server(tmp_path: Path, kin
     """Without credentials: bodies of 2 GB, 5,000 half-open connections, or senders of a byte a second."""
     made = founded(tmp_path, options={"rounds": PEACE + WAR}, layers=1)
     with running(made, APP) as (server, processes):
-        until(lambda: len(seconds_of_rounds(made)) >= PEACE or processes.check(), 120, "no rounds")
+        until(lambda: len(seconds_of_rounds(made)) >= PEACE or processes.check(), 240, "no rounds")
         superlink = processes.running[SUPERLINK].pid
         before, in_peace = memory(superlink), len(seconds_of_rounds(made))
         attack = subprocess.Popen([sys.executable, str(STRANGERS), str(server.network.port), kind])

@@ -21,9 +21,9 @@ from fedgrec.federation.flower.clients import AGAIN, Secret, connected, is_distr
 from fedgrec.federation.flower.superlink import CHILDREN, SECRET
 
 LOOKS, RUNS = "flower-superexec", "flwr-serverapp"
-COMMANDS = {
-    LOOKS: ("flwr.supercore.cli.flower_superexec", "flower_superexec"),
-    RUNS: ("flwr.superlink.cli.flwr_serverapp", "flwr_serverapp"),
+COMMANDS = {  # each with the module that makes its client
+    LOOKS: ("flwr.supercore.cli.flower_superexec", "flower_superexec", "flwr.supercore.superexec.run_superexec"),
+    RUNS: ("flwr.superlink.cli.flwr_serverapp", "flwr_serverapp", "flwr.superlink.grid.http_grid"),
 }
 TOKEN, FLAG = "FEDGREC_RUN_TOKEN", "--token"
 usual_patience = http_retry.make_simple_http_retry_invoker
@@ -60,15 +60,15 @@ def patience() -> Any:
 def main() -> None:
     """One of Flower's commands, named by the first argument."""
     command = sys.argv[1]
-    module, name = COMMANDS[command]
+    module, name, client = COMMANDS[command]
     sys.argv[:2] = [command]
+    setattr(ProtobufClient, "from_server_address", classmethod(connected_as_a_part))  # noqa: B010 (mypy)
+    setattr(importlib.import_module(client), "make_simple_http_retry_invoker", patience)  # noqa: B010
     if command == RUNS:
         sys.argv += [FLAG, os.environ[TOKEN]]  # ours alone: the list that others see is the one we were started with
-    setattr(ProtobufClient, "from_server_address", classmethod(connected_as_a_part))  # noqa: B010 (mypy)
-    for user in ("flwr.supercore.superexec.run_superexec", "flwr.superlink.grid.http_grid"):
-        setattr(importlib.import_module(user), "make_simple_http_retry_invoker", patience)  # noqa: B010
-    executor: Any = importlib.import_module("flwr.supercore.superexec.executor.subprocess_executor")
-    executor.subprocess = SimpleNamespace(Popen=started, DEVNULL=subprocess.DEVNULL)
+    else:
+        executor: Any = importlib.import_module("flwr.supercore.superexec.executor.subprocess_executor")
+        executor.subprocess = SimpleNamespace(Popen=started, DEVNULL=subprocess.DEVNULL)
     getattr(importlib.import_module(module), name)()
 
 
