@@ -19,7 +19,7 @@ QUEUE = 4096  # callers that the kernel keeps until we come to them
 AT_A_TIME = 16  # of them that we take before we listen to the others again
 SILENCE = 5  # seconds after which the kernel forgets a caller who has said nothing
 BUFFER = 2**16  # bytes that asyncio sets aside for what a connection sends, a quarter of what it would
-TIDY = 128  # connections after which what asyncio leaves of those that failed is collected: circles, each with buffers
+TIDY = 512  # connections after which what asyncio leaves of those that failed is collected: circles, each with buffers
 Caller = tuple[Any, ...]  # address and port
 
 
