@@ -35,7 +35,7 @@ class Listener(socket.socket):
         self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if hasattr(socket, "TCP_DEFER_ACCEPT"):  # Linux
             self.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, SILENCE)
-        sslproto.SSLProtocol.max_size = BUFFER  # type: ignore[attr-defined]
+        sslproto.SSLProtocol.max_size = BUFFER
         self.bind((host, port))
 
     def listen(self, backlog: int = QUEUE) -> None:
