@@ -36,24 +36,23 @@ def test_a_packet_comes_out_as_it_went_in() -> None:
     assert same(records.from_records(records.to_records(Packet("bare"))), Packet("bare"))
 
 
-@pytest.mark.parametrize("size", [3, records.SMALL // 4, records.SMALL // 4 + 1])
+@pytest.mark.parametrize("size", [3, records.PIECE // 4, records.PIECE // 4 + 1])
 def test_arrays_travel_as_bytes_or_in_pieces_and_are_the_same(size: int) -> None:
-    """The slow twin is Flower's ArrayRecord, which large arrays use; an answer's small ones need no record at all."""
+    """Large ones in pieces, each a record; an answer's small ones need no record of their own."""
     packet = Packet("kind", {}, {}, {"table": np.arange(size, dtype=np.float32), "none": np.zeros((0, 3), np.int64)})
-    small = size <= records.SMALL // 4
-    for shared, count in ((None, 1 if small else 2), ({}, 2)):
+    small = size <= records.PIECE // 4
+    for shared, count in ((None, 1 if small else 3), ({}, 2 if small else 3)):
         sent = records.to_records(packet, shared)
         assert len(sent) == count
-        assert len(sent.array_records) == (not small)
         assert same(records.from_records(sent), packet)
 
 
 def test_what_all_are_sent_is_one_record_which_is_written_once() -> None:
     table, shared = np.arange(6.0), {}
     a, b, c = (records.to_records(Packet(kind, {}, {}, {"t": table}), shared) for kind in "abc")
-    assert a["arrays"] is b["arrays"] is c["arrays"]
+    assert a["arrays.0"] is b["arrays.0"] is c["arrays.0"]
     other = records.to_records(Packet("d", {}, {}, {"t": table + 1}), shared)
-    assert other["arrays"].object_id != a["arrays"].object_id
+    assert other["arrays.0"].object_id != a["arrays.0"].object_id
     twin = ConfigRecord(dict(a["packet"]))  # as Flower makes them
     assert a["packet"].deflate() == twin.deflate()
     assert a["packet"].deflate() is a["packet"].deflate()
@@ -72,14 +71,15 @@ def test_what_all_are_sent_is_one_record_which_is_written_once() -> None:
         '[["t","nothing",[2]]]',
         '[["t",3,[2]]]',
         '[["t","<f4"]]',
-        '[["u","<f4",[2]]]',
+        '[[7,"<f4",[2]]]',
+        '[["t","<f4",[1]]]',  # four bytes are left over
         '[["t","<f4",[0,' + "9" * 30 + "]]]",
         "[",
         "7",
     ],
 )
 def test_bytes_that_are_not_the_array_they_claim_to_be_are_one_sentence(layout: str) -> None:
-    words = {"kind": "x", "header": "{}", "array.t": np.zeros(2, "<f4").tobytes()}
+    words = {"kind": "x", "header": "{}", "bytes": np.zeros(2, "<f4").tobytes()}
     good = records.from_records(RecordDict({"packet": ConfigRecord({**words, "layout": '[["t","<f4",[2]]]'})}))
     assert good.arrays["t"].tolist() == [0, 0]
     with pytest.raises(records.PacketError, match="without readable arrays"):
@@ -92,7 +92,7 @@ def test_a_short_answer_is_in_the_message_itself() -> None:
         (Packet("kind", {"a": 1}, {"secagg": bytes(range(256))}), 1),
         (Packet("kind", {}, {}, {"t": np.arange(9)}), 1),
         (Packet("kind", {}, {"long": bytes(records.BRIEF)}), 3),
-        (Packet("kind", {}, {}, {"t": np.zeros(records.SMALL + 1, np.uint8)}), 6),
+        (Packet("kind", {}, {}, {"t": np.zeros(records.PIECE + 1, np.uint8)}), 5),
     ):
         reply = Message(records.in_brief(records.to_records(packet)), reply_to=question)
         assert len(get_all_nested_objects(reply)) == objects

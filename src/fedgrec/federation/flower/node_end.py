@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 from flwr.app import Message, RecordDict
@@ -42,7 +42,7 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_pull_object_fn_protobuf,
     make_push_object_fn_protobuf,
 )
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects, push_objects
+from flwr.supercore.inflatable.inflatable_utils import pull_objects, push_objects
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -52,7 +52,19 @@ from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.flower.client_app import answer
-from fedgrec.federation.flower.records import PAUSE, POLL, WORDS, failure, in_brief, to_records, words_of
+from fedgrec.federation.flower.clients import connected, is_distrust, patient
+from fedgrec.federation.flower.records import (
+    PARTS,
+    PAUSE,
+    POLL,
+    WORDS,
+    PacketError,
+    failure,
+    in_brief,
+    message_of,
+    to_records,
+    words_of,
+)
 from fedgrec.federation.node.node import work_ahead
 
 LATER = 1.0  # seconds between two looks for work when nothing happens; the server says how many while it is busy
@@ -60,7 +72,13 @@ BUSY = 30.0  # seconds after the last message in which the next one is expected 
 REFUSED = 5.0  # seconds of being refused after which a node gives up: a server that starts does not know its nodes yet
 NUMBER = "flower.id"  # by which Flower knows the node
 Reply = Callable[[Path, Message], RecordDict]
+Call = TypeVar("Call", bound=Callable[..., Any])
 log = logging.getLogger("fedgrec.node")
+
+
+def again(call: Call) -> Call:
+    """A call in the middle of a message, which would be lost with it: tried again while its answer may be wanted."""
+    return partial(patient(httpx.TransportError, seconds=BUSY).invoke, call)  # type: ignore[return-value]
 
 
 class Stopped(BaseException):
@@ -94,7 +112,7 @@ class Link:
         self.public = public_key_to_bytes(key.public_key())
         proofs: list[Any] = [RuntimeVersionHttpInterceptor(component_name="SuperNode")]
         proofs.append(NodeAuthHttpInterceptor(key, key.public_key()))
-        self.client = FleetHttpClient.from_server_address(superlink, False, str(certificate), proofs)
+        self.client = connected(FleetHttpClient, superlink, certificate.read_bytes(), proofs)
         self.node = Node()
         self.heart = HeartbeatSender(self._beat)
 
@@ -112,7 +130,7 @@ class Link:
                     raise FederationError(f"the server at {self.superlink} refuses this node: {why}") from None
             except httpx.TransportError as error:
                 refused = 0.0
-                if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                if is_distrust(error):
                     raise FederationError(f"the server at {self.superlink} {self._distrust(str(error))}") from None
                 if not told:
                     log.info("no server at %s yet: waiting", self.superlink)
@@ -158,22 +176,22 @@ class Link:
             return None
         about, tree = message_from_proto(found.messages_list[0]), found.message_object_trees[0]
         run, name = about.metadata.run_id, about.metadata.message_id
-        pull = make_pull_object_fn_protobuf(self.client.PullObject, self.node, run)
+        pull = make_pull_object_fn_protobuf(again(self.client.PullObject), self.node, run)
         *parts, root = [part.object_id for part in iterate_object_tree(tree)]
+        if len(parts) > PARTS:
+            raise PacketError(f"a message of {len(parts)} parts came in")
         patient = partial(pull_objects, pull_object_fn=pull, initial_backoff=POLL / 4, max_time=BUSY)
         # A message is announced before its parts are there. The root comes last: one who waits for it asks for the
         # others once.
         contents = patient([root], backoff_cap=POLL) | patient(parts)
-        make_confirm_message_received_fn_protobuf(self.client.ConfirmMessageReceived, self.node, run)(name)
-        message: Any = inflate_object_from_contents(name, contents)
-        message.metadata.__dict__["_message_id"] = name
-        return message  # type: ignore[no-any-return]
+        make_confirm_message_received_fn_protobuf(again(self.client.ConfirmMessageReceived), self.node, run)(name)
+        return message_of(name, contents)
 
     def send(self, reply: Message) -> None:
         """First what the answer is made of, then its parts."""
         with no_object_id_recompute():  # otherwise Flower writes and hashes every part a few times over
             reply.metadata.__dict__["_message_id"] = reply.object_id
-            announced = self.client.PushMessages(
+            announced = again(self.client.PushMessages)(
                 PushMessagesRequest(
                     node=self.node,
                     messages_list=[message_to_proto(remove_content_from_message(reply))],
@@ -182,7 +200,7 @@ class Link:
                 )
             )
             push = make_push_object_fn_protobuf(
-                self.client.PushObject, self.node, reply.metadata.run_id, announced.session_id
+                again(self.client.PushObject), self.node, reply.metadata.run_id, announced.session_id
             )
             push_objects(get_all_nested_objects(reply), push, object_ids_to_push=set(announced.objects_to_push))
 

@@ -1,34 +1,41 @@
 """Packets as Flower messages, and back.
 
 A packet travels as one ConfigRecord: what it is, its header as JSON, its blobs as bytes. Flower pushes and pulls every
-part of a message by itself, and takes nearly as long over a small one as over a large one: so we make few of them. An
-ArrayRecord is several parts for each array, so only large arrays travel in one. Small ones travel as bytes: an answer's
-in the same ConfigRecord, since nobody else sends them; a question's in one of their own, which is sent once to all who
-get the same. A short answer is one part instead of three, as the text of an Error, which is in the message itself.
+part of a message by itself, and takes nearly as long over a small one as over a large one: so we make few of them.
+Arrays travel as raw bytes, one after the other, and a layout in the ConfigRecord says what they are. A small answer's
+bytes are in the same ConfigRecord, since nobody else sends them; others are cut into pieces, each a ConfigRecord of its
+own, which is sent once to all who get the same. A short answer is one part instead of three, as the text of an Error,
+which is in the message itself.
+
+The other side may send anything. Flower's own arrays are never read: their format can name one piece a million times,
+or memory that nobody has. Whatever goes wrong over a message that came in is a PacketError.
 """
 
 import base64
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
+from flwr.supercore.inflatable.inflatable_object import get_object_head_values_from_object_content
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from numpy.typing import NDArray
 
 from fedgrec.errors import FedgrecError
 from fedgrec.federation.common.packets import Packet
 
 ACTION = "query"  # the one kind of Flower message that we use; what a packet is stands in the packet
-WORDS, ARRAYS, BLOB, ARRAY, LAYOUT = "packet", "arrays", "blob.", "array.", "layout"
-SMALL = 2**22  # bytes of a packet's arrays; Flower's pieces are hardly larger
+WORDS, ARRAYS, BLOB, LAYOUT, BYTES, PLACE = "packet", "arrays.", "blob.", "layout", "bytes", "place"
+PIECE = 2**22  # bytes of a packet's arrays that travel together
+PARTS, PART_KINDS = 2**12, {"Message", "RecordDict", "ConfigRecord"}  # the most parts of a message, and what they are
 POLL = 0.2  # seconds between two looks for answers: more often, and looking is all the SuperLink does
 PAUSE = "pause"  # how long a node is to wait between two looks
 SILENT = {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
-UNREADABLE = (AttributeError, KeyError, TypeError, ValueError, RecursionError, EOFError)
 ANSWERED, BRIEF = 1000, 2**14  # a code that Flower has not; bytes of the longest short answer
 
 
@@ -36,7 +43,7 @@ class PacketError(FedgrecError):
     """A Flower message that no part of this package wrote."""
 
 
-Shared = dict[tuple[tuple[str, int], ...], ConfigRecord | ArrayRecord]  # by names and identities of arrays
+Shared = dict[tuple[tuple[str, int], ...], list[ConfigRecord]]  # by names and identities of arrays
 
 
 def to_records(packet: Packet, shared: Shared | None = None, pause: float = POLL) -> RecordDict:
@@ -44,26 +51,28 @@ def to_records(packet: Packet, shared: Shared | None = None, pause: float = POLL
     header = json.dumps(packet.header, separators=(",", ":"))
     words: dict[str, Any] = {"kind": packet.kind, "header": header, PAUSE: pause}
     words |= {BLOB + name: bytes(blob) for name, blob in packet.blobs.items()}
-    small = sum(array.nbytes for array in packet.arrays.values()) <= SMALL
-    if packet.arrays and small:
+    pieces: list[ConfigRecord] = []
+    if packet.arrays:
         layout = [[name, array.dtype.str, array.shape] for name, array in packet.arrays.items()]
         words[LAYOUT] = json.dumps(layout, separators=(",", ":"))
-    alone = small and shared is None  # nobody else sends these arrays
-    if alone:
-        words |= _as_bytes(packet.arrays)
+        if shared is None and sum(array.nbytes for array in packet.arrays.values()) <= PIECE:
+            words[BYTES] = _as_bytes(packet.arrays)  # nobody else sends these arrays
+        else:
+            shared, which = {} if shared is None else shared, tuple((name, id(a)) for name, a in packet.arrays.items())
+            pieces = shared[which] = shared.get(which) or _pieces(_as_bytes(packet.arrays))
     records = RecordDict({WORDS: _written_once(ConfigRecord(words))})
-    if packet.arrays and not alone:
-        shared, which = {} if shared is None else shared, tuple((name, id(a)) for name, a in packet.arrays.items())
-        if which not in shared:
-            shared[which] = _tables(packet.arrays, small)
-        records[ARRAYS] = shared[which]
+    for place, piece in enumerate(pieces):
+        records[f"{ARRAYS}{place}"] = piece
     return records
 
 
-def _tables(arrays: Mapping[str, NDArray[Any]], small: bool) -> ConfigRecord | ArrayRecord:
-    if small:
-        return _written_once(ConfigRecord(_as_bytes(arrays)))
-    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
+def _pieces(content: bytes) -> list[ConfigRecord]:
+    """Each says which it is, so that no two are the same part of a message, and none can be used twice."""
+    starts = range(0, max(len(content), 1), PIECE)
+    return [
+        _written_once(ConfigRecord({PLACE: place, BYTES: content[start : start + PIECE]}))
+        for place, start in enumerate(starts)
+    ]
 
 
 def _written_once(record: ConfigRecord) -> ConfigRecord:
@@ -72,24 +81,54 @@ def _written_once(record: ConfigRecord) -> ConfigRecord:
     return record
 
 
-def _as_bytes(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    return {ARRAY + name: array.tobytes() for name, array in arrays.items()}
+def _as_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    return b"".join(array.tobytes() for array in arrays.values())
+
+
+def message_of(name: str, parts: dict[str, bytes]) -> Message:
+    """The message that these parts make up; only the kinds of parts that we send are read at all."""
+    try:
+        kinds = {get_object_head_values_from_object_content(part)[0] for part in parts.values()}
+        message: Any = inflate_object_from_contents(name, parts) if kinds <= PART_KINDS else None
+        if not isinstance(message, Message):
+            raise ValueError(f"no message of ours, but {', '.join(sorted(kinds))[:99]}")
+    except Exception as error:
+        raise PacketError(f"a Flower message that cannot be put together came in: {error!r:.300}") from None
+    message.metadata.__dict__["_message_id"] = name
+    return message
 
 
 def from_records(records: RecordDict) -> Packet:
     """The packet in a Flower message; nothing in it is trusted to be there."""
     packet = words_of(records)
     try:
-        words: Any = records[WORDS]
-        tables: Any = records.get(ARRAYS)
-        if LAYOUT in words:
-            small = tables or words
-            arrays = {name: _array(small[ARRAY + name], *how) for name, *how in json.loads(words[LAYOUT])}
-        else:
-            arrays = {name: array.numpy() for name, array in (tables or {}).items()}
-    except UNREADABLE as error:
-        raise PacketError(f"a Flower message without readable arrays came in: {error!r}") from None
-    return replace(packet, arrays=arrays)
+        return replace(packet, arrays=_arrays(records))
+    except Exception as error:  # also MemoryError: the sender chose the numbers
+        raise PacketError(f"a Flower message without readable arrays came in: {error!r:.300}") from None
+
+
+def _arrays(records: RecordDict) -> dict[str, NDArray[Any]]:
+    """The arrays of a message, none of which has a byte that did not come with it."""
+    words: Any = records[WORDS]
+    if LAYOUT not in words:
+        return {}
+    if BYTES in words:
+        content = words[BYTES]
+    else:
+        pieces: list[Any] = [records[f"{ARRAYS}{place}"] for place in range(len(records) - 1)]
+        if [piece[PLACE] for piece in pieces] != list(range(len(pieces))):
+            raise ValueError("a piece is not in its place")
+        content = b"".join(piece[BYTES] for piece in pieces)
+    arrays: dict[str, NDArray[Any]] = {}
+    start = 0
+    for name, kind, shape in json.loads(words[LAYOUT]):
+        if type(name) is not str:
+            raise ValueError(f"no name of an array: {name}")
+        arrays[name] = _array(content, start, kind, shape)
+        start += arrays[name].nbytes
+    if start != len(content):
+        raise ValueError(f"{len(content)} bytes came for arrays of {start}")
+    return arrays
 
 
 def words_of(records: RecordDict) -> Packet:
@@ -98,20 +137,24 @@ def words_of(records: RecordDict) -> Packet:
         words: Any = records[WORDS]
         kind, header = words["kind"], json.loads(words["header"])
         blobs = {name.removeprefix(BLOB): value for name, value in words.items() if name.startswith(BLOB)}
-    except UNREADABLE as error:
-        raise PacketError(f"a Flower message without a readable packet came in: {error!r}") from None
+    except Exception as error:
+        raise PacketError(f"a Flower message without a readable packet came in: {error!r:.300}") from None
     plain = isinstance(kind, str) and isinstance(header, dict)
     if not plain or not all(isinstance(blob, bytes) for blob in blobs.values()):
         raise PacketError("a Flower message came in with a packet of the wrong types")
     return Packet(kind, header, blobs)
 
 
-def _array(content: bytes, kind: str, shape: list[int]) -> NDArray[Any]:
-    """An array that travelled as bytes; a layout that these bytes have not is a ValueError or TypeError."""
-    dtype = np.dtype(kind)
+def _array(content: bytes, start: int, kind: str, shape: list[int]) -> NDArray[Any]:
+    """The array that begins here; one that these bytes have not is a ValueError or TypeError."""
+    dtype = np.dtype(str(kind))
     if dtype.kind not in "biuf" or not all(type(n) is int and n >= 0 for n in shape):
         raise ValueError(f"no array of numbers: {kind} {shape}")
-    return np.frombuffer(content, dtype).reshape(shape)
+    count = math.prod(shape)
+    if count * dtype.itemsize > len(content) - start:
+        raise ValueError(f"{len(content) - start} bytes are no {kind} {shape}")
+    array = np.frombuffer(content, dtype, count, start) if count else np.empty(0, dtype)
+    return (array if array.flags.aligned else array.copy()).reshape(shape)
 
 
 def failure(reason: str) -> Packet:
@@ -132,7 +175,7 @@ def from_brief(text: str | None) -> Packet:
     try:
         words = ConfigRecord.inflate(base64.b64decode(text or "", validate=True))
     except Exception as error:  # protobuf has errors of its own
-        raise PacketError(f"a Flower message without a readable answer came in: {error!r}") from None
+        raise PacketError(f"a Flower message without a readable answer came in: {error!r:.300}") from None
     return from_records(RecordDict({WORDS: words}))
 
 

@@ -2,10 +2,12 @@
 
 import hashlib
 import logging
+import secrets
 import socket
 import sys
 import time
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,15 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from fedgrec import __version__
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.network import CA, KEYS, TLS_CERTIFICATE, TLS_KEY, ServerNetwork, read_network
+from fedgrec.federation.flower.clients import Secret, connected, patient
 from fedgrec.federation.flower.processes import Processes
+from fedgrec.federation.flower.records import PIECE
+from fedgrec.federation.flower.superlink import BODY, SECRET
+from fedgrec.federation.server.folder import open_server
 
 SUPERLINK = "superlink"
 START = 60.0  # seconds that the SuperLink has to come up
+A_MEMBER, A_SHARE = 2**16, 2**10  # bytes that a member sends at the most, less vector and shares, and of a share
 KNOWN_ALREADY = "already in use"
 APP = {
     "pyproject.toml": f"""[build-system]
@@ -69,11 +76,13 @@ class FlowerServer:
         self.network = read_network(folder, ServerNetwork)
         self.run = 0
         host = "127.0.0.1" if self.network.listen in ("0.0.0.0", "::") else self.network.listen
-        self.client = ControlHttpClient.from_server_address(
-            f"{host}:{self.network.port}",
-            False,
+        self.secret = secrets.token_hex(32)  # of this start, and for this machine's eyes
+        self.client = connected(
+            ControlHttpClient,
+            f"[{host}]:{self.network.port}" if ":" in host else f"{host}:{self.network.port}",
             (self.folder / CA).read_bytes(),
-            [RuntimeVersionHttpInterceptor(component_name="flwr")],
+            [RuntimeVersionHttpInterceptor(component_name="flwr"), Secret(self.secret)],
+            patient(httpx.ConnectError, httpx.ConnectTimeout, seconds=START),  # others may have been heard
         )
         self.here = (host, self.network.port)
 
@@ -86,7 +95,8 @@ class FlowerServer:
         for flag, name in (("ca-certfile", CA), ("certfile", TLS_CERTIFICATE), ("keyfile", TLS_KEY)):
             words += [f"--ssl-{flag}", str(self.folder / name)]
         words += ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
-        self.processes.start(SUPERLINK, words, {"FLWR_HOME": str(self.folder / "flower")})
+        environment = {SECRET: self.secret, BODY: str(largest_request(self.folder))}  # arguments are seen by everybody
+        self.processes.start(SUPERLINK, words, {"FLWR_HOME": str(self.folder / "flower"), **environment})
         self._wait()
         self.register()
         self.run = self._start_run()
@@ -136,6 +146,17 @@ class FlowerServer:
     def close(self) -> None:
         """Before the SuperLink ends: it waits for its callers."""
         self.client.close()
+
+
+def largest_request(folder: Path) -> int:
+    """Bytes of the longest request that a node has reason to send.
+
+    A piece of a masked vector and, since gateways bundle their users' packets, what every user of a node sends beside
+    it: a share for each member of the roster.
+    """
+    members = list(open_server(folder).roster.values())
+    together = max(Counter(member.gateway for member in members if member.gateway).values(), default=1)
+    return 2 * PIECE + together * (A_MEMBER + A_SHARE * len(members))
 
 
 def is_taken(address: tuple[str, int]) -> bool:

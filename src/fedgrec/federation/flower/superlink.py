@@ -1,70 +1,183 @@
-"""Flower's SuperLink with a door: from other machines only the nodes' interface can be reached.
+"""Flower's SuperLink with a door, and with limits on what callers cost who have not said who they are.
 
-Flower 1.41 serves nodes, the control of runs and the apps of runs on one port, and asks no password for control:
-whoever reaches that port could start an app of his own on the server. Here control and apps answer this machine alone.
+Flower 1.41 serves nodes, the control of runs and the apps of runs on one port, asks no password for control, and reads
+a request to its end before it asks who sent it: whoever reaches that port could start an app of his own on the server,
+or fill its memory. Here control and apps answer those who know the secret of this start, which the server makes and its
+own processes inherit; and of a node's request nothing but the headers is read before its signature is right.
 """
 
+import asyncio
+import base64
+import gc
+import hmac
+import importlib
 import ipaddress
+import logging
 import os
+import resource
+import ssl
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from fedgrec.federation.flower.connections import AT_A_TIME, Listener
 from fedgrec.federation.flower.processes import end_with_parent
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Scope]]
 NODES = "/v1/fleet/"
+SECRET, BODY = "FEDGREC_SECRET", "FEDGREC_BODY"  # the environment's: this start's secret, bytes of a node's request
+HEADER = "x-fedgrec-secret"  # in which the server's own processes show it
+UPLOAD = 300.0  # seconds that a request has to arrive
+OWN = 2**31  # bytes of a request of the server's own processes
+KEEP = 60  # seconds that a client keeps a connection which it does not use; the SuperLink keeps it longer
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}  # nothing is told to anybody outside
 QUICK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
+# Of uvicorn: asyncio's own loop, whose listening socket can be ours; h11, which bounds headers; no caller is believed
+# about its address.
+LIMITS = {
+    "loop": "asyncio",
+    "http": "h11",
+    "ws": "none",
+    "proxy_headers": False,
+    "access_log": False,
+    "backlog": AT_A_TIME,
+    "timeout_keep_alive": KEEP + 15,
+}
+CLOSE = (b"connection", b"close")
+CHILDREN = "fedgrec.federation.flower.children"
 
 
-def is_open(path: str, client: str, server: str) -> bool:
-    """Whether a caller may use this path: nodes' paths for all, the others from this machine."""
+def is_here(client: str, server: str) -> bool:
+    """Whether a caller is on this machine."""
     try:
-        here = ipaddress.ip_address(client).is_loopback or client == server
+        address = ipaddress.ip_address(client)
     except ValueError:
-        here = False
-    return here or path.startswith(NODES)
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback or client == server
 
 
-def in_one_piece(receive: Receive) -> Receive:
-    """A request's body as one event: Flower's middlewares take long over an event, and an upload has dozens of them.
+async def whole_body(receive: Receive, most: int) -> bytes | None:
+    """A request's body, at most so many bytes of it; None where it is longer, or the caller is gone.
 
-    Flower waits for the whole body anyhow before it looks at anything of it.
+    Flower waits for the whole body anyhow before it looks at anything of it, and its middlewares take long over each
+    of the dozens of events that an upload has.
     """
-    whole = False
-
-    async def collected() -> Scope:
-        nonlocal whole
+    pieces, length, more = list[bytes](), 0, True
+    while more:
         event = await receive()
-        if whole or event["type"] != "http.request":
-            return event
-        pieces, whole = [event.get("body", b"")], True
-        while event.get("more_body"):
-            event = await receive()
-            if event["type"] != "http.request":  # the caller is gone
-                return event
-            pieces.append(event.get("body", b""))
-        return {"type": "http.request", "body": b"".join(pieces), "more_body": False}
+        if event["type"] != "http.request":
+            return None
+        pieces.append(event.get("body", b""))
+        length, more = length + len(pieces[-1]), event.get("more_body", False)
+        if length > most:
+            return None
+    return b"".join(pieces)
 
-    return collected
+
+def is_signed(scope: Scope) -> bool:
+    """Whether a request's headers are signed by a node that Flower knows: its own check, which needs no body."""
+    from fastapi import HTTPException, Request
+    from flwr.proto.fleet_pb2 import ActivateNodeRequest
+    from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
+    from flwr.superlink.dependencies.linkstate import get_linkstate
+    from flwr.superlink.routers.fleet.node_auth import authenticate_node
+
+    request = Request(scope)
+    try:
+        key = base64.b64decode(request.headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER, ""), validate=True)
+        if get_linkstate(request).get_node_id_by_public_key(key) is None:
+            return False
+        # Flower also looks at who the request is about; that this is the sender it will find out with the body.
+        about = ActivateNodeRequest(public_key=key)
+        authenticate_node(Request({**scope, "state": {"protobuf_request": about}}))
+    except (HTTPException, ValueError):
+        return False
+    return True
 
 
 class Door:
-    """ASGI middleware: what is not open is not there."""
+    """ASGI middleware: what is not open is not there, and nobody's body is read who has not said who he is."""
 
-    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
-        self.app = app
+    def __init__(
+        self, app: Callable[..., Awaitable[None]], secret: str, body: int, listener: Listener, signed: Any = is_signed
+    ) -> None:
+        self.app, self.secret, self.body, self.listener, self.signed = app, secret, body, listener, signed
 
-    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        client, server = (str((scope.get(end) or ("", 0))[0]) for end in ("client", "server"))
-        if scope["type"] == "lifespan" or is_open(str(scope.get("path", "")), client, server):
-            await self.app(scope, in_one_piece(receive), send)
+    async def __call__(self, scope: Scope, receive: Receive, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
         elif scope["type"] == "http":
-            await send({"type": "http.response.start", "status": 404, "headers": []})
-            await send({"type": "http.response.body", "body": b""})
+            status = self._refused(scope)
+            body = None if status else await self._body(scope, receive)
+            if body is None:
+                await send({"type": "http.response.start", "status": status or 413, "headers": [CLOSE]})
+                await send({"type": "http.response.body", "body": b""})
+            else:
+                await self.app(scope, _once(body, receive), send)
+
+    def _refused(self, scope: Scope) -> int:
+        """The status with which a caller is sent away; 0 where he may come in."""
+        path, shown = str(scope.get("path", "")), dict(scope.get("headers", ())).get(HEADER.encode(), b"")
+        client, server = (str((scope.get(end) or ("", 0))[0]) for end in ("client", "server"))
+        if path.startswith(NODES):
+            return 0 if self.listener.is_trusted(scope["client"]) or self.signed(scope) else 401
+        return 0 if is_here(client, server) and hmac.compare_digest(shown, self.secret.encode()) else 404
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
+        self.listener.trust(scope["client"])
+        most = self.body if scope["path"].startswith(NODES) else OWN
+        length = dict(scope.get("headers", ())).get(b"content-length", b"0")
+        if not length.isdigit() or int(length[:20]) > most:
+            return None
+        try:
+            async with asyncio.timeout(UPLOAD):
+                return await whole_body(receive, most)
+        except TimeoutError:
+            return None
+
+
+def _once(body: bytes, receive: Receive) -> Receive:
+    """A request whose body has come."""
+    events = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replayed() -> Scope:
+        return events.pop() if events else await receive()
+
+    return replayed
+
+
+def own_answers(push: Callable[..., Any]) -> Callable[..., Any]:
+    """Flower's handler of answers, for those of the node that sends them: Flower believes whom an answer names."""
+    from fastapi import HTTPException
+
+    def checked(request: Any, state: Any) -> Any:
+        if any(message.metadata.src_node_id != request.node.node_id for message in request.messages_list):
+            raise HTTPException(403, "a node answers for itself alone")
+        return push(request=request, state=state)
+
+    return checked
+
+
+def http_server(app: Any, **options: Any) -> Any:
+    """uvicorn, with our limits."""
+    import uvicorn
+
+    def only_tls_1_3(config: Any, usual: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+        context = usual()
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        return context
+
+    config = uvicorn.Config(app, **options | LIMITS, ssl_context_factory=only_tls_1_3)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # strangers do not write our log
+    return uvicorn.Server(config)
+
+
+def run(server: Any, listener: Listener) -> None:
+    """Until somebody ends this process; what is there already is no matter for the collector of garbage."""
+    gc.freeze()
+    server.run(sockets=[listener])
 
 
 def main() -> None:
@@ -74,14 +187,24 @@ def main() -> None:
     # Flower starts its parts by name: they are beside this Python, whether or not its environment is active.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     os.umask(0o077)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     end_with_parent()
+    from types import SimpleNamespace
+
     from flwr.superlink import extensions
-    from flwr.superlink.cli.flower_superlink import flower_superlink
+    from flwr.superlink.servicer.fleet import fleet_handlers
     from starlette.middleware import Middleware
 
-    before = extensions.get_middleware
-    extensions.get_middleware = lambda: (Middleware(Door), *before())  # the hook Flower keeps for this
-    flower_superlink()
+    flower: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
+    options = flower._parse_args_run_superlink().parse_args()
+    listener = Listener(options.host, options.port)
+    door = Middleware(Door, secret=os.environ[SECRET], body=int(os.environ[BODY]), listener=listener)
+    before, superexec = extensions.get_middleware, flower._get_superexec_command
+    extensions.get_middleware = lambda: (door, *before())  # the hook Flower keeps for this
+    fleet_handlers.push_messages = own_answers(fleet_handlers.push_messages)
+    flower._get_superexec_command = lambda **how: [sys.executable, "-m", CHILDREN, *superexec(**how)]
+    flower.uvicorn = SimpleNamespace(run=lambda app, **how: run(http_server(app, **how), listener))
+    flower.flower_superlink()
 
 
 if __name__ == "__main__":

@@ -1,28 +1,59 @@
 """The transport over Flower: the server's exchanges as messages that Flower's grid pushes and pulls."""
 
+import logging
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
+import httpx
 from flwr.app import Message
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_utils import pull_objects
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, pull_objects
 
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.flower.records import ACTION, POLL, Shared, read_answer, to_records
+from fedgrec.federation.flower.records import (
+    ACTION,
+    PARTS,
+    POLL,
+    PacketError,
+    Shared,
+    failure,
+    message_of,
+    read_answer,
+    to_records,
+)
 
 LOOKS = 50  # nodes are told how long to wait between two looks, so that all together make so many looks a second
 TOGETHER = 5  # messages announced at a time: nodes ask for parts again and again until the last part has come
 PULLERS = 4  # threads that pull answers
 AFTERWARDS = 60.0  # seconds that a request stays with Flower beyond its deadline: the clocks of nodes differ
+log = logging.getLogger("fedgrec.server")
+
+
+class Answer(NamedTuple):
+    """What came for a question, and from whom: both as the SuperLink says, never as the answer says."""
+
+    question: str
+    sender: int
+    packet: Packet | None  # None: the SuperLink says that there will be none
+
+
+Pull = Callable[[list[str]], Iterable[Answer]]
 
 
 class FlowerTransport:
     """The server's end of a federation over Flower's grid."""
 
-    def __init__(self, grid: Grid) -> None:
-        self.grid = grid
+    def __init__(self, grid: Grid, pull: Pull | None = None) -> None:
+        self.grid, self.pull = grid, pull or partial(pull_answers, grid)
         # Flower announces a message before its parts are there, and then looks for them after 1, 2, 4, .. seconds.
         sooner = {"initial_backoff": POLL / 4, "backoff_cap": 4 * POLL}
         pull_objects.__kwdefaults__ = {**(pull_objects.__kwdefaults__ or {}), **sooner}
@@ -56,7 +87,7 @@ class FlowerTransport:
 
         A node that dies while it uploads keeps Flower waiting for minutes, and then only the thread that asked.
         """
-        arrived: queue.SimpleQueue[Message | Exception] = queue.SimpleQueue()
+        arrived: queue.SimpleQueue[Answer | Exception] = queue.SimpleQueue()
         shares = [list(waiting)[place::PULLERS] for place in range(PULLERS)]
         pullers: dict[int, threading.Thread] = {}
         looked = dict.fromkeys(range(PULLERS), -POLL)
@@ -69,26 +100,57 @@ class FlowerTransport:
                     pullers[place].start()
                     looked[place] = now
             try:
-                message = arrived.get(timeout=min(POLL / 4, end - now))
+                answer = arrived.get(timeout=min(POLL / 4, end - now))
             except queue.Empty:
                 continue
-            if isinstance(message, Exception):
-                raise message
-            address = waiting.pop(message.metadata.reply_to_message_id, None)
-            if address is not None and (packet := read_answer(message)) is not None:
-                yield address, packet
+            if isinstance(answer, Exception):
+                raise answer
+            address = waiting.get(answer.question)
+            silent = answer.sender == SUPERLINK_NODE_ID and answer.packet is None
+            if address is None or not (answer.sender == address or silent):
+                log.warning("an answer of Flower's node %d to what another was asked is dropped", answer.sender)
+                continue
+            del waiting[answer.question]
+            if answer.packet is not None:
+                yield address, answer.packet
 
     def _sweep(self, names: list[str]) -> None:
         """Flower keeps an answer, megabytes of it, until somebody asks; or says that its time is over."""
         try:
-            came = {message.metadata.reply_to_message_id for message in self.grid.pull_messages(names)}
+            came = {answer.question for answer in self.pull(names)}
         except Exception:
             came = set()
         self.late += [name for name in names if name not in came]
 
-    def _pull(self, names: list[str], arrived: "queue.SimpleQueue[Message | Exception]") -> None:
+    def _pull(self, names: list[str], arrived: "queue.SimpleQueue[Answer | Exception]") -> None:
         try:
-            for message in self.grid.pull_messages(names):
-                arrived.put(message)
+            for answer in self.pull(names):
+                arrived.put(answer)
+        except httpx.TransportError as error:  # the next look may do better, and the deadline ends the looking
+            log.warning("the SuperLink could not be asked for answers: %s", error)
         except Exception as error:  # raised again where somebody can see it
             arrived.put(error)
+
+
+def pull_answers(grid: Any, questions: list[str]) -> Iterator[Answer]:
+    """The answers that are there. Flower's own `pull_messages` fails for all where it cannot read one."""
+    found = grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=questions))
+    for about, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+        metadata = about.metadata
+        try:
+            packet = read_answer(message_of(metadata.message_id, _parts(grid, metadata.message_id, tree)))
+        except ObjectPullError:  # the sender did not finish its upload
+            packet = None
+        except PacketError as error:
+            packet = failure(str(error))
+        yield Answer(metadata.reply_to_message_id, metadata.src_node_id, packet)
+
+
+def _parts(grid: Any, name: str, tree: Any) -> dict[str, bytes]:
+    client, run = grid._runtime_client, grid.run.run_id
+    names = [part.object_id for part in iterate_object_tree(tree)]
+    if len(names) > PARTS:
+        raise PacketError(f"a Flower message of {len(names)} parts came in")
+    parts = pull_objects(names, make_pull_object_fn_protobuf(client.PullObject, grid.node, run))
+    client.ConfirmMessageReceived(ConfirmMessageReceivedRequest(node=grid.node, run_id=run, message_object_id=name))
+    return parts

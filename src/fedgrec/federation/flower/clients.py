@@ -1,0 +1,103 @@
+"""HTTP clients of a SuperLink: TLS 1.3 alone, answers of a bounded size, and patience with a network that fails.
+
+Flower's own clients accept TLS 1.2, read whatever a server sends, and take some errors of the network for final.
+"""
+
+import itertools
+import ssl
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+import httpx
+from flwr.supercore.interceptors.http.utils import add_headers
+from flwr.supercore.protobuf.client import ProtobufCall, ProtobufClient, ProtobufRequestContext
+from flwr.supercore.retry.retry_invoker import RetryInvoker
+
+from fedgrec.federation.flower.superlink import HEADER, KEEP
+
+AGAIN = 0.25  # seconds between two attempts
+MOST = 2**30  # bytes of an answer
+Client = TypeVar("Client", bound=ProtobufClient)
+
+
+def connected(
+    kind: type[Client], address: str, ca: bytes, proofs: Sequence[Any], patience: RetryInvoker | None = None
+) -> Client:
+    """A client of the SuperLink at this address; `proofs` say who is calling."""
+    client = kind(f"https://{address}", interceptors=proofs, verify=False, retry_invoker=patience)
+    client._client.close()
+    keep = httpx.Limits(keepalive_expiry=KEEP)  # who is in does not stand at the door again
+    http: Any = httpx.Client(verify=tls(ca), timeout=client._client.timeout, limits=keep)
+    http._transport = Bounded(http._transport)
+    http._mounts = {where: through and Bounded(through) for where, through in http._mounts.items()}  # proxies
+    client._client = http
+    return client
+
+
+def tls(ca: bytes) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(cadata=ca.decode("ascii"))
+    return context
+
+
+def patient(*errors: type[Exception], seconds: float | None = None) -> RetryInvoker:
+    """Tries again after these errors, but for a server that is not the one we trust."""
+    return RetryInvoker(
+        lambda: (pause for pause in itertools.repeat(AGAIN)),
+        errors,
+        max_tries=None,
+        max_time=seconds,
+        should_giveup=is_distrust,
+    )
+
+
+def is_distrust(error: Exception) -> bool:
+    """Whether the server's certificate is not one of ours: to ask again would not help."""
+    return "CERTIFICATE_VERIFY_FAILED" in str(error)
+
+
+class Secret:
+    """Shows the door the secret of this start."""
+
+    def __init__(self, secret: str) -> None:
+        self.secret = secret
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        add_headers(context.request, {HEADER: self.secret})
+        return call_next(context)
+
+
+class Bounded(httpx.BaseTransport):
+    """Answers that are neither longer than `MOST` nor packed: what is packed may be a thousand times as long."""
+
+    def __init__(self, transport: httpx.BaseTransport) -> None:
+        self.transport = transport
+
+    def close(self) -> None:
+        self.transport.close()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        request.headers["accept-encoding"] = "identity"
+        response = self.transport.handle_request(request)
+        if response.headers.get("content-encoding", "identity") != "identity":
+            response.close()
+            raise httpx.RemoteProtocolError("the server sent a packed answer", request=request)
+        response.stream = _Bounded(response.stream)
+        return response
+
+
+class _Bounded(httpx.SyncByteStream):
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def __iter__(self) -> Iterator[bytes]:
+        length = 0
+        for chunk in self.stream:
+            length += len(chunk)
+            if length > MOST:
+                raise httpx.RemoteProtocolError(f"the server sent an answer of more than {MOST} bytes")
+            yield chunk
+
+    def close(self) -> None:
+        self.stream.close()
