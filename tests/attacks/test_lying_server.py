@@ -1,4 +1,4 @@
-"""A server that lies at random, against real nodes whose uploads are symbols: no relation over too few of them is found.
+"""A server that lies at random, against real nodes whose uploads are symbols: it learns no relation over too few.
 
 Every masked vector that a node sends is a row over unknowns: what its users send (one symbol for each user, stage and
 round), its own mask, and one mask for each pair. A secret that enough shares were revealed of is a known row. What the

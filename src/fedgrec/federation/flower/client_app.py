@@ -1,4 +1,4 @@
-"""A node's answer to a Flower message, and the app by which Flower's own SuperNode would ask for it."""
+"""A node's answer to a Flower message."""
 
 from pathlib import Path
 
@@ -23,8 +23,7 @@ client_app = ClientApp()
 
 @client_app.query()
 def on_query(message: Message, context: Context) -> Message:
-    """Flower's own SuperNode starts a process for every message and ends here."""
-    folder = context.node_config.get("folder")
-    if not folder:
-        return Message(Error(0, "start the SuperNode with  --node-config 'folder=\"...\"'"), reply_to=message)
-    return Message(answer(Path(str(folder)), message), reply_to=message)
+    """Flower wants an app for its own SuperNode; that starts a process for every message, which would forget masks."""
+    return Message(
+        Error(0, "be a node with  fedgrec federation node FOLDER, not with flower-supernode"), reply_to=message
+    )
