@@ -97,6 +97,11 @@ class ServerStore(Store):
         """Place on the roster, name and number of users of every node that has ever joined."""
         return self.db.execute("SELECT idx, name, users FROM nodes ORDER BY idx").fetchall()
 
+    def late_users(self) -> int:
+        """Users that came when the degrees had been counted."""
+        (late,) = self.db.execute("SELECT total(max(users - founder, 0)) FROM nodes").fetchone()
+        return int(late)
+
     @property
     def is_warm(self) -> bool:
         """Whether the warm-up is over."""

@@ -1,0 +1,1 @@
+"""What was tried against a federation, each attack as a test."""
