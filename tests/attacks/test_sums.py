@@ -117,7 +117,7 @@ def test_a_sum_has_as_many_users_as_were_asked(
     """One node of four changes the number of users, so that a sum seems to hold none, fewer or more than it does."""
 
     def change(numbers: Any) -> None:
-        numbers[-1] = claim if claim else -2**31
+        numbers[-1] = claim if claim else -(2**31)
 
     fed = four(tmp_path, options={"rounds": 2})
     lies(monkeypatch, only(stage, change, times=1))

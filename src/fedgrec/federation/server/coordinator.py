@@ -81,6 +81,7 @@ class Coordinator:
     def _gather(self, wanted: int) -> None:
         """Wait for so many nodes, or stop with a sentence."""
         if not self._wait(lambda: len(self.members.reachable()) >= wanted, self.options.start_seconds):
+            self.members.stop_if_forgotten()
             raise FederationError(
                 f"{len(self.members.reachable())} of {wanted} nodes are there after {self.options.start_seconds:g} s: "
                 f"start the others, then the server again; it goes on where it is"

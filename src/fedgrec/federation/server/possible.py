@@ -26,7 +26,9 @@ def check_round(total: Upload, spec: UploadSpec) -> None:
     for leaf in spec.leaves:
         values, most = total.leaves[leaf.name].values, leaf.bound * total.users
         if outside := int(((values > most) | (values < -most)).sum()):
-            raise SumLostError(f"{outside:,} entries of {leaf.name!r} are larger than {total.users} users can make them")
+            raise SumLostError(
+                f"{outside:,} entries of {leaf.name!r} are larger than {total.users} users can make them"
+            )
 
 
 def check_metrics(total: Upload, spec: UploadSpec, slack: float = 0.0) -> None:
