@@ -59,7 +59,7 @@ ODD: dict[str, Any] = {
     "a forgotten warm-up": lambda p: Packet(packets.FORGOTTEN, {"reason": "the server has forgotten"}),
     "half a letter": lambda p: replace(p, header=p.header | {"reason": "\ud800", "agreement": "\ud800"}),
     "half a letter that it waits for": lambda p: replace(p, header=p.header | {"waiting": ["\ud800"]}),
-    "lists that it waits for": lambda p: replace(p, header=p.header | {"waiting": [[1], {"a": 2}, None, 10**400, "ab" * 16]}),
+    "lists that it waits for": lambda p: replace(p, header=p.header | {"waiting": [[1], {"a": 2}, None, "ab" * 16]}),
 }  # fmt: skip
 
 
@@ -70,7 +70,8 @@ def run_until_trained(fed: World, meddler: Any) -> None:
             fed.run(meddler)
             return
         except FedgrecError as stopped:
-            assert any(words in str(stopped) for words in ("nodes are there", "sums in a row were lost")), stopped
+            if not any(words in str(stopped) for words in ("nodes are there", "sums in a row were lost")):
+                raise
     raise AssertionError("the server does not come to an end")
 
 
@@ -124,9 +125,18 @@ def test_one_odd_answer_in_a_bundle_costs_its_gateway_only(tmp_path: Path, what:
     assert fed.model().round == 1
 
 
-PARTS: list[Any] = [None, 3, [], [[]], [[0, "hello", {}, [], {}]] * 2, [["0", "hello", {}, ["x"], {}]], [[0, 1, 2, 3, 4]],
-                    [[0, "keys", [], [], {}]], [[4, "keys", {}, [[]], {}]], [[4, "keys", {}, [], {"secagg": []}]],
-                    [[4, "unmask", {"reason": {}}, [], {}]], [[10**400, "keys", {}, [], {}]]]  # fmt: skip
+PARTS: list[Any] = [
+    None,
+    3,
+    [[]],
+    [[4, "keys", {}, [], {}]] * 2,
+    [["4", "keys", {}, ["x"], {}]],
+    [[4, "keys", [], [], {}]],
+    [[4, "keys", {}, [[]], {}]],
+    [[4, "keys", {}, [], {"secagg": []}]],
+    [[4, "unmask", {"reason": {}}, [], {}]],
+    [[10**400, "keys", {}, [], {}]],
+]
 
 
 @pytest.mark.parametrize("parts", PARTS, ids=lambda p: str(p)[:30])
@@ -161,10 +171,10 @@ def test_answers_of_other_times_and_kinds_are_dropped(tmp_path: Path) -> None:
 
 def test_a_key_that_nobody_can_agree_on_costs_one_sum(tmp_path: Path) -> None:
     """One node of four signs a public key of small order, with which no other node can make a mask."""
-    from fedgrec.secagg.keys import signed_part
-    from fedgrec.secagg.frozen import session_from_json
-    from fedgrec.secagg.messages import Keys
     from fedgrec.federation.node.folder import open_node
+    from fedgrec.secagg.frozen import session_from_json
+    from fedgrec.secagg.keys import signed_part
+    from fedgrec.secagg.messages import Keys
 
     fed = world(tmp_path, nodes=4, users=3, options={"rounds": 2, "start_nodes": 3, "retries": 9})
     identity, left = open_node(fed.nodes[LIAR]).identity, [2]
