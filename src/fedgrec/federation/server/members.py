@@ -102,6 +102,11 @@ class Members:
             raise FederationError(f"node {member.name} has no users: add some")
         if member.gateway and len(tags) > 1:
             raise FederationError(f"node {member.name} is one user of {member.gateway}, and brings {len(tags)}")
+        if member.users and len(tags) > member.users:
+            raise FederationError(
+                f"node {member.name} brings {len(tags):,} users and was enrolled for at most {member.users:,}: if it "
+                f"may have more, raise `users` of {member.name} in the server's roster.json and restart the server"
+            )
         self.store.join(index, member.name, (tag.tobytes() for tag in tags))
         self._address[index], self.users[index] = address, len(tags)
         waiting = header.get("waiting") if isinstance(header.get("waiting"), list) else []

@@ -124,8 +124,9 @@ def try_out(
     from fedgrec.federation.setup.dataset import Deal
 
     deal = Deal.of(config, nodes, users)
-    counts = [len(deal.users_of(index)) for index in range(nodes)] if per_user_masks else []
-    return init(out, nodes, deal.catalogue, config, options, host, port or free_port(), deal.write, counts)
+    counts = [len(deal.users_of(index)) for index in range(nodes)]
+    keys, most = counts if per_user_masks else [], [max(count, 1) for count in counts]
+    return init(out, nodes, deal.catalogue, config, options, host, port or free_port(), deal.write, keys, most)
 
 
 def free_port() -> int:
