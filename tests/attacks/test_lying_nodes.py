@@ -13,6 +13,7 @@ from fedgrec.errors import FedgrecError
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.in_process.transport import Answer
 from fedgrec.federation.server import possible
+from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.store import ServerStore
 from fedgrec.methods.fedgrec import FedGRecMethod
 from fedgrec.secagg.client import Client
@@ -136,7 +137,9 @@ class Chance:
         model = self.fed.model()
         everyone = NODES * USERS
         assert ((model.degrees >= 0) & (model.degrees <= everyone)).all()
-        assert (np.abs(model.items[1:]) <= (LATENT_CLIP * model.degrees[:, None]).astype("f4")).all()
+        with ServerStore(open_server(self.fed.server)) as store:
+            counts = model.degrees[:, None] + store.late_users()
+        assert (np.abs(model.items[1:]) <= (LATENT_CLIP * counts).astype("f4")).all()
         most = CLIP * PER_ROUND
         assert np.abs(model.moment1).max() <= most
         assert np.abs(model.moment2).max() <= most**2

@@ -109,8 +109,9 @@ class Members:
             )
         self.store.join(index, member.name, (tag.tobytes() for tag in tags))
         self._address[index], self.users[index] = address, len(tags)
-        waiting = header.get("waiting") if isinstance(header.get("waiting"), list) else []
-        sessions = {word for word in waiting[:MOST] if isinstance(word, str) and SESSION.fullmatch(word)}
+        waiting: Any = header.get("waiting")
+        words = waiting[:MOST] if isinstance(waiting, list) else []
+        sessions = {word for word in words if isinstance(word, str) and SESSION.fullmatch(word)}
         self._owed.setdefault(index, set()).update(sessions)
         self.forgotten.pop(address, None)
         if not member.gateway:
