@@ -13,8 +13,9 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,7 +92,7 @@ def _save_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> 
         raise
 
 
-def _sort_metadata(file: BinaryIO) -> None:
+def _sort_metadata(file: BufferedIOBase) -> None:
     """safetensors writes its metadata in a random order; equal runs shall leave equal bytes."""
     size = int.from_bytes(file.read(8), "little")
     header = json.loads(file.read(size))
@@ -102,14 +103,14 @@ def _sort_metadata(file: BinaryIO) -> None:
     file.write(text)
 
 
-def _write_digest(file: BinaryIO) -> None:
+def _write_digest(file: BufferedIOBase) -> None:
     """In the place that was kept for it."""
     head, digest = _digest(file)
     file.seek(head.index(_entry(NO_DIGEST)))
     file.write(_entry(digest))
 
 
-def _digest(file: BinaryIO) -> tuple[bytes, str]:
+def _digest(file: BufferedIOBase) -> tuple[bytes, str]:
     """The head of a tensor file, and the digest of all bytes, with zeros where its own digest stands."""
     size = int.from_bytes(file.read(8), "little")
     file.seek(0, os.SEEK_END)

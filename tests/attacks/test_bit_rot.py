@@ -2,8 +2,9 @@
 
 import random
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,32 @@ def test_a_servers_write_ahead_log(killed: Path, tmp_path: Path) -> None:
     home = of_server(killed, tmp_path)
     names = ("server.sqlite", "model-")
     assert not silent_changes(home / "server.sqlite-wal", lambda: coordinator.model_of(home), 40, names)
+
+
+def test_a_store_of_the_release_before_is_sealed_in_its_place(server: Path, tmp_path: Path) -> None:
+    """Format 1 had no seals: nothing of it is lost, and from then on it is checked."""
+    home = of_server(server, tmp_path)
+    want = bits(everything(home))
+    with closing(sqlite3.connect(home / "server.sqlite", isolation_level=None)) as db:
+        for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            db.execute(f"ALTER TABLE {table} DROP COLUMN seal")
+        db.execute("UPDATE meta SET value = '1' WHERE key = 'format'")
+    assert bits(everything(home)) == want
+    with closing(sqlite3.connect(home / "server.sqlite", isolation_level=None)) as db:
+        assert db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone() == ("2",)
+        db.execute("UPDATE nodes SET users = 4 WHERE idx = 1")
+    with pytest.raises(FedgrecError, match=r"server\.sqlite.*a row of nodes has changed.*restore it from a backup"):
+        everything(home)
+
+
+def test_a_table_of_the_release_before_is_read(server: Path, tmp_path: Path) -> None:
+    """Version 1 of a file of arrays had no digest."""
+    (model,) = server.glob("model-*.bin")
+    content = model.read_bytes()
+    size = int.from_bytes(content[8:16], "little") + 32  # the head fills the place of the digest with spaces
+    old = b"FGAR" + (1).to_bytes(4, "little") + size.to_bytes(8, "little") + b" " * 32 + content[48:]
+    (tmp_path / "old.bin").write_bytes(old)
+    assert bits(read_arrays(tmp_path / "old.bin")) == bits(read_arrays(model))
 
 
 # ------------------------------------------------------------------------------------------------ a run's folder

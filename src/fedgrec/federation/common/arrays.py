@@ -13,8 +13,9 @@ import json
 import os
 import struct
 from collections.abc import Mapping
+from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,7 +86,7 @@ def read_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         ) from None
 
 
-def _check(file: BinaryIO, start: bytes) -> None:
+def _check(file: BufferedIOBase, start: bytes) -> None:
     """Compare the digest, and go to behind it."""
     wanted = file.read(DIGEST)
     found = hashlib.file_digest(file, lambda: hashlib.blake2b(start, digest_size=DIGEST))
