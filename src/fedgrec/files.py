@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.errors import BusyError, DiskError, RunError, system_trouble
+from fedgrec.errors import BusyError, DamagedError, DiskError, RunError, system_trouble
 
 Tensors = Mapping[str, NDArray[Any]]
 DIGEST, NO_DIGEST = "digest", "0" * 64  # in a tensor file's metadata
@@ -127,14 +127,15 @@ def _entry(digest: str) -> bytes:
 
 
 def digest_of(content: Any) -> str:
-    """Of plain values, as JSON writes them."""
-    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=32).hexdigest()
+    """Of plain values, as JSON gives them back."""
+    same = json.loads(json.dumps(content))
+    return hashlib.blake2b(json.dumps(same, sort_keys=True).encode(), digest_size=32).hexdigest()
 
 
-def check_digest(path: Path, content: Any, wanted: str | None) -> None:
+def check_digest(path: Path, content: Any, wanted: str | None, mend: str = "restore it, or train again") -> None:
     """Whether a text file says what it said when its digest was written; None: nobody wrote one."""
     if wanted is not None and digest_of(content) != wanted:
-        raise RunError(f"{path} was damaged or edited after it was written: restore it from a backup, or train again")
+        raise DamagedError(f"{path} was damaged or edited after it was written: {mend}")
 
 
 def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
@@ -150,9 +151,9 @@ def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
         with safe_open(path, framework="numpy") as file:
             tensors, about = {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except (SafetensorError, ValueError) as error:
-        raise RunError(f"{path} is not a tensor file ({error}): it was damaged after it was written") from None
+        raise DamagedError(f"{path} is not a tensor file ({error}): it was damaged after it was written") from None
     if about.pop(DIGEST, found) != found:
-        raise RunError(
+        raise DamagedError(
             f"{path} was damaged after it was written (its digest is another one): restore it from a backup, or train "
             f"again from the last good state"
         )
@@ -237,7 +238,7 @@ class Checkpoints:
         with understood(place / "state.safetensors", self.mend):
             (place / "state.safetensors").stat()
             tensors, about = read_tensors(place / "state.safetensors")
-        check_digest(place / "state.json", info, about.get("state.json"))
+        check_digest(place / "state.json", info, about.get("state.json"), self.mend)
         return tensors, info
 
     def _latest(self) -> str | None:
