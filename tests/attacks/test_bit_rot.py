@@ -161,6 +161,19 @@ def test_a_store_of_the_release_before_is_sealed_in_its_place(server: Path, tmp_
         everything(home)
 
 
+def test_a_row_that_changes_under_a_running_server(server: Path, tmp_path: Path) -> None:
+    """A bit flips behind the server's back: neither reading nor writing the row takes it for its own."""
+    home = of_server(server, tmp_path)
+    with ServerStore(open_server(home)) as store:
+        with closing(sqlite3.connect(home / "server.sqlite", isolation_level=None)) as other:
+            other.execute("UPDATE sums SET round = 3 WHERE number = 1")
+        session = store.db.execute("SELECT session FROM sums WHERE number = 1").fetchone()[0]
+        for use in (lambda: store.verdict(session, 0), store.sums, lambda: store.opening(session, [1])):
+            with pytest.raises(FedgrecError, match=r"server\.sqlite.*a row of sums has changed.*restore"):
+                use()
+        assert store.nodes()
+
+
 def test_a_table_of_the_release_before_is_read(server: Path, tmp_path: Path) -> None:
     """Version 1 of a file of arrays had no digest."""
     (model,) = server.glob("model-*.bin")

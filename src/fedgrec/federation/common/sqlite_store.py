@@ -19,7 +19,6 @@ from fedgrec.federation.common.errors import FederationError
 
 PATIENCE = 60  # seconds that one process waits for another's transaction
 SEAL = "seal"
-# What the disk, the system or another process does, and no flipped bit.
 NOT_DAMAGE = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CONSTRAINT}
 SYNCHRONOUS = "FULL"  # a transaction that is over is on the disk
 
@@ -30,6 +29,10 @@ class Cursor(sqlite3.Cursor):
     def execute(self, *words: Any) -> Self:
         with self._said():
             return super().execute(*words)
+
+    def executemany(self, *words: Any) -> Self:
+        with self._said():
+            return super().executemany(*words)
 
     def fetchone(self) -> Any:
         with self._said():
@@ -48,7 +51,7 @@ class Cursor(sqlite3.Cursor):
         try:
             yield
         except sqlite3.DatabaseError as error:
-            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in NOT_DAMAGE:
+            if _is_no_damage(error):
                 raise
             raise damaged(self.connection.path, error) from None  # type: ignore[attr-defined]
 
@@ -65,11 +68,18 @@ class Connection(sqlite3.Connection):
         return self.cursor(Cursor).executemany(*words)
 
 
+def _is_no_damage(error: sqlite3.DatabaseError) -> bool:
+    """What the disk, another process or a rule of the schema says, and no flipped bit. Triggers speak of seals."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+    wrong_call = isinstance(error, sqlite3.ProgrammingError)
+    return wrong_call or (code & 0xFF in NOT_DAMAGE and code != sqlite3.SQLITE_CONSTRAINT_TRIGGER)
+
+
 def damaged(path: Path, why: object) -> FederationError:
     return FederationError(f"{path} is not a store of a federation, or was damaged ({why}): restore it from a backup")
 
 
-def connect(path: Path, schema: str, format_: int = 1) -> sqlite3.Connection:
+def connect(path: Path, schema: str, format_: int = 1) -> Connection:
     """A private SQLite file in WAL mode; a new one gets the schema."""
     if not path.exists():
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
@@ -127,14 +137,14 @@ def watch(db: sqlite3.Connection) -> None:
             db.execute(f"CREATE TEMP TRIGGER IF NOT EXISTS {statement}")
 
 
-def check_all(db: sqlite3.Connection) -> None:
+def check_all(db: Connection) -> None:
     """Every page and every row."""
     (found,) = db.execute("PRAGMA integrity_check(1)").fetchone()
     if found != "ok":
-        raise damaged(db.path, found)  # type: ignore[attr-defined]
+        raise damaged(db.path, found)
     for table, (columns, _) in sealed_tables(db).items():
         if db.execute(f"SELECT 1 FROM {table} WHERE {SEAL} IS NOT {_seal_of(table, columns)}").fetchone():
-            raise damaged(db.path, f"a row of {table} has changed")  # type: ignore[attr-defined]
+            raise damaged(db.path, f"a row of {table} has changed")
 
 
 def add_seals(db: sqlite3.Connection) -> None:
@@ -171,7 +181,8 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        db.execute("ROLLBACK")
+        if db.in_transaction:  # SQLite itself may have ended it, on a full disk
+            db.execute("ROLLBACK")
         raise
     db.execute("COMMIT")
 
@@ -191,7 +202,7 @@ class Store:
                 self.close()
                 raise
         except sqlite3.DatabaseError as error:
-            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in NOT_DAMAGE:
+            if _is_no_damage(error):
                 raise
             raise damaged(path, error) from None
 
