@@ -72,8 +72,7 @@ class Coordinator:
         with self.store.transaction():
             self.store.put("warm_stages", len(self.method.stages) - 1)
             self.store.put("finished", False)
-        self.server = self._stored()
-        self._keep_possible("the stored model")
+        self._go_back()
         while (next_ := self._place()) is not None:
             self._sum(*next_)
         return self._finish()
@@ -201,7 +200,7 @@ class Coordinator:
             self._apply(ready.plan, session, outcome, cost())
         except SumLostError as lost:
             self.store.lose(session, str(lost), cost())
-            self.server = self._stored()
+            self._go_back()
             self._lost(f"the sum of stage {stage!r} of round {round_} was lost: {lost}")
             return
         self.losses, self.prepared = 0, upcoming
@@ -254,9 +253,10 @@ class Coordinator:
                 f"{where}: {entries} of degrees and latents were outside what users can have, and were put back{who}"
             )
 
-    def _stored(self) -> ServerState:
-        """The last good model."""
-        return self.store.model(self.method.init(self.folder.config.run.seed))
+    def _go_back(self) -> None:
+        """To the last good model, which is the stored one."""
+        self.server: ServerState = self.store.model(self.method.init(self.folder.config.run.seed))
+        self._keep_possible("the stored model")
 
     def _names(self, nodes: list[int]) -> list[str]:
         return [self.folder.roster[node].name for node in nodes]
