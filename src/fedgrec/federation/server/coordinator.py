@@ -45,6 +45,8 @@ def run(transport: Transport, folder: Path, observer: Observer | None = None) ->
 class Coordinator:
     """One server while it runs."""
 
+    server: ServerState  # the model as it is now
+
     def __init__(self, transport: Transport, folder: ServerFolder, store: ServerStore, observer: Observer) -> None:
         self.folder, self.store, self.observer, self.options = folder, store, observer, folder.options
         self.members = Members(transport, folder, store, observer)
@@ -255,7 +257,7 @@ class Coordinator:
 
     def _go_back(self) -> None:
         """To the last good model, which is the stored one."""
-        self.server: ServerState = self.store.model(self.method.init(self.folder.config.run.seed))
+        self.server = self.store.model(self.method.init(self.folder.config.run.seed))
         self._keep_possible("the stored model")
 
     def _names(self, nodes: list[int]) -> list[str]:
