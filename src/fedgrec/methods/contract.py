@@ -81,7 +81,8 @@ class Method(ABC):
     def keep_possible(self, server: ServerState, late: int = 0) -> int:
         """Put what users send once back into the range that it can have; returns how many entries were outside.
 
-        `late` users came when the degrees had been counted. Where all users keep to the rules nothing changes.
+        `late` users are not in the degrees, which were counted without them. Where all users keep to the rules nothing
+        changes.
         """
         return clamp(server.degrees, 0, self.n_users)
 

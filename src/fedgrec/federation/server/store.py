@@ -121,8 +121,11 @@ class ServerStore(Store):
         return self.rows("nodes", "idx, name, users", "ORDER BY idx")
 
     def late_users(self) -> int:
-        """Users that came when the degrees had been counted."""
-        return sum(max(users - founder, 0) for users, founder in self.rows("nodes", "users, founder"))
+        """Users that are not in the first sum, which counts degrees: they came later, or their node missed it."""
+        ((counted,),) = self.rows("sums", "included", "WHERE applied = 1 ORDER BY number LIMIT 1") or [("[]",)]
+        there = set(json.loads(counted))
+        nodes = self.rows("nodes", "idx, users, founder")
+        return sum(max(users - founder * (index in there), 0) for index, users, founder in nodes)
 
     @property
     def is_warm(self) -> bool:
