@@ -199,7 +199,7 @@ def test_a_runs_files(finished: Path, tmp_path: Path, name: str) -> None:
     """A bit flips in a run's folder, and it recommends something else, or by other names."""
     run = Path(shutil.copytree(finished, tmp_path / "run"))
     names = ("config.toml", "users.safetensors", str(run))
-    assert not silent_changes(run / name, lambda: model_of(run), 25, names)
+    assert not silent_changes(run / name, lambda: model_of(run), 25 if name != "users.json" else 80, names)
 
 
 @pytest.mark.parametrize("name", ["state.safetensors", "state.json", "latest"])
