@@ -36,7 +36,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Simulation:
     return simulation
 
 
-
 def plain(metadata: dict[str, str]) -> dict[str, str]:
     """All of it but the digests."""
     return {name: value for name, value in metadata.items() if len(value) < 64}
