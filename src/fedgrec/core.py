@@ -140,6 +140,14 @@ def quantize(values: Floats, leaf: Leaf, dtype: np.dtype[Any]) -> tuple[Ints, in
     return np.clip(steps, -leaf.bound, leaf.bound).astype(dtype), int((np.abs(steps) > leaf.bound).sum())
 
 
+def clamp(values: NDArray[Any], low: Any, high: Any) -> int:
+    """Put every entry between the two, in place; returns how many were outside."""
+    outside = int(((values < low) | (values > high)).sum())
+    if outside:
+        np.clip(values, low, high, out=values)
+    return outside
+
+
 # ------------------------------------------------------------------------------- queries and broadcasts
 
 

@@ -20,6 +20,10 @@ class RunError(FedgrecError):
     """A run folder that is missing, unfinished or damaged."""
 
 
+class DamagedError(RunError):
+    """A file of a run that is not what was written."""
+
+
 class BusyError(RunError):
     """A folder that another process is writing into."""
 

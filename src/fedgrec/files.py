@@ -1,6 +1,11 @@
-"""Files that are whole or not there: written beside their place, flushed to the disk, then renamed into it."""
+"""Files that are whole or not there: written beside their place, flushed to the disk, then renamed into it.
+
+A tensor file has a digest of all its bytes in its metadata, which is checked when it is read. It may also hold digests
+of what the text files beside it say (`digest_of`), so that these need no room for one. Files of before have none.
+"""
 
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -8,15 +13,17 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.errors import BusyError, DiskError, RunError, system_trouble
+from fedgrec.errors import BusyError, DamagedError, DiskError, RunError, system_trouble
 
 Tensors = Mapping[str, NDArray[Any]]
+DIGEST, NO_DIGEST = "digest", "0" * 64  # in a tensor file's metadata
 
 
 # ------------------------------------------------------------------------------------------ writing
@@ -64,9 +71,11 @@ def write_json(path: Path, content: Any) -> None:
 
 def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> None:
     with _whole(path) as part:
-        _save_tensors(part, tensors, metadata)
+        _save_tensors(part, tensors, {**metadata, DIGEST: NO_DIGEST})
         with part.open("r+b") as file:
             _sort_metadata(file)
+            file.seek(0)
+            _write_digest(file)
             file.flush()
             os.fsync(file.fileno())
 
@@ -83,7 +92,7 @@ def _save_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> 
         raise
 
 
-def _sort_metadata(file: BinaryIO) -> None:
+def _sort_metadata(file: BufferedIOBase) -> None:
     """safetensors writes its metadata in a random order; equal runs shall leave equal bytes."""
     size = int.from_bytes(file.read(8), "little")
     header = json.loads(file.read(size))
@@ -94,6 +103,41 @@ def _sort_metadata(file: BinaryIO) -> None:
     file.write(text)
 
 
+def _write_digest(file: BufferedIOBase) -> None:
+    """In the place that was kept for it."""
+    head, digest = _digest(file)
+    file.seek(head.index(_entry(NO_DIGEST)))
+    file.write(_entry(digest))
+
+
+def _digest(file: BufferedIOBase) -> tuple[bytes, str]:
+    """The head of a tensor file, and the digest of all bytes, with zeros where its own digest stands."""
+    size = int.from_bytes(file.read(8), "little")
+    file.seek(0, os.SEEK_END)
+    if 8 + size > file.tell():
+        raise ValueError("its header is longer than the file")
+    file.seek(0)
+    head = file.read(8 + size)
+    blank = re.sub(_entry("([0-9a-f]{64})"), _entry(NO_DIGEST), head, count=1)
+    return head, hashlib.file_digest(file, lambda: hashlib.blake2b(blank, digest_size=32)).hexdigest()  # the rest of it
+
+
+def _entry(digest: str) -> bytes:
+    return f'"{DIGEST}":"{digest}"'.encode()
+
+
+def digest_of(content: Any) -> str:
+    """Of plain values, as JSON gives them back."""
+    same = json.loads(json.dumps(content))
+    return hashlib.blake2b(json.dumps(same, sort_keys=True).encode(), digest_size=32).hexdigest()
+
+
+def check_digest(path: Path, content: Any, wanted: str | None, mend: str = "restore it, or train again") -> None:
+    """Whether a text file says what it said when its digest was written; None: nobody wrote one."""
+    if wanted is not None and digest_of(content) != wanted:
+        raise DamagedError(f"{path} was damaged or edited after it was written: {mend}")
+
+
 def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     from safetensors import SafetensorError, safe_open
 
@@ -102,10 +146,18 @@ def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
             f"{path} is missing: the run has no model yet; `fedgrec train --out {path.parent} --resume` goes on"
         )
     try:
+        with path.open("rb") as whole:
+            _, found = _digest(whole)
         with safe_open(path, framework="numpy") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except SafetensorError as error:
-        raise RunError(f"{path} is not a tensor file ({error}): it was damaged after it was written") from None
+            tensors, about = {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, ValueError) as error:
+        raise DamagedError(f"{path} is not a tensor file ({error}): it was damaged after it was written") from None
+    if about.pop(DIGEST, found) != found:
+        raise DamagedError(
+            f"{path} was damaged after it was written (its digest is another one): restore it from a backup, or train "
+            f"again from the last good state"
+        )
+    return tensors, about
 
 
 def read_json(path: Path, mend: str) -> Any:
@@ -154,7 +206,8 @@ class Checkpoints:
                 shutil.rmtree(leftover)
         if not place.exists():
             part.mkdir()
-            write_tensors(part / "state.safetensors", tensors, {"round": str(round_)})
+            about = {"round": str(round_), "state.json": digest_of(info)}
+            write_tensors(part / "state.safetensors", tensors, about)
             write_json(part / "state.json", info)
             part.rename(place)
         write_text(self.pointer, f"{round_}\n")
@@ -184,7 +237,9 @@ class Checkpoints:
             info = dict(read_json(place / "state.json", self.mend).items())
         with understood(place / "state.safetensors", self.mend):
             (place / "state.safetensors").stat()
-            return read_tensors(place / "state.safetensors")[0], info
+            tensors, about = read_tensors(place / "state.safetensors")
+        check_digest(place / "state.json", info, about.get("state.json"), self.mend)
+        return tensors, info
 
     def _latest(self) -> str | None:
         with suppress(FileNotFoundError):

@@ -1,9 +1,10 @@
 """A trained model: what answers "what should this person see next?"."""
 
+import tomllib
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -12,7 +13,16 @@ from fedgrec.core import Cohort, Floats, Ints, ServerState
 from fedgrec.data import IdMap, Interactions
 from fedgrec.errors import FedgrecError, RunError
 from fedgrec.evaluate import top_k, top_k_scores
-from fedgrec.files import Tensors, read_tensors, understood, write_json, write_tensors, write_text
+from fedgrec.files import (
+    Tensors,
+    check_digest,
+    digest_of,
+    read_tensors,
+    understood,
+    write_json,
+    write_tensors,
+    write_text,
+)
 from fedgrec.loading import load_for
 from fedgrec.methods.contract import Method
 from fedgrec.options import METHODS, method_module
@@ -121,6 +131,8 @@ class Model:
 
     def save_tensors(self, folder: Path) -> None:
         metadata = {"method": self.config.method, "round": str(self.round)}
+        texts = self._texts(self.config.to_toml())
+        metadata |= {name: digest_of(content) for name, content in texts.items()}
         server = {"item_embeddings": self.server.items, "item_degrees": self.server.degrees}
         server |= {f"more.{name}": value for name, value in self.server.more.items()}
         state = {f.name: getattr(self.users.state, f.name) for f in fields(self.users.state)}
@@ -137,6 +149,12 @@ class Model:
         write_tensors(folder / SERVER, server, metadata)
         write_tensors(folder / USERS, users, metadata)
 
+    def _texts(self, config: str) -> dict[str, Any]:
+        """What the text files beside the tensors say, as far as the model depends on it."""
+        toml = tomllib.loads(config)
+        ids = {USER_IDS: self.user_ids.to_json(), ITEM_IDS: self.item_ids.to_json()}
+        return {CONFIG: [toml.get("method"), toml.get("model")], **ids}
+
     @staticmethod
     def load(folder: str | Path) -> "Model":
         folder = Path(folder)
@@ -147,6 +165,13 @@ class Model:
 
 
 def _opened(folder: Path, config: Config) -> Model:
+    model, about = _read(folder, config)
+    for name, content in model._texts((folder / CONFIG).read_text(encoding="utf-8")).items():
+        check_digest(folder / name, content, about.get(name))
+    return model
+
+
+def _read(folder: Path, config: Config) -> tuple[Model, dict[str, str]]:
     server, about = read_tensors(folder / SERVER)
     users, about_users = read_tensors(folder / USERS)
     if about["round"] != about_users["round"]:
@@ -161,12 +186,13 @@ def _opened(folder: Path, config: Config) -> Model:
     user_ids, item_ids = IdMap.load(folder / USER_IDS, len(indptr) - 1), IdMap.load(folder / ITEM_IDS, items.shape[-2])
     known = Interactions(user_ids, item_ids, indptr, users["seen_items"])
     if "keys" not in users:
-        return _of_before(folder, config, kept, users, known)
+        return _of_before(folder, config, kept, users, known), about
     state = {name.removeprefix("state."): value for name, value in users.items() if name.startswith("state.")}
     kind = method_module(config.method).make(config.model, known.n_items, max(known.n_users, 1)).State
     whole = kind(embeddings=_by_user(users["user_embeddings"]), **state)
     pairs = users["train_indptr"], users["train_items"]
-    return Model(config, kept, Cohort(users["keys"], *pairs, whole, users.get("targets"), users.get("around")), known)
+    cohort = Cohort(users["keys"], *pairs, whole, users.get("targets"), users.get("around"))
+    return Model(config, kept, cohort, known), about
 
 
 def run_config(folder: Path) -> Config:

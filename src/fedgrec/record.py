@@ -7,7 +7,7 @@ from typing import Any
 from fedgrec.config import Config
 from fedgrec.data import Dataset
 from fedgrec.data.datasets import describe
-from fedgrec.errors import RunError
+from fedgrec.errors import DamagedError, RunError
 from fedgrec.files import read_json, understood, write_json, write_text
 from fedgrec.model import CONFIG, ITEM_IDS, USER_IDS, Model
 
@@ -62,6 +62,8 @@ class RunRecord:
         """The model of the best round so far. Torn between two rounds it will be written again as training goes on."""
         try:
             return Model.load(self.folder)
+        except DamagedError:  # or the result would be another model
+            raise
         except RunError:
             return None
 

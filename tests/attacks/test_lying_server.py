@@ -334,7 +334,7 @@ WORLDS: dict[Path, Any] = {}
 
 def lie(tmp_path: Path, corrupt: float, restores: bool, sums: int, seed: int = 0) -> int:
     """Run the machine; returns the messages that were sent. A violation is an AssertionError."""
-    budget = 2
+    budget = 1
     options = {"least_nodes": 3, "corrupt": corrupt, "evaluations": budget, "retries": 0}
     fed = world(tmp_path / "template", nodes=NODES, users=USERS, options=options, users_per_round=100)
     WORLDS[tmp_path / "template"] = fed

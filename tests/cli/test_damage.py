@@ -87,7 +87,16 @@ def test_tensor_files_that_were_mixed_up_are_said(capsys: Any, run: Path) -> Non
 def test_a_checkpoint_that_lacks_something_is_said(capsys: Any, run: Path) -> None:
     state = run / "checkpoints" / "6" / "state.json"
     state.write_text(json.dumps({key: value for key, value in json.loads(state.read_text()).items() if key != "round"}))
-    assert "checkpoints is damaged (there is no 'round')" in refused(capsys, *longer(run))
+    said = refused(capsys, *longer(run))
+    assert "state.json was damaged or edited after it was written: restore it, or remove" in said
+    assert "and --resume begins the run anew" in said
+
+
+def test_a_chosen_model_that_was_damaged_is_not_replaced_by_the_last(capsys: Any, run: Path) -> None:
+    content = bytearray((run / "users.safetensors").read_bytes())
+    content[-5] ^= 1
+    (run / "users.safetensors").write_bytes(content)
+    assert "users.safetensors was damaged" in refused(capsys, *longer(run))
 
 
 # -------------------------------------------------------------------------------------- a full disk

@@ -44,7 +44,7 @@ def test_two_may_find_a_new_file_at_once(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(sqlite_store, "_transaction", late)
     with closing(sqlite_store.connect(path, store.SCHEMA)) as db:
-        assert db.execute("SELECT * FROM meta").fetchall() == [("format", "1")]
+        assert db.execute("SELECT key, value FROM meta").fetchall() == [("format", "2")]
 
 
 def test_one_waits_while_another_writes_to_a_new_file(tmp_path: Path) -> None:
@@ -222,3 +222,54 @@ def test_options_are_read_back_and_checked(tmp_path: Path) -> None:
         FederationOptions(neighbours=2)
     with pytest.raises(FedgrecError, match="below least_nodes"):
         FederationOptions(nodes_per_round=1)
+
+
+BEFORE = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE users (row INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, key BLOB NOT NULL, degree INTEGER NOT NULL,
+                    state BLOB NOT NULL, pending BLOB);
+CREATE TABLE interactions (user INTEGER NOT NULL, item INTEGER NOT NULL, held_out INTEGER NOT NULL, target REAL,
+                           PRIMARY KEY (user, held_out, item)) WITHOUT ROWID;
+CREATE TABLE sessions (id TEXT PRIMARY KEY, session TEXT NOT NULL, plan TEXT, survivors BLOB, client BLOB);
+CREATE TABLE participation (session TEXT PRIMARY KEY, stage TEXT NOT NULL, level INTEGER NOT NULL,
+                            round INTEGER NOT NULL, users TEXT NOT NULL, verdict INTEGER);
+CREATE TABLE opened (stage TEXT, level INTEGER, round INTEGER, digest BLOB NOT NULL,
+                     PRIMARY KEY (stage, level, round)) WITHOUT ROWID;
+CREATE INDEX going_on ON sessions (id) WHERE client IS NOT NULL;
+CREATE INDEX places ON participation (stage, level, round);
+CREATE INDEX undecided ON participation (session) WHERE verdict IS NULL;
+"""
+
+
+def test_a_node_of_version_0_1_goes_on_and_its_old_secrets_are_gone(tmp_path: Path) -> None:
+    """Its store is read as it was, and what it held of a sum that went on is overwritten."""
+    fed = world(tmp_path, options={"rounds": 2})
+    fed.run()
+    path = fed.nodes[0] / "node.sqlite"
+    with NodeStore(fed.nodes[0]) as store:
+        columns = {"meta": "key, value", "users": "row, id, key, degree, state, pending"}
+        columns |= {"interactions": "user, item, held_out, target", "opened": "stage, level, round, digest"}
+        columns |= {"participation": "session, stage, level, round, users, verdict"}
+        kept = {name: store.rows(name, which) for name, which in columns.items()}
+        names = [name for (name,) in store.rows("sessions", "id")]
+        before = store.participation(), store.counted(), store.states(store.first_rows(9))
+    path.unlink()
+    old = sqlite3.connect(path)
+    old.executescript(BEFORE)
+    for name, rows in kept.items():
+        old.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(rows[0]))})", rows)
+    old.execute("UPDATE meta SET value = '1' WHERE key = 'format'")
+    old.executemany("INSERT INTO sessions VALUES (?, '{}', '{}', NULL, ?)", [(name, b"SECRET" * 99) for name in names])
+    old.commit()
+    old.close()
+    assert b"SECRET" in path.read_bytes()
+    with NodeStore(fed.nodes[0]) as store:
+        store.check()
+        assert (store.participation(), store.counted(), store.states(store.first_rows(9))) == before
+        assert not store.begin_session(names[0])
+    assert not any(b"SECRET" in file.read_bytes() for file in fed.nodes[0].iterdir() if file.is_file())
+    more = fed.server / "federation.toml"
+    more.write_text(more.read_text().replace("rounds = 2", "rounds = 3"))
+    fed.run()
+    assert fed.model().round == 3
+    assert fed.is_its_simulation()

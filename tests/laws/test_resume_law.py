@@ -23,7 +23,7 @@ from fedgrec import cli
 from fedgrec.cli import train as train_command
 from fedgrec.config import Config
 from fedgrec.errors import BusyError
-from fedgrec.files import claimed
+from fedgrec.files import claimed, read_tensors
 from fedgrec.loading import load_for
 from fedgrec.resolve import resolved
 from fedgrec.simulation import Observer, Simulation
@@ -67,11 +67,17 @@ def simulation(
     return kind(resolved(config, dataset), dataset, folder, StopsAfter(stop))
 
 
+def _tensors(path: Path) -> Any:
+    """The bits of all tensors; in the metadata is a digest of state.json, which says how long it took."""
+    found, about = read_tensors(path)
+    return {name: (part.dtype.str, part.shape, part.tobytes()) for name, part in found.items()}, about.get("round")
+
+
 def outcome(folder: Path) -> dict[str, Any]:
     """All that a run leaves, the optimizers' moments in its last checkpoint included."""
     state = sorted((folder / "checkpoints").glob("*/state.safetensors"))
     tensors = [folder / "server.safetensors", folder / "users.safetensors", *state]
-    files: dict[str, Any] = {path.relative_to(folder).as_posix(): path.read_bytes() for path in tensors}
+    files: dict[str, Any] = {path.relative_to(folder).as_posix(): _tensors(path) for path in tensors}
     files["metrics"] = [timeless(line) for line in lines(folder / "metrics.jsonl")]
     files["result"] = timeless(json.loads((folder / "result.json").read_text()))
     return files

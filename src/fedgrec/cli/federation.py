@@ -75,6 +75,7 @@ def register(commands: Any) -> None:
     add.add_argument(
         "--per-user-masks", type=int, default=0, metavar="N", help="a gateway for N users who mask for themselves"
     )
+    add.add_argument("--users", type=int, default=1000, metavar="N", help="the most that it may bring (default: 1000)")
     add.set_defaults(command=run_add)
     more = tasks.add_parser(
         "add-users",
@@ -95,7 +96,12 @@ def register(commands: Any) -> None:
 def _shared(task: argparse.ArgumentParser) -> None:
     task.add_argument("--nodes", type=int, default=3, metavar="N", help="(default: 3)")
     task.add_argument(
-        "--users", type=int, default=0, metavar="N", help="most users of a node; 0: no limit (default: 0)"
+        "--users",
+        type=int,
+        default=0,
+        metavar="N",
+        help="most users of a node, which the server lets it bring (default: all that the data deals it; with "
+        "--catalogue 1000)",
     )
     task.add_argument(
         "--per-user-masks",
@@ -150,8 +156,17 @@ def run_init(arguments: argparse.Namespace) -> int:
         keys = [arguments.users] * arguments.nodes if arguments.per_user_masks else []
         if keys and arguments.users < 1:
             raise ConfigError("--per-user-masks needs --users N here: a key is made for each user of a node")
+        most = [arguments.users] * arguments.nodes if arguments.users else []
         made = init(
-            arguments.out, arguments.nodes, catalogue, config, options, *place, per_user_masks=keys, agreed=agreed
+            arguments.out,
+            arguments.nodes,
+            catalogue,
+            config,
+            options,
+            *place,
+            per_user_masks=keys,
+            most_users=most,
+            agreed=agreed,
         )
     print(f"{arguments.out} holds a federation of {len(made.nodes)} nodes.")
     if arguments.per_user_masks:
@@ -263,7 +278,7 @@ def run_add(arguments: argparse.Namespace) -> int:
 
     if arguments.per_user_masks < 0:
         raise ConfigError(f"--per-user-masks {arguments.per_user_masks}: a gateway needs at least one user")
-    folder = add_node(arguments.fed, arguments.per_user_masks)
+    folder = add_node(arguments.fed, arguments.per_user_masks, arguments.users)
     key = arguments.fed / SERVER_FOLDER / KEYS / f"{folder.name}.pub"
     print(f"{folder} is a new node; the roster.json of the other folders has it too.")
     print(

@@ -100,7 +100,7 @@ class IdMap:
         try:
             record = json.loads(Path(path).read_text(encoding="utf-8"))
             found = cls(range(record["range"]) if "range" in record else record["ids"], record["kind"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, DataError) as error:
             raise DataError(f"{path} is not a saved id map ({error}): restore it, or train again") from error
         if size is not None and len(found) != size:
             raise DataError(

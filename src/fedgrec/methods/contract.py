@@ -27,6 +27,7 @@ from fedgrec.core import (
     Upload,
     UploadSpec,
     UserState,
+    clamp,
 )
 
 WORD = 4  # bytes of a number or of a row's name, as it is sent in the clear
@@ -76,6 +77,14 @@ class Method(ABC):
     @abstractmethod
     def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
         """The server's half; it consumes `server` and sees nothing of the users but their sum."""
+
+    def keep_possible(self, server: ServerState, late: int = 0) -> int:
+        """Put what users send once back into the range that it can have; returns how many entries were outside.
+
+        `late` users are not in the degrees, which were counted without them. Where all users keep to the rules nothing
+        changes.
+        """
+        return clamp(server.degrees, 0, self.n_users)
 
     def match(self, users: Cohort, round_: int, seed: int) -> tuple[Cohort, Traffic]:
         """A stage that combines by `match`: what users tell each other through a third party, never the server."""

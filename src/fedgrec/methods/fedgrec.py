@@ -35,6 +35,7 @@ from fedgrec.core import (
     Upload,
     UploadSpec,
     UserState,
+    clamp,
     finest_step,
 )
 from fedgrec.kernels import reference
@@ -231,6 +232,14 @@ class FedGRecMethod(Method):
                 kernel.add_rows(latents, total.leaves["latents"], spec.leaf("latents"), o.latent_rate)
             server.round += 1
         return server
+
+    def keep_possible(self, server: ServerState, late: int = 0) -> int:
+        """Degrees; and of a latent what `latent_clip` lets each user of the item hold."""
+        o, outside = self.options, super().keep_possible(server, late)
+        # At another rate than 1 the latents are the first contribution and α times the way from there to the last.
+        each = o.latent_clip * max(1.0, 2 * o.latent_rate - 1)
+        most = (each * (server.degrees + late)).astype(server.items.dtype)[:, None]  # [N, 1]
+        return outside + clamp(server.items[1:], -most, most)
 
     # -------------------------------------------------------------------------------------- ranking
 

@@ -1,7 +1,7 @@
 """What the folders of a federation have in common, and how to tell a server's folder from a node's.
 
-    FOLDER/roster.json    index → name and public key of every node, and the gateway that it is a user of, if it is one;
-                          all nodes and the server have the same
+    FOLDER/roster.json    index → name and public key of every node, the most users that it may bring, and the gateway
+                          that it is a user of, if it is one; all nodes and the server have the same
     FOLDER/config.toml    the method and its options; the same everywhere
     FOLDER/agreement.toml what else everybody agrees on (options.py); the same everywhere
     FOLDER/items.txt      the catalogue (catalogue.py); the same everywhere
@@ -44,9 +44,13 @@ class Member:
     name: str
     key: bytes  # Ed25519, public
     gateway: str = ""  # that hosts it, where it is one user with masks of its own
-    users: int = 0  # the most users that it may bring; 0: not stated, as before version 0.2
+    users: int = 0  # the most that it may bring; 0: not stated, as in rosters made before there was a ceiling
 
     def __post_init__(self) -> None:
+        if self.users < 0:
+            raise ValueError(
+                f"users cannot be {self.users}: name the most that the node may bring, or 0 for any number"
+            )
         if len(self.key) != 32:
             raise ValueError(f"key cannot be {len(self.key)} bytes long: an Ed25519 key has 32")
 

@@ -54,6 +54,24 @@ def unpack_broadcast(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any
         raise FederationError("the server sent no model where one belongs") from None
 
 
+def checked(answer: Any) -> Packet:
+    """Whatever came from somebody else: a packet whose parts are what they should be, or in its place an error."""
+    try:
+        header: Any = json.loads(json.dumps(answer.header))
+        parts = [*answer.blobs.items(), *answer.arrays.items()]
+        arrays = [array for array in answer.arrays.values() if type(array) is np.ndarray and array.dtype.kind in "biuf"]
+        if (
+            type(header) is not dict
+            or not all(type(word) is str for word in (answer.kind, *(name for name, _ in parts)))
+            or not all(type(blob) is bytes for blob in answer.blobs.values())
+            or len(arrays) < len(answer.arrays)
+        ):
+            raise TypeError("its parts are of other types")
+        return Packet(answer.kind, header, dict(answer.blobs), dict(answer.arrays))
+    except Exception as failure:  # anything may be in it
+        return Packet(ERROR, {"reason": f"it answered with what is no packet ({type(failure).__name__})"})
+
+
 def plain(words: Any) -> str:
     """What the other side wants to be printed or remembered: not too long, and nothing that a terminal obeys."""
     return printable(str(words)[:MOST])

@@ -1,27 +1,92 @@
-"""What the stores of server and nodes have in common: a private SQLite file in WAL mode, transactions, plain values."""
+"""What the stores of server and nodes have in common: a private SQLite file in WAL mode, transactions, plain values.
 
+A table with a column `seal` is sealed: whatever writes a row writes a digest of all its columns there (by triggers of
+the connection), and `Store.rows` reads and compares. A bit that flipped on the disk is then a sentence that names the
+file; so is what SQLite itself finds malformed. When a store is opened all of it is checked.
+"""
+
+import hashlib
 import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 from fedgrec.federation.common.errors import FederationError
 
-FORMAT = 1
+FORMAT = 2  # a store of format 1 has no seals
 PATIENCE = 60  # seconds that one process waits for another's transaction
-NO_STORE = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR}  # the last: it has no such table
+SEAL = "seal"
+NOT_DAMAGE = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CONSTRAINT}
 SYNCHRONOUS = "FULL"  # a transaction that is over is on the disk
 
 
-def connect(path: Path, schema: str) -> sqlite3.Connection:
+class Cursor(sqlite3.Cursor):
+    """Errors of SQLite that mean a damaged file are one sentence."""
+
+    def execute(self, *words: Any) -> Self:
+        with self._said():
+            return super().execute(*words)
+
+    def executemany(self, *words: Any) -> Self:
+        with self._said():
+            return super().executemany(*words)
+
+    def fetchone(self) -> Any:
+        with self._said():
+            return super().fetchone()
+
+    def fetchall(self) -> list[Any]:
+        with self._said():
+            return super().fetchall()
+
+    def __next__(self) -> Any:
+        with self._said():
+            return super().__next__()
+
+    @contextmanager
+    def _said(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            if _is_no_damage(error):
+                raise
+            raise damaged(self.connection.path, error) from None  # type: ignore[attr-defined]
+
+
+class Connection(sqlite3.Connection):
+    """A connection that knows its file."""
+
+    path: Path
+
+    def execute(self, *words: Any) -> Cursor:
+        return self.cursor(Cursor).execute(*words)
+
+    def executemany(self, *words: Any) -> Cursor:
+        return self.cursor(Cursor).executemany(*words)
+
+
+def _is_no_damage(error: sqlite3.DatabaseError) -> bool:
+    """What the disk, another process or a rule of the schema says, and no flipped bit. Triggers speak of seals."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+    wrong_call = isinstance(error, sqlite3.ProgrammingError)
+    return wrong_call or (code & 0xFF in NOT_DAMAGE and code != sqlite3.SQLITE_CONSTRAINT_TRIGGER)
+
+
+def damaged(path: Path, why: object) -> FederationError:
+    return FederationError(f"{path} is not a store of a federation, or was damaged ({why}): restore it from a backup")
+
+
+def connect(path: Path, schema: str) -> Connection:
     """A private SQLite file in WAL mode; a new one gets the schema."""
     if not path.exists():
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
-    db = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+    db = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None, factory=Connection)
+    db.path = path
+    db.create_function(SEAL, -1, _seal, deterministic=True)
     _use_wal(db)
     db.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
     db.execute("PRAGMA secure_delete = ON")  # a secret that is deleted is overwritten
@@ -30,8 +95,68 @@ def connect(path: Path, schema: str) -> sqlite3.Connection:
             if _empty(db):  # still: another process may have been faster
                 for statement in schema.split(";"):
                     db.execute(statement)
-                db.execute("INSERT INTO meta VALUES ('format', ?)", [json.dumps(FORMAT)])
+                watch(db)
+                db.execute("INSERT INTO meta (key, value) VALUES ('format', ?)", [json.dumps(FORMAT)])
+    watch(db)
     return db
+
+
+# --------------------------------------------------------------------------------------------------- seals
+
+
+def _seal(*values: Any) -> bytes:
+    return hashlib.blake2b(repr(values).encode(), digest_size=8).digest()
+
+
+def sealed_tables(db: sqlite3.Connection) -> dict[str, tuple[list[str], str]]:
+    """Tables that have a column for it: their other columns, and what tells a row from the others."""
+    found = {}
+    for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+        columns = db.execute(f"PRAGMA table_info({table})").fetchall()
+        names, keys = [column[1] for column in columns], [column[1] for column in columns if column[5]]
+        if SEAL in names:
+            same = " AND ".join(f"{key} = NEW.{key}" for key in keys) or "rowid = NEW.rowid"
+            found[table] = [name for name in names if name != SEAL], same
+    return found
+
+
+def _seal_of(table: str, columns: list[str], row: str = "") -> str:
+    return f"{SEAL}('{table}', {', '.join(row + column for column in columns)})"
+
+
+def watch(db: sqlite3.Connection) -> None:
+    """From here on this connection seals what it writes; it writes no seal over a row that has changed by itself."""
+    for table, (columns, same) in sealed_tables(db).items():
+        right, wrong = _seal_of(table, columns), f"RAISE(ABORT, 'a row of {table} has changed')"
+        again = f"UPDATE {table} SET {SEAL} = {right} WHERE {same}"
+        for statement in (
+            f"seal_new_{table} AFTER INSERT ON main.{table} BEGIN {again}; END",
+            f"seal_old_{table} BEFORE UPDATE OF {', '.join(columns)} ON main.{table} "
+            f"WHEN OLD.{SEAL} IS NOT {_seal_of(table, columns, 'OLD.')} BEGIN SELECT {wrong}; END",
+            f"seal_{table} AFTER UPDATE OF {', '.join(columns)} ON main.{table} BEGIN {again}; END",
+        ):
+            db.execute(f"CREATE TEMP TRIGGER IF NOT EXISTS {statement}")
+
+
+def check_all(db: Connection) -> None:
+    """Every page and every row."""
+    (found,) = db.execute("PRAGMA integrity_check(1)").fetchone()
+    if found != "ok":
+        raise damaged(db.path, found)
+    for table, (columns, _) in sealed_tables(db).items():
+        if db.execute(f"SELECT 1 FROM {table} WHERE {SEAL} IS NOT {_seal_of(table, columns)}").fetchone():
+            raise damaged(db.path, f"a row of {table} has changed")
+
+
+def add_seals(db: sqlite3.Connection) -> None:
+    """Seal every table of a store that an earlier version made."""
+    for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+        db.execute(f"ALTER TABLE {table} ADD COLUMN {SEAL} BLOB")
+    for table, (columns, _) in sealed_tables(db).items():
+        db.execute(f"UPDATE {table} SET {SEAL} = {_seal_of(table, columns)}")
+
+
+# ------------------------------------------------------------------------------------------------- opening
 
 
 def _use_wal(db: sqlite3.Connection) -> None:
@@ -57,7 +182,8 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        db.execute("ROLLBACK")
+        if db.in_transaction:  # SQLite itself may have ended it, on a full disk
+            db.execute("ROLLBACK")
         raise
     db.execute("COMMIT")
 
@@ -66,18 +192,43 @@ class Store:
     """What both stores have: a database, transactions, and a few plain values."""
 
     def __init__(self, path: Path, schema: str) -> None:
+        self.path = path
         try:
-            self.path, self.db = path, connect(path, schema)
-            found = self.get("format")
-        except sqlite3.DatabaseError as error:
-            if getattr(error, "sqlite_errorcode", None) not in NO_STORE:
+            self.db = connect(path, schema)
+            try:
+                self._open()
+            except BaseException:
+                self.close()
                 raise
-            raise FederationError(
-                f"{path} is not a store of a federation ({error}): restore it from a backup"
-            ) from None
-        if found != FORMAT:
-            self.close()
-            raise FederationError(f"{path} has format {found}, and this version reads format {FORMAT}")
+        except sqlite3.DatabaseError as error:
+            if _is_no_damage(error):
+                raise
+            raise damaged(path, error) from None
+
+    def _open(self) -> None:
+        if self._format() == 1:
+            with self.transaction():
+                if self._format() == 1:  # still: another process may have been faster
+                    self.migrate()
+                    add_seals(self.db)
+                    watch(self.db)
+                    self.put("format", FORMAT)
+            self.db.execute("VACUUM")  # what was deleted is gone from the file
+            watch(self.db)
+        if (found := self._format()) != FORMAT:
+            raise FederationError(f"{self.path} has format {found}, and this version reads format {FORMAT}")
+        self._sealed = sealed_tables(self.db)
+
+    def migrate(self) -> None:
+        """What else a store of format 1 lacks."""
+
+    def check(self) -> None:
+        """Every page and every row: what is read later is checked again when it is read."""
+        check_all(self.db)
+
+    def _format(self) -> Any:
+        found = self.db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
+        return json.loads(found[0]) if found else None
 
     def close(self) -> None:
         self.db.close()
@@ -92,9 +243,17 @@ class Store:
         """All that is written in it is written, or nothing is."""
         return _transaction(self.db)
 
+    def rows(self, table: str, columns: str, rest: str = "", values: Sequence[Any] = ()) -> list[Any]:
+        """These columns of the rows that the rest of the query finds; each row is compared with its seal."""
+        whole = f"{SEAL} IS {_seal_of(table, self._sealed[table][0])}" if table in self._sealed else "1"
+        found = self.db.execute(f"SELECT {columns}, {whole} FROM {table} {rest}", values).fetchall()
+        if not all(row[-1] for row in found):
+            raise damaged(self.path, f"a row of {table} has changed")
+        return [row[:-1] for row in found]
+
     def get(self, key: str, default: Any = None) -> Any:
-        found = self.db.execute("SELECT value FROM meta WHERE key = ?", [key]).fetchone()
-        return json.loads(found[0]) if found else default
+        found = self.rows("meta", "value", "WHERE key = ?", [key])
+        return json.loads(found[0][0]) if found else default
 
     def put(self, key: str, value: Any) -> None:
-        self.db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", [key, json.dumps(value)])
+        self.db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", [key, json.dumps(value)])

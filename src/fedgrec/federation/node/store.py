@@ -7,11 +7,12 @@
                     is not the user's own yet)
     interactions    user (a row of users), item, held_out (1: judged by, never trained on), target (a rating, or NULL)
     sessions        id: every secure sum that this node was ever asked into
-    participation   session, stage, level, round, users (rows, JSON), model (its digest), opened (1: the node helped to
-                    open the sum), verdict: 1 in the sum, 0 not, NULL not yet known
+    participation   number, session, stage, level, round, users (rows, JSON), model (its digest), opened (1: the node
+                    helped to open the sum), verdict: 1 in the sum, 0 not, NULL not yet known
     opened          stage, level, round, digest: of which survivors, plan and model this node helped to open a sum
 
-One message of the server is one transaction, and it is on the disk before the answer leaves. Nothing here was ever used
+Every row also has a `seal` (common/sqlite_store.py), which is compared when it is read. One message of the server is
+one transaction, and it is on the disk before the answer leaves. Nothing here was ever used
 to mask anything: the secrets of a sum stay in the process (going_on.py).
 """
 
@@ -35,20 +36,37 @@ from fedgrec.methods.contract import Method
 STORE = "node.sqlite"
 LATELY = 100  # sums whose verdicts a node looks back on
 SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL, seal BLOB) WITHOUT ROWID;
 CREATE TABLE users (row INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, key BLOB NOT NULL, degree INTEGER NOT NULL,
-                    state BLOB NOT NULL, pending BLOB);
+                    state BLOB NOT NULL, pending BLOB, seal BLOB);
 CREATE TABLE interactions (user INTEGER NOT NULL, item INTEGER NOT NULL, held_out INTEGER NOT NULL, target REAL,
-                           PRIMARY KEY (user, held_out, item)) WITHOUT ROWID;
-CREATE TABLE sessions (id TEXT PRIMARY KEY) WITHOUT ROWID;
-CREATE TABLE participation (session TEXT PRIMARY KEY, stage TEXT NOT NULL, level INTEGER NOT NULL,
-                            round INTEGER NOT NULL, users TEXT NOT NULL, model BLOB NOT NULL, opened INTEGER NOT NULL,
-                            verdict INTEGER);
-CREATE TABLE opened (stage TEXT, level INTEGER, round INTEGER, digest BLOB NOT NULL,
+                           seal BLOB, PRIMARY KEY (user, held_out, item)) WITHOUT ROWID;
+CREATE TABLE sessions (id TEXT PRIMARY KEY, seal BLOB) WITHOUT ROWID;
+CREATE TABLE participation (number INTEGER PRIMARY KEY, session TEXT UNIQUE NOT NULL, stage TEXT NOT NULL,
+                            level INTEGER NOT NULL, round INTEGER NOT NULL, users TEXT NOT NULL, model BLOB NOT NULL,
+                            opened INTEGER NOT NULL, verdict INTEGER, seal BLOB);
+CREATE TABLE opened (stage TEXT, level INTEGER, round INTEGER, digest BLOB NOT NULL, seal BLOB,
                      PRIMARY KEY (stage, level, round)) WITHOUT ROWID;
 CREATE INDEX places ON participation (stage, level, round);
 CREATE INDEX undecided ON participation (session) WHERE verdict IS NULL;
 """
+# Of format 1: secrets of sums were in `sessions`, and `participation` knew neither models nor who helped to open.
+FROM_1 = """
+CREATE TABLE names (id TEXT PRIMARY KEY) WITHOUT ROWID;
+INSERT INTO names SELECT id FROM sessions;
+DROP TABLE sessions;
+ALTER TABLE names RENAME TO sessions;
+ALTER TABLE participation RENAME TO before;
+CREATE TABLE participation (number INTEGER PRIMARY KEY, session TEXT UNIQUE NOT NULL, stage TEXT NOT NULL,
+                            level INTEGER NOT NULL, round INTEGER NOT NULL, users TEXT NOT NULL, model BLOB NOT NULL,
+                            opened INTEGER NOT NULL, verdict INTEGER);
+INSERT INTO participation SELECT rowid, session, stage, level, round, users, x'', 0, verdict FROM before ORDER BY rowid;
+DROP TABLE before;
+CREATE INDEX places ON participation (stage, level, round);
+CREATE INDEX undecided ON participation (session) WHERE verdict IS NULL;
+"""
+LISTED = "IN (SELECT value FROM json_each(?))"
+HERE = "WHERE stage = ? AND level = ? AND round = ?"
 
 
 class Person(NamedTuple):
@@ -65,6 +83,10 @@ class NodeStore(Store):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / STORE, SCHEMA)
+
+    def migrate(self) -> None:
+        for statement in FROM_1.split(";"):
+            self.db.execute(statement)
 
     @property
     def node_key(self) -> int:
@@ -107,37 +129,31 @@ class NodeStore(Store):
         except sqlite3.IntegrityError:
             raise FederationError(f"user {person.id!r} is on this node already") from None
         lines = [(row, item, 0, given[item]) for item in items] + [(row, item, 1, None) for item in held_out]
-        self.db.executemany("INSERT INTO interactions VALUES (?, ?, ?, ?)", lines)
+        self.db.executemany("INSERT INTO interactions (user, item, held_out, target) VALUES (?, ?, ?, ?)", lines)
 
     def count(self) -> int:
         return int(self.db.execute("SELECT count(*) FROM users").fetchone()[0])
 
     def ids(self, most: int | None = None) -> list[str]:
         """The users' ids, in the order of their rows."""
-        return [
-            i for (i,) in self.db.execute("SELECT id FROM users ORDER BY row LIMIT ?", [-1 if most is None else most])
-        ]
+        return [i for (i,) in self.rows("users", "id", "ORDER BY row LIMIT ?", [-1 if most is None else most])]
 
     def row_of(self, user: str) -> int:
-        found = self.db.execute("SELECT row FROM users WHERE id = ?", [user]).fetchone()
+        found = self.rows("users", "row", "WHERE id = ?", [user])
         if not found:
             raise FederationError(f"there is no user {user!r} on this node")
-        return int(found[0])
+        return int(found[0][0])
 
     def first_rows(self, count: int) -> list[int]:
         return [row for (row,) in self.db.execute("SELECT row FROM users ORDER BY row LIMIT ?", [count])]
 
     def cohort(self, method: Method, rows: Sequence[int]) -> Cohort:
         """These users with their state, in the order of their rows."""
-        chosen = json.dumps(list(rows))
-        people = self.db.execute(
-            "SELECT key, degree, state FROM users WHERE row IN (SELECT value FROM json_each(?)) ORDER BY row", [chosen]
-        ).fetchall()
-        pairs = self.db.execute(
-            "SELECT item, target FROM interactions WHERE held_out = 0 AND user IN (SELECT value FROM json_each(?)) "
-            "ORDER BY user, item",
-            [chosen],
-        ).fetchall()
+        chosen = [json.dumps(list(rows))]
+        people = self.rows("users", "key, degree, state", f"WHERE row {LISTED} ORDER BY row", chosen)
+        pairs = self.rows(
+            "interactions", "item, target", f"WHERE held_out = 0 AND user {LISTED} ORDER BY user, item", chosen
+        )
         keys = np.frombuffer(b"".join(key for key, _, _ in people), "<u8")
         indptr = np.concatenate([[0], np.cumsum([degree for _, degree, _ in people])]).astype(np.int64)
         rated = bool(pairs) and all(target is not None for _, target in pairs)
@@ -147,19 +163,14 @@ class NodeStore(Store):
 
     def states(self, rows: Sequence[int]) -> list[bytes]:
         """What these users are, as it is stored."""
-        found = self.db.execute(
-            "SELECT state FROM users WHERE row IN (SELECT value FROM json_each(?)) ORDER BY row",
-            [json.dumps(list(rows))],
-        )
+        found = self.rows("users", "state", f"WHERE row {LISTED} ORDER BY row", [json.dumps(list(rows))])
         return [state for (state,) in found]
 
     def held_out(self, rows: Sequence[int]) -> list[Ints]:
         """Each user's items to be judged by."""
         found: dict[int, list[int]] = {row: [] for row in sorted(rows)}
-        for row, item in self.db.execute(
-            "SELECT user, item FROM interactions WHERE held_out = 1 AND user IN (SELECT value FROM json_each(?))",
-            [json.dumps(list(rows))],
-        ):
+        chosen = [json.dumps(list(rows))]
+        for row, item in self.rows("interactions", "user, item", f"WHERE held_out = 1 AND user {LISTED}", chosen):
             found[row].append(item)
         return [np.array(items, np.int64) for items in found.values()]
 
@@ -170,7 +181,9 @@ class NodeStore(Store):
     ) -> None:
         """These users are in the upload of a sum; what they will be, if it counts, is pending."""
         self.db.execute(
-            "INSERT INTO participation VALUES (?, ?, ?, ?, ?, ?, 0, NULL)", [session, *place, json.dumps(rows), model]
+            "INSERT INTO participation (session, stage, level, round, users, model, opened) "
+            "VALUES (?, ?, ?, ?, ?, ?, 0)",
+            [session, *place, json.dumps(rows), model],
         )
         if new is not None:
             pairs = zip(pack(new), sorted(rows), strict=True)
@@ -178,85 +191,75 @@ class NodeStore(Store):
 
     def took_part(self, place: tuple[str, int, int]) -> list[int] | None:
         """Who was in this node's last upload for a stage and round; None where there was none."""
-        found = self.db.execute(
-            "SELECT users FROM participation WHERE stage = ? AND level = ? AND round = ? ORDER BY rowid DESC", place
-        ).fetchone()
-        return json.loads(found[0]) if found else None
+        found = self.rows("participation", "users", f"{HERE} ORDER BY number DESC LIMIT 1", place)
+        return json.loads(found[0][0]) if found else None
 
     def trained_on(self, place: tuple[str, int, int]) -> bytes | None:
         """The digest of the model that came with this stage and round."""
-        found = self.db.execute(
-            "SELECT model FROM participation WHERE stage = ? AND level = ? AND round = ?", place
-        ).fetchone()
-        return found[0] if found else None
+        found = self.rows("participation", "model", HERE, place)
+        return found[0][0] if found else None
 
     def evaluations(self) -> int:
         """In how many this node has taken part; a copy from a backup has no more to give."""
-        (found,) = self.db.execute("SELECT count(*) FROM participation WHERE stage = ?", [EVALUATE]).fetchone()
-        return int(found) + int(self.get("evaluations_spent", 0))
+        found = self.rows("participation", "number", "WHERE stage = ?", [EVALUATE])
+        return len(found) + int(self.get("evaluations_spent", 0))
 
     def false_verdicts(self) -> int:
         """Of the last sums how many were opened with this node's help and, by the server's word, did not count."""
-        (found,) = self.db.execute(
-            "SELECT count(*) FROM (SELECT opened, verdict FROM participation WHERE stage != ? AND rowid > ? "
-            "ORDER BY rowid DESC LIMIT ?) WHERE opened = 1 AND verdict = 0",
+        last = self.rows(
+            "participation",
+            "opened, verdict",
+            "WHERE stage != ? AND number > ? ORDER BY number DESC LIMIT ?",
             [EVALUATE, self.get("trusted_from", 0), LATELY],
-        ).fetchone()
-        return int(found)
-
-    def trust_again(self) -> None:
-        """Whoever runs the node has looked into it: what the server said before is not held against it."""
-        (last,) = self.db.execute("SELECT coalesce(max(rowid), 0) FROM participation").fetchone()
-        self.put("trusted_from", last)
+        )
+        return last.count((1, 0))
 
     def doubted(self) -> bool:
         """Whether the last sum is such a one."""
-        found = self.db.execute(
-            "SELECT opened, verdict FROM participation WHERE stage != ? ORDER BY rowid DESC", [EVALUATE]
-        ).fetchone()
-        return bool(found == (1, 0))
+        last = "WHERE stage != ? ORDER BY number DESC LIMIT 1"
+        return self.rows("participation", "opened, verdict", last, [EVALUATE]) == [(1, 0)]
+
+    def trust_again(self) -> None:
+        """Whoever runs the node has looked into it: what the server said before is not held against it."""
+        (last,) = self.db.execute("SELECT coalesce(max(number), 0) FROM participation").fetchone()
+        self.put("trusted_from", last)
 
     def counted(self) -> list[tuple[str, int]]:
         """Stages and levels of sums of which the server has said that this node's part is in the model."""
-        return self.db.execute("SELECT DISTINCT stage, level FROM participation WHERE verdict = 1").fetchall()
+        return sorted(set(self.rows("participation", "stage, level", "WHERE verdict = 1")))
 
     def waiting(self) -> list[str]:
         """Sessions whose verdict is not known yet."""
-        return [s for (s,) in self.db.execute("SELECT session FROM participation WHERE verdict IS NULL")]
+        return [session for (session,) in self.rows("participation", "session", "WHERE verdict IS NULL")]
 
     def settle(self, session: str, included: bool) -> None:
         """Those who were in the sum make their pending state their own; otherwise they forget it."""
-        found = self.db.execute("SELECT users, verdict FROM participation WHERE session = ?", [session]).fetchone()
-        if found and found[1] is None:
-            kept = "coalesce(pending, state)" if included else "state"
-            self.db.execute(
-                f"UPDATE users SET state = {kept}, pending = NULL WHERE row IN (SELECT value FROM json_each(?))",
-                [found[0]],
-            )
-            self.db.execute("UPDATE participation SET verdict = ? WHERE session = ?", [int(included), session])
+        for users, verdict in self.rows("participation", "users, verdict", "WHERE session = ?", [session]):
+            if verdict is None:
+                kept = "coalesce(pending, state)" if included else "state"
+                self.db.execute(f"UPDATE users SET state = {kept}, pending = NULL WHERE row {LISTED}", [users])
+                self.db.execute("UPDATE participation SET verdict = ? WHERE session = ?", [int(included), session])
 
     def participation(self) -> dict[str, list[int]]:
         """Which users, by their rows, took part in which session."""
-        found = self.db.execute("SELECT session, users FROM participation")
-        return {session: json.loads(users) for session, users in found}
+        return {session: json.loads(users) for session, users in self.rows("participation", "session, users")}
 
     # ---------------------------------------------------------------------------------- sessions of secure sums
 
     def begin_session(self, name: str) -> bool:
         """Whether this node was never asked into this sum before."""
-        return self.db.execute("INSERT OR IGNORE INTO sessions VALUES (?)", [name]).rowcount == 1
+        return self.db.execute("INSERT OR IGNORE INTO sessions (id) VALUES (?)", [name]).rowcount == 1
 
     def opened(self, place: tuple[str, int, int]) -> bytes | None:
         """The digest of the one sum of this stage and round that this node helped to open."""
-        found = self.db.execute(
-            "SELECT digest FROM opened WHERE stage = ? AND level = ? AND round = ?", place
-        ).fetchone()
-        return found[0] if found else None
+        found = self.rows("opened", "digest", HERE, place)
+        return found[0][0] if found else None
 
     def keep_opened(self, session: str, place: tuple[str, int, int], digest: bytes) -> None:
         """This node is about to help."""
         self.db.execute("UPDATE participation SET opened = 1 WHERE session = ?", [session])
-        self.db.execute("INSERT OR REPLACE INTO opened VALUES (?, ?, ?, ?)", [*place, digest])
+        self.db.execute("DELETE FROM opened WHERE stage = ? AND level = ? AND round = ?", place)
+        self.db.execute("INSERT INTO opened (stage, level, round, digest) VALUES (?, ?, ?, ?)", [*place, digest])
 
 
 def _layout(state: State) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:

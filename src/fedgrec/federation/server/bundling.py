@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fedgrec.federation.common.bundles import MEMBERS, pack, unpack
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.folder import Roster
-from fedgrec.federation.common.packets import BUNDLE, ERROR, WHO, Packet, plain, size
+from fedgrec.federation.common.packets import BUNDLE, ERROR, WHO, Packet, checked, plain, size
 from fedgrec.federation.common.transport import Transport
 
 LONGEST_REST = 32  # looks for new nodes before one that did not say whom it hosts is asked again
@@ -93,6 +93,7 @@ class Bundling:
         for address, answer in self.transport.exchange(packets, seconds):
             if address in packets and address not in heard:
                 heard.add(address)
+                answer = checked(answer)  # the rest of the server sees nothing else  # noqa: PLW2901
                 self.up += size(answer)
                 yield address, answer
 

@@ -9,6 +9,7 @@ belong to their round. After a few losses in a row the server stops with a sente
 have trained on: an evaluation is of the model that the last training round began with.
 """
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterable
@@ -24,6 +25,7 @@ from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import Packet, pack_broadcast
 from fedgrec.federation.common.plan import EVALUATE, Plan, sum_name
 from fedgrec.federation.common.transport import Transport
+from fedgrec.federation.server import possible
 from fedgrec.federation.server.folder import ServerFolder, open_server
 from fedgrec.federation.server.members import Members, Observer
 from fedgrec.federation.server.run_folder import write_run
@@ -45,6 +47,8 @@ def run(transport: Transport, folder: Path, observer: Observer | None = None) ->
 
 class Coordinator:
     """One server while it runs."""
+
+    server: ServerState  # the model as it is now
 
     def __init__(self, transport: Transport, folder: ServerFolder, store: ServerStore, observer: Observer) -> None:
         self.folder, self.store, self.observer, self.options = folder, store, observer, folder.options
@@ -74,7 +78,7 @@ class Coordinator:
         with self.store.transaction():
             self.store.put("warm_stages", len(self.method.stages) - 1)
             self.store.put("finished", False)
-        self.server = self.store.model(self.method.init(self.folder.config.run.seed))
+        self._go_back()
         if not self.folder.corrupt_nodes:
             self.observer.noticed(
                 f"none of the {len(self.folder.roster)} nodes may work for the server: with four or more, one may"
@@ -91,6 +95,7 @@ class Coordinator:
     def _gather(self, wanted: int) -> None:
         """Wait for so many nodes, or stop with a sentence."""
         if not self._wait(lambda: len(self.members.reachable()) >= wanted, self.options.start_seconds):
+            self.members.stop_if_forgotten()
             raise FederationError(
                 f"{len(self.members.reachable())} of {wanted} nodes are there after {self.options.start_seconds:g} s: "
                 f"start the others, then the server again; it goes on where it is"
@@ -233,13 +238,13 @@ class Coordinator:
         try:
             upcoming = self._upcoming(ready.plan)
             outcome = secure_sum(self.members, ready, broadcast, upcoming, self.options)
+            self._apply(ready.plan, session, outcome, cost())
         except SumLostError as lost:
             self.store.lose(session, str(lost), cost())
-            self.server.round = self.store.get("round", 0)
+            self._go_back()
             self._lost(f"the sum of stage {stage!r} of round {round_} was lost: {lost}")
             return
         self.losses, self.prepared = 0, upcoming
-        self._apply(ready.plan, session, outcome, cost())
         self.observer.summed(self.store.sums(number - 1)[0])
 
     def _trained_on(self) -> ServerState:
@@ -257,19 +262,54 @@ class Coordinator:
             return None
 
     def _apply(self, sum_: Plan, session: str, outcome: Outcome, cost: Cost) -> None:
-        spec = sum_.spec(self.method)
-        total = Upload.from_ring(outcome.values.view(f"uint{spec.bits}"), spec, outcome.users)
-        if sum_.stage == EVALUATE:
-            found = evaluation.result(total, spec, sum_.deviation)
-            line = self._line(sum_.round, found, cost) if found["users"] else None
-            self.store.evaluated(session, outcome.included, outcome.users, line, cost)
-            if line:
-                self.observer.evaluated(line)
-            return
-        stage, warm = sum_.stage_of(self.method), self.store.get("warm", 0)
-        self.server = self.method.apply(self.server, stage, total, sum_.level)
-        warm += stage is not self.method.stages[-1]
-        self.store.apply(session, outcome.included, outcome.users, self.server, warm, cost)
+        """What a sum does to the model; one that nobody's users can have made is lost."""
+        spec, stage = sum_.spec(self.method), sum_.stage_of(self.method)
+        once = sum_.stage not in (EVALUATE, self.method.stages[-1].name)
+        users = sum(sum_.count(self.members.users[node]) for node in outcome.included)
+        try:
+            if not once:
+                possible.check_users(outcome.users, users)
+            total = Upload.from_ring(outcome.values.view(f"uint{spec.bits}"), spec, min(users, spec.users))
+            if sum_.stage == EVALUATE:
+                # Each of those included added its share, as if only the honest among the fewest were there.
+                shares = len(outcome.included) / max(outcome.least - self.folder.corrupt_nodes, 1)
+                deviation = sum_.deviation * math.sqrt(shares)
+                possible.check_metrics(total, spec, evaluation.HEADROOM * deviation)
+                self._evaluated(sum_, session, outcome, evaluation.result(total, spec, deviation), cost)
+                return
+            if not once:
+                possible.check_round(total, spec)
+            self.server = self.method.apply(self.server, stage, total, sum_.level)
+            self._keep_possible(f"stage {sum_.stage!r} of round {sum_.round}", outcome.included)
+            possible.check_model(self.server)
+        except SumLostError as lost:
+            raise SumLostError(f"{lost}; {possible.suspects(self._names(outcome.included))}") from None
+        warm = self.store.get("warm", 0) + once
+        self.store.apply(session, outcome.included, total.users, self.server, warm, cost)
+
+    def _evaluated(self, sum_: Plan, session: str, outcome: Outcome, found: dict[str, Any], cost: Cost) -> None:
+        line = self._line(sum_.round, found, cost) if found["users"] else None
+        self.store.evaluated(session, outcome.included, outcome.users, line, cost)
+        if line:
+            self.observer.evaluated(line)
+
+    def _keep_possible(self, where: str, nodes: list[int] | None = None) -> None:
+        """Degrees and latents stay in their range, whatever nodes send."""
+        outside = self.method.keep_possible(self.server, self.store.late_users())
+        if outside:
+            who = f": {possible.suspects(self._names(nodes))}" if nodes else ""
+            entries = "1 entry" if outside == 1 else f"{outside:,} entries"
+            self.observer.noticed(
+                f"{where}: {entries} of degrees and latents were outside what users can have, and were put back{who}"
+            )
+
+    def _go_back(self) -> None:
+        """To the last good model, which is the stored one."""
+        self.server = self.store.model(self.method.init(self.folder.config.run.seed))
+        self._keep_possible("the stored model")
+
+    def _names(self, nodes: list[int]) -> list[str]:
+        return [self.folder.roster[node].name for node in nodes]
 
     def _line(self, round_: int, found: dict[str, Any], cost: Cost) -> dict[str, Any]:
         """One line of metrics.jsonl; all traffic is secure, so it is the same with and without."""
@@ -289,8 +329,8 @@ class Coordinator:
         self.observer.noticed(sentence)
         if self.losses > self.options.retries:
             raise FederationError(
-                f"{self.losses} sums in a row were lost; the last: {sentence}. Nothing is broken: start the server "
-                f"again when its nodes are there, and it goes on"
+                f"{self.losses} sums in a row were lost; the last: {sentence}. What was trained is kept: start the "
+                f"server again when its nodes are there, and it goes on"
             )
         time.sleep(self.options.pause)
 

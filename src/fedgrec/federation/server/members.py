@@ -1,5 +1,6 @@
 """The nodes as the server knows them: who has joined, at which address, and which verdicts each still waits for."""
 
+import re
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,6 +21,7 @@ from fedgrec.federation.server.folder import ServerFolder
 from fedgrec.federation.server.store import ServerStore
 
 LONGEST_REST = 32  # sums
+SESSION = re.compile("[0-9a-f]{32}")  # the name of a sum
 
 
 class Observer:
@@ -42,6 +44,7 @@ class Members:
         self._owed: dict[int, set[str]] = {}  # sessions that a node may wait for a verdict on
         self._misses: dict[int, int] = {}  # by address: how often in a row it was silent
         self._rest: dict[int, int] = {}  # and for how many sums it is left in peace
+        self.forgotten: dict[int, str] = {}  # by address: who says that this server has forgotten a warm-up
 
     @property
     def up(self) -> int:
@@ -70,7 +73,8 @@ class Members:
             except FederationError as refusal:
                 self._rest[address] = LONGEST_REST
                 self.observer.noticed(str(refusal))
-                refused[address] = Packet(packets.REFUSED, {"reason": str(refusal)})
+                if address not in self.forgotten:  # else it is the node that refuses
+                    refused[address] = Packet(packets.REFUSED, {"reason": str(refusal)})
             else:
                 joined[member.gateway] += 1
         for gateway in filter(None, joined):
@@ -98,13 +102,27 @@ class Members:
             raise FederationError(f"node {member.name} has no users: add some")
         if member.gateway and len(tags) > 1:
             raise FederationError(f"node {member.name} is one user of {member.gateway}, and brings {len(tags)}")
+        if member.users and len(tags) > member.users:
+            raise FederationError(
+                f"node {member.name} brings {len(tags):,} users and was enrolled for at most {member.users:,}: if it "
+                f"may have more, raise `users` of {member.name} in the server's roster.json and restart the server"
+            )
         self.store.join(index, member.name, (tag.tobytes() for tag in tags))
         self._address[index], self.users[index] = address, len(tags)
-        waiting = header.get("waiting")
-        self._owed.setdefault(index, set()).update(map(str, waiting[:MOST]) if isinstance(waiting, list) else ())
+        waiting: Any = header.get("waiting")
+        words = waiting[:MOST] if isinstance(waiting, list) else []
+        sessions = {word for word in words if isinstance(word, str) and SESSION.fullmatch(word)}
+        self._owed.setdefault(index, set()).update(sessions)
+        self.forgotten.pop(address, None)
         if not member.gateway:
             self.observer.joined(member.name, len(tags))
         return member
+
+    def stop_if_forgotten(self) -> None:
+        """Where too few nodes are left, the reason may be that this server was restored from an old backup."""
+        for sentence in self.forgotten.values():
+            self.observer.noticed(sentence)
+            raise Forgotten(sentence)
 
     def reachable(self) -> list[int]:
         """Nodes that have joined and can be reached now."""
@@ -155,11 +173,11 @@ class Members:
         for address, answer in self.transport.exchange(requests, seconds):
             heard.add(address)
             self._misses.pop(address, None)
-            # A server that has its warm-up knows better.
+            # A server that has its warm-up knows better; and one node's word does not stop the others.
             if answer.kind == packets.FORGOTTEN and not self.store.is_warm:
-                sentence = plain(answer.header.get("reason"))
-                self.observer.noticed(sentence)
-                raise Forgotten(sentence)
+                self.forgotten[address] = plain(answer.header.get("reason"))
+                if len(set(self.transport.addresses()) - self.forgotten.keys()) < self.folder.fewest_nodes:
+                    self.stop_if_forgotten()
             yield address, answer
         for address in requests.keys() - heard:
             self._misses[address] = self._misses.get(address, 0) + 1

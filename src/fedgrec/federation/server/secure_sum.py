@@ -17,7 +17,7 @@ from fedgrec.core import Broadcast
 from fedgrec.errors import SumLostError
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.options import FederationOptions
-from fedgrec.federation.common.packets import Packet, pack_broadcast
+from fedgrec.federation.common.packets import Packet, pack_broadcast, plain
 from fedgrec.federation.common.plan import EVALUATE, Plan
 from fedgrec.federation.common.shared_messages import for_everybody
 from fedgrec.federation.server.members import Members
@@ -49,6 +49,7 @@ class Outcome:
     values: NDArray[np.signedinteger[Any]]
     users: int
     included: list[int]
+    least: int = 2  # nodes that had to be in it
 
 
 def secure_sum(
@@ -64,9 +65,18 @@ def secure_sum(
         try:
             server.receive(node, message or b"")
             return True
-        except SecAggError as error:
-            members.observer.noticed(f"node {members.folder.roster[node].name}: {error}")
+        except Exception as error:  # nothing but the message can be the cause
+            members.observer.noticed(f"node {members.folder.roster[node].name}: {plain(error)}")
             return False
+
+    def close() -> dict[int, bytes]:
+        """What a node signed may be a key that nobody can use, which shows only here."""
+        try:
+            return server.close()
+        except SecAggError:
+            raise
+        except Exception as error:
+            raise SecAggError(f"{type(error).__name__}: {error}") from error
 
     try:
         _keys(members, ready, take, options.deadline)
@@ -77,7 +87,7 @@ def secure_sum(
             if kind == packets.SHARES:
                 header |= {"plan": asdict(ready.plan), "model": model}
                 tables = arrays
-            requests, messages = {}, for_everybody(server.close())
+            requests, messages = {}, for_everybody(close())
             if kind == packets.CONFIRM and ready.all_of_them and len(messages) < len(ready.nodes):
                 raise SumLostError(
                     f"some nodes opened this stage for nodes {ready.nodes} before: all of them must be there"
@@ -96,11 +106,11 @@ def secure_sum(
                 take(node, _message(answer))
                 if upcoming is not None and packets.NEXT in answer.blobs:
                     upcoming.keys[node] = answer.blobs[packets.NEXT]
-        server.close()
+        close()
     except SecAggError as error:
         raise SumLostError(f"{type(error).__name__}: {error}") from error
     values, users = server.result()
-    return Outcome(values, users, server.included)
+    return Outcome(values, users, server.included, session.least)
 
 
 def _keys(members: Members, ready: Prepared, take: Any, seconds: float) -> None:

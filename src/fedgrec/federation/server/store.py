@@ -2,8 +2,8 @@
 
     meta      key, value (JSON)   `format`, `federation`; `n_users`: users at the start, frozen; `warm`, `warm_stages`:
                                   stages of the warm-up, done and in all; `round`; `model`: the file that counts;
-                                  `before`: the file that the last training round began with; `trained`: that round, and
-                                  who was in it; `evaluated`: the last round whose model was; `attempts`: by stage,
+                                  `before`: the one before it, with which the last sum began; `trained`: the last
+                                  training round that counts, and who was in it; `evaluated`: the last round whose model was; `attempts`: by stage,
                                   level and round, of the last few; `finished`
     nodes     idx (on the roster), name, users, founder (users that it had at the start; 0: it came later)
     tags      tag, node: keyed hashes of the users' names, so that nobody is on two nodes; the server has not the key
@@ -11,6 +11,9 @@
               sum was asked to be opened, whose counts), users, applied (NULL while a sum goes on), reason, seconds,
               bytes_up, bytes_down: the participation log, in order
     metrics   round, line (JSON): what metrics.jsonl will hold
+
+Every row also has a `seal` (common/sqlite_store.py), which is compared when it is read. Format 1 had none: such a store
+is sealed when it is opened.
 
 A sum that counts is one transaction: model, progress and verdict change together or not at all. A server that is
 killed in a sum finds it unfinished, calls it lost, and never opens it again.
@@ -25,20 +28,27 @@ from fedgrec.core import ServerState
 from fedgrec.federation.common.arrays import read_arrays, write_arrays
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.plan import EVALUATE, Plan
-from fedgrec.federation.common.sqlite_store import Store
+from fedgrec.federation.common.sqlite_store import Store, damaged
 from fedgrec.federation.server.folder import ServerFolder
 
 SERVER_STORE = "server.sqlite"
 FEW = 16  # stages and rounds whose attempts are remembered: older ones never come again
 SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE nodes (idx INTEGER PRIMARY KEY, name TEXT NOT NULL, users INTEGER NOT NULL, founder INTEGER NOT NULL);
-CREATE TABLE tags (tag BLOB PRIMARY KEY, node INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL, seal BLOB) WITHOUT ROWID;
+CREATE TABLE nodes (idx INTEGER PRIMARY KEY, name TEXT NOT NULL, users INTEGER NOT NULL, founder INTEGER NOT NULL,
+                    seal BLOB);
+CREATE TABLE tags (tag BLOB PRIMARY KEY, node INTEGER NOT NULL, seal BLOB) WITHOUT ROWID;
 CREATE TABLE sums (number INTEGER PRIMARY KEY, session TEXT UNIQUE NOT NULL, stage TEXT NOT NULL,
                    level INTEGER NOT NULL, round INTEGER NOT NULL, nodes TEXT NOT NULL, survivors TEXT, included TEXT,
-                   users INTEGER, applied INTEGER, reason TEXT, seconds REAL, bytes_up INTEGER, bytes_down INTEGER);
-CREATE TABLE metrics (round INTEGER NOT NULL, line TEXT NOT NULL);
+                   users INTEGER, applied INTEGER, reason TEXT, seconds REAL, bytes_up INTEGER, bytes_down INTEGER,
+                   seal BLOB);
+CREATE TABLE metrics (round INTEGER NOT NULL, line TEXT NOT NULL, seal BLOB);
 """
+
+COLUMNS = (
+    *("number", "session", "stage", "level", "round", "nodes", "survivors", "included"),
+    *("users", "applied", "reason", "seconds", "bytes_up", "bytes_down"),
+)  # of a sum
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,20 @@ class ServerStore(Store):
         if self.get("federation") is None:
             with self.transaction():
                 self.put("federation", folder.federation)
+        self.check()
+        self._check_models()
+
+    def _check_models(self) -> None:
+        """A model's sum is in the store before the model is written: else the end of the store has got lost."""
+        ((last,),) = self.rows("sums", "number", "ORDER BY number DESC LIMIT 1") or [(0,)]
+        for key in ("model", "before"):
+            if (name := self.get(key)) and not (self.folder / name).exists():
+                self.close()
+                raise damaged(self.path, f"{name}, which it names, is not there")
+        for path in self.folder.glob("model-*.bin"):
+            if int(path.stem.removeprefix("model-")) > last:
+                self.close()
+                raise damaged(self.path, f"it lacks the sum that {path.name} is of")
 
     # ----------------------------------------------------------------------------------------------- nodes
 
@@ -72,14 +96,16 @@ class ServerStore(Store):
         with self.transaction():
             self.db.execute("DELETE FROM tags WHERE node = ?", [index])
             for tag in tags:
-                found = self.db.execute("SELECT node FROM tags WHERE tag = ?", [tag]).fetchone()
+                found = self.rows("tags", "node", "WHERE tag = ?", [tag])
                 if found:
-                    (other,) = self.db.execute("SELECT name FROM nodes WHERE idx = ?", [found[0]]).fetchone() or ("?",)
-                    what = f"a user that node {other} has" if found[0] != index else "one user twice"
+                    [(owner,)] = found
+                    ((other,),) = self.rows("nodes", "name", "WHERE idx = ?", [owner]) or [("?",)]
+                    what = f"a user that node {other} has" if owner != index else "one user twice"
                     raise FederationError(f"node {name} brings {what}: take the user off one of them")
-                self.db.execute("INSERT INTO tags VALUES (?, ?)", [tag, index])
+                self.db.execute("INSERT INTO tags (tag, node) VALUES (?, ?)", [tag, index])
             self.db.execute(
-                "INSERT INTO nodes VALUES (?, ?, ?, 0) ON CONFLICT (idx) DO UPDATE SET users = excluded.users",
+                "INSERT INTO nodes (idx, name, users, founder) VALUES (?, ?, ?, 0) "
+                "ON CONFLICT (idx) DO UPDATE SET users = excluded.users",
                 [index, name, len(tags)],
             )
 
@@ -88,17 +114,24 @@ class ServerStore(Store):
         with self.transaction():
             for index in nodes:
                 self.db.execute("UPDATE nodes SET founder = users WHERE idx = ?", [index])
-            (n_users,) = self.db.execute("SELECT sum(founder) FROM nodes").fetchone()
+            n_users = sum(self.founders().values())
             self.put("n_users", n_users)
-        return int(n_users)
+        return n_users
 
     def founders(self) -> dict[int, int]:
         """The nodes that were there at the start, with the users that they had."""
-        return dict(self.db.execute("SELECT idx, founder FROM nodes WHERE founder > 0"))
+        return dict(self.rows("nodes", "idx, founder", "WHERE founder > 0"))
 
     def nodes(self) -> list[tuple[int, str, int]]:
         """Place on the roster, name and number of users of every node that has ever joined."""
-        return self.db.execute("SELECT idx, name, users FROM nodes ORDER BY idx").fetchall()
+        return self.rows("nodes", "idx, name, users", "ORDER BY idx")
+
+    def late_users(self) -> int:
+        """Users that are not in the first sum, which counts degrees: they came later, or their node missed it."""
+        ((counted,),) = self.rows("sums", "included", "WHERE applied = 1 ORDER BY number LIMIT 1") or [("[]",)]
+        there = set(json.loads(counted))
+        nodes = self.rows("nodes", "idx, users, founder")
+        return sum(max(users - founder * (index in there), 0) for index, users, founder in nodes)
 
     @property
     def is_warm(self) -> bool:
@@ -136,16 +169,14 @@ class ServerStore(Store):
 
     def half_opened(self, stage: str, level: int, round_: int) -> list[int] | None:
         """Whose sum of this stage and round some nodes may have opened before."""
-        found = self.db.execute(
-            "SELECT survivors FROM sums WHERE stage = ? AND level = ? AND round = ? AND survivors IS NOT NULL",
-            [stage, level, round_],
-        ).fetchone()
-        return json.loads(found[0]) if found else None
+        same = "WHERE stage = ? AND level = ? AND round = ? AND survivors IS NOT NULL"
+        found = self.rows("sums", "survivors", same, [stage, level, round_])
+        return json.loads(found[0][0]) if found else None
 
     def lose(self, session: str, reason: str, cost: Cost = Cost()) -> None:  # noqa: B008 (it is frozen)
         """The sum was not opened, or what was in it is gone."""
         with self.transaction():
-            stage, round_ = self.db.execute("SELECT stage, round FROM sums WHERE session = ?", [session]).fetchone()
+            stage, round_ = self._sum(session, "stage, round")
             self._close(session, [], 0, False, reason, cost)
             if stage == EVALUATE:
                 self.put("evaluated", round_)
@@ -154,15 +185,14 @@ class ServerStore(Store):
 
     def apply(self, session: str, included: list[int], users: int, server: ServerState, warm: int, cost: Cost) -> None:
         """The sum counts: the model that it made, the progress and the verdict, in one."""
-        number, round_ = self.db.execute("SELECT number, round FROM sums WHERE session = ?", [session]).fetchone()
+        number, round_ = self._sum(session, "number, round")
         name, before = f"model-{number}.bin", self.get("model")
         self._write_model(name, server)
         with self.transaction():
             self._close(session, included, users, True, None, cost)
             if self.is_warm:
-                self.put("before", before)
                 self.put("trained", (round_, included))
-            for key, value in {"warm": warm, "round": server.round, "model": name}.items():
+            for key, value in {"warm": warm, "round": server.round, "model": name, "before": before}.items():
                 self.put(key, value)
         for other in self.folder.glob("model-*.bin"):
             if other.name not in (name, before):
@@ -171,10 +201,10 @@ class ServerStore(Store):
     def evaluated(self, session: str, included: list[int], users: int, line: dict[str, Any] | None, cost: Cost) -> None:
         with self.transaction():
             self._close(session, included, users, True, None, cost)
-            (round_,) = self.db.execute("SELECT round FROM sums WHERE session = ?", [session]).fetchone()
+            (round_,) = self._sum(session, "round")
             self.put("evaluated", round_)
             if line is not None:
-                self.db.execute("INSERT INTO metrics VALUES (?, ?)", [round_, json.dumps(line)])
+                self.db.execute("INSERT INTO metrics (round, line) VALUES (?, ?)", [round_, json.dumps(line)])
 
     def _close(
         self, session: str, included: list[int], users: int, applied: bool, reason: str | None, cost: Cost
@@ -187,32 +217,34 @@ class ServerStore(Store):
 
     def recover(self) -> list[str]:
         """After a crash: sums that were going on are lost. Returns their stages."""
-        left = self.db.execute("SELECT session, stage FROM sums WHERE applied IS NULL").fetchall()
+        left = self.rows("sums", "session, stage", "WHERE applied IS NULL")
         for session, _ in left:
             self.lose(session, "the server stopped while the sum went on")
         return [stage for _, stage in left]
 
     def verdict(self, session: str, node: int) -> bool | None:
         """Whether the node's upload is in the model; None while nobody knows."""
-        found = self.db.execute("SELECT applied, included FROM sums WHERE session = ?", [session]).fetchone()
-        if found and found[0] is None:
-            return None
-        return bool(found and found[0] and node in json.loads(found[1]))
+        applied, included = self._sum(session, "applied, included") or (0, "[]")
+        return None if applied is None else bool(applied and node in json.loads(included))
+
+    def _sum(self, session: str, columns: str) -> Any:
+        """Of the sum of this session, if there is one."""
+        return next(iter(self.rows("sums", columns, "WHERE session = ?", [session])), None)
 
     def sums(self, after: int = 0) -> list[dict[str, Any]]:
         """The participation log, in order; all of it, or what is behind a number."""
-        rows = self.db.execute("SELECT * FROM sums WHERE number > ? ORDER BY number", [after])
-        names = [column[0] for column in rows.description]
-        log = [dict(zip(names, row, strict=True)) for row in rows]
+        rows = self.rows("sums", ", ".join(COLUMNS), "WHERE number > ? ORDER BY number", [after])
+        log = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
         lists, more = ("nodes", "survivors", "included"), {"asked": self.asked}  # what those in the lists are
         return [line | {key: json.loads(line[key] or "[]") for key in lists} | more for line in log]
 
     def metrics(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for (line,) in self.db.execute("SELECT line FROM metrics ORDER BY rowid")]
+        return [json.loads(line) for (line,) in self.rows("metrics", "line", "ORDER BY rowid")]
 
     def cost(self) -> Cost:
         """Of all sums so far."""
-        return Cost(*self.db.execute("SELECT total(seconds), sum(bytes_up), sum(bytes_down) FROM sums").fetchone())
+        found = self.rows("sums", "coalesce(seconds, 0.0), coalesce(bytes_up, 0), coalesce(bytes_down, 0)")
+        return Cost(*(sum(part) for part in zip(*found, strict=True))) if found else Cost()
 
     # ----------------------------------------------------------------------------------------------- model
 

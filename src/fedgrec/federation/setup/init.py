@@ -11,7 +11,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cryptography import x509
@@ -41,6 +41,7 @@ from fedgrec.federation.server.folder import create_server, open_server
 from fedgrec.federation.setup import certificates
 
 AUTHORITY, CA_KEY, SERVER_FOLDER = "authority", "ca.key", "server"
+MOST_USERS = 1000  # that a node may bring, where nothing else is said
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,13 @@ def init(
     port: int = 9092,
     fill: Callable[[Path, int], str] = lambda folder, index: "",
     per_user_masks: Sequence[int] = (),
+    most_users: Sequence[int] = (),
     agreed: Agreement = AS_USUAL,
 ) -> Made:
     """Make a federation; `fill` puts a node's interactions into its folder and returns their source.
 
-    With `per_user_masks` each node is a gateway for so many users, each with a key of its own.
+    With `per_user_masks` each node is a gateway for so many users, each with a key of its own. `most_users`: the most
+    that each node may bring; MOST_USERS where it is not said.
     """
     if nodes < 3:
         raise ConfigError(f"{nodes} nodes: a secure sum of fewer than three hides nothing from one of them")
@@ -79,7 +82,7 @@ def init(
         keys = []
         for number in range(nodes):
             lines, own = enrol(f"node-{number}", len(roster), per_user_masks[number] if per_user_masks else 0)
-            roster |= lines
+            roster |= _with_ceiling(lines, most_users[number] if most_users else MOST_USERS)
             keys.append(own)
         federation, salt = new_federation(), secrets.token_bytes(32)
         listing = "".join(f"{name}\n" for name in catalogue)
@@ -99,6 +102,13 @@ def init(
         return made
 
 
+def _with_ceiling(lines: Roster, most: int) -> Roster:
+    """Lines of the roster with the most users that each may bring: a gateway's user is one."""
+    if most < 1:
+        raise ConfigError(f"{most} users: a node brings at least one")
+    return {index: replace(line, users=1 if line.gateway else most) for index, line in lines.items()}
+
+
 @contextmanager
 def _all_or_nothing(out: Path) -> Iterator[None]:
     """A new folder, which goes again where something fails: keys that are not all there are of no use."""
@@ -110,13 +120,16 @@ def _all_or_nothing(out: Path) -> Iterator[None]:
         raise
 
 
-def add_node(out: Path, users: int = 0) -> Path:
-    """One more node in FED, or a gateway for so many users: its folder, and a new roster in all the others."""
+def add_node(out: Path, users: int = 0, most: int = MOST_USERS) -> Path:
+    """One more node in FED, which may bring so many users at `most`, or a gateway for `users` of them.
+
+    It gets a folder, and all others a new roster.
+    """
     _, certificate = read_authority(out)
     server = open_server(out / SERVER_FOLDER)
     tails = [(member.gateway or member.name).rpartition("-")[2] for member in server.roster.values()]
     folder = out / f"node-{1 + max((int(tail) for tail in tails if tail.isdecimal()), default=-1)}"
-    _enrol(out, folder, users)
+    _enrol(out, folder, users, most)
     superlink = read_network(out / "node-0", NodeNetwork).superlink
     _connect(folder, server.path, certificate, (server.path / CATALOGUE).read_text("utf-8"), superlink, "")
     return folder
@@ -132,11 +145,11 @@ def add_users(out: Path, name: str, users: int) -> list[Path]:
     return [path for index, path in open_gateway(folder).members.items() if index not in before]
 
 
-def _enrol(out: Path, folder: Path, users: int) -> None:
+def _enrol(out: Path, folder: Path, users: int, most: int = MOST_USERS) -> None:
     """New keys for a folder, and a roster with them for everybody."""
     server, first = open_server(out / SERVER_FOLDER), anyone(out / "node-0")
     lines, keys = enrol(folder.name, max(server.roster) + 1, users)
-    roster: Roster = {**server.roster, **lines}
+    roster: Roster = {**server.roster, **_with_ceiling(lines, most)}
     floors = first.least_nodes, first.least_users, first.corrupt
     create(
         folder,

@@ -112,6 +112,7 @@ def _take_in(home: NodeFolder | Gateway, people: list[Person]) -> int:
             log.warning("%d users have no key and take no part: fedgrec federation add-users makes keys", without)
         return len(home.hosted())
     with NodeStore(home.path) as store:
+        store.check()
         known = set(store.ids())
         fresh = [person for person in people if person.id not in known]
         store.add_users(home.method(1), fresh)
@@ -134,8 +135,9 @@ def try_out(
     from fedgrec.federation.setup.dataset import Deal
 
     deal = Deal.of(config, nodes, users)
-    counts = [len(deal.users_of(index)) for index in range(nodes)] if per_user_masks else []
-    return init(out, nodes, deal.catalogue, config, options, host, port or free_port(), deal.write, counts, agreed)
+    counts = [len(deal.users_of(index)) for index in range(nodes)]
+    keys, most = counts if per_user_masks else [], [max(count, 1) for count in counts]
+    return init(out, nodes, deal.catalogue, config, options, host, port or free_port(), deal.write, keys, most, agreed)
 
 
 def free_port() -> int:
