@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedgrec.errors import FedgrecError
+from fedgrec.federation.node.store import NodeStore
 from tests.attacks.lies import lies, only
 from tests.federation.worlds import World, world
 

@@ -3,8 +3,8 @@
     meta      key, value (JSON)   `format`, `federation`; `n_users`: users at the start, frozen; `warm`, `warm_stages`:
                                   stages of the warm-up, done and in all; `round`; `model`: the file that counts;
                                   `before`: the one before it, with which the last sum began; `trained`: the last
-                                  training round that counts, and who was in it; `evaluated`: the last round whose model was; `attempts`: by stage,
-                                  level and round, of the last few; `finished`
+                                  training round that counts, and who was in it; `evaluated`: the last round whose
+                                  model was; `attempts`: by stage, level and round, of the last few; `finished`
     nodes     idx (on the roster), name, users, founder (users that it had at the start; 0: it came later)
     tags      tag, node: keyed hashes of the users' names, so that nobody is on two nodes; the server has not the key
     sums      number, session, stage, level, round; nodes, survivors, included (JSON lists of idx: who was asked, whose
