@@ -235,7 +235,8 @@ class LyingServer(RuleBasedStateMachine):
             inbox = sum_["server"].close()
         except SecAggError:
             return
-        chosen = list(inbox) if all_of_them else data.draw(st.lists(st.sampled_from(sorted(inbox)), unique=True))
+        some = st.lists(st.sampled_from(sorted(inbox)), unique=True) if inbox else st.just([])
+        chosen = list(inbox) if all_of_them else data.draw(some)
         kind = {"shares": packets.SHARES, "masked vectors": packets.MASKED, "confirming": packets.CONFIRM}.get(
             sum_["server"].stage.value, packets.UNMASK
         )

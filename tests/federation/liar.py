@@ -1,7 +1,7 @@
 """A lying server, to be scripted: it writes its own plans, models and sessions."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -17,7 +17,6 @@ from fedgrec.federation.server.folder import open_server
 from fedgrec.secagg import SecAggError, Server, Session
 from tests.federation.worlds import EXCHANGES, N_ITEMS, World
 
-ATTEMPTS = itertools.count()
 DEGREES = Plan("degrees", 0, 0, 18, 18)
 PROPAGATE = Plan("propagate", 1, 0, 18, 18)
 TRAIN = Plan("train", 0, 5, 18, 12, take=12, of=18)
@@ -31,6 +30,7 @@ class Liar:
     fed: World
     refusals: list[str] = field(default_factory=list)
     sessions: list[str] = field(default_factory=list)
+    attempts: Iterator[int] = field(default_factory=itertools.count)  # nodes know those that they have seen
 
     def __post_init__(self) -> None:
         self.home = open_server(self.fed.server)
@@ -53,7 +53,7 @@ class Liar:
     def session(self, sum_: Plan, nodes: int, place: tuple[str, int, int], **other: Any) -> Session:
         spec = sum_.spec(self.method)
         usual = {"neighbours": max(nodes - 1, 1), "threshold": nodes // 2 + 1, "bits": spec.bits, "least": nodes}
-        self.attempt = next(ATTEMPTS)
+        self.attempt = next(self.attempts)
         name = sum_name(self.home.federation, place, self.attempt)
         return Session(name, spec.size, spec.users, **{**usual, **other})
 

@@ -16,6 +16,9 @@ from tests.federation.liar import DEGREES, JUDGE, TRAIN, Liar, total
 from tests.federation.worlds import World, world
 
 
+ATTEMPTS = itertools.count()
+
+
 @pytest.fixture
 def liar(tmp_path: Path) -> Liar:
     return Liar(world(tmp_path))
@@ -55,7 +58,7 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> World:
 def test_the_session_cannot_be_weaker_than_the_node_allows(
     crowd: World, nodes: int, session: dict[str, int], words: str
 ) -> None:
-    liar = Liar(crowd)
+    liar = Liar(crowd, attempts=ATTEMPTS)
     assert liar.sum(range(nodes), DEGREES, **session) is None
     assert len(liar.refusals) >= nodes
     assert liar.refused(words)
@@ -63,7 +66,7 @@ def test_the_session_cannot_be_weaker_than_the_node_allows(
 
 @pytest.mark.parametrize(("nodes", "threshold"), [(4, 4), (30, 17), (40, 22)])
 def test_a_strong_session_is_fine(crowd: World, nodes: int, threshold: int) -> None:
-    liar = Liar(crowd)
+    liar = Liar(crowd, attempts=ATTEMPTS)
     liar.sum(range(nodes), TRAIN, threshold=threshold, until="shares")
     assert {answer.kind for answer in liar.answers["shares"].values()} == {"shares"}
 
