@@ -171,21 +171,21 @@ def test_answers_of_other_times_and_kinds_are_dropped(tmp_path: Path) -> None:
 
 def test_a_key_that_nobody_can_agree_on_costs_one_sum(tmp_path: Path) -> None:
     """One node of four signs a public key of small order, with which no other node can make a mask."""
-    from fedgrec.secagg.frozen import session_from_json
-
     from fedgrec.federation.node.folder import open_node
     from fedgrec.secagg.keys import signed_part
     from fedgrec.secagg.messages import Keys
+    from fedgrec.secagg.session import Session
 
     fed = world(tmp_path, nodes=4, users=3, options={"rounds": 2, "start_nodes": 3, "retries": 9})
     identity, left = open_node(fed.nodes[LIAR]).identity, [2]
 
     def odd(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
-        reply, values = answer(request), request.header.get("next") or request.header.get("session")
+        announced = request.header.get("next") or request.header
+        reply, values = answer(request), announced.get("session")
         if address != LIAR or not isinstance(values, dict) or not left[0]:
             return [reply]
         left[0] -= 1
-        session = session_from_json(values)
+        session = Session.from_json(values)
         bad = bytes(32)
         signature = identity.sign(signed_part(session, LIAR, bad, bad))
         name = packets.NEXT if request.header.get("next") else packets.SECAGG

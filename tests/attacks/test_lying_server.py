@@ -27,6 +27,8 @@ from fedgrec.federation.common import packets
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.common.plan import EVALUATE
 from fedgrec.federation.node import going_on, node, rules
+from fedgrec.federation.node.folder import open_node
+from fedgrec.federation.node.store import NodeStore, Person
 from fedgrec.secagg import SecAggError, Server
 from fedgrec.secagg.client import Client
 from fedgrec.secagg.messages import Confirmations, Masked, Reveal, Survivors, parse
@@ -206,9 +208,9 @@ class LyingServer(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------------------------------- the lies
 
-    @rule(data=st.data(), plan=st.sampled_from(PLACES), whole=st.booleans())
-    def begins(self, data: st.DataObject, plan: Any, whole: bool) -> None:
-        """A sum of some nodes under parameters of its own choice."""
+    @rule(data=st.data(), plan=st.sampled_from(PLACES), whole=st.booleans(), exchanges=st.integers(0, 5))
+    def begins(self, data: st.DataObject, plan: Any, whole: bool, exchanges: int) -> None:
+        """A sum of some nodes under parameters of its own choice, and so many exchanges of it."""
         least = self.liar.home.fewest_nodes
         company = list(range(NODES)) if whole else sorted(data.draw(st.sets(st.integers(0, NODES - 1), min_size=least)))
         plan = replace(plan, n_users=NODES, users=NODES, take=1, of=1)
@@ -216,34 +218,41 @@ class LyingServer(RuleBasedStateMachine):
             plan = replace(plan, topk=self.liar.home.agreed.topk)
         broadcast = self.liar.broadcast(plan)
         n, corrupt = len(company), self.liar.home.corrupt_nodes
-        threshold = data.draw(st.integers((n + corrupt) // 2 + 1, n), label="threshold")
+        threshold = min((n + corrupt) // 2 + 1 + data.draw(st.sampled_from([0, 0, 0, 1, 2]), label="more"), n)
         session = self.liar.session(plan, n, plan.place, threshold=threshold, least=min(least, n))
         server = Server(session, {c: self.liar.home.roster[c].key for c in company}, b"")
         server.context = plan.context(broadcast, self.liar.home.agreement)
         header = {"session": session.to_json(), "place": list(plan.place), "attempt": self.liar.attempt}
-        self.sums.append({"server": server, "plan": plan, "model": broadcast, "inbox": {}, "session": session})
+        sum_ = {"server": server, "plan": plan, "model": broadcast, "session": session}
+        self.sums.append(sum_)
         for member in company:
-            self._take(self.sums[-1], member, self.ask(member, Packet(packets.KEYS, header)))
+            self._take(sum_, member, self.ask(member, Packet(packets.KEYS, header)))
+        for _ in range(exchanges):
+            if not server.done:
+                self._next(data, sum_, all_of_them=True, honest=True)
 
     @precondition(lambda self: any(not s["server"].done for s in self.sums))
-    @rule(data=st.data(), latest=st.integers(0, 3), all_of_them=st.booleans(), honest=st.integers(0, 4))
-    def goes_on(self, data: st.DataObject, latest: int, all_of_them: bool, honest: int) -> None:
-        """Closes a stage and asks all or some for the next, mostly with the right message."""
-        going = [s for s in self.sums if not s["server"].done][-1 - latest :][:1]
-        sum_ = going[0]
+    @rule(data=st.data(), latest=st.integers(0, 2), all_of_them=st.booleans(), honest=st.booleans())
+    def goes_on(self, data: st.DataObject, latest: int, all_of_them: bool, honest: bool) -> None:
+        """With the last sum, or with one before it."""
+        going = [s for s in self.sums if not s["server"].done]
+        self._next(data, going[-1 - min(latest, len(going) - 1)], all_of_them, honest)
+
+    def _next(self, data: st.DataObject, sum_: dict[str, Any], all_of_them: bool, honest: bool) -> None:
+        """Close a stage and ask all or some for the next. To open a sum it asks no more than it needs."""
         try:
             inbox = sum_["server"].close()
         except SecAggError:
             return
-        some = st.lists(st.sampled_from(sorted(inbox)), unique=True) if inbox else st.just([])
-        chosen = list(inbox) if all_of_them else data.draw(some)
         kind = {"shares": packets.SHARES, "masked vectors": packets.MASKED, "confirming": packets.CONFIRM}.get(
             sum_["server"].stage.value, packets.UNMASK
         )
+        some = st.lists(st.sampled_from(sorted(inbox)), unique=True) if inbox else st.just([])
+        chosen = sorted(inbox) if all_of_them else data.draw(some)
+        if kind == packets.UNMASK and all_of_them and inbox:
+            chosen = data.draw(st.permutations(sorted(inbox)))[: sum_["session"].threshold]
         for member in chosen:
-            message = inbox[member]
-            if kind == packets.CONFIRM and not honest:
-                message = self._other_list(data, message)
+            message = inbox[member] if honest or kind != packets.CONFIRM else self._other_list(data, inbox[member])
             self._take(sum_, member, self.ask(member, self._packet(sum_, kind, message)))
 
     def _other_list(self, data: st.DataObject, message: bytes) -> bytes:
@@ -276,11 +285,11 @@ class LyingServer(RuleBasedStateMachine):
             sum_["server"].receive(member, message)
 
     @precondition(lambda self: bool(self.asked))
-    @rule(data=st.data(), to=st.integers(0, NODES - 1))
-    def replays(self, data: st.DataObject, to: int) -> None:
-        """An old message, to whomever."""
-        _, packet = self.asked[data.draw(st.integers(0, len(self.asked) - 1))]
-        self.ask(to, packet)
+    @rule(back=st.integers(1, 40), to=st.none() | st.integers(0, NODES - 1))
+    def replays(self, back: int, to: int | None) -> None:
+        """One of the last messages, to the same node or to another."""
+        member, packet = self.asked[-min(back, len(self.asked))]
+        self.ask(member if to is None else to, packet)
 
     @precondition(lambda self: any(s["server"].done for s in self.sums))
     @rule(data=st.data())
@@ -295,20 +304,34 @@ class LyingServer(RuleBasedStateMachine):
         going_on.end(self.liar.fed.nodes[member])
         self.liar.greet(member)
 
+    @rule(member=st.integers(0, NODES - 1))
+    def gains_a_user(self, member: int) -> None:
+        """Somebody new, who would be the difference of two uploads."""
+        folder = self.liar.fed.nodes[member]
+        with NodeStore(folder) as store:
+            store.add_users(open_node(folder).method(1), [Person(f"new {next(NAMES)}", [1, 2])])
+        self.liar.greet(member)
+
     @precondition(lambda self: self.restores)
-    @rule(back=st.booleans())
-    def restores_node_zero(self, back: bool) -> None:
-        """Node 0 alone: one that was restored counts as one that works for the server."""
+    @rule()
+    def restores_node_zero(self) -> None:
+        """Node 0 alone, from a copy made in a sum; what came after the copy is asked of it again.
+
+        One that was restored counts as one that works for the server, so it is no other.
+        """
         folder, copied = self.liar.fed.nodes[0], self.scratch / "snapshot"
-        if not back or self.snapshot is None:
-            shutil.rmtree(copied, ignore_errors=True)
+        if self.snapshot is None:
             shutil.copytree(folder, copied)
-            self.snapshot, self.kept = copied, remembered(folder)
-        else:
-            shutil.rmtree(folder)
-            shutil.copytree(copied, folder)
-            bring_back(folder, self.kept)
-            self.liar.greet(0)
+            self.snapshot, self.kept, self.since = copied, remembered(folder), len(self.asked)
+            return
+        self.snapshot = None
+        shutil.rmtree(folder)
+        copied.rename(folder)
+        bring_back(folder, self.kept)
+        self.gains_a_user(0)
+        for member, packet in self.asked[self.since :][:20]:
+            if member == 0:
+                self.ask(0, packet)
 
     def check(self) -> None:
         found = self.view.violation(self.liar.home.fewest_nodes, self.budget)
@@ -330,6 +353,7 @@ def bring_back(folder: Path, kept: Any) -> None:
         going_on.begin(folder, copy.deepcopy(kept))
 
 
+NAMES = itertools.count()
 WORLDS: dict[Path, Any] = {}
 
 

@@ -11,6 +11,7 @@ from fedgrec import cli
 from fedgrec.federation.common import lock
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.sources import read_people
+from fedgrec.federation.server.folder import open_server
 from fedgrec.secagg.errors import BadInput
 from fedgrec.secagg.session import Session
 from tests.federation.worlds import N_ITEMS, world
@@ -67,9 +68,9 @@ def test_from_four_nodes_on_one_may_be_corrupt(tmp_path: Path, nodes: int, corru
 
 
 def test_three_nodes_say_that_they_trust_each_other(tmp_path: Path) -> None:
-    fed = world(tmp_path, options={"rounds": 1})
-    fed.run()
-    assert any("none of the 3 nodes may work for the server" in notice for notice in fed.witness.notices)
+    homes = [open_server(world(tmp_path / f"{n}", nodes=n, users=1).server) for n in (3, 4)]
+    assert "none of the 3 nodes may work for the server" in homes[0].assumption
+    assert homes[1].assumption == ""
 
 
 @pytest.mark.parametrize(("threshold", "privacy"), [(4, 1), (5, 3), (6, 5)])

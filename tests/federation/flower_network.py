@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedgrec.federation.common.options import FederationOptions
+from fedgrec.federation.common.options import Agreement, FederationOptions
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.flower.processes import Processes
 from fedgrec.federation.flower.server_end import APP, FlowerServer
 from fedgrec.federation.in_process.transport import LocalTransport
 from fedgrec.federation.setup.init import Made, init
 from fedgrec.federation.setup.start import free_port, start_node
-from tests.federation.worlds import N_ITEMS, World, config, people
+from tests.federation.worlds import N_ITEMS, OPEN_HEARTED, World, config, people
 
 # The app of a run, and a tap on the server's end of the cable: all that it received and, less blobs and arrays, sent.
 # It dies by kill -9 where the file `death` says: a sum of this stage and round, this exchange, after so many answers.
@@ -138,7 +138,7 @@ def founded(
     **more: Any,
 ) -> Made:
     """A federation of three nodes that has not begun; the same people as in the in-process worlds, or this crowd."""
-    quick = {"rounds": 2, "evaluate_every": 0, "pause": 0.2, "deadline": 15.0, "work_deadline": 15.0, "topk": (5,)}
+    quick = {"rounds": 2, "evaluate_every": 0, "pause": 0.2, "deadline": 15.0, "work_deadline": 15.0}
     crowd = crowd or people(3, users)
 
     def fill(folder: Path, index: int) -> str:
@@ -150,11 +150,21 @@ def founded(
                     table.writerows([person.id, f"item {item}", held] for item in items)
         return "people.csv"
 
-    wanted = FederationOptions(**quick | (options or {}))
+    agreed, given = OPEN_HEARTED, dict(options or {})
+    agreed = agreed | {name: given.pop(name) for name in agreed if name in given}
+    wanted = FederationOptions(**quick | given)
     catalogue = [f"item {item}" for item in range(N_ITEMS)]
     keys = [len(members) for members in crowd] if per_user_masks else []
     return init(
-        root / "fed", 3, catalogue, config(method, **more), wanted, port=free_port(), fill=fill, per_user_masks=keys
+        root / "fed",
+        3,
+        catalogue,
+        config(method, **more),
+        wanted,
+        port=free_port(),
+        fill=fill,
+        per_user_masks=keys,
+        agreed=Agreement(**agreed),
     )
 
 

@@ -15,7 +15,6 @@ from fedgrec.federation.node.store import NodeStore, Person
 from tests.federation.liar import DEGREES, JUDGE, TRAIN, Liar, total
 from tests.federation.worlds import World, world
 
-
 ATTEMPTS = itertools.count()
 
 
@@ -137,7 +136,7 @@ def test_a_gateway_does_not_hand_in_one_users_metrics(liar: Liar) -> None:
     """Of node 0's six users one has held-out items: its hits would be the node's whole part of an evaluation."""
     with NodeStore(liar.fed.nodes[0]) as store:
         store.db.execute("DELETE FROM interactions WHERE held_out = 1 AND user > 1")
-        store.db.execute("INSERT OR REPLACE INTO interactions VALUES (1, 29, 1, NULL)")
+        store.db.execute("INSERT OR REPLACE INTO interactions (user, item, held_out) VALUES (1, 29, 1)")
     judging = 0
     for node in (1, 2):
         with NodeStore(liar.fed.nodes[node]) as store:

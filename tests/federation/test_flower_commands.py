@@ -1,4 +1,4 @@
-"""The commands that docs/deploy.md gives, each in a process of its own; one node is Flower's own SuperNode."""
+"""The commands that docs/deploy.md gives, each in a process of its own."""
 
 import socket
 import subprocess
@@ -9,29 +9,19 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportError)
 
-from fedgrec.federation.common.network import CA, FLOWER, NodeNetwork, ServerNetwork, read_network
+from fedgrec.federation.common.network import ServerNetwork, read_network
 from fedgrec.federation.flower.processes import Processes
-from fedgrec.federation.setup.start import free_port, load
 from tests.federation.flower_network import as_world, founded, until
 
 
 @pytest.mark.slow
-def test_server_nodes_and_flowers_own_supernode(tmp_path: Path) -> None:
+def test_server_and_nodes(tmp_path: Path) -> None:
     made = founded(tmp_path, "federank", options={"rounds": 1, "deadline": 60.0, "work_deadline": 60.0})
     program = [sys.executable, "-m", "fedgrec", "federation"]
-    stock = made.nodes[2]
-    load(stock)
     with Processes(tmp_path / "logs") as processes:
         processes.start("server", [*program, "server", str(made.server)])
-        for node in made.nodes[:2]:
+        for node in made.nodes:
             processes.start(node.name, [*program, "node", str(node)])
-        until(lambda: "listens on" in processes.log("server").read_text() or processes.check(), 60, "no SuperLink")
-        words = [str(Path(sys.executable).parent / "flower-supernode"), "--root-certificates", str(stock / CA)]
-        words += ["--superlink", read_network(stock, NodeNetwork).superlink, "--port", str(free_port())]
-        words += ["--auth-supernode-private-key", str(stock / FLOWER), "--node-config", f'folder="{stock}"']
-        home = {"FLWR_HOME": str(tmp_path / "flower"), "FLWR_TELEMETRY_ENABLED": "0"}
-        path = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}  # it starts its parts by name
-        processes.start("stock", words, home | path)
         server = processes.running["server"]
         assert until(lambda: server.poll() is not None, 240, "the server does not end")
         assert server.returncode == 0, processes.last_words("server")

@@ -133,8 +133,8 @@ def run(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Uploads, World]:
     uploads: Uploads = {}
     at_home = node.at_home
 
-    def recorded(store: Any, method: Any, sum_: Any, rows: list[int], broadcast: Any, least: int) -> Any:
-        result = at_home(store, method, sum_, rows, broadcast, least)
+    def recorded(store: Any, method: Any, sum_: Any, rows: list[int], broadcast: Any, least: int, share: float) -> Any:
+        result = at_home(store, method, sum_, rows, broadcast, least, share)
         where = (*sum_.place, store.path.parent.name)
         uploads[(*where, "all")] = result[0].copy()
         for row in rows:
@@ -150,7 +150,7 @@ def run(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Uploads, World]:
 
 def in_every_stage(names: Iterable[Name], nodes: int = 3) -> bool:
     """Whether the sums of all nodes are among these, for a run of two rounds with one warm-up."""
-    stages = [("degrees", 0, 0), ("propagate", 1, 0), ("train", 0, 0), ("train", 0, 1), (EVALUATE, 0, 2)]
+    stages = [("degrees", 0, 0), ("propagate", 1, 0), ("train", 0, 0), ("train", 0, 1), (EVALUATE, 0, 1)]
     counts = Counter(name[:3] for name in names if name[-1] == "all")
     return counts == dict.fromkeys(stages, nodes)
 

@@ -21,6 +21,7 @@ from fedgrec.federation.server import coordinator
 from fedgrec.federation.server.members import Observer
 
 N_ITEMS = 30
+OPEN_HEARTED: dict[str, Any] = {"topk": (5,), "evaluations": 100, "evaluation_users": 1, "epsilon": 0.0}
 NODES = 3
 EXCHANGES = ("keys", "shares", "masked", "confirm", "unmask")
 
@@ -135,9 +136,8 @@ def world(
 ) -> World:
     """A federation that has not begun. With masks of their own the users are its nodes, and addresses are gateways."""
     quick = {"rounds": 3, "evaluate_every": 0, "pause": 0.0, "start_seconds": 0.0}
-    open_hearted = {"topk": (5,), "evaluations": 100, "evaluation_users": 1, "epsilon": 0.0}
     given = dict(options or {})
-    agreed = Agreement(**open_hearted | {name: given.pop(name) for name in list(given) if name in open_hearted})
+    agreed = Agreement(**OPEN_HEARTED | {name: given.pop(name) for name in list(given) if name in OPEN_HEARTED})
     wanted = FederationOptions(**quick | given)
     crowd = people(nodes, users, prefix=prefix)
     server, folders = make_folders(root, config(method, **more), N_ITEMS, crowd, wanted, per_user_masks, agreed)

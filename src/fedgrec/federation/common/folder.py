@@ -80,6 +80,13 @@ class Folder:
         return max(math.floor(share * n + 1e-9), int(share > 0 and n > 3))
 
     @property
+    def assumption(self) -> str:
+        """What nodes take for granted of each other, where that is much; "" where it is not."""
+        if self.corrupt_nodes:
+            return ""
+        return f"none of the {len(self.roster)} nodes may work for the server: from four nodes on, one may"
+
+    @property
     def fewest_nodes(self) -> int:
         """In any sum: two honest ones at least."""
         return max(self._floors[0], self.corrupt_nodes + 2)

@@ -79,10 +79,6 @@ class Coordinator:
             self.store.put("warm_stages", len(self.method.stages) - 1)
             self.store.put("finished", False)
         self._go_back()
-        if not self.folder.corrupt_nodes:
-            self.observer.noticed(
-                f"none of the {len(self.folder.roster)} nodes may work for the server: with four or more, one may"
-            )
         if (fewest := self.folder.agreed.evaluation_users) > n_users:
             self.observer.noticed(
                 f"there are {n_users:,} users, and nodes judge among {fewest:,} or more (evaluation_users): there will "

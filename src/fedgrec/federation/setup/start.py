@@ -52,6 +52,8 @@ def _drive(folder: Path, nodes: list[Path], processes: Processes, say: Say) -> N
     try:
         server.start()
         say(f"the SuperLink listens on {server.network.listen}:{server.network.port}")
+        if assumption := open_server(folder).assumption:
+            say(f"note: {assumption}")
         for node in nodes:
             start_node(node, processes)
         ended, asked = None, 0.0

@@ -9,7 +9,8 @@ import pytest
 
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.in_process.transport import Answer, Meddler, honest, killed_after_writing, silent
-from fedgrec.federation.node import computed_ahead, node
+from fedgrec.federation.node import going_on, node
+from fedgrec.federation.node.going_on import Computed, Sum
 from fedgrec.federation.node.store import NodeStore
 from tests.federation.worlds import World, at_random, same_bits, world
 
@@ -32,7 +33,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Who computed, and whether when asked ("asked") or before ("ahead")."""
     log, at_home, now = list[str](), node.at_home, ["asked"]
 
-    def recorded(*arguments: Any) -> computed_ahead.Computed:
+    def recorded(*arguments: Any) -> Computed:
         log.append(now[0])
         return at_home(*arguments)
 
@@ -86,28 +87,26 @@ def test_what_was_computed_from_another_state_is_not_sent(tmp_path: Path, comput
     assert (computed.count("ahead"), computed.count("asked")) == (3 * sums, sums)  # those of one node, again
 
 
-def test_a_result_counts_once_and_only_for_its_inputs() -> None:
+def test_a_result_counts_only_for_its_inputs() -> None:
     result = np.arange(3, dtype=np.uint32), None
-    here, there = Path("here"), Path("there")
-    computed_ahead.keep(here, ("sum", [1, 2]), result)
-    assert computed_ahead.take(there, ("sum", [1, 2])) is None
-    assert computed_ahead.take(here, ("sum", [1, 2])) is result
-    assert computed_ahead.take(here, ("sum", [1, 2])) is None
-    computed_ahead.keep(here, ("sum", [1, 2]), result)
-    assert computed_ahead.take(here, ("sum", [1])) is None
-    assert computed_ahead.take(here, ("sum", [1, 2])) is None, "the sum went on without it"
+    sum_ = Sum("a sum", None, ("train", 0, 0), ahead=(("sum", [1, 2]), result))  # type: ignore[arg-type]
+    assert sum_.computed(("sum", [1, 2])) is result
+    assert sum_.computed(("sum", [1])) is None
 
 
 def test_the_law_would_notice_a_result_of_another_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutation: what was computed for the sum before is sent, where it is as long."""
-    kept: dict[Path, list[computed_ahead.Computed]] = {}
+    kept: dict[int, list[Computed]] = {}
 
-    def before(folder: Path, inputs: Any) -> computed_ahead.Computed:
-        *_, old, new = [kept[folder][-1], *kept[folder]]
+    def before(sum_: Sum, inputs: Any) -> Computed | None:
+        if sum_.ahead is None:
+            return None
+        results = kept.setdefault(sum_.client.me, [])
+        results.append(sum_.ahead[1])
+        *_, old, new = [results[-1], *results]
         return old if len(old[0]) == len(new[0]) else new
 
-    monkeypatch.setattr(computed_ahead, "keep", lambda folder, inputs, new: kept.setdefault(folder, []).append(new))
-    monkeypatch.setattr(computed_ahead, "take", before)
+    monkeypatch.setattr(Sum, "computed", before)
     fed = world(tmp_path)
     fed.run(working_ahead(fed))
     assert not fed.is_its_simulation()
@@ -117,7 +116,7 @@ def test_a_refused_or_broken_question_leaves_nothing_behind(tmp_path: Path) -> N
     fed = world(tmp_path)
     for packet in (Packet("shares"), Packet("shares", {"session": "none"}, {"secagg": b""}), Packet("masked")):
         node.work_ahead(fed.nodes[0], packet)
-    assert computed_ahead.take(fed.nodes[0], None) is None
+    assert fed.nodes[0] not in going_on._sums
 
 
 def test_a_node_that_worked_ahead_sends_what_one_that_did_not_would(tmp_path: Path) -> None:
@@ -129,10 +128,11 @@ def test_a_node_that_worked_ahead_sends_what_one_that_did_not_would(tmp_path: Pa
         if request.kind == "shares":
             with NodeStore(fed.nodes[address]) as store:
                 home = node.Node(node.open_node(fed.nodes[address]), store)
-                *_, inputs, compute = home._task(*home._client(request))
+                sum_ = home._sum(request)
+                *_, inputs, compute = home._task(sum_)
                 words, pending = compute()
             node.work_ahead(fed.nodes[address], request)
-            kept = computed_ahead.take(fed.nodes[address], inputs)
+            kept = sum_.computed(inputs)
             assert kept is not None
             new, also = (vars(state) if state else {} for state in (pending, kept[1]))  # an evaluation changes nobody
             assert new.keys() == also.keys()
