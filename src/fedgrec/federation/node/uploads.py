@@ -29,13 +29,14 @@ def taking_part(store: NodeStore, sum_: Plan) -> list[int]:
 
 
 def sending(store: NodeStore, sum_: Plan, rows: list[int], least_users: int) -> list[int]:
-    """Half of those who take part, or of one user it or nobody; the others send zeros.
+    """Half of those who take part, if these are enough; the others send zeros.
 
     The server has said that the last sum, which was opened, did not count. If that was a lie, then this sum is nearly
-    the same again, and what one node less makes of a difference must not be that node's upload.
+    the same again, and what one node less makes of a difference must not be that node's upload. A node never sends
+    nothing: then the sum would be over fewer nodes than it seems to be.
     """
     half = (len(rows) + int(draws.words(store.node_key, 1, 1, sum_.round, SENDING)[0] % 2)) // 2
-    return _drawn(store, rows, half, sum_.round, SENDING) if half >= min(least_users, len(rows)) else []
+    return _drawn(store, rows, half, sum_.round, SENDING) if half >= max(least_users, 1) else rows
 
 
 def _drawn(store: NodeStore, rows: list[int], count: int, round_: int, purpose: int) -> list[int]:
