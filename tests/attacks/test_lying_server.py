@@ -32,7 +32,7 @@ from fedgrec.federation.node.store import NodeStore, Person
 from fedgrec.secagg import SecAggError, Server
 from fedgrec.secagg.client import Client
 from fedgrec.secagg.messages import Confirmations, Masked, Reveal, Survivors, parse
-from tests.federation.liar import DEGREES, JUDGE, PROPAGATE, TRAIN, Liar
+from tests.federation.liar import DEGREES, JUDGE, PROPAGATE, TRAIN, Liar, committed
 from tests.federation.worlds import world
 
 Row = dict[Any, int]
@@ -226,14 +226,18 @@ class LyingServer(RuleBasedStateMachine):
         n, corrupt = len(company), self.liar.home.corrupt_nodes
         threshold = min((n + corrupt) // 2 + 1 + rng.choice([0, 0, 0, 0, 0, 1, 2]), n)
         session = self.liar.session(plan, n, plan.place, threshold=threshold, least=min(least, n))
-        server = Server(session, {c: self.liar.home.roster[c].key for c in company}, b"")
-        server.context = plan.context(broadcast, self.liar.home.agreement)
+        server = Server(session, {c: self.liar.home.roster[c].key for c in company})
         header = {"session": session.to_json(), "place": list(plan.place), "attempt": self.liar.attempt}
         said = rng.random() < 0.3
         sum_ = {"server": server, "plan": plan, "model": broadcast, "session": session, "said": said}
         self.sums.append(sum_)
-        for member in company:
-            self._take(sum_, member, self.ask(member, Packet(packets.KEYS, header)))
+        answers = {member: self.ask(member, Packet(packets.KEYS, header)) for member in company}
+        for member, answer in answers.items():
+            self._take(sum_, member, answer)
+        sum_["plan"] = committed(plan, answers)
+        if sum_["plan"].committed and rng.random() < 0.1:  # or what they committed themselves to before
+            sum_["plan"] = replace(plan, committed=rng.choice(self.sums)["plan"].committed)
+        server.context = sum_["plan"].context(broadcast, self.liar.home.agreement)
         for _ in range(exchanges):
             if self.restores and rng.random() < 0.1:
                 self._copy_node_zero()

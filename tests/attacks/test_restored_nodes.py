@@ -15,7 +15,7 @@ from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.node import handle
 from fedgrec.federation.node.store import NodeStore, Person
 from fedgrec.federation.setup.backup import backup
-from tests.federation.liar import DEGREES, JUDGE, Liar
+from tests.federation.liar import DEGREES, JUDGE, Liar, total
 from tests.federation.masked_worlds import masked_world
 from tests.federation.worlds import world
 
@@ -57,6 +57,28 @@ def test_a_copy_elsewhere_knows_no_mask(tmp_path: Path) -> None:
     request = masked_request(liar)
     shutil.copytree(liar.fed.nodes[0], tmp_path / "stolen")
     assert "takes no part" in handle(tmp_path / "stolen", request).header["reason"]
+
+
+def test_counted_again_with_one_user_more(tmp_path: Path) -> None:
+    """Restored from before the count, with one new user, and all others help again: the difference was that user."""
+    liar = Liar(world(tmp_path))
+    folder, copy = liar.fed.nodes[0], tmp_path / "copy"
+    with NodeStore(folder) as store:
+        assert store.node_key
+    shutil.copytree(folder, copy)
+    first = liar.sum([0, 1, 2], DEGREES)
+    shutil.rmtree(folder)
+    copy.rename(folder)
+    going_on.end(folder)
+    with NodeStore(folder) as store:
+        store.add_users(open_node(folder).method(1), [Person("new", [3, 7, 11])])
+    liar.greet(0)
+    second = liar.sum([0, 1, 2], DEGREES)
+    if second is not None:
+        difference = np.array(total(second, "degrees")) - np.array(total(first, "degrees"))
+        assert np.flatnonzero(difference).tolist() != [3, 7, 11], "bare"
+    assert second is None
+    assert liar.refused("all of them must be there to do it again")
 
 
 # --------------------------------------------------------------------------------------- fedgrec federation backup

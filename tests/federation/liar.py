@@ -1,8 +1,8 @@
 """A lying server, to be scripted: it writes its own plans, models and sessions."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -72,9 +72,7 @@ class Liar:
         broadcast = broadcast or self.broadcast(sum_)
         place = (announced or sum_).place
         chosen = self.session(sum_, len(nodes), place, **session)
-        server = Server(
-            chosen, {n: self.home.roster[n].key for n in nodes}, sum_.context(broadcast, self.home.agreement)
-        )
+        server = Server(chosen, {n: self.home.roster[n].key for n in nodes})
         model, arrays = pack_broadcast(broadcast)
         verdicts = dict.fromkeys(self.sessions, False)
         self.sessions.append(chosen.round_id.hex())
@@ -104,6 +102,9 @@ class Liar:
                         server.receive(node, answer.arrays[packets.SECAGG].tobytes())
                     else:
                         server.receive(node, answer.blobs[packets.SECAGG])
+                if kind == packets.KEYS:
+                    sum_ = committed(sum_, self.answers[kind])
+                    server.context = sum_.context(broadcast, self.home.agreement)
                 messages = server.close()
             values, users = server.result()
         except SecAggError as error:
@@ -127,6 +128,13 @@ class Liar:
 
     def refused(self, words: str) -> bool:
         return any(words in reason for reason in self.refusals)
+
+
+def committed(sum_: Plan, answers: Mapping[int, Packet]) -> Plan:
+    """The plan with what nodes commit themselves to, if they do."""
+    words = [answers[node].blobs.get(packets.COMMITTED + packets.SECAGG, b"").hex() for node in sorted(answers)]
+    there = [word for word, node in zip(words, sorted(answers), strict=True) if answers[node].kind == packets.KEYS]
+    return replace(sum_, committed=tuple(there)) if any(there) else sum_
 
 
 def counts(liar: Liar, nodes: Iterable[int]) -> list[int]:

@@ -18,6 +18,7 @@ HELLO, REFUSED, FINISH, ERROR = "hello", "refused", "finish", "error"
 FORGOTTEN = "forgotten"  # an answer to whatever was asked: the server has lost what cannot be repeated
 WHO, BUNDLE = "who", "bundle"  # of gateways whose users mask for themselves (bundles.py)
 SECAGG, NEXT = "secagg", "next"  # names of blobs: the message of secure aggregation, and of the sum after this one
+COMMITTED = "committed."  # and before these names: what a node commits itself to, where a sum is taken once
 MOST = 300  # of what one side may have the other remember or print at a time
 
 

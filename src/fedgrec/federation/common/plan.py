@@ -30,6 +30,7 @@ class Plan:
     topk: tuple[int, ...] = ()  # what is evaluated
     least: int = 1
     deviation: float = 0.0  # the standard deviation of the noise in each number of an evaluation
+    committed: tuple[str, ...] = ()  # of a sum that is taken once: each node's commitment to what it sends, in order
 
     @property
     def place(self) -> tuple[str, int, int]:
@@ -64,11 +65,11 @@ class Plan:
     def read(values: Mapping[str, Any]) -> "Plan":
         """A plan out of a packet's header."""
         try:
-            plan = Plan(**{**values, "topk": tuple(values["topk"])})
+            plan = Plan(**{**values, "topk": tuple(values["topk"]), "committed": tuple(values["committed"])})
             numbers = (plan.level, plan.round, plan.n_users, plan.users, plan.take, plan.of, plan.least, *plan.topk)
             if not isinstance(plan.stage, str) or any(type(n) is not int or n < 0 for n in numbers) or not plan.of:
                 raise ValueError
-            if type(plan.deviation) is not float:
+            if type(plan.deviation) is not float or any(type(word) is not str for word in plan.committed):
                 raise ValueError
         except (TypeError, KeyError, ValueError):
             raise FederationError("the server sent something that is no plan of a sum") from None

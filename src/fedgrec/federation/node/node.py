@@ -133,10 +133,10 @@ class Node:
     # ------------------------------------------------------------------------------------- the five stages
 
     def _keys(self, request: Packet) -> Packet:
-        return Packet(packets.KEYS, blobs={packets.SECAGG: self._begin(request.header)})
+        return Packet(packets.KEYS, blobs=self._begin(request.header, packets.SECAGG))
 
-    def _begin(self, announced: dict[str, Any]) -> bytes:
-        """A client for a new sum; whatever another sum was at is over."""
+    def _begin(self, announced: dict[str, Any], name_of_keys: str) -> dict[str, bytes]:
+        """A client for a new sum, and its keys; whatever another sum was at is over."""
         session = Session.from_json(announced.get("session"))
         place = rules.check_name(self.folder, session, announced)
         rules.check_session(self.folder, session)
@@ -146,7 +146,20 @@ class Node:
             raise FederationError(f"node {self.folder.name} was asked into this sum before")
         client = Client(session, self.folder.index, self.folder.identity, self._roster)
         going_on.begin(self.folder.path, Sum(name, client, place))
-        return client.start()
+        return {name_of_keys: client.start(), packets.COMMITTED + name_of_keys: self._committed(place)}
+
+    def _committed(self, place: tuple[str, int, int]) -> bytes:
+        """To whom and to what this node sends in a sum that is taken once: opened again, it must be the same sum.
+
+        A node that was restored has forgotten what it sent. Then others would help to open a sum in which it has one
+        user more, and the difference were that user.
+        """
+        stages = {stage.name for stage in self.folder.method(1).stages[:-1]}
+        if place[0] not in stages:
+            return b""
+        rows = self.store.took_part(place) or self.store.first_rows(self.store.get("announced", 0))
+        key, about = self.store.node_key.to_bytes(8, "big"), [place, self.store.ids_and_items(rows)]
+        return hmac.digest(key, json.dumps(about).encode(), "sha256")
 
     def _shares(self, request: Packet) -> Packet:
         """The plan and the model come down; from here on both are bound into all keys."""
@@ -165,6 +178,7 @@ class Node:
         company = parse(request.blobs[packets.SECAGG])
         if isinstance(company, Neighbourhood):  # anything else the client refuses
             rules.check_company(self.folder, plan, client.session, company.clients)
+            rules.check_committed(self.folder, plan, company.clients, self._committed(plan.place))
         client.context = plan.context(broadcast, self.folder.agreement)
         self._keep_model(broadcast, {"session": sum_.name, "stage": plan.stage, "context": client.context.hex()})
         answer = self._receive(client, request)
@@ -242,7 +256,7 @@ class Node:
         self.store.keep_opened(sum_.name, plan.place, sum_.survivors)
         blobs = {packets.SECAGG: answer}
         if isinstance(next_ := request.header.get("next"), dict):
-            blobs[packets.NEXT] = self._begin(next_)
+            blobs |= self._begin(next_, packets.NEXT)
         return Packet(packets.UNMASK, blobs=blobs)
 
     def _check_opened(self, plan: Plan, digest: bytes) -> None:

@@ -79,6 +79,15 @@ def check_company(folder: NodeFolder, plan: Plan, session: Session, clients: Seq
         )
 
 
+def check_committed(folder: NodeFolder, plan: Plan, clients: Sequence[int], own: bytes) -> None:
+    """What is bound and opened of a sum that is taken once is what this node now sends."""
+    words = dict(zip(clients, plan.committed, strict=False))
+    if len(words) != len(plan.committed) or words.get(folder.index, "") != own.hex():
+        raise FederationError(
+            f"node {folder.name} commits itself to what it sends in stage {plan.stage!r}, not to that"
+        )
+
+
 def check_survivors(folder: NodeFolder, plan: Plan, session: Session, alive: Sequence[int]) -> None:
     """Before the lists are signed: it is those in the sum that count, not those who were to be in it."""
     least = session.least if plan.stage == EVALUATE else folder.fewest_nodes  # the noise was shared out among so many

@@ -161,6 +161,13 @@ class NodeStore(Store):
         cohort = method.init_users(keys, indptr, np.array([item for item, _ in pairs], np.int64), targets)
         return cohort.with_state(unpack(method.State, self.get("state"), [state for _, _, state in people]))
 
+    def ids_and_items(self, rows: Sequence[int]) -> list[Any]:
+        """Who these users are and what they learn from."""
+        chosen = [json.dumps(list(rows))]
+        names = self.rows("users", "row, id", f"WHERE row {LISTED} ORDER BY row", chosen)
+        pairs = f"WHERE held_out = 0 AND user {LISTED} ORDER BY user, item"
+        return [names, self.rows("interactions", "user, item", pairs, chosen)]
+
     def states(self, rows: Sequence[int]) -> list[bytes]:
         """What these users are, as it is stored."""
         found = self.rows("users", "state", f"WHERE row {LISTED} ORDER BY row", [json.dumps(list(rows))])

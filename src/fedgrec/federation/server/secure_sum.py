@@ -7,7 +7,7 @@ confirm   who is in the sum           → a signature under that
 unmask    the others' signatures      → shares that open the sum, and keys for the next one
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ class Prepared:
     all_of_them: bool = False  # the sum is worth nothing if one of them is missing
     attempt: int = 0
     keys: dict[int, bytes] = field(default_factory=dict)  # that came already
+    committed: dict[int, str] = field(default_factory=dict)  # what nodes commit themselves to, where it is taken once
 
     @property
     def announcement(self) -> dict[str, Any]:
@@ -58,7 +59,7 @@ def secure_sum(
     """The sum over the nodes' uploads, or SumLostError. Keys for `upcoming` are put into it."""
     session, name = ready.session, ready.session.round_id.hex()
     roster = {node: members.folder.roster[node].key for node in ready.nodes}
-    server = Server(session, roster, ready.plan.context(broadcast, members.folder.agreement))
+    server = Server(session, roster)
 
     def take(node: int, message: bytes | None) -> bool:
         """A message that is refused changes nothing: its sender counts as silent."""
@@ -79,7 +80,11 @@ def secure_sum(
             raise SecAggError(f"{type(error).__name__}: {error}") from error
 
     try:
-        _keys(members, ready, take, options.deadline)
+        company = _keys(members, ready, take, options.deadline)
+        if any(ready.committed.values()):
+            words = tuple(ready.committed.get(node, "") for node in sorted(company))
+            ready.plan = replace(ready.plan, committed=words)
+        server.context = ready.plan.context(broadcast, members.folder.agreement)
         model, arrays = pack_broadcast(broadcast)
         for kind in (packets.SHARES, packets.MASKED, packets.CONFIRM, packets.UNMASK):
             header: dict[str, Any] = {"session": name}
@@ -106,6 +111,7 @@ def secure_sum(
                 take(node, _message(answer))
                 if upcoming is not None and packets.NEXT in answer.blobs:
                     upcoming.keys[node] = answer.blobs[packets.NEXT]
+                    upcoming.committed[node] = answer.blobs.get(packets.COMMITTED + packets.NEXT, b"").hex()
         close()
     except SecAggError as error:
         raise SumLostError(f"{type(error).__name__}: {error}") from error
@@ -113,22 +119,24 @@ def secure_sum(
     return Outcome(values, users, server.included, session.least)
 
 
-def _keys(members: Members, ready: Prepared, take: Any, seconds: float) -> None:
-    """The keys of as many nodes as are wanted: first those that came already, then those who answer first."""
-    missing = set(ready.nodes)
-    count = 0
+def _keys(members: Members, ready: Prepared, take: Any, seconds: float) -> set[int]:
+    """Who takes part: as many as are wanted, first those whose keys came already, then those who answer first."""
+    company: set[int] = set()
     for node, message in ready.keys.items():
-        if count < ready.wanted and take(node, message):
-            count += 1
-            missing.discard(node)
-    here = missing.intersection(members.reachable() if ready.all_of_them else members.present())
-    if count >= ready.wanted or not here:
-        return
+        if len(company) < ready.wanted and take(node, message):
+            company.add(node)
+    here = set(ready.nodes) - company
+    here &= set(members.reachable() if ready.all_of_them else members.present())
+    if len(company) >= ready.wanted or not here:
+        return company
     question = Packet(packets.KEYS, ready.announcement)
     for node, answer in members.ask(dict.fromkeys(sorted(here), question), seconds):
-        count += take(node, _message(answer))
-        if count >= ready.wanted:
-            return
+        if take(node, _message(answer)):
+            company.add(node)
+            ready.committed[node] = answer.blobs.get(packets.COMMITTED + packets.SECAGG, b"").hex()
+        if len(company) >= ready.wanted:
+            break
+    return company
 
 
 def _message(answer: Packet) -> bytes | None:
