@@ -58,7 +58,7 @@ RUN = {
     "fedgrec tune --data clicks.csv --search l2=1e-5..1e-2:log --trials 20": (
         "--trials 2 --rounds 2 --set kernel=reference --set dim=4 --out tuned"
     ),
-    "fedgrec secagg demo --clients 400 --neighbours 48 --threshold 33 --values 20000 --drop 4,4,6,6": (
+    "fedgrec secagg demo --clients 400 --neighbours 54 --threshold 38 --values 20000 --drop 4,4,6,6": (
         "--clients 24 --neighbours 0 --threshold 0 --values 100 --drop 1,0,1,0"
     ),
     "fedgrec federation init --nodes 3 --host fed.example --catalogue items.txt --out fed": "",
@@ -91,7 +91,7 @@ CANNOT = {
     r"^make (demo|test|check|slow)\b": "it sets up an environment, or runs these tests",
     r"^(FEDGREC_DATA=\S+ )?make bench$": "the benchmarks take hours",
     r"^fedgrec federation (server|node) ": "it runs until it is stopped, in the folder of another machine",
-    r"^fedgrec device recommend /var/lib/": "the folder is on another machine",
+    r"^fedgrec (device recommend|federation backup) /var/lib/": "the folder is on another machine",
     r"--device cuda": "it needs a GPU",
     r"^fedgrec reproduce table": "it trains for hours on data that is downloaded",
     r"--data (gowalla|yelp2018)\b": "the data is downloaded",

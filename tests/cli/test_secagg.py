@@ -70,4 +70,4 @@ def test_what_cannot_be_is_one_sentence(capsys, arguments: str, sentence: str) -
 def test_parameters_of_the_papers_round(capsys) -> None:
     code, out, _ = said(capsys, "secagg parameters --clients 400")
     assert code == 0
-    assert "48 neighbours each, of 48 shares 33 open a secret" in " ".join(out.split())
+    assert "54 neighbours each, of 54 shares 38 open a secret" in " ".join(out.split())

@@ -39,11 +39,11 @@ from tests.federation.worlds import people
 
 UP = {  # what may come up, by kind: names in the header, blobs, arrays. A new name here is a privacy decision.
     "hello": ({"index", "agreement", "waiting"}, {"signature"}, {"tags"}),
-    "keys": (set(), {"secagg"}, set()),
+    "keys": (set(), {"secagg", "committed.secagg"}, set()),
     "shares": (set(), {"secagg"}, set()),
     "masked": (set(), set(), {"secagg"}),
     "confirm": (set(), {"secagg"}, set()),
-    "unmask": (set(), {"secagg", "next"}, set()),
+    "unmask": (set(), {"secagg", "next", "committed.next"}, set()),
     "finish": (set(), set(), set()),
 }
 

@@ -21,11 +21,11 @@ from tests.federation.worlds import World, world
 # All that a node may answer: adding a name here is a privacy decision.
 ANSWERS: dict[str, tuple[set[str], set[str], set[str]]] = {  # kind → header, blobs, arrays
     "hello": ({"index", "agreement", "waiting"}, {"signature"}, {"tags"}),
-    "keys": (set(), {"secagg"}, set()),
+    "keys": (set(), {"secagg", "committed.secagg"}, set()),
     "shares": (set(), {"secagg"}, set()),
     "masked": (set(), set(), {"secagg"}),
     "confirm": (set(), {"secagg"}, set()),
-    "unmask": (set(), {"secagg", "next"}, set()),
+    "unmask": (set(), {"secagg", "next", "committed.next"}, set()),
     "finish": (set(), set(), set()),
     "refused": (set(), set(), set()),
     "error": ({"reason"}, set(), set()),

@@ -4,7 +4,7 @@ A node is one client of secure aggregation, whatever number of users it hosts: i
 (Where users mask for themselves each is a node of one user, and a gateway hosts them: gateway.py.) Masks and keys of a
 sum stay in this process (going_on.py); what a node took part in and helped to open is on its disk (store.py) before an
 answer leaves. It answers with messages of secure aggregation, with the number of its users, and with keyed hashes of
-their names; nothing else ever leaves it.
+their names and of what it commits itself to; nothing else ever leaves it.
 """
 
 import contextlib
@@ -158,8 +158,8 @@ class Node:
         if place[0] not in stages:
             return b""
         rows = self.store.took_part(place) or self.store.first_rows(self.store.get("announced", 0))
-        key, about = self.store.node_key.to_bytes(8, "big"), [place, self.store.ids_and_items(rows)]
-        return hmac.digest(key, json.dumps(about).encode(), "sha256")
+        about = json.dumps([place, self.store.ids_and_items(rows)]).encode()
+        return hmac.digest(self.folder.identity.private_bytes_raw(), b"fedgrec committed" + about, "sha256")
 
     def _shares(self, request: Packet) -> Packet:
         """The plan and the model come down; from here on both are bound into all keys."""
