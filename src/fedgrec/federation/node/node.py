@@ -146,7 +146,8 @@ class Node:
             raise FederationError(f"node {self.folder.name} was asked into this sum before")
         client = Client(session, self.folder.index, self.folder.identity, self._roster)
         going_on.begin(self.folder.path, Sum(name, client, place))
-        return {name_of_keys: client.start(), packets.COMMITTED + name_of_keys: self._committed(place)}
+        words = self._committed(place)
+        return {name_of_keys: client.start()} | ({packets.COMMITTED + name_of_keys: words} if words else {})
 
     def _committed(self, place: tuple[str, int, int]) -> bytes:
         """To whom and to what this node sends in a sum that is taken once: opened again, it must be the same sum.
