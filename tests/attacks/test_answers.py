@@ -110,6 +110,7 @@ def test_one_odd_introduction_does_not_end_the_server(tmp_path: Path, what: str)
     assert fed.model().round == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ODD)
 def test_one_odd_answer_in_a_bundle_costs_its_gateway_only(tmp_path: Path, what: str) -> None:
     """One gateway of three answers oddly, to the question whom it hosts and in bundles of its users' answers."""
