@@ -100,6 +100,17 @@ def test_what_was_rated_too_low_to_learn_from(clicks: Any, tmp_path: Path, more:
     assert own_items(kept, of_run(tmp_path / "run-final")) == 0
 
 
+def test_a_federation_reads_no_ratings_so_it_takes_no_such_file(tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "ratings.csv"
+    path.write_text(
+        "user,item,rating\n" + "".join(f"p{p},i{i},{1 + (p + i) % 5}\n" for p in range(9) for i in range(9))
+    )
+    words = ["federation", "init", "--data", str(path), "--out", str(tmp_path / "fed"), "--set", "min_rating=3"]
+    assert cli.main(words) == 2
+    assert "nodes read no ratings" in capsys.readouterr().err
+    assert not (tmp_path / "fed").exists()
+
+
 @pytest.mark.parametrize("options", [{}, {"validation": 0.2}, {"protocol": "paper"}], ids=str)
 def test_fit_and_load(clicks: Any, tmp_path: Path, options: dict[str, Any]) -> None:
     path, people = clicks

@@ -65,7 +65,8 @@ def test_the_graph_follows_from_name_and_company_alone() -> None:
 def test_the_defaults_leave_nothing_to_grind(n: int, dropped: float) -> None:
     """Up to 400 nodes the corrupt ones are too few in every graph; above, 2⁸⁰ tries would be needed."""
     p = choose(n, 0.05, dropped)
-    if n <= SURE or p.neighbours == n - 1:
-        assert 2 * p.threshold - min(p.neighbours, n) > p.corrupt - (p.neighbours == n - 1)
+    complete = p.neighbours == n - 1
+    if complete or n <= SURE:
+        assert 2 * p.threshold - (n if complete else p.neighbours) > p.corrupt
     else:
         assert p.broken <= -SECURITY == -80

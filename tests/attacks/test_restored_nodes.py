@@ -139,3 +139,16 @@ def test_backups_of_every_kind_of_folder(tmp_path: Path, capsys: pytest.CaptureF
     assert "no folder of a server, a node or a gateway" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
     assert json.loads((fed.server / "server.json").read_text())["federation"]
+
+
+def test_a_damaged_folder_gives_no_backup_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The sentence names the file; half a copy is no copy."""
+    fed = world(tmp_path / "fed", users=2, options={"rounds": 1})
+    fed.run()
+    for model in fed.server.glob("model-*.bin"):
+        content = bytearray(model.read_bytes())
+        content[-70] ^= 1
+        model.write_bytes(content)
+    with pytest.raises(FedgrecError, match=r"model-.*was damaged"):
+        backup(fed.server, tmp_path / "copy")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fed"]

@@ -46,8 +46,8 @@ def test_honest_servers_choose_what_can_be_opened_once(n: int, corrupt: float) -
     """By counting: R openers of n clients give every one of them t of k holders, so two companies take 2R of F + c."""
     p = choose(n, corrupt, 0.1, founders=n)
     assert opens_once(p.least, p.neighbours, p.threshold, p.corrupt, n)
-    k = min(p.neighbours, p.least) if p.neighbours < p.least - 1 else p.least
-    openers = -(-p.threshold * p.least // k)
+    holders = p.neighbours if p.neighbours < p.least - 1 else p.least
+    openers = -(-p.threshold * p.least // holders)
     assert 2 * openers > n + p.corrupt
 
 

@@ -48,6 +48,32 @@ def register(commands: Any) -> None:
     )
     _shared(up)
     up.set_defaults(command=run_up)
+    _of_folders(tasks)
+    add = tasks.add_parser("add-node", help="one more node", description="One more node in a federation.")
+    add.add_argument("fed", type=Path, metavar="FED", help="where `init` put the federation")
+    add.add_argument(
+        "--per-user-masks", type=int, default=0, metavar="N", help="a gateway for N users who mask for themselves"
+    )
+    add.add_argument("--users", type=int, default=0, metavar="N", help="the most that it may bring (default: 1000)")
+    add.set_defaults(command=run_add)
+    more = tasks.add_parser(
+        "add-users",
+        help="keys for more users of a gateway",
+        description="Keys for more users of a gateway whose users mask for themselves. (Any other node takes new users "
+        "in by itself.)",
+    )
+    more.add_argument("fed", type=Path, metavar="FED", help="where `init` put the federation")
+    more.add_argument("node", metavar="NODE", help="the gateway's name, such as node-0")
+    more.add_argument("--users", type=int, default=1, metavar="N", help="how many (default: 1)")
+    more.set_defaults(command=run_add_users)
+    renew = tasks.add_parser("certificate", help="a fresh certificate for the server")
+    renew.add_argument("fed", type=Path, metavar="FED", help="where `init` put the federation")
+    renew.add_argument("--host", required=True, help="the server's name or address")
+    renew.set_defaults(command=run_certificate)
+
+
+def _of_folders(tasks: Any) -> None:
+    """What is done with the folder of a server or a node."""
     for name, command, text in (
         ("server", run_server, "run the server of a folder until its federation is trained"),
         ("node", run_node, "be the node of a folder until stopped"),
@@ -70,27 +96,6 @@ def register(commands: Any) -> None:
     copy.add_argument("folder", type=Path, metavar="FOLDER")
     copy.add_argument("--out", type=Path, required=True, metavar="COPY", help="a folder that does not exist yet")
     copy.set_defaults(command=run_backup)
-    add = tasks.add_parser("add-node", help="one more node", description="One more node in a federation.")
-    add.add_argument("fed", type=Path, metavar="FED", help="where `init` put the federation")
-    add.add_argument(
-        "--per-user-masks", type=int, default=0, metavar="N", help="a gateway for N users who mask for themselves"
-    )
-    add.add_argument("--users", type=int, default=1000, metavar="N", help="the most that it may bring (default: 1000)")
-    add.set_defaults(command=run_add)
-    more = tasks.add_parser(
-        "add-users",
-        help="keys for more users of a gateway",
-        description="Keys for more users of a gateway whose users mask for themselves. (Any other node takes new users "
-        "in by itself.)",
-    )
-    more.add_argument("fed", type=Path, metavar="FED", help="where `init` put the federation")
-    more.add_argument("node", metavar="NODE", help="the gateway's name, such as node-0")
-    more.add_argument("--users", type=int, default=1, metavar="N", help="how many (default: 1)")
-    more.set_defaults(command=run_add_users)
-    renew = tasks.add_parser("certificate", help="a fresh certificate for the server")
-    renew.add_argument("fed", type=Path, metavar="FED", help="where `init` put the federation")
-    renew.add_argument("--host", required=True, help="the server's name or address")
-    renew.set_defaults(command=run_certificate)
 
 
 def _shared(task: argparse.ArgumentParser) -> None:
@@ -274,11 +279,11 @@ def _nodes(roster: Any, nodes: list[tuple[int, str, int]]) -> list[str]:
 
 def run_add(arguments: argparse.Namespace) -> int:
     from fedgrec.federation.common.network import KEYS
-    from fedgrec.federation.setup.init import SERVER_FOLDER, add_node
+    from fedgrec.federation.setup.init import MOST_USERS, SERVER_FOLDER, add_node
 
     if arguments.per_user_masks < 0:
         raise ConfigError(f"--per-user-masks {arguments.per_user_masks}: a gateway needs at least one user")
-    folder = add_node(arguments.fed, arguments.per_user_masks, arguments.users)
+    folder = add_node(arguments.fed, arguments.per_user_masks, arguments.users or MOST_USERS)
     key = arguments.fed / SERVER_FOLDER / KEYS / f"{folder.name}.pub"
     print(f"{folder} is a new node; the roster.json of the other folders has it too.")
     print(

@@ -50,6 +50,10 @@ class Plan:
                 return stage
         raise FederationError(f"{method.name} has no stage {self.stage!r}")
 
+    def once(self, method: Method) -> bool:
+        """Whether it is one of those that are taken once, before training."""
+        return is_once(method, self.stage)
+
     def spec(self, method: Method) -> UploadSpec:
         """The leaves of the sum."""
         if self.stage == EVALUATE:
@@ -74,6 +78,11 @@ class Plan:
         except (TypeError, KeyError, ValueError):
             raise FederationError("the server sent something that is no plan of a sum") from None
         return plan
+
+
+def is_once(method: Method, stage: str) -> bool:
+    """Whether users send this stage once, before training: neither a training round nor an evaluation."""
+    return stage not in (EVALUATE, method.stages[-1].name)
 
 
 def model_digest(broadcast: Broadcast) -> bytes:

@@ -24,7 +24,7 @@ from fedgrec.federation.common import packets
 from fedgrec.federation.common.arrays import read_arrays, write_arrays
 from fedgrec.federation.common.errors import FederationError, Forgotten
 from fedgrec.federation.common.packets import Packet, as_array, hello_part, pack_broadcast, plain, unpack_broadcast
-from fedgrec.federation.common.plan import EVALUATE, Plan, model_digest
+from fedgrec.federation.common.plan import EVALUATE, Plan, is_once, model_digest
 from fedgrec.federation.common.shared_messages import without
 from fedgrec.federation.node import going_on, rules
 from fedgrec.federation.node.folder import TABLE, NodeFolder, open_node
@@ -150,13 +150,12 @@ class Node:
         return {name_of_keys: client.start()} | ({packets.COMMITTED + name_of_keys: words} if words else {})
 
     def _committed(self, place: tuple[str, int, int]) -> bytes:
-        """To whom and to what this node sends in a sum that is taken once: opened again, it must be the same sum.
+        """What this node sends in a sum that is taken once, as a keyed hash: opened again, it must be the same sum.
 
-        A node that was restored has forgotten what it sent. Then others would help to open a sum in which it has one
-        user more, and the difference were that user.
+        A node that was restored has forgotten what it sent. Others would help to open a sum in which it has one user
+        more, and the difference would be that user.
         """
-        stages = {stage.name for stage in self.folder.method(1).stages[:-1]}
-        if place[0] not in stages:
+        if not is_once(self.folder.method(1), place[0]):
             return b""
         rows = self.store.took_part(place) or self.store.first_rows(self.store.get("announced", 0))
         about = json.dumps([place, self.store.ids_and_items(rows)]).encode()
@@ -201,7 +200,7 @@ class Node:
         if plan.stage == EVALUATE:
             trained = self.store.trained_on((method.stages[-1].name, 0, plan.round))
             rules.check_evaluation(self.folder, self.store.evaluations(), trained == model)
-        if rules.is_warm_up(method, plan):
+        if plan.once(method):
             rules.check_memory(self.folder, method, self.store.counted(), plan.level)
         elif self.store.took_part(plan.place) is not None:
             raise FederationError(f"node {self.folder.name} has sent its part of stage {plan.stage!r} of this round")
@@ -225,11 +224,10 @@ class Node:
             raise FederationError("the model on this node is not that of the sum")
         method, least = self.folder.method(plan.n_users), self.folder.least_users
         rows = taking_part(self.store, plan)
-        users = len(rows)
-        if rules.is_warm_up(method, plan):  # opened twice, it must not tell of those who came in between
+        if plan.once(method):  # opened twice, it must not tell of those who came in between
             rows = self.store.took_part(plan.place) or rows
-            users = len(rows)
-        elif plan.stage != EVALUATE and self.store.doubted():
+        users = len(rows)
+        if plan.stage == method.stages[-1].name and self.store.doubted():
             rows = sending(self.store, plan, rows, least)
         broadcast = unpack_broadcast(about, arrays)
         share = rules.noise_share(self.folder, plan, sum_.client.session)

@@ -25,11 +25,6 @@ MOST_ATTEMPTS = 1000  # at one sum: each is another graph that a server may look
 MOST_DOUBTS = 3  # sums, of the last, that a node helped to open and of which it was told that they did not count
 
 
-def is_warm_up(method: Method, sum_: Plan) -> bool:
-    """Whether the sum is one of those that are computed once, before training."""
-    return sum_.stage not in (EVALUATE, method.stages[-1].name)
-
-
 def check_name(folder: NodeFolder, session: Session, announced: Mapping[str, Any]) -> tuple[str, int, int]:
     """Before keys are made: a sum's name follows from what it is, so that the server cannot pick a graph by it."""
     place, attempt = announced.get("place"), announced.get("attempt")
@@ -71,7 +66,7 @@ def check_company(folder: NodeFolder, plan: Plan, session: Session, clients: Seq
             f"node {folder.name} reckons that {corrupt} nodes may work for the server: with {n} nodes, {k} neighbours "
             f"and a threshold of {t} they could open an upload"
         )
-    once = plan.stage not in (EVALUATE, folder.method(plan.n_users).stages[-1].name)
+    once = plan.once(folder.method(plan.n_users))
     if once and not opens_once(session.least, k, t, corrupt, len(folder.roster)):
         raise FederationError(
             f"node {folder.name} sends stage {plan.stage!r} once: with {len(folder.roster)} nodes on the roster, {k} "
@@ -121,7 +116,7 @@ def noise_share(folder: NodeFolder, plan: Plan, session: Session) -> float:
 
 def check_plan(folder: NodeFolder, method: Method, sum_: Plan, users: int) -> None:
     """Each stage has one name, since a node remembers by its name what it took part in. It has so many users."""
-    warm_up = is_warm_up(method, sum_)
+    warm_up = sum_.once(method)
     known = not warm_up or (sum_.level < len(method.stages) - 1 and method.stages[sum_.level].name == sum_.stage)
     if not known or (sum_.round if warm_up else sum_.level) or sum_.round >= MOST_ROUNDS:
         raise FederationError(f"{method.name} has no stage {sum_.stage!r} at level {sum_.level} of round {sum_.round}")

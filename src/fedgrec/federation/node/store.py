@@ -265,8 +265,9 @@ class NodeStore(Store):
     def keep_opened(self, session: str, place: tuple[str, int, int], digest: bytes) -> None:
         """This node is about to help."""
         self.db.execute("UPDATE participation SET opened = 1 WHERE session = ?", [session])
-        self.db.execute("DELETE FROM opened WHERE stage = ? AND level = ? AND round = ?", place)
-        self.db.execute("INSERT INTO opened (stage, level, round, digest) VALUES (?, ?, ?, ?)", [*place, digest])
+        self.db.execute(
+            "INSERT OR REPLACE INTO opened (stage, level, round, digest) VALUES (?, ?, ?, ?)", [*place, digest]
+        )
 
 
 def _layout(state: State) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:

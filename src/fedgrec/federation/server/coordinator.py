@@ -23,7 +23,7 @@ from fedgrec.errors import ConfigError, SumLostError
 from fedgrec.federation.common import evaluation, packets
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import Packet, pack_broadcast
-from fedgrec.federation.common.plan import EVALUATE, Plan, sum_name
+from fedgrec.federation.common.plan import EVALUATE, Plan, is_once, sum_name
 from fedgrec.federation.common.transport import Transport
 from fedgrec.federation.server import possible
 from fedgrec.federation.server.folder import ServerFolder, open_server
@@ -141,7 +141,7 @@ class Coordinator:
     def _prepare(self, stage: str, level: int, round_: int) -> Prepared:
         """Who takes part in a sum, with how many users, under which session."""
         o, method = self.options, self.method
-        warm_up, present = stage not in (EVALUATE, method.stages[-1].name), self.members.present()
+        warm_up, present = is_once(method, stage), self.members.present()
         sum_ = Plan(stage, level, round_, method.n_users, method.n_users)
         again = self.store.half_opened(stage, level, round_) if warm_up else None
         if again is not None:  # others would be refused: two sums that differ by one node tell that node's upload
@@ -260,7 +260,7 @@ class Coordinator:
     def _apply(self, sum_: Plan, session: str, outcome: Outcome, cost: Cost) -> None:
         """What a sum does to the model; one that nobody's users can have made is lost."""
         spec, stage = sum_.spec(self.method), sum_.stage_of(self.method)
-        once = sum_.stage not in (EVALUATE, self.method.stages[-1].name)
+        once = sum_.once(self.method)
         users = sum(sum_.count(self.members.users[node]) for node in outcome.included)
         try:
             if not once:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from fedgrec.errors import ConfigError
+from fedgrec.errors import ConfigError, FedgrecError
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.folder import KINDS, NODE, SERVER
 from fedgrec.federation.node.folder import open_node
@@ -31,20 +31,29 @@ def backup(folder: Path, out: Path) -> Path:
         raise ConfigError(f"{out} exists: choose a folder that does not, backups are never overwritten")
     part = out.with_name(out.name + ".part")
     shutil.rmtree(part, ignore_errors=True)  # of a process that was killed here
+    try:
+        _copied(folder, part)
+        for node in _nodes(part):
+            with NodeStore(node) as store, store.transaction():
+                store.put("evaluations_spent", open_node(node).agreed.evaluations)
+        part.rename(out)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    return out
+
+
+def _copied(folder: Path, part: Path) -> None:
+    """A copy that can be opened; a server at work is tried again."""
     for left in reversed(range(TRIES)):
         try:
             _copy(folder, part)
             _check(part)
-            break
-        except (FileNotFoundError, FederationError):
-            shutil.rmtree(part, ignore_errors=True)
+            return
+        except (FileNotFoundError, FedgrecError):
             if not left:
                 raise
-    for node in _nodes(part):
-        with NodeStore(node) as store, store.transaction():
-            store.put("evaluations_spent", open_node(node).agreed.evaluations)
-    part.rename(out)
-    return out
+            shutil.rmtree(part, ignore_errors=True)
 
 
 def _copy(folder: Path, out: Path) -> None:

@@ -27,6 +27,8 @@ class Deal:
     @classmethod
     def of(cls, config: Config, nodes: int, most: int = 0) -> "Deal":
         split = load_data(config.data, 0.0, config.run.seed).split
+        if config.data.min_rating is not None:  # a node would recommend what its users rated too low
+            raise DataError("a federation's nodes read no ratings: leave out min_rating, or drop those lines yourself")
         if split.train.n_users < nodes:
             raise DataError(f"{config.data.data} has {split.train.n_users} users, and there are {nodes} nodes")
         return cls(split.train, split.test, nodes, most)
