@@ -30,7 +30,7 @@ DIGEST, NO_DIGEST = "digest", "0" * 64  # in a tensor file's metadata
 
 
 @contextmanager
-def _whole(path: Path) -> Iterator[Path]:
+def whole(path: Path) -> Iterator[Path]:
     """A place beside `path` to write to. In the end it is renamed to `path`; where anything goes wrong it is gone."""
     part = path.with_name(path.name + ".part")
     try:
@@ -55,7 +55,7 @@ def _said(path: Path) -> Iterator[None]:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    with _whole(path) as part, part.open("wb") as file:
+    with whole(path) as part, part.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -70,7 +70,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> None:
-    with _whole(path) as part:
+    with whole(path) as part:
         _save_tensors(part, tensors, {**metadata, DIGEST: NO_DIGEST})
         with part.open("r+b") as file:
             _sort_metadata(file)

@@ -11,7 +11,7 @@ import itertools
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -197,6 +197,7 @@ class LyingServer(RuleBasedStateMachine):
         self.liar.method = self.liar.home.method(NODES * USERS)
         self.sums: list[dict[str, Any]] = []
         self.asked: list[tuple[int, Packet]] = []
+        self.openers: dict[Any, set[int]] = {}
         self.snapshot: Path | None = None
 
     def teardown(self) -> None:
@@ -218,7 +219,7 @@ class LyingServer(RuleBasedStateMachine):
     def begins(self, rng: random.Random, plan: Any, whole: bool, exchanges: int) -> None:
         """A sum of some nodes under parameters of its own choice, and so many exchanges of it."""
         least = self.liar.home.fewest_nodes
-        company = sorted(rng.sample(range(NODES), NODES if whole else rng.randint(least, NODES)))
+        company = sorted(self._rather_new(rng, plan, range(NODES))[: NODES if whole else rng.randint(least, NODES)])
         plan = replace(plan, n_users=NODES, users=NODES, take=1, of=1)
         if plan.stage == EVALUATE:
             plan = replace(plan, topk=self.liar.home.agreed.topk)
@@ -262,10 +263,15 @@ class LyingServer(RuleBasedStateMachine):
         )
         chosen = sorted(inbox) if all_of_them else rng.sample(sorted(inbox), rng.randint(0, len(inbox)))
         if kind == packets.UNMASK and all_of_them:
-            chosen = rng.sample(sorted(inbox), min(len(inbox), sum_["session"].threshold))
+            chosen = self._rather_new(rng, sum_["plan"], inbox)[: sum_["session"].threshold]
+            self.openers.setdefault(sum_["plan"].place, set()).update(chosen)
         for member in chosen:
             message = inbox[member] if honest or kind != packets.CONFIRM else self._other_list(rng, inbox[member])
             self._take(sum_, member, self.ask(member, self._packet(sum_, kind, message)))
+
+    def _rather_new(self, rng: random.Random, plan: Any, nodes: Iterable[int]) -> list[int]:
+        """First those who have not opened a sum of this place yet: they do not know that it was opened."""
+        return sorted(nodes, key=lambda node: (node in self.openers.get(plan.place, ()), rng.random()))
 
     def _other_list(self, rng: random.Random, message: bytes) -> bytes:
         lists = parse(message)

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec.errors import RunError
+from fedgrec.files import whole
 
 MAGIC, VERSION = b"FGAR", 2
 START = struct.Struct("<4sIQ")
@@ -29,19 +30,13 @@ ALIGN, DIGEST = 64, 32
 
 def write_private(path: Path, *parts: bytes | memoryview) -> None:
     """A file that only its owner may read: whole or not there."""
-    part = path.with_name(path.name + ".part")
-    part.unlink(missing_ok=True)  # of a process that was killed here
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        for piece in parts:
-            file.write(piece)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    with whole(path) as part:
+        part.unlink(missing_ok=True)  # of a process that was killed here
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            for piece in parts:
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> None:

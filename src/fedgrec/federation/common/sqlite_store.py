@@ -5,6 +5,7 @@ the connection), and `Store.rows` reads and compares. A bit that flipped on the 
 file; so is what SQLite itself finds malformed. When a store is opened all of it is checked.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -15,12 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+from fedgrec.errors import DiskError, system_trouble
 from fedgrec.federation.common.errors import FederationError
 
 FORMAT = 2  # a store of format 1 has no seals
 PATIENCE = 60  # seconds that one process waits for another's transaction
 SEAL = "seal"
-NOT_DAMAGE = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CONSTRAINT}
+NOT_DAMAGE = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CONSTRAINT}
+NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
 SYNCHRONOUS = "FULL"  # a transaction that is over is on the disk
 
 
@@ -54,7 +57,10 @@ class Cursor(sqlite3.Cursor):
         except sqlite3.DatabaseError as error:
             if _is_no_damage(error):
                 raise
-            raise damaged(self.connection.path, error) from None  # type: ignore[attr-defined]
+            path: Path = self.connection.path  # type: ignore[attr-defined]
+            if _code(error) & 0xFF in NO_ROOM:
+                raise DiskError(f"{path} could not be written ({error}): {system_trouble(errno.ENOSPC)}") from None
+            raise damaged(path, error) from None
 
 
 class Connection(sqlite3.Connection):
@@ -71,9 +77,12 @@ class Connection(sqlite3.Connection):
 
 def _is_no_damage(error: sqlite3.DatabaseError) -> bool:
     """What the disk, another process or a rule of the schema says, and no flipped bit. Triggers speak of seals."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
-    wrong_call = isinstance(error, sqlite3.ProgrammingError)
+    code, wrong_call = _code(error), isinstance(error, sqlite3.ProgrammingError)
     return wrong_call or (code & 0xFF in NOT_DAMAGE and code != sqlite3.SQLITE_CONSTRAINT_TRIGGER)
+
+
+def _code(error: sqlite3.DatabaseError) -> int:
+    return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT))
 
 
 def damaged(path: Path, why: object) -> FederationError:

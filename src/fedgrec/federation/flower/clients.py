@@ -13,6 +13,7 @@ from flwr.supercore.interceptors.http.utils import add_headers
 from flwr.supercore.protobuf.client import ProtobufCall, ProtobufClient, ProtobufRequestContext
 from flwr.supercore.retry.retry_invoker import RetryInvoker
 
+from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.flower.superlink import HEADER, KEEP
 
 AGAIN = 0.25  # seconds between two attempts
@@ -35,9 +36,13 @@ def connected(
 
 
 def tls(ca: bytes) -> ssl.SSLContext:
+    """TLS 1.3, and servers for whom this certificate vouches."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_verify_locations(cadata=ca.decode("ascii"))
+    try:
+        context.load_verify_locations(cadata=ca.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        raise FederationError(f"ca.crt is no certificate, or was damaged ({error}): copy it again") from None
     return context
 
 

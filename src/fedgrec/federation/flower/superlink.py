@@ -148,6 +148,39 @@ def _once(body: bytes, receive: Receive) -> Receive:
     return replayed
 
 
+async def in_one_piece(middleware: Any, scope: Scope, receive: Receive, send: Any) -> None:
+    """Starlette's `BaseHTTPMiddleware.__call__` for answers that are whole before they are sent, as nodes' are.
+
+    Its own has a task and a queue for an answer's pieces, and Flower has nine such middlewares in a row: that is a third
+    of all that the SuperLink does.
+    """
+    from starlette.middleware.base import _CachedRequest
+    from starlette.responses import Response
+
+    if scope["type"] != "http":
+        await middleware.app(scope, receive, send)
+        return
+    request = _CachedRequest(scope, receive)  # whoever comes behind reads the same body
+
+    async def call_next(_: Any) -> Response:
+        start: Scope = {}
+        pieces: list[bytes] = []
+
+        async def keep(event: Scope) -> None:
+            if event["type"] == "http.response.start":
+                start.update(event)
+            else:
+                pieces.append(event.get("body", b""))
+
+        await middleware.app(scope, request.wrapped_receive, keep)
+        response = Response(b"".join(pieces), start["status"])
+        response.raw_headers = list(start["headers"])
+        return response
+
+    response = await middleware.dispatch_func(request, call_next)
+    await response(scope, request.wrapped_receive, send)
+
+
 def own_answers(push: Callable[..., Any]) -> Callable[..., Any]:
     """Flower's handler of answers, for those of the node that sends them: Flower believes whom an answer names."""
     from fastapi import HTTPException
@@ -194,7 +227,9 @@ def main() -> None:
     from flwr.superlink import extensions
     from flwr.superlink.servicer.fleet import fleet_handlers
     from starlette.middleware import Middleware
+    from starlette.middleware.base import BaseHTTPMiddleware
 
+    BaseHTTPMiddleware.__call__ = in_one_piece  # type: ignore[method-assign, assignment]
     flower: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
     options = flower._parse_args_run_superlink().parse_args()
     listener = Listener(options.host, options.port)

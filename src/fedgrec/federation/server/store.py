@@ -69,7 +69,10 @@ class ServerStore(Store):
         super().__init__(folder.path / SERVER_STORE, SCHEMA)
         if self.get("federation", folder.federation) != folder.federation:
             self.close()
-            raise FederationError(f"{self.path} belongs to another federation: begin in a new folder")
+            raise FederationError(
+                f"{self.path} and server.json beside it are of different federations: restore the one that was damaged "
+                f"from a backup, or begin in a new folder"
+            )
         if self.get("federation") is None:
             with self.transaction():
                 self.put("federation", folder.federation)
