@@ -20,38 +20,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.errors import BusyError, DamagedError, DiskError, RunError, system_trouble
+from fedgrec.errors import BusyError, DamagedError, RunError
+from fedgrec.whole_files import said, whole
 
 Tensors = Mapping[str, NDArray[Any]]
 DIGEST, NO_DIGEST = "digest", "0" * 64  # in a tensor file's metadata
 
 
 # ------------------------------------------------------------------------------------------ writing
-
-
-@contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A place beside `path` to write to. In the end it is renamed to `path`; where anything goes wrong it is gone."""
-    part = path.with_name(path.name + ".part")
-    try:
-        with _said(path):
-            yield part
-            part.replace(path)
-            _flush_folder(path.parent)
-    except BaseException:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise
-
-
-@contextmanager
-def _said(path: Path) -> Iterator[None]:
-    """The system's errors as one sentence that names the file."""
-    try:
-        yield
-    except OSError as error:
-        why = system_trouble(error.errno) or str(error)
-        raise DiskError(f"{path} could not be written: {why}") from error
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -191,7 +167,7 @@ class Checkpoints:
     def save(self, round_: int, tensors: Tensors, info: Mapping[str, Any]) -> None:
         part, place = self.folder / f"{round_}.part", self.folder / str(round_)
         try:
-            with _said(place):
+            with said(place):
                 self._save(round_, part, place, tensors, info)
         except BaseException:
             unreached = [] if self._latest() == str(round_) else [place]
@@ -289,14 +265,5 @@ def claimed(folder: Path, wait: bool = False) -> Iterator[None]:
             if new:
                 with suppress(OSError):  # it is not empty, as a rule: then something came of it
                     folder.rmdir()
-    finally:
-        os.close(handle)
-
-
-def _flush_folder(folder: Path) -> None:
-    """A rename is on the disk once its folder is."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
     finally:
         os.close(handle)

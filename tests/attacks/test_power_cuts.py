@@ -138,9 +138,14 @@ class Lives:
         self.fed: World = world(root, nodes=NODES, users=3, options=options)
         self.seen: Counter[str] = Counter()
 
-    def run(self, messages: int, killed: int = 0) -> str:
-        """Until so many messages were asked; in the one of that number the node is killed as it writes."""
+    def run(self, messages: int, killed: int = 0, write: int = 0, fault: Fault = kill) -> None:
+        """Until so many messages were asked; in the one of that number the node is killed as it writes.
+
+        Or all meet the fault, from the write of this number on.
+        """
         asked = [0]
+        if write:
+            at_write(write, fault)
 
         def meddle(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
             asked[0] += 1
@@ -148,10 +153,10 @@ class Lives:
                 raise Enough
             if asked[0] != killed:
                 return [answer(request)]
-            folder, write = self.fed.nodes[address], self.rng.randint(1, 6)
+            folder, last = self.fed.nodes[address], self.rng.randint(1, 6)
 
             def dies() -> None:
-                at_write(write, kill)
+                at_write(last, kill)
                 handle(folder, request)
                 kill()
 
@@ -160,7 +165,6 @@ class Lives:
             return []
 
         self.fed.run(meddle)
-        return ""
 
     def live(self) -> None:
         """One life with one fault."""
@@ -168,12 +172,12 @@ class Lives:
         messages = self.rng.randint(20, 120)
         at = self.rng.randint(1, 150)
         if how == "all die":
-            code, said = in_a_process(lambda: [at_write(at, kill), self.run(messages)] and None)
+            code, said = in_a_process(lambda: self.run(messages, write=at))
         elif how == "a node dies":
             code, said = in_a_process(lambda: self.run(messages, killed=self.rng.randint(1, messages)))
         elif how == "full":
             full = Full(self.rng.choice([1, 3, 10**6]))
-            code, said = in_a_process(lambda: [at_write(at, full), self.run(messages)] and None)
+            code, said = in_a_process(lambda: self.run(messages, write=at, fault=full))
         else:
             code, said = self.with_a_flip(messages)
         assert code in (0, 2, -signal.SIGKILL), said
@@ -239,7 +243,7 @@ def test_faults(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_thousand_faults(tmp_path: Path) -> None:
     """The same at length. Bits also flip in all kinds of files in test_bit_rot.py."""
-    print(lives(tmp_path, 1000, seed=1))
+    assert lives(tmp_path, 1000, seed=1).total() >= 1000
 
 
 # ------------------------------------------------------------------------------------------- real processes
@@ -378,7 +382,7 @@ def test_fifty_faults_of_real_processes(tmp_path: Path) -> None:
         finally:
             for name in federation.alive:
                 federation.kill(name)
-    print(federation.seen)
+    assert len(federation.seen) > 3  # kinds of faults
 
 
 @contextmanager

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec.errors import RunError
-from fedgrec.files import whole
+from fedgrec.whole_files import whole
 
 MAGIC, VERSION = b"FGAR", 2
 START = struct.Struct("<4sIQ")

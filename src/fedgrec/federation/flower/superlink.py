@@ -151,8 +151,8 @@ def _once(body: bytes, receive: Receive) -> Receive:
 async def in_one_piece(middleware: Any, scope: Scope, receive: Receive, send: Any) -> None:
     """Starlette's `BaseHTTPMiddleware.__call__` for answers that are whole before they are sent, as nodes' are.
 
-    Its own has a task and a queue for an answer's pieces, and Flower has nine such middlewares in a row: that is a third
-    of all that the SuperLink does.
+    Its own has a task and a queue for an answer's pieces, and Flower has nine such middlewares in a row: a third of all
+    that the SuperLink does.
     """
     from starlette.middleware.base import _CachedRequest
     from starlette.responses import Response
