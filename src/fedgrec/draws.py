@@ -8,6 +8,8 @@ in any order. Kernels repeat these few integer operations in their own language;
 
 import math
 from enum import IntEnum
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +58,7 @@ def below(random: U32 | U64, bound: int) -> NDArray[np.int64]:
     return ((random.astype(np.uint64) * np.uint64(bound)) >> np.uint64(32)).astype(np.int64)
 
 
-def permuted(count: int, size: int, key: int, round_: int, purpose: int) -> NDArray[np.int64]:
+def permuted(count: int, size: int, key: int, round_: int, purpose: int, step: int = 0) -> NDArray[np.int64]:
     """Where a keyed permutation of 0..size−1 sends 0..count−1: `count` distinct draws without a table.
 
     A four-round Feistel network that adds on the rows and columns of a near-square grid. The few values that land on
@@ -65,7 +67,7 @@ def permuted(count: int, size: int, key: int, round_: int, purpose: int) -> NDAr
     """
     n_columns = math.isqrt(size - 1) + 1 if size else 1
     n_rows = -(-size // n_columns)
-    k = words(key, 5, 0, round_, purpose)
+    k = words(key, 5, step, round_, purpose)
     value = np.arange(count)
     outside = np.arange(count)
     while len(outside):
@@ -86,13 +88,58 @@ def _mix(half: NDArray[np.int64], key: np.uint32) -> U64:
     return h ^ (h >> np.uint64(13))
 
 
-def negatives(key: int, round_: int, count: int, positives: NDArray[np.integer], n_items: int) -> NDArray[np.int64]:
+def negatives(
+    key: int, round_: int, count: int, positives: NDArray[np.integer], n_items: int, step: int = 0
+) -> NDArray[np.int64]:
     """Distinct items that are not among the (sorted) positives: the first `count` of a keyed permutation."""
     n_free = n_items - len(positives)
-    rank = permuted(min(count, n_free), n_free, key, round_, Purpose.NEGATIVES)
+    rank = permuted(min(count, n_free), n_free, key, round_, Purpose.NEGATIVES, step)
     # The r-th non-positive is r plus the number of positives before it; positives[j] − j non-positives precede
     # positive j.
     return rank + np.searchsorted(positives - np.arange(len(positives)), rank, side="right")
+
+
+class Shelves(NamedTuple):
+    """Items in groups of about the same degree, and how many negatives come from each: public, as degrees are."""
+
+    order: NDArray[np.int64]  # [N] items, shelf by shelf, ascending on each
+    place: NDArray[np.int64]  # [N] where each item stands in `order`
+    first: NDArray[np.int64]  # [B+1] where each shelf begins in `order`
+    quotas: NDArray[np.int64]  # [B]
+
+
+def shelves(degrees: NDArray[np.integer], count: int, popular: float) -> Shelves:
+    """For `count` negatives of which the share `popular` follows the degrees and the rest is uniform.
+
+    On a shelf degrees differ by a factor of √2 at the most. To draw from it distinct items, each as likely as the
+    others, is then nearly to draw by degree; and no item is drawn twice, which a user's bounded upload needs.
+    """
+    return _shelves(degrees.astype(np.int64).tobytes(), count, popular)
+
+
+@lru_cache(maxsize=4)  # all users of all rounds have the same
+def _shelves(degrees: bytes, count: int, popular: float) -> Shelves:
+    shares = np.maximum(np.frombuffer(degrees, np.int64), 1).astype(np.float64)
+    n_items = len(shares)
+    shelf = np.floor(2 * np.log2(shares)).astype(np.int64) if popular else np.zeros(n_items, np.int64)
+    order = np.argsort(shelf, kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(n_items)
+    first = np.flatnonzero(np.diff(shelf[order], prepend=-1))
+    wanted = count * ((1 - popular) / n_items + popular * shares / shares.sum())
+    ends = np.rint(np.cumsum(np.add.reduceat(wanted[order], first))).astype(np.int64)
+    return Shelves(order, place, np.append(first, n_items), np.diff(ends, prepend=0))
+
+
+def negatives_from(key: int, round_: int, shelves: Shelves, positives: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Distinct items that are not among the positives, as many from each shelf as it has to give."""
+    mine, parts = np.sort(shelves.place[positives]), []
+    for shelf, quota in enumerate(shelves.quotas):
+        start, end = shelves.first[shelf : shelf + 2]
+        taken = mine[np.searchsorted(mine, start) : np.searchsorted(mine, end)] - start
+        drawn = negatives(key, round_, int(quota), taken, int(end - start), step=shelf)
+        parts.append(shelves.order[start + drawn])
+    return np.concatenate(parts)
 
 
 def pairs(key: int, round_: int, step: int, count: int, n_positives: int) -> NDArray[np.int64]:

@@ -103,6 +103,9 @@ class FedGRecOptions:
         choices=("whole", "half", "sampled"),
     )
     negatives: int = option(1024, "negatives a user draws in a round, distinct", least=1)
+    popular_negatives: float = option(
+        0.0, "share of the negatives that is drawn by degree (degrees are public); the rest is uniform", least=0, most=1
+    )
     exclude_positives: bool = option(True, "negatives are never positives of the user")
     max_positives: int = option(
         256, "positives of a user that train in one round, a fresh sample of those with more; 0: all", least=0
@@ -112,10 +115,18 @@ class FedGRecOptions:
     )
     loss: str = option(
         "bpr",
-        "bpr (Eq. 5); mse (Eq. 3, over positives; ratings are its targets if kept); mse0: mse with the negatives "
-        "drawn as further targets 0",
-        choices=("bpr", "mse", "mse0"),
+        "bpr (Eq. 5); softmax (each positive against all of the user's negatives at once); mse (Eq. 3, over positives; "
+        "ratings are its targets if kept); mse0: mse with the negatives drawn as further targets 0",
+        choices=("bpr", "softmax", "mse", "mse0"),
     )
+    similarity: str = option(
+        "inner",
+        "a score in training: the inner product of the two representations, or their cosine",
+        choices=("inner", "cosine"),
+    )
+    temperature: float = option(0.1, "by which softmax divides scores", least=1e-3)
+    negative_weight: float = option(1.0, "weight of the negatives' part of softmax", least=0)
+    ranking: str = option("inner", "a score in recommendations: inner product or cosine", choices=("inner", "cosine"))
     reduction: str = option("mean", "the loss is the mean or the sum over a user's pairs", choices=("mean", "sum"))
     l2: float = option(1.5e-4, "λ, the L2 penalty", least=0)
     l2_scaling: str = option(
@@ -178,6 +189,10 @@ class FedGRecOptions:
             raise ConfigError("alphas are the weights of combine = 'mean': leave them out, or set combine to 'mean'")
         if self.live and self.combine == "concat" and self.layers:
             raise ConfigError("live = true is not defined for combine = 'concat': set live to false")
+        if self.similarity == "cosine" and self.combine == "concat":
+            raise ConfigError("similarity = 'cosine' is not defined for combine = 'concat': set it to 'inner'")
+        if self.popular_negatives and self.query != "whole":
+            raise ConfigError("popular_negatives needs the degrees of all items: set query to 'whole'")
 
 
 @dataclass(frozen=True)

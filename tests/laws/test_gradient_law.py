@@ -33,14 +33,21 @@ def autograd(
     if o.live and o.layers:  # e_u^1 = Σ w_ut x_t over the local copies, of which only the drawn ones moved
         users[1] = latents[0] + torch.tensor(problem.weights) @ (x[:P] - tables[0, :P])
     items = [x, *tables[1:]]
-    if o.combine == "concat":
+    if o.similarity == "cosine":
+        alpha = o.weights()
+        item, user = (sum(a * v for a, v in zip(alpha, side, strict=True)) for side in (items, users))
+        y = torch.nn.functional.cosine_similarity(item, user[None, :], eps=1e-150)
+    elif o.combine == "concat":
         y = sum(item @ user for user, item in zip(users, items, strict=True))
     else:
         alpha = o.weights()
         y = sum(a * i for a, i in zip(alpha, items, strict=True)) @ sum(
             a * v for a, v in zip(alpha, users, strict=True)
         )
-    if o.loss != "bpr":  # Eq. (3); drawn negatives are zeros
+    if o.loss == "softmax":
+        others = torch.logsumexp(y[P:] / o.temperature, 0) if len(y) > P else 0.0
+        errors = o.negative_weight * others - y[:P] / o.temperature
+    elif o.loss != "bpr":  # Eq. (3); drawn negatives are zeros
         errors = (torch.cat([torch.tensor(problem.targets), torch.zeros(len(y) - P, dtype=y.dtype)]) - y) ** 2
     else:
         partner = draws.pairs(problem.key, problem.round, step, len(y) - P, P)
@@ -102,6 +109,11 @@ def world_for(**options) -> World:
         ({}, {"l2_scaling": "row"}),  # Mutation: the penalty scaled the other way.
         ({}, {"alphas": (1.0, 0.25, 0.25, 0.25)}),  # Mutation: the α_0 that the paper's expansion drops.
         ({"loss": "mse"}, {"reduction": "sum"}),  # Mutation: a sum where a mean is meant.
+        ({"loss": "softmax"}, {"temperature": 0.2}),  # Mutation: another temperature.
+        ({"loss": "softmax"}, {"negative_weight": 0.9}),  # Mutation: negatives weigh less.
+        ({"loss": "softmax"}, {"reduction": "sum"}),  # Mutation: pairs count the same instead of users.
+        ({"loss": "softmax", "similarity": "cosine"}, {"similarity": "inner"}),  # Mutation: the norms forgotten.
+        ({"loss": "bpr", "similarity": "cosine"}, {"similarity": "inner"}),
     ],
 )
 def test_mutants_break_the_law(options, wrong) -> None:

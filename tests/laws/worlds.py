@@ -55,9 +55,14 @@ def worlds(draw: Any, max_users: int = 9, max_items: int = 14, **fixed: Any) -> 
     Y = rng.random((n_users, n_items)) < draw(st.sampled_from([0.15, 0.4, 0.7]))
     Y[rng.integers(n_users), rng.integers(n_items)] = True
     combine = draw(st.sampled_from(["mean", "last", "concat"]))
+    dim = draw(st.sampled_from([1, 3, 8]))  # in one dimension no cosine has a slope
+    loss = draw(st.sampled_from(["bpr", "bpr", "mse", "mse0", "softmax", "softmax"]))
+    similarity = "inner" if combine == "concat" or dim == 1 else draw(st.sampled_from(["inner", "cosine"]))
+    # Steep losses at high rates multiply the last digit of a number in every step.
+    gently = 0.02 if loss == "softmax" or similarity == "cosine" else 1.0
     choices = {
         "layers": draw(st.integers(0, 3)),
-        "dim": draw(st.sampled_from([1, 3, 8])),
+        "dim": dim,
         "combine": combine,
         "message_passing": draw(st.sampled_from(["symmetric", "mean"])),
         "users_per_round": draw(st.integers(1, n_users)),
@@ -65,14 +70,20 @@ def worlds(draw: Any, max_users: int = 9, max_items: int = 14, **fixed: Any) -> 
         "exclude_positives": draw(st.booleans()),
         "max_positives": draw(st.sampled_from([0, 2, 256])),
         "feedback": draw(st.sampled_from([1.0, 1.0, 0.5])),
-        "loss": draw(st.sampled_from(["bpr", "bpr", "mse", "mse0"])),
+        "loss": loss,
+        "similarity": similarity,
+        "temperature": draw(st.sampled_from([0.1, 1.0])),
+        "negative_weight": draw(st.sampled_from([1.0, 0.7])),
+        "popular_negatives": draw(st.sampled_from([0.0, 0.5, 1.0])),
+        "ranking": draw(st.sampled_from(["inner", "cosine"])),
         "reduction": draw(st.sampled_from(["mean", "sum"])),
         "l2": draw(st.sampled_from([0.0, 0.01])),
         "l2_scaling": draw(st.sampled_from(["pair", "row"])),
         "live": draw(st.booleans()) and combine != "concat",
         "local_steps": draw(st.sampled_from([1, 1, 4])),
         "item_optimizer": draw(st.sampled_from(["sgd", "adam"])),
-        "item_rate": 0.05,
+        "item_rate": 0.05 * gently,
+        "user_rate": 0.02 * gently,
         "user_optimizer": draw(st.sampled_from(["sgd", "adam"])),
         "user_moments": draw(st.sampled_from(["kept", "fresh"])),
         "server_optimizer": draw(st.sampled_from(["sum", "adam"])),

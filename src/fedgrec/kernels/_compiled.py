@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numba as nb
 import numpy as np
 
-from fedgrec.kernels._draws_numba import choose_rows, withheld
+from fedgrec.kernels._draws_numba import choose_from, withheld
 from fedgrec.kernels._numba import threaded
-from fedgrec.kernels._steps_numba import constants, many_steps, one_step, penalties, user_state
-from fedgrec.kernels._sums_numba import add_difference, add_row, add_small_row
+from fedgrec.kernels._steps_numba import constants, length, many_steps, one_step, penalties, user_state
+from fedgrec.kernels._sums_numba import add_difference, add_leaning_row, add_row, add_small_row
 
 
 class Users(NamedTuple):
@@ -60,14 +60,14 @@ def push(order, first, owner, weights, old, new, per_step, bound, values, cut):
 
 
 @threaded
-def user_slopes(users, tables, f_table, numbers, flags, told):
+def user_slopes(users, tables, f_table, shelves, numbers, flags, told):
     """What tells each user's gradient, see Told; -1 for rows that stay at home. Moves the users."""
     keys, indptr, items, weights, targets, embeddings, moment1, moment2, steps, B, latents = users
-    rows, g, w, f_users, pulls, counts, decays = told
+    rows, g, w, f_users, pulls, counts, decays, lean = told
     for u_ in nb.prange(len(keys)):
         u = np.int64(u_)
         mine = slice(indptr[u], indptr[u + 1])
-        found, chosen = choose_rows(keys[u], items[mine], tables.shape[1], flags)
+        found, chosen = choose_from(keys[u], items[mine], shelves, flags)
         P, m = min(len(chosen), len(found)), len(found)
         counts[u, 0], counts[u, 1] = P, m
         _, decays[u, 0], decays[u, 1] = penalties(g.dtype.type, P, m, numbers, flags)
@@ -75,16 +75,16 @@ def user_slopes(users, tables, f_table, numbers, flags, told):
         g[u, :m] = constants(found, latents[u], tables, flags)
         user = user_state(embeddings[u, 0], moment1[u], moment2[u], steps[u : u + 1], B[u], flags)
         y = targets[mine][chosen]
-        one_step(keys[u], P, found, y, g[u, :m], user, f_table, numbers, flags, f_users[u], pulls[u])
+        one_step(keys[u], P, found, y, g[u, :m], user, f_table, numbers, flags, f_users[u], pulls[u], lean[u])
         for i in range(P):
             if withheld(keys[u], i, flags):
                 rows[u, i] = -1
 
 
 @threaded
-def gradients(x, who, where, first, told, reaches, numbers, sums, cut):
+def gradients(x, f_table, norms, who, where, first, told, reaches, numbers, flags, sums, cut):
     """Every item adds up its users' finished rows."""
-    _, g, w, f_users, pulls, counts, decays = told
+    _, g, w, f_users, pulls, counts, decays, lean = told
     real, bound = x.dtype.type, numbers.bound
     to_steps, limit = -numbers.item_rate * numbers.per_step, bound / (numbers.item_rate * numbers.per_step)
     for t_ in nb.prange(x.shape[0]):
@@ -96,8 +96,15 @@ def gradients(x, who, where, first, told, reaches, numbers, sums, cut):
             reach = max(reach, abs(x[t, j]))
         for entry in range(first[t], first[t + 1]):
             u, i = who[entry], where[entry]
-            slope = numbers.p * g[u, i]
-            if i < counts[u, 0]:
+            slope, positive = numbers.p * g[u, i], i < counts[u, 0]
+            if flags.cosine:
+                share = numbers.p / norms[t]
+                slope, back, weight = share * g[u, i], share * lean[u, i], w[u, i] if positive else real(0)
+                decay = decays[u, 0 if positive else 1]
+                over += add_leaning_row(
+                    to_steps, slope, back, decay, weight, u, t, f_users, f_table, pulls, x, bound, sums
+                )
+            elif positive:
                 over += add_row(to_steps, slope, decays[u, 0], w[u, i], u, t, f_users, pulls, x, bound, sums)
             elif abs(slope) * reaches[u] + decays[u, 1] * reach < limit:
                 add_small_row(to_steps, slope, decays[u, 1], u, t, f_users, x, sums)
@@ -110,13 +117,13 @@ def gradients(x, who, where, first, told, reaches, numbers, sums, cut):
 
 
 @threaded
-def train_users(users, tables, f_table, numbers, flags, scratch, sums, cut):
+def train_users(users, tables, f_table, shelves, numbers, flags, scratch, sums, cut):
     """Users train and add their finished rows to the table of their thread."""
     keys, indptr, items, weights, targets, embeddings, moment1, moment2, steps, B, latents = users
     for u_ in nb.prange(len(keys)):
         u, thread = np.int64(u_), nb.get_thread_id()
         mine = slice(indptr[u], indptr[u + 1])
-        rows, chosen = choose_rows(keys[u], items[mine], tables.shape[1], flags)
+        rows, chosen = choose_from(keys[u], items[mine], shelves, flags)
         if len(rows):
             user = user_state(embeddings[u, 0], moment1[u], moment2[u], steps[u : u + 1], B[u], flags)
             c, w, y = constants(rows, latents[u], tables, flags), weights[mine][chosen], targets[mine][chosen]
@@ -145,6 +152,14 @@ def combine(alpha, tables, f_table):
         for k in range(1, len(alpha)):
             for j in range(f_table.shape[1]):
                 f_table[t, j] += alpha[k] * tables[k, t, j]
+
+
+@threaded
+def directions(f_table, norms):
+    for t in nb.prange(f_table.shape[0]):
+        norms[t] = length(f_table[t])
+        for j in range(f_table.shape[1]):
+            f_table[t, j] /= norms[t]
 
 
 @threaded

@@ -37,14 +37,14 @@ def mix(half, key):
 
 
 @fused
-def permuted(out, size, key, round_, purpose):
+def permuted(out, size, key, round_, purpose, step=0):
     """Fills `out` with where the keyed permutation of 0..size−1 sends 0, 1, 2, ..."""
     n_columns = max(np.int64(np.sqrt(size)), 1)
     while n_columns * n_columns < size:
         n_columns += 1
     n_rows = (size + n_columns - 1) // n_columns
-    k0, k1, k2, k3 = philox(key, 0, 0, round_, purpose)
-    k4, _, _, _ = philox(key, 1, 0, round_, purpose)
+    k0, k1, k2, k3 = philox(key, 0, step, round_, purpose)
+    k4, _, _, _ = philox(key, 1, step, round_, purpose)
     offset = np.int64((k4 * U(size)) >> SHIFT)
     start_row, start_column = 0, 0
     for i in range(len(out)):
@@ -71,10 +71,10 @@ def turned(half, other, key, bound):
 
 
 @fused
-def draw_negatives(out, key, round_, positives, n_items):
+def draw_negatives(out, key, round_, positives, n_items, step=0):
     """Distinct non-positives: the rank among non-positives, then skip the positives before it."""
     P = len(positives)
-    permuted(out, n_items - P, key, round_, NEGATIVES)
+    permuted(out, n_items - P, key, round_, NEGATIVES, step)
     half = 1
     while 2 * half <= P:
         half *= 2
@@ -88,21 +88,56 @@ def draw_negatives(out, key, round_, positives, n_items):
 
 
 @fused
-def choose_rows(key, items, n_items, flags):
-    """The user's training rows of the round, positives first, and which of its items those are."""
+def draw_from_shelves(key, round_, shelves, excluded):
+    """Distinct non-positives, as many from each shelf as it has to give, see draws.negatives_from."""
+    order, first, quotas = shelves.order, shelves.first, shelves.quotas
+    mine = shelves.place[excluded]
+    mine.sort()
+    out, drawn, passed = np.empty(quotas.sum(), np.int64), 0, 0
+    for shelf in range(len(quotas)):
+        start, size, begin = first[shelf], first[shelf + 1] - first[shelf], passed
+        while passed < len(mine) and mine[passed] < start + size:
+            passed += 1
+        taken = mine[begin:passed] - start
+        part = out[drawn : drawn + min(quotas[shelf], size - len(taken))]
+        draw_negatives(part, key, round_, taken, size, shelf)
+        for i in range(len(part)):
+            part[i] = order[start + part[i]]
+        drawn += len(part)
+    return out[:drawn]
+
+
+@fused
+def choose_positives(key, items, flags):
+    """Which of the user's items train in this round."""
     P = min(len(items), flags.max_positives)
     chosen = np.arange(len(items))
     if len(items) > P:
         chosen = np.empty(P, np.int64)
         permuted(chosen, len(items), key, flags.round, POSITIVES)
         chosen.sort()
-    excluded = items if flags.exclude else items[:0]
-    n = min(flags.negatives, n_items - len(excluded)) if P else 0
-    rows = np.empty(P + n, np.int64)
+    return chosen
+
+
+@fused
+def choose_rows(key, items, n_items, flags):
+    """The user's training rows of the round, positives first, and which of its items those are."""
+    chosen, excluded = choose_positives(key, items, flags), items if flags.exclude else items[:0]
+    P = len(chosen)
+    rows = np.empty(P + (min(flags.negatives, n_items - len(excluded)) if P else 0), np.int64)
     for i in range(P):
         rows[i] = items[chosen[i]]
     draw_negatives(rows[P:], key, flags.round, excluded, n_items)
     return rows, chosen
+
+
+@fused
+def choose_from(key, items, shelves, flags):
+    """`choose_rows` with negatives from shelves."""
+    if len(shelves.quotas) == 1 or not len(items):
+        return choose_rows(key, items, len(shelves.order), flags)
+    chosen, excluded = choose_positives(key, items, flags), items if flags.exclude else items[:0]
+    return np.concatenate((items[chosen], draw_from_shelves(key, flags.round, shelves, excluded))), chosen
 
 
 @fused

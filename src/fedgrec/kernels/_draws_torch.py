@@ -8,7 +8,7 @@ meaning; callers mask it.
 import torch
 from torch import Tensor
 
-from fedgrec.draws import FEISTEL_M, MASK, PHILOX_M, PHILOX_W, Purpose, feedback_bound
+from fedgrec.draws import FEISTEL_M, MASK, PHILOX_M, PHILOX_W, Purpose, Shelves, feedback_bound
 
 BEYOND = 2**62  # sorts behind every item
 
@@ -36,12 +36,12 @@ def below(random: Tensor, bound: Tensor) -> Tensor:
     return (random * bound) >> 32  # bounds are below 2³¹, so no product reaches the sign
 
 
-def permuted(count: int, sizes: Tensor, keys: Tensor, round_: int, purpose: int) -> Tensor:
+def permuted(count: int, sizes: Tensor, keys: Tensor, round_: int, purpose: int, step: int = 0) -> Tensor:
     """Where each user's keyed permutation of 0..size−1 sends 0..count−1, see draws.permuted.  # [S, count]"""
     sizes = sizes.clamp(min=1)[:, None]
     n_columns = sizes.to(torch.float64).sqrt().ceil().to(torch.int64)
     n_rows = (sizes + n_columns - 1) // n_columns
-    k = words(keys, 5, 0, round_, purpose)
+    k = words(keys, 5, step, round_, purpose)
     slots = torch.arange(count, device=keys.device)
     # A slot beyond the user's size could walk a cycle that lies beyond it too, for ever: it takes slot 0's walk.
     value = torch.where(slots < sizes, slots, 0)
@@ -63,14 +63,38 @@ def _mix(half: Tensor, key: Tensor) -> Tensor:
     return h ^ (h >> 13)
 
 
-def negatives(keys: Tensor, round_: int, count: int, positives: Tensor, n_positives: Tensor, n_items: int) -> Tensor:
+def negatives(
+    keys: Tensor, round_: int, count: int, positives: Tensor, n_positives: Tensor, n_items: int, step: int = 0
+) -> Tensor:
     """Distinct items that are not among each user's (sorted, padded) positives.  # [S, count]"""
-    rank = permuted(count, n_items - n_positives, keys, round_, Purpose.NEGATIVES)
+    rank = permuted(count, n_items - n_positives, keys, round_, Purpose.NEGATIVES, step)
     if not positives.shape[1]:
         return rank
     place = torch.arange(positives.shape[1], device=keys.device)
     before = torch.where(place < n_positives[:, None], positives - place, BEYOND)  # non-positives before each
     return rank + torch.searchsorted(before, rank, right=True)
+
+
+def negatives_from(
+    keys: Tensor, round_: int, shelves: Shelves, positives: Tensor, n_positives: Tensor
+) -> tuple[Tensor, Tensor]:
+    """See draws.negatives_from; and how many each user has drawn.  # [S, n], [S]"""
+    order, place = (torch.tensor(table, device=keys.device) for table in (shelves.order, shelves.place))
+    columns = torch.arange(positives.shape[1], device=keys.device)
+    mine = torch.where(columns < n_positives[:, None], place[positives], BEYOND).sort(dim=1)[0]
+    drawn, real = [], []
+    for shelf, quota in enumerate(shelves.quotas.tolist()):
+        start, end = shelves.first[shelf : shelf + 2].tolist()
+        before = (mine < start).sum(dim=1)
+        n_taken = (mine < end).sum(dim=1) - before
+        width = int(n_taken.max())
+        at = (before[:, None] + columns[:width]).clamp(max=max(mine.shape[1] - 1, 0))
+        found = negatives(keys, round_, quota, mine.gather(1, at) - start, n_taken, end - start, shelf)
+        drawn.append(order[start + found.clamp(max=end - start - 1)])
+        real.append(torch.arange(quota, device=keys.device) < (end - start - n_taken)[:, None])
+    there = torch.cat(real, dim=1)
+    first = torch.argsort(~there, dim=1, stable=True)  # what a shelf could not give is padding at the end
+    return torch.cat(drawn, dim=1).gather(1, first), there.sum(dim=1)
 
 
 def pairs(keys: Tensor, round_: int, step: int, count: int, n_positives: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ def turned(half, other, key, bound):
 
 
 @triton.jit
-def permuted(i, wanted, size, key, round_, purpose):
+def permuted(i, wanted, size, key, round_, purpose, step=0):
     """Where the keyed permutation of 0..size−1 sends the wanted ones of i."""
     n_columns = tl.maximum(tl.sqrt(size.to(tl.float32)).to(tl.int32), 1)
     while n_columns * n_columns < size:
@@ -35,8 +35,8 @@ def permuted(i, wanted, size, key, round_, purpose):
         n_columns -= 1
     n_rows = (size + n_columns - 1) // n_columns
     zero = round_ * 0
-    k0, k1, k2, k3 = tl.philox(key, zero, zero, round_, zero + purpose)
-    k4, _, _, _ = tl.philox(key, zero + 1, zero, round_, zero + purpose)
+    k0, k1, k2, k3 = tl.philox(key, zero, zero + step, round_, zero + purpose)
+    k4, _, _, _ = tl.philox(key, zero + 1, zero + step, round_, zero + purpose)
     value = i
     outside = wanted
     while tl.max(outside.to(tl.int32), axis=0) > 0:
@@ -62,14 +62,14 @@ def words(key, i, step, round_, purpose):
 
 
 @triton.jit
-def skipped(rank, mine, P):
-    """The rank-th item that is not among the P sorted ones at `mine`: rank and the positives before it."""
+def skipped(rank, mine, P, least=0):
+    """The rank-th from `least` that is not among the P sorted ones at `mine`: rank and the positives before it."""
     before = rank * 0
     step = 1
     while 2 * step <= P:
         step *= 2
     while (step > 0) & (P > 0):
         last = tl.minimum(before + step, P) - 1
-        before = tl.where(tl.load(mine + last) - last <= rank, last + 1, before)
+        before = tl.where(tl.load(mine + last) - least - last <= rank, last + 1, before)
         step //= 2
     return rank + before

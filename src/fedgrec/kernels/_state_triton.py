@@ -39,6 +39,9 @@ class Users(NamedTuple):
     moment1: Any  # [M, d]
     moment2: Any  # [M, d]
     steps: Any  # [M]
+    ranked: Any  # [nnz]: where the items that are no negatives stand in `order`, sorted
+    taken: Any  # [M, B+1]: where those of each shelf begin
+    begins: Any  # [M, B+1]: where the negatives from each shelf begin; the last is their number
 
 
 class Server(NamedTuple):
@@ -51,6 +54,8 @@ class Server(NamedTuple):
     f: Any  # [N, d]: f_t = p·e_t^0 + a_t
     sums: Any  # [K+1, N, D/2], two words in one
     touched: Any  # [N]: whether a latent of the item changes
+    order: Any  # [N]: see draws.Shelves
+    first: Any  # [B+1]
 
 
 class Scratch(NamedTuple):
@@ -61,10 +66,15 @@ class Scratch(NamedTuple):
     scores: Any  # [S, C]: of the positives; for the MSE their slopes
     gathered: Any  # [S, C]: what the slopes of a positive's negatives add up to
     positives: Any  # [S, C, 4, D]: f, how far x moved, and its two moments
-    slopes: Any  # [S, τ+1, n]: of the negatives
+    slopes: Any  # [S, τ+1, n]: of the negatives; for softmax their scores
     partners: Any  # [S, τ, n]: the positive that a negative meets in each step
-    f: Any  # [S, τ+1, D]: f_u by step
+    f: Any  # [S, τ+1, D]: f_u by step; for cosines its direction
+    norms: Any  # [S, τ+1]: |f_u|, or 1
+    logs: Any  # [S, τ+1]: log Σ exp(s/T) over the negatives
     parts: Any  # [S, splits, D]: of ∂L/∂f_u
+    leans: Any  # [S, splits]: of Σ g·s
+    tops: Any  # [S, splits]: the highest s/T of a part
+    totals: Any  # [S, splits]: Σ exp(s/T − top)
     moments: Any  # [S, 2, D]: Adam's of the user, where they start fresh
 
 
@@ -112,6 +122,8 @@ class Reals(NamedTuple):
     server_rate: Any
     latent_rate: Any  # of a fixed-point step
     item_step: Any  # a fixed-point step
+    per_temperature: Any
+    negative_weight: Any
 
 
 class Wholes(NamedTuple):
@@ -137,6 +149,10 @@ TO_ITEM_STEPS, ITEM_BOUND, ITEM_STEP = _real.to_item_steps, _real.item_bound, _r
 TO_LATENT_STEPS, LATENT_BOUND = _real.to_latent_steps, _real.latent_bound
 N_ITEMS, UNBIASED_AFTER, FEEDBACK_BOUND = _whole.n_items, _whole.unbiased_after, _whole.feedback_bound
 MOST_NEGATIVES, MOST_POSITIVES = _whole.most_negatives, _whole.most_positives
+PER_TEMPERATURE, NEGATIVE_WEIGHT = _real.per_temperature, _real.negative_weight
+LOWEST = tl.constexpr(-1e30)  # no score is
+TINY = tl.constexpr(1.1754943508222875e-38)  # see reference.length
+BPR, SOFTMAX = tl.constexpr(0), tl.constexpr(3)  # of LOSSES
 
 
 # ----------------------------------------------------------------------------- what the loops are compiled for
@@ -154,12 +170,15 @@ class Sizes(NamedTuple):
     MANY: Any  # negatives of a user
     TAU: Any
     EXCLUDE: Any  # whether negatives are never positives
+    SHELVES: Any  # B
+    PAIRED: Any  # whether negatives meet positives
 
 
 class Rules(NamedTuple):
     """The loss and the optimizers at home."""
 
     LOSS: Any  # of LOSSES
+    COSINE: Any
     MEAN: Any
     PER_ROW: Any  # λ is of a row
     CONCAT: Any
@@ -212,18 +231,8 @@ def find_user(at, slot, size):
     start = tl.load(at.users.indptr + u)
     degree = (tl.load(at.users.indptr + u + 1) - start).to(tl.int32)
     P = tl.minimum(degree, tl.load(at.numbers.whole + MOST_POSITIVES).to(tl.int32))
-    free = free_items(at, degree, size)
-    N = tl.minimum(tl.load(at.numbers.whole + MOST_NEGATIVES).to(tl.int32), free)
+    N = tl.load(at.users.begins + u * (size.SHELVES + 1) + size.SHELVES)
     return User(slot, u, start, degree, P, tl.where(P > 0, N, 0))
-
-
-@triton.jit
-def free_items(at, degree, size):
-    """Items that may be negatives of a user."""
-    free = tl.load(at.numbers.whole + N_ITEMS).to(tl.int32)
-    if size.EXCLUDE:
-        free -= degree
-    return free
 
 
 @triton.jit
@@ -234,14 +243,19 @@ def decays(numbers, user, rules):
     negative = l2
     scale = l2 * 0 + 1
     terms = user.N  # pairs, or rows
-    if rules.LOSS > 0:
+    if rules.LOSS == SOFTMAX:
+        terms = user.P
+    elif rules.LOSS > 0:
         terms += user.P
     if not rules.PER_ROW:
         if not rules.MEAN:
             whole = l2 * terms
         positive = whole / tl.maximum(user.P, 1)
         negative = whole / tl.maximum(user.N, 1)
-    if rules.MEAN:
+    if rules.LOSS == SOFTMAX:
+        if not rules.MEAN:
+            scale *= terms
+    elif rules.MEAN:
         scale /= tl.maximum(terms, 1)
     return Decay(whole, positive, negative, scale)
 
@@ -255,6 +269,12 @@ def rows_of(table, t, ok, size):
     col = tl.arange(0, size.D)
     there = ok[:, None] & (col < size.DIM)[None, :]
     return tl.load(table + t[:, None] * size.DIM + col[None, :], mask=there, other=0.0)
+
+
+@triton.jit
+def lengths(rows):
+    """|f| of each row."""
+    return tl.sqrt(tl.sum(rows * rows, axis=1) + TINY)
 
 
 @triton.jit

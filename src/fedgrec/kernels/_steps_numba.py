@@ -1,8 +1,9 @@
 # mypy: ignore-errors
 """One user's local training: reference.local_problem, local_steps and gradients line by line, with the same names.
 
-`f_table` holds f_t = p·e_t^0 + a_t of every item. Inner loops index whole tables and never take a row as an array of
-its own: Numba counts references to such views with atomic operations, which cost more than the arithmetic.
+`f_table` holds f_t = p·e_t^0 + a_t of every item; where scores are cosines, its direction. Inner loops index whole
+tables and never take a row as an array of its own: Numba counts references to such views with atomic operations, which
+cost more than the arithmetic.
 """
 
 from typing import Any, NamedTuple
@@ -27,6 +28,8 @@ class Numbers(NamedTuple):
     epsilon: Any
     per_step: Any
     bound: Any
+    temperature: Any
+    negative_weight: Any
 
 
 class Flags(NamedTuple):
@@ -38,13 +41,17 @@ class Flags(NamedTuple):
     max_positives: int
     exclude: bool
     feedback: int
-    mse: bool
+    loss: int  # of LOSSES
+    cosine: bool
     mean: bool
     per_row: bool
     concat: bool
     item_adam: bool
     user_adam: bool
     kept: bool
+
+
+LOSSES = {"bpr": 0, "mse": 1, "mse0": 1, "softmax": 2}
 
 
 # --------------------------------------------------------------------------------------------------- slopes
@@ -63,10 +70,12 @@ def constants(rows, latents, tables, flags):
 
 
 @fused
-def slopes(g, key, step, P, y, flags):
-    """Scores in, ∂L/∂s_t out, as reference.bpr_slopes and mse_slopes."""
+def slopes(g, key, step, P, y, numbers, flags):
+    """Scores in, ∂L/∂s_t out, as reference.slopes."""
     m, real = len(g), g.dtype.type
-    if flags.mse:
+    if flags.loss == 2:
+        softmax_slopes(g, P, numbers.temperature, numbers.negative_weight, real(1 if flags.mean else P))
+    elif flags.loss == 1:
         scale = real(2 / m if flags.mean else 2)
         for i in range(m):
             g[i] = scale * (g[i] - (y[i] if i < P else real(0)))
@@ -96,6 +105,26 @@ def bpr_slopes(g, key, step, round_, P, scale):
         g[partner[i]] -= negative[i]
 
 
+@inlined
+def softmax_slopes(g, P, temperature, weight, scale):
+    """Scores in, ∂L/∂s_t out: every positive meets all negatives."""
+    negative, total, top = g[P:], temperature - temperature, -np.inf
+    for i in range(len(negative)):
+        top = max(top, negative[i])
+    per_temperature, top = scale / scale / temperature, g.dtype.type(top)
+    if g.itemsize == 4:
+        for i in range(len(negative)):
+            negative[i] = exp32((negative[i] - top) * per_temperature)
+    else:
+        for i in range(len(negative)):
+            negative[i] = np.exp((negative[i] - top) * per_temperature)
+    for i in range(len(negative)):
+        total += negative[i]
+    for i in range(len(negative)):
+        negative[i] *= scale * weight * per_temperature / total
+    g[:P] = -scale * per_temperature / P
+
+
 one32, log2_e = np.float32(1), np.float32(1.4426950408889634)
 ln2_high, ln2_low = np.float32(0.693359375), np.float32(-2.12194440e-4)  # two parts: x − n·ln 2 stays exact
 c2, c3, c4, c5, c6 = (np.float32(1 / k) for k in (2, 6, 24, 120, 720))
@@ -117,7 +146,7 @@ def penalties(real, P, m, numbers, flags):
     l2 = numbers.l2
     if flags.per_row:
         return l2, l2, l2
-    terms = m if flags.mse else m - P
+    terms = m - P if flags.loss == 0 else m if flags.loss == 1 else P
     whole = l2 * (1 if flags.mean else terms)
     return real(whole), real(whole / P), real(whole / max(m - P, 1))
 
@@ -163,14 +192,14 @@ def adam_epsilon(step, numbers):
 
 
 @inlined
-def move_item(i, slope, direction, decay, rate, epsilon, numbers, flags, scratch):
-    """One optimizer step of one local item row (scratch: x, f, and Adam's moments)."""
+def move_item(i, slope, direction, tilt, decay, rate, epsilon, numbers, flags, scratch):
+    """One optimizer step of one local item row (scratch: x, f, and Adam's moments); `tilt` of f is for cosines."""
     p, d = numbers.p, scratch.shape[2]
     if flags.item_adam:
         beta1, beta2 = numbers.beta1, numbers.beta2
         rest1, rest2 = scratch.dtype.type(1) - beta1, scratch.dtype.type(1) - beta2
         for j in range(d):
-            grad = slope * direction[j] + decay * scratch[0, i, j]
+            grad = slope * direction[j] + tilt * scratch[1, i, j] + decay * scratch[0, i, j]
             first = beta1 * scratch[2, i, j] + rest1 * grad
             second = beta2 * scratch[3, i, j] + rest2 * grad * grad
             moved = rate * first / (np.sqrt(second) + epsilon)
@@ -180,7 +209,7 @@ def move_item(i, slope, direction, decay, rate, epsilon, numbers, flags, scratch
             scratch[1, i, j] -= p * moved
     else:
         for j in range(d):
-            moved = rate * (slope * direction[j] + decay * scratch[0, i, j])
+            moved = rate * (slope * direction[j] + tilt * scratch[1, i, j] + decay * scratch[0, i, j])
             scratch[0, i, j] -= moved
             scratch[1, i, j] -= p * moved
 
@@ -189,26 +218,39 @@ def move_item(i, slope, direction, decay, rate, epsilon, numbers, flags, scratch
 
 
 @fused
-def one_step(key, P, rows, y, g, user, f_table, numbers, flags, f_u, pull):
+def one_step(key, P, rows, y, g, user, f_table, numbers, flags, f_u, pull, lean):
     """τ = 1 with SGD on the items: every item's gradient is g_t·p·f_u + λx_t (+ w_ut·pull), so three numbers tell it.
 
-    g holds c_t on the way in and the slopes on the way out; f_u and pull = live·∂L/∂f_u are filled in.
+    g holds c_t on the way in and the slopes on the way out; f_u and pull = live·∂L/∂f_u are filled in. For cosines f_u
+    is a direction, and `lean` is filled with −g_t·s_t, what goes to f_t's own direction.
     """
     e, B = user[0], user[4]
     m, d, p = len(rows), len(e), numbers.p
     for j in range(d):
         f_u[j] = p * e[j] + B[j]
+    norm_u = length(f_u) if flags.cosine else e.dtype.type(1)
+    for j in range(d):
+        f_u[j] /= norm_u
     for i in range(m):
         t, score = rows[i], g[i]
         for j in range(d):
             score += f_table[t, j] * f_u[j]
         g[i] = score
-    slopes(g, key, 0, P, y, flags)
+    if flags.cosine:
+        lean[:m] = g
+    slopes(g, key, 0, P, y, numbers, flags)
     grad_f = np.zeros_like(e)
     for i in range(m):
         t, slope = rows[i], g[i]
         for j in range(d):
             grad_f[j] += slope * f_table[t, j]
+    if flags.cosine:
+        leaning = norm_u - norm_u
+        for i in range(m):
+            lean[i] *= -g[i]
+            leaning += lean[i]
+        for j in range(d):
+            grad_f[j] = (grad_f[j] + leaning * f_u[j]) / norm_u
     for j in range(d):
         pull[j] = numbers.live * grad_f[j]
     if m:
@@ -232,6 +274,7 @@ def many_steps(key, P, rows, w, y, c, user, x0, f_table, numbers, flags, scratch
                 scratch[2, i, j] = scratch[3, i, j] = 0
     user_decay, positive_decay, negative_decay = penalties(real, P, m, numbers, flags)
     drift, grad_f, pulled, g = np.zeros_like(e), np.empty_like(e), np.empty_like(e), np.empty(m, e.dtype)
+    tilt, norms, cosines, norm_u, leaning = np.zeros(m, e.dtype), np.ones(m, e.dtype), g[:0], real(1), real(0)
     for step in range(flags.steps):
         f_u = p * e + B + numbers.live * drift
         for i in range(m):
@@ -239,16 +282,23 @@ def many_steps(key, P, rows, w, y, c, user, x0, f_table, numbers, flags, scratch
             for j in range(d):
                 score += f[i, j] * f_u[j]
             g[i] = score
-        slopes(g, key, step, P, y, flags)
+        if flags.cosine:
+            norm_u = divided_by_norms(f_u, f, g, norms)
+            cosines = g.copy()
+        slopes(g, key, step, P, y, numbers, flags)
+        if flags.cosine:
+            leaning = lean_back(g, cosines, norms, tilt)
         weighted_sum(g, f, grad_f)
+        for j in range(d):
+            grad_f[j] = (grad_f[j] + leaning * f_u[j]) / norm_u
         rate = adam_rate(numbers.item_rate, step + 1, numbers) if flags.item_adam else numbers.item_rate
         epsilon = adam_epsilon(step + 1, numbers)
         for i in range(P):
             for j in range(d):
                 pulled[j] = p * g[i] * f_u[j] + numbers.live * w[i] * grad_f[j]
-            move_item(i, real(1), pulled, positive_decay, rate, epsilon, numbers, flags, scratch)
+            move_item(i, real(1), pulled, p * tilt[i], positive_decay, rate, epsilon, numbers, flags, scratch)
         for i in range(P, m):
-            move_item(i, p * g[i], f_u, negative_decay, rate, epsilon, numbers, flags, scratch)
+            move_item(i, p * g[i], f_u, p * tilt[i], negative_decay, rate, epsilon, numbers, flags, scratch)
         move_user(user, grad_f, user_decay, numbers, flags)
         if numbers.live:
             drift[:] = 0
@@ -260,6 +310,38 @@ def many_steps(key, P, rows, w, y, c, user, x0, f_table, numbers, flags, scratch
             for j in range(d):
                 x[i, j] = x0[rows[i], j]
     return round_and_add(rows, x, x0, numbers, sums)
+
+
+@fused
+def length(f):
+    total = f[0] - f[0]
+    for j in range(len(f)):
+        total += f[j] * f[j]
+    return f.dtype.type(np.sqrt(total + np.finfo(f.dtype).tiny))
+
+
+@fused
+def divided_by_norms(f_u, f, g, norms):
+    """f_u becomes its direction and inner products in g cosines; fills in |f_t|, returns |f_u|."""
+    norm_u = length(f_u)
+    for j in range(len(f_u)):
+        f_u[j] /= norm_u
+    for i in range(len(g)):
+        norms[i] = length(f[i])
+        g[i] /= norm_u * norms[i]
+    return norm_u
+
+
+@fused
+def lean_back(g, cosines, norms, tilt):
+    """Slopes of cosines become those of f_t, and what each takes from f_t itself; returns what all take from f̂_u."""
+    leaning = g.dtype.type(0)
+    for i in range(len(g)):
+        lean = -g[i] * cosines[i]
+        leaning += lean
+        tilt[i] = lean / (norms[i] * norms[i])
+        g[i] /= norms[i]
+    return leaning
 
 
 @fused

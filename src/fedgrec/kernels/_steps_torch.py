@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from fedgrec.core import Ints, UserState
+from fedgrec.draws import Shelves
 from fedgrec.kernels import _draws_torch as draws
-from fedgrec.kernels._trees_torch import added_up, dots, exponential, sums_by_partner
+from fedgrec.kernels._trees_torch import added_up, dots, exponential, lengths, sums_by_partner
 from fedgrec.options import FedGRecOptions
 
 
@@ -34,6 +35,7 @@ class World(NamedTuple):
     asked: Tensor | None  # [r] items whose rows these are; None: all
     a: Tensor  # [r, d]
     B: Tensor  # [n, d]
+    shelves: Shelves | None  # None: negatives are uniform
 
 
 class Problems(NamedTuple):
@@ -90,8 +92,12 @@ def local_problems(world: World, users: Tensor, o: FedGRecOptions) -> Problems:
     everything, _ = padded(first, degrees if o.exclude_positives else torch.zeros_like(degrees))
     n_excluded = degrees if o.exclude_positives else torch.zeros_like(degrees)
     n_negatives = (world.n_items - n_excluded).clamp(max=o.negatives if o.loss != "mse" else 0)
-    n = int(n_negatives.max())
-    drawn = draws.negatives(keys, world.round, n, world.items[everything], n_excluded, world.n_items)
+    if world.shelves is None:
+        n = int(n_negatives.max())
+        drawn = draws.negatives(keys, world.round, n, world.items[everything], n_excluded, world.n_items)
+    else:
+        drawn, n_negatives = draws.negatives_from(keys, world.round, world.shelves, world.items[everything], n_excluded)
+        n = drawn.shape[1]
     real = torch.cat([real, torch.arange(n, device=keys.device) < n_negatives[:, None]], dim=1)
     # Padding takes the user's first item, which is sure to be among the rows that it asked for.
     items = torch.cat([world.items[chosen], drawn], dim=1)
@@ -149,15 +155,50 @@ def gradients(problem: Problems, e: Tensor, moved: Tensor, step: int, o: FedGRec
     if live and step:
         f_u = f_u + live * added_up(w * moved[:, :P])  # e_u^1 follows the local items
     f = (x * p).add_(problem.a)
+    if o.similarity == "cosine":
+        norm_u, norm = lengths(f_u)[:, None], lengths(f)
+        f_u = f_u / norm_u
+        f.div_(norm[..., None])
     scores = dots(f, f_u) + problem.c
-    g = bpr_slopes(problem, scores, step, o) if o.loss == "bpr" else mse_slopes(problem, scores, o)
-    f.mul_(g[..., None])
-    grad_f = added_up(f[:, :P]) + added_up(f[:, P:])
+    g = slopes(problem, scores, step, o)
     user_decay, item_decay = penalties(problem, o)
-    grad_x = x.mul_(item_decay[..., None]).add_((p * g)[..., None] * f_u[:, None])
+    x.mul_(item_decay[..., None])
+    if o.similarity == "cosine":
+        lean = (g * scores)[..., None]
+        share = p / norm
+        x.sub_((share[..., None] * lean) * f)
+        f.mul_(g[..., None])
+        grad_f = added_up(f[:, :P]) + added_up(f[:, P:])
+        grad_f = (grad_f - (added_up(lean[:, :P]) + added_up(lean[:, P:])) * f_u) / norm_u
+        grad_x = x.add_((share * g)[..., None] * f_u[:, None])
+    else:
+        f.mul_(g[..., None])
+        grad_f = added_up(f[:, :P]) + added_up(f[:, P:])
+        grad_x = x.add_((p * g)[..., None] * f_u[:, None])
     if live:
         grad_x[:, :P] += w * (live * grad_f)[:, None]
     return p * grad_f + user_decay * e, grad_x
+
+
+def slopes(problem: Problems, scores: Tensor, step: int, o: FedGRecOptions) -> Tensor:
+    """∂L/∂s_t, see reference.slopes.  # [S, m]"""
+    if o.loss == "bpr":
+        return bpr_slopes(problem, scores, step, o)
+    return softmax_slopes(problem, scores, o) if o.loss == "softmax" else mse_slopes(problem, scores, o)
+
+
+def softmax_slopes(problem: Problems, scores: Tensor, o: FedGRecOptions) -> Tensor:
+    """See reference.softmax_slopes.  # [S, m]"""
+    P, T, real = problem.weights.shape[1], o.temperature, problem.real
+    least, count = torch.finfo(scores.dtype).min, problem.n_positives.to(scores.dtype)
+    negative = torch.where(real[:, P:], scores[:, P:], least)
+    if negative.shape[1]:
+        negative = exponential((negative - negative.amax(dim=1, keepdim=True)) / T)
+        negative = torch.where(real[:, P:], negative, 0)
+        negative = negative * (o.negative_weight / (T * added_up(negative[..., None]).clamp(min=1.0)))
+    positive = torch.where(real[:, :P], -1 / (T * count), 0)
+    g = torch.cat([positive, negative], dim=1)
+    return g if o.reduction == "mean" else count * g
 
 
 def bpr_slopes(problem: Problems, scores: Tensor, step: int, o: FedGRecOptions) -> Tensor:
@@ -186,7 +227,7 @@ def penalties(problem: Problems, o: FedGRecOptions) -> tuple[Tensor, Tensor]:
     positive = negative = whole
     if o.l2_scaling == "pair":
         if o.reduction == "sum":
-            whole = whole * {"bpr": n, "mse": P, "mse0": P + n}[o.loss]
+            whole = whole * {"bpr": n, "softmax": P, "mse": P, "mse0": P + n}[o.loss]
         positive, negative = whole / P, whole / n.clamp(min=1)
     width = problem.weights.shape[1]
     rows = torch.cat([positive.expand(-1, width), negative.expand(-1, problem.real.shape[1] - width)], dim=1)

@@ -2,8 +2,9 @@
 
 The names are those of reference.local_problem, local_steps and gradients. The few positives of a user keep their state
 between launches. The many negatives do not: the gradient of row i in step q is g_qi·p·f_q + λx_i, so the row's whole
-history is its slopes g_0i, g_1i, ..., and `moved_by` plays it again whenever the row is needed. That costs arithmetic,
-of which there is plenty, and saves the memory traffic of all rows and their moments in every step, which takes longer.
+history is its slopes g_0i, g_1i, ... (for softmax its scores, which tell them), and `moved_by` plays it again whenever
+the row is needed. That costs arithmetic, of which there is plenty, and saves the memory traffic of all rows and their
+moments in every step, which takes longer.
 """
 
 import triton
@@ -12,20 +13,27 @@ import triton.language as tl
 from fedgrec.kernels._state_triton import (
     BETA1,
     BETA2,
+    BPR,
     EPSILON,
     FALL,
     FIRST,
     ITEM_RATE,
     LIVE_SHARE,
+    LOWEST,
     MOVED,
     N_ITEMS,
+    NEGATIVE_WEIGHT,
+    PER_TEMPERATURE,
     SECOND,
     SHARE,
+    SOFTMAX,
+    TINY,
     UNBIASED_AFTER,
     USER_RATE,
     decays,
     find_user,
     items_at,
+    lengths,
     positives_at,
     rows_of,
     takes_part,
@@ -46,8 +54,11 @@ def adam_step(first, second, epsilon, FAST: tl.constexpr):
 
 
 @triton.jit
-def moved_by(x0, done, i, ok, decay, at, user, size, rules):
-    """How far negatives i have moved after `done` steps. Adam's moments are without their factor 1 − β."""
+def moved_by(x0, f0, done, i, ok, decay, at, user, size, rules):
+    """How far negatives i have moved after `done` steps. Adam's moments are without their factor 1 − β.
+
+    f0, their f as it arrived, is needed for cosines alone.
+    """
     numbers = at.numbers
     p = tl.load(numbers.real + SHARE)
     item_rate = tl.load(numbers.real + ITEM_RATE)
@@ -55,7 +66,8 @@ def moved_by(x0, done, i, ok, decay, at, user, size, rules):
     beta2 = tl.load(numbers.real + BETA2)
     slopes = at.scratch.slopes + user.slot * (size.TAU + 1) * size.MANY + i
     f_history = at.scratch.f + user.slot * (size.TAU + 1) * size.D + tl.arange(0, size.D)
-    shrink = decay * x0
+    shrink = decay.negative * x0
+    logs = at.scratch.logs + user.slot * (size.TAU + 1)
     moved = x0 * 0
     first = x0 * 0
     second = x0 * 0
@@ -65,7 +77,16 @@ def moved_by(x0, done, i, ok, decay, at, user, size, rules):
     rate = tl.load(numbers.rates)
     epsilon = tl.load(numbers.epsilons)
     for q in range(done):
+        if rules.LOSS == SOFTMAX:
+            g = softmax_slopes(g, tl.load(logs + q), decay.scale, numbers)
+            g = tl.where(ok, g, 0.0)
         slope = p * g
+        tilt = x0 * 0
+        if rules.COSINE:
+            f = f0 + p * moved
+            norm = lengths(f)
+            slope /= norm
+            tilt = -(slope * tl.sum(f * f_u[None, :], axis=1) / (norm * norm))[:, None] * f
         direction = f_u
         rate_now = rate
         epsilon_now = epsilon
@@ -73,7 +94,9 @@ def moved_by(x0, done, i, ok, decay, at, user, size, rules):
         f_u = tl.load(f_history + (q + 1) * size.D)
         rate = tl.load(numbers.rates + q + 1)
         epsilon = tl.load(numbers.epsilons + q + 1)
-        grad = slope[:, None] * direction[None, :] + (decay * moved + shrink)
+        grad = slope[:, None] * direction[None, :] + (decay.negative * moved + shrink)
+        if rules.COSINE:
+            grad += tilt
         if rules.ITEM_ADAM:
             first = beta1 * first + grad
             second = beta2 * second + grad * grad
@@ -103,13 +126,17 @@ def user_step(step, at, size, rules, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
     if step == 0:
         copy_positives(at, user, size, BLOCK)
     else:
-        grad_f = user_gradient(at, user, size, rules, SPLITS, BLOCK)
-        grad_f, drift = move_positives(step, grad_f, decay.positive, at, user, size, rules, BLOCK)
+        grad_f = user_gradient(step, decay.scale, at, user, size, rules, SPLITS, BLOCK)
+        grad_f, drift = move_positives(step, grad_f, decay, at, user, size, rules, BLOCK)
         e = move_user(step, e, grad_f, decay.user, at, user, size, rules)
         tl.store(home, e, mask=col < size.DIM)
     if step < size.TAU:
         tl.debug_barrier()  # what was stored above is read by other lanes below
         f_u = combined(e, drift, home, at.numbers, size, rules)
+        if rules.COSINE:
+            norm = tl.sqrt(tl.sum(f_u * f_u, axis=0) + TINY)
+            tl.store(at.scratch.norms + user.slot * (size.TAU + 1) + step, norm)
+            f_u /= norm
         tl.store(at.scratch.f + user.slot * (size.TAU + 1) * size.D + col + step * size.D, f_u)
         score_positives(f_u, decay.scale, at, user, size, rules, BLOCK)
 
@@ -125,16 +152,38 @@ def copy_positives(at, user, size, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def user_gradient(at, user, size, rules, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
+def user_gradient(step, scale, at, user, size, rules, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
     """∂L/∂f_u = Σ g f. Where positives feel it, it must be known before they move; else theirs is added then."""
     n = tl.arange(0, BLOCK)
+    scratch = at.scratch
     part = user.slot * SPLITS + tl.arange(0, SPLITS)
-    grad_f = tl.sum(tl.load(at.scratch.parts + part[:, None] * size.D + tl.arange(0, size.D)[None, :]), axis=0)
-    if rules.LIVE:
+    parts = tl.load(scratch.parts + part[:, None] * size.D + tl.arange(0, size.D)[None, :])
+    leans = tl.load(scratch.leans + part)
+    before = user.slot * (size.TAU + 1) + step - 1
+    if rules.LOSS == SOFTMAX:
+        tops = tl.load(scratch.tops + part)
+        top = tl.max(tops, axis=0)
+        weight = tl.exp(tops - top)
+        total = tl.maximum(tl.sum(weight * tl.load(scratch.totals + part), axis=0), TINY)
+        tl.store(scratch.logs + before, top + tl.log(total))
+        numbers = at.numbers.real
+        weight *= scale * tl.load(numbers + NEGATIVE_WEIGHT) * tl.load(numbers + PER_TEMPERATURE) / total
+        parts *= weight[:, None]
+        leans *= weight
+    grad_f = tl.sum(parts, axis=0)
+    leaning = tl.sum(leans, axis=0)
+    if rules.LIVE or rules.COSINE:
+        f_u = tl.load(scratch.f + before * size.D + tl.arange(0, size.D))
         for first in range(0, user.P, BLOCK):
             ok = first + n < user.P
-            f = tl.load(positives_at(at.scratch, user, first + n, size), mask=ok[:, None], other=0.0)
-            grad_f += tl.sum(positive_slopes(at.scratch, user, first + n, ok, size, rules)[:, None] * f, axis=0)
+            f = tl.load(positives_at(scratch, user, first + n, size), mask=ok[:, None], other=0.0)
+            g = positive_slopes(scale, at, user, first + n, ok, size, rules)
+            if rules.COSINE:
+                f /= lengths(f)[:, None]
+                leaning += tl.sum(g * tl.sum(f * f_u[None, :], axis=1), axis=0)
+            grad_f += tl.sum(g[:, None] * f, axis=0)
+        if rules.COSINE:
+            grad_f = (grad_f - leaning * f_u) / tl.load(scratch.norms + before)
         tl.debug_barrier()
     return grad_f
 
@@ -154,16 +203,22 @@ def move_positives(step, grad_f, decay, at, user, size, rules, BLOCK: tl.constex
         i = first + n
         ok = i < user.P
         t = items_at(at.scratch, user, i, ok, size)
-        g = positive_slopes(at.scratch, user, i, ok, size, rules)
+        g = positive_slopes(decay.scale, at, user, i, ok, size, rules)
         state = positives_at(at.scratch, user, i, size)
         old = ok[:, None] & (n[:, None] * 0 + step > 1)
         moved = tl.load(state + MOVED * size.D, mask=old, other=0.0)
-        grad = (p * g)[:, None] * f_u[None, :] + decay * (rows_of(at.server.items, t, ok, size) + moved)
+        grad = decay.positive * (rows_of(at.server.items, t, ok, size) + moved)
+        if rules.COSINE:
+            f = tl.load(state, mask=ok[:, None], other=0.0)
+            norm = lengths(f)
+            g /= norm
+            grad -= (p * g * tl.sum(f * f_u[None, :], axis=1) / (norm * norm))[:, None] * f
+        grad += (p * g)[:, None] * f_u[None, :]
         if rules.LIVE:
             edge = tl.load(at.scratch.edges + user.slot * size.C + i, mask=ok, other=0)
             w = tl.load(at.users.gather + user.start + edge, mask=ok, other=0.0)
             grad += w[:, None] * (live * grad_f)[None, :]
-        else:
+        elif not rules.COSINE:
             grad_f += tl.sum(g[:, None] * tl.load(state, mask=ok[:, None], other=0.0), axis=0)
         if rules.ITEM_ADAM:
             grad = positives_adam(step, grad, state, ok, old, at.numbers, size, rules)
@@ -243,20 +298,25 @@ def score_positives(f_u, scale, at, user, size, rules, BLOCK: tl.constexpr):
         here = user.slot * size.C + i
         f = tl.load(positives_at(at.scratch, user, i, size), mask=ok[:, None], other=0.0)
         score = tl.sum(f * f_u[None, :], axis=1)
+        if rules.COSINE:
+            score /= lengths(f)
         if rules.CONCAT:
             score += constant(at, user, items_at(at.scratch, user, i, ok, size), ok, size)
-        if rules.LOSS == 0:
+        if rules.LOSS == BPR:
             tl.store(at.scratch.gathered + here, tl.zeros((BLOCK,), tl.int64), mask=ok)
-        else:
+        elif rules.LOSS != SOFTMAX:
             edge = tl.load(at.scratch.edges + here, mask=ok, other=0)
             score = 2 * scale * (score - tl.load(at.users.targets + user.start + edge, mask=ok, other=0.0))
         tl.store(at.scratch.scores + here, score, mask=ok)
 
 
 @triton.jit
-def positive_slopes(scratch, user, i, ok, size, rules):
+def positive_slopes(scale, at, user, i, ok, size, rules):
     """∂L/∂s of positives once their negatives are known."""
+    scratch = at.scratch
     here = user.slot * size.C + i
+    if rules.LOSS == SOFTMAX:
+        return tl.where(ok, -scale * tl.load(at.numbers.real + PER_TEMPERATURE) / user.P, 0.0)
     if rules.LOSS > 0:
         return tl.load(scratch.scores + here, mask=ok, other=0.0)
     total = tl.load(scratch.gathered + here, mask=ok, other=0)
@@ -293,6 +353,9 @@ def negatives(step, at, size, rules, SPLITS: tl.constexpr, SPLIT: tl.constexpr, 
     n = tl.arange(0, BLOCK)
     f_u = tl.load(at.scratch.f + (slot * (size.TAU + 1) + step) * size.D + col)
     total = tl.zeros((BLOCK, size.D), at.users.gather.dtype.element_ty)
+    leaning = tl.sum(total, axis=1)
+    summed = tl.sum(total, axis=1)
+    top = tl.max(summed, axis=0) + LOWEST
     for first in range(split * SPLIT, tl.minimum((split + 1) * SPLIT, user.N), BLOCK):
         i = first + n
         ok = i < user.N
@@ -300,14 +363,42 @@ def negatives(step, at, size, rules, SPLITS: tl.constexpr, SPLIT: tl.constexpr, 
         f = rows_of(at.server.f, t, ok, size)
         if size.TAU > 1:
             x0 = rows_of(at.server.items, t, ok, size)
-            f += p * moved_by(x0, step, i, ok, decay.negative, at, user, size, rules)
+            f += p * moved_by(x0, f, step, i, ok, decay, at, user, size, rules)
+        if rules.COSINE:
+            f /= lengths(f)[:, None]
         score = tl.sum(f * f_u[None, :], axis=1)
         if rules.CONCAT:
             score += constant(at, user, t, ok, size)
-        g = tl.where(ok, negative_slopes(step, score, i, ok, decay.scale, at.scratch, user, size, rules), 0.0)
-        tl.store(at.scratch.slopes + (slot * (size.TAU + 1) + step) * size.MANY + i, g, mask=ok)
+        slopes = at.scratch.slopes + (slot * (size.TAU + 1) + step) * size.MANY + i
+        if rules.LOSS == SOFTMAX:  # of these only the part of Σ exp that was seen so far is known
+            tl.store(slopes, score, mask=ok)
+            scaled = score * tl.load(at.numbers.real + PER_TEMPERATURE)
+            higher = tl.maximum(top, tl.max(tl.where(ok, scaled, LOWEST), axis=0))
+            fade = tl.exp(top - higher)
+            top = higher
+            g = tl.where(ok, tl.exp(scaled - top), 0.0)
+            total *= fade
+            leaning *= fade
+            summed = summed * fade + g
+        else:
+            g = tl.where(ok, negative_slopes(step, score, i, ok, decay.scale, at.scratch, user, size, rules), 0.0)
+            tl.store(slopes, g, mask=ok)
         total += g[:, None] * f
-    tl.store(at.scratch.parts + (slot * SPLITS + split) * size.D + col, tl.sum(total, axis=0))
+        if rules.COSINE:
+            leaning += g * score
+    part = slot * SPLITS + split
+    tl.store(at.scratch.parts + part * size.D + col, tl.sum(total, axis=0))
+    tl.store(at.scratch.leans + part, tl.sum(leaning, axis=0))
+    if rules.LOSS == SOFTMAX:
+        tl.store(at.scratch.tops + part, top)
+        tl.store(at.scratch.totals + part, tl.sum(summed, axis=0))
+
+
+@triton.jit
+def softmax_slopes(score, log, scale, numbers):
+    """∂L/∂s of negatives, once all are known."""
+    per_temperature = tl.load(numbers.real + PER_TEMPERATURE)
+    return scale * tl.load(numbers.real + NEGATIVE_WEIGHT) * per_temperature * tl.exp(score * per_temperature - log)
 
 
 @triton.jit

@@ -9,7 +9,7 @@ from fedgrec.kernels._numba import fused, inlined
 
 
 class Told(NamedTuple):
-    """What tells every row that the users send: to item t goes g_t·f_u + λx_t + w_t·pull."""
+    """What tells every row that the users send: to item t goes g_t·f_u + λx_t + w_t·pull, for cosines + lean_t·f_t."""
 
     rows: Any  # [n, longest]: items, positives first
     g: Any  # [n, longest]
@@ -18,13 +18,19 @@ class Told(NamedTuple):
     pulls: Any  # [n, d]
     counts: Any  # [n, 2]: positives, and all rows
     decays: Any  # [n, 2]: λ of a positive and of a negative
+    lean: Any  # [n, longest], or nothing
 
     @classmethod
-    def empty(cls, n: int, longest: int, d: int, dtype: Any) -> "Told":
+    def empty(cls, n: int, longest: int, d: int, dtype: Any, cosine: bool = False) -> "Told":
         """To be filled in; a user without rows has zeros."""
         rows, (g, w) = np.empty((n, longest), np.int32), np.empty((2, n, longest), dtype)
         f_users, pulls = np.zeros((2, n, d), dtype)
-        return cls(rows, g, w, f_users, pulls, np.zeros((n, 2), np.int64), np.zeros((n, 2), dtype))
+        counts, decays, lean = (
+            np.zeros((n, 2), np.int64),
+            np.zeros((n, 2), dtype),
+            np.empty((n, longest * cosine), dtype),
+        )
+        return cls(rows, g, w, f_users, pulls, counts, decays, lean)
 
 
 @inlined
@@ -33,6 +39,18 @@ def add_row(to_steps, slope, decay, weight, u, t, f_users, pulls, x, bound, sums
     over = bound - bound
     for j in range(x.shape[1]):
         moved = np.rint(to_steps * (slope * f_users[u, j] + decay * x[t, j] + weight * pulls[u, j]))
+        over += x.dtype.type(abs(moved) > bound)
+        sums[t, j] += sums.dtype.type(min(max(moved, -bound), bound))
+    return over
+
+
+@inlined
+def add_leaning_row(to_steps, slope, lean, decay, weight, u, t, f_users, f_table, pulls, x, bound, sums):
+    """`add_row` for cosines."""
+    over = bound - bound
+    for j in range(x.shape[1]):
+        grad = slope * f_users[u, j] + lean * f_table[t, j] + decay * x[t, j] + weight * pulls[u, j]
+        moved = np.rint(to_steps * grad)
         over += x.dtype.type(abs(moved) > bound)
         sums[t, j] += sums.dtype.type(min(max(moved, -bound), bound))
     return over

@@ -26,9 +26,18 @@ def added_up(x: Tensor) -> Tensor:
 
 def dots(rows: Tensor, vector: Tensor) -> Tensor:
     """Inner products of each user's rows with its vector.  # [S, L, d], [S, d] → [S, L]"""
-    x = rows * vector[:, None]
-    while x.shape[2] > 1:
-        half, odd = divmod(x.shape[2], 2)
+    return across(rows * vector[:, None])
+
+
+def lengths(x: Tensor) -> Tensor:
+    """|x| of each row, see reference.length.  # [..., d] → [...]"""
+    return (across(x * x) + torch.finfo(x.dtype).tiny).sqrt_()
+
+
+def across(x: Tensor) -> Tensor:
+    """Σ over the columns.  # [..., d] → [...]"""
+    while x.shape[-1] > 1:
+        half, odd = divmod(x.shape[-1], 2)
         halves = x[..., :half] + x[..., half : 2 * half]
         if odd:
             halves[..., 0] += x[..., -1]

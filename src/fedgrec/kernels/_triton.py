@@ -34,7 +34,6 @@ from fedgrec.kernels._state_triton import (
     UNBIASED_AFTER,
     decays,
     find_user,
-    free_items,
     items_at,
     positives_at,
     rounded,
@@ -102,12 +101,21 @@ def choose_positives(at, user, key, round_, size):
 def choose_negatives(i, at, user, key, round_, size):
     """Negatives i, and the positive that each meets in every step."""
     ok = i < user.N
-    free = free_items(at, user.degree, size)
-    t = tl.where(ok, permuted(i, ok, free, key, round_, NEGATIVES), 0)
-    if size.EXCLUDE:
-        t = skipped(t, at.users.items + user.start, user.degree)
+    t = i * 0
+    shelf = user.u * (size.SHELVES + 1)
+    for b in range(size.SHELVES):
+        begin = tl.load(at.users.begins + shelf + b)
+        here = ok & (i >= begin) & (i < tl.load(at.users.begins + shelf + b + 1))
+        if tl.max(here.to(tl.int32), axis=0) > 0:
+            least = tl.load(at.server.first + b)
+            mine = tl.load(at.users.taken + shelf + b)
+            P = tl.load(at.users.taken + shelf + b + 1) - mine
+            free = tl.load(at.server.first + b + 1) - least - P
+            rank = tl.where(here, permuted(i - begin, here, free, key, round_, NEGATIVES, b), 0)
+            place = least + skipped(rank, at.users.ranked + user.start + mine, P, least)
+            t = tl.where(here, tl.load(at.server.order + place, mask=here, other=0), t)
     tl.store(at.scratch.rows + user.slot * size.M + user.P + i, t, mask=ok)
-    for step in range(size.TAU):
+    for step in range(size.TAU * size.PAIRED):
         partner = tl.umulhi(words(key, i, step, round_, PAIRS), user.P.to(tl.uint32)).to(tl.int32)
         tl.store(at.scratch.partners + (user.slot * size.TAU + step) * size.MANY + i, partner, mask=ok)
 
@@ -185,7 +193,8 @@ def send_negatives(start, at, user, size, rules, SPLIT: tl.constexpr, BLOCK: tl.
         ok = i < user.N
         t = items_at(at.scratch, user, user.P + i, ok, size)
         x0 = rows_of(at.server.items, t, ok, size)
-        moved = moved_by(x0, size.TAU, i, ok, decay.negative, at, user, size, rules)
+        f0 = rows_of(at.server.f, t, ok, size) if rules.COSINE else x0
+        moved = moved_by(x0, f0, size.TAU, i, ok, decay, at, user, size, rules)
         over += add_rows(at.server.sums, t, moved, to_steps, bound, ok, BLOCK, size.D)
     report(at.federation, over)
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UserState
 from fedgrec.devices import place
+from fedgrec.draws import shelves
 from fedgrec.errors import FedgrecError, missing_extra
 from fedgrec.options import FedGRecOptions
 
@@ -141,6 +142,9 @@ class Batched:
             asked=None if broadcast.rows is None else self._place(broadcast.rows),
             a=a,
             B=B,
+            shelves=shelves(broadcast.degrees, o.negatives, o.popular_negatives)
+            if o.popular_negatives and o.loss != "mse"
+            else None,
         )
 
     def _place(self, array: NDArray[Any]) -> Tensor:

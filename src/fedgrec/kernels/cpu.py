@@ -10,11 +10,11 @@ from typing import Any
 import numba as nb
 import numpy as np
 
+from fedgrec import draws
 from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UserState
-from fedgrec.draws import feedback_bound
 from fedgrec.errors import FedgrecError
 from fedgrec.kernels import _compiled as loops
-from fedgrec.kernels._steps_numba import Flags, Numbers
+from fedgrec.kernels._steps_numba import LOSSES, Flags, Numbers
 from fedgrec.kernels._sums_numba import Told, by_item
 from fedgrec.options import FedGRecOptions
 
@@ -61,6 +61,7 @@ def train(
         alpha[1:] = 0  # the latents enter through c_t alone
     f_table = np.empty_like(tables[0])
     loops.combine(alpha, tables, f_table)
+    shelves = draws.shelves(broadcast.degrees, flags.negatives, o.popular_negatives)
     B = np.zeros_like(latents, shape=(len(latents), latents.shape[2]))
     for k in range(latents.shape[1]):  # not a product of BLAS: that rounds a user by its place in the batch
         B += alpha[k + 1] * latents[:, k]
@@ -69,7 +70,7 @@ def train(
     users = loops.Users(cohort.keys, cohort.indptr, cohort.items, weights, targets, *own, B, latents)
     longest = min(int(cohort.degrees.max(initial=0)), flags.max_positives) + flags.negatives
     loop = _one_step if flags.steps == 1 and not flags.item_adam else _many_steps
-    sums, cut = loop(users, tables, f_table, numbers, flags, longest, dtype)
+    sums, cut = loop(users, tables, f_table, shelves, numbers, flags, longest, dtype)
     _finite(state.embeddings[:, 0], leaf.name)
     return Rows(np.arange(n_items), sums), state, cut
 
@@ -78,6 +79,7 @@ def _one_step(
     users: loops.Users,
     tables: Floats,
     f_table: Floats,
+    shelves: draws.Shelves,
     numbers: Numbers,
     flags: Flags,
     longest: int,
@@ -85,12 +87,14 @@ def _one_step(
 ) -> tuple[Ints, int]:
     """Users find their slopes; then every item adds up its users' rounded rows, so no table is ever shared."""
     n_items, d = tables.shape[1:]
-    told = Told.empty(len(users.keys), longest, d, tables.dtype)
-    loops.user_slopes(users, tables, f_table, numbers, flags, told)
+    told, norms = Told.empty(len(users.keys), longest, d, tables.dtype, flags.cosine), np.empty(n_items, tables.dtype)
+    if flags.cosine:
+        loops.directions(f_table, norms)
+    loops.user_slopes(users, tables, f_table, shelves, numbers, flags, told)
     who, where, first = by_item(told.rows, told.counts, n_items)
     sums, cut = np.empty((n_items, d), dtype), np.zeros(n_items, np.int64)
     reaches = np.abs(told.f_users).max(axis=1, initial=0)
-    loops.gradients(tables[0], who, where, first, told, reaches, numbers, sums, cut)
+    loops.gradients(tables[0], f_table, norms, who, where, first, told, reaches, numbers, flags, sums, cut)
     return sums, int(cut.sum())
 
 
@@ -98,6 +102,7 @@ def _many_steps(
     users: loops.Users,
     tables: Floats,
     f_table: Floats,
+    shelves: draws.Shelves,
     numbers: Numbers,
     flags: Flags,
     longest: int,
@@ -108,7 +113,7 @@ def _many_steps(
     sums = np.zeros((n_threads, *tables.shape[1:]), dtype)
     scratch = np.empty((n_threads, 4 if flags.item_adam else 2, longest, tables.shape[2]), tables.dtype)
     cut = np.zeros(len(users.keys), np.int64)
-    loops.train_users(users, tables, f_table, numbers, flags, scratch, sums, cut)
+    loops.train_users(users, tables, f_table, shelves, numbers, flags, scratch, sums, cut)
     loops.add_up(sums)
     return sums[0], int(cut.sum())
 
@@ -127,6 +132,8 @@ def _numbers(o: FedGRecOptions, leaf: Leaf, dtype: np.dtype[Any]) -> Numbers:
         epsilon=real(o.epsilon),
         per_step=real(1 / leaf.step),
         bound=real(leaf.bound),
+        temperature=real(o.temperature),
+        negative_weight=real(o.negative_weight),
     )
 
 
@@ -137,8 +144,9 @@ def _flags(o: FedGRecOptions, broadcast: Broadcast) -> Flags:
         negatives=o.negatives if o.loss != "mse" else 0,
         max_positives=o.max_positives or broadcast.n_items,
         exclude=o.exclude_positives,
-        feedback=feedback_bound(o.feedback),
-        mse=o.loss != "bpr",
+        feedback=draws.feedback_bound(o.feedback),
+        loss=LOSSES[o.loss],
+        cosine=o.similarity == "cosine",
         mean=o.reduction == "mean",
         per_row=o.l2_scaling == "row",
         concat=o.combine == "concat",

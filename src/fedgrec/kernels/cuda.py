@@ -13,7 +13,7 @@ import numpy as np
 
 from fedgrec.core import Broadcast, Cohort, Floats, Ints, ServerState, Stage, UploadSpec, UserState
 from fedgrec.devices import place
-from fedgrec.draws import feedback_bound
+from fedgrec.draws import feedback_bound, shelves
 from fedgrec.errors import FedgrecError, missing_extra
 from fedgrec.options import FedGRecOptions
 
@@ -25,6 +25,7 @@ except ImportError:
 
 from fedgrec.kernels import _triton as loops
 from fedgrec.kernels._state_triton import (
+    LOWEST,
     Federation,
     Numbers,
     Reals,
@@ -42,7 +43,7 @@ from fedgrec.kernels.resident import where_it_fits
 
 STRETCH = 256  # rounds whose users are sent to the GPU at once
 UNBIASED_AFTER = 40_000  # steps after which Adam's bias corrections are 1 in any precision that trains
-LOSSES = {"bpr": 0, "mse": 1, "mse0": 2}
+LOSSES = {"bpr": 0, "mse": 1, "mse0": 2, "softmax": 3}
 STATE = ("embeddings", "sent", "moment1", "moment2", "steps")
 
 
@@ -94,6 +95,7 @@ class Engine:
         self.S, self.D = min(o.users_per_round, len(users)), max(triton.next_power_of_2(o.dim), 16)
         self.cap = min(o.max_positives or longest, longest)
         self.n_negatives = min(o.negatives, method.n_items) if o.loss != "mse" else 0
+        self.shelves = shelves(server.degrees, self.n_negatives, o.popular_negatives)
         self.splits = triton.next_power_of_2(max(triton.cdiv(self.n_negatives, self.launch.split), 1))
         self.round = server.round
         self.users = self._users(users, *method.edge_weights(users, method.broadcast(server, method.stages[-1])))
@@ -135,8 +137,21 @@ class Engine:
             push,
             targets.astype(self.method.options.precision),
             *(getattr(users.state, name) for name in STATE),
+            *self._shelved(users),
         )
         return Users(*map(self._place, there))
+
+    def _shelved(self, users: Cohort) -> tuple[Ints, Ints, Ints]:
+        """Users.ranked, taken and begins: where each user's negatives come from."""
+        places, shelves = self.shelves.place[users.items], self.shelves
+        places = places[np.lexsort((places, users.owner))]
+        shelf = users.owner * len(shelves.quotas) + np.searchsorted(shelves.first, places, side="right") - 1
+        taken = np.bincount(shelf, minlength=len(users) * len(shelves.quotas)).reshape(len(users), -1)
+        if not self.method.options.exclude_positives:
+            taken = 0 * taken
+        given = np.minimum(shelves.quotas, np.diff(shelves.first) - taken)
+        starts = [np.pad(np.cumsum(counts, axis=1), ((0, 0), (1, 0))).astype(np.int32) for counts in (taken, given)]
+        return places.astype(np.int32), starts[0], starts[1]
 
     def _server(self, server: ServerState) -> Server:
         o, items = self.method.options, self._place(server.items)
@@ -150,6 +165,8 @@ class Engine:
             f=alphas[0] * items[0] + a,
             sums=self._new(torch.int64, o.layers + 1, self.method.n_items, self.D // 2),
             touched=self._new(torch.int8, self.method.n_items),
+            order=self._place(self.shelves.order.astype(np.int32)),
+            first=self._place(self.shelves.first.astype(np.int32)),
         )
 
     def _scratch(self) -> Scratch:
@@ -165,7 +182,12 @@ class Engine:
             slopes=self._new(real, S, tau, max(self.n_negatives, 1)),
             partners=self._new(torch.int32, S, o.local_steps, max(self.n_negatives, 1)),
             f=self._new(real, S, tau, D),
+            norms=self._new(real, S, tau) + 1,
+            logs=self._new(real, S, tau),
             parts=self._new(real, S, self.splits, D),
+            leans=self._new(real, S, self.splits),
+            tops=self._new(real, S, self.splits) + LOWEST.value,
+            totals=self._new(real, S, self.splits),
             moments=self._new(real, S, 2, D),
         )
 
@@ -195,6 +217,8 @@ class Engine:
             server_rate=o.server_rate,
             latent_rate=o.latent_rate * latents.step,
             item_step=items.step,
+            per_temperature=1 / o.temperature,
+            negative_weight=o.negative_weight,
         )
         wholes = Wholes(
             n_items=self.method.n_items,
@@ -225,12 +249,15 @@ class Engine:
             MANY=max(self.n_negatives, 1),
             TAU=o.local_steps,
             EXCLUDE=o.exclude_positives,
+            SHELVES=len(self.shelves.quotas),
+            PAIRED=int(o.loss == "bpr"),
         )
 
     def _rules(self) -> Rules:
         o = self.method.options
         return Rules(
             LOSS=LOSSES[o.loss],
+            COSINE=o.similarity == "cosine",
             MEAN=o.reduction == "mean",
             PER_ROW=o.l2_scaling == "row",
             CONCAT=o.combine == "concat",

@@ -10,7 +10,10 @@ One canonical score serves all ways of combining embeddings,
     concat       p = 1,    B = 0,                  a_t = 0,                  c_t = Σ_{k≥1} e_u^k · e_t^k
 
 so its gradients are closed form: with f_u and f_t the two brackets and g_t = ∂L/∂s_t,
-∂L/∂f_u = Σ_t g_t f_t,  ∂L/∂e_u = p·∂L/∂f_u,  ∂L/∂x_t = p·g_t·f_u.
+∂L/∂f_u = Σ_t g_t f_t,  ∂L/∂e_u = p·∂L/∂f_u,  ∂L/∂x_t = p·∂L/∂f_t = p·g_t·f_u.
+
+Where the score is their cosine, ĥ being h/|h|,  s_t = f̂_uᵀf̂_t  and
+∂L/∂f_u = Σ_t g_t (f̂_t − s_t f̂_u)/|f_u|,  ∂L/∂f_t = g_t (f̂_u − s_t f̂_t)/|f_t|.
 """
 
 from dataclasses import dataclass
@@ -104,7 +107,12 @@ def local_problem(
     positives, n_items = cohort.items[chosen], broadcast.n_items
     excluded = everything if o.exclude_positives else everything[:0]
     count = o.negatives if o.loss != "mse" and len(positives) else 0
-    items = np.concatenate([positives, draws.negatives(key, broadcast.round, count, excluded, n_items)])
+    if o.popular_negatives:
+        shelves = draws.shelves(broadcast.degrees, count, o.popular_negatives)
+        negatives = draws.negatives_from(key, broadcast.round, shelves, excluded)
+    else:
+        negatives = draws.negatives(key, broadcast.round, count, excluded, n_items)
+    items = np.concatenate([positives, negatives])
     tables = broadcast.tables[:, broadcast.at(items)]  # [K+1, m, d]
     start, alpha = tables[0], np.asarray(o.weights(), tables.dtype)
     if o.combine == "concat":
@@ -143,14 +151,30 @@ def gradients(problem: LocalProblem, e: Floats, moved: Floats, step: int, o: Fed
     x = problem.start + moved
     f_u = p * e + problem.B + live * (problem.weights @ moved[:P])  # e_u^1 follows the local items
     f = p * x + problem.a
+    norm_u, norm = (length(f_u), length(f)) if o.similarity == "cosine" else (1.0, np.ones(len(f), f.dtype))
+    f_u, f = f_u / norm_u, f / norm[:, None]
     scores = f @ f_u + problem.c
-    g = bpr_slopes(problem, scores, step, o) if o.loss == "bpr" else mse_slopes(problem, scores, o)
-    grad_f = g @ f
+    g = slopes(problem, scores, step, o)
+    lean = g * scores if o.similarity == "cosine" else 0 * g
+    grad_f = (g @ f - lean.sum() * f_u) / norm_u
     user_decay, item_decay = penalties(problem, o)
     grad_e = p * grad_f + user_decay * e
-    grad_x = p * np.outer(g, f_u) + item_decay[:, None] * x
+    grad_x = (p / norm)[:, None] * (np.outer(g, f_u) - lean[:, None] * f) + item_decay[:, None] * x
     grad_x[:P] += live * np.outer(problem.weights, grad_f)
     return grad_e, grad_x.astype(x.dtype)
+
+
+def length(f: Floats) -> Floats:
+    """|f| of each row; of nothing it is tiny and not 0, so that its direction is nothing too."""
+    norm: Floats = np.sqrt((f * f).sum(axis=-1) + np.finfo(f.dtype).tiny)
+    return norm
+
+
+def slopes(problem: LocalProblem, scores: Floats, step: int, o: FedGRecOptions) -> Floats:
+    """∂L/∂s_t."""
+    if o.loss == "bpr":
+        return bpr_slopes(problem, scores, step, o)
+    return softmax_slopes(problem, scores, o) if o.loss == "softmax" else mse_slopes(problem, scores, o)
 
 
 def bpr_slopes(problem: LocalProblem, scores: Floats, step: int, o: FedGRecOptions) -> Floats:
@@ -167,6 +191,15 @@ def bpr_slopes(problem: LocalProblem, scores: Floats, step: int, o: FedGRecOptio
     return g
 
 
+def softmax_slopes(problem: LocalProblem, scores: Floats, o: FedGRecOptions) -> Floats:
+    """∂L/∂s_t of L = −(1/P) Σ_p s_p/T + w·log Σ_n exp(s_n/T), or P times that: then all pairs count the same."""
+    P, T = problem.n_positives, o.temperature
+    negative = np.exp((scores[P:] - scores[P:].max(initial=-np.inf)) / T)
+    negative *= o.negative_weight / (T * max(negative.sum(), 1.0))
+    g = np.concatenate([np.full(P, -1 / (T * P), scores.dtype), negative.astype(scores.dtype)])
+    return g if o.reduction == "mean" else P * g
+
+
 def mse_slopes(problem: LocalProblem, scores: Floats, o: FedGRecOptions) -> Floats:
     """∂L/∂s_t of Eq. (3): L = Σ (y_t − s_t)² over positives and, where negatives are drawn, 0 for those."""
     g = 2.0 * scores
@@ -179,7 +212,7 @@ def penalties(problem: LocalProblem, o: FedGRecOptions) -> tuple[float, Floats]:
     P, m = problem.n_positives, len(problem.items)
     if o.l2_scaling == "row":
         return o.l2, np.full(m, o.l2, problem.start.dtype)
-    terms = {"bpr": m - P, "mse": P, "mse0": m}[o.loss]
+    terms = {"bpr": m - P, "softmax": P, "mse": P, "mse0": m}[o.loss]
     whole = o.l2 if o.reduction == "mean" else o.l2 * terms
     share = np.full(m, whole / max(m - P, 1), problem.start.dtype)
     share[:P] = whole / P

@@ -263,13 +263,18 @@ class FedGRecMethod(Method):
         return self._combined(server.items)
 
     def _combined(self, embeddings: Floats) -> Floats:  # [K+1, n, d] → [n, D]
-        if self.options.combine == "concat":
-            return np.concatenate(list(embeddings), axis=1)
-        weights = np.asarray(self.options.weights(), embeddings.dtype)
+        o = self.options
+        if o.combine == "concat":
+            return self._ranked(np.concatenate(list(embeddings), axis=1))
+        weights = np.asarray(o.weights(), embeddings.dtype)
         total: Floats = weights[0] * embeddings[0]
         for alpha, level in zip(weights[1:], embeddings[1:], strict=True):
             total += alpha * level  # not a product of BLAS: that rounds by place and by the number of threads
-        return total
+        return self._ranked(total)
+
+    def _ranked(self, rows: Floats) -> Floats:
+        """Rows whose inner products rank: those of directions are cosines."""
+        return rows / reference.length(rows)[:, None] if self.options.ranking == "cosine" else rows
 
     def edge_weights(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Floats, Floats]:
         """w_ut of every edge of the cohort, for gathering and for pushing.  # [nnz] each"""

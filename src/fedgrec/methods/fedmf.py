@@ -22,7 +22,9 @@ class Options(FedGRecOptions):
 
     layers: int = option(0, "FedMF has no latent embeddings", least=0, most=0)
     loss: str = option(
-        "mse0", "squared error over positives and drawn zeros, or over positives alone", choices=("mse0", "mse")
+        "mse0",
+        "squared error over positives and drawn zeros, or over positives alone; or softmax over what was drawn",
+        choices=("mse0", "mse", "softmax"),
     )
     negatives: int = option(256, "zeros a user draws in a round, distinct", least=1)
     l2: float = option(3e-4, "λ, the L2 penalty", least=0)
