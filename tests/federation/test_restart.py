@@ -1,11 +1,14 @@
 """A server that is killed anywhere goes on with the next sum, and never opens one again."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedgrec.federation.in_process.transport import honest
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.in_process.transport import Answer, honest
+from fedgrec.federation.node import going_on
 from fedgrec.federation.server import coordinator
 from fedgrec.federation.server.store import ServerStore
 from tests.federation.worlds import Killed, World, kill_server, world
@@ -127,3 +130,29 @@ def test_a_finished_federation_can_be_given_more_rounds(tmp_path: Path) -> None:
     assert well(fed)
     assert fed.model().round == 4
     assert len(fed.applied("degrees")) == 1
+
+
+@pytest.mark.parametrize("stage", ["degrees", "propagate"])
+def test_half_opened_without_a_node_that_got_lost_is_opened_again_without_it(tmp_path: Path, stage: str) -> None:
+    """A node is lost in a sum that is taken once, the server dies while the others open it, and all come back."""
+    fed, opened = world(tmp_path, nodes=4), list[int]()
+
+    def unlucky(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
+        now = fed.log()[-1]["stage"] if fed.log() else ""
+        if now == stage and request.kind == "masked" and address == 2:
+            return []
+        if now == stage and request.kind == "unmask":
+            if opened:
+                raise Killed
+            opened.append(address)
+        return [answer(request)]
+
+    with pytest.raises(Killed):
+        fed.run(unlucky)
+    for path in fed.nodes.values():
+        going_on.end(path)
+    fed.run()
+    counted = [line["included"] for line in fed.log() if line["stage"] == stage and line["applied"]]
+    assert counted[0] == [0, 1, 3]
+    assert fed.is_its_simulation()
+    assert not fed.pending()

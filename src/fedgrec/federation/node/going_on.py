@@ -25,6 +25,7 @@ class Sum:
     client: Client
     place: tuple[str, int, int]  # as announced
     plan: Plan | None = None  # once the server has sent it
+    company: tuple[int, ...] = ()  # who is in it, as the server says with the plan
     model: bytes = b""  # the digest of the model that came with it
     survivors: bytes = b""  # the digest of the list of survivors that the node signed
     ahead: tuple[Any, Computed] | None = None  # what was computed before it was asked for, and from which inputs

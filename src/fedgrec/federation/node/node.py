@@ -12,7 +12,8 @@ import hashlib
 import hmac
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,7 @@ class Node:
         self.store.put("round", plan.round)
         company = parse(request.blobs[packets.SECAGG])
         if isinstance(company, Neighbourhood):  # anything else the client refuses
+            sum_.company = tuple(company.clients)
             rules.check_company(self.folder, plan, client.session, company.clients)
             rules.check_committed(self.folder, plan, company.clients, self._committed(plan.place))
         client.context = plan.context(broadcast, self.folder.agreement)
@@ -240,7 +242,7 @@ class Node:
         plan, lists = self._plan(sum_), parse(request.blobs[packets.SECAGG])
         alive = lists.alive if isinstance(lists, Survivors) else ()  # anything else the client refuses
         rules.check_survivors(self.folder, plan, sum_.client.session, alive)
-        digest = hashlib.sha256(sum_.client.context + json.dumps(alive).encode()).digest()
+        digest = self._in_it(sum_, plan, alive)
         self._check_opened(plan, digest)
         answer = self._receive(sum_.client, request)
         sum_.survivors = digest
@@ -257,6 +259,15 @@ class Node:
         if isinstance(next_ := request.header.get("next"), dict):
             blobs |= self._begin(next_, packets.NEXT)
         return Packet(packets.UNMASK, blobs=blobs)
+
+    def _in_it(self, sum_: Sum, plan: Plan, alive: Sequence[int]) -> bytes:
+        """A digest of what a sum is of: plan, model, who is in it, and what each of those has committed itself to.
+
+        Who was asked and got lost is not in it: the others may open the same sum again without him.
+        """
+        words = dict(zip(sum_.company, plan.committed, strict=False))
+        about = [asdict(replace(plan, committed=())), list(alive), [words.get(node, "") for node in alive]]
+        return hashlib.sha256(json.dumps(about).encode() + sum_.model).digest()
 
     def _check_opened(self, plan: Plan, digest: bytes) -> None:
         """Of one stage and round a node helps to open one sum: two that differ by one node *are* that node's upload."""
