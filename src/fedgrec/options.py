@@ -13,6 +13,7 @@ from fedgrec.errors import ConfigError, nearest
 # The federated methods, each in a module that has its `Options` and `make(options, n_items, n_users, kernel)`.
 METHODS = {
     "fedgrec": "fedgrec.methods.fedgrec",
+    "spectral": "fedgrec.methods.spectral",
     "fcf": "fedgrec.methods.fcf",
     "fedmf": "fedgrec.methods.fedmf",
     "federank": "fedgrec.methods.federank",

@@ -8,15 +8,16 @@ from fedgrec.data import Dataset
 from fedgrec.data.registry import SOURCES
 from fedgrec.machine import wants_gpu
 
-TURNS = 110  # training turns of a user when `rounds` is left to us
-EVALUATIONS = 20  # in a run when `evaluate_every` is left to us
+TURNS = 110  # training turns of a user when `rounds` is left to us; a method's `turns`, if it has its own number
+EVALUATIONS = 20  # in a run when `evaluate_every` is left to us; a method's `evaluations`, likewise
 
 
 def resolved(config: Config, dataset: Dataset) -> Config:
     """The configuration with all that was left to us decided, so that running it again gives the same run."""
-    run, n_users = config.run, dataset.split.train.n_users
-    rounds = run.rounds or -(-TURNS * n_users // min(config.model.users_per_round, n_users))
-    every = run.evaluate_every or -(-rounds // EVALUATIONS)
+    run, model, n_users = config.run, config.model, dataset.split.train.n_users
+    turns, evaluations = getattr(model, "turns", TURNS), getattr(model, "evaluations", EVALUATIONS)
+    rounds = run.rounds or -(-turns * n_users // min(model.users_per_round, n_users))
+    every = run.evaluate_every or -(-rounds // evaluations)
     device = "cuda" if run.device == "cuda" or (run.device == "auto" and wants_gpu(config)) else "cpu"
     source = config.data.data
     if source != "demo" and source not in SOURCES and Path(source).exists():

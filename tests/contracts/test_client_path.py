@@ -49,7 +49,8 @@ for name in METHODS:
         for me, pending in zip(users, pendings):
             method.commit(me, both, pending)
     assert server.round == 2, name
-    assert np.abs(users[0].state.embeddings - start.embeddings).max() > 1e-4, name
+    moved = np.abs(users[0].state.embeddings - start.embeddings).max()
+    assert moved > 1e-4 or name == "spectral", name  # whose users remember nothing
     assert np.isfinite(method.scores(server, users[0])).all()
     print(name)
 """

@@ -1,0 +1,182 @@
+"""Spectral: a few sums over everybody and no training; what recommends are the leading directions of the items' graph.
+
+    R̃_ut = 1/√(|N_u||N_t|)           LightGCN's weights
+    round    user: y_u = Σ_{t∈N_u} R̃_ut Q_t, and to each of its items y_u/√|N_u|      server: Z_t = Σ_u (…)/√|N_t|
+             so Z = R̃ᵀR̃ Q, a step of subspace iteration: Q ← an orthonormal basis of Z, the strongest direction first
+    score    s_ut = Σ_{s∈N_u} |N_s|^−e ⟨V_s, V_t⟩ |N_t|^e        V: the leading columns of Q
+
+A round is FedGRec's propagation with an orthonormalisation behind it, so FedGRec's kernels compute it. The factor
+1/√|N_t| is the server's to apply: what a user sends is then of about one size for popular and rare items. Columns of Q
+have length 1, so no word is larger than 1 and none is ever clipped.
+
+Everybody takes part in every round. Who is missing is missing from that step alone: directions are then those of the
+others, and a later round has everybody again. A user needs only its items, so people who never took part are known.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgrec.core import (
+    Broadcast,
+    Cohort,
+    Floats,
+    Ints,
+    Leaf,
+    Pending,
+    Query,
+    Rows,
+    ServerState,
+    Stage,
+    State,
+    Traffic,
+    Upload,
+    UploadSpec,
+)
+from fedgrec.kernels import reference
+from fedgrec.methods.contract import WORD, Method
+from fedgrec.methods.fedgrec import DEGREES, TRAIN, Kernel
+from fedgrec.options import option
+
+FEW, GROWTH = 0.38, 0.7  # directions: 64 of 1,500 users or items, 120 of 4,000, 512 from 30,000 on
+FINE = 12  # bits behind 1/√users, about the size of a number that a user sends
+NOTHING = 1e-12  # of the strongest direction's share: a direction that the graph has not
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of Spectral."""
+
+    turns: ClassVar[int] = 4  # rounds when `rounds` is left to us
+    evaluations: ClassVar[int] = 1  # more rounds are not worse
+
+    dim: int = option(
+        512, "d, the most directions that recommend; fewer where users or items are few", least=1, most=8192
+    )
+    spare: int = option(16, "more directions that the sums carry, so that the last ones are exact", least=0, most=1024)
+    exponent: float = option(0.45, "e: how much popular items are put first, 0 to 1", least=0, most=1)
+    users_per_round: int = option(2**31 - 1, "users of a round; the default is everybody", least=1)
+    precision: str = option("float32", "arithmetic of users", choices=("float32", "float64"))
+
+
+@dataclass
+class Nothing(State):
+    """What a user remembers."""
+
+    embeddings: Floats  # [n, 1, 1]: zeros
+
+
+@dataclass(frozen=True)
+class SpectralMethod(Method):
+    """Subspace iteration on what users and items have in common."""
+
+    name = "spectral"
+    State = Nothing
+    options: Options
+    n_items: int
+    n_users: int
+    kernel: Kernel = reference
+
+    @property
+    def width(self) -> int:
+        """Columns of Q. What few people have in common has few directions; the others would be chance."""
+        few = int(FEW * min(self.n_users, self.n_items) ** GROWTH + 0.5)
+        return min(max(min(self.options.dim, few), 1) + self.options.spare, self.n_items)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return DEGREES, TRAIN
+
+    def spec(self, stage: Stage) -> UploadSpec:
+        if stage is DEGREES:
+            return UploadSpec((Leaf("degrees", self.n_items, 1, clip=1, step=1),), self.n_users)
+        step = 2.0 ** -(FINE + int(np.ceil(np.log2(self.n_users) / 2)))
+        users = min(self.options.users_per_round, self.n_users)
+        return UploadSpec((Leaf("items", self.n_items, self.width, 2.0, step),), users)
+
+    def init(self, seed: int) -> ServerState:
+        """Random columns of length about 1."""
+        shape = (1, self.n_items, self.width)
+        drawn = np.random.Generator(np.random.Philox(key=seed)).standard_normal(shape) / np.sqrt(self.n_items)
+        nothing = np.zeros((self.n_items, 0), self.options.precision)
+        degrees = np.zeros(self.n_items, np.int64)
+        return ServerState(drawn.astype(self.options.precision), degrees, nothing, nothing.copy())
+
+    def init_users(self, keys: NDArray[np.uint64], indptr: Ints, items: Ints, targets: Floats | None = None) -> Cohort:
+        state = Nothing(np.zeros((len(keys), 1, 1), self.options.precision))
+        return Cohort(keys, np.array(indptr), np.array(items), state, targets)
+
+    def broadcast(self, server: ServerState, stage: Stage, query: Query | None = None, level: int = 0) -> Broadcast:
+        return Broadcast(server.round, self.n_items, server.items, server.degrees, level=level)
+
+    def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
+        if stage is DEGREES:
+            index, counts = np.unique(cohort.items, return_counts=True)
+            return Upload({"degrees": Rows(index, counts[:, None])}, len(cohort)), Pending(cohort.state)
+        spec, dtype = self.spec(stage), self.options.precision
+        item = np.maximum(broadcast.degrees[cohort.items], 1).astype(np.float64)
+        user = np.sqrt(np.repeat(cohort.degrees, cohort.degrees).astype(np.float64))
+        y = self.kernel.refresh(cohort, (1 / (np.sqrt(item) * user)).astype(dtype), broadcast.tables, cohort.items)
+        to_items, leaf = (1 / user).astype(dtype), spec.leaf("items")
+        rows, cut = self.kernel.push(cohort, to_items, np.zeros_like(y), y, leaf, spec.dtype, self.n_items)
+        return Upload({"items": rows}, len(cohort)), Pending(cohort.state, cut)
+
+    def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
+        if stage is DEGREES:
+            counts = total.leaves["degrees"]
+            server.degrees[counts.index] = counts.values[:, 0]
+            return server
+        sums, step = total.leaves["items"], self.spec(stage).leaf("items").step
+        Z = np.zeros((self.n_items, self.width))
+        Z[sums.index] = step * sums.values / np.sqrt(np.maximum(server.degrees[sums.index], 1))[:, None]
+        server.items[0] = directions(Z)
+        server.round += 1
+        return server
+
+    # -------------------------------------------------------------------------------------- ranking
+
+    @property
+    def knows_strangers(self) -> bool:
+        return True
+
+    def represent_users(self, server: ServerState, cohort: Cohort) -> Floats:
+        weights = self._popularity(server)[cohort.items] ** -self.options.exponent
+        leading = np.ascontiguousarray(self._leading(server))
+        return self.kernel.refresh(cohort, weights.astype(leading.dtype), leading[None], cohort.items)[:, 0]
+
+    def represent_items(self, server: ServerState) -> Floats:
+        rows = self._leading(server)
+        return rows * (self._popularity(server) ** self.options.exponent).astype(rows.dtype)[:, None]
+
+    def _leading(self, server: ServerState) -> Floats:
+        """V: the table tells how many directions there are, whoever looks at it.  # [N, d]"""
+        return server.items[0, :, : max(server.items.shape[2] - self.options.spare, 1)]
+
+    def _popularity(self, server: ServerState) -> Floats:
+        return np.maximum(server.degrees, 1).astype(np.float64)
+
+    # -------------------------------------------------------------------------------------- traffic
+
+    def traffic(self, stage: Stage, degrees: Ints, lost: int = 0) -> Traffic:
+        n, sent = len(degrees), int(degrees[: len(degrees) - lost].sum())
+        up_secure = self.secure_upload(stage, n - lost)
+        if stage is DEGREES:
+            return Traffic(sent * WORD, 0, up_secure, 0)
+        down = n * self.n_items * self.width * WORD
+        return Traffic(sent * (1 + self.width) * WORD, down, up_secure, down)
+
+
+def directions(Z: Floats) -> Floats:
+    """An orthonormal basis of the columns, the strongest direction first; zeros for directions that are not there."""
+    shares, turn = np.linalg.eigh(Z.T @ Z)
+    shares, turn = shares[::-1], turn[:, ::-1]
+    there = shares > NOTHING * max(shares[0], np.finfo(float).tiny)
+    basis: Floats = np.zeros_like(Z)
+    basis[:, there] = (Z @ turn[:, there]) / np.sqrt(shares[there])
+    return basis
+
+
+def make(options: Options, n_items: int, n_users: int, kernel: Kernel = reference) -> SpectralMethod:
+    return SpectralMethod(options, n_items, n_users, kernel)
