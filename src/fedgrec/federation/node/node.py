@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from fedgrec.core import Broadcast
-from fedgrec.errors import RunError
+from fedgrec.errors import FedgrecError, RunError
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.arrays import read_arrays, write_arrays
 from fedgrec.federation.common.errors import FederationError, Forgotten
@@ -53,7 +53,10 @@ def handle(folder: Path, request: Packet) -> Packet:
     except FederationError as refusal:
         return Packet(packets.ERROR, {"reason": str(refusal)})
     except Exception as failure:  # its words may tell of users: they stay at home
-        log.exception("the node failed")
+        if isinstance(failure, FedgrecError):  # a sentence, such as of a full disk
+            log.error("%s", failure)
+        else:
+            log.exception("the node failed")
         return Packet(packets.ERROR, {"reason": f"the node failed ({type(failure).__name__}); see its log"})
 
 
