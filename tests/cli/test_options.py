@@ -71,7 +71,7 @@ def test_every_type_can_be_set_in_every_way(tmp_path: Path) -> None:
         ("l2=nan", "l2 cannot be nan: it is at least 0"),
         ("dropout=1.5", "dropout cannot be 1.5: it is at least 0 and at most 1"),
         ("live=maybe", "live cannot be 'maybe': it is true or false"),
-        ("loss=hinge", "loss cannot be 'hinge': choose one of bpr, mse"),
+        ("loss=hinge", "loss cannot be 'hinge': choose one of bpr, softmax, mse"),
         ("topk=[]", "topk needs at least one list length"),
         ("topk=ten", "topk cannot be 'ten': it is a list of numbers"),
         ("alphas=[1, 2]", "alphas has 2 weights, but layers = 3 needs 4"),
