@@ -14,7 +14,6 @@ from fedgrec.federation.common import packets
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.in_process.transport import Answer
 from tests.federation.masked_worlds import masked_world
-from tests.federation.test_flower_restart import give_rounds
 from tests.federation.worlds import EXCHANGES, World, world
 
 LIAR = 3
@@ -101,7 +100,7 @@ def test_odd_introductions_of_all_kinds_do_not_end_the_server(tmp_path: Path) ->
             reply = answer(request)
             return [way(reply) if address == LIAR and request.kind == "hello" else reply]
 
-        give_rounds(fed, rounds)
+        fed.give_rounds(rounds)
         run_until_trained(fed, odd)
         assert fed.model().round == rounds
 
@@ -183,7 +182,7 @@ def test_bundles_with_odd_parts_cost_their_gateway_only(tmp_path: Path) -> None:
             spoilt = address == 2 and request.kind == "bundle"
             return [replace(reply, header={"parts": parts}) if spoilt else reply]
 
-        give_rounds(fed, rounds)
+        fed.give_rounds(rounds)
         run_until_trained(fed, odd)
         assert fed.model().round == rounds
 

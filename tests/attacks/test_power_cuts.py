@@ -9,7 +9,6 @@ import errno
 import json
 import os
 import random
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -18,8 +17,8 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +38,8 @@ from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.store import ServerStore
 from tests.attacks.test_bit_rot import flip
+from tests.disks import a_disk
 from tests.federation.flower_network import as_world, founded, until
-from tests.federation.test_flower_restart import give_rounds
 from tests.federation.worlds import World, world
 
 Fault = Callable[[], None]
@@ -216,7 +215,7 @@ class Lives:
         """Undisturbed for two rounds: all is told, and all is as in the simulation."""
 
         def calm() -> str:
-            give_rounds(self.fed, self.fed.model().round + 2)
+            self.fed.give_rounds(self.fed.model().round + 2)
             self.fed.run()
             return json.dumps([self.fed.is_its_simulation(), self.fed.pending(), self.fed.model().round])
 
@@ -225,7 +224,7 @@ class Lives:
         same, pending, _ = json.loads(said)
         assert same, "another model, and nobody said so"
         assert not pending
-        give_rounds(self.fed, 10**6)
+        self.fed.give_rounds(10**6)
 
 
 def lives(root: Path, faults: int, seed: int = 0) -> Counter[str]:
@@ -366,7 +365,7 @@ class Running:
         """Two more rounds without a fault, and all is as in the simulation."""
         self.kill("server")
         fed = as_world(self.made)
-        give_rounds(fed, self.round() + 2)
+        fed.give_rounds(self.round() + 2)
         self.start("server")
         assert self.alive["server"].wait(180) == 0, self.words("server")
         for name in self.alive:
@@ -391,16 +390,3 @@ def test_fifty_faults_of_real_processes(tmp_path: Path) -> None:
             for name in federation.alive:
                 federation.kill(name)
     assert len(federation.seen) > 3  # kinds of faults
-
-
-@contextmanager
-def a_disk(place: Path, size: str) -> Iterator[Path]:
-    """A file system of its own, which is soon full."""
-    place.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
-    if shutil.which("mount") is None or subprocess.run(words, capture_output=True, check=False).returncode:
-        pytest.skip("a file system cannot be mounted here")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)

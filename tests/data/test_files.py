@@ -2,13 +2,13 @@
 
 import errno
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.disks import a_disk
 
 from fedgrec import files
 from fedgrec.errors import DiskError, RunError
@@ -25,17 +25,8 @@ WRITERS: dict[str, Callable[[Path], None]] = {
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of one megabyte."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
-    try:
-        done = subprocess.run(words, capture_output=True, check=False).returncode
-    except OSError:
-        done = 1
-    if done:
-        pytest.skip("a small file system cannot be mounted here")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with a_disk(tmp_path / "disk", "1m") as place:
+        yield place
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """A server that kill -9 ends over the real network, in every exchange of a sum and in every stage, and starts again."""
 
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -167,11 +166,11 @@ def test_a_server_restored_from_a_backup_opens_no_round_again(tmp_path: Path) ->
     fed = world(tmp_path, users=3, layers=1, options={"rounds": 2})
     fed.run()
     shutil.copytree(fed.server, tmp_path / "backup")
-    give_rounds(fed, 4)
+    fed.give_rounds(4)
     fed.run()
     shutil.rmtree(fed.server)
     shutil.copytree(tmp_path / "backup", fed.server)
-    give_rounds(fed, 6)
+    fed.give_rounds(6)
     fed.run()
     rounds = [(line["round"], line["applied"]) for line in fed.log() if line["stage"] == "train"]
     assert rounds == [(0, 1), (1, 1), (2, 0), (3, 0), (4, 1), (5, 1)]
@@ -203,8 +202,3 @@ def test_a_server_restored_from_before_the_warm_up_ends_with_a_sentence(tmp_path
     fed = as_world(made)
     assert fed.is_its_simulation()
     assert fed.pending() == 0
-
-
-def give_rounds(fed: World, rounds: int) -> None:
-    toml = fed.server / "federation.toml"
-    toml.write_text(re.sub(r"^rounds = .*", f"rounds = {rounds}", toml.read_text(), flags=re.MULTILINE))

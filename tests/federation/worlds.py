@@ -1,6 +1,7 @@
 """Small federations in this process, and the question whether one is its own simulation."""
 
 import random
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,6 +76,11 @@ class World:
     def run(self, meddler: Meddler = honest) -> Path:
         self.transport.meddler = meddler
         return coordinator.run(self.transport, self.server, self.witness)
+
+    def give_rounds(self, rounds: int) -> None:
+        """Train until then, from the next start on."""
+        toml = self.server / "federation.toml"
+        toml.write_text(re.sub(r"^rounds = .*", f"rounds = {rounds}", toml.read_text(), flags=re.MULTILINE))
 
     def model(self) -> ServerState:
         return coordinator.model_of(self.server)

@@ -283,6 +283,8 @@ def run_add(arguments: argparse.Namespace) -> int:
 
     if arguments.per_user_masks < 0:
         raise ConfigError(f"--per-user-masks {arguments.per_user_masks}: a gateway needs at least one user")
+    if arguments.users < 0:
+        raise ConfigError(f"--users {arguments.users}: a node brings at least one user")
     folder = add_node(arguments.fed, arguments.per_user_masks, arguments.users or MOST_USERS)
     key = arguments.fed / SERVER_FOLDER / KEYS / f"{folder.name}.pub"
     print(f"{folder} is a new node; the roster.json of the other folders has it too.")

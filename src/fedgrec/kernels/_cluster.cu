@@ -80,7 +80,7 @@ DEVICE T across(T x, int offset) { return __shfl_xor_sync(EVERYONE, x, offset); 
 template <class T>
 DEVICE T from_lane(T x, int lane, int lanes) { return __shfl_sync(EVERYONE, x, lane, lanes); }
 
-// By the hardware's own approximations, good to 2⁻²², as in _steps_triton.adam_step.
+// By the hardware's own approximations, good to 2⁻²², as in _negatives_triton.adam_step.
 DEVICE float adam_step(float first, float second, float epsilon) {
     float root, inverse;
     asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(second));

@@ -154,27 +154,24 @@ def gradients(problem: Problems, e: Tensor, moved: Tensor, step: int, o: FedGRec
     f_u = p * e + problem.B
     if live and step:
         f_u = f_u + live * added_up(w * moved[:, :P])  # e_u^1 follows the local items
-    f = (x * p).add_(problem.a)
-    if o.similarity == "cosine":
+    f, cosine = (x * p).add_(problem.a), o.similarity == "cosine"
+    share: float | Tensor = p
+    if cosine:
         norm_u, norm = lengths(f_u)[:, None], lengths(f)
-        f_u = f_u / norm_u
+        f_u, share = f_u / norm_u, p / norm
         f.div_(norm[..., None])
     scores = dots(f, f_u) + problem.c
     g = slopes(problem, scores, step, o)
+    lean, of_row = (g * scores)[..., None], (share * g)[..., None]
     user_decay, item_decay = penalties(problem, o)
     x.mul_(item_decay[..., None])
-    if o.similarity == "cosine":
-        lean = (g * scores)[..., None]
-        share = p / norm
-        x.sub_((share[..., None] * lean) * f)
-        f.mul_(g[..., None])
-        grad_f = added_up(f[:, :P]) + added_up(f[:, P:])
+    if cosine:
+        x.sub_((of_row * scores[..., None]) * f)
+    f.mul_(g[..., None])
+    grad_f = added_up(f[:, :P]) + added_up(f[:, P:])
+    if cosine:
         grad_f = (grad_f - (added_up(lean[:, :P]) + added_up(lean[:, P:])) * f_u) / norm_u
-        grad_x = x.add_((share * g)[..., None] * f_u[:, None])
-    else:
-        f.mul_(g[..., None])
-        grad_f = added_up(f[:, :P]) + added_up(f[:, P:])
-        grad_x = x.add_((p * g)[..., None] * f_u[:, None])
+    grad_x = x.add_(of_row * f_u[:, None])
     if live:
         grad_x[:, :P] += w * (live * grad_f)[:, None]
     return p * grad_f + user_decay * e, grad_x

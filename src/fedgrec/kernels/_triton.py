@@ -6,7 +6,8 @@
     send         (user × level, user × rows)   finished rows, clipped, rounded, added
     server_round (items)                       Eqs. (10) and (11)
 
-The two in the middle are in `_steps_triton`; on GPUs that can keep all rows on the chip `resident` takes their place.
+The two in the middle are in `_steps_triton` and `_negatives_triton`; on GPUs that can keep all rows on the chip
+`resident` takes their place.
 
 Every sum that has no fixed order is of integers, so a round has the same bits each time: finished rows, and the slopes
 that the negatives of one positive add up to (in 2⁻⁴⁵). Two neighbouring words travel in one 64-bit addition.
@@ -16,6 +17,7 @@ import triton
 import triton.language as tl
 
 from fedgrec.kernels._draws_triton import FEEDBACK, NEGATIVES, PAIRS, POSITIVES, permuted, skipped, words
+from fedgrec.kernels._negatives_triton import moved_by
 from fedgrec.kernels._state_triton import (
     BETA1,
     BETA2,
@@ -40,7 +42,6 @@ from fedgrec.kernels._state_triton import (
     rows_of,
     takes_part,
 )
-from fedgrec.kernels._steps_triton import moved_by
 
 # ---------------------------------------------------------------------------------- line 15, and which rows
 

@@ -24,6 +24,7 @@ except ImportError:
     raise missing_extra("training on a GPU", "torch") from None
 
 from fedgrec.kernels import _triton as loops
+from fedgrec.kernels._negatives_triton import negatives
 from fedgrec.kernels._state_triton import (
     LOWEST,
     Federation,
@@ -38,7 +39,7 @@ from fedgrec.kernels._state_triton import (
     Wholes,
     constants,
 )
-from fedgrec.kernels._steps_triton import negatives, user_step
+from fedgrec.kernels._steps_triton import user_step
 from fedgrec.kernels.resident import where_it_fits
 
 STRETCH = 256  # rounds whose users are sent to the GPU at once

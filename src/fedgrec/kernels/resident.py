@@ -1,7 +1,8 @@
 """The local steps of a cohort with all negatives' rows on the chip: `_resident.cu`, compiled for one engine.
 
 It takes several local steps, BPR and a GPU whose thread blocks form clusters (compute capability 9.0, Hopper). There it
-takes the place of `_steps_triton`, and of the negatives' part of `_triton.send`. Elsewhere those run.
+takes the place of `_steps_triton` and `_negatives_triton`, and of the negatives' part of `_triton.send`. Elsewhere
+those run.
 """
 
 import warnings

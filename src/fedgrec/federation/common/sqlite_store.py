@@ -9,6 +9,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,8 @@ FORMAT = 2  # a store of format 1 has no seals
 PATIENCE = 60  # seconds that one process waits for another's transaction
 SEAL = "seal"
 NOT_DAMAGE = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CONSTRAINT}
-NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
+NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}  # or the disk fails
+ROOM = 2**20  # bytes: with less the disk counts as full, whatever SQLite calls it
 SYNCHRONOUS = "FULL"  # a transaction that is over is on the disk
 
 
@@ -59,7 +61,9 @@ class Cursor(sqlite3.Cursor):
                 raise
             path: Path = self.connection.path  # type: ignore[attr-defined]
             if _code(error) & 0xFF in NO_ROOM:
-                raise DiskError(f"{path} could not be written ({error}): {system_trouble(errno.ENOSPC)}") from None
+                full = _code(error) & 0xFF == sqlite3.SQLITE_FULL or shutil.disk_usage(path.parent).free < ROOM
+                why = system_trouble(errno.ENOSPC if full else errno.EIO)
+                raise DiskError(f"{path} could not be written ({error}): {why}") from None
             raise damaged(path, error) from None
 
 
