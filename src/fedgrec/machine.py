@@ -18,7 +18,13 @@ from fedgrec.options import FedGRecOptions, method_module
 
 LESS = "users_per_round, negatives, max_positives or local_steps"  # of which training on a GPU needs less memory
 # Methods that are not FedGRec with other options, and the module of `kernels` that runs their rounds on a GPU.
-ENGINES = {"fcf": "fcf_torch", "fedncf": "neumf_torch", "fedgnn": "gnn_torch", "fedgnn-bpr": "gnn_torch"}
+ENGINES = {
+    "fcf": "fcf_torch",
+    "spectral": "spectral_torch",
+    "fedncf": "neumf_torch",
+    "fedgnn": "gnn_torch",
+    "fedgnn-bpr": "gnn_torch",
+}
 
 
 def make_method(config: Config, n_items: int, n_users: int, ranks: Ranks) -> Method:

@@ -6,7 +6,7 @@ these fields. The defaults are the preset `best`; other presets are TOML files t
 
 import importlib
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from fedgrec.errors import ConfigError, nearest
 
@@ -45,11 +45,18 @@ def option(
 
 
 def at_round(options: Any, round_: int) -> Any:
-    """The options of a round: rates that fall have fallen this far."""
-    if not options.half_life:
+    """The options of a round: rates that fall have fallen this far. A share of all rounds is no half-life yet."""
+    if options.half_life < 1:
         return options
     left = 0.5 ** (round_ / options.half_life)
     return replace(options, server_rate=options.server_rate * left, user_rate=options.user_rate * left)
+
+
+def falling(options: Any, rounds: int) -> Any:
+    """A method's options, the half-life of its rates in rounds."""
+    if not 0 < getattr(options, "half_life", 0) < 1:
+        return options
+    return replace(options, half_life=max(options.half_life * rounds, 1.0))
 
 
 @dataclass(frozen=True)
@@ -80,8 +87,10 @@ class DataOptions:
 class FedGRecOptions:
     """The method: Algorithm 1 of the paper, with every choice that the paper leaves open."""
 
+    turns: ClassVar[int] = 53  # of a user in training, when `turns` is left to us
+
     layers: int = option(
-        3, "K, the number of latent embeddings; 0 is plain federated matrix factorisation", least=0, most=16
+        2, "K, the number of latent embeddings; 0 is plain federated matrix factorisation", least=0, most=16
     )
     dim: int = option(64, "d, the size of an embedding", least=1, most=4096)
     combine: str = option(
@@ -105,7 +114,7 @@ class FedGRecOptions:
     )
     negatives: int = option(1024, "negatives a user draws in a round, distinct", least=1)
     popular_negatives: float = option(
-        0.0, "share of the negatives that is drawn by degree (degrees are public); the rest is uniform", least=0, most=1
+        0.5, "share of the negatives that is drawn by degree (degrees are public); the rest is uniform", least=0, most=1
     )
     exclude_positives: bool = option(True, "negatives are never positives of the user")
     max_positives: int = option(
@@ -115,21 +124,26 @@ class FedGRecOptions:
         1.0, "share of a user's positives whose update is sent in a round; the others stay at home", least=0, most=1
     )
     loss: str = option(
-        "bpr",
-        "bpr (Eq. 5); softmax (each positive against all of the user's negatives at once); mse (Eq. 3, over positives; "
+        "softmax",
+        "softmax (each positive against all of the user's negatives at once); bpr (Eq. 5); mse (Eq. 3, over positives; "
         "ratings are its targets if kept); mse0: mse with the negatives drawn as further targets 0",
-        choices=("bpr", "softmax", "mse", "mse0"),
+        choices=("softmax", "bpr", "mse", "mse0"),
     )
     similarity: str = option(
-        "inner",
-        "a score in training: the inner product of the two representations, or their cosine",
-        choices=("inner", "cosine"),
+        "cosine",
+        "a score in training: the cosine of the two representations, or their inner product",
+        choices=("cosine", "inner"),
     )
-    temperature: float = option(0.1, "by which softmax divides scores", least=1e-3)
+    temperature: float = option(
+        0.0,
+        "by which softmax divides scores; 0: 0.11, and more where items are fewer than 40,000 or a user's clicks fewer "
+        "than 25",
+        least=0,
+    )
     negative_weight: float = option(1.0, "weight of the negatives' part of softmax", least=0)
     ranking: str = option("inner", "a score in recommendations: inner product or cosine", choices=("inner", "cosine"))
-    reduction: str = option("mean", "the loss is the mean or the sum over a user's pairs", choices=("mean", "sum"))
-    l2: float = option(1.5e-4, "λ, the L2 penalty", least=0)
+    reduction: str = option("sum", "the loss is the sum or the mean over a user's pairs", choices=("sum", "mean"))
+    l2: float = option(0.0, "λ, the L2 penalty", least=0)
     l2_scaling: str = option(
         "pair",
         "pair: λ e_u, λ e_t/P for each of P positives, λ e_t/n for each of n negatives; "
@@ -149,7 +163,7 @@ class FedGRecOptions:
     )
     item_rate: float = option(1.0, "β of the item rows", least=0)
     user_optimizer: str = option("adam", "local optimizer of e_u^0", choices=("sgd", "adam"))
-    user_rate: float = option(0.02, "β of e_u^0", least=0)
+    user_rate: float = option(0.04, "β of e_u^0", least=0)
     user_moments: str = option(
         "kept",
         "Adam's moments of e_u^0: kept at home between rounds, or fresh in every round",
@@ -160,15 +174,18 @@ class FedGRecOptions:
         "what the server does with the summed item updates: add them (sum, Eq. 10) or take them as a gradient for Adam",
         choices=("sum", "adam"),
     )
-    server_rate: float = option(0.01, "α of Eq. 10", least=0)
-    half_life: int = option(
-        0, "rounds in which server_rate and user_rate fall to half, again and again; 0: they stay", least=0
+    server_rate: float = option(0.02, "α of Eq. 10", least=0)
+    half_life: float = option(
+        0.75,
+        "rounds in which server_rate and user_rate fall to half, again and again; below 1: as a share of all rounds; "
+        "0: they stay",
+        least=0,
     )
     latent_rate: float = option(1.0, "α of Eq. 11; at 1 the latents stay exactly what the users sent", least=0)
     beta1: float = option(0.9, "Adam's first decay", least=0, most=0.9999)
     beta2: float = option(0.999, "Adam's second decay", least=0, most=0.999999)
     epsilon: float = option(1e-8, "Adam's ε", least=1e-30)
-    item_clip: float = option(0.3, "largest absolute item update that one user may send", least=1e-6)
+    item_clip: float = option(30.0, "largest absolute item update that one user may send", least=1e-6)
     latent_clip: float = option(2.5, "largest absolute latent contribution w_ut·e_u that one user may hold", least=1e-6)
     evaluation_refresh: bool = option(True, "users refresh their latents by Eq. 6 before they rank items")
     precision: str = option("float32", "arithmetic of training", choices=("float32", "float64"))
@@ -193,14 +210,36 @@ class FedGRecOptions:
         if self.similarity == "cosine" and self.combine == "concat":
             raise ConfigError("similarity = 'cosine' is not defined for combine = 'concat': set it to 'inner'")
         if self.popular_negatives and self.query != "whole":
-            raise ConfigError("popular_negatives needs the degrees of all items: set query to 'whole'")
+            raise ConfigError("popular_negatives needs the degrees of all items: set it to 0, or query to 'whole'")
+        if self.loss == "softmax" and not self.temperature and self.query != "whole":
+            raise ConfigError("temperature = 0 needs the degrees of all items: set temperature, or query to 'whole'")
+
+
+@dataclass(frozen=True)
+class PlainOptions(FedGRecOptions):
+    """FedGRec's options for what it is compared with: inner products, uniform negatives, rates that stay."""
+
+    turns: ClassVar[int] = 110
+
+    layers: int = option(0, "matrix factorisation has no latent embeddings", least=0, most=0)
+    negatives: int = option(256, "negatives a user draws in a round, distinct", least=1)
+    popular_negatives: float = option(0.0, "share of the negatives that is drawn by degree", least=0, most=1)
+    similarity: str = option("inner", "a score in training: inner product or cosine", choices=("inner", "cosine"))
+    reduction: str = option("mean", "the loss is the mean or the sum over a user's pairs", choices=("mean", "sum"))
+    user_rate: float = option(0.02, "β of e_u^0", least=0)
+    server_rate: float = option(0.01, "rate of the server's Adam", least=0)
+    half_life: float = option(
+        0.0, "rounds in which rates fall to half; below 1: as a share of all; 0: they stay", least=0
+    )
+    item_clip: float = option(0.3, "largest absolute item update that one user may send", least=1e-6)
 
 
 @dataclass(frozen=True)
 class RunOptions:
     """The simulation: how long, how judged, how saved."""
 
-    rounds: int = option(0, "training rounds; 0: about 110 turns for every user", least=0)
+    rounds: int = option(0, "training rounds; 0: `turns` for every user, on average", least=0)
+    turns: int = option(0, "rounds that a user takes part in, where rounds = 0; 0: as the method asks for", least=0)
     seed: int = option(0, "seed of users' keys, sampling and splits", least=0, most=2**63 - 1)
     protocol: str = option(
         "honest",

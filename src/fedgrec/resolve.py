@@ -7,16 +7,17 @@ from fedgrec.config import Config
 from fedgrec.data import Dataset
 from fedgrec.data.registry import SOURCES
 from fedgrec.machine import wants_gpu
+from fedgrec.options import falling
 
-TURNS = 110  # training turns of a user when `rounds` is left to us; a method's `turns`, if it has its own number
+TURNS = 110  # training turns of a user when they are left to us; a method's `turns` or `rounds`, if it has its own
 EVALUATIONS = 20  # in a run when `evaluate_every` is left to us; a method's `evaluations`, likewise
 
 
 def resolved(config: Config, dataset: Dataset) -> Config:
     """The configuration with all that was left to us decided, so that running it again gives the same run."""
     run, model, n_users = config.run, config.model, dataset.split.train.n_users
-    turns, evaluations = getattr(model, "turns", TURNS), getattr(model, "evaluations", EVALUATIONS)
-    rounds = run.rounds or -(-turns * n_users // min(model.users_per_round, n_users))
+    turns, evaluations = run.turns or getattr(model, "turns", TURNS), getattr(model, "evaluations", EVALUATIONS)
+    rounds = run.rounds or getattr(model, "rounds", -(-turns * n_users // min(model.users_per_round, n_users)))
     every = run.evaluate_every or -(-rounds // evaluations)
     device = "cuda" if run.device == "cuda" or (run.device == "auto" and wants_gpu(config)) else "cpu"
     source = config.data.data
@@ -24,6 +25,7 @@ def resolved(config: Config, dataset: Dataset) -> Config:
         source = str(Path(source).resolve())  # so that the run can be resumed from any folder
     return replace(
         config,
+        model=falling(model, rounds),
         run=replace(run, rounds=rounds, evaluate_every=every, device=device),
         data=replace(config.data, data=source),
     )

@@ -68,7 +68,14 @@ def autograd(graph: Graph, E: Any, nodes: Any, o: LightGCNOptions) -> tuple[floa
     x, A = torch.tensor(E, requires_grad=True), torch.tensor(dense(graph))
     F = sum(torch.linalg.matrix_power(A, k) @ x for k in range(o.layers + 1)) / (o.layers + 1)
     u, p, n = F[nodes]
-    loss = -torch.log(torch.sigmoid((u * p).sum(1) - (u * n).sum(1))).mean()
+    if o.loss == "bpr":
+        loss = -torch.log(torch.sigmoid((u * p).sum(1) - (u * n).sum(1))).mean()
+    else:
+        u, p, n = (x / x.norm(dim=1, keepdim=True) for x in (u, p, n))
+        others = [[p[j] for j in range(len(p)) if j != b and o.contrast != "uniform"] for b in range(len(p))]
+        drawn = [torch.stack(more + ([] if o.contrast == "batch" else list(n))) for more in others]
+        against = torch.stack([torch.logsumexp(rows @ u[b] / o.temperature, 0) for b, rows in enumerate(drawn)])
+        loss = (o.negative_weight * against - (u * p).sum(1) / o.temperature).mean()
     loss = loss + o.l2 / 2 * x[nodes].norm() ** 2 / nodes.shape[1]
     loss.backward()
     return float(loss.detach()), x.grad.numpy()
@@ -91,18 +98,47 @@ def test_closed_form_equals_autograd(layers: int) -> None:
     np.testing.assert_allclose(gradient, expected, rtol=1e-9, atol=1e-14)
 
 
+@pytest.mark.parametrize("contrast", ["both", "uniform", "batch"])
+@pytest.mark.parametrize("layers", [0, 2])
+def test_softmax_equals_autograd(layers: int, contrast: str) -> None:
+    o = LightGCNOptions(layers=layers, l2=0.3, loss="softmax", temperature=0.3, negative_weight=0.8, contrast=contrast)
+    graph, E = bipartite(DATA), start(np.float64)
+    loss, gradient = closed_form(graph, E, batch(), o)
+    expected_loss, expected = autograd(graph, E, batch(), o)
+    assert loss == pytest.approx(expected_loss, rel=1e-10)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-8, atol=1e-12)
+
+
+def test_mutation_a_positive_among_its_own_negatives_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedgrec.centralized import softmax
+
+    monkeypatch.setattr(softmax, "NEVER", 0.0)
+    with pytest.raises(AssertionError):
+        test_softmax_equals_autograd(2, "both")
+
+
+def test_cosines_rank_where_they_are_asked_for() -> None:
+    inner, cosine = (LightGCN(LightGCNOptions(layers=1, dim=4, ranking=name), DATA) for name in ("inner", "cosine"))
+    (users, items), scores = inner.embeddings(), cosine.scores(np.arange(DATA.n_users))
+    cosines = users @ items.T / np.linalg.norm(users, axis=1)[:, None] / np.linalg.norm(items, axis=1)
+    np.testing.assert_allclose(scores, cosines, atol=1e-6)
+    a, b = cosine.embeddings()
+    np.testing.assert_allclose(a @ b.T, scores, atol=1e-6)
+
+
 def test_mutation_an_operator_that_is_not_symmetric_is_noticed() -> None:
     o, graph, E = LightGCNOptions(layers=2), bipartite(DATA, "mean"), start(np.float64)
     gradients = closed_form(graph, E, batch(), o)[1], autograd(graph, E, batch(), o)[1]
     assert not np.allclose(*gradients, rtol=1e-2, atol=1e-6)
 
 
+@pytest.mark.parametrize("loss", ["bpr", "softmax"])
 @pytest.mark.parametrize("layers", LAYERS)
-def test_the_compiled_engine_equals_its_twin(layers: int) -> None:
+def test_the_compiled_engine_equals_its_twin(layers: int, loss: str) -> None:
     torch = pytest.importorskip("torch")
     from fedgrec.centralized._torch import LightGCNEngine
 
-    o, graph, E = LightGCNOptions(layers=layers, l2=0.3, rate=0.01), bipartite(DATA), start()
+    o, graph, E = LightGCNOptions(layers=layers, l2=0.3, rate=0.01, loss=loss), bipartite(DATA), start()
     ours, twin = CpuEngine(graph, E.copy(), o), LightGCNEngine(graph, E, o)
     for seed in range(4):
         loss = ours.step(batch(seed=seed))

@@ -19,7 +19,7 @@ from fedgrec.centralized._torch import sparse, with_order
 from fedgrec.centralized.graph import bipartite
 from fedgrec.centralized.options import LightGCNOptions
 from fedgrec.config import FedGRecOptions
-from fedgrec.kernels import cuda, fcf_torch, gnn_torch, neumf_torch
+from fedgrec.kernels import cuda, fcf_torch, gnn_torch, neumf_torch, spectral_torch
 from tests.centralized.worlds import ragged
 from tests.laws.test_gnn_torch import world
 from tests.laws.worlds import Run
@@ -91,6 +91,7 @@ if __name__ == "__main__":
         fedgrec(**options)
     small: dict[str, Any] = {"size": (9, 300), "seed": 3, "users_per_round": 6, "dim": 64}
     compared(fcf_torch, World.of("fcf", **small))
+    compared(spectral_torch, World.of("spectral", **small))
     compared(neumf_torch, World.of("fedncf", **small, negatives=16))
     for name in ("fedgnn", "fedgnn-bpr"):
         compared(gnn_torch, world(name, dim=64, precision="float32", max_positives=2))

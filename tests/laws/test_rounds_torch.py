@@ -15,7 +15,7 @@ from fedgrec.errors import FedgrecError
 from tests.methods.laws import World
 
 torch = pytest.importorskip("torch")
-from fedgrec.kernels import fcf_torch  # noqa: E402
+from fedgrec.kernels import fcf_torch, spectral_torch  # noqa: E402
 
 DEVICE = "cuda" if gpu_is_there() else "cpu"
 TURNS = [[0, 1, 2, 3, 4, 5], [5, 7, 1], [], [8, 0], [2, 3, 5, 6, 7, 8], [0]]  # some come again; 0 has no items
@@ -110,6 +110,33 @@ def test_an_update_that_is_not_finite_is_said() -> None:
     world.server.items[:] = np.nan
     with pytest.raises(FedgrecError, match="not finite"):
         by_engine(world, TURNS, fcf_torch)
+
+
+@pytest.mark.parametrize("how", HOWS, ids=str)
+def test_spectral(how: How) -> None:
+    """Directions have no sign, so the scores that they give are compared."""
+    slow, fast = (World.of("spectral", size=(9, 14), seed=3, precision="float64", dim=3, spare=2) for _ in range(2))
+    for world in (slow, fast):
+        world.server.degrees[:] = np.bincount(world.users.items, minlength=14)
+    assert by_verbs(slow, TURNS[:2]) == by_engine(fast, TURNS[:2], spectral_torch, how)
+    np.testing.assert_allclose(scores(fast), scores(slow), atol=1e-6)
+
+
+def test_mutation_of_spectral_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here all items are equally popular."""
+    real = spectral_torch.Engine.apply
+
+    def levelled(self: Any, *sums: Any) -> None:
+        self.popularity = torch.ones_like(self.popularity)
+        real(self, *sums)
+
+    monkeypatch.setattr(spectral_torch.Engine, "apply", levelled)
+    with pytest.raises(AssertionError):
+        test_spectral(HOWS[0])
+
+
+def scores(world: World) -> Any:
+    return world.method.represent_users(world.server, world.users) @ world.method.represent_items(world.server).T
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ import pytest
 
 from fedgrec.core import Cohort, ServerState
 from fedgrec.kernels import cpu, reference
+from fedgrec.kernels.directions import directions
 from fedgrec.methods.fedgrec import DEGREES, TRAIN
-from fedgrec.methods.spectral import Options, SpectralMethod, directions
+from fedgrec.methods.spectral import Options, SpectralMethod
 
 M, N, RANK = 40, 25, 3
 RNG = np.random.default_rng(0)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedgrec.centralized.contract import Ints, Scorer, Tensors
 from fedgrec.centralized.graph import Graph
 from fedgrec.centralized.options import LightGCNOptions
+from fedgrec.centralized.softmax import ranked, softmax
 from fedgrec.devices import place
 from fedgrec.errors import RunError, missing_extra
 
@@ -173,6 +174,13 @@ class Products:
 # ---------------------------------------------------------------------------------------------- LightGCN
 
 
+def bpr(u: Tensor, p: Tensor, n: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The mean of softplus(f_u·f_n − f_u·f_p), and its gradients by the rows, [B, d] each."""
+    x = (u * (n - p)).sum(1)
+    slope = (torch.sigmoid(x) / len(x))[:, None]
+    return torch.nn.functional.softplus(x).mean(), slope * (n - p), -slope * u, slope * u
+
+
 class LightGCNEngine:
     """LightGCN's closed form in plain PyTorch: for GPUs, and the clear twin that tests hold the compiled one to."""
 
@@ -198,12 +206,10 @@ class LightGCNEngine:
     def gradient(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """L and ∂L/∂E⁰ for the triples `nodes` [3, B] of users, positives and negatives."""
         K, decay, E = self.options.layers, self.options.l2 / nodes.shape[1], self.learner["embeddings"]
-        f_u, f_p, f_n = self.final()[nodes]  # [B, d] each
-        x = (f_u * (f_n - f_p)).sum(1)
-        slope = (torch.sigmoid(x) / len(x))[:, None]
-        at_batch = torch.stack([slope * (f_n - f_p), -slope * f_u, slope * f_u])  # ∂L/∂F [3, B, d]
-        ego = E[nodes]
-        loss = torch.nn.functional.softplus(x).mean() + decay / 2 * ego.square().sum()
+        u, p, n = self.final()[nodes]
+        loss, *slopes = (bpr if self.options.loss == "bpr" else softmax)(u, p, n, self.options, torch)
+        at_batch, ego = torch.stack(slopes), E[nodes]  # ∂L/∂F [3, B, d]
+        loss = loss + decay / 2 * ego.square().sum()
         # Horner: α G + Â(α G + Â(α G + ...)). On a GPU index_put_ adds repeated rows in a fixed order.
         G = torch.zeros_like(E).index_put_((nodes,), at_batch / (K + 1), accumulate=True)
         total = G
@@ -220,7 +226,7 @@ class LightGCNEngine:
         return total / (self.options.layers + 1)
 
     def scorer(self, n_users: int) -> Scorer:
-        return inner_products(self.final(), n_users)
+        return inner_products(ranked(self.final(), self.options, torch), n_users)
 
     def tensors(self) -> Tensors:
         return self.learner.tensors()

@@ -1,7 +1,7 @@
 """LightGCN (He et al. 2020) and, as its case K = 0, matrix factorisation with the BPR loss.
 
     E^{k+1} = Â E^k,  F = α Σ_k E^k = f(Â) E⁰  with α = 1/(K+1)          [M+N, d], users first
-    L = mean of softplus(f_u·f_n − f_u·f_p) + λ/2B Σ ‖e⁰‖² over the rows of the batch
+    L = mean of softplus(f_u·f_n − f_u·f_p) + λ/2B Σ ‖e⁰‖² over the rows of the batch; or softmax.py in its place
 
 Â is symmetric and F is linear in E⁰, so the gradient needs no tape: ∂L/∂E⁰ = f(Â) ∂L/∂F + λ/B e⁰, the same K products
 once more. ∂L/∂F is 0 but in the rows of the batch, and only those rows of F are needed.
@@ -17,6 +17,7 @@ from fedgrec.centralized.contract import Ints, Matrix, Model, Scorer, Tensors, t
 from fedgrec.centralized.graph import Graph, bipartite, even_chunks
 from fedgrec.centralized.options import BETA1, BETA2, EPSILON, LightGCNOptions, MFOptions
 from fedgrec.centralized.sampling import INIT_STREAM, Triples, generator
+from fedgrec.centralized.softmax import ranked, softmax
 from fedgrec.data import Interactions
 
 
@@ -55,7 +56,7 @@ class LightGCN(Model):
             return CpuEngine(graph, start, self.options)
         from fedgrec.centralized._torch import LightGCNEngine
 
-        if importlib.util.find_spec("triton") is None:
+        if self.options.loss == "softmax" or importlib.util.find_spec("triton") is None:
             return LightGCNEngine(graph, start, self.options, self.device)
         from fedgrec.centralized._recorded import RecordedEngine
 
@@ -79,7 +80,7 @@ class LightGCN(Model):
         self.engine.load(tensors)
 
     def embeddings(self) -> tuple[Matrix, Matrix]:
-        final = to_numpy(self.engine.final())
+        final = ranked(to_numpy(self.engine.final()), self.options, np)
         return final[: self.train.n_users], final[self.train.n_users :]
 
     def scorer(self) -> Scorer:
@@ -126,8 +127,14 @@ class CpuEngine:
         ego = self.E[rows]
         F, G = self._final_at(rows, ego), np.zeros_like(ego)
         decay = np.bincount(places.ravel()).astype(np.float32) * np.float32(self.options.l2 / places.shape[1])
-        loss = loops.bpr(F, places, G) + 0.5 * float(decay @ np.einsum("rd,rd->r", ego, ego))
-        return loss, G, decay
+        if self.options.loss == "bpr":
+            loss = loops.bpr(F, places, G)
+        else:
+            u, p, n = F[places]
+            loss, *slopes = softmax(u, p, n, self.options, np)
+            for place, slope in zip(places, slopes, strict=True):
+                np.add.at(G, place, slope)
+        return float(loss) + 0.5 * float(decay @ np.einsum("rd,rd->r", ego, ego)), G, decay
 
     def _final_at(self, rows: Ints, ego: Matrix) -> Matrix:
         """F at some rows: the last product is taken at those alone."""
@@ -179,7 +186,7 @@ class CpuEngine:
         return total * np.float32(1 / (self.options.layers + 1))
 
     def scorer(self, n_users: int) -> Scorer:
-        final = self.final()
+        final = ranked(self.final(), self.options, np)
         return lambda chosen: final[chosen] @ final[n_users:].T
 
     def tensors(self) -> Tensors:

@@ -36,13 +36,27 @@ class LightGCNOptions(Options):
     init_std: float = option(0.1, "σ of the Gaussian that starts the embeddings", least=0)
     rate: float = option(1e-3, "Adam's rate", least=0)
     l2: float = option(1e-4, "λ, the L2 penalty on the starting embeddings of a batch, over its size", least=0)
+    loss: str = option(
+        "bpr",
+        "bpr: a positive against a negative; softmax: against all that the batch has drawn",
+        choices=("bpr", "softmax"),
+    )
+    temperature: float = option(0.1, "by which softmax divides cosines", least=1e-3)
+    negative_weight: float = option(1.0, "weight of the negatives' part of softmax", least=0)
+    contrast: str = option(
+        "both",
+        "what softmax takes for negatives: all negatives of the batch (uniform), the positives of the other pairs "
+        "(batch), or both",
+        choices=("both", "uniform", "batch"),
+    )
+    ranking: str = option("inner", "a score in recommendations: inner product or cosine", choices=("inner", "cosine"))
     batch: int = option(2048, "(user, positive, negative) triples in a step", least=1)
     epochs: int = option(1000, "passes; in each as many triples are drawn as there are train pairs", least=0)
 
 
 @dataclass(frozen=True)
 class MFOptions(LightGCNOptions):
-    """Matrix factorisation with the BPR loss (Rendle et al. 2009): LightGCN without a graph."""
+    """Matrix factorisation with the BPR loss (Rendle et al. 2009), or with softmax: LightGCN without a graph."""
 
     layers: int = option(0, "K: matrix factorisation has no layers", least=0, most=0)
     l2: float = option(1e-3, "λ, the L2 penalty on the embeddings of a batch, over its size", least=0)

@@ -136,10 +136,14 @@ def settings(arguments: argparse.Namespace) -> tuple[Any, Any, Any]:
         mine = {field.name for field in dataclasses.fields(kind)} & named.keys()
         return kind().changed({key: named.pop(key) for key in sorted(mine)}, "--set")
 
+    is_said = "rounds" in named
     options, agreed, values = of(FederationOptions), of(Agreement), named
     values |= {"method": arguments.method} if arguments.method else {}
     values |= {"data": arguments.data} if arguments.data else {}
-    return Config().changed(values, "--set"), options, agreed
+    config = Config().changed(values, "--set")
+    if not is_said:  # a method may have a number of its own
+        options = dataclasses.replace(options, rounds=getattr(config.model, "rounds", options.rounds))
+    return config, options, agreed
 
 
 def run_init(arguments: argparse.Namespace) -> int:

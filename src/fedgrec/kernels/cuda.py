@@ -52,11 +52,10 @@ class Trainer(Protocol):
     """What the engine needs to know of a method: FedGRec, and those that are FedGRec with other options."""
 
     @property
-    def options(self) -> FedGRecOptions: ...
-    @property
     def n_items(self) -> int: ...
     @property
     def stages(self) -> tuple[Stage, ...]: ...
+    def options_of(self, round_: int, degrees: Ints) -> FedGRecOptions: ...
     def spec(self, stage: Stage) -> UploadSpec: ...
     def broadcast(self, server: ServerState, stage: Stage) -> Broadcast: ...
     def edge_weights(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Floats, Floats]: ...
@@ -89,7 +88,8 @@ class Engine:
         launch: Launch | None = None,
     ) -> None:
         self.method, self.device, self.launch = method, place(device), launch or Launch()
-        o, spec = method.options, method.spec(method.stages[-1])
+        o = self.options = method.options_of(0, server.degrees)
+        spec = method.spec(method.stages[-1])
         if spec.bits != 32:
             raise FedgrecError("sums of this many users at these clips need 64 bits, and the GPU adds in 32")
         longest = max(int(users.degrees.max(initial=0)), 1)
@@ -136,7 +136,7 @@ class Engine:
             users.items.astype(np.int32),
             gather,
             push,
-            targets.astype(self.method.options.precision),
+            targets.astype(self.options.precision),
             *(getattr(users.state, name) for name in STATE),
             *self._shelved(users),
         )
@@ -148,14 +148,14 @@ class Engine:
         places = places[np.lexsort((places, users.owner))]
         shelf = users.owner * len(shelves.quotas) + np.searchsorted(shelves.first, places, side="right") - 1
         taken = np.bincount(shelf, minlength=len(users) * len(shelves.quotas)).reshape(len(users), -1)
-        if not self.method.options.exclude_positives:
+        if not self.options.exclude_positives:
             taken = 0 * taken
         given = np.minimum(shelves.quotas, np.diff(shelves.first) - taken)
         starts = [np.pad(np.cumsum(counts, axis=1), ((0, 0), (1, 0))).astype(np.int32) for counts in (taken, given)]
         return places.astype(np.int32), starts[0], starts[1]
 
     def _server(self, server: ServerState) -> Server:
-        o, items = self.method.options, self._place(server.items)
+        o, items = self.options, self._place(server.items)
         alphas = self._place(np.asarray(o.weights(), o.precision))
         a = torch.zeros_like(items[0]) if o.combine == "concat" else torch.tensordot(alphas[1:], items[1:], 1)
         return Server(
@@ -171,7 +171,7 @@ class Engine:
         )
 
     def _scratch(self) -> Scratch:
-        o, S, D = self.method.options, self.S, self.D
+        o, S, D = self.options, self.S, self.D
         real, tau = getattr(torch, o.precision), o.local_steps + 1
         self.width, self.C = self.cap + self.n_negatives, max(triton.next_power_of_2(self.cap), 32)
         return Scratch(
@@ -193,7 +193,7 @@ class Engine:
         )
 
     def _numbers(self, spec: UploadSpec) -> Numbers:
-        o, alpha, items, real = self.method.options, self.method.options.weights(), spec.leaf("items"), self._real
+        o, alpha, items, real = self.options, self.options.weights(), spec.leaf("items"), self._real
         latents = spec.leaf("latents") if o.layers else items
         live = alpha[1] if o.live and o.layers else 0.0
         # The betas as the loops see them. Local moments lack their factor 1 − β, so rate and ε take it over.
@@ -214,11 +214,11 @@ class Engine:
             item_bound=items.bound,
             to_latent_steps=1 / latents.step,
             latent_bound=int(latents.clip / 2 / latents.step),
-            fall=1 / o.half_life if o.half_life else 0.0,
+            fall=1 / o.half_life if o.half_life >= 1 else 0.0,
             server_rate=o.server_rate,
             latent_rate=o.latent_rate * latents.step,
             item_step=items.step,
-            per_temperature=1 / o.temperature,
+            per_temperature=1 / (o.temperature or 1.0),
             negative_weight=o.negative_weight,
         )
         wholes = Wholes(
@@ -239,7 +239,7 @@ class Engine:
         )
 
     def _size(self) -> Sizes:
-        o = self.method.options
+        o = self.options
         return Sizes(
             S=self.S,
             K=o.layers,
@@ -255,7 +255,7 @@ class Engine:
         )
 
     def _rules(self) -> Rules:
-        o = self.method.options
+        o = self.options
         return Rules(
             LOSS=LOSSES[o.loss],
             COSINE=o.similarity == "cosine",
@@ -271,7 +271,7 @@ class Engine:
         )
 
     def _real(self, values: Any) -> Any:
-        return self._place(np.asarray(values, self.method.options.precision))
+        return self._place(np.asarray(values, self.options.precision))
 
     # ------------------------------------------------------------------------------------------- rounds
 
@@ -318,7 +318,7 @@ class Engine:
         there.counter.copy_(before)
 
     def _launch(self) -> None:
-        o, cut, S, K = self.method.options, self.launch, self.S, self.method.options.layers
+        o, cut, S, K = self.options, self.launch, self.S, self.options.layers
         many = {"SPLIT": cut.split, "BLOCK": cut.rows, "num_warps": cut.warps}
         if cut.registers:
             many |= {"maxnreg": cut.registers}
@@ -339,9 +339,9 @@ class Engine:
         """The local steps, two launches each: rows do not stay on the chip, but are played again."""
         both = self.tensors, self.size, self.rules
         few = {"BLOCK": self.launch.positives, "num_warps": self.launch.positive_warps}
-        for step in range(self.method.options.local_steps + 1):
+        for step in range(self.options.local_steps + 1):
             user_step[(self.S,)](step, *both, SPLITS=self.splits, **few)
-            if step < self.method.options.local_steps and programs:
+            if step < self.options.local_steps and programs:
                 negatives[(self.S, programs)](step, *both, SPLITS=self.splits, **many)
 
     # ---------------------------------------------------------------------------------- looking at it

@@ -13,18 +13,16 @@ from dataclasses import dataclass
 
 from fedgrec.kernels import reference
 from fedgrec.methods.fedgrec import FedGRecMethod, Kernel
-from fedgrec.options import FedGRecOptions, option
+from fedgrec.options import PlainOptions, option
 
 
 @dataclass(frozen=True)
-class Options(FedGRecOptions):
+class Options(PlainOptions):
     """FedGRec's options; these defaults make it FedeRank."""
 
-    layers: int = option(0, "FedeRank has no latent embeddings", least=0, most=0)
     feedback: float = option(
         0.5, "π: share of a user's positives whose update is sent in a round; the others stay at home", least=0, most=1
     )
-    negatives: int = option(256, "negatives a user draws in a round, distinct", least=1)
     l2: float = option(0.003, "λ, the L2 penalty", least=0)
     loss: str = option("bpr", "pairs of a positive and a negative", choices=("bpr",))
 

@@ -58,6 +58,15 @@ def _symmetric(item: Floats, user: Floats) -> Floats:
     return 1.0 / (np.sqrt(item) * np.sqrt(user))
 
 
+CLICKS, ITEMS, SHARP = 25, 40_000, 0.11  # of a user, of a catalogue; the temperature there
+
+
+def temperature(clicks: float, n_items: int) -> float:
+    """Softer where users have few clicks, so that less is certain, and where items are few: more of them would do."""
+    few, small = max(CLICKS / max(clicks, 1), 1.0), max(ITEMS / n_items, 1.0)
+    return float(SHARP * few**0.4 * small**0.2)
+
+
 RULES = {
     "symmetric": Rule(_symmetric, _symmetric),
     "mean": Rule(lambda item, user: 1.0 / user + 0.0 * item, lambda item, user: 1.0 / item + 0.0 * user),
@@ -183,6 +192,13 @@ class FedGRecMethod(Method):
             return Upload({"degrees": Rows(index, counts[:, None])}, len(cohort)), Pending(cohort.state)
         return (self._propagate if stage is PROPAGATE else self._train)(cohort, broadcast)
 
+    def options_of(self, round_: int, degrees: Ints) -> FedGRecOptions:
+        """The options of a round, with the temperature that follows from what was counted."""
+        o: FedGRecOptions = at_round(self.options, round_)
+        if o.temperature or o.loss != "softmax":
+            return o
+        return replace(o, temperature=temperature(degrees.sum() / self.n_users, self.n_items))
+
     def _propagate(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Upload, Pending]:
         """Lines 7 and 8: e_u^k by Eq. (6); the update matrix of e_u^{k−1} by Eq. (7)."""
         k, spec, pending = broadcast.level, self.spec(PROPAGATE), cohort.state.copy()
@@ -196,7 +212,7 @@ class FedGRecMethod(Method):
 
     def _train(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Upload, Pending]:
         """Lines 15 to 22."""
-        o, spec = at_round(self.options, broadcast.round), self.spec(TRAIN)
+        o, spec = self.options_of(broadcast.round, broadcast.degrees), self.spec(TRAIN)
         gather, push = self.edge_weights(cohort, broadcast)
         at = broadcast.at(cohort.items)
         latents = self.kernel.refresh(cohort, gather, broadcast.tables[: o.layers], at)  # line 15

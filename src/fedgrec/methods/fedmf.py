@@ -13,20 +13,18 @@ from dataclasses import dataclass
 
 from fedgrec.kernels import reference
 from fedgrec.methods.fedgrec import FedGRecMethod, Kernel
-from fedgrec.options import FedGRecOptions, option
+from fedgrec.options import PlainOptions, option
 
 
 @dataclass(frozen=True)
-class Options(FedGRecOptions):
+class Options(PlainOptions):
     """FedGRec's options; these defaults make it FedMF."""
 
-    layers: int = option(0, "FedMF has no latent embeddings", least=0, most=0)
     loss: str = option(
         "mse0",
         "squared error over positives and drawn zeros, or over positives alone; or softmax over what was drawn",
         choices=("mse0", "mse", "softmax"),
     )
-    negatives: int = option(256, "zeros a user draws in a round, distinct", least=1)
     l2: float = option(3e-4, "λ, the L2 penalty", least=0)
     server_rate: float = option(0.005, "rate of the server's Adam", least=0)
 

@@ -36,20 +36,20 @@ from fedgrec.core import (
     UploadSpec,
 )
 from fedgrec.kernels import reference
+from fedgrec.kernels.directions import directions
 from fedgrec.methods.contract import WORD, Method
 from fedgrec.methods.fedgrec import DEGREES, TRAIN, Kernel
 from fedgrec.options import option
 
 FEW, GROWTH = 0.38, 0.7  # directions: 64 of 1,500 users or items, 120 of 4,000, 512 from 30,000 on
 FINE = 12  # bits behind 1/√users, about the size of a number that a user sends
-NOTHING = 1e-12  # of the strongest direction's share: a direction that the graph has not
 
 
 @dataclass(frozen=True)
 class Options:
     """Options of Spectral."""
 
-    turns: ClassVar[int] = 4  # rounds when `rounds` is left to us
+    rounds: ClassVar[int] = 4  # when `rounds` is left to us
     evaluations: ClassVar[int] = 1  # more rounds are not worse
 
     dim: int = option(
@@ -166,16 +166,6 @@ class SpectralMethod(Method):
             return Traffic(sent * WORD, 0, up_secure, 0)
         down = n * self.n_items * self.width * WORD
         return Traffic(sent * (1 + self.width) * WORD, down, up_secure, down)
-
-
-def directions(Z: Floats) -> Floats:
-    """An orthonormal basis of the columns, the strongest direction first; zeros for directions that are not there."""
-    shares, turn = np.linalg.eigh(Z.T @ Z)
-    shares, turn = shares[::-1], turn[:, ::-1]
-    there = shares > NOTHING * max(shares[0], np.finfo(float).tiny)
-    basis: Floats = np.zeros_like(Z)
-    basis[:, there] = (Z @ turn[:, there]) / np.sqrt(shares[there])
-    return basis
 
 
 def make(options: Options, n_items: int, n_users: int, kernel: Kernel = reference) -> SpectralMethod:

@@ -39,6 +39,7 @@ from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOpt
 from fedgrec.federation.node.gateway import anyone, create, enrol, open_gateway
 from fedgrec.federation.server.folder import create_server, open_server
 from fedgrec.federation.setup import certificates
+from fedgrec.options import falling
 
 AUTHORITY, CA_KEY, SERVER_FOLDER = "authority", "ca.key", "server"
 MOST_USERS = 1000  # that a node may bring, where nothing else is said
@@ -76,6 +77,7 @@ def init(
         raise ConfigError("a gateway whose users mask for themselves needs at least one: a key is made for each")
     if out.exists():
         raise ConfigError(f"{out} exists: choose a folder that does not, keys are never overwritten")
+    config = replace(config, model=falling(config.model, options.rounds))
     with _all_or_nothing(out):
         ca = _authority(out / AUTHORITY)
         roster: dict[int, Member] = {}

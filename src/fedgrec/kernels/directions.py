@@ -1,0 +1,18 @@
+"""What the server of `methods.spectral` makes of a sum, on the host or on a GPU."""
+
+from typing import Any
+
+import numpy as np
+
+NOTHING = 1e-12  # of the strongest direction's share: a direction that the graph has not
+
+
+def directions(Z: Any, xp: Any = np) -> Any:
+    """An orthonormal basis of the columns, the strongest direction first; zeros for directions that are not there.
+
+    `xp`: numpy or torch, as Z is.
+    """
+    shares, turn = xp.linalg.eigh(Z.T @ Z)
+    there = shares > NOTHING * xp.amax(shares) + np.finfo(float).tiny
+    root = xp.where(there, shares, 1.0) ** 0.5
+    return xp.flip(xp.where(there, Z @ turn / root, 0.0), (1,))

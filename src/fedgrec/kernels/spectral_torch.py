@@ -1,0 +1,39 @@
+"""Spectral's sums on a GPU. The maths and its names are those of `methods.spectral`."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgrec.core import Ints
+from fedgrec.kernels.directions import directions
+from fedgrec.kernels.rounds_torch import Rounds, Sums
+
+
+def fits(options: Any) -> bool:
+    """Whether these rounds know all that the options ask for."""
+    return True
+
+
+class Engine(Rounds):
+    """The population of Spectral on a GPU."""
+
+    def __init__(self, method: Any, server: Any, users: Any, *where: Any, **how: Any) -> None:
+        super().__init__(method, server, users, *where, **how)
+        self.popularity = self._place(server.degrees).clamp(min=1).to(torch.float64)
+
+    def rows(self, counts: Ints) -> Ints:
+        return counts
+
+    def local_update(self, users: Tensor, counts: Ints, sums: Sums) -> None:
+        """y_u, and to each of the user's items y_u/√|N_u|."""
+        Q, leaf = self.server["items"][0], self.spec.leaf("items")
+        edges, real = self.edges(users, int(counts.max()))
+        items, root = self.items[edges], self.degrees[users].to(torch.float64).sqrt()[:, None]  # [S, P], [S, 1]
+        weights = torch.where(real, 1 / (self.popularity[items].sqrt() * root), 0).to(Q.dtype)
+        y = torch.bmm(weights[:, None], Q[items])  # [S, 1, d]
+        self.add_rows(sums["items"], items, (real / root).to(Q.dtype)[..., None] * y, leaf)
+
+    def apply(self, sums: Sums, users: int) -> None:
+        Z = sums["items"].to(torch.float64) * self.spec.leaf("items").step / self.popularity.sqrt()[:, None]
+        self.server["items"][0] = directions(Z, torch).to(self.server["items"].dtype)
