@@ -99,5 +99,5 @@ def test_a_simulation_has_no_untrained_trap() -> None:
     from fedgrec import Config, Simulation
 
     simulation = Simulation(Config().changed({"data": "demo", "dim": 4, "users_per_round": 1000}))
-    assert simulation.config.run.rounds == 165  # 110 turns of 1,500 users in rounds of 1,000
+    assert simulation.config.run.rounds == 80  # 53 turns of 1,500 users in rounds of 1,000
     assert simulation.config.run.evaluate_every > 0

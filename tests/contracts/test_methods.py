@@ -18,7 +18,7 @@ from fedgrec.simulation import Observer, Simulation
 from tests.laws.test_known_answers import checkerboard
 
 SMALL = {"dim": 8, "users_per_round": 20, "topk": (1,), "protocol": "paper", "kernel": "reference"}
-FEW = {"negatives": 16}  # for methods that have the option: there are 30 items
+FEW = {"negatives": 16, "half_life": 0}  # for methods that have the option: there are 30 items
 M, N = 24, 30
 
 each_method = pytest.mark.parametrize("method", [*METHODS, "stranger"])

@@ -64,6 +64,7 @@ def simulated(**options: Any) -> Simulation:
     pairs = [(u, (2 * n + u) % N) for u in range(M) for n in range(u % 4)]
     data, _ = Interactions.from_pairs(*zip(*pairs, strict=True), user_ids=IdMap.range(M), item_ids=IdMap.range(N))
     chosen = QUICK | {"dim": d, "rounds": T, "users_per_round": M, "negatives": 4, "protocol": "paper"} | options
+    chosen = {"popular_negatives": 0.0, "temperature": 0.1} | chosen
     return Simulation(Config().changed(chosen, "test"), Dataset("seven", Split(data)))
 
 

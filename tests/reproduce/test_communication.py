@@ -94,4 +94,4 @@ def test_an_untrained_simulation_looks_at_nothing() -> None:
     assert simulation.server.round == 0
     assert simulation.progress.metrics == []
     assert simulation.progress.traffic.down > 0
-    assert formula(config, 10) == (2 * 3 * 10 * 8 * 4, 2 * 3 * 10 * 8 * 4)
+    assert formula(config, 10) == (2 * 2 * 10 * 8 * 4, 2 * 2 * 10 * 8 * 4)
