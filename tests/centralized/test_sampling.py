@@ -71,3 +71,12 @@ def test_what_was_drawn_ahead_is_what_would_be_drawn() -> None:
         np.testing.assert_array_equal(first, straight.draw(5, asked, 50))
         np.testing.assert_array_equal(first, again)
         assert first is not again, "who has it may change it"
+
+
+def test_pairs_come_equally_often_where_pairs_are_drawn() -> None:
+    """A user with three times the items is drawn three times as often; its items are drawn equally."""
+    train = pairs([0, 0, 0, 1], [0, 1, 2, 3], 2, 6)
+    users, positives, _ = Triples(train, by_pair=True).draw(0, 0, 40_000)
+    found = np.bincount(users * 6 + positives, minlength=12)[[0, 1, 2, 9]]
+    assert found.sum() == 40_000
+    np.testing.assert_allclose(found / 40_000, 0.25, atol=0.01)

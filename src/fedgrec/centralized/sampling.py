@@ -19,11 +19,11 @@ def generator(seed: int, stream: int, epoch: int = 0) -> np.random.Generator:
 class Triples:
     """A uniform user, a uniform item of that user's train items, a uniform item that is not one of them.
 
-    Only train items are kept out of the negatives: nobody can know test items while training.
+    Or, `by_pair`, a uniform pair of train: users then come as often as they have items. Only train items are kept out of the negatives: nobody can know test items while training.
     """
 
-    def __init__(self, train: Interactions) -> None:
-        self.train, self.degrees = train, train.user_degrees()
+    def __init__(self, train: Interactions, by_pair: bool = False) -> None:
+        self.train, self.degrees, self.by_pair = train, train.user_degrees(), by_pair
         self.users = np.flatnonzero((self.degrees > 0) & (self.degrees < train.n_items))
         if not self.users.size:
             raise DataError(
@@ -42,7 +42,11 @@ class Triples:
 
     def _drawn(self, seed: int, epoch: int, count: int) -> Ints:
         rng, train = generator(seed, EPOCH_STREAM, epoch), self.train
-        users = self.users[rng.integers(len(self.users), size=count)]
+        if self.by_pair:
+            share = self.degrees[self.users] / self.degrees[self.users].sum()
+            users = self.users[np.searchsorted(share.cumsum(), rng.random(count)).clip(max=len(share) - 1)]
+        else:
+            users = self.users[rng.integers(len(self.users), size=count)]
         degrees, first = self.degrees[users], train.indptr[users]
         positives = train.items[first + _below(rng, degrees)]
         negatives = skip_positives(train, users, _below(rng, train.n_items - degrees))
