@@ -48,10 +48,20 @@ def compile_only(kernel: Any, *given: Any, grid: Any, warmup: bool, **more: Any)
     return run(kernel, *given, grid=grid, warmup=True, **more)
 
 
+BPR = {"loss": "bpr", "similarity": "inner", "popular_negatives": 0.0}
 FEDGREC: list[dict[str, Any]] = [
-    {"local_steps": 10, "item_optimizer": "adam", "user_optimizer": "adam", "layers": 2},
-    {"local_steps": 1, "layers": 3, "live": True, "half_life": 10, "max_positives": 4},
-    {"local_steps": 3, "layers": 2, "combine": "concat", "live": False, "item_optimizer": "sgd", "loss": "mse"},
+    {"local_steps": 10, "item_optimizer": "adam", "user_optimizer": "adam", "layers": 2, **BPR},
+    {"local_steps": 1, "layers": 3, "live": True, "half_life": 10, "max_positives": 4, **BPR},
+    {"local_steps": 1},
+    {
+        "local_steps": 3,
+        "layers": 2,
+        "combine": "concat",
+        "live": False,
+        "item_optimizer": "sgd",
+        "loss": "mse",
+        "similarity": "inner",
+    },
     {"local_steps": 2, "layers": 0, "loss": "mse0", "l2_scaling": "row", "exclude_positives": False},
 ]
 

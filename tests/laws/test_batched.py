@@ -93,7 +93,8 @@ def test_mutants_break_the_law(change: dict[str, Any]) -> None:
 
 
 def test_a_device_that_asked_for_some_rows_computes_what_it_would_with_all() -> None:
-    options = FedGRecOptions(dim=4, negatives=5, query="sampled", users_per_round=6)
+    known = {"popular_negatives": 0.0, "temperature": 0.1}  # which need all degrees
+    options = FedGRecOptions(dim=4, negatives=5, query="sampled", users_per_round=6, **known)
     world = World(np.random.default_rng(4).random((6, 30)) < 0.2, options, seed=1)
     method = world.method(KERNEL)
     run = Run.warmed_up(world, method)

@@ -95,10 +95,11 @@ def test_closed_form_is_autograd(world) -> None:
 
 
 def world_for(**options) -> World:
-    from fedgrec.config import FedGRecOptions
+    from fedgrec.config import preset
 
     Y = np.random.default_rng(3).random((6, 10)) < 0.4
-    return World(Y, FedGRecOptions(**({"dim": 4, "negatives": 5, "l2": 0.1, "precision": "float64"} | options)), seed=1)
+    small = {"dim": 4, "negatives": 5, "l2": 0.1, "precision": "float64", "temperature": 0.1}
+    return World(Y, replace(preset("bpr").model, **small | options), seed=1)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,8 @@ def test_one_bpr_step_by_hand(kernel) -> None:
         layers=0,
         dim=1,
         negatives=1,
+        loss="bpr",
+        similarity="inner",
         l2=0.0,
         item_rate=0.1,
         user_optimizer="sgd",

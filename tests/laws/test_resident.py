@@ -90,9 +90,9 @@ def chip() -> Any:
 
 
 KNOWN = {"loss": "bpr", "precision": "float64", "local_steps": 3, "similarity": "inner", "popular_negatives": 0.0}
-OPTIONS = FedGRecOptions(
-    dim=8, negatives=30, users_per_round=5, l2=0.1, item_rate=0.05, server_optimizer="sum", precision="float64",
-    local_steps=3, item_optimizer="adam", user_rate=0.05,
+OPTIONS = replace(
+    preset("bpr").model, dim=8, negatives=30, users_per_round=5, l2=0.1, item_rate=0.05, server_optimizer="sum",
+    precision="float64", local_steps=3, item_optimizer="adam", user_rate=0.05,
 )  # fmt: skip
 
 

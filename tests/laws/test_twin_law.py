@@ -114,7 +114,8 @@ def test_draws_are_the_same_words(size) -> None:
 
 def test_a_device_that_asked_for_some_rows_computes_what_it_would_with_all() -> None:
     """A device that asked for some rows only computes what it would with the whole table."""
-    options = FedGRecOptions(dim=4, negatives=5, query="sampled", users_per_round=6)
+    known = {"popular_negatives": 0.0, "temperature": 0.1}  # which need all degrees
+    options = FedGRecOptions(dim=4, negatives=5, query="sampled", users_per_round=6, **known)
     world = World(np.random.default_rng(4).random((6, 30)) < 0.2, options, seed=1)
     run, method = Run.warmed_up(world), world.method(reference)
     for u in range(6):

@@ -19,7 +19,8 @@ def generator(seed: int, stream: int, epoch: int = 0) -> np.random.Generator:
 class Triples:
     """A uniform user, a uniform item of that user's train items, a uniform item that is not one of them.
 
-    Or, `by_pair`, a uniform pair of train: users then come as often as they have items. Only train items are kept out of the negatives: nobody can know test items while training.
+    Or, `by_pair`, a uniform pair of train: users then come as often as they have items. Only train items are kept out
+    of the negatives: nobody can know test items while training.
     """
 
     def __init__(self, train: Interactions, by_pair: bool = False) -> None:

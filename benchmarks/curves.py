@@ -1,0 +1,64 @@
+"""`python -m benchmarks.curves`: recall over rounds and over bytes, from the runs in docs/results, as two pictures."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fedgrec.report.drawing import BLUE, GREEN, GREY, PURPLE, RED, legend_below, new_figure, png, set_frame
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+USERS = {"gowalla": 29_858, "yelp2018": 31_668}
+TITLES = {"gowalla": "Gowalla", "yelp2018": "Yelp2018"}
+# method spectral, k = 512, protocol paper: sums → recall@20; a user sends and gets 528 words an item in each sum
+SPECTRAL = {"gowalla": {4: 0.1860}, "yelp2018": {4: 0.0694}}
+N_ITEMS = {"gowalla": 40_981, "yelp2018": 38_048}
+Curve = tuple[list[int], list[float], list[float]]  # rounds, gigabytes a user, recall
+
+
+def of_lines(lines: list[dict[str, Any]], users: int) -> Curve:
+    found = [line for line in lines if line["split"] == "test"]
+    moved = [line.get("bytes_secure") or line["bytes_up_secure"] + line["bytes_down_secure"] for line in found]
+    return [line["round"] for line in found], [b / users / 1e9 for b in moved], [line["recall@20"] for line in found]
+
+
+def of_file(path: Path, users: int) -> Curve:
+    return of_lines([json.loads(line) for line in path.read_text().splitlines()], users)
+
+
+def curves(data: str) -> dict[str, tuple[str, Curve]]:
+    """Seed 0, protocol `paper`: label → colour and curve."""
+    users = USERS[data]
+    softmax = [json.loads(line) for line in (RESULTS / "softmax" / "runs.jsonl").read_text().splitlines()]
+
+    def new(preset: str) -> Curve:
+        wanted = {"label": preset, "data": data, "protocol": "paper", "seed": 0}
+        return of_lines(next(run["metrics"] for run in softmax if run.items() >= wanted.items()), users)
+
+    sums = SPECTRAL[data]
+    each = 528 * (8 + 4) * N_ITEMS[data] / 1e9  # words of 64 bits up, of 32 down
+    return {
+        "paper": (GREY, of_file(RESULTS / f"reproduce-runs/{data}-paper/runs/FedGRec-2-seed0/metrics.jsonl", users)),
+        "BPR, 60,000 rounds": (PURPLE, of_file(RESULTS / f"long/{data}-paper-seed0/metrics.jsonl", users)),
+        "best": (BLUE, new("best")),
+        "long": (GREEN, new("long")),
+        "spectral, four sums": (RED, (list(sums), [n * each for n in sums], list(sums.values()))),
+    }
+
+
+def draw(over: int, label: str, name: str) -> None:
+    figure = new_figure(10, 4.3)
+    panels = figure.subplots(1, 2)
+    for axes, data in zip(panels, TITLES, strict=True):
+        for title, (colour, curve) in curves(data).items():
+            size = 6 if len(curve[0]) == 1 else 3
+            axes.plot(curve[over], curve[2], color=colour, lw=2, marker="o", ms=size, label=title)
+        axes.set_xscale("log")
+        set_frame(axes, TITLES[data], label, "Recall@20")
+        axes.set_ylim(0, None)
+    legend_below(figure, panels[0], 5)
+    (RESULTS / "softmax" / name).write_bytes(png(figure))
+
+
+if __name__ == "__main__":
+    draw(0, "round", "recall-over-rounds.png")
+    draw(1, "gigabytes up and down, a user", "recall-over-bytes.png")
