@@ -294,6 +294,7 @@ class Stage:
     name: str
     everyone: bool
     combine: str = "sum"
+    lean: bool = False  # without what is sent in some rounds only
 
 
 def printable(text: str) -> str:

@@ -116,6 +116,9 @@ class FedGRecOptions:
     popular_negatives: float = option(
         0.5, "share of the negatives that is drawn by degree (degrees are public); the rest is uniform", least=0, most=1
     )
+    latents_every: int = option(
+        1, "training rounds of which one, the last, carries latents up; the others carry item updates alone", least=1
+    )
     exclude_positives: bool = option(True, "negatives are never positives of the user")
     max_positives: int = option(
         256, "positives of a user that train in one round, a fresh sample of those with more; 0: all", least=0

@@ -132,7 +132,7 @@ class Simulation:
         for round_ in range(done, self.gpu.until(done)):
             sampled, arrives = self._sample(round_)
             rounds.append(sampled[arrives])
-            self._count_round(sampled, arrives)
+            self._count_round(round_, sampled, arrives)
         self.gpu.run(self.server, self.users, rounds)
         if self.gpu.is_looked_at(self.server.round):
             self._settle()
@@ -144,17 +144,17 @@ class Simulation:
 
     def _round(self) -> None:
         """Lines 12 to 23. The upload of a user that drops out never arrives: it changes nothing on either side."""
-        round_, train = self.server.round, self.method.stages[-1]
+        round_ = self.server.round
         if self.method.rematch(round_):
             self._match()
         sampled, arrives = self._sample(round_)
         try:
             if arrives.any():
-                self._exchange(train, sampled, np.flatnonzero(arrives))
+                self._exchange(self.method.training(round_), sampled, np.flatnonzero(arrives))
         except SumLostError as lost:
             self.observer.noticed(str(lost))
         self.server.round = round_ + 1  # also where nothing arrived
-        self._count_round(sampled, arrives)
+        self._count_round(round_, sampled, arrives)
 
     def _exchange(self, stage: Stage, users: Ints, arrived: Ints | None = None, level: int = 0) -> None:
         """Down, local work, up as a sum, the server's half; those in the sum keep their new state."""
@@ -175,9 +175,9 @@ class Simulation:
         sampled = rng.choice(len(self.degrees), count, replace=False, shuffle=False)
         return sampled, rng.random(count) >= self.config.run.dropout
 
-    def _count_round(self, sampled: Ints, arrives: NDArray[np.bool_]) -> None:
-        in_order = np.concatenate([sampled[arrives], sampled[~arrives]])
-        self._count(self.method.traffic(self.method.stages[-1], self.degrees[in_order], int((~arrives).sum())))
+    def _count_round(self, round_: int, sampled: Ints, arrives: NDArray[np.bool_]) -> None:
+        degrees = self.degrees[np.concatenate([sampled[arrives], sampled[~arrives]])]
+        self._count(self.method.traffic(self.method.training(round_), degrees, int((~arrives).sum())))
 
     def _count(self, traffic: Traffic) -> None:
         self.progress.traffic = self.progress.traffic.plus(traffic)

@@ -21,7 +21,7 @@ from tests.attacks.test_answers import ODD
 from tests.federation.worlds import Killed, World, world
 
 NODES, USERS = 5, 3
-CLIP, LATENT_CLIP, PER_ROUND = 0.3, 2.5, 12
+CLIP, LATENT_CLIP, PER_ROUND = 30.0, 2.5, 12
 SENTENCES = ("nodes are there", "sums in a row were lost", "has forgotten")  # that a server may stop with
 
 

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 
 from fedgrec.config import FedGRecOptions
 from fedgrec.devices import gpu_is_there
-from fedgrec.methods.fedgrec import TRAIN
 from tests.laws.worlds import Run, World, worlds
 
 pytest.importorskip("triton", reason="Triton is not installed: no loops for a GPU")
@@ -32,7 +31,7 @@ def differences(world: World, rounds: list[np.ndarray], options: FedGRecOptions 
     cut = engine.give_back(server, state)
     for users in rounds:
         if len(users):
-            run.exchange(TRAIN, users, np.ones(len(users), bool))
+            run.exchange(run.method.training(run.server.round), users, np.ones(len(users), bool))
         else:
             run.server.round += 1
     found = {name: distance(value, getattr(run.users.state, name)) for name, value in vars(state).items()}
@@ -62,8 +61,9 @@ def test_a_round_is_that_of_the_verbs(world: World) -> None:
 def test_rounds_follow_one_another_as_the_verbs_do(steps: int) -> None:
     """Rates that fall, users who come again, some who drop out, a round in which nobody arrives."""
     options = FedGRecOptions(
-        dim=8, negatives=12, users_per_round=6, half_life=2, local_steps=steps, precision="float64", latent_rate=0.5
-    )
+        dim=8, negatives=12, users_per_round=6, half_life=2, local_steps=steps, precision="float64", latent_rate=0.5,
+        latents_every=steps,
+    )  # fmt: skip
     world = World(np.random.default_rng(3).random((9, 30)) < 0.3, options, seed=2)
     rounds = [np.array(users, int) for users in ([0, 1, 2, 3, 4, 5], [5, 7, 1], [], [8, 0], [2, 3, 5, 6, 7, 8])]
     assert max(differences(world, rounds).values()) < 1e-6
@@ -96,6 +96,7 @@ MUTANTS = {
     "positives among the negatives": {"exclude_positives": False},
     "fresh moments": {"user_moments": "fresh"},
     "rates that fall": {"half_life": 1},
+    "latents that stay at home": {"latents_every": 3},
 }
 
 

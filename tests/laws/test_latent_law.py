@@ -76,9 +76,36 @@ class ForgetsWhatItSent(FedGRecMethod):
         population.state.sent[:] = sent
 
 
-@pytest.mark.parametrize("mutant", [CommitsWhatWasLost, ForgetsWhatItSent])
-def test_mutants_break_the_law(mutant) -> None:
-    world = small_world()
+class ThinksThatItSent(FedGRecMethod):
+    """Mutation: in a round that carries no latents a user notes that it has sent them."""
+
+    def _train(self, cohort, broadcast, stage):
+        upload, pending = super()._train(cohort, broadcast, stage)
+        pending.state.sent[:] = pending.state.embeddings[:, : self.options.layers]
+        return upload, pending
+
+
+def test_latents_that_are_not_due_stay_at_home() -> None:
+    """Nothing of them is in the upload, and the next one that is due brings what has changed since the last."""
+    run = Run.warmed_up(small_world(latents_every=3))
+    before, tables = run.users.state.sent.copy(), run.server.items[1:].copy()
+    run.train(2)
+    assert list(run.exchanged.leaves) == ["items"]
+    assert np.array_equal(run.users.state.sent, before)
+    assert np.array_equal(run.server.items[1:], tables)
+    assert not np.array_equal(run.users.state.embeddings[:, 1:], run.users.state.embeddings[:, 1:] * 0)
+    run.train(1)
+    assert list(run.exchanged.leaves) == ["items", "latents"]
+    assert not np.array_equal(run.server.items[1:], tables)
+    assert latent_error(run) <= 1
+
+
+@pytest.mark.parametrize(
+    ("mutant", "every"),
+    [(CommitsWhatWasLost, 1), (ForgetsWhatItSent, 1), (CommitsWhatWasLost, 2), (ThinksThatItSent, 2)],
+)
+def test_mutants_break_the_law(mutant, every: int) -> None:
+    world = small_world(latents_every=every)
     honest = Run.warmed_up(world).train(6, dropout=0.4)
     assert latent_error(honest) <= 1
     method = mutant(world.options, world.n_items, world.n_users)

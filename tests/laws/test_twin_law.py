@@ -62,8 +62,9 @@ def test_in_float32_one_step_differs_by_one_integer_a_user(rule) -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(worlds(precision="float32", local_steps=4, item_optimizer="adam", user_optimizer="adam"))
+@given(worlds(precision="float32", local_steps=4, item_optimizer="adam", user_optimizer="adam", exclude_positives=True))
 def test_in_float32_many_steps_agree_to_the_fourth_digit(world) -> None:
+    """An item that is a positive and its negative has a gradient of rounding errors, which Adam makes large."""
     (slow, fast), _, n = compare(world)
     assert np.abs(slow - fast).max(initial=0) <= 1e-4 * np.abs(slow).max(initial=0) + n
 

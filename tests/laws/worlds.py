@@ -1,6 +1,6 @@
 """Small random worlds, and a training run over them that a law can look into."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fedgrec.config import FedGRecOptions
 from fedgrec.core import Cohort, ServerState, Upload
 from fedgrec.kernels import reference
-from fedgrec.methods.fedgrec import DEGREES, PROPAGATE, TRAIN, FedGRecMethod
+from fedgrec.methods.fedgrec import DEGREES, PROPAGATE, FedGRecMethod
 
 
 @dataclass
@@ -66,6 +66,7 @@ def worlds(draw: Any, max_users: int = 9, max_items: int = 14, **fixed: Any) -> 
         "combine": combine,
         "message_passing": draw(st.sampled_from(["symmetric", "mean"])),
         "users_per_round": draw(st.integers(1, n_users)),
+        "latents_every": draw(st.sampled_from([1, 2, 3])),
         "negatives": draw(st.integers(1, 2 * n_items)),
         "exclude_positives": draw(st.booleans()),
         "max_positives": draw(st.sampled_from([0, 2, 256])),
@@ -100,6 +101,7 @@ class Run:
     method: FedGRecMethod
     server: ServerState
     users: Cohort
+    exchanged: Upload = field(default_factory=lambda: Upload({}, 0))  # the last sum
 
     @staticmethod
     def warmed_up(world: World, method: FedGRecMethod | None = None) -> "Run":
@@ -117,6 +119,7 @@ class Run:
         total, _ = self.method.local_update(self.users.take(users[arrived]), stage, broadcast)
         self.server = self.method.apply(self.server, stage, total, level)
         self.method.commit(self.users, users, pending, arrived)
+        self.exchanged = total
         return total
 
     def train(self, rounds: int, dropout: float = 0.0) -> "Run":
@@ -124,7 +127,7 @@ class Run:
         n = min(self.world.options.users_per_round, self.world.n_users)
         for _ in range(rounds):
             users = np.sort(rng.choice(self.world.n_users, n, replace=False))
-            self.exchange(TRAIN, users, rng.random(n) >= dropout)
+            self.exchange(self.method.training(self.server.round), users, rng.random(n) >= dropout)
         return self
 
 

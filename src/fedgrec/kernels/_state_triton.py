@@ -134,6 +134,7 @@ class Wholes(NamedTuple):
     most_positives: Any
     unbiased_after: Any  # the last bias correction that is listed
     feedback_bound: Any  # see draws.feedback
+    latents_every: Any  # rounds
 
 
 def _places(numbers):
@@ -149,6 +150,7 @@ TO_ITEM_STEPS, ITEM_BOUND, ITEM_STEP = _real.to_item_steps, _real.item_bound, _r
 TO_LATENT_STEPS, LATENT_BOUND = _real.to_latent_steps, _real.latent_bound
 N_ITEMS, UNBIASED_AFTER, FEEDBACK_BOUND = _whole.n_items, _whole.unbiased_after, _whole.feedback_bound
 MOST_NEGATIVES, MOST_POSITIVES = _whole.most_negatives, _whole.most_positives
+LATENTS_EVERY = _whole.latents_every
 PER_TEMPERATURE, NEGATIVE_WEIGHT = _real.per_temperature, _real.negative_weight
 LOWEST = tl.constexpr(-1e30)  # no score is
 TINY = tl.constexpr(1.1754943508222875e-38)  # see reference.length

@@ -28,6 +28,7 @@ from fedgrec.kernels._state_triton import (
     ITEM_STEP,
     LATENT_BOUND,
     LATENT_RATE,
+    LATENTS_EVERY,
     MOVED,
     N_ITEMS,
     SERVER_RATE,
@@ -148,7 +149,8 @@ def send(at, size, rules, SPLIT: tl.constexpr, BLOCK: tl.constexpr):
         return
     user = find_user(at, slot, size)
     if part < size.K:
-        send_level(part, at, user, size, BLOCK)
+        if (tl.load(at.federation.now) + 1) % tl.load(at.numbers.whole + LATENTS_EVERY) == 0:
+            send_level(part, at, user, size, BLOCK)
     elif part == size.K:
         send_positives(at, user, size, rules, BLOCK)
     else:

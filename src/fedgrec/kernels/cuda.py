@@ -95,8 +95,9 @@ class Engine:
         longest = max(int(users.degrees.max(initial=0)), 1)
         self.S, self.D = min(o.users_per_round, len(users)), max(triton.next_power_of_2(o.dim), 16)
         self.cap = min(o.max_positives or longest, longest)
-        self.n_negatives = min(o.negatives, method.n_items) if o.loss != "mse" else 0
-        self.shelves = shelves(server.degrees, self.n_negatives, o.popular_negatives)
+        wanted = o.negatives if o.loss != "mse" else 0
+        self.n_negatives = min(wanted, method.n_items)
+        self.shelves = shelves(server.degrees, wanted, o.popular_negatives)
         self.splits = triton.next_power_of_2(max(triton.cdiv(self.n_negatives, self.launch.split), 1))
         self.round = server.round
         self.users = self._users(users, *method.edge_weights(users, method.broadcast(server, method.stages[-1])))
@@ -227,6 +228,7 @@ class Engine:
             most_positives=self.cap,
             unbiased_after=UNBIASED_AFTER,
             feedback_bound=feedback_bound(o.feedback),
+            latents_every=o.latents_every,
         )
         return Numbers(
             real=real(reals),

@@ -50,6 +50,10 @@ class Method(ABC):
     def stages(self) -> tuple[Stage, ...]:
         """What everybody does once, in order, and last the round that is repeated."""
 
+    def training(self, round_: int) -> Stage:
+        """The stage of a training round: the last one, unless a method sends something in some rounds only."""
+        return self.stages[-1]
+
     @abstractmethod
     def spec(self, stage: Stage) -> UploadSpec:
         """The leaves of a stage: all that ever leaves a device, and only inside a sum."""

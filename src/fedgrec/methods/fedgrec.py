@@ -45,6 +45,7 @@ from fedgrec.options import FedGRecOptions, at_round
 DEGREES = Stage("degrees", everyone=True)
 PROPAGATE = Stage("propagate", everyone=True)
 TRAIN = Stage("train", everyone=False)
+LEAN = Stage("train", everyone=False, lean=True)  # item updates alone: latents are sent in other rounds
 
 
 class Rule(NamedTuple):
@@ -127,6 +128,10 @@ class FedGRecMethod(Method):
     def stages(self) -> tuple[Stage, ...]:
         return (DEGREES, *(PROPAGATE,) * self.options.layers, TRAIN)
 
+    def training(self, round_: int) -> Stage:
+        """Latents travel in the last of every `latents_every` rounds, which everybody knows."""
+        return LEAN if self.options.layers and (round_ + 1) % self.options.latents_every else TRAIN
+
     def spec(self, stage: Stage) -> UploadSpec:
         """The leaves of a stage: all that ever leaves a device, and only inside a sum."""
         o, N = self.options, self.n_items
@@ -139,7 +144,9 @@ class FedGRecMethod(Method):
         if stage is PROPAGATE:
             return UploadSpec((latents,), self.n_users)
         items = Leaf("items", N, o.dim, o.item_clip, finest_step(o.item_clip, S))
-        return UploadSpec((items, replace(latents, rows=o.layers * N)) if o.layers else (items,), S)
+        if stage.lean or not o.layers:
+            return UploadSpec((items,), S)
+        return UploadSpec((items, replace(latents, rows=o.layers * N)), S)
 
     # --------------------------------------------------------------------------------- initial state
 
@@ -190,7 +197,7 @@ class FedGRecMethod(Method):
         if stage is DEGREES:
             index, counts = np.unique(cohort.items, return_counts=True)  # Eq. (9): Y_u
             return Upload({"degrees": Rows(index, counts[:, None])}, len(cohort)), Pending(cohort.state)
-        return (self._propagate if stage is PROPAGATE else self._train)(cohort, broadcast)
+        return self._propagate(cohort, broadcast) if stage is PROPAGATE else self._train(cohort, broadcast, stage)
 
     def options_of(self, round_: int, degrees: Ints) -> FedGRecOptions:
         """The options of a round, with the temperature that follows from what was counted."""
@@ -210,9 +217,9 @@ class FedGRecMethod(Method):
         pending.sent[:, k - 1 : k] = new
         return Upload({"latents": rows}, len(cohort)), Pending(pending, cut)
 
-    def _train(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Upload, Pending]:
-        """Lines 15 to 22."""
-        o, spec = self.options_of(broadcast.round, broadcast.degrees), self.spec(TRAIN)
+    def _train(self, cohort: Cohort, broadcast: Broadcast, stage: Stage) -> tuple[Upload, Pending]:
+        """Lines 15 to 22; a lean round leaves out line 22, and what it would have sent is sent with the next."""
+        o, spec = self.options_of(broadcast.round, broadcast.degrees), self.spec(stage)
         gather, push = self.edge_weights(cohort, broadcast)
         at = broadcast.at(cohort.items)
         latents = self.kernel.refresh(cohort, gather, broadcast.tables[: o.layers], at)  # line 15
@@ -221,7 +228,7 @@ class FedGRecMethod(Method):
         )
         pending.embeddings[:, 1:] = latents
         leaves = {"items": items}
-        if o.layers:
+        if o.layers and not stage.lean:
             old, new = cohort.state.sent, pending.embeddings[:, : o.layers]
             leaves["latents"], over = self.kernel.push(  # line 22
                 cohort, push, old, new, spec.leaf("latents"), spec.dtype, self.n_items
@@ -243,7 +250,7 @@ class FedGRecMethod(Method):
                 kernel.server_adam(server, total.leaves["items"], spec.leaf("items"), o)
             else:  # Eq. (10)
                 kernel.add_rows(server.items[0], total.leaves["items"], spec.leaf("items"), o.server_rate)
-            if o.layers:  # Eq. (11), all levels as one table of K·N rows
+            if o.layers and not stage.lean:  # Eq. (11), all levels as one table of K·N rows
                 latents = server.items[1:].reshape(-1, o.dim)
                 kernel.add_rows(latents, total.leaves["latents"], spec.leaf("latents"), o.latent_rate)
             server.round += 1
@@ -315,7 +322,8 @@ class FedGRecMethod(Method):
         positives = np.minimum(degrees, o.max_positives or N)
         negatives = np.where(degrees > 0, np.minimum(o.negatives if o.loss != "mse" else 0, N - degrees), 0)
         trained = int((positives + negatives)[: n - lost].sum())
-        up = trained * (word + row) + (int(sent.sum()) * (word + o.layers * row) if o.layers else 0)
+        latents = 0 if stage.lean or not o.layers else int(sent.sum()) * (word + o.layers * row)
+        up = trained * (word + row) + latents
         asked = n * N
         if o.query != "whole":
             least = N // 2 if o.query == "half" else 0

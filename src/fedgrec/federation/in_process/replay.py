@@ -36,6 +36,8 @@ def replay(server: Path, nodes: Mapping[int, Path]) -> tuple[ServerState, dict[i
         if not line["applied"]:
             model.round = line["round"] + (stage is method.stages[-1])
             continue
+        if stage is method.stages[-1]:
+            stage = method.training(line["round"])
         model.round = line["round"]
         broadcast = method.broadcast(model, stage, level=line["level"])
         here = {index: np.array(took_part[index][line["session"]], np.int64) - 1 for index in line["included"]}
