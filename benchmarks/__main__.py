@@ -41,7 +41,8 @@ def run_rounds(quick: bool) -> tuple[dict[str, Any], list[str]]:
         for code, seconds in measured["seconds"].items():
             ratio, asked = measured["ratio"].get(code), measured["required_ratio"].get(code)
             lines.append(f"{name:<24}{code:<12}{1e3 * seconds:>9.1f}{_number(ratio):>12}{_number(asked):>8}")
-    return result, lines
+    lines += [f"{'loss ' + name:<36}{1e3 * seconds:>9.1f}" for name, seconds in result["losses"]["seconds"].items()]
+    return result, [*lines, f"softmax over bpr: {result['losses']['ratio']:.2f}, at most 1.6 is asked"]
 
 
 def run_evaluation(quick: bool) -> tuple[dict[str, Any], list[str]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedgrec.errors import RunError
 
-ROUNDS, NEGATIVES = 400, 256
+ROUNDS, NEGATIVES = 200, 256
 MARK = ".demo"  # a folder with this file in it may be replaced
 
 
