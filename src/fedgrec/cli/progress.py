@@ -111,10 +111,10 @@ class Bar(Observer):
         if verdict := progress.verdict(simulation.config.run.topk):
             self.say(f"  {verdict}")
         users = len(simulation.degrees)
-        self.say(
-            f"  {progress.seconds:.1f} s; a user sent {size(result['bytes_up'] / users)} in the clear, "
-            f"{size(result['bytes_up_secure'] / users)} as secure sums"
-        )
+        turns = max(result["round"] * min(simulation.config.model.users_per_round, users) / users, 1.0)
+        clear, up, down = (result[f"bytes_{name}"] / users for name in ("up", "up_secure", "down_secure"))
+        self.say(f"  {progress.seconds:.1f} s; a user sent {size(clear)} in the clear, {size(up)} as secure sums,")
+        self.say(f"  and received {size(down)}: {size(up / turns)} up and {size(down / turns)} down a turn")
         if result["secure"] != "off":
             kind = {"protocol": "every sum went through secure aggregation", "exact": "integer sums, checked by it"}
             lost = f", {simulation.sums.lost:,} more lost to dropouts" if simulation.sums.lost else ""

@@ -82,9 +82,9 @@ def user_slopes(users, tables, f_table, shelves, numbers, flags, told):
 
 
 @threaded
-def gradients(x, f_table, norms, who, where, first, told, reaches, numbers, flags, sums, cut):
+def gradients(x, who, where, first, told, reaches, numbers, sums, cut):
     """Every item adds up its users' finished rows."""
-    _, g, w, f_users, pulls, counts, decays, lean = told
+    _, g, w, f_users, pulls, counts, decays, _ = told
     real, bound = x.dtype.type, numbers.bound
     to_steps, limit = -numbers.item_rate * numbers.per_step, bound / (numbers.item_rate * numbers.per_step)
     for t_ in nb.prange(x.shape[0]):
@@ -96,20 +96,34 @@ def gradients(x, f_table, norms, who, where, first, told, reaches, numbers, flag
             reach = max(reach, abs(x[t, j]))
         for entry in range(first[t], first[t + 1]):
             u, i = who[entry], where[entry]
-            slope, positive = numbers.p * g[u, i], i < counts[u, 0]
-            if flags.cosine:
-                share = numbers.p / norms[t]
-                slope, back, weight = share * g[u, i], share * lean[u, i], w[u, i] if positive else real(0)
-                decay = decays[u, 0 if positive else 1]
-                over += add_leaning_row(
-                    to_steps, slope, back, decay, weight, u, t, f_users, f_table, pulls, x, bound, sums
-                )
-            elif positive:
+            slope = numbers.p * g[u, i]
+            if i < counts[u, 0]:
                 over += add_row(to_steps, slope, decays[u, 0], w[u, i], u, t, f_users, pulls, x, bound, sums)
             elif abs(slope) * reaches[u] + decays[u, 1] * reach < limit:
                 add_small_row(to_steps, slope, decays[u, 1], u, t, f_users, x, sums)
             else:
                 over += add_row(to_steps, slope, decays[u, 1], real(0), u, t, f_users, pulls, x, bound, sums)
+        cut[t] = np.int64(over)
+
+
+@threaded
+def gradients_of_cosines(x, f_table, norms, who, where, first, told, numbers, sums, cut):
+    """`gradients` where scores are cosines. A loop of its own: whoever runs one does not wait for both to compile."""
+    _, g, w, f_users, pulls, counts, decays, lean = told
+    real, to_steps = x.dtype.type, -numbers.item_rate * numbers.per_step
+    for t_ in nb.prange(x.shape[0]):
+        t, over = np.int64(t_), real(0)
+        for j in range(sums.shape[1]):
+            sums[t, j] = 0
+        share = numbers.p / norms[t]
+        for entry in range(first[t], first[t + 1]):
+            u, i = who[entry], where[entry]
+            positive = i < counts[u, 0]
+            weight, decay = w[u, i] if positive else real(0), decays[u, 0 if positive else 1]
+            over += add_leaning_row(
+                to_steps, share * g[u, i], share * lean[u, i], decay, weight,
+                u, t, f_users, f_table, pulls, x, numbers.bound, sums,
+            )  # fmt: skip
         cut[t] = np.int64(over)
 
 

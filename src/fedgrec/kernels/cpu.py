@@ -93,8 +93,11 @@ def _one_step(
     loops.user_slopes(users, tables, f_table, shelves, numbers, flags, told)
     who, where, first = by_item(told.rows, told.counts, n_items)
     sums, cut = np.empty((n_items, d), dtype), np.zeros(n_items, np.int64)
-    reaches = np.abs(told.f_users).max(axis=1, initial=0)
-    loops.gradients(tables[0], f_table, norms, who, where, first, told, reaches, numbers, flags, sums, cut)
+    if flags.cosine:
+        loops.gradients_of_cosines(tables[0], f_table, norms, who, where, first, told, numbers, sums, cut)
+    else:
+        reaches = np.abs(told.f_users).max(axis=1, initial=0)
+        loops.gradients(tables[0], who, where, first, told, reaches, numbers, sums, cut)
     return sums, int(cut.sum())
 
 
