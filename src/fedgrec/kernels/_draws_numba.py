@@ -88,12 +88,13 @@ def draw_negatives(out, key, round_, positives, n_items, step=0):
 
 
 @fused
-def draw_from_shelves(key, round_, shelves, excluded):
-    """Distinct non-positives, as many from each shelf as it has to give, see draws.negatives_from."""
+def draw_from_shelves(out, key, round_, shelves, excluded):
+    """Distinct non-positives, as many from each shelf as it has to give, see draws.negatives_from; returns how many."""
     order, first, quotas = shelves.order, shelves.first, shelves.quotas
-    mine = shelves.place[excluded]
+    mine, drawn, passed = np.empty(len(excluded), np.int64), 0, 0
+    for i in range(len(mine)):
+        mine[i] = shelves.place[excluded[i]]
     mine.sort()
-    out, drawn, passed = np.empty(quotas.sum(), np.int64), 0, 0
     for shelf in range(len(quotas)):
         start, size, begin = first[shelf], first[shelf + 1] - first[shelf], passed
         while passed < len(mine) and mine[passed] < start + size:
@@ -104,7 +105,7 @@ def draw_from_shelves(key, round_, shelves, excluded):
         for i in range(len(part)):
             part[i] = order[start + part[i]]
         drawn += len(part)
-    return out[:drawn]
+    return drawn
 
 
 @fused
@@ -133,11 +134,14 @@ def choose_rows(key, items, n_items, flags):
 
 @fused
 def choose_from(key, items, shelves, flags):
-    """`choose_rows` with negatives from shelves."""
-    if len(shelves.quotas) == 1 or not len(items):
-        return choose_rows(key, items, len(shelves.order), flags)
+    """`choose_rows` with negatives from shelves: one, where all items are equal."""
     chosen, excluded = choose_positives(key, items, flags), items if flags.exclude else items[:0]
-    return np.concatenate((items[chosen], draw_from_shelves(key, flags.round, shelves, excluded))), chosen
+    P = len(chosen)
+    rows = np.empty(P + (shelves.quotas.sum() if P else 0), np.int64)
+    for i in range(P):
+        rows[i] = items[chosen[i]]
+    drawn = draw_from_shelves(rows[P:], key, flags.round, shelves, excluded) if P else 0
+    return rows[: P + drawn], chosen
 
 
 @fused
