@@ -219,8 +219,8 @@ class FedGRecOptions:
 
 
 @dataclass(frozen=True)
-class PlainOptions(FedGRecOptions):
-    """FedGRec's options for what it is compared with: inner products, uniform negatives, rates that stay."""
+class FactorisationOptions(FedGRecOptions):
+    """FedGRec's options for matrix factorisation: no latents, inner products, uniform negatives, rates that stay."""
 
     turns: ClassVar[int] = 110
 

@@ -48,7 +48,7 @@ class LightGCN(Model):
         super().__init__(options, train, seed, device)
         graph = bipartite(train)
         start = generator(seed, INIT_STREAM).normal(0, options.init_std, (len(graph), options.dim)).astype(np.float32)
-        self.triples = Triples(train, by_pair=options.loss == "softmax")  # as its users' loss is summed over pairs
+        self.triples = Triples(train, by_pair=options.loss == "softmax")  # FedGRec's counts pairs, too
         self.engine = self._engine(graph, start)
 
     def _engine(self, graph: Graph, start: Matrix) -> Engine:

@@ -24,12 +24,14 @@ class Triples:
     """
 
     def __init__(self, train: Interactions, by_pair: bool = False) -> None:
-        self.train, self.degrees, self.by_pair = train, train.user_degrees(), by_pair
+        self.train, self.degrees = train, train.user_degrees()
         self.users = np.flatnonzero((self.degrees > 0) & (self.degrees < train.n_items))
         if not self.users.size:
             raise DataError(
                 "nobody has both an item and one still to find, so there is nothing to rank: check the data"
             )
+        if by_pair:
+            self.users = np.repeat(self.users, self.degrees[self.users])
         self._ready: tuple[tuple[int, int, int], Ints] | None = None
 
     def draw(self, seed: int, epoch: int, count: int) -> Ints:
@@ -43,11 +45,7 @@ class Triples:
 
     def _drawn(self, seed: int, epoch: int, count: int) -> Ints:
         rng, train = generator(seed, EPOCH_STREAM, epoch), self.train
-        if self.by_pair:
-            share = self.degrees[self.users] / self.degrees[self.users].sum()
-            users = self.users[np.searchsorted(share.cumsum(), rng.random(count)).clip(max=len(share) - 1)]
-        else:
-            users = self.users[rng.integers(len(self.users), size=count)]
+        users = self.users[rng.integers(len(self.users), size=count)]
         degrees, first = self.degrees[users], train.indptr[users]
         positives = train.items[first + _below(rng, degrees)]
         negatives = skip_positives(train, users, _below(rng, train.n_items - degrees))

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from fedgrec.kernels import reference
 from fedgrec.methods.fedgrec import FedGRecMethod, Kernel
-from fedgrec.options import PlainOptions, option
+from fedgrec.options import FactorisationOptions, option
 
 
 @dataclass(frozen=True)
-class Options(PlainOptions):
+class Options(FactorisationOptions):
     """FedGRec's options; these defaults make it FedeRank."""
 
     feedback: float = option(
