@@ -41,17 +41,26 @@ class LightGCNOptions(Options):
         "bpr: a positive against a negative; softmax: against all that the batch has drawn",
         choices=("bpr", "softmax"),
     )
-    temperature: float = option(0.1, "by which softmax divides cosines", least=1e-3)
-    negative_weight: float = option(1.0, "weight of the negatives' part of softmax", least=0)
+    temperature: float = option(0.12, "by which softmax divides cosines", least=1e-3)
+    negative_weight: float = option(0.84, "weight of the negatives' part of softmax", least=0)
     contrast: str = option(
-        "both",
+        "batch",
         "what softmax takes for negatives: all negatives of the batch (uniform), the positives of the other pairs "
         "(batch), or both",
-        choices=("both", "uniform", "batch"),
+        choices=("batch", "uniform", "both"),
     )
     ranking: str = option("inner", "a score in recommendations: inner product or cosine", choices=("inner", "cosine"))
     batch: int = option(2048, "(user, positive, negative) triples in a step", least=1)
-    epochs: int = option(1000, "passes; in each as many triples are drawn as there are train pairs", least=0)
+    epochs: int = option(
+        -1,
+        "passes; in each as many triples are drawn as there are train pairs; -1: 1,000 with bpr, 60 with softmax",
+        least=-1,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.epochs < 0:
+            object.__setattr__(self, "epochs", 1000 if self.loss == "bpr" else 60)
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,14 @@ class MFOptions(LightGCNOptions):
 
     layers: int = option(0, "K: matrix factorisation has no layers", least=0, most=0)
     l2: float = option(1e-3, "λ, the L2 penalty on the embeddings of a batch, over its size", least=0)
+    temperature: float = option(0.11, "by which softmax divides cosines", least=1e-3)
+    negative_weight: float = option(1.1, "weight of the negatives' part of softmax", least=0)
+    contrast: str = option(
+        "uniform",
+        "what softmax takes for negatives: all negatives of the batch (uniform), the positives of the other pairs "
+        "(batch), or both",
+        choices=("uniform", "batch", "both"),
+    )
 
 
 @dataclass(frozen=True)
