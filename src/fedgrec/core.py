@@ -1,7 +1,6 @@
 """What crosses the network cable, and what stays on each side of it.
 
-    user   ──Query──────▶ server          which rows it wants to see (default: all)
-    server ──Broadcast──▶ user            what travels down
+    server ──Broadcast──▶ user            what travels down, the same to everybody
     user   ──Upload─────▶ Σ ──▶ server    what travels up: the server only ever sees the SUM
 
 An Upload is integers. Each user's row is finished, clipped and rounded, *then* added, so a sum has the same
@@ -132,12 +131,38 @@ class Upload:
         return Upload(leaves, users)
 
 
-def quantize(values: Floats, leaf: Leaf, dtype: np.dtype[Any]) -> tuple[Ints, int]:
-    """Finished rows → integers, clipped and rounded; and how many words the clip cut."""
+def quantize(
+    values: Floats, leaf: Leaf, dtype: np.dtype[Any], row_steps: Floats | None = None, shift: Floats | None = None
+) -> tuple[Ints, int]:
+    """Finished rows → integers, clipped and rounded; and how many words the clip cut.
+
+    `row_steps` [r]: each row has a step of its own. `shift`, uniform in ±½, makes the rounding random and its
+    expectation the value itself.
+    """
     if not np.isfinite(values).all():
         raise FedgrecError(f"the update of {leaf.name!r} is not finite: training diverged; lower the learning rates")
-    steps = np.rint(values / leaf.step)
+    steps = values / leaf.step if row_steps is None else values / row_steps[:, None]
+    steps = np.rint(steps if shift is None else steps + shift)
     return np.clip(steps, -leaf.bound, leaf.bound).astype(dtype), int((np.abs(steps) > leaf.bound).sum())
+
+
+def travelling(tables: Floats, kind: str) -> Floats:
+    """Tables as they arrive: bfloat16 keeps the upper half of a float32, int8 has 255 levels a row."""
+    if kind == "bfloat16":
+        bits = tables.astype(np.float32).view(np.uint32)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32).astype(tables.dtype)
+    if kind == "int8":
+        exponents = row_exponents(tables)
+        whole: Floats = np.ldexp(np.rint(np.ldexp(tables, -exponents)), exponents)
+        return whole
+    return tables
+
+
+def row_exponents(tables: Floats) -> Ints:
+    """The powers of two in which no entry of a row is more than 127."""
+    fraction, exponents = np.frexp(np.abs(tables).max(axis=-1, keepdims=True) / 127)
+    exponents -= fraction == 0.5
+    return np.clip(exponents, -100, 100)
 
 
 def clamp(values: NDArray[Any], low: Any, high: Any) -> int:
@@ -148,38 +173,31 @@ def clamp(values: NDArray[Any], low: Any, high: Any) -> int:
     return outside
 
 
-# ------------------------------------------------------------------------------- queries and broadcasts
-
-
-@dataclass(frozen=True)
-class Query:
-    """The item rows that a user asks to see; None is the whole table, which tells the server nothing."""
-
-    rows: Ints | None = None
+# -------------------------------------------------------------------------------------------- broadcasts
 
 
 @dataclass(frozen=True)
 class Broadcast:
-    """What travels down: the item tables (all rows, or those of a query) and their degrees."""
+    """What travels down: item tables with all their rows, since to ask for some would tell which, and degrees."""
 
     round: int
     n_items: int
-    tables: Floats  # [L, r, d]: e_t^0 .. e_t^K, or the one table that a warm-up round needs
-    degrees: Ints  # [r]
-    rows: Ints | None = None  # [r] sorted item ids, or None for all
+    tables: Floats  # [L, N, d]: which ones the method's stage says
+    degrees: Ints  # [N]
     level: int = 0  # in warm-up: the k of Eqs. (6) to (8)
     more: Mapping[str, Floats] = field(default_factory=dict)  # what else a method hands out, the same to everybody
+    kind: str = "float32"  # how the tables travel, see `travelling`
 
-    def at(self, items: Ints) -> Ints:
-        """Positions of these items in the tables."""
-        return items if self.rows is None else np.searchsorted(self.rows, items)
+    @property
+    def row_steps(self) -> Floats | None:
+        """The public step of every row's updates, [N], where each has its own."""
+        return self.more.get("steps")
 
     def fingerprint(self) -> bytes:
         """A hash of all that was broadcast: users who were shown different models have masks that do not cancel."""
-        about = hashlib.sha256(f"{self.round} {self.n_items} {self.level} {self.tables.shape}".encode())
-        for part in (self.tables, self.degrees, self.rows, *(self.more[name] for name in sorted(self.more))):
-            if part is not None:
-                about.update(np.ascontiguousarray(part).data)
+        about = hashlib.sha256(f"{self.round} {self.n_items} {self.level} {self.tables.shape} {self.kind}".encode())
+        for part in (self.tables, self.degrees, *(self.more[name] for name in sorted(self.more))):
+            about.update(np.ascontiguousarray(part).data)
         return about.digest()
 
 
@@ -275,6 +293,12 @@ class ServerState:
     more: dict[str, Floats] = field(default_factory=dict)  # what else a method keeps: a network's weights, moments
 
 
+def as_server(broadcast: Broadcast) -> ServerState:
+    """The server's half of the model, as a device has it: without moments."""
+    nothing = np.zeros((0, 0), broadcast.tables.dtype)
+    return ServerState(broadcast.tables, broadcast.degrees, nothing, nothing, broadcast.round, dict(broadcast.more))
+
+
 class Traffic(NamedTuple):
     """Bytes of one round over all its users: as sent in the clear, and as dense secure uploads."""
 
@@ -295,6 +319,7 @@ class Stage:
     everyone: bool
     combine: str = "sum"
     lean: bool = False  # without what is sent in some rounds only
+    fine: bool = True  # in the finest steps that 32 bits hold; else in few levels of a public step for each row
 
 
 def printable(text: str) -> str:

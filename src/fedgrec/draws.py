@@ -32,6 +32,7 @@ class Purpose(IntEnum):
     PAIRS = 2
     POSITIVES = 3
     FEEDBACK = 4
+    ROUNDING = 5
 
 
 def philox(key: U64 | int, slot: U64 | int, step: int, round_: int, purpose: int) -> U32:
@@ -162,6 +163,20 @@ def feedback(key: int, round_: int, n_positives: int, share: float) -> NDArray[n
 def feedback_bound(share: float) -> int:
     """The word below which an update is sent; at 1 every word is."""
     return int(share * 2**32)
+
+
+def shifts(key: int, round_: int, items: NDArray[np.integer], width: int) -> NDArray[np.float64]:
+    """What random rounding adds to a user's words before it takes the nearest whole number.  # [len(items), width]
+
+    Each is uniform in [−½, ½), so that the expectation of a rounded word is the word. One draw serves all words of a
+    round: it is turned by multiples of two odd numbers, one for the item and one for the column.
+    """
+    drawn = int(words(key, 1, 0, round_, Purpose.ROUNDING)[0])
+    turn = items.astype(np.uint64)[:, None] * np.uint64(FEISTEL_M[0]) + np.arange(width, dtype=np.uint64) * np.uint64(
+        FEISTEL_M[1]
+    )
+    turned = ((turn + np.uint64(drawn)) & np.uint64(MASK)).astype(np.uint32).view(np.int32)
+    return (turned >> 8) * 2.0**-24
 
 
 def normal(keys: U64, count: int, purpose: int = Purpose.INIT) -> NDArray[np.float64]:

@@ -101,6 +101,7 @@ def judged(
 
 def _ranker(method: Method, server: ServerState, users: Cohort, device: str) -> Rank:
     """Who ranks these users' items: by inner products or by scores, here or on a GPU."""
+    server = method.as_ranked(server)
     if method.inner_product:
         items = method.represent_items(server).astype(np.float32)
 

@@ -106,18 +106,30 @@ class FedGRecOptions:
     )
     init_std: float = option(0.1, "σ of the Gaussian that starts e_u^0 and e_t^0", least=0)
     users_per_round: int = option(400, "S, users sampled in a round", least=1)
-    query: str = option(
-        "whole",
-        "item rows a user downloads: whole table, half of it, or sampled (the paper's: all "
-        "positives and the negatives; it gives positives away within a few rounds)",
-        choices=("whole", "half", "sampled"),
-    )
     negatives: int = option(1024, "negatives a user draws in a round, distinct", least=1)
     popular_negatives: float = option(
         0.5, "share of the negatives that is drawn by degree (degrees are public); the rest is uniform", least=0, most=1
     )
     latents_every: int = option(
-        1, "training rounds of which one, the last, carries latents up; the others carry item updates alone", least=1
+        20, "training rounds of which one, the last, carries latents up; the others carry item updates alone", least=1
+    )
+    item_levels: int = option(
+        20,
+        "a word of a user's item update is a whole number up to this, in steps that are public, one for each item; 0: "
+        "words of 32 bits, in one step for all",
+        least=0,
+        most=2**20,
+    )
+    fine_rounds: int = option(
+        0,
+        "first rounds, whose words have 32 bits, so that later steps can follow from them; 0: 20, and more where items "
+        "would be drawn less than ten times",
+        least=0,
+    )
+    download: str = option(
+        "bfloat16",
+        "numbers that travel down: float32, bfloat16 (16 bits), or int8 (8 bits and a scale for each row)",
+        choices=("bfloat16", "float32", "int8"),
     )
     exclude_positives: bool = option(True, "negatives are never positives of the user")
     max_positives: int = option(
@@ -193,6 +205,11 @@ class FedGRecOptions:
     evaluation_refresh: bool = option(True, "users refresh their latents by Eq. 6 before they rank items")
     precision: str = option("float32", "arithmetic of training", choices=("float32", "float64"))
 
+    @property
+    def combined(self) -> bool:
+        """Whether Σ α_k e_t^k and Σ α_k e_t^{k−1} are all that users need to train: no penalty asks for e_t^0 itself."""
+        return self.layers > 0 and self.l2 == 0 and self.combine != "concat"
+
     def weights(self) -> tuple[float, ...]:
         """α_0 .. α_K of Eq. (2); `last` is the mean of e^0 and e^K; concat uses each as it is."""
         if self.combine == "concat":
@@ -210,12 +227,10 @@ class FedGRecOptions:
             raise ConfigError("alphas are the weights of combine = 'mean': leave them out, or set combine to 'mean'")
         if self.live and self.combine == "concat" and self.layers:
             raise ConfigError("live = true is not defined for combine = 'concat': set live to false")
+        if self.item_levels and self.server_optimizer != "adam":
+            raise ConfigError("item_levels needs server_optimizer = 'adam', whose moments say the steps: set it to 0")
         if self.similarity == "cosine" and self.combine == "concat":
             raise ConfigError("similarity = 'cosine' is not defined for combine = 'concat': set it to 'inner'")
-        if self.popular_negatives and self.query != "whole":
-            raise ConfigError("popular_negatives needs the degrees of all items: set it to 0, or query to 'whole'")
-        if self.loss == "softmax" and not self.temperature and self.query != "whole":
-            raise ConfigError("temperature = 0 needs the degrees of all items: set temperature, or query to 'whole'")
 
 
 @dataclass(frozen=True)
@@ -233,6 +248,17 @@ class FactorisationOptions(FedGRecOptions):
     server_rate: float = option(0.01, "rate of the server's Adam", least=0)
     half_life: float = option(
         0.0, "rounds in which rates fall to half; below 1: as a share of all; 0: they stay", least=0
+    )
+    latents_every: int = option(1, "matrix factorisation has no latents", least=1)
+    item_levels: int = option(
+        0,
+        "a word of a user's item update is a whole number up to this, in steps that are public, one for each item; 0: "
+        "words of 32 bits, in one step for all",
+        least=0,
+        most=2**20,
+    )
+    download: str = option(
+        "float32", "numbers that travel down, see fedgrec", choices=("float32", "bfloat16", "int8")
     )
     item_clip: float = option(0.3, "largest absolute item update that one user may send", least=1e-6)
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 
 from fedgrec import draws
 from fedgrec.config import FedGRecOptions
-from fedgrec.kernels import _draws_numba, cpu, reference
-from fedgrec.methods.fedgrec import TRAIN
+from fedgrec.kernels import _draws_numba, cpu
 from tests.laws.worlds import Run, World, with_options, worlds
 
 
@@ -18,10 +17,11 @@ def compare(world: World, twin=cpu):
     """One training round from the same warmed-up state: differing words in integer steps, and both new states."""
     run, method = Run.warmed_up(world).train(1), world.method()
     n = min(world.options.users_per_round, world.n_users)
-    cohort, broadcast = run.users.take(np.arange(n)), method.broadcast(run.server, TRAIN)
-    slow, slow_pending = method.local_update(cohort, TRAIN, broadcast)
-    fast, fast_pending = world.method(twin).local_update(cohort, TRAIN, broadcast)
-    spec = method.spec(TRAIN)
+    stage = method.training(run.server.round)
+    cohort, broadcast = run.users.take(np.arange(n)), method.broadcast(run.server, stage)
+    slow, slow_pending = method.local_update(cohort, stage, broadcast)
+    fast, fast_pending = world.method(twin).local_update(cohort, stage, broadcast)
+    spec = method.spec(stage)
     words = [upload.to_ring(spec).view(spec.dtype).astype(np.int64) for upload in (slow, fast)]
     return words, (slow_pending, fast_pending), n
 
@@ -72,7 +72,7 @@ def test_in_float32_many_steps_agree_to_the_fourth_digit(world) -> None:
 @pytest.mark.parametrize("optimizer", ["sum", "adam"])
 def test_the_server_halves_agree(optimizer) -> None:
     rng = np.random.default_rng(0)
-    options = FedGRecOptions(dim=8, negatives=20, users_per_round=30, server_optimizer=optimizer, precision="float64")
+    options = FedGRecOptions(dim=8, negatives=20, users_per_round=30, server_optimizer=optimizer, item_levels=0, precision="float64")
     world = World(rng.random((30, 40)) < 0.2, options, seed=1)
     slow, fast = Run.warmed_up(world).train(3), Run.warmed_up(world, world.method(cpu)).train(3)
     np.testing.assert_allclose(slow.server.items, fast.server.items, rtol=1e-9, atol=1e-12)
@@ -80,7 +80,7 @@ def test_the_server_halves_agree(optimizer) -> None:
 
 
 MUTANTS = {
-    "no penalty": {"l2": 0.0},
+    "hardly any penalty": {"l2": 1e-9},
     "frozen latents": {"live": False},
     "another rate": {"item_rate": 0.049},
     "positives among the negatives": {"exclude_positives": False},
@@ -111,19 +111,3 @@ def test_draws_are_the_same_words(size) -> None:
     out = np.empty(min(count, size - len(positives)), np.int64)
     _draws_numba.draw_negatives(out, key, 7, positives, size)
     assert out.tolist() == draws.negatives(int(key), 7, len(out), positives, size).tolist()
-
-
-def test_a_device_that_asked_for_some_rows_computes_what_it_would_with_all() -> None:
-    """A device that asked for some rows only computes what it would with the whole table."""
-    known = {"popular_negatives": 0.0, "temperature": 0.1}  # which need all degrees
-    options = FedGRecOptions(dim=4, negatives=5, query="sampled", users_per_round=6, **known)
-    world = World(np.random.default_rng(4).random((6, 30)) < 0.2, options, seed=1)
-    run, method = Run.warmed_up(world), world.method(reference)
-    for u in range(6):
-        one = run.users.take(np.array([u]))
-        query = method.ask(one, run.server.round)
-        assert query.rows is not None
-        assert len(query.rows) <= world.Y[u].sum() + 5
-        part, _ = method.local_update(one, TRAIN, method.broadcast(run.server, TRAIN, query))
-        whole, _ = method.local_update(one, TRAIN, method.broadcast(run.server, TRAIN))
-        assert np.array_equal(part.to_ring(method.spec(TRAIN)), whole.to_ring(method.spec(TRAIN)))

@@ -57,6 +57,7 @@ def worlds(draw: Any, max_users: int = 9, max_items: int = 14, **fixed: Any) -> 
     combine = draw(st.sampled_from(["mean", "last", "concat"]))
     dim = draw(st.sampled_from([1, 3, 8]))  # in one dimension no cosine has a slope
     loss = draw(st.sampled_from(["bpr", "bpr", "mse", "mse0", "softmax", "softmax"]))
+    server_optimizer = draw(st.sampled_from(["sum", "adam"]))
     similarity = "inner" if combine == "concat" or dim == 1 else draw(st.sampled_from(["inner", "cosine"]))
     # Steep losses at high rates multiply the last digit of a number in every step.
     gently = 0.02 if loss == "softmax" or similarity == "cosine" else 1.0
@@ -87,7 +88,10 @@ def worlds(draw: Any, max_users: int = 9, max_items: int = 14, **fixed: Any) -> 
         "user_rate": 0.02 * gently,
         "user_optimizer": draw(st.sampled_from(["sgd", "adam"])),
         "user_moments": draw(st.sampled_from(["kept", "fresh"])),
-        "server_optimizer": draw(st.sampled_from(["sum", "adam"])),
+        "server_optimizer": server_optimizer,
+        "item_levels": draw(st.sampled_from([0, 20, 5000])) if server_optimizer == "adam" else 0,
+        "fine_rounds": 1,
+        "download": draw(st.sampled_from(["float32", "bfloat16", "int8"])),
         "precision": draw(st.sampled_from(["float32", "float64"])),
     }
     return World(Y, FedGRecOptions(**(choices | fixed)), seed)

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numba as nb
 import numpy as np
 
-from fedgrec.kernels._draws_numba import choose_from, withheld
-from fedgrec.kernels._numba import threaded
+from fedgrec.kernels._draws_numba import choose_from, rounding_word, withheld
+from fedgrec.kernels._numba import inlined, threaded
 from fedgrec.kernels._steps_numba import constants, length, many_steps, one_step, penalties, user_state
 from fedgrec.kernels._sums_numba import add_difference, add_leaning_row, add_row, add_small_row
 
@@ -63,9 +63,10 @@ def push(order, first, owner, weights, old, new, per_step, bound, values, cut):
 def user_slopes(users, tables, f_table, shelves, numbers, flags, told):
     """What tells each user's gradient, see Told; -1 for rows that stay at home. Moves the users."""
     keys, indptr, items, weights, targets, embeddings, moment1, moment2, steps, B, latents = users
-    rows, g, w, f_users, pulls, counts, decays, lean = told
+    rows, g, w, f_users, pulls, counts, decays, lean, words = told
     for u_ in nb.prange(len(keys)):
         u = np.int64(u_)
+        words[u] = rounding_word(keys[u], flags)
         mine = slice(indptr[u], indptr[u + 1])
         found, chosen = choose_from(keys[u], items[mine], shelves, flags)
         P, m = min(len(chosen), len(found)), len(found)
@@ -82,13 +83,13 @@ def user_slopes(users, tables, f_table, shelves, numbers, flags, told):
 
 
 @threaded
-def gradients(x, who, where, first, told, reaches, numbers, sums, cut):
+def gradients(x, who, where, first, told, reaches, per_steps, numbers, sums, cut):
     """Every item adds up its users' finished rows."""
-    _, g, w, f_users, pulls, counts, decays, _ = told
-    real, bound = x.dtype.type, numbers.bound
-    to_steps, limit = -numbers.item_rate * numbers.per_step, bound / (numbers.item_rate * numbers.per_step)
+    _, g, w, f_users, pulls, counts, decays, _, words = told
+    real, bound, shake = x.dtype.type, numbers.bound, numbers.shake
     for t_ in nb.prange(x.shape[0]):
         t, over = np.int64(t_), real(0)
+        to_steps, limit = -numbers.item_rate * per_steps[t], bound / (numbers.item_rate * per_steps[t])
         for j in range(sums.shape[1]):
             sums[t, j] = 0
         reach = limit - limit
@@ -98,21 +99,25 @@ def gradients(x, who, where, first, told, reaches, numbers, sums, cut):
             u, i = who[entry], where[entry]
             slope = numbers.p * g[u, i]
             if i < counts[u, 0]:
-                over += add_row(to_steps, slope, decays[u, 0], w[u, i], u, t, f_users, pulls, x, bound, sums)
+                over += add_row(
+                    to_steps, slope, decays[u, 0], w[u, i], u, t, f_users, pulls, x, bound, shake, words[u], sums
+                )
             elif abs(slope) * reaches[u] + decays[u, 1] * reach < limit:
-                add_small_row(to_steps, slope, decays[u, 1], u, t, f_users, x, sums)
+                add_small_row(to_steps, slope, decays[u, 1], u, t, f_users, x, shake, words[u], sums)
             else:
-                over += add_row(to_steps, slope, decays[u, 1], real(0), u, t, f_users, pulls, x, bound, sums)
+                over += add_row(
+                    to_steps, slope, decays[u, 1], real(0), u, t, f_users, pulls, x, bound, shake, words[u], sums
+                )
         cut[t] = np.int64(over)
 
 
 @threaded
-def gradients_of_cosines(x, f_table, norms, who, where, first, told, numbers, sums, cut):
+def gradients_of_cosines(x, f_table, norms, who, where, first, told, per_steps, numbers, sums, cut):
     """`gradients` where scores are cosines. A loop of its own: whoever runs one does not wait for both to compile."""
-    _, g, w, f_users, pulls, counts, decays, lean = told
-    real, to_steps = x.dtype.type, -numbers.item_rate * numbers.per_step
+    _, g, w, f_users, pulls, counts, decays, lean, words = told
+    real = x.dtype.type
     for t_ in nb.prange(x.shape[0]):
-        t, over = np.int64(t_), real(0)
+        t, over, to_steps = np.int64(t_), real(0), -numbers.item_rate * per_steps[t_]
         for j in range(sums.shape[1]):
             sums[t, j] = 0
         share = numbers.p / norms[t]
@@ -122,7 +127,7 @@ def gradients_of_cosines(x, f_table, norms, who, where, first, told, numbers, su
             weight, decay = w[u, i] if positive else real(0), decays[u, 0 if positive else 1]
             over += add_leaning_row(
                 to_steps, share * g[u, i], share * lean[u, i], decay, weight,
-                u, t, f_users, f_table, pulls, x, numbers.bound, sums,
+                u, t, f_users, f_table, pulls, x, numbers.bound, numbers.shake, words[u], sums,
             )  # fmt: skip
         cut[t] = np.int64(over)
 
@@ -131,7 +136,7 @@ def gradients_of_cosines(x, f_table, norms, who, where, first, told, numbers, su
 
 
 @threaded
-def train_users(users, tables, f_table, shelves, numbers, flags, scratch, sums, cut):
+def train_users(users, tables, f_table, per_steps, shelves, numbers, flags, scratch, sums, cut):
     """Users train and add their finished rows to the table of their thread."""
     keys, indptr, items, weights, targets, embeddings, moment1, moment2, steps, B, latents = users
     for u_ in nb.prange(len(keys)):
@@ -142,8 +147,8 @@ def train_users(users, tables, f_table, shelves, numbers, flags, scratch, sums, 
             user = user_state(embeddings[u, 0], moment1[u], moment2[u], steps[u : u + 1], B[u], flags)
             c, w, y = constants(rows, latents[u], tables, flags), weights[mine][chosen], targets[mine][chosen]
             cut[u] = many_steps(
-                keys[u], len(chosen), rows, w, y, c, user, tables[0], f_table, numbers, flags, scratch[thread],
-                sums[thread],
+                keys[u], len(chosen), rows, w, y, c, user, tables[0], f_table, per_steps, numbers, flags,
+                scratch[thread], sums[thread],
             )  # fmt: skip
 
 
@@ -169,6 +174,27 @@ def combine(alpha, tables, f_table):
 
 
 @threaded
+def combine_both(alpha, tables, half, both):
+    """f_t = Σ α_k e_t^k and c_t = Σ α_k e_t^{k−1}; `half`: as bfloat16 has them."""
+    for t in nb.prange(both.shape[1]):
+        for j in range(both.shape[2]):
+            f, c = alpha[0] * tables[0, t, j], alpha[0] - alpha[0]
+            for k in range(1, len(alpha)):
+                f += alpha[k] * tables[k, t, j]
+                c += alpha[k] * tables[k - 1, t, j]
+            both[0, t, j], both[1, t, j] = (upper_half(f), upper_half(c)) if half else (f, c)
+
+
+@inlined
+def upper_half(x):
+    """The nearest number that bfloat16 has, ties to even."""
+    bits = np.float32(x).view(np.int32)
+    return np.int32((bits + np.int32(0x7FFF) + ((bits >> np.int32(16)) & np.int32(1))) & np.int32(-65536)).view(
+        np.float32
+    )
+
+
+@threaded
 def directions(f_table, norms):
     for t in nb.prange(f_table.shape[0]):
         norms[t] = length(f_table[t])
@@ -177,12 +203,12 @@ def directions(f_table, norms):
 
 
 @threaded
-def server_adam(x, m, v, where, values, step, rate, unbias2, beta1, beta2, epsilon):
+def server_adam(x, m, v, where, values, steps, rate, unbias2, beta1, beta2, epsilon):
     one = x.dtype.type(1)
     for t in nb.prange(x.shape[0]):
         row = where[t]
         for j in range(x.shape[1]):
-            g = -step * values[row, j] if row >= 0 else x.dtype.type(0)
+            g = -steps[t] * values[row, j] if row >= 0 else x.dtype.type(0)
             m[t, j] = beta1 * m[t, j] + (one - beta1) * g
             v[t, j] = beta2 * v[t, j] + (one - beta2) * g * g
             x[t, j] -= rate * m[t, j] / (np.sqrt(v[t, j] * unbias2) + epsilon)

@@ -7,14 +7,14 @@ Every constant is uint64: mixed with a signed integer, Numba would fall back to 
 import numpy as np
 
 from fedgrec.draws import FEISTEL_M, PHILOX_M, PHILOX_W, Purpose
-from fedgrec.kernels._numba import fused
+from fedgrec.kernels._numba import fused, inlined
 
 U = np.uint64
 LOW, SHIFT = U(0xFFFFFFFF), U(32)
 M0, M1, W0, W1 = U(PHILOX_M[0]), U(PHILOX_M[1]), U(PHILOX_W[0]), U(PHILOX_W[1])
 F0, F1 = U(FEISTEL_M[0]), U(FEISTEL_M[1])
 NEGATIVES, PAIRS, POSITIVES = U(Purpose.NEGATIVES), U(Purpose.PAIRS), U(Purpose.POSITIVES)
-FEEDBACK = U(Purpose.FEEDBACK)
+FEEDBACK, ROUNDING = U(Purpose.FEEDBACK), U(Purpose.ROUNDING)
 
 
 @fused
@@ -151,3 +151,18 @@ def withheld(key, i, flags):
         return False
     words = philox(key, i // 4, 0, flags.round, FEEDBACK)
     return words[i % 4] >= U(flags.feedback)
+
+
+@fused
+def rounding_word(key, flags):
+    """The one draw of a user's random rounding, see draws.shifts."""
+    return np.int32(np.uint32(philox(key, 0, 0, flags.round, ROUNDING)[0]))
+
+
+ITEM_TURN, COLUMN_TURN = (np.int32(np.uint32(odd)) for odd in FEISTEL_M)
+
+
+@inlined
+def rounding_shift(word, t, j):
+    """A shift of draws.shifts, before its factor 2⁻²⁴."""
+    return np.int32(np.int32(word + np.int32(t) * ITEM_TURN) + np.int32(j) * COLUMN_TURN) >> np.int32(8)

@@ -111,6 +111,14 @@ def positives_sample(keys: Tensor, round_: int, n_positives: Tensor, cap: int) -
     return chosen
 
 
+def shifts(keys: Tensor, round_: int, items: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """See draws.shifts.  # items [S, m] → [S, m, width]"""
+    drawn = words(keys, 1, 0, round_, Purpose.ROUNDING).to(torch.int64)[..., None]
+    columns = torch.arange(width, device=items.device) * FEISTEL_M[1]
+    turned = (drawn + items[..., None] * FEISTEL_M[0] + columns) & 0xFFFFFFFF
+    return ((turned - ((turned >> 31) << 32)) >> 8).to(dtype) * 2.0**-24
+
+
 def feedback(keys: Tensor, round_: int, count: int, share: float) -> Tensor:
     """Which positives' updates are sent this round.  # [S, count]"""
     return words(keys, count, 0, round_, Purpose.FEEDBACK) < feedback_bound(share)

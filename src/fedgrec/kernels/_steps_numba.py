@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedgrec.kernels._draws_numba import PAIRS, SHIFT, U, philox, withheld
+from fedgrec.kernels._draws_numba import PAIRS, SHIFT, U, philox, rounding_word, withheld
 from fedgrec.kernels._numba import fused, inlined
 from fedgrec.kernels._sums_numba import round_and_add
 
@@ -26,8 +26,8 @@ class Numbers(NamedTuple):
     beta1: Any
     beta2: Any
     epsilon: Any
-    per_step: Any
     bound: Any
+    shake: Any  # 2⁻²⁴ where rounding is random, else 0
     temperature: Any
     negative_weight: Any
 
@@ -258,7 +258,7 @@ def one_step(key, P, rows, y, g, user, f_table, numbers, flags, f_u, pull, lean)
 
 
 @fused
-def many_steps(key, P, rows, w, y, c, user, x0, f_table, numbers, flags, scratch, sums):
+def many_steps(key, P, rows, w, y, c, user, x0, f_table, per_steps, numbers, flags, scratch, sums):
     """Any τ, SGD or Adam on the items: the user's rows are copied once and stay in cache."""
     e, B = user[0], user[4]
     m, d, p, real = len(rows), len(e), numbers.p, e.dtype.type
@@ -309,7 +309,7 @@ def many_steps(key, P, rows, w, y, c, user, x0, f_table, numbers, flags, scratch
         if withheld(key, i, flags):
             for j in range(d):
                 x[i, j] = x0[rows[i], j]
-    return round_and_add(rows, x, x0, numbers, sums)
+    return round_and_add(rows, x, x0, per_steps, rounding_word(key, flags), numbers, sums)
 
 
 @fused

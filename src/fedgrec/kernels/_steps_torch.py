@@ -31,9 +31,8 @@ class World(NamedTuple):
     weights: Tensor  # [nnz] w_ut
     targets: Tensor  # [nnz]
     latents: Tensor  # [n, K, d]
-    tables: Tensor  # [K+1, r, d]
-    asked: Tensor | None  # [r] items whose rows these are; None: all
-    a: Tensor  # [r, d]
+    tables: Tensor  # [K+1, N, d]; combined: zeros, since x_t is not known
+    a: Tensor  # [N, d]
     B: Tensor  # [n, d]
     shelves: Shelves | None  # None: negatives are uniform
 
@@ -56,7 +55,7 @@ class Problems(NamedTuple):
 
 
 def constants(tables: Tensor, latents: Tensor, o: FedGRecOptions) -> tuple[Tensor, Tensor]:
-    """a_t and B of the canonical score.  # [r, d], [n, d]"""
+    """a_t and B of the canonical score.  # [N, d], [n, d]"""
     a, B = torch.zeros_like(tables[0]), latents.new_zeros(len(latents), tables.shape[2])
     if o.combine != "concat":
         for k, alpha in enumerate(o.weights()[1:]):
@@ -99,20 +98,18 @@ def local_problems(world: World, users: Tensor, o: FedGRecOptions) -> Problems:
         drawn, n_negatives = draws.negatives_from(keys, world.round, world.shelves, world.items[everything], n_excluded)
         n = drawn.shape[1]
     real = torch.cat([real, torch.arange(n, device=keys.device) < n_negatives[:, None]], dim=1)
-    # Padding takes the user's first item, which is sure to be among the rows that it asked for.
     items = torch.cat([world.items[chosen], drawn], dim=1)
     items = torch.where(real, items, world.items[first][:, None])
-    at = items if world.asked is None else torch.searchsorted(world.asked, items)
     c = world.tables.new_zeros(items.shape)
     if o.combine == "concat":
         for k in range(o.layers):
-            c = c + dots(world.tables[k + 1][at], world.latents[users, k])
+            c = c + dots(world.tables[k + 1][items], world.latents[users, k])
     targets = torch.zeros_like(c)
     targets[:, :P] = world.targets[chosen]
     weights = torch.where(real[:, :P], world.weights[chosen], 0)
     return Problems(
         world.round, keys, n_positives[:, None], n_negatives[:, None], real, items,
-        world.tables[0][at], world.a[at], c, world.B[users], weights, targets,
+        world.tables[0][items], world.a[items], c, world.B[users], weights, targets,
     )  # fmt: skip
 
 

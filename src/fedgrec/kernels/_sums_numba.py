@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedgrec.kernels._draws_numba import rounding_shift
 from fedgrec.kernels._numba import fused, inlined
 
 
@@ -19,6 +20,7 @@ class Told(NamedTuple):
     counts: Any  # [n, 2]: positives, and all rows
     decays: Any  # [n, 2]: λ of a positive and of a negative
     lean: Any  # [n, longest], or nothing
+    words: Any  # [n]: what turns the rounding
 
     @classmethod
     def empty(cls, n: int, longest: int, d: int, dtype: Any, cosine: bool = False) -> "Told":
@@ -30,37 +32,39 @@ class Told(NamedTuple):
             np.zeros((n, 2), dtype),
             np.empty((n, longest * cosine), dtype),
         )
-        return cls(rows, g, w, f_users, pulls, counts, decays, lean)
+        return cls(rows, g, w, f_users, pulls, counts, decays, lean, np.zeros(n, np.int32))
 
 
 @inlined
-def add_row(to_steps, slope, decay, weight, u, t, f_users, pulls, x, bound, sums):
+def add_row(to_steps, slope, decay, weight, u, t, f_users, pulls, x, bound, shake, word, sums):
     """Adds one user's rounded and clipped row to_steps·(g_t·f_u + λx_t + w_ut·pull); how many words the clip cut."""
     over = bound - bound
     for j in range(x.shape[1]):
-        moved = np.rint(to_steps * (slope * f_users[u, j] + decay * x[t, j] + weight * pulls[u, j]))
+        moved = to_steps * (slope * f_users[u, j] + decay * x[t, j] + weight * pulls[u, j])
+        moved = np.rint(moved + shake * rounding_shift(word, t, j))
         over += x.dtype.type(abs(moved) > bound)
         sums[t, j] += sums.dtype.type(min(max(moved, -bound), bound))
     return over
 
 
 @inlined
-def add_leaning_row(to_steps, slope, lean, decay, weight, u, t, f_users, f_table, pulls, x, bound, sums):
+def add_leaning_row(to_steps, slope, lean, decay, weight, u, t, f_users, f_table, pulls, x, bound, shake, word, sums):
     """`add_row` for cosines."""
     over = bound - bound
     for j in range(x.shape[1]):
         grad = slope * f_users[u, j] + lean * f_table[t, j] + decay * x[t, j] + weight * pulls[u, j]
-        moved = np.rint(to_steps * grad)
+        moved = np.rint(to_steps * grad + shake * rounding_shift(word, t, j))
         over += x.dtype.type(abs(moved) > bound)
         sums[t, j] += sums.dtype.type(min(max(moved, -bound), bound))
     return over
 
 
 @inlined
-def add_small_row(to_steps, slope, decay, u, t, f_users, x, sums):
+def add_small_row(to_steps, slope, decay, u, t, f_users, x, shake, word, sums):
     """`add_row` for a row without pull that no clip can touch: what nearly every negative is."""
     for j in range(x.shape[1]):
-        sums[t, j] += sums.dtype.type(np.rint(to_steps * (slope * f_users[u, j] + decay * x[t, j])))
+        moved = to_steps * (slope * f_users[u, j] + decay * x[t, j])
+        sums[t, j] += sums.dtype.type(np.rint(moved + shake * rounding_shift(word, t, j)))
 
 
 @inlined
@@ -76,13 +80,13 @@ def add_difference(weight, old, new, u, k, per_step, bound, sums, t):
 
 
 @fused
-def round_and_add(rows, x, x0, numbers, sums):
+def round_and_add(rows, x, x0, per_steps, word, numbers, sums):
     """Adds how far each row moved, clipped and rounded; how many words the clip cut."""
     cut, bound, real = numbers.p - numbers.p, numbers.bound, x.dtype.type
     for i in range(len(rows)):
         t = rows[i]
         for j in range(x.shape[1]):
-            moved = np.rint((x[i, j] - x0[t, j]) * numbers.per_step)
+            moved = np.rint((x[i, j] - x0[t, j]) * per_steps[t] + numbers.shake * rounding_shift(word, t, j))
             cut += real(abs(moved) > bound)
             sums[t, j] += sums.dtype.type(min(max(moved, -bound), bound))
     return np.int64(cut)

@@ -29,6 +29,7 @@ except ImportError:
     raise missing_extra("the batched kernel", "torch") from None
 
 from fedgrec.kernels import _draws_torch as draws
+from fedgrec.kernels import reference
 from fedgrec.kernels import _steps_torch as steps
 from fedgrec.kernels._trees_torch import added_up
 
@@ -96,22 +97,33 @@ class Batched:
         with self._enough_memory():
             sums = self._zeros((broadcast.n_items, leaf.width), dtype)
             world = self._world(cohort, weights, broadcast, latents, o)
+            per_steps = None if broadcast.row_steps is None else self._place(1 / broadcast.row_steps)
             for users in self._batches(n_rows, broadcast.tables):
                 problem = steps.local_problems(world, self._place(users), o)
                 moved = steps.local_steps(problem, state, users, o)
                 P = problem.weights.shape[1]
                 sent = draws.feedback(problem.keys, problem.round, P, o.feedback)
                 moved[:, :P] = torch.where(sent[..., None], moved[:, :P], 0)
-                rows, over = rounded(moved, leaf, leaf.bound, sums.dtype)
+                if per_steps is None:
+                    rows, over = rounded(moved, leaf, leaf.bound, sums.dtype)
+                else:
+                    shift = draws.shifts(problem.keys, problem.round, problem.items, leaf.width, moved.dtype)
+                    moved = moved * per_steps[problem.items][..., None] + shift
+                    rows, over = rounded(moved, leaf, leaf.bound, sums.dtype)
                 sums.index_add_(0, problem.items.flatten(), rows.flatten(0, 1))
                 cut += over
             return Rows(np.arange(broadcast.n_items), sums.cpu().numpy()), state, cut
 
-    def server_adam(self, server: ServerState, update: Rows, leaf: Leaf, o: FedGRecOptions) -> None:
+    def combine(self, items: Floats, alphas: Floats, download: str) -> Floats:
+        """See reference.combine; here, where the server's arrays are."""
+        return reference.combine(items, alphas, download)
+
+    def server_adam(self, server: ServerState, update: Rows, steps_: Floats, o: FedGRecOptions) -> None:
         """See reference.server_adam. In place, where the server's arrays are: moving them would take longer."""
         x, m, v = (torch.from_numpy(table) for table in (server.items[0], server.moment1, server.moment2))
         grad = torch.zeros_like(m)
-        grad[torch.from_numpy(update.index)] = torch.from_numpy(update.values).to(m.dtype) * -leaf.step
+        of_rows = torch.from_numpy(-steps_[update.index, None])
+        grad[torch.from_numpy(update.index)] = torch.from_numpy(update.values).to(m.dtype) * of_rows
         at = steps.unbiased(o.beta1, server.round + 1), steps.unbiased(o.beta2, server.round + 1)
         x += steps.adam(grad, m, v, *at, o.server_rate, o)
 
@@ -127,7 +139,10 @@ class Batched:
         self, cohort: Cohort, weights: Floats, broadcast: Broadcast, latents: Floats, o: FedGRecOptions
     ) -> steps.World:
         tables, latents_there = self._place(broadcast.tables), self._place(latents)
-        a, B = steps.constants(tables, latents_there, o)
+        if o.combined:
+            tables, a, B = torch.zeros_like(tables[:1]), tables[0], latents_there[:, 0]
+        else:
+            a, B = steps.constants(tables, latents_there, o)
         return steps.World(
             broadcast.round,
             broadcast.n_items,
@@ -139,7 +154,6 @@ class Batched:
             targets=self._place(np.ones_like(weights) if cohort.targets is None else cohort.targets),
             latents=latents_there,
             tables=tables,
-            asked=None if broadcast.rows is None else self._place(broadcast.rows),
             a=a,
             B=B,
             shelves=shelves(broadcast.degrees, o.negatives, o.popular_negatives)

@@ -11,7 +11,7 @@ import numba as nb
 import numpy as np
 
 from fedgrec import draws
-from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UserState
+from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UserState, travelling
 from fedgrec.errors import FedgrecError
 from fedgrec.kernels import _compiled as loops
 from fedgrec.kernels._steps_numba import LOSSES, Flags, Numbers
@@ -55,22 +55,26 @@ def train(
 ) -> tuple[Rows, UserState, int]:
     """Algorithm 1, lines 16–21, see reference.train. Needs the whole item table (a simulation has it)."""
     tables, n_items, state = broadcast.tables, broadcast.n_items, cohort.state.copy()
-    numbers, flags = _numbers(o, leaf, tables.dtype), _flags(o, broadcast)
-    alpha = np.asarray(o.weights(), tables.dtype)
+    numbers, flags = _numbers(o, leaf, broadcast, tables.dtype), _flags(o, broadcast)
+    alpha = np.asarray((1.0, 1.0) if o.combined else o.weights(), tables.dtype)
     if flags.concat:
         alpha[1:] = 0  # the latents enter through c_t alone
+    if o.combined:  # x_t itself is never needed: no penalty pulls at it
+        tables = tables[:1]
     f_table = np.empty_like(tables[0])
-    loops.combine(alpha, tables, f_table)
+    loops.combine(alpha[: len(tables)], tables, f_table)
     shelves = draws.shelves(broadcast.degrees, flags.negatives, o.popular_negatives)
     B = np.zeros_like(latents, shape=(len(latents), latents.shape[2]))
     for k in range(latents.shape[1]):  # not a product of BLAS: that rounds a user by its place in the batch
         B += alpha[k + 1] * latents[:, k]
+    steps = np.full(n_items, leaf.step) if broadcast.row_steps is None else broadcast.row_steps
+    per_steps = (1 / steps).astype(tables.dtype)
     targets = np.ones(len(cohort.items), tables.dtype) if cohort.targets is None else cohort.targets
     own = (state.embeddings, state.moment1, state.moment2, state.steps)
     users = loops.Users(cohort.keys, cohort.indptr, cohort.items, weights, targets, *own, B, latents)
     longest = min(int(cohort.degrees.max(initial=0)), flags.max_positives) + flags.negatives
     loop = _one_step if flags.steps == 1 and not flags.item_adam else _many_steps
-    sums, cut = loop(users, tables, f_table, shelves, numbers, flags, longest, dtype)
+    sums, cut = loop(users, tables, f_table, per_steps, shelves, numbers, flags, longest, dtype)
     _finite(state.embeddings[:, 0], leaf.name)
     return Rows(np.arange(n_items), sums), state, cut
 
@@ -79,6 +83,7 @@ def _one_step(
     users: loops.Users,
     tables: Floats,
     f_table: Floats,
+    per_steps: Floats,
     shelves: draws.Shelves,
     numbers: Numbers,
     flags: Flags,
@@ -94,10 +99,10 @@ def _one_step(
     who, where, first = by_item(told.rows, told.counts, n_items)
     sums, cut = np.empty((n_items, d), dtype), np.zeros(n_items, np.int64)
     if flags.cosine:
-        loops.gradients_of_cosines(tables[0], f_table, norms, who, where, first, told, numbers, sums, cut)
+        loops.gradients_of_cosines(tables[0], f_table, norms, who, where, first, told, per_steps, numbers, sums, cut)
     else:
         reaches = np.abs(told.f_users).max(axis=1, initial=0)
-        loops.gradients(tables[0], who, where, first, told, reaches, numbers, sums, cut)
+        loops.gradients(tables[0], who, where, first, told, reaches, per_steps, numbers, sums, cut)
     return sums, int(cut.sum())
 
 
@@ -105,6 +110,7 @@ def _many_steps(
     users: loops.Users,
     tables: Floats,
     f_table: Floats,
+    per_steps: Floats,
     shelves: draws.Shelves,
     numbers: Numbers,
     flags: Flags,
@@ -116,12 +122,12 @@ def _many_steps(
     sums = np.zeros((n_threads, *tables.shape[1:]), dtype)
     scratch = np.empty((n_threads, 4 if flags.item_adam else 2, longest, tables.shape[2]), tables.dtype)
     cut = np.zeros(len(users.keys), np.int64)
-    loops.train_users(users, tables, f_table, shelves, numbers, flags, scratch, sums, cut)
+    loops.train_users(users, tables, f_table, per_steps, shelves, numbers, flags, scratch, sums, cut)
     loops.add_up(sums)
     return sums[0], int(cut.sum())
 
 
-def _numbers(o: FedGRecOptions, leaf: Leaf, dtype: np.dtype[Any]) -> Numbers:
+def _numbers(o: FedGRecOptions, leaf: Leaf, broadcast: Broadcast, dtype: np.dtype[Any]) -> Numbers:
     alpha, real = o.weights(), dtype.type
     live = alpha[1] if o.live and o.layers else 0.0
     return Numbers(
@@ -133,8 +139,8 @@ def _numbers(o: FedGRecOptions, leaf: Leaf, dtype: np.dtype[Any]) -> Numbers:
         beta1=real(o.beta1),
         beta2=real(o.beta2),
         epsilon=real(o.epsilon),
-        per_step=real(1 / leaf.step),
         bound=real(leaf.bound),
+        shake=real(0 if broadcast.row_steps is None else 2.0**-24),
         temperature=real(o.temperature),
         negative_weight=real(o.negative_weight),
     )
@@ -159,7 +165,14 @@ def _flags(o: FedGRecOptions, broadcast: Broadcast) -> Flags:
     )
 
 
-def server_adam(server: ServerState, update: Rows, leaf: Leaf, o: FedGRecOptions) -> None:
+def combine(items: Floats, alphas: Floats, download: str) -> Floats:
+    """See reference.combine."""
+    both = np.empty_like(items[:2])
+    loops.combine_both(alphas, items, download == "bfloat16", both)
+    return travelling(both, download) if download == "int8" else both
+
+
+def server_adam(server: ServerState, update: Rows, steps: Floats, o: FedGRecOptions) -> None:
     """See reference.server_adam."""
     float_, t = server.items.dtype.type, server.round + 1
     where = np.full(len(server.degrees), -1, np.int64)
@@ -170,7 +183,7 @@ def server_adam(server: ServerState, update: Rows, leaf: Leaf, o: FedGRecOptions
         server.moment2,
         where,
         update.values,
-        float_(leaf.step),
+        steps,
         float_(o.server_rate / (1 - o.beta1**t)),
         float_(1 / (1 - o.beta2**t)),
         float_(o.beta1),

@@ -77,7 +77,7 @@ def local_problem(cohort: Cohort, u: int, v: Floats, B: Floats, broadcast: Broad
     count = o.negatives if o.pseudo == "negatives" and len(positives) else 0
     negatives = draws.negatives(key, broadcast.round, count, everything, broadcast.n_items)
     items = np.concatenate([positives, negatives])
-    x = broadcast.tables[0, broadcast.at(items)]
+    x = broadcast.tables[0, items]
     targets = np.ones(len(positives), x.dtype) if cohort.targets is None else cohort.targets[chosen]
     return LocalProblem(key, broadcast.round, len(positives), items, x, v[chosen], B[u], targets)
 

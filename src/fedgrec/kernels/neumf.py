@@ -103,7 +103,7 @@ def train(
         drawn = draws.negatives(int(cohort.keys[u]), broadcast.round, o.negatives, positives, N)
         mine = np.concatenate([positives, drawn])
         y = np.repeat(np.array([1, 0], theta.dtype), [len(positives), len(drawn)])
-        of_items, of_theta = local_steps(broadcast.tables[:, broadcast.at(mine)], y, theta, state, u, o)
+        of_items, of_theta = local_steps(broadcast.tables[:, mine], y, theta, state, u, o)
         rows, over = quantize(of_items.reshape(-1, o.dim), items, dtype)
         words, over_too = quantize(of_theta[None], weights, dtype)
         parts.append(Rows(np.concatenate([mine, N + mine]), rows))

@@ -37,7 +37,7 @@ def train(
     def share(thread: int) -> int:
         cut: int = loops.train_users(
             *shares[thread : thread + 2],
-            (rows, broadcast.at(rows), first, cohort.degrees),
+            (rows, rows, first, cohort.degrees),
             (state.embeddings, state.moment1, state.moment2, state.steps),
             (tables, table),
             (theta, np.array(o.hidden)),

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from fedgrec import draws
-from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UserState, quantize
+from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UserState, quantize, travelling
 from fedgrec.options import FedGRecOptions
 
 NAME = "reference"
@@ -75,7 +75,11 @@ def train(
         moved = local_steps(problem, state, u, o)
         sent = draws.feedback(problem.key, problem.round, problem.n_positives, o.feedback)
         moved[: problem.n_positives][~sent] = 0
-        rows, over = quantize(moved, leaf, dtype)
+        row_steps = shift = None
+        if broadcast.row_steps is not None:
+            row_steps = broadcast.row_steps[problem.items]
+            shift = draws.shifts(problem.key, problem.round, problem.items, leaf.width).astype(moved.dtype)
+        rows, over = quantize(moved, leaf, dtype, row_steps, shift)
         parts.append(Rows(problem.items, rows))
         cut += over
     return total(parts, leaf.width, dtype), state, cut
@@ -113,9 +117,12 @@ def local_problem(
     else:
         negatives = draws.negatives(key, broadcast.round, count, excluded, n_items)
     items = np.concatenate([positives, negatives])
-    tables = broadcast.tables[:, broadcast.at(items)]  # [K+1, m, d]
+    tables = broadcast.tables[:, items]  # [K+1, m, d]; combined: f_t, c_t and maybe more
     start, alpha = tables[0], np.asarray(o.weights(), tables.dtype)
-    if o.combine == "concat":
+    if o.combined:  # how far x_t moves is all that is needed of it
+        a, B, c = start, latents[u, 0], np.zeros(len(items), start.dtype)
+        start = np.zeros_like(start)
+    elif o.combine == "concat":
         a, B = np.zeros_like(start), np.zeros(o.dim, start.dtype)
         c = np.einsum("kd,kmd->m", latents[u], tables[1:])
     else:
@@ -246,10 +253,20 @@ def adam(
     return -rate * (m / (1 - o.beta1**steps)) / (np.sqrt(v / (1 - o.beta2**steps)) + o.epsilon), m, v
 
 
-def server_adam(server: ServerState, update: Rows, leaf: Leaf, o: FedGRecOptions) -> None:
+def combine(items: Floats, alphas: Floats, download: str) -> Floats:
+    """f_t = Σ α_k e_t^k and c_t = Σ α_k e_t^{k−1}, all that training and ranking need, as they travel.  # [2, N, d]"""
+    both = np.zeros_like(items[:2])
+    for k, alpha in enumerate(alphas):
+        both[0] += alpha * items[k]
+        if k:
+            both[1] += alpha * items[k - 1]
+    return travelling(both, download)
+
+
+def server_adam(server: ServerState, update: Rows, steps: Floats, o: FedGRecOptions) -> None:
     """The server takes the summed updates as a negative gradient; rows nobody touched have gradient zero."""
     grad = np.zeros_like(server.moment1)
-    grad[update.index] = update.values * -leaf.step
+    grad[update.index] = update.values * -steps[update.index, None]
     step, m, v = adam(grad, server.moment1, server.moment2, server.round + 1, o.server_rate, o)
     server.items[0] += step
     server.moment1[:], server.moment2[:] = m, v

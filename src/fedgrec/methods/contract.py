@@ -20,7 +20,6 @@ from fedgrec.core import (
     Floats,
     Ints,
     Pending,
-    Query,
     ServerState,
     Stage,
     Traffic,
@@ -66,12 +65,8 @@ class Method(ABC):
     def init_users(self, keys: NDArray[np.uint64], indptr: Ints, items: Ints, targets: Floats | None = None) -> Cohort:
         """What users start with; each draws under its own key."""
 
-    def ask(self, user: Cohort, round_: int) -> Query:
-        """Which rows one user wants to see; unless a method says otherwise all, which tells the server nothing."""
-        return Query(None)
-
     @abstractmethod
-    def broadcast(self, server: ServerState, stage: Stage, query: Query | None = None, level: int = 0) -> Broadcast:
+    def broadcast(self, server: ServerState, stage: Stage, level: int = 0) -> Broadcast:
         """What the server sends down."""
 
     @abstractmethod
@@ -118,6 +113,10 @@ class Method(ABC):
         cohort = self.init_users(np.zeros(1, np.uint64), np.array([0, len(items)]), items)
         cohort.state.embeddings[:] = 0
         return cohort
+
+    def as_ranked(self, server: ServerState) -> ServerState:
+        """What of the server a device ranks with; making it once saves making it for every user."""
+        return server
 
     def represent_users(self, server: ServerState, cohort: Cohort) -> Floats:
         """Users' final representations, [n, D]; computed at home and never stored."""

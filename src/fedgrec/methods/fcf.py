@@ -32,7 +32,6 @@ from fedgrec.core import (
     Ints,
     Leaf,
     Pending,
-    Query,
     Rows,
     ServerState,
     Stage,
@@ -189,16 +188,12 @@ class FCF(Method):
         nothing = Home(np.zeros((len(keys), 1, self.options.dim), self.options.precision))
         return Cohort(keys, np.array(indptr), np.array(items), nothing, targets)
 
-    def broadcast(self, server: ServerState, stage: Stage, query: Query | None = None, level: int = 0) -> Broadcast:
-        rows = query.rows if query else None
-        tables, degrees = (
-            (server.items, server.degrees) if rows is None else (server.items[:, rows], server.degrees[rows])
-        )
-        return Broadcast(server.round, self.n_items, tables, degrees, rows, more={"gram": server.more["gram"]})
+    def broadcast(self, server: ServerState, stage: Stage, level: int = 0) -> Broadcast:
+        return Broadcast(server.round, self.n_items, server.items, server.degrees, more={"gram": server.more["gram"]})
 
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
         o, spec, Y = self.options, self.spec(stage), broadcast.tables[0]
-        at, c = broadcast.at(cohort.items), self.confidence(cohort)
+        at, c = cohort.items, self.confidence(cohort)
         X = self.loops.solve(cohort, at, c, Y, broadcast.more["gram"], o.l2)
         items, gram, cut = self.loops.contributions(
             cohort, at, c, Y, X, spec.leaf("items"), spec.leaf("gram"), spec.dtype

@@ -33,7 +33,6 @@ from fedgrec.core import (
     Ints,
     Leaf,
     Pending,
-    Query,
     Rows,
     ServerState,
     Stage,
@@ -177,7 +176,7 @@ class FedGNN(Method):
         third = expansion.ThirdParty(self.options.neighbours, np.random.Generator(bits))
         return expansion.expand(users, expansion.shared_key(users.keys), third, self._means)
 
-    def broadcast(self, server: ServerState, stage: Stage, query: Query | None = None, level: int = 0) -> Broadcast:
+    def broadcast(self, server: ServerState, stage: Stage, level: int = 0) -> Broadcast:
         return Broadcast(server.round, self.n_items, server.items, server.degrees)
 
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
@@ -208,7 +207,7 @@ class FedGNN(Method):
     def _heard(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Floats, Floats]:
         """v_t of every edge [nnz], and what users hear: B = Σ v_t·x_t + (1−α)Σ w_ut·γ_t·a_t  # [n, d]"""
         v, told = self.told(cohort, broadcast)
-        B = self.kernel.refresh(cohort, v, broadcast.tables, broadcast.at(cohort.items))[:, 0]
+        B = self.kernel.refresh(cohort, v, broadcast.tables, cohort.items)[:, 0]
         return v, B + told
 
     def told(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Floats, Floats]:
@@ -225,7 +224,7 @@ class FedGNN(Method):
         """w_ut of every edge.  # [nnz]"""
         kind, user = self.options.message_passing, np.repeat(cohort.degrees, cohort.degrees).astype(np.float64)
         if kind == "symmetric":
-            user *= np.maximum(broadcast.degrees[broadcast.at(cohort.items)], 1)
+            user *= np.maximum(broadcast.degrees[cohort.items], 1)
         weights: Floats = 1 / user if kind == "mean" else 1 / np.sqrt(user)
         return weights
 

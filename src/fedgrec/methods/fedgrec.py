@@ -12,6 +12,7 @@ broadcast → local_update → (secure) sum → apply → commit. A user keeps i
 that its upload was in the sum; an upload that got lost leaves no trace on either side.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
@@ -27,7 +28,6 @@ from fedgrec.core import (
     Ints,
     Leaf,
     Pending,
-    Query,
     Rows,
     ServerState,
     Stage,
@@ -35,8 +35,10 @@ from fedgrec.core import (
     Upload,
     UploadSpec,
     UserState,
+    as_server,
     clamp,
     finest_step,
+    travelling,
 )
 from fedgrec.kernels import reference
 from fedgrec.methods.contract import WORD, Method
@@ -45,7 +47,7 @@ from fedgrec.options import FedGRecOptions, at_round
 DEGREES = Stage("degrees", everyone=True)
 PROPAGATE = Stage("propagate", everyone=True)
 TRAIN = Stage("train", everyone=False)
-LEAN = Stage("train", everyone=False, lean=True)  # item updates alone: latents are sent in other rounds
+BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}  # of a number that travels down
 
 
 class Rule(NamedTuple):
@@ -59,6 +61,8 @@ def _symmetric(item: Floats, user: Floats) -> Floats:
     return 1.0 / (np.sqrt(item) * np.sqrt(user))
 
 
+SPREAD = 2.0  # how much larger than the sum of a usual round one user's update of a row may be
+FINE_ROUNDS, DRAWN = 20, 10  # the fewest rounds, and times that an item is drawn, before steps follow from moments
 CLICKS, ITEMS, SHARP = 25, 40_000, 0.11  # of a user, of a catalogue; the temperature there
 
 
@@ -100,7 +104,8 @@ class Kernel(Protocol):
         leaf: Leaf,
         dtype: np.dtype[Any],
     ) -> tuple[Rows, UserState, int]: ...
-    def server_adam(self, server: ServerState, update: Rows, leaf: Leaf, o: FedGRecOptions) -> None: ...
+    def combine(self, items: Floats, alphas: Floats, download: str) -> Floats: ...
+    def server_adam(self, server: ServerState, update: Rows, steps: Floats, o: FedGRecOptions) -> None: ...
     def add_rows(self, table: Floats, update: Rows, leaf: Leaf, rate: float) -> None: ...
 
 
@@ -129,8 +134,12 @@ class FedGRecMethod(Method):
         return (DEGREES, *(PROPAGATE,) * self.options.layers, TRAIN)
 
     def training(self, round_: int) -> Stage:
-        """Latents travel in the last of every `latents_every` rounds, which everybody knows."""
-        return LEAN if self.options.layers and (round_ + 1) % self.options.latents_every else TRAIN
+        """Which kind a round is follows from its number: latents travel in the last of every `latents_every`."""
+        o = self.options
+        draws_in_a_round = min(o.users_per_round, self.n_users) * (o.negatives if o.loss != "mse" else 1)
+        fine = o.fine_rounds or max(FINE_ROUNDS, -(-DRAWN * self.n_items // draws_in_a_round))
+        lean = o.layers > 0 and (round_ + 1) % o.latents_every > 0
+        return replace(TRAIN, lean=lean, fine=not o.item_levels or round_ < fine)
 
     def spec(self, stage: Stage) -> UploadSpec:
         """The leaves of a stage: all that ever leaves a device, and only inside a sum."""
@@ -144,6 +153,8 @@ class FedGRecMethod(Method):
         if stage is PROPAGATE:
             return UploadSpec((latents,), self.n_users)
         items = Leaf("items", N, o.dim, o.item_clip, finest_step(o.item_clip, S))
+        if not stage.fine:
+            items = Leaf("items", N, o.dim, clip=o.item_levels, step=1)
         if stage.lean or not o.layers:
             return UploadSpec((items,), S)
         return UploadSpec((items, replace(latents, rows=o.layers * N)), S)
@@ -174,23 +185,33 @@ class FedGRecMethod(Method):
 
     # ------------------------------------------------------------------------------------- the verbs
 
-    def ask(self, user: Cohort, round_: int) -> Query:
-        """Line 14: which rows one user wants to see in a training round."""
-        o, key, positives = self.options, int(user.keys[0]), user.items_of(0)
-        if o.query == "whole":
-            return Query(None)
-        decoys = o.negatives if o.query == "sampled" else max(o.negatives, self.n_items // 2 - len(positives))
-        excluded = positives if o.exclude_positives else positives[:0]
-        return Query(np.union1d(positives, draws.negatives(key, round_, decoys, excluded, self.n_items)))
+    def broadcast(self, server: ServerState, stage: Stage, level: int = 0) -> Broadcast:
+        """What the server sends down: in warm-up round k the table k−1; in training what users compute with."""
+        o, items = self.options, server.items
+        if stage.everyone:
+            tables = items[level - 1 : level] if stage is PROPAGATE else items[:0]
+            return Broadcast(server.round, self.n_items, tables, server.degrees, level)
+        if not o.combined:
+            tables = travelling(items, o.download)
+        else:
+            tables = self.kernel.combine(items, np.asarray(o.weights(), items.dtype), o.download)
+            if not stage.lean:
+                tables = np.concatenate([tables, travelling(items[: o.layers], o.download)])
+        more = {} if stage.fine else {"steps": self.row_steps(server)}
+        return Broadcast(server.round, self.n_items, tables, server.degrees, level, more, o.download)
 
-    def broadcast(self, server: ServerState, stage: Stage, query: Query | None = None, level: int = 0) -> Broadcast:
-        """What the server sends down: in warm-up round k the table k−1, in training all of them."""
-        tables = server.items[level - 1 : level] if stage is PROPAGATE else server.items
-        rows = query.rows if query else None
-        degrees = server.degrees
-        if rows is not None:
-            tables, degrees = tables[:, rows], degrees[rows]
-        return Broadcast(server.round, self.n_items, tables, degrees, rows, level)
+    def row_steps(self, server: ServerState) -> Floats:
+        """The step of every item's updates: what the largest entry of its row uses to change by, over the levels.
+
+        Powers of two, so that scaling loses nothing. A row that nobody has touched has the step of the clip.  # [N]
+        """
+        o, real = self.options, server.moment2.dtype.type
+        unbiased = real(1 / (1 - o.beta2 ** max(server.round, 1)))
+        usual = server.moment2.max(axis=1) * unbiased * real((SPREAD / o.item_levels) ** 2)
+        exponent = (np.frexp(usual)[1] + 1) // 2
+        exponent[usual == 0] = math.ceil(math.log2(o.item_clip / o.item_levels))
+        steps: Floats = np.ldexp(real(1), exponent)
+        return steps
 
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
         """What users compute at home: the summed upload of the cohort, and its pending state."""
@@ -209,9 +230,8 @@ class FedGRecMethod(Method):
     def _propagate(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Upload, Pending]:
         """Lines 7 and 8: e_u^k by Eq. (6); the update matrix of e_u^{k−1} by Eq. (7)."""
         k, spec, pending = broadcast.level, self.spec(PROPAGATE), cohort.state.copy()
-        gather, push = self.edge_weights(cohort, broadcast)
-        at = broadcast.at(cohort.items)
-        pending.embeddings[:, k : k + 1] = self.kernel.refresh(cohort, gather, broadcast.tables, at)
+        gather, push = self.edge_weights(cohort, broadcast.degrees)
+        pending.embeddings[:, k : k + 1] = self.kernel.refresh(cohort, gather, broadcast.tables, cohort.items)
         old, new = cohort.state.sent[:, k - 1 : k], cohort.state.embeddings[:, k - 1 : k]
         rows, cut = self.kernel.push(cohort, push, old, new, spec.leaf("latents"), spec.dtype, self.n_items)
         pending.sent[:, k - 1 : k] = new
@@ -220,13 +240,16 @@ class FedGRecMethod(Method):
     def _train(self, cohort: Cohort, broadcast: Broadcast, stage: Stage) -> tuple[Upload, Pending]:
         """Lines 15 to 22; a lean round leaves out line 22, and what it would have sent is sent with the next."""
         o, spec = self.options_of(broadcast.round, broadcast.degrees), self.spec(stage)
-        gather, push = self.edge_weights(cohort, broadcast)
-        at = broadcast.at(cohort.items)
-        latents = self.kernel.refresh(cohort, gather, broadcast.tables[: o.layers], at)  # line 15
+        gather, push = self.edge_weights(cohort, broadcast.degrees)
+        tables = broadcast.tables[1:2] if o.combined else broadcast.tables[: o.layers]
+        latents = self.kernel.refresh(cohort, gather, tables, cohort.items)  # line 15
         items, pending, cut = self.kernel.train(  # lines 16 to 21
             cohort, gather, broadcast, latents, o, spec.leaf("items"), spec.dtype
         )
-        pending.embeddings[:, 1:] = latents
+        if not o.combined:
+            pending.embeddings[:, 1:] = latents
+        elif not stage.lean:  # what trained was their sum alone
+            pending.embeddings[:, 1:] = self.kernel.refresh(cohort, gather, broadcast.tables[2:], cohort.items)
         leaves = {"items": items}
         if o.layers and not stage.lean:
             old, new = cohort.state.sent, pending.embeddings[:, : o.layers]
@@ -247,7 +270,8 @@ class FedGRecMethod(Method):
             kernel.add_rows(server.items[level], total.leaves["latents"], spec.leaf("latents"), 1.0)
         else:
             if o.server_optimizer == "adam":
-                kernel.server_adam(server, total.leaves["items"], spec.leaf("items"), o)
+                one = np.full(self.n_items, spec.leaf("items").step, server.items.dtype)
+                kernel.server_adam(server, total.leaves["items"], one if stage.fine else self.row_steps(server), o)
             else:  # Eq. (10)
                 kernel.add_rows(server.items[0], total.leaves["items"], spec.leaf("items"), o.server_rate)
             if o.layers and not stage.lean:  # Eq. (11), all levels as one table of K·N rows
@@ -275,15 +299,22 @@ class FedGRecMethod(Method):
         """Users' final representations, Eq. (2), after a refresh at home that is never stored.  # [n, D]"""
         o, embeddings = self.options, cohort.state.embeddings
         if o.layers and o.evaluation_refresh:
-            everything = self.broadcast(server, TRAIN)
-            gather, _ = self.edge_weights(cohort, everything)
-            latents = self.kernel.refresh(cohort, gather, everything.tables[: o.layers], cohort.items)
+            gather, _ = self.edge_weights(cohort, server.degrees)
+            tables = self.as_ranked(server).items
+            latents = self.kernel.refresh(cohort, gather, tables[1:2] if o.combined else tables[: o.layers], cohort.items)
+            if o.combined:
+                return self._ranked(embeddings.dtype.type(o.weights()[0]) * embeddings[:, 0] + latents[:, 0])
             embeddings = np.concatenate([embeddings[:, :1], latents], axis=1)
         return self._combined(embeddings.swapaxes(0, 1))
 
     def represent_items(self, server: ServerState) -> Floats:
         """Items' final representations, Eq. (2).  # [N, D]"""
-        return self._combined(server.items)
+        tables = self.as_ranked(server).items
+        return self._ranked(tables[0]) if self.options.combined else self._combined(tables)
+
+    def as_ranked(self, server: ServerState) -> ServerState:
+        """What of the server a device has, as it arrived there: people rank with that."""
+        return server if not server.moment1.size else as_server(self.broadcast(server, replace(TRAIN, lean=True)))
 
     def _combined(self, embeddings: Floats) -> Floats:  # [K+1, n, d] → [n, D]
         o = self.options
@@ -299,11 +330,11 @@ class FedGRecMethod(Method):
         """Rows whose inner products rank: those of directions are cosines."""
         return rows / reference.length(rows)[:, None] if self.options.ranking == "cosine" else rows
 
-    def edge_weights(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Floats, Floats]:
+    def edge_weights(self, cohort: Cohort, degrees: Ints) -> tuple[Floats, Floats]:
         """w_ut of every edge of the cohort, for gathering and for pushing.  # [nnz] each"""
         rule, dtype = RULES[self.options.message_passing], cohort.state.embeddings.dtype
         # Degrees are frozen: an item first met by a user who joined later counts as met once.
-        item = np.maximum(broadcast.degrees[broadcast.at(cohort.items)], 1).astype(np.float64)
+        item = np.maximum(degrees[cohort.items], 1).astype(np.float64)
         user = np.repeat(cohort.degrees, cohort.degrees).astype(np.float64)
         return rule.gather(item, user).astype(dtype), rule.push(item, user).astype(dtype)
 
@@ -324,12 +355,9 @@ class FedGRecMethod(Method):
         trained = int((positives + negatives)[: n - lost].sum())
         latents = 0 if stage.lean or not o.layers else int(sent.sum()) * (word + o.layers * row)
         up = trained * (word + row) + latents
-        asked = n * N
-        if o.query != "whole":
-            least = N // 2 if o.query == "half" else 0
-            asked = int((degrees + o.negatives).clip(least, N).sum())
-        tables = (o.layers + 1) * row
-        # A whole table needs no row numbers; a query names its rows.
-        down = asked * tables
-        named = 0 if o.query == "whole" else asked * word
-        return Traffic(up + named, down, up_secure + named, down)
+        tables = o.layers + 1
+        if o.combined:
+            tables = 2 if stage.lean else 2 + o.layers
+        scale = word if o.download == "int8" else 0
+        down = n * N * (tables * (o.dim * BYTES[o.download] + scale) + (0 if stage.fine else word))
+        return Traffic(up, down, up_secure, down)

@@ -25,7 +25,6 @@ from fedgrec.core import (
     Ints,
     Leaf,
     Pending,
-    Query,
     Rows,
     ServerState,
     Stage,
@@ -150,12 +149,8 @@ class FedNCF(Method):
         state = Home(start, moments[0], moments[1], np.zeros(len(keys), np.int64))
         return Cohort(keys, np.array(indptr), np.array(items), state)
 
-    def broadcast(self, server: ServerState, stage: Stage, query: Query | None = None, level: int = 0) -> Broadcast:
-        rows = query.rows if query else None
-        tables, degrees = (
-            (server.items, server.degrees) if rows is None else (server.items[:, rows], server.degrees[rows])
-        )
-        return Broadcast(server.round, self.n_items, tables, degrees, rows, more={"network": server.more["network"]})
+    def broadcast(self, server: ServerState, stage: Stage, level: int = 0) -> Broadcast:
+        return Broadcast(server.round, self.n_items, server.items, server.degrees, more={"network": server.more["network"]})
 
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
         spec = self.spec(stage)

@@ -26,7 +26,6 @@ from fedgrec.core import (
     Ints,
     Leaf,
     Pending,
-    Query,
     Rows,
     ServerState,
     Stage,
@@ -108,7 +107,7 @@ class SpectralMethod(Method):
         state = Nothing(np.zeros((len(keys), 1, 1), self.options.precision))
         return Cohort(keys, np.array(indptr), np.array(items), state, targets)
 
-    def broadcast(self, server: ServerState, stage: Stage, query: Query | None = None, level: int = 0) -> Broadcast:
+    def broadcast(self, server: ServerState, stage: Stage, level: int = 0) -> Broadcast:
         return Broadcast(server.round, self.n_items, server.items, server.degrees, level=level)
 
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:

@@ -55,11 +55,6 @@ def render(run: Run, drawn: Sequence[Picture]) -> str:
 
 # ------------------------------------------------------------------------------------------- the sections
 
-QUERIES = {
-    "whole": "Users download the whole item table, so their downloads tell nothing.",
-    "half": "Users download half of the item table, their own items hidden among the rest.",
-    "sampled": "Users download their own items among others, which gives them away within a few rounds.",
-}
 PARTS = {
     "users": "Users", "items": "Items",
     "train": "Train pairs", "validation": "Validation pairs", "test": "Test pairs",
@@ -158,7 +153,7 @@ def traffic(run: Run) -> str:
         "This was a simulation: the bytes are what a real federation would have carried, warm-up included. "
         "In the clear a user sends only the rows it changed, and so shows what it likes; as secure sums it "
         "sends the whole table under masks, and the server learns nothing but the sum. "
-        + QUERIES[getattr(run.config.model, "query", "whole")]
+        "Users download the whole item table, so their downloads tell nothing."
     )
     head = ["Average user", f"{rounds:,} rounds", f"one of its {turns:,.0f} turns"]
     return table(head, rows) + f"<p class=note>{escape(note)}</p>\n"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.core import Broadcast, printable
+from fedgrec.core import Broadcast, printable, row_exponents
 from fedgrec.federation.common.errors import FederationError
 
 # The exchanges of a sum, by the packet's kind. The keys of the next sum ride on the answer to "unmask".
@@ -40,9 +40,10 @@ def hello_part(federation: str, nonce: bytes, index: int, agreement: str, tags: 
 
 def pack_broadcast(broadcast: Broadcast) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """What travels down, as a header and arrays."""
-    header = {"round": broadcast.round, "n_items": broadcast.n_items, "level": broadcast.level}
+    names = ("round", "n_items", "level", "kind")
+    header = {name: getattr(broadcast, name) for name in names} | {"precision": broadcast.tables.dtype.name}
     more = {f"more.{name}": value for name, value in broadcast.more.items()}
-    return header, {"tables": broadcast.tables, "degrees": broadcast.degrees, **more}
+    return header, {**packed(broadcast.tables, broadcast.kind), "degrees": broadcast.degrees, **more}
 
 
 def unpack_broadcast(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Broadcast:
@@ -50,9 +51,35 @@ def unpack_broadcast(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any
     more = {name.removeprefix("more."): value for name, value in arrays.items() if name.startswith("more.")}
     try:
         round_, n_items, level = (int(header[name]) for name in ("round", "n_items", "level"))
-        return Broadcast(round_, n_items, arrays["tables"], arrays["degrees"], None, level, more)
+        kind, precision = str(header["kind"]), {"float32": np.float32, "float64": np.float64}[header["precision"]]
+        tables = unpacked(arrays, kind).astype(precision, copy=False)
+        return Broadcast(round_, n_items, tables, arrays["degrees"], level, more, kind)
     except (KeyError, TypeError, ValueError):
         raise FederationError("the server sent no model where one belongs") from None
+
+
+def packed(tables: NDArray[Any], kind: str) -> dict[str, NDArray[Any]]:
+    """Tables that were made to travel so (core.travelling), in as few bytes."""
+    if kind == "bfloat16":
+        return {"tables": (tables.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)}
+    if kind == "int8":
+        exponents = row_exponents(tables)
+        return {"tables": np.ldexp(tables, -exponents).astype(np.int8), "exponents": exponents[..., 0].astype(np.int8)}
+    return {"tables": tables}
+
+
+def unpacked(arrays: Mapping[str, NDArray[Any]], kind: str) -> NDArray[Any]:
+    """And back, the same numbers."""
+    tables = arrays["tables"]
+    if kind == "bfloat16":
+        if tables.dtype != np.uint16:
+            raise ValueError("numbers of 16 bits are sent as such")
+        return (tables.astype(np.uint32) << 16).view(np.float32)
+    if kind == "int8":
+        if tables.dtype != np.int8 or arrays["exponents"].dtype != np.int8:
+            raise ValueError("numbers of 8 bits are sent as such")
+        return np.ldexp(tables.astype(np.float32), arrays["exponents"][..., None].astype(np.int32))
+    return tables
 
 
 def checked(answer: Any) -> Packet:

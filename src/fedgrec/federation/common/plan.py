@@ -42,10 +42,8 @@ class Plan:
         return min(users, max(self.least, users * self.take // self.of))
 
     def stage_of(self, method: Method) -> Stage:
-        """What the method does in it; an evaluation hands out what training does."""
-        if self.stage == EVALUATE:
-            return method.stages[-1]
-        if self.stage == method.stages[-1].name:
+        """What the method does in it; an evaluation hands out what that training round did."""
+        if self.stage in (EVALUATE, method.stages[-1].name):
             return method.training(self.round)
         for stage in method.stages:
             if stage.name == self.stage:

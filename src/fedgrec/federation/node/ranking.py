@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec import metrics
-from fedgrec.core import Broadcast, Cohort, Floats, Ints, Rows, ServerState, Upload, UploadSpec, quantize
+from fedgrec.core import Cohort, Floats, Ints, Rows, ServerState, Upload, UploadSpec, quantize
 from fedgrec.methods.contract import Method
 
 BLOCK = 64  # users ranked at a time
@@ -16,6 +16,7 @@ def measured(
     method: Method, server: ServerState, cohort: Cohort, held_out: Sequence[Ints], ks: Sequence[int], spec: UploadSpec
 ) -> Upload:
     """What these users send; `held_out[u]` are the items by which user u judges."""
+    server = method.as_ranked(server)
     judging = np.array([u for u, items in enumerate(held_out) if len(items)], np.int64)
     totals = {leaf.name: np.zeros((1, 1), spec.dtype) for leaf in spec.leaves}
     items = method.represent_items(server).astype(np.float32) if method.inner_product else None
@@ -52,7 +53,3 @@ def best(scores: Floats, seen: Ints, k: int) -> NDArray[np.int64]:
     return np.concatenate([order, np.full(k - len(order), -1)])
 
 
-def as_server(broadcast: Broadcast) -> ServerState:
-    """The server's half of the model, as far as ranking needs it."""
-    nothing = np.zeros((0, 0), broadcast.tables.dtype)
-    return ServerState(broadcast.tables, broadcast.degrees, nothing, nothing, broadcast.round, dict(broadcast.more))

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgrec.core import as_server
 from fedgrec.federation.common.arrays import read_arrays
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.folder import GATEWAY
@@ -13,7 +14,7 @@ from fedgrec.federation.common.packets import unpack_broadcast
 from fedgrec.federation.common.plan import EVALUATE
 from fedgrec.federation.node.folder import TABLE, open_node
 from fedgrec.federation.node.gateway import open_gateway
-from fedgrec.federation.node.ranking import as_server, best, scores
+from fedgrec.federation.node.ranking import best, scores
 from fedgrec.federation.node.store import NodeStore
 
 

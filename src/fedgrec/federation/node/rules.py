@@ -162,5 +162,6 @@ def check_model(folder: NodeFolder, broadcast: Broadcast) -> None:
         or any(part.dtype.kind != "f" for part in floats)
         or bool((degrees < 0).any())
         or not all(np.isfinite(part).all() for part in floats)
+        or not (broadcast.row_steps is None or (broadcast.row_steps > 0).all())
     ):
         raise FederationError(f"the server sent what is no model of {folder.n_items:,} items, or not all of one")

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec import draws, noise
-from fedgrec.core import Broadcast, UploadSpec
+from fedgrec.core import Broadcast, UploadSpec, as_server
 from fedgrec.federation.common.plan import EVALUATE, Plan
 from fedgrec.federation.node.going_on import Computed
-from fedgrec.federation.node.ranking import as_server, measured
+from fedgrec.federation.node.ranking import measured
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.methods.contract import Method
 
