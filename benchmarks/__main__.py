@@ -133,8 +133,8 @@ def run_secagg(quick: bool) -> tuple[dict[str, Any], list[str]]:
     result = secagg.bench(quick)
     masks, whole, fuzz = result["masks"], result["round"], result["fuzz"]
     lines = [f"{masks['neighbours']} masks on {masks['values']:,} words"]
-    lines += [f"{code:<48}{1e3 * seconds:>8.1f} ms" for code, seconds in masks["seconds"].items()]
-    lines += [f"{code:<48}{_number(ratio):>8}   asked: {asked}" for code, ratio, asked in masks["ratios"]]
+    lines += [f"{code:<52}{1e3 * seconds:>8.1f} ms" for code, seconds in masks["seconds"].items()]
+    lines += [f"{code:<52}{_number(ratio):>8}   asked: {asked}" for code, ratio, asked in masks["ratios"]]
     lines += [
         f"a round of {whole['clients']} clients, {whole['values']:,} words: {whole['seconds']:.0f} s, "
         f"exact: {'yes' if whole['exact'] else 'NO'}, all parties' memory {whole['peak_gb']:.2f} GB (asked: under 1)",

@@ -21,7 +21,7 @@ from fedgrec.secagg.parameters import choose
 def sessions(clients: int, values: int) -> dict[str, Session]:
     """Each mechanism with parameters that a deployment would give it; two thirds of the clients open a sum."""
     n, t, chosen = clients, 2 * clients // 3 + 1, choose(clients)
-    everybody = Session(fresh_round_id(), values, n, n - 1, t)
+    everybody = Session(fresh_round_id(), ((values, 32),), n, n - 1, t)
     return {
         "pairwise masks": replace(everybody, mechanism="pairwise"),
         "complete graph (2017)": everybody,

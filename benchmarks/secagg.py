@@ -1,7 +1,8 @@
 """Secure aggregation: the mask rate against bare AES-CTR and against Flower, one round of full size, and a fuzzer.
 
-masks     adding 16 masks to 1,000,000 words; the rivals do the same additions with a library call each, and with
-          Flower 1.41's own functions (they want the extra `deploy`)
+masks     adding 16 masks to 1,000,000 words and packing them, for words of several sizes, by the bytes that are sent;
+          the rivals do the same additions to words of 32 bits with a library call each, and with Flower 1.41's own
+          functions (they want the extra `deploy`)
 round     400 clients, vectors of Gowalla's size at K = 2 (7.9 million words), k = 48, t = 33, 20 dropouts
 fuzz      10⁶ mangled messages against parser, clients and servers
 """
@@ -19,11 +20,12 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from tests.secagg.mangle import mangled, target
 
 from benchmarks.common import CORES, alternate
-from fedgrec.secagg import Population, SecAggError, Session, Stage, fresh_round_id, run_round
+from fedgrec.secagg import Population, SecAggError, Session, Stage, fresh_round_id, ring, run_round
 from fedgrec.secagg.messages import parse
-from fedgrec.secagg.prg import add_masks
+from fedgrec.secagg.prg import mask_parts
 
 VALUES, NEIGHBOURS = 1_000_000, 16
+ASKED = {12: 0.5, 14: 0.5, 16: 0.7, 20: 0.5, 32: 0.7}  # of words of so many bits: of bare AES-CTR's bytes a second
 FULL_VALUES = 3 * 40_981 * 64
 DROPS = {Stage.KEYS: 4, Stage.SHARES: 4, Stage.MASKED: 6, Stage.UNMASK: 6}
 
@@ -33,6 +35,16 @@ def masks(repeats: int) -> dict[str, Any]:
     keys = [os.urandom(16) for _ in range(NEIGHBOURS)]
     signed = [(key, 1 if i % 2 else -1) for i, key in enumerate(keys)]
     words = np.zeros(VALUES, np.uint32)
+
+    def ours(bits: int, threads: int = 1) -> Callable[[], object]:
+        rings = ((VALUES, bits),)
+        vector = ring.zeros(rings)
+
+        def mask_and_pack() -> object:
+            mask_parts(vector, signed, threads)
+            return ring.pack(vector, rings)
+
+        return mask_and_pack
 
     def bare() -> None:
         """AES-CTR and an addition in pieces of 128 KiB, with nothing around them."""
@@ -45,20 +57,23 @@ def masks(repeats: int) -> dict[str, Any]:
                 cipher.update_into(zeros[: 4 * len(piece)] if len(piece) < len(mask) else zeros, stream)
                 np.add(piece, mask[: len(piece)], out=piece)
 
-    rounds: dict[str, Callable[[], object]] = {
-        "fedgrec, one thread": lambda: add_masks(words, signed, 1),
-        f"fedgrec, {CORES} threads": lambda: add_masks(words, signed, CORES),
-        "bare AES-CTR and addition, one thread": bare,
+    rounds = {f"fedgrec, {bits} bits": ours(bits) for bits in ASKED} | {
+        f"fedgrec, 32 bits, {CORES} threads": ours(32, CORES),
+        "bare AES-CTR and addition, 32 bits": bare,
     }
     if (flower := _flower()) is not None:
         rounds["Flower's mask functions"] = lambda: flower(keys)
     times = alternate(rounds, repeats)
-    ours = times["fedgrec, one thread"]
-    ratios = [("our rate as a share of bare AES-CTR's", times["bare AES-CTR and addition, one thread"] / ours, 0.7)]
+    alone = {bits: times[f"fedgrec, {bits} bits"] * 32 / bits for bits in ASKED}  # for as many bytes sent
+    rival = times["bare AES-CTR and addition, 32 bits"]
+    ratios: list[tuple[str, float, object]] = [
+        (f"{bits} bits: share of bare AES-CTR's bytes a second", rival / alone[bits], asked)
+        for bits, asked in ASKED.items()
+    ]
     if flower:
-        threads = times[f"fedgrec, {CORES} threads"]
-        ratios.append(("Flower's functions, times ours on one thread", times["Flower's mask functions"] / ours, "–"))
-        ratios.append(("Flower's functions, times ours on all", times["Flower's mask functions"] / threads, 8.0))
+        slow, threads = times["Flower's mask functions"], times[f"fedgrec, 32 bits, {CORES} threads"]
+        ratios.append(("Flower's functions, times ours on one thread", slow / alone[32], "–"))
+        ratios.append(("Flower's functions, times ours on all", slow / threads, 8.0))
     return {"values": VALUES, "neighbours": NEIGHBOURS, "seconds": times, "ratios": ratios}
 
 
@@ -88,7 +103,7 @@ def full_round(clients: int = 400, values: int = FULL_VALUES) -> dict[str, Any]:
     """One round of the size that training on Gowalla has; every client masks with all cores, one after the other."""
     order = iter(np.random.default_rng(0).permutation(clients).tolist())
     silent = {next(order): stage for stage, count in DROPS.items() for _ in range(count)}
-    session = Session(fresh_round_id(), values, clients, 48, 33, least=clients - clients // 20)
+    session = Session(fresh_round_id(), ((values, 32),), clients, 48, 33, least=clients - clients // 20)
     check = np.zeros(values, np.int64)
 
     def vector(client: int) -> Any:

@@ -51,14 +51,24 @@ class UploadSpec:
 
     leaves: tuple[Leaf, ...]
     users: int
+    fewest_bits: int = 8  # of a ring; more where noise is added to the users' numbers
+
+    def ring(self, leaf: Leaf) -> tuple[int, int]:
+        """Its words, and the bits b of their ring Z_2ᵇ: the smallest even number with which no signed sum can wrap."""
+        largest = leaf.bound * self.users
+        if largest >= 2**63:
+            raise FedgrecError(f"{self.users} users at these clips overflow 64 bits: lower the clip or raise the step")
+        return leaf.rows * leaf.width, max((largest.bit_length() + 2) // 2 * 2, self.fewest_bits)
+
+    @property
+    def rings(self) -> tuple[tuple[int, int], ...]:
+        """What a masked vector consists of: a ring for each leaf."""
+        return tuple(self.ring(leaf) for leaf in self.leaves)
 
     @property
     def bits(self) -> int:
-        """The ring: Z_2³² where no signed sum of all users can wrap in it, else Z_2⁶⁴."""
-        largest = max(leaf.bound for leaf in self.leaves) * self.users
-        if largest >= 2**63:
-            raise FedgrecError(f"{self.users} users at these clips overflow 64 bits: lower the clip or raise the step")
-        return 32 if largest < 2**31 else 64
+        """Of the words in which kernels add, before anything is masked: 32 where every ring fits, else 64."""
+        return 32 if all(bits <= 32 for _, bits in self.rings) else 64
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -107,7 +117,7 @@ class Upload:
         return Upload({name: rows + other.leaves[name] for name, rows in self.leaves.items()}, self.users + other.users)
 
     def to_ring(self, spec: UploadSpec) -> NDArray[Any]:
-        """The dense vector of ring words that a mask hides: which rows were touched cannot be seen in it."""
+        """The dense vector of signed integers that masks hide: which rows were touched cannot be seen in it."""
         if self.users > spec.users:
             raise FedgrecError(f"an upload of {self.users} users does not fit a sum that was sized for {spec.users}")
         parts = []
@@ -116,17 +126,17 @@ class Upload:
             rows = self.leaves[leaf.name]
             dense[rows.index] = rows.values
             parts.append(dense.ravel())
-        return np.concatenate(parts).view(f"uint{spec.bits}")
+        return np.concatenate(parts)
 
     @staticmethod
     def from_ring(words: NDArray[Any], spec: UploadSpec, users: int) -> "Upload":
-        """The signed sum back out of a (summed, unmasked) ring vector."""
+        """The upload that a summed, unmasked vector is."""
         if users > spec.users:
             raise FedgrecError(f"a sum of {users} users may have wrapped: it was sized for {spec.users}")
-        signed, leaves, at = words.view(spec.dtype), {}, 0
+        leaves, at = {}, 0
         for leaf in spec.leaves:
             size = leaf.rows * leaf.width
-            leaves[leaf.name] = Rows(np.arange(leaf.rows), signed[at : at + size].reshape(leaf.rows, leaf.width))
+            leaves[leaf.name] = Rows(np.arange(leaf.rows), words[at : at + size].reshape(leaf.rows, leaf.width))
             at += size
         return Upload(leaves, users)
 

@@ -265,7 +265,7 @@ class SharedSums(Sums):
         words, pending = np.zeros(spec.size, spec.dtype), Pending(own.state)
         if len(own):
             upload, pending = method.local_update(own, stage, broadcast)
-            words = upload.to_ring(spec).view(spec.dtype)
+            words = upload.to_ring(spec)
         users, clipped = self.ranks.added(np.array([len(own), pending.clipped])).tolist()
         return Upload.from_ring(self.ranks.added(words), spec, users), Pending(pending.state, clipped)
 

@@ -55,7 +55,7 @@ class SecureSums(Sums):
         neighbours, threshold, least = self._parameters(len(cohort))
         about = f"{self.options.seed} {stage.name} {broadcast.level} {broadcast.round}"
         round_id = hashlib.sha256(about.encode()).digest()[:16]
-        session = Session(round_id, spec.size, spec.users, neighbours, threshold, spec.bits, least=least)
+        session = Session(round_id, spec.rings, spec.users, neighbours, threshold, least=least)
         silent = {} if arrived is None else self._silence(len(cohort), arrived, broadcast.round)
         people = Population(range(len(cohort)))
         try:
@@ -68,7 +68,7 @@ class SecureSums(Sums):
                 f"the secure sum of round {broadcast.round:,} is wrong: {error}; please report this"
             ) from error
         self.opened += 1
-        total = Upload.from_ring(outcome.values.view(f"uint{spec.bits}"), spec, outcome.users)
+        total = Upload.from_ring(outcome.values, spec, outcome.users)
         kept = [pending[user] for user in outcome.included]
         states = [p.state for p in kept]
         return total, Pending(type(states[0]).joined(states), sum(p.clipped for p in kept))

@@ -1,11 +1,13 @@
 """An enrolled node that masks other numbers than its users have."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fedgrec.secagg import ring
 from fedgrec.secagg.client import Client
 from tests.federation.worlds import N_ITEMS
 
@@ -15,6 +17,18 @@ STAGES = {N_ITEMS: "degrees", 4 * N_ITEMS: "propagate", 12 * N_ITEMS: "train", 3
 Lie = Callable[[str, Any], None]  # changes the stage's signed numbers in place; behind them is the number of users
 
 
+@contextmanager
+def told(client: Client) -> Iterator[Any]:
+    """What a client is about to mask, to be changed: its signed numbers, and behind them that of its users."""
+    assert client._words is not None
+    *parts, trailer = client._words
+    ends = np.cumsum([len(part) for part in parts])
+    numbers = np.concatenate([*ring.decode(client._words, client.session.rings, 2**32)[:1], trailer[:1].astype("<i4")])
+    yield numbers
+    for part, changed in zip([*parts, trailer[:1]], np.split(numbers, ends), strict=True):
+        part[:] = changed
+
+
 def lies(monkeypatch: pytest.MonkeyPatch, lie: Lie, liar: int = LIAR) -> None:
     """From now on this node lies in every sum."""
     real = Client.submit
@@ -22,9 +36,7 @@ def lies(monkeypatch: pytest.MonkeyPatch, lie: Lie, liar: int = LIAR) -> None:
     def submit(self: Client, values: Any, users: int = 1) -> None:
         real(self, values, users)
         if self.me == liar:
-            assert self._words is not None
-            numbers = self._words.view(f"<i{self._words.itemsize}")[: self.session.values + 1]
-            with np.errstate(over="ignore"):
+            with told(self) as numbers:
                 lie(STAGES[self.session.values], numbers)
 
     monkeypatch.setattr(Client, "submit", submit)
@@ -34,9 +46,9 @@ def only(stage: str, lie: Callable[[Any], None], times: int = 10**9) -> Lie:
     """In this stage alone, so many times."""
     left = [times]
 
-    def told(now: str, numbers: Any) -> None:
+    def lied(now: str, numbers: Any) -> None:
         if now == stage and left[0]:
             left[0] -= 1
             lie(numbers)
 
-    return told
+    return lied

@@ -17,6 +17,7 @@ from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.store import ServerStore
 from fedgrec.methods.fedgrec import FedGRecMethod
 from fedgrec.secagg.client import Client
+from tests.attacks.lies import told
 from tests.attacks.test_answers import ODD
 from tests.federation.worlds import Killed, World, world
 
@@ -74,12 +75,12 @@ class Chance:
 
     def lie(self, client: Client) -> None:
         """Other numbers than the users have, and perhaps another number of users."""
-        assert client._words is not None
-        numbers, rng = client._words.view(f"<i{client._words.itemsize}"), self.rng
-        most = np.iinfo(numbers.dtype).max
-        for _ in range(rng.choice([1, 5, 200])):
-            at = rng.randrange(client.session.values + (rng.random() < 0.02))
-            numbers[at] = rng.choice([most, -most, -most - 1, -1, 1000, -1000, rng.randint(-most, most)])
+        rng = self.rng
+        with told(client) as numbers:
+            most = np.iinfo(numbers.dtype).max
+            for _ in range(rng.choice([1, 5, 200])):
+                at = rng.randrange(client.session.values + (rng.random() < 0.02))
+                numbers[at] = rng.choice([most, -most, -most - 1, -1, 1000, -1000, rng.randint(-most, most)])
 
     def meddle(self, address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
         self.left -= 1

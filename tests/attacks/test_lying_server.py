@@ -149,7 +149,7 @@ def watched(view: View) -> Iterator[None]:
             names = [self.store.ids()[row - 1] for row in rows]
             view.sending = {("x", self.folder.index, name, plan.place): 1 for name in names}
             spec = plan.spec(self.folder.method(plan.n_users))
-            return plan, users, rows, inputs, lambda: (np.zeros(spec.size, f"uint{spec.bits}"), None)
+            return plan, users, rows, inputs, lambda: (np.zeros(spec.size, spec.dtype), None)
 
         def started(self: Client) -> bytes:
             mine = self._mine()

@@ -15,7 +15,7 @@ from tests.secagg.rounds import Round, random_vectors
 
 
 def announced(liar: Liar, name: bytes, attempt: int, place: object = None) -> Packet:
-    session = Session(name, 30, 18, 2, 2, least=2).to_json()
+    session = Session(name, ((30, 32),), 18, 2, 2, least=2).to_json()
     where = list(DEGREES.place) if place is None else place
     return liar.ask(0, Packet("keys", {"session": session, "place": where, "attempt": attempt}))
 
@@ -55,7 +55,7 @@ def test_the_graph_follows_from_name_and_company_alone() -> None:
     """Other parameters of the session, of which the server may choose some, must not move anybody."""
     graphs = []
     for users in (40, 41, 99):
-        run = Round(Session(bytes(16), 3, users, 6, 5, least=39), random_vectors(40, 3)).until(Stage.MASKED)
+        run = Round(Session(bytes(16), ((3, 32),), users, 6, 5, least=39), random_vectors(40, 3)).until(Stage.MASKED)
         graphs.append({me: client._graph.neighbours(me) for me, client in run.clients.items()})
     assert graphs[0] == graphs[1] == graphs[2]
 

@@ -76,6 +76,6 @@ def test_three_nodes_say_that_they_trust_each_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("threshold", "privacy"), [(4, 1), (5, 3), (6, 5)])
 def test_lightsecagg_needs_more_than_half_of_all_and_the_colluding(threshold: int, privacy: int) -> None:
     """With 2U ≤ n + T a lying server has two lists of survivors confirmed."""
-    session = Session(bytes(16), 3, 7, 6, threshold, mechanism="lightsecagg", privacy=privacy, least=7)
+    session = Session(bytes(16), ((3, 32),), 7, 6, threshold, mechanism="lightsecagg", privacy=privacy, least=7)
     with pytest.raises(BadInput, match="2U > n \\+ T"):
         Round(session, random_vectors(7, 3)).play({})

@@ -8,7 +8,7 @@ import pytest
 
 from fedgrec.errors import FedgrecError
 from fedgrec.federation.node.store import NodeStore
-from tests.attacks.lies import lies, only
+from tests.attacks.lies import lies, only, told
 from tests.federation.worlds import World, world
 
 USERS = 4 * 6
@@ -31,9 +31,9 @@ def four(tmp_path: Path, **more: Any) -> World:
     return world(tmp_path, nodes=4, users=6, **more)
 
 
-@pytest.mark.parametrize("lie", [-1000, 1000])
+@pytest.mark.parametrize("lie", [-100, 100])
 def test_impossible_degrees_are_put_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: int) -> None:
-    """One node of four sends −1000 for a degree, and every honest node refuses every model from then on."""
+    """One node of four sends −100 for a degree, and every honest node refuses every model from then on."""
 
     def change(numbers: Any) -> None:
         numbers[7] = lie
@@ -161,9 +161,8 @@ def test_every_method_stays_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def submit(self: Client, values: Any, users: int = 1) -> None:
         real(self, values, users)
         if self.me == 3 and self.session.values > 30:
-            assert self._words is not None
-            numbers = self._words.view(f"<i{self._words.itemsize}")[: self.session.values]
-            numbers[:] = (2**31 - 1) // 12 * users * (1 - 2 * (np.arange(len(numbers)) % 2))
+            with told(self) as numbers:
+                numbers[:-1] = (2**31 - 1) // 12 * users * (1 - 2 * (np.arange(len(numbers) - 1) % 2))
 
     sizes = {"server_optimizer": "sgd"} if method == "fcf" else {"server_optimizer": "sum"}
     fed = world(tmp_path, method, nodes=4, users=6, options={"rounds": 12, "retries": 12}, **sizes)

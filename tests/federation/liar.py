@@ -52,10 +52,10 @@ class Liar:
 
     def session(self, sum_: Plan, nodes: int, place: tuple[str, int, int], **other: Any) -> Session:
         spec = sum_.spec(self.method)
-        usual = {"neighbours": max(nodes - 1, 1), "threshold": nodes // 2 + 1, "bits": spec.bits, "least": nodes}
+        usual = {"rings": spec.rings, "users": spec.users, "neighbours": max(nodes - 1, 1), "threshold": nodes // 2 + 1}
         self.attempt = next(self.attempts)
         name = sum_name(self.home.federation, place, self.attempt)
-        return Session(name, spec.size, spec.users, **{**usual, **other})
+        return Session(name, **{**usual, "least": nodes, **other})
 
     def sum(
         self,
@@ -111,7 +111,7 @@ class Liar:
             self.refusals.append(str(error))
             return None
         spec = sum_.spec(self.method)
-        return Upload.from_ring(values.view(f"uint{spec.bits}"), spec, users)
+        return Upload.from_ring(values, spec, users)
 
     def trained(self, nodes: Sequence[int] = (0, 1, 2)) -> "Liar":
         """Nodes judge only what they have trained on. Of these sums the server says the truth."""

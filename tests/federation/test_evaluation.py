@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from fedgrec.core import UploadSpec
 from fedgrec.evaluate import evaluate, top_k_reference
 from fedgrec.federation.common import evaluation
 from fedgrec.federation.in_process.replay import joined
@@ -81,10 +82,20 @@ def test_best_is_the_exact_top_k() -> None:
 
 def test_quantised_numbers_add_up_within_a_step() -> None:
     spec = evaluation.spec((20,), 1000)
-    assert spec.bits == 32
+    assert spec.rings == ((1, 32), (1, 32), (1, 12))
     assert [leaf.name for leaf in spec.leaves] == ["recall@20", "ndcg@20", "count"]
     assert spec.leaf("recall@20").step * 1000 < 1e-3
     assert spec.leaf("recall@20").bound * 1000 < 2**31
+
+
+@pytest.mark.parametrize(("users", "deviation"), [(12, 40.0), (1000, 3.0), (10**6, 1e5)])
+def test_noise_has_room_beside_the_users_numbers(users: int, deviation: float) -> None:
+    """Users' numbers alone would need a smaller ring, in which noise of a few deviations wraps."""
+    spec = evaluation.spec((20,), users, deviation)
+    for leaf, (_, bits) in zip(spec.leaves, spec.rings, strict=True):
+        assert bits == 32
+        assert (users + evaluation.HEADROOM * deviation) / leaf.step < 2 ** (bits - 1)
+    assert max(bits for _, bits in UploadSpec(spec.leaves, 12).rings) < 32
 
 
 def test_evaluate_is_the_one_of_the_package() -> None:

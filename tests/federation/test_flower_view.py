@@ -19,7 +19,7 @@ from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.common.plan import EVALUATE
 from fedgrec.federation.node import node
 from fedgrec.federation.node.store import Person
-from fedgrec.secagg import client, server
+from fedgrec.secagg import client, ring, server
 from tests.federation import worlds
 from tests.federation.test_server_view import received_bytes
 from tests.federation.worlds import N_ITEMS, World, people, world
@@ -44,13 +44,13 @@ def in_clear(uploads: Uploads, received: Received) -> set[Name]:
     """
     needles: Needles = defaultdict(lambda: defaultdict(set))
     for name, words in uploads.items():
-        signed, places = words.view(f"i{words.itemsize}"), np.flatnonzero(words)
+        places = np.flatnonzero(words)
         for kind in NUMBERS:
-            add_needles(needles, name, (words if "u" in kind else signed).astype(kind))
+            add_needles(needles, name, words.astype(kind))
             if 4 <= len(places) <= len(words) // 2:
                 add_needles(needles, name, places.astype(kind))
         if len(places) > 2:
-            text = json.dumps(signed.tolist())[1:-1].encode()
+            text = json.dumps(words.tolist())[1:-1].encode()
             needles[len(text)][text].add(name)
     return set().union(*(standing_in(text, needles) for text in received_bytes(received)))
 
@@ -82,9 +82,9 @@ def in_differences(uploads: Uploads, received: Received) -> set[Name]:
     """
     masked = [packet.arrays["secagg"].tobytes() for _, packet in received if "secagg" in packet.arrays]
     found = set[Name]()
-    for width in {words.itemsize for words in uploads.values()}:
+    for width in (1, 2, 4):  # whole bytes of words: planes of a packed vector
         needles: Needles = defaultdict(lambda: defaultdict(set))
-        plain = {name: words for name, words in uploads.items() if words.itemsize == width}
+        plain = {name: words.astype(f"u{width}") for name, words in uploads.items()}
         for name, words in plain.items():
             add_needles(needles, name, words)
         wholes = [(name, words) for name, words in plain.items() if name[-1] == "all"]
@@ -164,7 +164,7 @@ def test_nothing_is_readable_in_any_stage(tmp_path: Path, monkeypatch: pytest.Mo
 def test_masks_off_everything_is_readable_in_every_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutation: nodes add no masks, and the server takes none off; training does not notice."""
     for end in (client, server):
-        monkeypatch.setattr(end, "add_masks", lambda words, masks, threads: None)
+        monkeypatch.setattr(end, "mask_parts", lambda words, masks, threads: None)
     uploads, fed = run(tmp_path, monkeypatch)
     assert in_every_stage(readable(uploads, fed.transport.received))
 
@@ -173,14 +173,15 @@ def test_masks_used_twice_are_found_in_differences(tmp_path: Path, monkeypatch: 
     """Mutation: in every sum the same masks, in which nothing can be read as long as one looks at one vector alone."""
     mask = np.random.default_rng(0).integers(0, 2**64, 4096, np.uint64)
 
-    def add(words: np.ndarray, masks: Any, threads: int) -> None:
-        words += mask[: len(words)].astype(words.dtype)
+    def add(words: ring.Words, masks: Any, threads: int, times: int = 1) -> None:
+        for part in words:
+            np.add(part, (times * mask[: len(part)].astype(np.int64)).astype(part.dtype), out=part)
 
-    def take_off(words: np.ndarray, masks: Any, threads: int) -> None:
-        words -= (3 * mask[: len(words)]).astype(words.dtype)
+    def take_off(words: ring.Words, masks: Any, threads: int) -> None:
+        add(words, masks, threads, times=-3)
 
-    monkeypatch.setattr(client, "add_masks", add)
-    monkeypatch.setattr(server, "add_masks", take_off)
+    monkeypatch.setattr(client, "mask_parts", add)
+    monkeypatch.setattr(server, "mask_parts", take_off)
     uploads, fed = run(tmp_path, monkeypatch)
     assert in_clear(uploads, fed.transport.received) == set()
     assert in_every_stage(in_differences(uploads, fed.transport.received))

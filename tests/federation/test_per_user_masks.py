@@ -18,10 +18,12 @@ from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.node.uploads import taking_part
 from fedgrec.federation.server import possible
 from fedgrec.federation.server.log import describe
-from fedgrec.secagg import client, ring
+from fedgrec.secagg import client
+from fedgrec.secagg.messages import parse
 from tests.federation.masked_worlds import ALL, USERS, masked_world, to_user
 from tests.federation.test_server_view import ANSWERS, Uploads, leaks
 from tests.federation.worlds import EXCHANGES, World, same_bits, world
+from tests.secagg.rounds import in_ring
 
 
 def plain_world(root: Path, like: World, method: str = "fedgrec") -> World:
@@ -135,15 +137,14 @@ def test_the_fewest_nodes_of_a_sum_are_users(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------- the server's view
 
 
-def masked_vectors(fed: World) -> dict[bytes, dict[int, np.ndarray]]:
+def masked_vectors(fed: World, uploads: Uploads) -> dict[bytes, dict[int, np.ndarray]]:
     """Session → user → its masked words, out of all that the server received."""
     found: dict[bytes, dict[int, np.ndarray]] = {}
     for _, packet in fed.transport.received:
         for index, part in (unpack(packet) if packet.kind == packets.BUNDLE else {}).items():
             if part.kind == packets.MASKED:
                 message = part.arrays["secagg"].tobytes()
-                words = np.frombuffer(message[22 : -ring.TRAILER_BYTES], "<u4")
-                found.setdefault(message[:22], {})[index] = words
+                found.setdefault(parse(message).round_id, {})[index] = uploads.unpacked(message)
     return found
 
 
@@ -168,11 +169,11 @@ def test_neither_a_users_upload_nor_a_gateways_sum_leaves_it(tmp_path: Path, mon
     everything = uploads.vectors + of_gateways(fed, uploads.vectors)
     assert leaks(everything, opened(fed)) == []
     assert leaks(everything, fed.transport.received) == []
-    masked = masked_vectors(fed)
+    masked = masked_vectors(fed, uploads)
     assert [sorted(users) for users in masked.values()] == [ALL] * len(fed.log()), "one masked vector for every user"
-    for words, at in zip(masked.values(), range(0, len(uploads.vectors), len(ALL)), strict=True):
+    for (name, words), at in zip(masked.items(), range(0, len(uploads.vectors), len(ALL)), strict=True):
         for first in range(0, len(ALL), USERS):  # what the server may add up itself
-            together = sum(words[index] for index in range(first, first + USERS)).view("<i4")  # type: ignore[union-attr]
+            together = in_ring(sum(words[index] for index in range(first, first + USERS)), uploads.rings[name])
             bare = sum(uploads.vectors[at + index] for index in range(first, first + USERS))
             assert np.mean(together == bare) < 0.2
 
@@ -196,7 +197,7 @@ def test_a_gateway_says_whom_it_hosts_and_no_more_than_its_users_say(tmp_path: P
 
 def test_users_without_masks_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutation."""
-    monkeypatch.setattr(client, "add_masks", lambda words, masks, threads: None)
+    monkeypatch.setattr(client, "mask_parts", lambda words, masks, threads: None)
     uploads, fed = Uploads(monkeypatch), masked_world(tmp_path, layers=2, users=6, options={"retries": 0})
     with pytest.raises(Exception, match="noise"):
         fed.run()
@@ -226,7 +227,9 @@ def test_users_of_one_gateway_have_keys_and_masks_of_their_own(tmp_path: Path, m
     assert len({home.identity.private_bytes_raw() for home in homes}) == len(ALL)
     assert len({member.key for member in homes[0].roster.values()}) == len(ALL)
     assert all(home.identity.public_key().public_bytes_raw() == home.roster[home.index].key for home in homes)
-    for words, at in zip(masked_vectors(fed).values(), range(0, len(uploads.vectors), len(ALL)), strict=True):
-        masks = [words[index] - uploads.vectors[at + index].view("<u4") for index in ALL]
+    masked = masked_vectors(fed, uploads)
+    for (name, words), at in zip(masked.items(), range(0, len(uploads.vectors), len(ALL)), strict=True):
+        plain = [uploads.vectors[at + index].astype(np.uint64) for index in ALL]
+        masks = [in_ring(words[index] - plain[index], uploads.rings[name]) for index in ALL]
         assert len({mask.tobytes() for mask in masks}) == len(ALL)
         assert all(np.count_nonzero(mask) > 0.9 * len(mask) for mask in masks)

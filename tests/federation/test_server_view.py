@@ -16,6 +16,7 @@ from fedgrec.federation.in_process.transport import killed_after_writing, on
 from fedgrec.federation.node import node
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.secagg import client, ring
+from fedgrec.secagg.messages import HEADER, parse
 from tests.federation.worlds import World, world
 
 # All that a node may answer: adding a name here is a privacy decision.
@@ -38,13 +39,25 @@ class Uploads:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.vectors: list[np.ndarray] = []
+        self.rings: dict[bytes, ring.Rings] = {}  # by the name of the sum
         submit = client.Client.submit
 
         def spy(self_: Any, values: np.ndarray, users: int = 1) -> None:
-            self.vectors.append(np.array(values).view(f"i{values.itemsize}"))
+            self.vectors.append(np.array(values))
+            self.rings[self_.session.round_id] = self_.session.rings
             submit(self_, values, users)
 
         monkeypatch.setattr(client.Client, "submit", spy)
+
+    def unpacked(self, message: bytes) -> np.ndarray:
+        """The words of a masked vector, unpacked: all that the server makes of it alone."""
+        parts = self.rings[parse(message).round_id]
+        words = ring.unpack(message[HEADER.size :], (*parts, ring.TRAILER))[:-1]
+        return np.concatenate([part.astype(np.uint64) for part in words])
+
+    def sizes(self, message: bytes) -> np.ndarray:
+        """How many values each of these words could have."""
+        return np.concatenate([np.full(count, 2.0**bits) for count, bits in self.rings[parse(message).round_id]])
 
 
 def received_bytes(received: list[tuple[int, Packet]]) -> Iterator[bytes]:
@@ -72,15 +85,16 @@ def leaks(vectors: list[np.ndarray], received: list[tuple[int, Packet]]) -> list
         if not vector.any():
             continue
         start = max(int(np.flatnonzero(vector)[0]) - 1, 0)
-        piece = vector[start : start + 6]
-        encodings = {
-            f"{kind}{order}": piece.astype(order + kind).tobytes()
-            for kind in ("i4", "i8", "f4", "f8")
+        pieces = {
+            f"{kind}{order}": vector[start : start + length].astype(order + kind)
+            for kind, length in {"i1": 12, "i2": 6, "i4": 6, "i8": 6, "f4": 6, "f8": 6}.items()  # no less than 12 bytes
             for order in "<>"
         }
-        encodings["text"] = json.dumps(piece.tolist())[1:-1].encode()
+        encodings = {name: piece.tobytes() for name, piece in pieces.items() if np.count_nonzero(piece) > 2}
+        if "i8<" in encodings:
+            encodings["text"] = json.dumps(vector[start : start + 6].tolist())[1:-1].encode()
         for name, encoded in encodings.items():
-            if np.count_nonzero(piece) > 2 and any(encoded in data for data in everything):
+            if any(encoded in data for data in everything):
                 found.append(f"upload {number} as {name}")
         found += [f"upload {number} by its shape" for data in everything if resembles(data, vector)]
     return found
@@ -89,7 +103,7 @@ def leaks(vectors: list[np.ndarray], received: list[tuple[int, Packet]]) -> list
 def resembles(data: bytes, vector: np.ndarray) -> bool:
     """Whether numbers of any type in these bytes go up and down with the vector: then it was scaled, not masked."""
     n = len(vector)
-    for kind in ("<i4", "<i8", "<f4", "<f8"):
+    for kind in ("<i1", "<i2", "<i4", "<i8", "<f4", "<f8"):
         for skip in (0, 22):  # the head of a message of secure aggregation
             body, width = data[skip:], np.dtype(kind).itemsize
             numbers = np.frombuffer(body[: len(body) // width * width], kind)
@@ -123,7 +137,7 @@ def test_the_server_never_receives_an_upload(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_node_that_forgets_to_mask_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "add_masks", lambda words, masks, threads: None)
+    monkeypatch.setattr(client, "mask_parts", lambda words, masks, threads: None)
     uploads, fed = Uploads(monkeypatch), world(tmp_path, users=20, options={"retries": 0})
     with pytest.raises(Exception, match="noise"):
         fed.run()
@@ -184,15 +198,11 @@ def test_keys_and_names_of_users_stay_at_home(tmp_path: Path, monkeypatch: pytes
 def test_a_masked_vector_does_not_tell_who_touched_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that a node's users touched look like those that they did not."""
     fed, uploads = run(tmp_path, monkeypatch)
-    masked = [p.arrays["secagg"].tobytes()[22:] for _, p in fed.transport.received if p.kind == "masked"]
-    pairs = [
-        (np.frombuffer(m[: -ring.TRAILER_BYTES], "<u4"), v)
-        for m in masked
-        for v in uploads.vectors
-        if len(m) - 16 == 4 * len(v)
-    ]
-    touched = np.concatenate([m[v != 0] for m, v in pairs]).astype(np.float64)
-    others = np.concatenate([m[v == 0] for m, v in pairs]).astype(np.float64)
-    width = 2.0**32 / np.sqrt(12)
+    masked = [p.arrays["secagg"].tobytes() for _, p in fed.transport.received if p.kind == "masked"]
+    shares = [uploads.unpacked(message) / uploads.sizes(message) for message in masked]  # of their rings
+    pairs = [(share, v) for share in shares for v in uploads.vectors if len(share) == len(v)]
+    touched = np.concatenate([share[v != 0] for share, v in pairs])
+    others = np.concatenate([share[v == 0] for share, v in pairs])
+    width = 1 / np.sqrt(12)
     error = width * np.sqrt(1 / len(touched) + 1 / len(others))
     assert abs(touched.mean() - others.mean()) < 6 * error

@@ -22,7 +22,7 @@ def compare(world: World, twin=cpu):
     slow, slow_pending = method.local_update(cohort, stage, broadcast)
     fast, fast_pending = world.method(twin).local_update(cohort, stage, broadcast)
     spec = method.spec(stage)
-    words = [upload.to_ring(spec).view(spec.dtype).astype(np.int64) for upload in (slow, fast)]
+    words = [upload.to_ring(spec).astype(np.int64) for upload in (slow, fast)]
     return words, (slow_pending, fast_pending), n
 
 

@@ -49,7 +49,7 @@ class World:
 
     def words(self, upload: Upload) -> np.ndarray:
         spec = self.method.spec(self.stage)
-        return upload.to_ring(spec).view(spec.dtype).astype(np.int64)
+        return upload.to_ring(spec).astype(np.int64)
 
     def train(self, rounds: int) -> "World":
         for _ in range(rounds):

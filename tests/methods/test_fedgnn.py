@@ -107,7 +107,7 @@ def worlds(draw: Any, **fixed: Any) -> tuple[Options, np.ndarray, bool]:
 
 def words(upload: Upload, method: FedGNN) -> np.ndarray:
     spec = method.spec(TRAIN)
-    return upload.to_ring(spec).view(spec.dtype).astype(np.int64)
+    return upload.to_ring(spec).astype(np.int64)
 
 
 def sum_law_holds(method: FedGNN, Y: np.ndarray, cut: int) -> bool:

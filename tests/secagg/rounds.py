@@ -26,19 +26,36 @@ STRANGER = 77  # nobody knows it
 population = cache(lambda n: Population(range(n)))  # identities outlive rounds
 
 
-def session(n: int, values: int, threshold: int, **more: Any) -> Session:
-    """A session for n clients; of a complete graph, unless it says otherwise."""
-    return Session(
-        **{"round_id": fresh_round_id(), "neighbours": n, "users": n, "lying_server": False} | more,
-        values=values,
-        threshold=threshold,
-    )
+def session(n: int, values: int, threshold: int, bits: int = 32, **more: Any) -> Session:
+    """A session for n clients; of a complete graph and with words of one size, unless it says otherwise."""
+    usual = {"round_id": fresh_round_id(), "rings": ((values, bits),), "neighbours": n, "users": n}
+    return Session(**usual | {"lying_server": False} | more, threshold=threshold)
 
 
 def random_vectors(n: int, values: int, bits: int = 32, seed: int = 0) -> dict[int, NDArray[Any]]:
     """Integers from the whole ring, so that sums wrap."""
-    rng, limits = np.random.default_rng(seed), np.iinfo(f"i{bits // 8}")
-    return {me: rng.integers(limits.min, limits.max, values, limits.dtype, endpoint=True) for me in range(n)}
+    return vectors_for(n, ((values, bits),), seed)
+
+
+def vectors_for(n: int, rings: ring.Rings, seed: int = 0) -> dict[int, NDArray[Any]]:
+    """The same for any parts; the first two of a part are its ends."""
+    rng = np.random.default_rng(seed)
+
+    def part(values: int, bits: int) -> NDArray[np.int64]:
+        low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+        numbers = rng.integers(low, high, values, endpoint=True)
+        if rng.random() < 0.5:
+            numbers[:2] = [low, high][:values]
+        return numbers
+
+    return {me: np.concatenate([part(*ring) for ring in rings]) for me in range(n)}
+
+
+def in_ring(numbers: NDArray[Any], rings: ring.Rings) -> NDArray[np.int64]:
+    """Integers modulo 2ᵇ, as the signed ones nearest to zero, in Python's own arithmetic."""
+    bits = [bits for values, bits in rings for _ in range(values)]
+    whole = zip(numbers.tolist(), bits, strict=True)
+    return np.array([(number + 2 ** (b - 1)) % 2**b - 2 ** (b - 1) for number, b in whole])
 
 
 class Round:
@@ -96,10 +113,10 @@ class Round:
 
     def plain_sum(self, included: Collection[int]) -> NDArray[Any]:
         """What the sum has to be: plain addition in the ring, read as signed integers."""
-        total = np.zeros(self.session.values, f"i{self.session.bits // 8}")
+        total = np.zeros(self.session.values, object)
         for me in included:
-            total += self.vectors[me]
-        return total
+            total += self.vectors[me].astype(object)
+        return in_ring(total, self.session.rings)
 
 
 def fresh_round(graph: str, **more: Any) -> Round:
@@ -117,7 +134,7 @@ def twin(client: Client) -> Client:
     """A copy that may be spoiled."""
     other = copy.copy(client)
     other._keys, other._held = dict(client._keys), dict(client._held)
-    other._words = None if client._words is None else client._words.copy()
+    other._words = None if client._words is None else [part.copy() for part in client._words]
     return other
 
 
@@ -130,7 +147,7 @@ def leaks(run: Round, me: int) -> list[str]:
         "cipher key": secrets.cipher_key.private_bytes_raw(),
     }
     found += [name for name, secret in own.items() if secret in sent or secret[::-1] in sent]
-    plain = ring.encode(run.vectors[me], 1, run.session.bits)[: run.session.values].tobytes()
+    plain = b"".join(part.tobytes() for part in ring.encode(run.vectors[me], 1, run.session.rings)[:-1])
     if any(plain[at : at + 8] in sent for at in range(len(plain) - 7)):
         found.append("vector")
     given = [shares for other, held in run.held.items() if other != me for owner, shares in held.items() if owner == me]

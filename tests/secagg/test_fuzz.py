@@ -68,7 +68,7 @@ def test_every_door_takes_some_valid_message() -> None:
 def state(server: Server) -> list[object]:
     """Everything a server remembers and may change, as values."""
     known = {name: value for name, value in vars(server).items() if name != "_graph"}
-    return [(name, v.tobytes() if name == "_sum" else repr(v)) for name, v in sorted(known.items())]
+    return [(name, [part.tobytes() for part in v] if name == "_sum" else repr(v)) for name, v in sorted(known.items())]
 
 
 @pytest.mark.parametrize("stage", [Stage.KEYS, Stage.SHARES, Stage.MASKED, Stage.UNMASK])

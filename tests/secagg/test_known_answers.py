@@ -19,11 +19,11 @@ from fedgrec.secagg import keys as keys_module
 from fedgrec.secagg.errors import BadInput, BadSignature
 from fedgrec.secagg.keys import derive, pair_mask, seed_mask, signed_part, verify_keys
 from fedgrec.secagg.messages import Keys
-from fedgrec.secagg.prg import _key_stream, add_masks
+from fedgrec.secagg.prg import _key_stream, add_masks, mask_parts
 from tests.secagg.rounds import Round, random_vectors, session
 
 h = bytes.fromhex
-FIXED = Session(bytes(range(16)), values=1000, users=400, neighbours=48, threshold=33)
+FIXED = Session(bytes(range(16)), ((1000, 32),), users=400, neighbours=48, threshold=33)
 
 # RFC 7748, section 6.1.
 ALICE = X25519PrivateKey.from_private_bytes(h("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a"))
@@ -94,16 +94,23 @@ def test_key_stream() -> None:
     )
 
 
-@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.parametrize("bits", [8, 16, 32, 64])
 def test_mask(bits) -> None:
     """AES-128 of blocks 0, 1 and 2 under key 0: H, tag and text of McGrew and Viega's GCM test cases 1 and 2."""
     stream = h("66e94bd4ef8a2c3b884cfa59ca342b2e58e2fccefa7e3061367f1d57a4e7455a0388dace60b6a392f328c2b971b2fe78")
-    words = np.zeros(48 * 8 // bits, ring.dtype(bits))
+    words = np.zeros(48 * 8 // bits, ring.container(bits))
     add_masks(words, [(bytes(16), 1)])
     assert words.tobytes() == stream
     assert int(words[0]) == int.from_bytes(stream[: bits // 8], "little")
     add_masks(words, [(bytes(16), -1)])
     assert not words.any()
+
+
+def test_a_part_begins_with_a_block_of_the_stream() -> None:
+    """The same stream: one word of 12 bits takes the first block, the next part begins with the second."""
+    parts = ring.zeros(((1, 12), (2, 64), (1, 8)))
+    mask_parts(parts, [(bytes(16), 1)])
+    assert [part.tobytes() for part in parts] == [h("66e9"), h("58e2fccefa7e3061367f1d57a4e7455a"), h("03")]
 
 
 def test_a_mask_key_of_another_size_is_refused() -> None:
@@ -176,11 +183,11 @@ def test_signature(secret, public, message, signature, monkeypatch) -> None:
 
 SEED = bytes(range(32))
 FROZEN = {
-    "session": "00aab27f440324547cc77df7430e5624dfeb07d009203123379e350eac92a871",
-    "derived": "d14356255879b82a014cd10bdfe2f0f7",
-    "pair": "25b4da7d96b67359685e97f755ed07cc",
-    "self": "a9f64fdceb916fe0794f29dae1cde362",
-    "stream": "8001bcb048cba75a8c590fe278b8a867",
+    "session": "eb7a0f32464d10162465b495a1e996bb6c7180c59aad240325ae4e799de54731",
+    "derived": "a10488476b78502982a9163469f2fd81",
+    "pair": "c4d69c6283f61b9019d088e3bcebdf1f",
+    "self": "3ada2bbc32c51b7e007e1f383241fa03",
+    "stream": "d3efa2ad74bcf5a9d8d9a4070a527098",
 }
 
 
@@ -252,11 +259,14 @@ def test_every_input_changes_the_keys() -> None:
     sessions = [
         FIXED,
         replace(FIXED, round_id=bytes(16)),
-        replace(FIXED, values=1001),
+        replace(FIXED, rings=((1001, 32),)),
+        replace(FIXED, rings=((500, 32), (500, 32))),
+        replace(FIXED, rings=((500, 32), (500, 30))),
+        replace(FIXED, rings=((500, 30), (500, 32))),
         replace(FIXED, users=401),
         replace(FIXED, neighbours=50),
         replace(FIXED, threshold=34),
-        replace(FIXED, bits=64),
+        replace(FIXED, rings=((1000, 64),)),
         replace(FIXED, mechanism="pairwise"),
         replace(FIXED, privacy=2),
     ]

@@ -15,7 +15,8 @@ from fedgrec.secagg.errors import (
 from fedgrec.secagg.field import PRIME
 from fedgrec.secagg.lightsecagg import LARGEST_DIGIT, MOST_CLIENTS, Code, from_digits, to_digits
 from fedgrec.secagg.messages import Masked
-from tests.secagg.rounds import Round, random_vectors, session
+from tests.secagg.rounds import Round, in_ring, random_vectors, session, vectors_for
+from tests.secagg.test_sum import some_rings
 
 STAGES = [Stage.KEYS, Stage.SHARES, Stage.MASKED, Stage.UNMASK]
 
@@ -55,13 +56,13 @@ def test_the_sum_is_the_plain_sum_or_there_is_none(data) -> None:
     U = data.draw(st.integers(max(n // 2 + 1, 2), n))
     here = light(
         n,
-        data.draw(st.integers(1, 40)),
+        0,
         U,
         data.draw(st.integers(1, U - 1)),
-        bits=data.draw(st.sampled_from([32, 64])),
+        rings=data.draw(some_rings()),
     )
     lost = data.draw(st.dictionaries(st.integers(0, n - 1), st.sampled_from(STAGES), max_size=n - U + 1))
-    vectors = random_vectors(n, here.values, here.bits, data.draw(st.integers(0, 2**32)))
+    vectors = vectors_for(n, here.rings, data.draw(st.integers(0, 2**32)))
     assert sum_law_holds(Round(here, vectors, threads=data.draw(st.integers(1, 3))), lost)
 
 
@@ -74,23 +75,23 @@ def test_exactly_u_must_be_left(n, U, T, stage) -> None:
         Round(light(n, 3, U, T), vectors).play(dict.fromkeys(range(n - U + 1), stage))
 
 
-@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.parametrize("bits", [8, 14, 32, 64])
 def test_a_large_vector_and_clients_with_any_ids(bits) -> None:
     from fedgrec.secagg import Population
 
     ids, values = [0, 7, 1_000, 2**32 - 1], 30_001
     vectors = dict(zip(ids, random_vectors(4, values, bits).values(), strict=True))
+    rings = ((values, bits),)
     outcome = run_round(light(4, values, 3, 2, bits=bits), vectors.__getitem__, Population(ids), {7: Stage.UNMASK})
-    assert np.array_equal(outcome.values, sum(vectors.values()))
+    assert np.array_equal(outcome.values, in_ring(sum(v.astype(object) for v in vectors.values()), rings))
     assert (outcome.users, outcome.included) == (4, ids)
 
 
-@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.parametrize("bits", [8, 10, 16, 18, 32, 64])
 @pytest.mark.parametrize("word", [-1, 0, "least", "most"])
 def test_extreme_words(bits, word) -> None:
-    limits = np.iinfo(f"i{bits // 8}")
-    word = {"least": limits.min, "most": limits.max}.get(word, word)
-    vectors = {me: np.full(5, word, limits.dtype) for me in range(5)}
+    word = {"least": -(2 ** (bits - 1)), "most": 2 ** (bits - 1) - 1}.get(word, word)
+    vectors = {me: np.full(5, word) for me in range(5)}
     assert sum_law_holds(Round(light(5, 5, 3, 2, bits=bits), vectors), {})
 
 
@@ -99,10 +100,10 @@ def test_the_digits_of_as_many_clients_as_are_allowed_stay_below_the_prime(bits)
     """All clients send the same largest vector under the same mask; only two of them need to answer."""
     here = light(MOST_CLIENTS, 2, 2, users=MOST_CLIENTS, bits=bits)
     server = LightServer(here, {})
-    code = server._code = Code(range(MOST_CLIENTS), 2, 1, len(server._sum))
+    code = server._code = Code(range(MOST_CLIENTS), 2, 1, len(server._digits))
     rng = np.random.default_rng(0)
     pieces = rng.integers(0, PRIME, (2, code.size), np.uint32)
-    digits = np.zeros(len(server._sum), np.uint64)
+    digits = np.zeros(len(server._digits), np.uint64)
     digits[: 2 * bits // 16] = LARGEST_DIGIT
     digits[2 * bits // 16] = 1  # its user
     masked = Masked(here.round_id, ((digits + pieces[0]) % PRIME).astype("<u4").tobytes())
@@ -117,11 +118,12 @@ def test_the_digits_of_as_many_clients_as_are_allowed_stay_below_the_prime(bits)
     assert users == MOST_CLIENTS
 
 
-@given(words=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=20), bits=st.sampled_from([32, 64]))
+@given(words=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=20), bits=st.sampled_from([8, 16, 32, 64]))
 def test_sums_of_digits_are_digits_of_sums(words, bits) -> None:
     words = [word % 2**bits for word in words]
-    digits = sum(to_digits(np.array([word, 1], f"<u{bits // 8}")).astype(np.uint64) for word in words)
-    assert from_digits(digits, bits).tolist() == [sum(words) % 2**bits, len(words)]
+    parts = [[np.array([word, 1], f"<u{bits // 8}"), np.array([word % 256], np.uint8)] for word in words]
+    found = from_digits(sum(to_digits(part).astype(np.uint64) for part in parts), ((2, bits), (1, 8)))
+    assert [part.tolist() for part in found] == [[sum(words) % 2**bits, len(words)], [sum(words) % 256]]
 
 
 # ------------------------------------------------------------------------------------------------ the code
@@ -223,7 +225,7 @@ def words_are_not_cut(patch) -> None:
     """Field elements of 32 bits: the field wraps where the ring does not."""
     patch.setattr("fedgrec.secagg.lightsecagg.DIGIT_BITS", 32)
     patch.setattr("fedgrec.secagg.lightsecagg.LARGEST_DIGIT", 2**32 - 1)
-    patch.setattr("fedgrec.secagg.lightsecagg.to_digits", lambda words: words.view("<u4"))
+    patch.setattr("fedgrec.secagg.lightsecagg.to_digits", lambda words: np.concatenate(words).view("<u4"))
 
 
 def the_lost_are_in_the_answers(patch) -> None:

@@ -174,5 +174,5 @@ def test_a_lying_server_with_friends_opens_two_sums_unless_2u_exceeds_n_plus_t(U
     else:
         assert 2 * U <= 5 + 2
         masked = np.frombuffer(parse(run.sent[0][2]).vector, "<u4")
-        opened = from_digits(((masked - mask) % PRIME).astype(np.uint64), 32)
-        assert np.array_equal(ring.decode(opened, 3, 1)[0], run.vectors[0])
+        opened = from_digits(((masked - mask) % PRIME).astype(np.uint64), run.session.parts)
+        assert np.array_equal(ring.decode(opened, run.session.rings, 1)[0], run.vectors[0])

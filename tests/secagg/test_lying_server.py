@@ -12,12 +12,12 @@ import pytest
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
-from fedgrec.secagg import SecAggError, Stage, shamir
+from fedgrec.secagg import SecAggError, Stage, ring, shamir
 from fedgrec.secagg.errors import BadCiphertext, BadLists, BadSignature, TooFewLeft, UnknownSender, WrongStage
 from fedgrec.secagg.graph import Graph
 from fedgrec.secagg.keys import pair_mask, seed_mask
 from fedgrec.secagg.messages import Confirm, Confirmations, Delivery, Neighbourhood, Reveal, Survivors, parse
-from fedgrec.secagg.prg import add_masks
+from fedgrec.secagg.prg import mask_parts
 from tests.secagg.rounds import Round, flip, leaks, random_vectors, remembers, session
 
 VICTIM, VALUES = 0, 9
@@ -71,7 +71,7 @@ def _lists(run: Round, me: int, near: set[int], lost: set[int]) -> Survivors:
 def read(run: Round, lie: Lie, answers: dict[int, Reveal]) -> np.ndarray:
     """The victim's upload without all its masks."""
     s, t = run.session, run.session.threshold
-    words = np.frombuffer(parse(run.sent[VICTIM][2]).vector, f"<u{s.bits // 8}").copy()  # type: ignore[attr-defined]
+    words = [part.copy() for part in ring.unpack(parse(run.sent[VICTIM][2]).vector, s.parts)]  # type: ignore[attr-defined]
     seeds = {w + 1: a.seeds[VICTIM] for w, a in answers.items() if VICTIM in a.seeds}
     masks = [(seed_mask(shamir.combine(seeds, t).to_bytes(32, "big"), s, run.server.bound), -1)]
     for v in lie.near:
@@ -80,8 +80,8 @@ def read(run: Round, lie: Lie, answers: dict[int, Reveal]) -> np.ndarray:
         assert key == int.from_bytes(run.secrets[v].mask_key.private_bytes_raw(), "big")
         public = run.secrets[VICTIM].mask_key.public_key().public_bytes_raw()
         masks.append(pair_mask(run.secrets[v].mask_key, v, public, VICTIM, s, run.server.bound))
-    add_masks(words, masks)
-    return words[:VALUES].view(f"i{s.bits // 8}")
+    mask_parts(words, masks)
+    return ring.decode(words, s.rings, 1)[0]
 
 
 @pytest.mark.parametrize(("n", "k", "t"), [(60, 12, 8), (24, 24, 13)])

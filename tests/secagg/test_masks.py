@@ -17,15 +17,21 @@ from tests.secagg.rounds import Round, random_vectors, session
 
 VALUES = 2**16
 ALARM = 1e-10  # of each test on random words; some thousand of them run here
-EXTREMES = {32: [0, 2**31 - 1], 64: [0, 2**63 - 1]}
+WIDTHS = [8, 10, 12, 14, 16, 20, 32, 46, 64]
 
 
-def looks_random(words: NDArray) -> bool:
-    """Chi-square tests of the bytes at each place of a word, of each bit, and of each bit against the next word's."""
-    n = len(words)
+def looks_random(words: NDArray, width: int = 0) -> bool:
+    """Chi-square tests of the bytes at each place of a word, of each bit, and of each bit against the next word's.
+
+    Of a word's `width` low bits; above them there is nothing.
+    """
+    n, width = len(words), width or 8 * words.itemsize
     octets = words.view(np.uint8).reshape(n, -1)  # [n, bytes of a word]
-    counts = np.stack([np.bincount(column, minlength=256) for column in octets.T])  # [bytes of a word, 256]
-    bits = np.unpackbits(octets, axis=1)  # [n, bits of a word]
+    counts = np.stack([np.bincount(column, minlength=256) for column in octets.T[: width // 8]])  # [full bytes, 256]
+    bits = np.unpackbits(octets, axis=1, bitorder="little")  # [n, bits of a word]
+    if bits[:, width:].any():
+        return False
+    bits = bits[:, :width]
     flips = bits[1:] ^ bits[:-1]
     return bool(
         (((counts - n / 256) ** 2).sum(axis=1) * 256 / n < stats.chi2.isf(ALARM, 255)).all()
@@ -40,7 +46,7 @@ def upload(run: Round, me: int) -> NDArray:
     """This client's masked words, without the trailer."""
     message = parse(next(sent for sent in run.sent[me] if isinstance(parse(sent), Masked)))
     assert isinstance(message, Masked)
-    return np.frombuffer(message.vector, ring.dtype(run.session.bits))[: run.session.values]
+    return ring.unpack(message.vector, run.session.parts)[0]
 
 
 def uploaded(vector: NDArray, bits: int = 32, mechanism: str = "secagg", n: int = 3) -> Round:
@@ -52,18 +58,19 @@ def uploaded(vector: NDArray, bits: int = 32, mechanism: str = "secagg", n: int 
 
 def uniformity_holds(bits: int, mechanism: str) -> bool:
     """Uploads, their sums and differences look random, and so does a mask alone."""
-    alone = np.zeros(VALUES, ring.dtype(bits))
-    client_module.add_masks(alone, [(fresh_round_id(), 1)])
-    seen = [alone]
-    for extreme in EXTREMES[bits]:
-        run = uploaded(np.full(VALUES, extreme, f"i{bits // 8}"), bits, mechanism)
+    alone = ring.zeros(((VALUES, bits),))
+    client_module.mask_parts(alone, [(fresh_round_id(), 1)])
+    seen, low = alone, np.array(2**bits - 1, ring.container(bits))
+    for extreme in (0, 2 ** (bits - 1) - 1, -(2 ** (bits - 1))):
+        run = uploaded(np.full(VALUES, extreme), bits, mechanism)
         one, two = upload(run, 0), upload(run, 1)
+        assert max(one.max(), two.max()) <= low, "nothing travels above the ring"
         seen += [one, two, one - two, one + two]
-    return all(looks_random(words) for words in seen)
+    return all(looks_random(words & low, bits) for words in seen)
 
 
 @pytest.mark.parametrize("mechanism", ["secagg", "pairwise"])
-@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.parametrize("bits", WIDTHS)
 def test_uploads_look_random_whatever_they_hide(bits, mechanism) -> None:
     assert uniformity_holds(bits, mechanism)
 
@@ -81,34 +88,38 @@ def test_uploads_of_two_clients_are_uncorrelated() -> None:
 def with_masks_cut_to(keep: int):
     """Mutation: the stream's words lose some of their bits before they are added."""
 
-    def add_masks(words, masks, threads=1):
+    def mask_parts(words, masks, threads=1):
         for key, sign in masks:
-            mask = np.zeros_like(words)
-            prg.add_masks(mask, [(key, 1)])
-            mask &= np.array(keep, words.dtype)
-            words += mask if sign > 0 else -mask
+            drawn = [np.zeros_like(part) for part in words]
+            prg.mask_parts(drawn, [(key, 1)])
+            for part, full in zip(words, drawn, strict=True):
+                mask = full & np.array(keep % 2 ** (8 * part.itemsize), part.dtype)
+                np.add(part, mask if sign > 0 else -mask, out=part)
 
-    return add_masks
+    return mask_parts
 
 
-@pytest.mark.parametrize("keep", [2**31 - 1, 2**32 - 2, 0], ids=["31 bits", "even numbers", "no masks"])
-def test_a_mask_of_another_range_does_not_look_random(keep, monkeypatch) -> None:
-    monkeypatch.setattr(client_module, "add_masks", with_masks_cut_to(2**32 - 1))
-    assert uniformity_holds(32, "secagg")
-    monkeypatch.setattr(client_module, "add_masks", with_masks_cut_to(keep))
-    assert not looks_random(upload(uploaded(np.zeros(VALUES, "i4")), 0))
-    assert not uniformity_holds(32, "secagg")
+@pytest.mark.parametrize("bits", [32, 14])
+@pytest.mark.parametrize("keep", [-2, "too few", 0], ids=["even numbers", "a bit less", "no masks"])
+def test_a_mask_of_another_range_does_not_look_random(keep, bits, monkeypatch) -> None:
+    monkeypatch.setattr(client_module, "mask_parts", with_masks_cut_to(-1))
+    assert uniformity_holds(bits, "secagg")
+    keep = 2 ** (bits - 1) - 1 if keep == "too few" else keep
+    monkeypatch.setattr(client_module, "mask_parts", with_masks_cut_to(keep))
+    assert not looks_random(upload(uploaded(np.zeros(VALUES, int), bits), 0), bits)
+    assert not uniformity_holds(bits, "secagg")
 
 
 def test_a_stream_that_repeats_a_word_does_not_look_random(monkeypatch) -> None:
     """Mutation: each word of the stream serves twice, as with a ring of 64 bits filled from one of 32."""
 
-    def add_masks(words, masks, threads=1):
-        half = np.zeros(-(-len(words) // 2), words.dtype)
-        prg.add_masks(half, masks)
-        words += np.repeat(half, 2)[: len(words)]
+    def mask_parts(words, masks, threads=1):
+        for part in words:
+            half = np.zeros(-(-len(part) // 2), part.dtype)
+            prg.add_masks(half, masks)
+            np.add(part, np.repeat(half, 2)[: len(part)], out=part)
 
-    monkeypatch.setattr(client_module, "add_masks", add_masks)
+    monkeypatch.setattr(client_module, "mask_parts", mask_parts)
     assert not uniformity_holds(32, "secagg")
 
 
@@ -130,7 +141,7 @@ def behind_pair_masks(values: int) -> tuple[NDArray, NDArray]:
         assert isinstance(keys, Keys)
         key, sign = pair_mask(opened, 0, keys.mask_key, other, run.session, run.server.bound)
         prg.add_masks(words, [(key, -sign)])
-    return words.view("i4"), run.vectors[0]
+    return words.view("i4"), run.vectors[0].astype("i4")
 
 
 def test_a_late_vector_stays_hidden_by_its_own_mask() -> None:
@@ -156,7 +167,7 @@ def difference(round_ids: tuple[bytes, bytes]) -> bool:
         for seed, round_id in enumerate(round_ids)
     )
     seen = upload(first, 0) - upload(second, 0)
-    hidden = (first.vectors[0] - second.vectors[0]).view("<u4")
+    hidden = (first.vectors[0] - second.vectors[0]).astype("<u4")
     assert np.array_equal(seen, hidden) != looks_random(seen - hidden)  # all or nothing
     return np.array_equal(seen, hidden)
 

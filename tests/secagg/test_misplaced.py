@@ -92,6 +92,7 @@ def test_a_client_starts_once_and_keeps_to_its_vector() -> None:
         (np.full(VALUES, 2**31), 1),
         (np.full(VALUES, -(2**31) - 1), 1),
         (np.full(VALUES, 2**32, np.uint64), 1),
+        (np.full(VALUES, 2**31, np.uint32), 1),
         (np.ones(VALUES, int), 6),
         (np.ones(VALUES, int), -1),
     ],
@@ -107,7 +108,8 @@ def test_a_vector_that_the_session_cannot_carry_is_refused(values, users) -> Non
 @pytest.mark.parametrize("dtype", ["i1", ">i4", "i8", "u4", "u8"])
 def test_any_integers_that_fit_are_taken(dtype) -> None:
     values = np.arange(VALUES).astype(dtype)
-    assert ring.decode(ring.encode(values, 1, 32), VALUES, 1)[0].tolist() == list(range(VALUES))
+    rings = ((VALUES - 3, 32), (3, 8))
+    assert ring.decode(ring.encode(values, 1, rings), rings, 1)[0].tolist() == list(range(VALUES))
 
 
 # ------------------------------------------------------------------------------------------ two models

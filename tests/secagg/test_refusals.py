@@ -328,7 +328,7 @@ def test_no_bit_of_keys_or_of_a_share_can_be_flipped() -> None:
 
 def test_a_vector_without_masks_is_a_leak(monkeypatch) -> None:
     assert leaks(fresh_round("complete").play(), 0) == []
-    monkeypatch.setattr(client_module, "add_masks", lambda *_: None)
+    monkeypatch.setattr(client_module, "mask_parts", lambda *_: None)
     assert leaks(fresh_round("complete").until(Stage.UNMASK), 0) == ["vector"]
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedgrec.secagg import Stage, fresh_round_id
+from fedgrec.secagg import Stage, fresh_round_id, ring
 from fedgrec.secagg.errors import (
     BadLists,
     BadShare,
@@ -128,6 +128,6 @@ def test_whoever_was_silent_takes_no_part_any_more() -> None:
     with pytest.raises(WrongStage):
         run.server.receive(0, late)
     with pytest.raises(UnknownSender):
-        run.server.receive(0, Masked(run.session.round_id, bytes(4 * run.session.words)).pack())
+        run.server.receive(0, Masked(run.session.round_id, bytes(ring.packed_bytes(run.session.parts))).pack())
     run.play()
     assert np.array_equal(run.server.result()[0], run.plain_sum(range(1, 5)))

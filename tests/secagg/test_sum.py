@@ -6,12 +6,12 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgrec.secagg import Client, Server, Session, Stage, run_round
+from fedgrec.secagg import Client, Server, Session, Stage, ring, run_round
 from fedgrec.secagg import client as client_module
 from fedgrec.secagg.errors import BadInput, NotASum, SecAggError, TooFewLeft, WrongStage
 from fedgrec.secagg.graph import Graph
 from fedgrec.secagg.prg import add_masks
-from tests.secagg.rounds import Round, population, random_vectors, session
+from tests.secagg.rounds import Round, population, random_vectors, session, vectors_for
 
 STAGES = [Stage.KEYS, Stage.SHARES, Stage.MASKED, Stage.CONFIRM, Stage.UNMASK]
 
@@ -58,19 +58,24 @@ def sum_law_holds(run: Round, lost: dict[int, Stage], users: dict[int, int]) -> 
     )
 
 
+def some_rings() -> st.SearchStrategy[ring.Rings]:
+    """Parts of every width, alone and mixed."""
+    parts = st.tuples(st.integers(1, 33), st.sampled_from(range(8, 65, 2)))
+    return st.lists(parts, min_size=1, max_size=4).map(tuple)
+
+
 @st.composite
 def sessions(draw) -> tuple[int, Session]:
     k = draw(st.sampled_from([6, 4, 2, 100, 100]))  # 100: everybody
     n = draw(st.integers(3 if k == 100 else k + 2, 10))
     holders = min(k, n)
-    bits = draw(st.sampled_from([32, 64]))
     return n, session(
         n,
-        values=draw(st.integers(1, 33)),
+        values=0,
+        rings=draw(some_rings()),
         threshold=holders // 2 + 1 + draw(st.integers(0, (holders - 1) // 2)),
         neighbours=k,
         users=5 * n,
-        bits=bits,
         mechanism=draw(st.sampled_from(["secagg", "secagg", "secagg", "pairwise"])),
         lying_server=draw(st.booleans()),
     )
@@ -88,7 +93,7 @@ def test_the_sum_is_the_plain_sum_or_there_is_none() -> None:
         stages = [stage for stage in STAGES if session.lying_server or stage is not Stage.CONFIRM]
         lost = {me: data.draw(st.sampled_from(stages)) for me in who}
         users = {me: data.draw(st.integers(0, 5)) for me in range(n)}
-        vectors = random_vectors(n, session.values, session.bits, data.draw(st.integers(0, 2**32)))
+        vectors = vectors_for(n, session.rings, data.draw(st.integers(0, 2**32)))
         run = Round(session, vectors, users, threads=data.draw(st.integers(1, 3)))
         assert sum_law_holds(run, lost, users)
         outcomes.append((in_the_sum(session, n, lost) is not None, session.neighbours < n - 1, bool(lost)))
@@ -100,9 +105,9 @@ def test_the_sum_is_the_plain_sum_or_there_is_none() -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["secagg", "pairwise"])
-@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.parametrize("bits", [14, 32, 58, 64])
 def test_vectors_of_many_chunks_on_many_threads(mechanism, bits) -> None:
-    values = 70_001  # three chunks of 32-bit words, five of 64, and an odd end
+    values = 140_001  # two chunks of 16-bit words, three of 32, five of 64, and an odd end
     here = session(3, values, threshold=2, bits=bits, mechanism=mechanism)
     vectors = random_vectors(3, values, bits)
     outcome = run_round(here, vectors.__getitem__, population(3), threads=3)
@@ -168,10 +173,10 @@ def test_more_users_than_the_numbers_were_sized_for_are_refused() -> None:
         Round(here, random_vectors(3, 3), users=dict.fromkeys(range(3), 2)).play()
 
 
-@pytest.mark.parametrize("bits", [32, 64])
-def test_a_session_takes_no_more_users_than_its_ring_can_count(bits) -> None:
+def test_a_session_takes_no_more_users_than_its_trailer_can_count() -> None:
+    assert session(3, 3, 2, bits=8, users=2**32 - 1).users
     with pytest.raises(BadInput):
-        session(3, 3, 2, bits=bits, users=2**bits)
+        session(3, 3, 2, bits=64, users=2**32)
 
 
 # ------------------------------------------------------------------------------------- masks and the graph
@@ -180,14 +185,14 @@ def test_a_session_takes_no_more_users_than_its_ring_can_count(bits) -> None:
 @settings(max_examples=100, deadline=None)
 @given(
     n=st.integers(1, 200),
-    bits=st.sampled_from([32, 64]),
+    bits=st.sampled_from([8, 16, 32, 64]),
     masks=st.lists(st.tuples(st.binary(min_size=16, max_size=16), st.sampled_from([1, -1])), max_size=4),
     threads=st.integers(0, 5),
     blocks=st.integers(1, 20),
 )
 def test_masks_depend_on_neither_chunks_nor_threads(n, bits, masks, threads, blocks) -> None:
     """The slow twin: each key stream made in one piece."""
-    expected = np.arange(n, dtype=f"<u{bits // 8}")
+    expected = np.arange(n).astype(f"<u{bits // 8}")
     words = expected.copy()
     for key, sign in masks:
         stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update(bytes(words.nbytes))
@@ -254,9 +259,10 @@ def test_mutants_break_the_law(mutate, monkeypatch) -> None:
     assert not sum_law_holds(Round(session(7, 5, 4), random_vectors(7, 5)), lost, users)
 
 
-def test_a_sum_whose_masks_did_not_cancel_is_called_noise(monkeypatch) -> None:
+@pytest.mark.parametrize("bits", [8, 12, 32, 64])
+def test_a_sum_whose_masks_did_not_cancel_is_called_noise(bits, monkeypatch) -> None:
     flipped_sign(monkeypatch)
-    run = Round(session(3, 5, 2), random_vectors(3, 5))
+    run = Round(session(3, 5, 2, bits=bits), random_vectors(3, 5, bits))
     with pytest.raises(NotASum):
         run.play()
     with pytest.raises(WrongStage):

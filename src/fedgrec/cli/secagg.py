@@ -32,7 +32,7 @@ def register(commands: Any) -> None:
         metavar="A,B,C,D",
         help="clients lost before they send keys, shares, their vector, the answer that unmasks (default: 0,0,0,0)",
     )
-    demo.add_argument("--bits", type=int, default=32, choices=(32, 64), help="of the ring (default: 32)")
+    demo.add_argument("--bits", type=int, default=32, metavar="B", help="of the ring: 8, 10, … 64 (default: 32)")
     demo.add_argument(
         "--mechanism",
         default="secagg",
@@ -83,11 +83,10 @@ def run_demo(arguments: argparse.Namespace) -> int:
     try:
         session = Session(
             fresh_round_id(),
-            arguments.values,
+            ((arguments.values, arguments.bits),),
             n,
             neighbours,
             threshold,
-            arguments.bits,
             arguments.mechanism,
             least=max(2, n - max(drops[0], n // 20)),
             privacy=privacy,
@@ -132,6 +131,10 @@ def _parameters(arguments: argparse.Namespace) -> tuple[int, int, int]:
         raise ConfigError(f"--clients {n}: a secure sum of fewer than three hides nothing from one of them")
     if arguments.values < 1:
         raise ConfigError(f"--values {arguments.values}: a vector has at least one value")
+    if arguments.bits not in range(8, 65, 2):
+        raise ConfigError(f"--bits {arguments.bits}: a ring has an even number of bits from 8 to 64")
+    if n >= 2 ** (arguments.bits - 1):
+        raise ConfigError(f"--bits {arguments.bits}: sums of {n:,} clients do not fit so few")
     if k < 0 or t < 0 or bool(k) != bool(t):
         raise ConfigError("--neighbours and --threshold go together: give both, or leave both out")
     if arguments.mechanism == "lightsecagg":

@@ -142,5 +142,6 @@ class Method(ABC):
 
     def secure_upload(self, stage: Stage, users: int) -> int:
         """Bytes of these users' dense masked vectors."""
-        spec = self.spec(stage)
-        return users * spec.size * spec.bits // 8
+        from fedgrec.secagg import ring
+
+        return users * ring.packed_bytes(self.spec(stage).rings)

@@ -27,8 +27,8 @@ NOTES = (
     "formula: the paper's, with d numbers for each of all N items: 2KNd for the warm-up and for a round of FedGRec, Nd "
     "for a round of matrix factorisation; it has none for the others. It counts K tables each way; K+1 travel in "
     "training, e^0 and the latents.",
-    "clear: changed rows alone, with their numbers. secure: the whole table under masks, as secure sums need it (the "
-    "ring is Z_2^32, or Z_2^64 where sums of all users would not fit).",
+    "clear: changed rows alone, with their numbers. secure: the whole table under masks, as secure sums need it (a "
+    "word has as few bits as the largest possible sum of all users needs).",
     "The preset `paper` asks for sampled rows, which gives a user's items away within a few rounds; `whole table` does "
     "not.",
     "FedGNN: the warm-up is its expansion, through a third party and without masks; it is done again every "

@@ -65,7 +65,7 @@ from fedgrec.secagg.messages import (
     Survivors,
     parse,
 )
-from fedgrec.secagg.prg import Mask, add_masks
+from fedgrec.secagg.prg import Mask, mask_parts
 from fedgrec.secagg.session import Session, Stage
 
 
@@ -136,7 +136,7 @@ class Client:
             raise BadInput(f"a vector of shape {np.shape(values)}, where the session says {self.session.values} values")
         if not isinstance(users, int) or not 0 <= users <= self.session.users:
             raise BadInput(f"a vector of {users} users does not fit a sum that was sized for {self.session.users}")
-        self._words = ring.encode(values, users, self.session.bits)
+        self._words = ring.encode(values, users, self.session.rings)
 
     def receive(self, data: bytes) -> bytes:
         """The next message of the server → this client's answer."""
@@ -245,8 +245,8 @@ class Client:
         mine, me = self._mine().mask_key, self.me
         peers = [keys for sender, keys in self._keys.items() if sender in self._there()]
         masks = masks + [pair_mask(mine, me, k.mask_key, k.sender, self.session, self._bound) for k in peers]
-        add_masks(words, masks, self.threads)
-        return Masked(self.session.round_id, words.view(np.uint8).data)
+        mask_parts(words, masks, self.threads)
+        return Masked(self.session.round_id, ring.pack(words, self.session.parts).data)
 
     def _there(self) -> set[int]:
         """Neighbours that this client masks with: those that shared their secrets with it."""

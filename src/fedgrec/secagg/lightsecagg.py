@@ -11,9 +11,9 @@ square parts can be inverted: T coded pieces are the mask plus an invertible mix
 are a polynomial of degree U − 1. The server's sum is safe from T clients that tell it all they hold; 2U > n + T
 keeps it safe if the server lies, too: no two different sets of survivors find U answers.
 
-The ring has 2³² or 2⁶⁴ elements, the code needs a field. So words are cut into digits of 16 bits, each a field element
-of its own: 65,535 clients' digits add up to less than p, and the digits' sums give the ring's sum. That doubles a
-vector's bytes.
+A ring has 2ᵇ elements, the code needs a field. So words are cut, as they lie in memory, into digits of 16 bits (a byte
+is one digit), each a field element of its own: 65,535 clients' digits add up to less than p, and the digits' sums give
+the ring's sum. That at least doubles a vector's bytes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,15 +36,27 @@ MOST_CLIENTS = 65_535  # whose digits add up to less than p
 
 
 def to_digits(words: ring.Words) -> NDArray[np.uint16]:
-    """The 16-bit digits of little-endian words, lowest first."""
-    return words.view("<u2")
+    """The 16-bit digits of little-endian words, lowest first, of all parts."""
+    return np.concatenate([part.astype(f"<u{max(part.itemsize, 2)}").view("<u2") for part in words])
 
 
-def from_digits(digits: NDArray[np.uint64], bits: int) -> ring.Words:
-    """Sums of digits → the sum of the words, in the ring; unsigned 64-bit arithmetic drops what the ring drops."""
-    shifts = np.arange(0, bits, DIGIT_BITS, dtype=np.uint64)
-    words: ring.Words = (digits.reshape(-1, len(shifts)) << shifts).sum(axis=1, dtype=np.uint64)
-    return words.astype(ring.dtype(bits))
+def from_digits(digits: NDArray[np.uint64], rings: ring.Rings) -> ring.Words:
+    """Sums of digits → the sums of the words, in the ring; unsigned 64-bit arithmetic drops what the ring drops."""
+    words, at = ring.zeros(rings), 0
+    for part, (count, bits) in zip(words, rings, strict=True):
+        shifts = np.arange(digits_a_word(bits), dtype=np.uint64) * np.uint64(DIGIT_BITS)
+        here, at = digits[at : at + count * len(shifts)], at + count * len(shifts)
+        part[:] = (here.reshape(count, -1) << shifts).sum(axis=1, dtype=np.uint64).astype(part.dtype)
+    return words
+
+
+def digits_a_word(bits: int) -> int:
+    return max(8 * ring.container(bits).itemsize // DIGIT_BITS, 1)
+
+
+def digits_of(session: Session) -> int:
+    """Digits of a vector with its trailer."""
+    return sum(count * digits_a_word(bits) for count, bits in session.parts)
 
 
 class Code:
@@ -88,7 +100,7 @@ def code_for(session: Session, clients: Sequence[int]) -> Code:
             f"{session.privacy} may collude, U must be more than {(len(clients) + session.privacy) // 2}, "
             f"not {session.threshold}"
         )
-    return Code(clients, session.threshold, session.privacy, session.words * session.bits // DIGIT_BITS)
+    return Code(clients, session.threshold, session.privacy, digits_of(session))
 
 
 class LightClient(Client):
@@ -140,7 +152,7 @@ class LightServer(Server):
     def __init__(self, session: Session, roster: Mapping[int, bytes], context: bytes = b"", threads: int = 1) -> None:
         super().__init__(session, roster, context, threads)
         # Digits under their masks; 65,535 sums of 32 bits fit 64, so the remainder can wait until the end.
-        self._sum = np.zeros(session.words * session.bits // DIGIT_BITS, np.uint64)
+        self._digits = np.zeros(digits_of(session), np.uint64)
         self._code: Code
         self._coded: dict[int, Elements] = {}
 
@@ -155,7 +167,7 @@ class LightServer(Server):
             super()._take(sender, message)
 
     def _take_masked(self, sender: int, message: Masked) -> None:
-        self._sum += self._elements(sender, message, len(self._sum))
+        self._digits += self._elements(sender, message, len(self._digits))
         self._alive.add(sender)
 
     def _take_coded(self, sender: int, message: Coded) -> None:
@@ -173,7 +185,7 @@ class LightServer(Server):
     def _close_unmask(self) -> dict[int, Message]:
         """Take the sum of the survivors' masks off the sum of their vectors."""
         masks = self._code.decode(self._coded)
-        digits = (self._sum + (PRIME - masks.astype(np.uint64))) % PRIME
+        digits = (self._digits + (PRIME - masks.astype(np.uint64))) % PRIME
         if int(digits.max()) > len(self._alive) * LARGEST_DIGIT:
             raise NotASum("the opened sum is noise: clients did not all answer for the same survivors")
-        return self._finish(from_digits(digits, self.session.bits))
+        return self._finish(from_digits(digits, self.session.parts))

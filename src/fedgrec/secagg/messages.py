@@ -1,8 +1,8 @@
 """The messages of a secure sum and their binary form.
 
-    magic "FGSA" · version 1 · kind (1 byte) · round id (16 bytes) · fields
+    magic "FGSA" · version 2 · kind (1 byte) · round id (16 bytes) · fields
 
-Integers are big-endian, lists begin with their length in 4 bytes, vectors are the rest of the message, little-endian.
+Integers are big-endian, lists begin with their length in 4 bytes, vectors are the rest of the message (see ring).
 Parsing is total: any bytes give a message or MalformedMessage, and nothing larger than the input is ever allocated.
 """
 
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from fedgrec.secagg.errors import MalformedMessage
-from fedgrec.secagg.session import ROUND_ID_BYTES
+from fedgrec.secagg.session import ROUND_ID_BYTES, VERSION
 from fedgrec.secagg.shamir import PRIME, SHARE_BYTES
 
-MAGIC, VERSION = b"FGSA", 1
+MAGIC = b"FGSA"
 HEADER = struct.Struct(f">4sBB{ROUND_ID_BYTES}s")
 KEY_BYTES, SIGNATURE_BYTES = 32, 64
 MOST_BYTES = 2**40  # of one ciphertext or vector
@@ -164,7 +164,7 @@ class Masked(Message):
 
     kind = 5
     round_id: bytes
-    vector: bytes | memoryview  # little-endian words
+    vector: bytes | memoryview  # packed
 
     def fields(self) -> bytes:
         return bytes(self.vector)

@@ -1,7 +1,8 @@
-"""Masks: the AES-128-CTR key stream of a 16-byte key, read as little-endian words and added in the ring.
+"""Masks: the AES-128-CTR key stream of a 16-byte key, read as little-endian words and added in their container.
 
-A key makes one mask and is never used again, so the counter starts at zero. A key stream can be entered anywhere, so
-threads share a vector; each takes its piece through all masks in chunks that stay in cache.
+A key makes one mask and is never used again, so the counter starts at zero. It covers the parts of a vector one after
+the other, and each part begins with a block of its own. A key stream can be entered anywhere, so threads share a part;
+each takes its piece through all masks in chunks that stay in cache.
 """
 
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
 
 from fedgrec.secagg.errors import BadInput
 from fedgrec.secagg.ring import Words
@@ -18,11 +20,25 @@ KEY_BYTES = 16
 BLOCK = 16
 CHUNK_BYTES = 2**18
 
+Part = NDArray[np.unsignedinteger[Any]]
 Mask = tuple[bytes, int]  # a key, and +1 to add its mask or −1 to take it away
 
 
-def add_masks(words: Words, masks: Sequence[Mask], threads: int = 1, chunk_bytes: int = CHUNK_BYTES) -> None:
-    """Adds the masks to `words`, in place. The result depends on neither threads nor chunks."""
+def mask_parts(words: Words, masks: Sequence[Mask], threads: int = 1) -> None:
+    """Adds the masks to all parts of a vector, in place."""
+    block = 0
+    for part in words:
+        add_masks(part, masks, threads, block=block)
+        block += -(-part.nbytes // BLOCK)
+
+
+def add_masks(
+    words: Part, masks: Sequence[Mask], threads: int = 1, chunk_bytes: int = CHUNK_BYTES, block: int = 0
+) -> None:
+    """Adds the masks to `words`, in place, from this block of their streams on.
+
+    The result depends on neither threads nor chunks.
+    """
     if chunk_bytes % BLOCK or chunk_bytes <= 0:
         raise BadInput(f"a chunk has a positive multiple of {BLOCK} bytes, not {chunk_bytes}")
     chunks = -(-words.nbytes // chunk_bytes)
@@ -30,18 +46,18 @@ def add_masks(words: Words, masks: Sequence[Mask], threads: int = 1, chunk_bytes
     starts = range(0, words.nbytes, share) if masks else range(0)
     if len(starts) <= 1:
         for start in starts:
-            _add_from(words, masks, start, share, chunk_bytes)
+            _add_from(words, masks, start, share, chunk_bytes, block)
         return
     with ThreadPoolExecutor(len(starts)) as pool:
-        list(pool.map(lambda start: _add_from(words, masks, start, share, chunk_bytes), starts))
+        list(pool.map(lambda start: _add_from(words, masks, start, share, chunk_bytes, block), starts))
 
 
-def _add_from(words: Words, masks: Sequence[Mask], start: int, share: int, chunk_bytes: int) -> None:
+def _add_from(words: Part, masks: Sequence[Mask], start: int, share: int, chunk_bytes: int, block: int) -> None:
     """One thread's piece: `share` bytes from `start` on."""
     size = words.itemsize
     zeros, stream = bytes(chunk_bytes), bytearray(chunk_bytes)
     mask = np.frombuffer(stream, words.dtype)
-    streams = [(_key_stream(key, start // BLOCK), np.add if sign > 0 else np.subtract) for key, sign in masks]
+    streams = [(_key_stream(key, block + start // BLOCK), np.add if sign > 0 else np.subtract) for key, sign in masks]
     for at in range(start, min(start + share, words.nbytes), chunk_bytes):
         piece = words[at // size : (at + chunk_bytes) // size]
         wanted = memoryview(zeros)[: piece.nbytes]

@@ -1,10 +1,16 @@
-"""The ring Z_2³² or Z_2⁶⁴ in which masks hide numbers: signed integers in, words out, and back.
+"""The rings Z_2ᵇ in which masks hide numbers, each as small as its sums need: integers in, words out, and back.
 
-A masked vector carries a trailer behind its values: the number of users in it and zeros. The zeros of an opened sum
-are zeros again unless masks failed to cancel; then they are random, and chance lets 2⁻⁹⁶ of such failures pass
-(2⁻⁶⁴ with words of 64 bits).
+A vector has parts, and each part a ring of its own, of an even number of bits b from 8 to 64. In memory its words lie
+in the smallest type that holds b bits, the container. 2ᵇ divides the number of the container's values, so words are
+masked and added there, and b bits of them are kept. Only these travel, in planes as the binary digits of b say:
+20 = 16 + 4 are the low 16 bits of all words, then the next 4 of all words, two to a byte.
+
+A trailer is the last part: the number of users and three zeros, of 32 bits each. The zeros of an opened sum are zeros
+again unless masks failed to cancel; then they are random, and chance lets 2⁻⁹⁶ of such failures pass.
 """
 
+from collections.abc import Iterator
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -12,44 +18,108 @@ from numpy.typing import NDArray
 
 from fedgrec.secagg.errors import BadInput, NotASum
 
-Words = NDArray[np.unsignedinteger[Any]]
-TRAILER_BYTES = 16
+Words = list[NDArray[np.unsignedinteger[Any]]]  # one array a part, in its container
+Rings = tuple[tuple[int, int], ...]  # of each part: how many words, and their bits
+TRAILER = (4, 32)
+PLANES = (64, 32, 16, 8, 4, 2)
 
 
-def dtype(bits: int) -> np.dtype[Any]:
-    """Words as they travel: little-endian."""
-    if bits not in (32, 64):
-        raise BadInput(f"the ring has 32 or 64 bits, not {bits}")
-    return np.dtype(f"<u{bits // 8}")
+def container(bits: int) -> np.dtype[Any]:
+    """The smallest type that holds words of so many bits, little-endian."""
+    if bits not in range(8, 65, 2):
+        raise BadInput(f"a ring has an even number of bits from 8 to 64, not {bits}")
+    return np.dtype(f"<u{1 << ((bits - 1) // 8).bit_length()}")
 
 
-def length(values: int, bits: int) -> int:
-    """Words of a masked vector of this many values, trailer included."""
-    return values + TRAILER_BYTES * 8 // bits
+def packed_bytes(rings: Rings) -> int:
+    """What travels of these parts."""
+    return sum(size for values, bits in rings for _, _, size in _planes(values, bits))
 
 
-def encode(values: NDArray[Any], users: int, bits: int) -> Words:
-    """Integers of one client, the sum of `users` users → ring words with their trailer."""
-    values = np.asarray(values)
+def zeros(rings: Rings) -> Words:
+    return [np.zeros(values, container(bits)) for values, bits in rings]
+
+
+def encode(values: NDArray[Any], users: int, rings: Rings) -> Words:
+    """Integers of one client, the sum of `users` users → the words of all parts and the trailer."""
+    values, words, at = np.asarray(values), zeros((*rings, TRAILER)), 0
     if values.ndim != 1 or values.dtype.kind not in "iu":
         raise BadInput(f"a secure sum takes a vector of integers, not {values.ndim} dimensions of {values.dtype}")
-    if values.dtype.itemsize * 8 > bits and values.size:
-        low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if values.dtype.kind == "i" else (0, 2**bits)
-        if int(values.min()) < low or int(values.max()) >= high:
-            raise BadInput(f"values from {values.min()} to {values.max()} do not fit a ring of {bits} bits")
-    words = np.zeros(length(len(values), bits), dtype(bits))
-    words[: len(values)] = values.astype(f"<i{bits // 8}" if values.dtype.kind == "i" else dtype(bits)).view(
-        dtype(bits)
-    )
-    words[len(values)] = users
+    for part, (count, bits) in zip(words, rings, strict=False):
+        here, at = values[at : at + count], at + count
+        if not -(2 ** (bits - 1)) <= int(here.min()) <= int(here.max()) < 2 ** (bits - 1):
+            raise BadInput(f"values from {here.min()} to {here.max()} do not fit a ring of {bits} bits")
+        part[:] = here  # of a negative number, its two's complement
+    words[-1][0] = users
     return words
 
 
-def decode(words: Words, values: int, most_users: int) -> tuple[NDArray[np.signedinteger[Any]], int]:
+def decode(words: Words, rings: Rings, most_users: int) -> tuple[NDArray[np.signedinteger[Any]], int]:
     """An opened sum → (signed integers, number of users in it), or a refusal where it is noise or may have wrapped."""
-    users, zeros = int(words[values]), words[values + 1 :]
-    if zeros.any():
+    users, *rest = words[-1].tolist()
+    if any(rest):
         raise NotASum("the opened sum is noise: clients did not all mask for the same round, parameters and model")
     if users > most_users:
         raise BadInput(f"the sum holds {users} users, but its numbers were sized for {most_users}: it may have wrapped")
-    return words[:values].view(f"<i{words.itemsize}"), users
+    signed = []
+    for part, (_, bits) in zip(words, rings, strict=False):
+        above = 8 * part.itemsize - bits  # bits of the container that mean nothing
+        signed.append((part << above).view(f"<i{part.itemsize}") >> above)
+    widest = max(bits for _, bits in rings)
+    return np.concatenate(signed, dtype=np.int32 if widest <= 32 else np.int64), users
+
+
+# ------------------------------------------------------------------------------------------- what travels
+
+
+def pack(words: Words, rings: Rings) -> NDArray[np.uint8]:
+    """Of each word the low b bits."""
+    packed, at = np.zeros(packed_bytes(rings), np.uint8), 0
+    for part, (count, bits) in zip(words, rings, strict=True):
+        for low, width, size in _planes(count, bits):
+            plane = packed[at : at + size].view(f"<u{width // 8}") if width >= 8 else np.zeros(size * 8 // width, "u1")
+            np.right_shift(part, part.dtype.type(low), out=plane[:count], casting="unsafe")
+            if width < 8:
+                packed[at : at + size] = _joined(plane, width)
+            at += size
+    return packed
+
+
+def unpack(packed: bytes | memoryview, rings: Rings) -> Words:
+    """What `pack` packed, modulo 2ᵇ, to be read only; the caller has looked at its length."""
+    words, at = [], 0
+    for count, bits in rings:
+        planes, type_ = [], container(bits)
+        for low, width, size in _planes(count, bits):
+            plane = np.frombuffer(packed, f"<u{max(width // 8, 1)}", size * 8 // max(width, 8), at)
+            plane = (plane if width >= 8 else _parted(plane, width))[:count].astype(type_, copy=False)
+            planes.append(plane << type_.type(low) if low else plane)
+            at += size
+        words.append(reduce(np.bitwise_or, planes))
+    return words
+
+
+def _planes(count: int, bits: int) -> Iterator[tuple[int, int, int]]:
+    """Of each plane: its lowest bit in a word, its bits of a word, its bytes."""
+    low = 0
+    for width in PLANES:
+        if bits & width:
+            yield low, width, -(-count * width // 8)  # the last byte may be filled up with zeros
+            low += width
+
+
+def _joined(plane: NDArray[np.uint8], width: int) -> NDArray[Any]:
+    """The low 4 or 2 bits of bytes, two or four of them to a byte: the lowest of each word that is returned."""
+    plane &= 2**width - 1
+    joined: NDArray[Any] = plane.view("<u2" if width == 4 else "<u4")
+    for shift in (4,) if width == 4 else (6, 12):
+        joined = joined | joined >> shift
+    return joined
+
+
+def _parted(plane: NDArray[Any], width: int) -> NDArray[Any]:
+    """And back."""
+    parted: NDArray[Any] = plane.astype("<u2" if width == 4 else "<u4")
+    for shift in (4,) if width == 4 else (12, 6):
+        parted = parted | parted << shift
+    return parted.view(np.uint8) & np.uint8(2**width - 1)

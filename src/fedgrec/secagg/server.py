@@ -44,7 +44,7 @@ from fedgrec.secagg.messages import (
     Survivors,
     parse,
 )
-from fedgrec.secagg.prg import Mask, add_masks
+from fedgrec.secagg.prg import Mask, mask_parts
 from fedgrec.secagg.session import Session, Stage
 
 
@@ -70,7 +70,7 @@ class Server:
         self._shares: dict[int, dict[int, bytes]] = {}  # by sender, by receiver; gone once delivered
         self._sharing: set[int] = set()  # who shared its secrets
         self._alive: set[int] = set()  # whose vectors arrived
-        self._sum: ring.Words = np.zeros(session.words, ring.dtype(session.bits))
+        self._sum = ring.zeros(session.parts)
         self.bound: bytes
         self._survivors: Survivors
         self._confirmed: dict[int, bytes] = {}  # their signatures
@@ -199,11 +199,11 @@ class Server:
         return clients
 
     def _take_masked(self, sender: int, message: Masked) -> None:
-        if len(message.vector) != self._sum.nbytes:
-            raise MalformedMessage(
-                f"client {sender} sent a vector of {len(message.vector)} bytes, not {self._sum.nbytes}"
-            )
-        self._sum += np.frombuffer(message.vector, self._sum.dtype)
+        size = ring.packed_bytes(self.session.parts)
+        if len(message.vector) != size:
+            raise MalformedMessage(f"client {sender} sent a vector of {len(message.vector)} bytes, not {size}")
+        for total, part in zip(self._sum, ring.unpack(message.vector, self.session.parts), strict=True):
+            np.add(total, part, out=total)
         self._alive.add(sender)
 
     def _close_masked(self) -> dict[int, Message]:
@@ -269,11 +269,11 @@ class Server:
         return secret.to_bytes(shamir.SECRET_BYTES, "big")
 
     def _open(self, masks: list[Mask]) -> dict[int, Message]:
-        add_masks(self._sum, masks, self.threads)
+        mask_parts(self._sum, masks, self.threads)
         return self._finish(self._sum)
 
     def _finish(self, words: ring.Words) -> dict[int, Message]:
-        self._result = ring.decode(words, self.session.values, self.session.users)
+        self._result = ring.decode(words, self.session.rings, self.session.users)
         self.included = sorted(self._alive)
         self.stage = Stage.DONE
         return {}

@@ -12,6 +12,8 @@ from fedgrec.secagg import ring
 from fedgrec.secagg.errors import BadInput
 
 ROUND_ID_BYTES = 16
+VERSION = 2  # of the protocol; in version 1 all words of a vector had 32 or 64 bits
+MOST_PARTS = 1024  # an evaluation has two for each length of a list
 MECHANISMS = ("secagg", "pairwise", "lightsecagg")
 
 
@@ -31,11 +33,10 @@ class Session:
     """One secure sum. The round id must never be used twice."""
 
     round_id: bytes
-    values: int  # numbers in a vector
+    rings: ring.Rings  # of each part of a vector: how many numbers, and the bits of their ring
     users: int  # the most users that the sum may hold: a client may carry the sum of many
     neighbours: int  # k; at least the number of clients less one: the complete graph
     threshold: int  # t, of the holders of a client's shares
-    bits: int = 32
     mechanism: str = "secagg"
     lying_server: bool = True  # clients compare the lists of survivors before they open anything: one exchange more
     least: int = 2  # the fewest clients that may take part; with a sparse graph nearly all, see parameters
@@ -44,56 +45,68 @@ class Session:
     def __post_init__(self) -> None:
         if len(self.round_id) != ROUND_ID_BYTES:
             raise BadInput(f"a round id has {ROUND_ID_BYTES} bytes, not {len(self.round_id)}")
-        if self.values < 1 or self.users < 1 or not 1 <= self.threshold < 2**31 or not 1 <= self.neighbours < 2**31:
+        if not self.rings or self.users < 1 or not 1 <= self.threshold < 2**31 or not 1 <= self.neighbours < 2**31:
             raise BadInput("a session needs at least one value, one user, one neighbour and a threshold of one")
         if self.mechanism not in MECHANISMS:
             raise BadInput(f"the mechanism is one of {', '.join(MECHANISMS)}, not {self.mechanism!r}")
         if (
             not 1 <= self.privacy < 2**31
             or not 2 <= self.least < 2**31
+            or len(self.rings) > MOST_PARTS
+            or min(values for values, _ in self.rings) < 1
             or self.values >= 2**48
-            or self.users >= 2 ** min(self.bits, 48)
+            or self.users >= 2**32
         ):
             raise BadInput("the session's numbers are out of range")
-        ring.dtype(self.bits)
+        for _, bits in self.rings:
+            ring.container(bits)
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"round_id": self.round_id.hex()}
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return values | {"round_id": self.round_id.hex(), "rings": [list(part) for part in self.rings]}
 
     @classmethod
     def from_json(cls, values: Any) -> Self:
         """And back; what is no session is refused."""
-        kinds = {name: field.type for name, field in cls.__dataclass_fields__.items() if name != "round_id"}
+        kinds = {name: field.type for name, field in cls.__dataclass_fields__.items()}
+        kinds |= {"round_id": str, "rings": list}
         if (
             not isinstance(values, Mapping)
-            or set(values) != {"round_id", *kinds}
+            or set(values) != set(kinds)
             or any(type(values[name]) is not kind for name, kind in kinds.items())
+            or any(type(part) is not list or [type(n) for n in part] != [int, int] for part in values["rings"])
         ):
-            raise BadInput("these values describe no session of secure aggregation")
+            raise BadInput(f"these values describe no session of secure aggregation, version {VERSION}")
+        rings = tuple((count, bits) for count, bits in values["rings"])
         try:
-            return cls(**{**values, "round_id": bytes.fromhex(values["round_id"])})
+            return cls(**{**values, "round_id": bytes.fromhex(values["round_id"]), "rings": rings})
         except (TypeError, ValueError):
             raise BadInput("a session's round id is written as hexadecimal digits") from None
 
     @property
-    def words(self) -> int:
-        """Words of a masked vector."""
-        return ring.length(self.values, self.bits)
+    def values(self) -> int:
+        """Numbers in a vector."""
+        return sum(values for values, _ in self.rings)
+
+    @property
+    def parts(self) -> ring.Rings:
+        """Of a masked vector: with its trailer."""
+        return (*self.rings, ring.TRAILER)
 
     @cached_property
     def digest(self) -> bytes:
         """Binds signatures, keys and ciphertexts to this round and to every parameter of it."""
         numbers = struct.pack(
-            ">7QBB",
-            self.values,
+            ">6QBB",
+            len(self.rings),
             self.users,
             self.neighbours,
             self.threshold,
-            self.bits,
             self.privacy,
             self.least,
             MECHANISMS.index(self.mechanism),
             self.lying_server,
         )
-        return hashlib.sha256(b"fedgrec secagg 1" + self.round_id + numbers).digest()
+        rings = b"".join(struct.pack(">QB", *part) for part in self.rings)
+        return hashlib.sha256(b"fedgrec secagg %d" % VERSION + self.round_id + numbers + rings).digest()

@@ -15,6 +15,7 @@ from fedgrec.core import Leaf, Upload, UploadSpec, finest_step
 
 NOISY_STEP = 2.0**-14  # coarse enough for noise to be drawn exactly, and far below what the noise hides
 HEADROOM = 8  # standard deviations of noise that fit the ring beside the users' numbers
+NOISY_BITS = 32  # of that ring; users' numbers alone would need fewer
 
 
 def spec(ks: Sequence[int], users: int, deviation: float = 0.0) -> UploadSpec:
@@ -24,8 +25,8 @@ def spec(ks: Sequence[int], users: int, deviation: float = 0.0) -> UploadSpec:
         step = finest_step(1.0, users)
         leaves = [Leaf(name, 1, 1, clip=1.0, step=step) for name in names]
         return UploadSpec((*leaves, Leaf("count", 1, 1, clip=1, step=1)), users)
-    step = max(NOISY_STEP, finest_step(1.0, users + math.ceil(HEADROOM * deviation)))
-    return UploadSpec(tuple(Leaf(name, 1, 1, clip=1.0, step=step) for name in (*names, "count")), users)
+    step = max(NOISY_STEP, finest_step(1.0, users + math.ceil(HEADROOM * deviation), NOISY_BITS))
+    return UploadSpec(tuple(Leaf(name, 1, 1, clip=1.0, step=step) for name in (*names, "count")), users, NOISY_BITS)
 
 
 def deviation(epsilon: float, ks: Sequence[int], evaluations: int) -> float:

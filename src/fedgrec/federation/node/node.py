@@ -198,7 +198,7 @@ class Node:
         if self.store.get("n_users", plan.n_users) != plan.n_users:
             raise FederationError("the number of users that the federation started with has changed")
         spec = plan.spec(method)
-        if (session.values, session.bits, session.users) != (spec.size, spec.bits, spec.users):
+        if (session.rings, session.users) != (spec.rings, spec.users):
             raise FederationError(f"the session does not fit the uploads of stage {plan.stage!r}")
         if (broadcast.round, broadcast.level) != (plan.round, plan.level):
             raise FederationError("the model is not that of the sum's round and level")

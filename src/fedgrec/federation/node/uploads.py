@@ -59,7 +59,7 @@ def at_home(
     who have a certain item. So it must not see a failure: zeros are sent instead, and nobody changes.
     """
     spec = sum_.spec(method)
-    nothing = np.zeros(spec.size, f"uint{spec.bits}")
+    nothing = np.zeros(spec.size, spec.dtype)
     if not rows:
         return nothing, None
     try:
@@ -80,9 +80,7 @@ def at_home(
 
 
 def _noise(spec: UploadSpec, variance: float) -> NDArray[Any]:
-    """A node's share of the noise of this variance, in units of 1, as words of the ring."""
+    """A node's share of the noise of this variance, in units of 1, counted in steps."""
     if not variance:
-        return np.zeros(spec.size, f"uint{spec.bits}")
-    return (
-        noise.skellam(variance / spec.leaves[0].step ** 2, spec.size).astype(f"int{spec.bits}").view(f"uint{spec.bits}")
-    )
+        return np.zeros(spec.size, spec.dtype)
+    return noise.skellam(variance / spec.leaves[0].step ** 2, spec.size).astype(spec.dtype)

@@ -195,7 +195,7 @@ class Coordinator:
         if not neighbours:
             chosen = self._parameters(nodes, corrupt, len(self.folder.roster) if once else 0)
             neighbours, threshold, least = chosen.neighbours, chosen.threshold, max(chosen.least, least)
-        return Session(name, spec.size, spec.users, neighbours, threshold, spec.bits, least=min(least, nodes))
+        return Session(name, spec.rings, spec.users, neighbours, threshold, least=min(least, nodes))
 
     def _parameters(self, nodes: int, corrupt: int, founders: int) -> Parameters:
         """For as many losses as `dropped` says, or as there is room for."""
@@ -265,7 +265,7 @@ class Coordinator:
         try:
             if not once:
                 possible.check_users(outcome.users, users)
-            total = Upload.from_ring(outcome.values.view(f"uint{spec.bits}"), spec, min(users, spec.users))
+            total = Upload.from_ring(outcome.values, spec, min(users, spec.users))
             if sum_.stage == EVALUATE:
                 # Each of those included added its share, as if only the honest among the fewest were there.
                 shares = len(outcome.included) / max(outcome.least - self.folder.corrupt_nodes, 1)
