@@ -44,6 +44,10 @@ class Leaf:
         """The largest integer that one user may add to one word."""
         return int(self.clip / self.step)
 
+    def steps(self, dtype: Any) -> Floats:
+        """The step of every row: one for all.  # [rows]"""
+        return np.full(self.rows, self.step, dtype)
+
 
 @dataclass(frozen=True)
 class UploadSpec:
@@ -170,9 +174,9 @@ def travelling(tables: Floats, kind: str) -> Floats:
 
 def row_exponents(tables: Floats) -> Ints:
     """The powers of two in which no entry of a row is more than 127."""
-    fraction, exponents = np.frexp(np.abs(tables).max(axis=-1, keepdims=True) / 127)
-    exponents -= fraction == 0.5
-    return np.clip(exponents, -100, 100)
+    fraction, exponents = np.frexp((np.abs(tables).max(axis=-1, keepdims=True) / 127).astype(np.float32))
+    clipped: Ints = np.clip(exponents - (fraction == 0.5), -100, 100)
+    return clipped
 
 
 def clamp(values: NDArray[Any], low: Any, high: Any) -> int:
@@ -301,12 +305,13 @@ class ServerState:
     moment2: Floats  # [N, d]
     round: int = 0  # training rounds applied
     more: dict[str, Floats] = field(default_factory=dict)  # what else a method keeps: a network's weights, moments
+    arrived: bool = False  # what a device has of it: `items` are the tables of a broadcast
 
 
 def as_server(broadcast: Broadcast) -> ServerState:
-    """The server's half of the model, as a device has it: without moments."""
-    nothing = np.zeros((0, 0), broadcast.tables.dtype)
-    return ServerState(broadcast.tables, broadcast.degrees, nothing, nothing, broadcast.round, dict(broadcast.more))
+    """The server's half of the model, as a device has it."""
+    nothing, more = np.zeros((0, 0), broadcast.tables.dtype), dict(broadcast.more)
+    return ServerState(broadcast.tables, broadcast.degrees, nothing, nothing, broadcast.round, more, arrived=True)
 
 
 class Traffic(NamedTuple):

@@ -111,7 +111,10 @@ class FedGRecOptions:
         0.5, "share of the negatives that is drawn by degree (degrees are public); the rest is uniform", least=0, most=1
     )
     latents_every: int = option(
-        20, "training rounds of which one, the last, carries latents up; the others carry item updates alone", least=1
+        20,
+        "training rounds of which one, the last, carries latents up, and more often in a user's first turns; the others "
+        "carry item updates alone",
+        least=1,
     )
     item_levels: int = option(
         20,
@@ -127,9 +130,10 @@ class FedGRecOptions:
         least=0,
     )
     download: str = option(
-        "bfloat16",
-        "numbers that travel down: float32, bfloat16 (16 bits), or int8 (8 bits and a scale for each row)",
-        choices=("bfloat16", "float32", "int8"),
+        "int8",
+        "numbers that travel down: float32, bfloat16 (16 bits), or int8 (8 bits and a scale for each row); always "
+        "float32 where layers = 0, l2 > 0 or combine = concat",
+        choices=("int8", "bfloat16", "float32"),
     )
     exclude_positives: bool = option(True, "negatives are never positives of the user")
     max_positives: int = option(
@@ -207,7 +211,7 @@ class FedGRecOptions:
 
     @property
     def combined(self) -> bool:
-        """Whether Σ α_k e_t^k and Σ α_k e_t^{k−1} are all that users need to train: no penalty asks for e_t^0 itself."""
+        """Whether Σ α_k e_t^k and Σ α_k e_t^{k−1} are all that training needs: no penalty asks for e_t^0 itself."""
         return self.layers > 0 and self.l2 == 0 and self.combine != "concat"
 
     def weights(self) -> tuple[float, ...]:
@@ -256,9 +260,6 @@ class FactorisationOptions(FedGRecOptions):
         "words of 32 bits, in one step for all",
         least=0,
         most=2**20,
-    )
-    download: str = option(
-        "float32", "numbers that travel down, see fedgrec", choices=("float32", "bfloat16", "int8")
     )
     item_clip: float = option(0.3, "largest absolute item update that one user may send", least=1e-6)
 

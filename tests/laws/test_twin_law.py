@@ -72,7 +72,9 @@ def test_in_float32_many_steps_agree_to_the_fourth_digit(world) -> None:
 @pytest.mark.parametrize("optimizer", ["sum", "adam"])
 def test_the_server_halves_agree(optimizer) -> None:
     rng = np.random.default_rng(0)
-    options = FedGRecOptions(dim=8, negatives=20, users_per_round=30, server_optimizer=optimizer, item_levels=0, precision="float64")
+    options = FedGRecOptions(
+        dim=8, negatives=20, users_per_round=30, server_optimizer=optimizer, item_levels=0, precision="float64"
+    )
     world = World(rng.random((30, 40)) < 0.2, options, seed=1)
     slow, fast = Run.warmed_up(world).train(3), Run.warmed_up(world, world.method(cpu)).train(3)
     np.testing.assert_allclose(slow.server.items, fast.server.items, rtol=1e-9, atol=1e-12)

@@ -8,6 +8,7 @@ from fedgrec.draws import FEISTEL_M, Purpose
 F0, F1 = tl.constexpr(FEISTEL_M[0]), tl.constexpr(FEISTEL_M[1])
 NEGATIVES, PAIRS = tl.constexpr(int(Purpose.NEGATIVES)), tl.constexpr(int(Purpose.PAIRS))
 POSITIVES, FEEDBACK = tl.constexpr(int(Purpose.POSITIVES)), tl.constexpr(int(Purpose.FEEDBACK))
+ROUNDING = tl.constexpr(int(Purpose.ROUNDING))
 
 
 @triton.jit
@@ -50,6 +51,15 @@ def permuted(i, wanted, size, key, round_, purpose, step=0):
         outside = outside & (value >= size)
     value += tl.umulhi(k4, size.to(tl.uint32)).to(tl.int32)
     return value - tl.where(value >= size, size, 0)
+
+
+@triton.jit
+def shifts(t, key, round_, D: tl.constexpr):
+    """draws.shifts of items t. [len(t), D]"""
+    zero = round_ * 0
+    drawn, _, _, _ = tl.philox(key, zero, zero, round_, zero + ROUNDING)
+    turn = t.to(tl.uint32)[:, None] * F0 + tl.arange(0, D).to(tl.uint32)[None, :] * F1 + drawn.to(tl.uint32)
+    return (turn.to(tl.int32, bitcast=True) >> 8).to(tl.float32) * 5.9604644775390625e-08
 
 
 @triton.jit

@@ -51,7 +51,10 @@ class Server(NamedTuple):
     moment1: Any  # [N, d]
     moment2: Any  # [N, d]
     a: Any  # [N, d]: a_t
-    f: Any  # [N, d]: f_t = p·e_t^0 + a_t
+    f: Any  # [N, d]: f_t = p·e_t^0 + a_t, as it travels
+    rest: Any  # [N, d]: Σ α_k e_t^{k−1} over k ≥ 2, where tables travel combined
+    c: Any  # [N, d]: Σ α_k e_t^{k−1}, as it travels
+    steps: Any  # [N]: of the rows of updates
     sums: Any  # [K+1, N, D/2], two words in one
     touched: Any  # [N]: whether a latent of the item changes
     order: Any  # [N]: see draws.Shelves
@@ -69,6 +72,7 @@ class Scratch(NamedTuple):
     slopes: Any  # [S, τ+1, n]: of the negatives; for softmax their scores
     partners: Any  # [S, τ, n]: the positive that a negative meets in each step
     f: Any  # [S, τ+1, D]: f_u by step; for cosines its direction
+    B: Any  # [S, D]: Σ α_k e_u^k of the latents, where tables travel combined
     norms: Any  # [S, τ+1]: |f_u|, or 1
     logs: Any  # [S, τ+1]: log Σ exp(s/T) over the negatives
     parts: Any  # [S, splits, D]: of ∂L/∂f_u
@@ -122,6 +126,8 @@ class Reals(NamedTuple):
     server_rate: Any
     latent_rate: Any  # of a fixed-point step
     item_step: Any  # a fixed-point step
+    levels: Any  # steps at most, once each row has its own
+    step_scale: Any  # see FedGRecMethod
     per_temperature: Any
     negative_weight: Any
 
@@ -135,6 +141,10 @@ class Wholes(NamedTuple):
     unbiased_after: Any  # the last bias correction that is listed
     feedback_bound: Any  # see draws.feedback
     latents_every: Any  # rounds
+    users_per_round: Any
+    n_users: Any
+    fine_rounds: Any  # before each row has its own step
+    untouched: Any  # the step of a row that nobody has touched, as a power of two
 
 
 def _places(numbers):
@@ -150,7 +160,9 @@ TO_ITEM_STEPS, ITEM_BOUND, ITEM_STEP = _real.to_item_steps, _real.item_bound, _r
 TO_LATENT_STEPS, LATENT_BOUND = _real.to_latent_steps, _real.latent_bound
 N_ITEMS, UNBIASED_AFTER, FEEDBACK_BOUND = _whole.n_items, _whole.unbiased_after, _whole.feedback_bound
 MOST_NEGATIVES, MOST_POSITIVES = _whole.most_negatives, _whole.most_positives
-LATENTS_EVERY = _whole.latents_every
+USERS_PER_ROUND, N_USERS = _whole.users_per_round, _whole.n_users
+LATENTS_EVERY, FINE_ROUNDS, UNTOUCHED = _whole.latents_every, _whole.fine_rounds, _whole.untouched
+LEVELS, STEP_SCALE = _real.levels, _real.step_scale
 PER_TEMPERATURE, NEGATIVE_WEIGHT = _real.per_temperature, _real.negative_weight
 LOWEST = tl.constexpr(-1e30)  # no score is
 TINY = tl.constexpr(1.1754943508222875e-38)  # see reference.length
@@ -174,6 +186,8 @@ class Sizes(NamedTuple):
     EXCLUDE: Any  # whether negatives are never positives
     SHELVES: Any  # B
     PAIRED: Any  # whether negatives meet positives
+    COMBINED: Any  # whether f and c are all that travels in most rounds
+    KIND: Any  # of KINDS
 
 
 class Rules(NamedTuple):
@@ -190,6 +204,7 @@ class Rules(NamedTuple):
     KEPT: Any  # the user's moments outlast a round
     WITHHELD: Any  # some positives' updates stay at home
     FAST: Any  # see adam_step
+    NARROW: Any  # whether rows have steps of their own, after the first rounds
 
 
 def constants(given: Any) -> Any:
@@ -271,6 +286,29 @@ def rows_of(table, t, ok, size):
     col = tl.arange(0, size.D)
     there = ok[:, None] & (col < size.DIM)[None, :]
     return tl.load(table + t[:, None] * size.DIM + col[None, :], mask=there, other=0.0)
+
+
+KINDS = {"float32": 0, "bfloat16": 1, "int8": 2}
+
+
+@triton.jit
+def power_of_two(exponent):
+    return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def travelled(rows, KIND: tl.constexpr):
+    """core.travelling. [n, D]"""
+    if KIND == 1:
+        bits = rows.to(tl.float32).to(tl.int32, bitcast=True)
+        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & -65536
+        rows = bits.to(tl.float32, bitcast=True).to(rows.dtype)
+    elif KIND == 2:
+        bits = (tl.max(tl.abs(rows), axis=1) / 127).to(tl.float32).to(tl.int32, bitcast=True)
+        exponent = (bits >> 23) - 126 - ((bits & 0x7FFFFF) == 0).to(tl.int32)
+        exponent = tl.minimum(tl.maximum(exponent, -100), 100)[:, None]
+        rows = rounded(rows * power_of_two(-exponent).to(rows.dtype)) * power_of_two(exponent).to(rows.dtype)
+    return rows
 
 
 @triton.jit

@@ -61,7 +61,7 @@ def user_step(step, at, size, rules, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
         tl.store(home, e, mask=col < size.DIM)
     if step < size.TAU:
         tl.debug_barrier()  # what was stored above is read by other lanes below
-        f_u = combined(e, drift, home, at.numbers, size, rules)
+        f_u = combined(e, drift, home, at, user, size, rules)
         if rules.COSINE:
             norm = tl.sqrt(tl.sum(f_u * f_u, axis=0) + TINY)
             tl.store(at.scratch.norms + user.slot * (size.TAU + 1) + step, norm)
@@ -208,9 +208,12 @@ def move_user(taken, e, grad_f, decay, at, user, size, rules):
 
 
 @triton.jit
-def combined(e, drift, home, numbers, size, rules):
+def combined(e, drift, home, at, user, size, rules):
     """f_u; `home` is where e_u^0 and behind it the latents are."""
+    numbers = at.numbers
     f_u = tl.load(numbers.real + SHARE) * e + tl.load(numbers.real + LIVE_SHARE) * drift
+    if size.COMBINED:
+        return f_u + tl.load(at.scratch.B + user.slot * size.D + tl.arange(0, size.D))
     if not rules.CONCAT:
         inside = tl.arange(0, size.D) < size.DIM
         for k in range(1, size.K + 1):

@@ -16,7 +16,7 @@ that the negatives of one positive add up to (in 2⁻⁴⁵). Two neighbouring w
 import triton
 import triton.language as tl
 
-from fedgrec.kernels._draws_triton import FEEDBACK, NEGATIVES, PAIRS, POSITIVES, permuted, skipped, words
+from fedgrec.kernels._draws_triton import FEEDBACK, NEGATIVES, PAIRS, POSITIVES, permuted, shifts, skipped, words
 from fedgrec.kernels._negatives_triton import moved_by
 from fedgrec.kernels._state_triton import (
     BETA1,
@@ -24,27 +24,42 @@ from fedgrec.kernels._state_triton import (
     EPSILON,
     FALL,
     FEEDBACK_BOUND,
+    FINE_ROUNDS,
     ITEM_BOUND,
     ITEM_STEP,
     LATENT_BOUND,
     LATENT_RATE,
     LATENTS_EVERY,
+    LEVELS,
     MOVED,
     N_ITEMS,
+    N_USERS,
     SERVER_RATE,
+    STEP_SCALE,
     TO_ITEM_STEPS,
     TO_LATENT_STEPS,
     UNBIASED_AFTER,
+    UNTOUCHED,
+    USERS_PER_ROUND,
     decays,
     find_user,
     items_at,
     positives_at,
+    power_of_two,
     rounded,
     rows_of,
     takes_part,
+    travelled,
 )
 
 # ---------------------------------------------------------------------------------- line 15, and which rows
+
+
+@triton.jit
+def latents_are_due(round_, numbers):
+    """FedGRecMethod.training."""
+    turns = round_ * tl.load(numbers.whole + USERS_PER_ROUND) // tl.load(numbers.whole + N_USERS)
+    return (round_ + 1) % tl.minimum(tl.load(numbers.whole + LATENTS_EVERY), 1 + turns) == 0
 
 
 @triton.jit
@@ -58,7 +73,14 @@ def prepare(at, size, BLOCK: tl.constexpr, DRAWN: tl.constexpr):
         return
     user = find_user(at, slot, size)
     if part < size.K:
-        gather_level(part, at, user, size, BLOCK)
+        due = latents_are_due(tl.load(F.counter), at.numbers)
+        if size.COMBINED:
+            if part == 0:
+                gather(at.server.c, at.scratch.B + slot * size.D, 0, at, user, size, BLOCK)
+        if due or not size.COMBINED:
+            table = at.server.items + part * tl.load(at.numbers.whole + N_ITEMS) * size.DIM
+            home = at.users.embeddings + (user.u * (size.K + 1) + part + 1) * size.DIM
+            gather(table, home, size.KIND, at, user, size, BLOCK)
     else:
         key = tl.load(at.users.keys + user.u)
         round_ = tl.load(F.counter)
@@ -69,19 +91,17 @@ def prepare(at, size, BLOCK: tl.constexpr, DRAWN: tl.constexpr):
 
 
 @triton.jit
-def gather_level(k, at, user, size, BLOCK: tl.constexpr):
-    """Eq. (6): e_u^{k+1} = Σ_t w_ut e_t^k."""
+def gather(table, home, KIND: tl.constexpr, at, user, size, BLOCK: tl.constexpr):
+    """Eq. (6): e_u^{k+1} = Σ_t w_ut e_t^k, with the table as it travels."""
     n = tl.arange(0, BLOCK)
     col = tl.arange(0, size.D)
     users = at.users
-    table = at.server.items + k * tl.load(at.numbers.whole + N_ITEMS) * size.DIM
     total = tl.zeros((BLOCK, size.D), users.gather.dtype.element_ty)
     for first in range(0, user.degree, BLOCK):
         ok = first + n < user.degree
         t = tl.load(users.items + user.start + first + n, mask=ok, other=0).to(tl.int64)
         w = tl.load(users.gather + user.start + first + n, mask=ok, other=0.0)
-        total += w[:, None] * rows_of(table, t, ok, size)
-    home = users.embeddings + (user.u * (size.K + 1) + k + 1) * size.DIM
+        total += w[:, None] * travelled(rows_of(table, t, ok, size), KIND)
     tl.store(home + col, tl.sum(total, axis=0), mask=col < size.DIM)
 
 
@@ -134,10 +154,19 @@ def add_words(sums, t, values, ok, BLOCK: tl.constexpr, D: tl.constexpr):
 
 
 @triton.jit
-def add_rows(sums, t, moved, to_steps, bound, ok, BLOCK: tl.constexpr, D: tl.constexpr):
-    """Adds finished rows, clipped and rounded; how many words of each the clip cut."""
-    moved = rounded(to_steps * moved)
-    add_words(sums, t, tl.minimum(tl.maximum(moved, -bound), bound), ok, BLOCK, D)
+def add_rows(t, moved, ok, at, user, rules, BLOCK: tl.constexpr, D: tl.constexpr):
+    """Adds finished rows of item updates, clipped and rounded; how many words of each the clip cut."""
+    moved *= tl.load(at.numbers.real + TO_ITEM_STEPS)
+    bound = tl.load(at.numbers.real + ITEM_BOUND)
+    if rules.NARROW:
+        round_ = tl.load(at.federation.now)
+        if round_ >= tl.load(at.numbers.whole + FINE_ROUNDS):
+            bound = tl.load(at.numbers.real + LEVELS)
+            steps = tl.load(at.server.steps + t, mask=ok, other=1.0)
+            moved *= (tl.load(at.numbers.real + ITEM_STEP) / steps)[:, None]
+            moved += shifts(t, tl.load(at.users.keys + user.u), round_, D).to(moved.dtype)
+    moved = rounded(moved)
+    add_words(at.server.sums, t, tl.minimum(tl.maximum(moved, -bound), bound), ok, BLOCK, D)
     return tl.sum((ok[:, None] & (tl.abs(moved) > bound)).to(tl.int32), axis=1)
 
 
@@ -149,7 +178,7 @@ def send(at, size, rules, SPLIT: tl.constexpr, BLOCK: tl.constexpr):
         return
     user = find_user(at, slot, size)
     if part < size.K:
-        if (tl.load(at.federation.now) + 1) % tl.load(at.numbers.whole + LATENTS_EVERY) == 0:
+        if latents_are_due(tl.load(at.federation.now), at.numbers):
             send_level(part, at, user, size, BLOCK)
     elif part == size.K:
         send_positives(at, user, size, rules, BLOCK)
@@ -167,8 +196,6 @@ def report(F, over):
 
 @triton.jit
 def send_positives(at, user, size, rules, BLOCK: tl.constexpr):
-    to_steps = tl.load(at.numbers.real + TO_ITEM_STEPS)
-    bound = tl.load(at.numbers.real + ITEM_BOUND)
     key = tl.load(at.users.keys + user.u)
     n = tl.arange(0, BLOCK)
     over = tl.zeros((BLOCK,), tl.int32)
@@ -180,15 +207,13 @@ def send_positives(at, user, size, rules, BLOCK: tl.constexpr):
         if rules.WITHHELD:
             drawn = words(key, i, 0, tl.load(at.federation.now), FEEDBACK).to(tl.int64)
             ok = ok & (drawn < tl.load(at.numbers.whole + FEEDBACK_BOUND))
-        over += add_rows(at.server.sums, t, moved, to_steps, bound, ok, BLOCK, size.D)
+        over += add_rows(t, moved, ok, at, user, rules, BLOCK, size.D)
     report(at.federation, over)
 
 
 @triton.jit
 def send_negatives(start, at, user, size, rules, SPLIT: tl.constexpr, BLOCK: tl.constexpr):
     decay = decays(at.numbers, user, rules)
-    to_steps = tl.load(at.numbers.real + TO_ITEM_STEPS)
-    bound = tl.load(at.numbers.real + ITEM_BOUND)
     n = tl.arange(0, BLOCK)
     over = tl.zeros((BLOCK,), tl.int32)
     for first in range(start, tl.minimum(start + SPLIT, user.N), BLOCK):
@@ -198,7 +223,7 @@ def send_negatives(start, at, user, size, rules, SPLIT: tl.constexpr, BLOCK: tl.
         x0 = rows_of(at.server.items, t, ok, size)
         f0 = rows_of(at.server.f, t, ok, size) if rules.COSINE else x0
         moved = moved_by(x0, f0, size.TAU, i, ok, decay, at, user, size, rules)
-        over += add_rows(at.server.sums, t, moved, to_steps, bound, ok, BLOCK, size.D)
+        over += add_rows(t, moved, ok, at, user, rules, BLOCK, size.D)
     report(at.federation, over)
 
 
@@ -250,21 +275,28 @@ def total_words(sums, t, ok, BLOCK: tl.constexpr, D: tl.constexpr):
 def server_round(
     F, server, numbers,
     K: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr, ADAM: tl.constexpr, CONCAT: tl.constexpr,
+    NARROW: tl.constexpr, COMBINED: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
     """Eqs. (10) and (11), the combined table for the next round, and empty sums."""
     round_ = tl.load(F.now)
     if tl.program_id(0) == 0:
         tl.store(F.counter, round_ + 1)
-    if tl.load(F.counts + (round_ - tl.load(F.first_round))) == 0:
-        return  # nobody's upload arrived
     n_items = tl.load(numbers.whole + N_ITEMS)
     t = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     ok = t < n_items
     col = tl.arange(0, D)
     within = ok[:, None] & (col < DIM)[None, :]
     at = t[:, None] * DIM + col[None, :]
+    if tl.load(F.counts + (round_ - tl.load(F.first_round))) == 0:  # nobody's upload arrived
+        if NARROW:
+            store_steps(tl.load(server.moment2 + at, mask=within, other=0.0), t, ok, round_, server, numbers)
+        return
     x = tl.load(server.items + at, mask=within, other=0.0)
-    total = total_words(server.sums, t, ok, BLOCK, D).to(x.dtype) * tl.load(numbers.real + ITEM_STEP)
+    step = tl.full((BLOCK,), 0, x.dtype) + tl.load(numbers.real + ITEM_STEP)
+    if NARROW:
+        if round_ >= tl.load(numbers.whole + FINE_ROUNDS):
+            step = tl.load(server.steps + t, mask=ok, other=1.0)
+    total = total_words(server.sums, t, ok, BLOCK, D).to(x.dtype) * step[:, None]
     rate = tl.load(numbers.real + SERVER_RATE) * tl.exp2(-round_ * tl.load(numbers.real + FALL))
     if ADAM:
         beta1 = tl.load(numbers.real + BETA1)
@@ -274,12 +306,15 @@ def server_round(
         second = beta2 * tl.load(server.moment2 + at, mask=within, other=0.0) + (1 - beta2) * total * total
         tl.store(server.moment1 + at, first, mask=within)
         tl.store(server.moment2 + at, second, mask=within)
+        if NARROW:
+            store_steps(second, t, ok, round_, server, numbers)
         root = tl.sqrt(second * tl.load(numbers.unbias2 + place)) + tl.load(numbers.real + EPSILON)
         x -= rate * (first * tl.load(numbers.unbias1 + place)) / root
     else:
         x += rate * total
     tl.store(server.items + at, x, mask=within)
     a = x * 0
+    rest = x * 0
     if K > 0:
         changed = tl.load(server.touched + t, mask=ok, other=0) > 0
         tl.debug_barrier()
@@ -292,9 +327,29 @@ def server_round(
             latent += total_words(server.sums + k * n_items * (D // 2), t, changed, BLOCK, D).to(x.dtype) * scale
             tl.store(table + at, latent, mask=there)
             a += tl.load(numbers.alphas + k) * latent
+            if COMBINED and k < K:
+                rest += tl.load(numbers.alphas + k + 1) * latent
         if CONCAT:
             a = x * 0
         else:
+            unchanged = within & (changed[:, None] == 0)
             tl.store(server.a + at, a, mask=there)
-            a = tl.where(there, a, tl.load(server.a + at, mask=within & (changed[:, None] == 0), other=0.0))
-    tl.store(server.f + at, tl.load(numbers.alphas) * x + a, mask=within)
+            a = tl.where(there, a, tl.load(server.a + at, mask=unchanged, other=0.0))
+            if COMBINED:
+                tl.store(server.rest + at, rest, mask=there)
+                rest = tl.where(there, rest, tl.load(server.rest + at, mask=unchanged, other=0.0))
+                c = travelled(tl.load(numbers.alphas + 1) * x + rest, KIND)
+                tl.store(server.c + at, c, mask=within)
+    f = tl.load(numbers.alphas) * x + a
+    tl.store(server.f + at, travelled(f, KIND), mask=within)
+
+
+@triton.jit
+def store_steps(second, t, ok, round_, server, numbers):
+    """FedGRecMethod.row_steps, for the next round."""
+    place = tl.minimum(round_ + 1, tl.load(numbers.whole + UNBIASED_AFTER))
+    usual = tl.max(second, axis=1) * tl.load(numbers.unbias2 + place) * tl.load(numbers.real + STEP_SCALE)
+    bits = usual.to(tl.float32).to(tl.int32, bitcast=True)
+    exponent = ((bits >> 23) - 126 + 1) >> 1
+    exponent = tl.where(usual == 0, tl.load(numbers.whole + UNTOUCHED).to(tl.int32), exponent)
+    tl.store(server.steps + t, power_of_two(exponent).to(second.dtype), mask=ok)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedgrec.core import Broadcast, Cohort, Floats, Ints, ServerState, Stage, UploadSpec, UserState
+from fedgrec.core import Cohort, Floats, Ints, ServerState, Stage, UploadSpec, UserState
 from fedgrec.devices import place
 from fedgrec.draws import feedback_bound, shelves
 from fedgrec.errors import FedgrecError, missing_extra
@@ -24,8 +24,10 @@ except ImportError:
     raise missing_extra("training on a GPU", "torch") from None
 
 from fedgrec.kernels import _triton as loops
+from fedgrec.kernels import reference
 from fedgrec.kernels._negatives_triton import negatives
 from fedgrec.kernels._state_triton import (
+    KINDS,
     LOWEST,
     Federation,
     Numbers,
@@ -54,11 +56,19 @@ class Trainer(Protocol):
     @property
     def n_items(self) -> int: ...
     @property
+    def n_users(self) -> int: ...
+    @property
     def stages(self) -> tuple[Stage, ...]: ...
     def options_of(self, round_: int, degrees: Ints) -> FedGRecOptions: ...
     def spec(self, stage: Stage) -> UploadSpec: ...
-    def broadcast(self, server: ServerState, stage: Stage) -> Broadcast: ...
-    def edge_weights(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Floats, Floats]: ...
+    @property
+    def fine_rounds(self) -> int: ...
+    @property
+    def step_scale(self) -> float: ...
+    @property
+    def untouched(self) -> int: ...
+    def row_steps(self, server: ServerState) -> Floats: ...
+    def edge_weights(self, cohort: Cohort, degrees: Ints) -> tuple[Floats, Floats]: ...
 
 
 @dataclass(frozen=True)
@@ -100,7 +110,7 @@ class Engine:
         self.shelves = shelves(server.degrees, wanted, o.popular_negatives)
         self.splits = triton.next_power_of_2(max(triton.cdiv(self.n_negatives, self.launch.split), 1))
         self.round = server.round
-        self.users = self._users(users, *method.edge_weights(users, method.broadcast(server, method.stages[-1])))
+        self.users = self._users(users, *method.edge_weights(users, server.degrees))
         self.server = self._server(server)
         self.scratch = self._scratch()
         self.numbers = self._numbers(spec)
@@ -159,12 +169,20 @@ class Engine:
         o, items = self.options, self._place(server.items)
         alphas = self._place(np.asarray(o.weights(), o.precision))
         a = torch.zeros_like(items[0]) if o.combine == "concat" else torch.tensordot(alphas[1:], items[1:], 1)
+        f, rest, c = alphas[0] * items[0] + a, a, a
+        if o.combined:
+            rest = torch.tensordot(alphas[2:], items[1:-1], 1)
+            f, c = self._place(reference.combine(server.items, np.asarray(o.weights(), o.precision), o.download))
+        steps = self.method.row_steps(server) if o.item_levels else np.ones(1, o.precision)
         return Server(
             items=items,
             moment1=self._place(server.moment1),
             moment2=self._place(server.moment2),
             a=a,
-            f=alphas[0] * items[0] + a,
+            f=f,
+            rest=rest,
+            c=c,
+            steps=self._place(steps),
             sums=self._new(torch.int64, o.layers + 1, self.method.n_items, self.D // 2),
             touched=self._new(torch.int8, self.method.n_items),
             order=self._place(self.shelves.order.astype(np.int32)),
@@ -184,6 +202,7 @@ class Engine:
             slopes=self._new(real, S, tau, max(self.n_negatives, 1)),
             partners=self._new(torch.int32, S, o.local_steps, max(self.n_negatives, 1)),
             f=self._new(real, S, tau, D),
+            B=self._new(real, S, D),
             norms=self._new(real, S, tau) + 1,
             logs=self._new(real, S, tau),
             parts=self._new(real, S, self.splits, D),
@@ -219,6 +238,8 @@ class Engine:
             server_rate=o.server_rate,
             latent_rate=o.latent_rate * latents.step,
             item_step=items.step,
+            levels=o.item_levels,
+            step_scale=self.method.step_scale if o.item_levels else 0.0,
             per_temperature=1 / (o.temperature or 1.0),
             negative_weight=o.negative_weight,
         )
@@ -229,6 +250,10 @@ class Engine:
             unbiased_after=UNBIASED_AFTER,
             feedback_bound=feedback_bound(o.feedback),
             latents_every=o.latents_every,
+            users_per_round=o.users_per_round,
+            n_users=self.method.n_users,
+            fine_rounds=self.method.fine_rounds,
+            untouched=self.method.untouched if o.item_levels else 0,
         )
         return Numbers(
             real=real(reals),
@@ -254,6 +279,8 @@ class Engine:
             EXCLUDE=o.exclude_positives,
             SHELVES=len(self.shelves.quotas),
             PAIRED=int(o.loss == "bpr"),
+            COMBINED=o.combined,
+            KIND=KINDS[o.download] if o.combined else 0,
         )
 
     def _rules(self) -> Rules:
@@ -270,6 +297,7 @@ class Engine:
             KEPT=o.user_moments == "kept",
             WITHHELD=o.feedback < 1,
             FAST=self.device.type == "cuda" and o.precision == "float32",
+            NARROW=o.item_levels > 0,
         )
 
     def _real(self, values: Any) -> Any:
@@ -335,6 +363,7 @@ class Engine:
         loops.server_round[(triton.cdiv(self.method.n_items, cut.items),)](
             self.federation, self.server, self.numbers, K=K, D=self.D, DIM=o.dim, BLOCK=cut.items,
             ADAM=o.server_optimizer == "adam", CONCAT=o.combine == "concat",
+            NARROW=o.item_levels > 0, COMBINED=o.combined, KIND=KINDS[o.download] if o.combined else 0,
         )  # fmt: skip
 
     def _launch_steps(self, programs: int, many: dict[str, int]) -> None:

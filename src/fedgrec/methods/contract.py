@@ -142,6 +142,4 @@ class Method(ABC):
 
     def secure_upload(self, stage: Stage, users: int) -> int:
         """Bytes of these users' dense masked vectors."""
-        from fedgrec.secagg import ring
-
-        return users * ring.packed_bytes(self.spec(stage).rings)
+        return users * sum(-(-words * bits // 8) for words, bits in self.spec(stage).rings)

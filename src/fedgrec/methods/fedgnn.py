@@ -117,7 +117,7 @@ class Kernel(Protocol):
     NAME: str
 
     def refresh(self, cohort: Cohort, weights: Floats, tables: Floats, at: Ints) -> Floats: ...
-    def server_adam(self, server: ServerState, update: Rows, leaf: Leaf, o: Any) -> None: ...
+    def server_adam(self, server: ServerState, update: Rows, steps: Floats, o: Any) -> None: ...
     def add_rows(self, table: Floats, update: Rows, leaf: Leaf, rate: float) -> None: ...
 
 
@@ -236,7 +236,7 @@ class FedGNN(Method):
             return server
         update, leaf = total.leaves["items"], self.spec(TRAIN).leaf("items")
         if o.server_optimizer == "adam":
-            self.kernel.server_adam(server, update, leaf, o)
+            self.kernel.server_adam(server, update, leaf.steps(server.items.dtype), o)
         else:
             self.kernel.add_rows(server.items[0], update, leaf, o.server_rate)
         server.round += 1

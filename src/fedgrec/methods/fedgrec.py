@@ -61,6 +61,7 @@ def _symmetric(item: Floats, user: Floats) -> Floats:
     return 1.0 / (np.sqrt(item) * np.sqrt(user))
 
 
+LATENT_BITS = 26  # of a latent's word in training
 SPREAD = 2.0  # how much larger than the sum of a usual round one user's update of a row may be
 FINE_ROUNDS, DRAWN = 20, 10  # the fewest rounds, and times that an item is drawn, before steps follow from moments
 CLICKS, ITEMS, SHARP = 25, 40_000, 0.11  # of a user, of a catalogue; the temperature there
@@ -134,12 +135,22 @@ class FedGRecMethod(Method):
         return (DEGREES, *(PROPAGATE,) * self.options.layers, TRAIN)
 
     def training(self, round_: int) -> Stage:
-        """Which kind a round is follows from its number: latents travel in the last of every `latents_every`."""
+        """Which kind a round is follows from its number.
+
+        Latents travel in the last of every `latents_every` rounds, and more often at first, when embeddings change
+        fast: while users have had t turns, in the last of every t + 1.
+        """
         o = self.options
-        draws_in_a_round = min(o.users_per_round, self.n_users) * (o.negatives if o.loss != "mse" else 1)
-        fine = o.fine_rounds or max(FINE_ROUNDS, -(-DRAWN * self.n_items // draws_in_a_round))
-        lean = o.layers > 0 and (round_ + 1) % o.latents_every > 0
-        return replace(TRAIN, lean=lean, fine=not o.item_levels or round_ < fine)
+        every = min(o.latents_every, 1 + round_ * o.users_per_round // self.n_users)
+        lean = o.layers > 0 and (round_ + 1) % every > 0
+        return replace(TRAIN, lean=lean, fine=not o.item_levels or round_ < self.fine_rounds)
+
+    @property
+    def fine_rounds(self) -> int:
+        """Rounds before steps follow from the server's moments."""
+        o = self.options
+        drawn = min(o.users_per_round, self.n_users) * (o.negatives if o.loss != "mse" else 1)
+        return o.fine_rounds or max(FINE_ROUNDS, -(-DRAWN * self.n_items // drawn))
 
     def spec(self, stage: Stage) -> UploadSpec:
         """The leaves of a stage: all that ever leaves a device, and only inside a sum."""
@@ -149,7 +160,7 @@ class FedGRecMethod(Method):
         S = min(o.users_per_round, self.n_users)
         # Latents are counted in the same step in warm-up and in training, so that their sums telescope (see push).
         clip = 2 * o.latent_clip
-        latents = Leaf("latents", N, o.dim, clip, finest_step(clip, S))
+        latents = Leaf("latents", N, o.dim, clip, finest_step(clip, S, LATENT_BITS))
         if stage is PROPAGATE:
             return UploadSpec((latents,), self.n_users)
         items = Leaf("items", N, o.dim, o.item_clip, finest_step(o.item_clip, S))
@@ -191,14 +202,24 @@ class FedGRecMethod(Method):
         if stage.everyone:
             tables = items[level - 1 : level] if stage is PROPAGATE else items[:0]
             return Broadcast(server.round, self.n_items, tables, server.degrees, level)
-        if not o.combined:
-            tables = travelling(items, o.download)
-        else:
+        tables = items
+        if o.combined:
             tables = self.kernel.combine(items, np.asarray(o.weights(), items.dtype), o.download)
             if not stage.lean:
                 tables = np.concatenate([tables, travelling(items[: o.layers], o.download)])
         more = {} if stage.fine else {"steps": self.row_steps(server)}
-        return Broadcast(server.round, self.n_items, tables, server.degrees, level, more, o.download)
+        kind = o.download if o.combined else "float32"
+        return Broadcast(server.round, self.n_items, tables, server.degrees, level, more, kind)
+
+    @property
+    def step_scale(self) -> float:
+        """The square of a step, over that of what is usual in its row."""
+        return (SPREAD / self.options.item_levels) ** 2
+
+    @property
+    def untouched(self) -> int:
+        """The step of a row that nobody has touched yet, as a power of two."""
+        return math.ceil(math.log2(self.options.item_clip / self.options.item_levels))
 
     def row_steps(self, server: ServerState) -> Floats:
         """The step of every item's updates: what the largest entry of its row uses to change by, over the levels.
@@ -207,9 +228,9 @@ class FedGRecMethod(Method):
         """
         o, real = self.options, server.moment2.dtype.type
         unbiased = real(1 / (1 - o.beta2 ** max(server.round, 1)))
-        usual = server.moment2.max(axis=1) * unbiased * real((SPREAD / o.item_levels) ** 2)
-        exponent = (np.frexp(usual)[1] + 1) // 2
-        exponent[usual == 0] = math.ceil(math.log2(o.item_clip / o.item_levels))
+        usual = server.moment2.max(axis=1) * unbiased * real(self.step_scale)
+        exponent = (np.frexp(usual.astype(np.float32))[1] + 1) // 2
+        exponent[usual == 0] = self.untouched
         steps: Floats = np.ldexp(real(1), exponent)
         return steps
 
@@ -270,8 +291,8 @@ class FedGRecMethod(Method):
             kernel.add_rows(server.items[level], total.leaves["latents"], spec.leaf("latents"), 1.0)
         else:
             if o.server_optimizer == "adam":
-                one = np.full(self.n_items, spec.leaf("items").step, server.items.dtype)
-                kernel.server_adam(server, total.leaves["items"], one if stage.fine else self.row_steps(server), o)
+                steps = spec.leaf("items").steps(server.items.dtype) if stage.fine else self.row_steps(server)
+                kernel.server_adam(server, total.leaves["items"], steps, o)
             else:  # Eq. (10)
                 kernel.add_rows(server.items[0], total.leaves["items"], spec.leaf("items"), o.server_rate)
             if o.layers and not stage.lean:  # Eq. (11), all levels as one table of K·N rows
@@ -301,7 +322,9 @@ class FedGRecMethod(Method):
         if o.layers and o.evaluation_refresh:
             gather, _ = self.edge_weights(cohort, server.degrees)
             tables = self.as_ranked(server).items
-            latents = self.kernel.refresh(cohort, gather, tables[1:2] if o.combined else tables[: o.layers], cohort.items)
+            latents = self.kernel.refresh(
+                cohort, gather, tables[1:2] if o.combined else tables[: o.layers], cohort.items
+            )
             if o.combined:
                 return self._ranked(embeddings.dtype.type(o.weights()[0]) * embeddings[:, 0] + latents[:, 0])
             embeddings = np.concatenate([embeddings[:, :1], latents], axis=1)
@@ -314,7 +337,7 @@ class FedGRecMethod(Method):
 
     def as_ranked(self, server: ServerState) -> ServerState:
         """What of the server a device has, as it arrived there: people rank with that."""
-        return server if not server.moment1.size else as_server(self.broadcast(server, replace(TRAIN, lean=True)))
+        return server if server.arrived else as_server(self.broadcast(server, replace(TRAIN, lean=True)))
 
     def _combined(self, embeddings: Floats) -> Floats:  # [K+1, n, d] → [n, D]
         o = self.options
@@ -355,9 +378,9 @@ class FedGRecMethod(Method):
         trained = int((positives + negatives)[: n - lost].sum())
         latents = 0 if stage.lean or not o.layers else int(sent.sum()) * (word + o.layers * row)
         up = trained * (word + row) + latents
-        tables = o.layers + 1
+        down = (o.layers + 1) * row
         if o.combined:
             tables = 2 if stage.lean else 2 + o.layers
-        scale = word if o.download == "int8" else 0
-        down = n * N * (tables * (o.dim * BYTES[o.download] + scale) + (0 if stage.fine else word))
+            down = tables * (o.dim * BYTES[o.download] + (o.download == "int8"))
+        down = n * N * (down + (0 if stage.fine else word))
         return Traffic(up, down, up_secure, down)

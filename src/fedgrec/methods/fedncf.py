@@ -150,7 +150,9 @@ class FedNCF(Method):
         return Cohort(keys, np.array(indptr), np.array(items), state)
 
     def broadcast(self, server: ServerState, stage: Stage, level: int = 0) -> Broadcast:
-        return Broadcast(server.round, self.n_items, server.items, server.degrees, more={"network": server.more["network"]})
+        return Broadcast(
+            server.round, self.n_items, server.items, server.degrees, more={"network": server.more["network"]}
+        )
 
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
         spec = self.spec(stage)
@@ -181,7 +183,7 @@ class FedNCF(Method):
         x, moment1, moment2 = tables
         if self.options.server_optimizer == "adam":
             part = ServerState(x[None], np.zeros(len(x), np.int64), moment1, moment2, round_)
-            self.kernel.server_adam(part, update, leaf, replace(self.options, server_rate=rate))
+            self.kernel.server_adam(part, update, leaf.steps(part.items.dtype), replace(self.options, server_rate=rate))
         else:
             self.kernel.add_rows(x, update, leaf, rate)
 

@@ -51,5 +51,3 @@ def best(scores: Floats, seen: Ints, k: int) -> NDArray[np.int64]:
     candidates = np.flatnonzero((scores >= k_th) & (scores > -np.inf))
     order = candidates[np.argsort(-scores[candidates], kind="stable")][:k]
     return np.concatenate([order, np.full(k - len(order), -1)])
-
-
