@@ -24,7 +24,7 @@ def tensors_of(server: ServerState, users: Cohort) -> dict[str, NDArray[Any]]:
 
 def restored(tensors: Tensors, round_: int, server: ServerState, users: Cohort) -> tuple[ServerState, Cohort]:
     """Server and users as they were; what is given tells the kinds and names of their parts."""
-    parts = {name: tensors[f"server.{name}"] for name in SERVER_PARTS}
+    parts: dict[str, Any] = {name: tensors[f"server.{name}"] for name in SERVER_PARTS}
     more = {name: tensors[f"more.{name}"] for name in server.more}
     state = type(users.state)(**{f.name: tensors[f"users.{f.name}"] for f in fields(users.state)})
     return (

@@ -168,7 +168,7 @@ def travelling(tables: Floats, kind: str) -> Floats:
     if kind == "int8":
         exponents = row_exponents(tables)
         whole: Floats = np.ldexp(np.rint(np.ldexp(tables, -exponents)), exponents)
-        return whole
+        return whole + 0  # −0 does not travel
     return tables
 
 

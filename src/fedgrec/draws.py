@@ -172,11 +172,10 @@ def shifts(key: int, round_: int, items: NDArray[np.integer], width: int) -> NDA
     round: it is turned by multiples of two odd numbers, one for the item and one for the column.
     """
     drawn = int(words(key, 1, 0, round_, Purpose.ROUNDING)[0])
-    turn = items.astype(np.uint64)[:, None] * np.uint64(FEISTEL_M[0]) + np.arange(width, dtype=np.uint64) * np.uint64(
-        FEISTEL_M[1]
-    )
-    turned = ((turn + np.uint64(drawn)) & np.uint64(MASK)).astype(np.uint32).view(np.int32)
-    return (turned >> 8) * 2.0**-24
+    rows, columns = items.astype(np.uint64)[:, None], np.arange(width, dtype=np.uint64)
+    turn = np.uint64(drawn) + rows * np.uint64(FEISTEL_M[0]) + columns * np.uint64(FEISTEL_M[1])
+    turned = (turn & np.uint64(MASK)).astype(np.uint32).view(np.int32)
+    return (turned >> 8).astype(np.float64) * 2.0**-24
 
 
 def normal(keys: U64, count: int, purpose: int = Purpose.INIT) -> NDArray[np.float64]:

@@ -112,14 +112,14 @@ class FedGRecOptions:
     )
     latents_every: int = option(
         20,
-        "training rounds of which one, the last, carries latents up, and more often in a user's first turns; the others "
+        "training rounds of which one, the last, carries latents up, and more often in users' first turns; the others "
         "carry item updates alone",
         least=1,
     )
     item_levels: int = option(
         20,
-        "a word of a user's item update is a whole number up to this, in steps that are public, one for each item; 0: "
-        "words of 32 bits, in one step for all",
+        "a word of a user's item update is a whole number up to this, in steps that are public, one for each item; 0 "
+        "(and without Adam at the server): words of 32 bits, in one step for all",
         least=0,
         most=2**20,
     )
@@ -210,6 +210,11 @@ class FedGRecOptions:
     precision: str = option("float32", "arithmetic of training", choices=("float32", "float64"))
 
     @property
+    def levels(self) -> int:
+        """`item_levels`; 0 where the server has no moments that say the steps."""
+        return self.item_levels if self.server_optimizer == "adam" else 0
+
+    @property
     def combined(self) -> bool:
         """Whether Σ α_k e_t^k and Σ α_k e_t^{k−1} are all that training needs: no penalty asks for e_t^0 itself."""
         return self.layers > 0 and self.l2 == 0 and self.combine != "concat"
@@ -231,8 +236,6 @@ class FedGRecOptions:
             raise ConfigError("alphas are the weights of combine = 'mean': leave them out, or set combine to 'mean'")
         if self.live and self.combine == "concat" and self.layers:
             raise ConfigError("live = true is not defined for combine = 'concat': set live to false")
-        if self.item_levels and self.server_optimizer != "adam":
-            raise ConfigError("item_levels needs server_optimizer = 'adam', whose moments say the steps: set it to 0")
         if self.similarity == "cosine" and self.combine == "concat":
             raise ConfigError("similarity = 'cosine' is not defined for combine = 'concat': set it to 'inner'")
 

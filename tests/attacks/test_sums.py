@@ -98,7 +98,7 @@ def test_who_lies_in_every_round_stops_training_and_not_more(tmp_path: Path, mon
     def change(numbers: Any) -> None:
         numbers[0] = np.iinfo(numbers.dtype).min
 
-    fed = four(tmp_path, options={"rounds": 9, "retries": 2})
+    fed = four(tmp_path, options={"rounds": 9, "retries": 2}, fine_rounds=9)  # in a small ring it is no lie
     lies(monkeypatch, only("train", change))
     with pytest.raises(FedgrecError, match=r"3 sums in a row were lost.*than .* users can make them.*node3"):
         fed.run()

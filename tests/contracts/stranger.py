@@ -18,7 +18,6 @@ from fedgrec.core import (
     Ints,
     Leaf,
     Pending,
-    Query,
     Rows,
     ServerState,
     Stage,
@@ -76,7 +75,7 @@ class StrangersMethod(Method):
         d = self.options.dim
         return Cohort(keys, np.array(indptr), np.array(items), Taste(0.3 * drawn[:, None, :d], 1 + 0.3 * drawn[:, d:]))
 
-    def broadcast(self, server: ServerState, stage: Stage, query: Query | None = None, level: int = 0) -> Broadcast:
+    def broadcast(self, server: ServerState, stage: Stage, level: int = 0) -> Broadcast:
         return Broadcast(server.round, self.n_items, server.items, server.degrees)
 
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:

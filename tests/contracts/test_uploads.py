@@ -1,5 +1,6 @@
 """What leaves a device, leaf by leaf, and what it weighs."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from fedgrec.config import Config, FedGRecOptions
 from fedgrec.core import Traffic
 from fedgrec.data import Dataset, IdMap, Interactions, Split
+from fedgrec.federation.common.packets import pack_broadcast
 from fedgrec.methods.fedgrec import DEGREES, PROPAGATE, TRAIN, FedGRecMethod
 from fedgrec.options import METHODS, method_module
 from fedgrec.simulation import Simulation
@@ -64,26 +66,27 @@ def simulated(**options: Any) -> Simulation:
     pairs = [(u, (2 * n + u) % N) for u in range(M) for n in range(u % 4)]
     data, _ = Interactions.from_pairs(*zip(*pairs, strict=True), user_ids=IdMap.range(M), item_ids=IdMap.range(N))
     chosen = QUICK | {"dim": d, "rounds": T, "users_per_round": M, "negatives": 4, "protocol": "paper"} | options
-    chosen = {"popular_negatives": 0.0, "temperature": 0.1} | chosen
+    as_the_paper_counts = {"latents_every": 1, "item_levels": 0, "l2": 0.01}
+    chosen = {"popular_negatives": 0.0, "temperature": 0.1} | as_the_paper_counts | chosen
     return Simulation(Config().changed(chosen, "test"), Dataset("seven", Split(data)))
 
 
 @pytest.mark.parametrize("K", [1, 3])
 @pytest.mark.parametrize("S", [M, 2])
 def test_dense_secure_traffic_is_the_papers_closed_form(K: int, S: int) -> None:
-    """With every user in every round and the whole table queried, the paper moves 2KNMd words in warm-up and
-    2TKNMd in training. That order of magnitude leaves out the item embeddings, one table beside the K latent
-    ones: exactly it is 2T(K+1)NMd. A word is 4 bytes down and one ring element up.
+    """With every user in every round the paper moves 2KNMd words in warm-up and 2TKNMd in training. That order of
+    magnitude leaves out the item embeddings, one table beside the K latent ones: exactly it is 2T(K+1)NMd. A word is 4
+    bytes down and one ring element up; and with each item its degree comes down, one word more.
     """
     simulation = simulated(layers=K, users_per_round=S)
     method, everyone = simulation.method, simulation.users.degrees
-    ring = {stage: method.spec(stage).rings[0][1] / 8 for stage in method.stages}
+    ring = {stage: method.spec(stage).rings[-1][1] / 8 for stage in method.stages}
     assert ring[DEGREES] == 1
-    assert ring[TRAIN] == 4
-    assert ring[PROPAGATE] == (4 if S == M else 34 / 8)  # a sum over all users in the step of a round of S
+    assert ring[TRAIN] == 26 / 8  # of a latent
+    assert ring[PROPAGATE] == (26 if S == M else 28) / 8  # a sum over all users in the step of a round of S
 
     warm_up = [method.traffic(PROPAGATE, everyone) for _ in range(K)]
-    assert sum(t.down_secure for t in warm_up) / 4 == K * N * M * d
+    assert sum(t.down_secure for t in warm_up) / 4 == K * N * M * (d + 1)
     filled_up = sum(t.up_secure for t in warm_up) - ring[PROPAGATE] * K * N * M * d
     assert 0 <= filled_up < K * M  # of each vector, less than a byte
 
@@ -95,8 +98,8 @@ def test_dense_secure_traffic_is_the_papers_closed_form(K: int, S: int) -> None:
     total = simulation.progress.traffic
     warm = Traffic(*(sum(column) for column in zip(degrees, *warm_up, strict=True)))
     down, up = total.down_secure - warm.down_secure, total.up_secure - warm.up_secure
-    assert down / 4 == up / 4 == T * (K + 1) * N * S * d
-    assert (down + up) / 4 == 2 * T * K * N * S * d + 2 * T * N * S * d
+    assert down / 4 == T * N * S * ((K + 1) * d + 1)
+    assert up == T * S * (4 * N * d + -(-K * N * d * 26 // 8))
 
 
 def test_without_latents_it_is_the_traffic_of_matrix_factorisation() -> None:
@@ -104,52 +107,53 @@ def test_without_latents_it_is_the_traffic_of_matrix_factorisation() -> None:
     simulation.run()
     total, counts = simulation.progress.traffic, simulation.method.traffic(DEGREES, simulation.users.degrees)
     assert (total.up_secure - counts.up_secure) / 4 == T * N * M * d
-    assert total.down_secure / 4 == T * N * M * d
+    assert total.down_secure / 4 == T * N * M * (d + 1)
 
 
-def test_a_sampled_query_in_the_clear_by_hand() -> None:
+def test_a_round_in_the_clear_by_hand() -> None:
     """K = 2, d = 5, 4 negatives; two users with 3 items and 1. Words of 4 bytes."""
-    method = simulated(layers=2, query="sampled").method
+    method = simulated(layers=2).method
     degrees = np.array([3, 1])
-    asked = (3 + 4) + (1 + 4)
-    down = asked * 3 * 5  # e_t^0, e_t^1, e_t^2 of each row asked for
-    query = asked  # the numbers of those rows
-    items = asked * (1 + 5)  # every queried row trains: its number and its update
+    down = 2 * N * (3 * 5 + 1)  # e_t^0, e_t^1, e_t^2 and |N_t| of every item
+    items = ((3 + 4) + (1 + 4)) * (1 + 5)  # every drawn row trains: its number and its update
     latents = (3 + 1) * (1 + 2 * 5)  # the number of each own item, and its two levels
-    assert method.traffic(TRAIN, degrees)[:2] == (4 * (query + items + latents), 4 * down)
-    # The second user's upload is lost: it has asked and was answered, but nothing of it arrived.
-    assert method.traffic(TRAIN, degrees, lost=1)[:2] == (4 * (query + 7 * 6 + 3 * 11), 4 * down)
-    # Dense uploads hide which rows were touched; the query still names them.
-    assert method.traffic(TRAIN, degrees)[2:] == (4 * query + 2 * (3 * N * 5) * 4, 4 * down)
+    assert method.traffic(TRAIN, degrees)[:2] == (4 * (items + latents), 4 * down)
+    # The second user's upload is lost: it has heard, but nothing of it arrived.
+    assert method.traffic(TRAIN, degrees, lost=1)[:2] == (4 * (7 * 6 + 3 * 11), 4 * down)
+    # Dense uploads hide which rows were touched.
+    assert method.traffic(TRAIN, degrees)[2:] == (2 * (N * 5 * 4 + -(-2 * N * 5 * 26 // 8)), 4 * down)
 
 
 def test_degrees_and_warm_up_in_the_clear_by_hand() -> None:
     method, degrees = simulated(layers=2).method, np.array([3, 1])
     assert method.traffic(DEGREES, degrees) == (4 * 4, 0, 2 * N, 0)  # which items: four numbers; or a byte each
-    assert method.traffic(PROPAGATE, degrees)[:2] == (4 * (4 * (1 + 5)), 4 * (2 * N * 5))
+    assert method.traffic(PROPAGATE, degrees)[:2] == (4 * (4 * (1 + 5)), 4 * (2 * N * (5 + 1)))
 
 
-@pytest.mark.parametrize("query", ["whole", "half", "sampled"])
+@pytest.mark.parametrize("download", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize("loss", ["bpr", "mse"])
 @pytest.mark.parametrize("layers", [0, 2])
-def test_the_count_in_the_clear_is_what_the_messages_weigh(query: str, loss: str, layers: int) -> None:
+@pytest.mark.parametrize(("l2", "levels"), [(0.01, 0), (0.0, 20)])
+def test_the_count_in_the_clear_is_what_the_messages_weigh(
+    download: str, loss: str, layers: int, l2: float, levels: int
+) -> None:
     """User by user: a row travels as its number and its words, the levels of one item under one number."""
-    simulation = simulated(layers=layers, query=query, loss=loss, max_positives=2)
+    chosen = {"layers": layers, "loss": loss, "max_positives": 2, "l2": l2, "latents_every": 3, "fine_rounds": 1}
+    simulation = simulated(**chosen, download=download, item_levels=levels)
     simulation.warm_up()
     method, users = simulation.method, simulation.users
     assert {0, 1, 2, 3} == set(users.degrees)
-    for u in np.flatnonzero(users.degrees):
-        user = users.take(np.array([u]))
-        asked = method.ask(user, 0)
-        broadcast = method.broadcast(simulation.server, TRAIN, asked)
-        upload, _ = method.local_update(user, TRAIN, broadcast)
+    for u, round_ in itertools.product(np.flatnonzero(users.degrees), range(4)):
+        user, stage = users.take(np.array([u])), method.training(round_)
+        broadcast = method.broadcast(simulation.server, stage)
+        upload, _ = method.local_update(user, stage, broadcast)
         items = upload.leaves["items"]
-        up = items.index.size + items.values.size + (0 if asked.rows is None else len(asked.rows))
-        if layers:
+        up = items.index.size + items.values.size
+        if layers and not stage.lean:
             latents = upload.leaves["latents"]
             up += len(np.unique(latents.index % N)) + latents.values.size
-        counted = method.traffic(TRAIN, user.degrees)
-        assert counted.down == broadcast.tables.size * 4
+        counted = method.traffic(stage, user.degrees)
+        assert counted.down == sum(array.nbytes for array in pack_broadcast(broadcast)[1].values())
         assert counted.up == 4 * up
 
 
@@ -182,7 +186,7 @@ def test_a_round_counts_exactly_the_uploads_that_arrived() -> None:
         after, method = simulation.progress.traffic, simulation.method
         degrees = simulation.users.degrees
         assert after.up - before.up == method.traffic(TRAIN, degrees[arrived]).up
-        assert after.up_secure - before.up_secure == len(arrived) * method.spec(TRAIN).size * 4
+        assert after.up_secure - before.up_secure == method.secure_upload(TRAIN, len(arrived))
         assert after.down - before.down == method.traffic(TRAIN, degrees[sampled]).down
         arrived_each.append(len(arrived))
     assert {0, 4} & set(arrived_each)

@@ -118,12 +118,15 @@ def test_a_poisoned_row_does_not_tell_who_has_it(tmp_path: Path, sum_: Plan, poi
         {"tables": np.array([[["x"] * 4] * N_ITEMS])},
         {"more": {"x": np.array([None])}},
         {"more": {"x": np.array([np.inf])}},
-        {"degrees": np.full(N_ITEMS, -1)},
+        {"degrees": np.full(N_ITEMS, -1, np.int32)},
+        {"steps": np.zeros(N_ITEMS)},
     ],
-    ids=range(9),
+    ids=range(10),
 )
 def test_what_is_no_model_is_refused_before_anybody_computes(liar: Liar, change: dict[str, Any]) -> None:
-    model, arrays = pack_broadcast(replace(liar.broadcast(TRAIN), **change))
+    model, arrays = pack_broadcast(replace(liar.broadcast(TRAIN), kind="float32"))
+    named = {name: value for name, value in change.items() if name != "more"}
+    arrays |= named | {f"more.{name}": value for name, value in change.get("more", {}).items()}
     liar.sum([0, 1, 2], TRAIN, until="keys")
     for node in range(3):
         header = {"session": liar.sessions[-1], "plan": asdict(TRAIN), "model": model}
@@ -157,10 +160,11 @@ def test_the_context_tells_models_apart_that_share_their_bytes(liar: Liar) -> No
     moved = np.concatenate([one.degrees, np.array([7])])
     models = [
         one,
-        replace(one, tables=one.tables.view(np.int32)),
+        replace(one, tables=one.tables.view(np.int32), kind="float32"),
         replace(one, more={"a": np.array([7])}),
         replace(one, more={"b": np.array([7])}),
         replace(one, degrees=moved),
         replace(one, more={"a": np.array([[7]])}),
+        replace(one, kind="bfloat16"),
     ]
     assert len({TRAIN.context(model, "") for model in models}) == len(models)

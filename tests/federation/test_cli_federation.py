@@ -86,11 +86,7 @@ def test_init_with_data_deals_every_user_to_one_node(tmp_path: Path, capsys: pyt
         (["init", "--out", "FED", "--data", "demo", "--method", "fedgnn"], "matches users through a third party"),
         (["init", "--out", "FED", "--data", "demo", "--set", "layrs=2"], "Did you mean 'layers'?"),
         (["init", "--out", "FED", "--data", "demo", "--set", "deadline=soon"], "deadline cannot be 'soon'"),
-        (["init", "--out", "FED", "--data", "demo", "--set", "query=sampled"], "set it to 0, or query to 'whole'"),
-        (
-            ["init", "--out", "FED", "--data", "demo", "--method", "fedmf", "--set", "query=sampled"],
-            "gives a user's items away",
-        ),
+        (["init", "--out", "FED", "--data", "demo", "--set", "download=int4"], "choose one of int8, bfloat16, float32"),
         (["server", "FED"], "server.json is missing"),
         (["node", "FED"], "is missing"),
         (["status", "FED"], "server.json is missing"),

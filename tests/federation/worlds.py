@@ -126,7 +126,7 @@ def config(method: str = "fedgrec", **more: Any) -> Config:
     if method != "fcf":
         small |= {"negatives": 8}
     if method == "fedgrec":
-        small |= {"layers": 2}
+        small |= {"layers": 2, "latents_every": 1, "fine_rounds": 2}  # few rounds, and all kinds of them
     return Config().of(method).changed(small | more, "test")
 
 

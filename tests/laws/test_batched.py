@@ -18,7 +18,7 @@ from fedgrec.errors import FedgrecError
 from fedgrec.methods.fedgrec import TRAIN
 from tests.laws.test_sum_law import sum_law_holds
 from tests.laws.test_twin_law import MUTANTS, at_full_scale, compare, state_error
-from tests.laws.worlds import Run, World, same, with_options, worlds
+from tests.laws.worlds import Run, World, with_options, worlds
 
 torch = pytest.importorskip("torch")
 from fedgrec.kernels import _draws_torch, _trees_torch, batched  # noqa: E402
@@ -90,20 +90,6 @@ def test_mutants_break_the_law(change: dict[str, Any]) -> None:
     (_, honest, _), ((slow, fast), pending, _) = compare(world, KERNEL), compare(world, mutant)
     assert state_error(*honest) < 1e-9
     assert max(state_error(*pending), np.abs(slow - fast).max() / 1e3) > 1e-3
-
-
-def test_a_device_that_asked_for_some_rows_computes_what_it_would_with_all() -> None:
-    known = {"popular_negatives": 0.0, "temperature": 0.1}  # which need all degrees
-    options = FedGRecOptions(dim=4, negatives=5, query="sampled", users_per_round=6, **known)
-    world = World(np.random.default_rng(4).random((6, 30)) < 0.2, options, seed=1)
-    method = world.method(KERNEL)
-    run = Run.warmed_up(world, method)
-    for u in range(6):
-        one = run.users.take(np.array([u]))
-        query = method.ask(one, run.server.round)
-        part, _ = method.local_update(one, TRAIN, method.broadcast(run.server, TRAIN, query))
-        whole, _ = method.local_update(one, TRAIN, method.broadcast(run.server, TRAIN))
-        assert same(part, whole, method, TRAIN)
 
 
 # -------------------------------------------------------------------------------------- law 1: the sum

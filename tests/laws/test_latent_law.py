@@ -87,14 +87,12 @@ class ThinksThatItSent(FedGRecMethod):
 
 def test_latents_that_are_not_due_stay_at_home() -> None:
     """Nothing of them is in the upload, and the next one that is due brings what has changed since the last."""
-    run = Run.warmed_up(small_world(latents_every=3))
+    run = Run.warmed_up(small_world(latents_every=3)).train(3)  # in the first turns they are due more often
     before, tables = run.users.state.sent.copy(), run.server.items[1:].copy()
-    latents = run.users.state.embeddings[:, 1:].copy()
     run.train(2)
     assert list(run.exchanged.leaves) == ["items"]
     assert np.array_equal(run.users.state.sent, before)
     assert np.array_equal(run.server.items[1:], tables)
-    assert not np.array_equal(run.users.state.embeddings[:, 1:], latents)  # at home they follow
     run.train(1)
     assert list(run.exchanged.leaves) == ["items", "latents"]
     assert not np.array_equal(run.server.items[1:], tables)

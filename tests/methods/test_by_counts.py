@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from fedgrec.config import Config, FedGRecOptions, preset
-from fedgrec.errors import ConfigError
 from fedgrec.loading import load_for
 from fedgrec.methods.fedgrec import FedGRecMethod, temperature
 from fedgrec.options import at_round, falling
@@ -37,12 +36,6 @@ def test_server_and_users_take_it_from_the_degrees() -> None:
     assert o.user_rate == method.options.user_rate / 2
     said = replace(method, options=FedGRecOptions(temperature=0.3))
     assert said.options_of(2, degrees).temperature == 0.3
-
-
-def test_a_part_of_the_degrees_is_not_taken_for_all() -> None:
-    with pytest.raises(ConfigError, match="temperature = 0 needs the degrees of all items"):
-        FedGRecOptions(query="sampled", popular_negatives=0)
-    assert FedGRecOptions(query="sampled", popular_negatives=0, loss="bpr").temperature == 0
 
 
 def test_a_half_life_below_one_is_a_share_of_the_rounds() -> None:

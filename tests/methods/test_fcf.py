@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgrec.core import Query, Rows, quantize
+from fedgrec.core import Rows, quantize
 from fedgrec.kernels import cpu, reference
 from fedgrec.methods import fcf
 from tests.methods import laws
@@ -109,16 +109,6 @@ def test_a_sample_of_users_speaks_for_all(kernel) -> None:
         server = world.method.init(0)
         moved[name] = world.method.apply(server, world.stage, world.upload(users)[0]).items[0] - start
     np.testing.assert_allclose((moved["some"] + moved["others"]) / 2, moved["all"], atol=1e-7)
-
-
-def test_a_device_that_asked_for_its_own_rows_computes_what_it_would_with_all() -> None:
-    world = World.of("fcf", **SMALL)
-    user = world.users.take(np.array([3]))
-    some = world.method.broadcast(world.server, world.stage, Query(user.items_of(0)))
-    upload, pending = world.method.local_update(user, world.stage, some)
-    whole, whole_pending = world.upload(np.array([3]))
-    np.testing.assert_array_equal(world.words(upload), world.words(whole))
-    np.testing.assert_array_equal(pending.state.embeddings, whole_pending.state.embeddings)
 
 
 # ----------------------------------------------------------------------------------------------- the laws

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedgrec import draws
 from fedgrec.config import Config
-from fedgrec.core import Query, Rows, quantize
+from fedgrec.core import Rows, quantize
 from fedgrec.errors import ConfigError
 from fedgrec.kernels import cpu, neumf, neumf_cpu, reference
 from fedgrec.methods.fedncf import FedNCF, Options
@@ -116,16 +116,6 @@ def test_a_network_needs_layers() -> None:
     for hidden in ((), (8, 0)):
         with pytest.raises(ConfigError, match="hidden needs at least one layer"):
             Config().changed({"method": "fedncf", "hidden": hidden}, "test")
-
-
-def test_a_device_that_asked_for_some_rows_computes_what_it_would_with_all() -> None:
-    world = World.of("fedncf", **SMALL, size=(6, 40))
-    user = world.users.take(np.array([2]))
-    drawn = draws.negatives(int(user.keys[0]), 0, 6, user.items_of(0), 40)
-    some = world.method.broadcast(world.server, world.stage, Query(np.union1d(user.items_of(0), drawn)))
-    assert some.tables.shape[1] < 40
-    upload, _ = world.method.local_update(user, world.stage, some)
-    np.testing.assert_array_equal(world.words(upload), world.words(world.upload(np.array([2]))[0]))
 
 
 # ----------------------------------------------------------------------------------------------- the laws

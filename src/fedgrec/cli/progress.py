@@ -120,7 +120,9 @@ class Bar(Observer):
             lost = f", {simulation.sums.lost:,} more lost to dropouts" if simulation.sums.lost else ""
             self.say(f"  {kind[result['secure']]}: {simulation.sums.opened:,} real secure rounds{lost}")
         if progress.clipped:
-            self.say(f"  {progress.clipped:,} words were cut by item_clip or latent_clip: raise them if that is many")
+            o = simulation.config.model
+            by = "item_levels" if getattr(o, "levels", 0) else "item_clip"
+            self.say(f"  {progress.clipped:,} numbers were larger than {by} or latent_clip lets users send")
 
 
 @contextlib.contextmanager

@@ -147,7 +147,7 @@ def add_noisy_row(slope, decay, weight, u, t, f_users, pulls, x, noise, row, num
 def user_slopes(users, x, numbers, flags, told, cut):
     """What tells each user's gradient, see Told; moves the users."""
     keys, indptr, items, v_edges, targets, B, embeddings, moment1, moment2, steps = users
-    rows, g, v, f_users, pulls, counts, decays, _ = told
+    rows, g, v, f_users, pulls, counts, decays, _, _ = told
     for u_ in nb.prange(len(keys)):
         u = np.int64(u_)
         mine, user = slice(indptr[u], indptr[u + 1]), (embeddings[u, 0], moment1[u], moment2[u], steps[u : u + 1])
@@ -160,8 +160,8 @@ def user_slopes(users, x, numbers, flags, told, cut):
 @threaded
 def add_up(x, who, where, first, told, reaches, noise, offsets, numbers, sums, cut):
     """Every item adds up its users' finished rows, so no two threads ever write to one row."""
-    _, g, v, f_users, pulls, counts, decays, _ = told
-    real, to_steps, bound = x.dtype.type, -numbers.per_step, numbers.bound
+    _, g, v, f_users, pulls, counts, decays, _, _ = told
+    real, to_steps, bound, nearest = x.dtype.type, -numbers.per_step, numbers.bound, np.int32(0)
     limit = bound / numbers.per_step
     for t_ in nb.prange(x.shape[0]):
         t, over = np.int64(t_), real(0)
@@ -177,9 +177,9 @@ def add_up(x, who, where, first, told, reaches, noise, offsets, numbers, sums, c
                 row = offsets[u] + i
                 over += add_noisy_row(slope, decay, weight, u, t, f_users, pulls, x, noise, row, numbers, sums)
             elif weight == 0 and abs(slope) * reaches[u] + decay * reach < limit:
-                add_small_row(to_steps, slope, decay, u, t, f_users, x, sums)
+                add_small_row(to_steps, slope, decay, u, t, f_users, x, real(0), nearest, sums)
             else:
-                over += add_row(to_steps, slope, decay, weight, u, t, f_users, pulls, x, bound, sums)
+                over += add_row(to_steps, slope, decay, weight, u, t, f_users, pulls, x, bound, real(0), nearest, sums)
         cut[t] = np.int64(over)
 
 

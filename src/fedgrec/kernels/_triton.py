@@ -74,7 +74,7 @@ def prepare(at, size, BLOCK: tl.constexpr, DRAWN: tl.constexpr):
     user = find_user(at, slot, size)
     if part < size.K:
         due = latents_are_due(tl.load(F.counter), at.numbers)
-        if size.COMBINED:
+        if size.COMBINED:  # noqa: SIM102
             if part == 0:
                 gather(at.server.c, at.scratch.B + slot * size.D, 0, at, user, size, BLOCK)
         if due or not size.COMBINED:
@@ -293,7 +293,7 @@ def server_round(
         return
     x = tl.load(server.items + at, mask=within, other=0.0)
     step = tl.full((BLOCK,), 0, x.dtype) + tl.load(numbers.real + ITEM_STEP)
-    if NARROW:
+    if NARROW:  # noqa: SIM102
         if round_ >= tl.load(numbers.whole + FINE_ROUNDS):
             step = tl.load(server.steps + t, mask=ok, other=1.0)
     total = total_words(server.sums, t, ok, BLOCK, D).to(x.dtype) * step[:, None]

@@ -29,8 +29,8 @@ except ImportError:
     raise missing_extra("the batched kernel", "torch") from None
 
 from fedgrec.kernels import _draws_torch as draws
-from fedgrec.kernels import reference
 from fedgrec.kernels import _steps_torch as steps
+from fedgrec.kernels import reference
 from fedgrec.kernels._trees_torch import added_up
 
 

@@ -173,7 +173,7 @@ class Engine:
         if o.combined:
             rest = torch.tensordot(alphas[2:], items[1:-1], 1)
             f, c = self._place(reference.combine(server.items, np.asarray(o.weights(), o.precision), o.download))
-        steps = self.method.row_steps(server) if o.item_levels else np.ones(1, o.precision)
+        steps = self.method.row_steps(server) if o.levels else np.ones(1, o.precision)
         return Server(
             items=items,
             moment1=self._place(server.moment1),
@@ -238,8 +238,8 @@ class Engine:
             server_rate=o.server_rate,
             latent_rate=o.latent_rate * latents.step,
             item_step=items.step,
-            levels=o.item_levels,
-            step_scale=self.method.step_scale if o.item_levels else 0.0,
+            levels=o.levels,
+            step_scale=self.method.step_scale if o.levels else 0.0,
             per_temperature=1 / (o.temperature or 1.0),
             negative_weight=o.negative_weight,
         )
@@ -253,7 +253,7 @@ class Engine:
             users_per_round=o.users_per_round,
             n_users=self.method.n_users,
             fine_rounds=self.method.fine_rounds,
-            untouched=self.method.untouched if o.item_levels else 0,
+            untouched=self.method.untouched if o.levels else 0,
         )
         return Numbers(
             real=real(reals),
@@ -297,7 +297,7 @@ class Engine:
             KEPT=o.user_moments == "kept",
             WITHHELD=o.feedback < 1,
             FAST=self.device.type == "cuda" and o.precision == "float32",
-            NARROW=o.item_levels > 0,
+            NARROW=o.levels > 0,
         )
 
     def _real(self, values: Any) -> Any:
@@ -363,7 +363,7 @@ class Engine:
         loops.server_round[(triton.cdiv(self.method.n_items, cut.items),)](
             self.federation, self.server, self.numbers, K=K, D=self.D, DIM=o.dim, BLOCK=cut.items,
             ADAM=o.server_optimizer == "adam", CONCAT=o.combine == "concat",
-            NARROW=o.item_levels > 0, COMBINED=o.combined, KIND=KINDS[o.download] if o.combined else 0,
+            NARROW=o.levels > 0, COMBINED=o.combined, KIND=KINDS[o.download] if o.combined else 0,
         )  # fmt: skip
 
     def _launch_steps(self, programs: int, many: dict[str, int]) -> None:

@@ -58,7 +58,7 @@ class Cut:
 def fits(o: FedGRecOptions, D: int, negatives: int, cap: int, cut: Cut) -> bool:
     """Whether these options can run so."""
     known = o.loss == "bpr" and o.combine != "concat" and o.local_steps > 1 and o.precision == "float32"
-    known = known and o.similarity == "inner" and not (o.popular_negatives or o.item_levels or o.combined)
+    known = known and o.similarity == "inner" and not (o.popular_negatives or o.levels or o.combined)
     return known and cut.lanes(D) <= cut.warp and negatives <= cut.held(D) and cut.homes(D, cap, real=4) > 0
 
 

@@ -143,7 +143,7 @@ class FedGRecMethod(Method):
         o = self.options
         every = min(o.latents_every, 1 + round_ * o.users_per_round // self.n_users)
         lean = o.layers > 0 and (round_ + 1) % every > 0
-        return replace(TRAIN, lean=lean, fine=not o.item_levels or round_ < self.fine_rounds)
+        return replace(TRAIN, lean=lean, fine=not o.levels or round_ < self.fine_rounds)
 
     @property
     def fine_rounds(self) -> int:
@@ -165,7 +165,7 @@ class FedGRecMethod(Method):
             return UploadSpec((latents,), self.n_users)
         items = Leaf("items", N, o.dim, o.item_clip, finest_step(o.item_clip, S))
         if not stage.fine:
-            items = Leaf("items", N, o.dim, clip=o.item_levels, step=1)
+            items = Leaf("items", N, o.dim, clip=o.levels, step=1)
         if stage.lean or not o.layers:
             return UploadSpec((items,), S)
         return UploadSpec((items, replace(latents, rows=o.layers * N)), S)
@@ -214,12 +214,12 @@ class FedGRecMethod(Method):
     @property
     def step_scale(self) -> float:
         """The square of a step, over that of what is usual in its row."""
-        return (SPREAD / self.options.item_levels) ** 2
+        return (SPREAD / self.options.levels) ** 2
 
     @property
     def untouched(self) -> int:
         """The step of a row that nobody has touched yet, as a power of two."""
-        return math.ceil(math.log2(self.options.item_clip / self.options.item_levels))
+        return math.ceil(math.log2(self.options.item_clip / self.options.levels))
 
     def row_steps(self, server: ServerState) -> Floats:
         """The step of every item's updates: what the largest entry of its row uses to change by, over the levels.
@@ -372,7 +372,8 @@ class FedGRecMethod(Method):
         if stage is DEGREES:
             return Traffic(int(sent.sum()) * word, 0, up_secure, 0)
         if stage is PROPAGATE:
-            return Traffic(int(sent.sum()) * (word + row), n * N * row, up_secure, n * N * row)
+            down = n * N * (row + word)  # the degree of each item comes with its row
+            return Traffic(int(sent.sum()) * (word + row), down, up_secure, down)
         positives = np.minimum(degrees, o.max_positives or N)
         negatives = np.where(degrees > 0, np.minimum(o.negatives if o.loss != "mse" else 0, N - degrees), 0)
         trained = int((positives + negatives)[: n - lost].sum())
@@ -382,5 +383,5 @@ class FedGRecMethod(Method):
         if o.combined:
             tables = 2 if stage.lean else 2 + o.layers
             down = tables * (o.dim * BYTES[o.download] + (o.download == "int8"))
-        down = n * N * (down + (0 if stage.fine else word))
+        down = n * N * (down + word + (not stage.fine))  # with the item's degree and, as a byte, its step
         return Traffic(up, down, up_secure, down)

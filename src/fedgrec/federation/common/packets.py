@@ -42,8 +42,11 @@ def pack_broadcast(broadcast: Broadcast) -> tuple[dict[str, Any], dict[str, NDAr
     """What travels down, as a header and arrays."""
     names = ("round", "n_items", "level", "kind")
     header = {name: getattr(broadcast, name) for name in names} | {"precision": broadcast.tables.dtype.name}
-    more = {f"more.{name}": value for name, value in broadcast.more.items()}
-    return header, {**packed(broadcast.tables, broadcast.kind), "degrees": broadcast.degrees, **more}
+    more = {f"more.{name}": value for name, value in broadcast.more.items() if name != STEPS}
+    if broadcast.row_steps is not None:  # powers of two
+        more[STEPS] = (np.frexp(broadcast.row_steps)[1] - 1).astype(np.int8)
+    degrees = broadcast.degrees.astype(np.int32)
+    return header, {**packed(broadcast.tables, broadcast.kind), "degrees": degrees, **more}
 
 
 def unpack_broadcast(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Broadcast:
@@ -51,11 +54,20 @@ def unpack_broadcast(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any
     more = {name.removeprefix("more."): value for name, value in arrays.items() if name.startswith("more.")}
     try:
         round_, n_items, level = (int(header[name]) for name in ("round", "n_items", "level"))
-        kind, precision = str(header["kind"]), {"float32": np.float32, "float64": np.float64}[header["precision"]]
-        tables = unpacked(arrays, kind).astype(precision, copy=False)
-        return Broadcast(round_, n_items, tables, arrays["degrees"], level, more, kind)
+        kind, precision = str(header["kind"]), np.dtype({"float32": "f4", "float64": "f8"}[header["precision"]])
+        tables, degrees = unpacked(arrays, kind), arrays["degrees"]
+        if degrees.dtype != np.int32 or tables.dtype.kind != "f":
+            raise ValueError("degrees are whole numbers of 32 bits, embeddings are not")
+        if STEPS in arrays:
+            exponents = arrays[STEPS].astype(np.int8, casting="safe").astype(np.int32)
+            more[STEPS] = np.ldexp(np.ones(exponents.shape, precision), exponents)
+        tables = tables.astype(precision, copy=False)
+        return Broadcast(round_, n_items, tables, degrees.astype(np.int64), level, more, kind)
     except (KeyError, TypeError, ValueError):
         raise FederationError("the server sent no model where one belongs") from None
+
+
+STEPS = "steps"
 
 
 def packed(tables: NDArray[Any], kind: str) -> dict[str, NDArray[Any]]:
