@@ -116,6 +116,19 @@ def read_toml(path: Path) -> dict[str, Any]:
     return flat
 
 
+# What options that a file of a run may lack meant before there were such options.
+FORMER = {"similarity": "inner", "popular_negatives": 0.0, "latents_every": 1, "item_levels": 0, "download": "float32"}
+GONE = {"query"}  # options that there were
+
+
+def recorded(path: Path) -> Config:
+    """The configuration that a run or a federation has written down, maybe with an earlier release."""
+    values = {name: value for name, value in read_toml(path).items() if name not in GONE}
+    names = {f.name for _, f, _ in options(str(values.get("method", "fedgrec")))}
+    former = {name: value for name, value in FORMER.items() if name in names}
+    return Config().changed(former | values, str(path))
+
+
 def presets() -> dict[str, str]:
     """Names of the presets and what each is for."""
     folder = resources.files("fedgrec") / "presets"

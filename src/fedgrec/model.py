@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from fedgrec.config import Config, read_toml
+from fedgrec.config import Config, read_toml, recorded
 from fedgrec.core import Cohort, Floats, Ints, ServerState
 from fedgrec.data import IdMap, Interactions
 from fedgrec.errors import FedgrecError, RunError
@@ -199,13 +199,12 @@ def run_config(folder: Path) -> Config:
     """The configuration of a federated method's run."""
     if not (folder / CONFIG).exists():
         raise RunError(f"{folder} is not a run: it has no {CONFIG}. Make one with  fedgrec train --out {folder}")
-    values = read_toml(folder / CONFIG)
-    if (method := values.get("method", Config().method)) not in METHODS:
+    if (method := read_toml(folder / CONFIG).get("method", Config().method)) not in METHODS:
         raise RunError(
             f"{folder} is a run of {method}, which is not federated: its figures are in result.json, and "
             "fedgrec.centralized.load opens its model"
         )
-    return Config().changed(values, str(folder / CONFIG))
+    return recorded(folder / CONFIG)
 
 
 def _of_before(folder: Path, config: Config, server: ServerState, users: Tensors, known: Interactions) -> Model:

@@ -157,3 +157,19 @@ def test_a_device_ranks_with_what_arrived_there() -> None:
     assert np.array_equal(*both)
     without = replace(run.server, moment1=np.zeros((0, 0)), moment2=np.zeros((0, 0)))  # a model that was saved
     assert np.array_equal(run.method.represent_items(without), run.method.represent_items(run.server))
+
+
+# ------------------------------------------------------------------------------------- files of earlier releases
+
+
+def test_a_run_of_an_earlier_release_keeps_its_words(tmp_path) -> None:
+    """What its file does not name had another meaning than the defaults of today."""
+    from fedgrec.config import recorded
+
+    (tmp_path / "config.toml").write_text(
+        'method = "fedgrec"\n[model]\nlayers = 3\nquery = "sampled"\nloss = "bpr"\nl2 = 1e-4\n', encoding="utf-8"
+    )
+    model = recorded(tmp_path / "config.toml").model
+    assert (model.similarity, model.latents_every, model.item_levels, model.download) == ("inner", 1, 0, "float32")
+    (tmp_path / "config.toml").write_text('method = "fcf"\n', encoding="utf-8")
+    assert recorded(tmp_path / "config.toml").method == "fcf"

@@ -164,5 +164,5 @@ def test_run_counts() -> None:
     assert run_count(TARGETS["table1"], Asked()) == 0
     assert run_count(TARGETS["table2"], Asked()) == 20 * 2 * 2 * 3
     assert run_count(TARGETS["table3"], Asked(protocols=("honest",), seeds=(5,))) == 8
-    assert run_count(TARGETS["communication"], Asked(protocols=("honest",))) == 10  # bytes know no protocol
+    assert run_count(TARGETS["communication"], Asked(protocols=("honest",))) == 9  # bytes know no protocol
     assert run_count(TARGETS["table2"], Asked(only=("FedGRec-1", "FCF"), data=("demo",))) == 2 * 2 * 3

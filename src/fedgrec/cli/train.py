@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedgrec.config import Config, find, options, parse_assignment, preset, presets, read_toml
+from fedgrec.config import Config, find, options, parse_assignment, preset, presets, read_toml, recorded
 from fedgrec.errors import ConfigError, FedgrecError, RunError
 from fedgrec.options import METHODS
 
@@ -83,7 +83,7 @@ def resumed_configuration(arguments: argparse.Namespace, folder: Path) -> Config
     if not (folder / CONFIG).exists():
         raise RunError(f"{folder} holds no run to resume: start one without --resume")
     given = dict(parse_assignment(text) for text in arguments.set) | _flags(arguments)
-    before = Config().changed(read_toml(folder / CONFIG), str(folder / CONFIG))
+    before = recorded(folder / CONFIG)
     changes = {find(key, "--resume", before.method)[1].name: value for key, value in given.items()}
     allowed = {"rounds", "patience", "checkpoint_every", "threads"}
     differ = [
@@ -124,7 +124,7 @@ def goes_no_further(config: Config, folder: Path) -> bool:
     """Whether these options ask no more of a finished run than it has done."""
     from fedgrec.model import CONFIG
 
-    before = Config().changed(read_toml(folder / CONFIG), str(folder / CONFIG)).run
+    before = recorded(folder / CONFIG).run
     return (config.run.rounds, config.run.patience) == (before.rounds, before.patience)
 
 

@@ -16,7 +16,7 @@ from fedgrec import centralized
 from fedgrec.centralized.contract import MODEL
 from fedgrec.compare.names import Entry
 from fedgrec.compare.statistics import half_width
-from fedgrec.config import Config, read_toml
+from fedgrec.config import Config, recorded
 from fedgrec.data import Dataset
 from fedgrec.data.datasets import describe
 from fedgrec.errors import RunError
@@ -148,7 +148,7 @@ class FederatedRun(Run):
 
     def recorded(self) -> Mapping[str, Any]:
         path = self.folder / CONFIG
-        return _flat(Config().changed(read_toml(path), str(path)))
+        return _flat(recorded(path))
 
     def train(self, dataset: Dataset, observer: Observer) -> None:
         simulation = Simulation(self.config, dataset, self.folder, observer)

@@ -29,8 +29,8 @@ NOTES = (
     "training, e^0 and the latents.",
     "clear: changed rows alone, with their numbers. secure: the whole table under masks, as secure sums need it (a "
     "word has as few bits as the largest possible sum of all users needs).",
-    "The preset `paper` asks for sampled rows, which gives a user's items away within a few rounds; `whole table` does "
-    "not.",
+    "Every user downloads all rows, and each item's degree with them. The paper's users ask for some rows, which gives "
+    "their items away within a few rounds.",
     "FedGNN: the warm-up is its expansion, through a third party and without masks; it is done again every "
     "`expand_every` rounds. The paper calls it slow for its cryptography, which bytes do not show.",
 )

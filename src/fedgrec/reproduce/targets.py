@@ -144,7 +144,7 @@ TARGETS = {
             "communication",
             "Section 5.3: what users send and receive",
             communication,
-            (*FEDGREC, paper("FedGRec-2 whole table", layers=2, query="whole"), *BASELINES),
+            (*FEDGREC, *BASELINES),
             ("gowalla",),
             ("paper",),
             most_seeds=1,

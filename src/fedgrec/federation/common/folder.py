@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from fedgrec.config import Config, read_toml
+from fedgrec.config import Config, recorded
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.catalogue import CATALOGUE
 from fedgrec.federation.common.errors import FederationError
@@ -133,7 +133,7 @@ class Folder:
 @lru_cache(8)
 def _config(path: Path, content: bytes) -> Config:
     """Checking a configuration takes longer than most messages do, so one process does it once."""
-    return Config().changed(read_toml(path), str(path))
+    return recorded(path)
 
 
 @lru_cache(8)
