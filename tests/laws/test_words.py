@@ -97,6 +97,8 @@ def test_the_first_rounds_are_fine_and_latents_travel_when_they_are_due() -> Non
     assert [kind.fine for kind in kinds] == [True] * 2 + [False] * 38
     due = [*range(9), 9, 11, 13, 15, 17, 20, 23, 26, 27, 31, 35, 39]
     assert [r for r, kind in enumerate(kinds) if not kind.lean] == due
+    few = small(latents_every=4, users_per_round=400).method()  # 9 users, all of them in every round
+    assert [r for r in range(12) if not few.training(r).lean] == [0, 1, 2, 3, 7, 11]
 
 
 def test_words_of_few_levels_need_few_bits() -> None:

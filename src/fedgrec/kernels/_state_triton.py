@@ -141,7 +141,7 @@ class Wholes(NamedTuple):
     unbiased_after: Any  # the last bias correction that is listed
     feedback_bound: Any  # see draws.feedback
     latents_every: Any  # rounds
-    users_per_round: Any
+    sampled: Any  # users of a round
     n_users: Any
     fine_rounds: Any  # before each row has its own step
     untouched: Any  # the step of a row that nobody has touched, as a power of two
@@ -160,7 +160,7 @@ TO_ITEM_STEPS, ITEM_BOUND, ITEM_STEP = _real.to_item_steps, _real.item_bound, _r
 TO_LATENT_STEPS, LATENT_BOUND = _real.to_latent_steps, _real.latent_bound
 N_ITEMS, UNBIASED_AFTER, FEEDBACK_BOUND = _whole.n_items, _whole.unbiased_after, _whole.feedback_bound
 MOST_NEGATIVES, MOST_POSITIVES = _whole.most_negatives, _whole.most_positives
-USERS_PER_ROUND, N_USERS = _whole.users_per_round, _whole.n_users
+SAMPLED, N_USERS = _whole.sampled, _whole.n_users
 LATENTS_EVERY, FINE_ROUNDS, UNTOUCHED = _whole.latents_every, _whole.fine_rounds, _whole.untouched
 LEVELS, STEP_SCALE = _real.levels, _real.step_scale
 PER_TEMPERATURE, NEGATIVE_WEIGHT = _real.per_temperature, _real.negative_weight

@@ -34,13 +34,13 @@ from fedgrec.kernels._state_triton import (
     MOVED,
     N_ITEMS,
     N_USERS,
+    SAMPLED,
     SERVER_RATE,
     STEP_SCALE,
     TO_ITEM_STEPS,
     TO_LATENT_STEPS,
     UNBIASED_AFTER,
     UNTOUCHED,
-    USERS_PER_ROUND,
     decays,
     find_user,
     items_at,
@@ -58,7 +58,7 @@ from fedgrec.kernels._state_triton import (
 @triton.jit
 def latents_are_due(round_, numbers):
     """FedGRecMethod.training."""
-    turns = round_ * tl.load(numbers.whole + USERS_PER_ROUND) // tl.load(numbers.whole + N_USERS)
+    turns = round_ * tl.load(numbers.whole + SAMPLED) // tl.load(numbers.whole + N_USERS)
     return (round_ + 1) % tl.minimum(tl.load(numbers.whole + LATENTS_EVERY), 1 + turns) == 0
 
 

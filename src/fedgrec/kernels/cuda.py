@@ -62,6 +62,8 @@ class Trainer(Protocol):
     def options_of(self, round_: int, degrees: Ints) -> FedGRecOptions: ...
     def spec(self, stage: Stage) -> UploadSpec: ...
     @property
+    def sampled(self) -> int: ...
+    @property
     def fine_rounds(self) -> int: ...
     @property
     def step_scale(self) -> float: ...
@@ -250,7 +252,7 @@ class Engine:
             unbiased_after=UNBIASED_AFTER,
             feedback_bound=feedback_bound(o.feedback),
             latents_every=o.latents_every,
-            users_per_round=o.users_per_round,
+            sampled=self.method.sampled,
             n_users=self.method.n_users,
             fine_rounds=self.method.fine_rounds,
             untouched=self.method.untouched if o.levels else 0,

@@ -134,6 +134,11 @@ class FedGRecMethod(Method):
     def stages(self) -> tuple[Stage, ...]:
         return (DEGREES, *(PROPAGATE,) * self.options.layers, TRAIN)
 
+    @property
+    def sampled(self) -> int:
+        """S: users of a round."""
+        return min(self.options.users_per_round, self.n_users)
+
     def training(self, round_: int) -> Stage:
         """Which kind a round is follows from its number.
 
@@ -141,7 +146,7 @@ class FedGRecMethod(Method):
         fast: while users have had t turns, in the last of every t + 1.
         """
         o = self.options
-        every = min(o.latents_every, 1 + round_ * o.users_per_round // self.n_users)
+        every = min(o.latents_every, 1 + round_ * self.sampled // self.n_users)
         lean = o.layers > 0 and (round_ + 1) % every > 0
         return replace(TRAIN, lean=lean, fine=not o.levels or round_ < self.fine_rounds)
 
@@ -149,7 +154,7 @@ class FedGRecMethod(Method):
     def fine_rounds(self) -> int:
         """Rounds before steps follow from the server's moments."""
         o = self.options
-        drawn = min(o.users_per_round, self.n_users) * (o.negatives if o.loss != "mse" else 1)
+        drawn = self.sampled * (o.negatives if o.loss != "mse" else 1)
         return o.fine_rounds or max(FINE_ROUNDS, -(-DRAWN * self.n_items // drawn))
 
     def spec(self, stage: Stage) -> UploadSpec:
@@ -157,7 +162,7 @@ class FedGRecMethod(Method):
         o, N = self.options, self.n_items
         if stage is DEGREES:
             return UploadSpec((Leaf("degrees", N, 1, clip=1, step=1),), self.n_users)
-        S = min(o.users_per_round, self.n_users)
+        S = self.sampled
         # Latents are counted in the same step in warm-up and in training, so that their sums telescope (see push).
         clip = 2 * o.latent_clip
         latents = Leaf("latents", N, o.dim, clip, finest_step(clip, S, LATENT_BITS))
