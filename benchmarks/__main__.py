@@ -42,7 +42,12 @@ def run_rounds(quick: bool) -> tuple[dict[str, Any], list[str]]:
             ratio, asked = measured["ratio"].get(code), measured["required_ratio"].get(code)
             lines.append(f"{name:<24}{code:<12}{1e3 * seconds:>9.1f}{_number(ratio):>12}{_number(asked):>8}")
     lines += [f"{'loss ' + name:<36}{1e3 * seconds:>9.1f}" for name, seconds in result["losses"]["seconds"].items()]
-    return result, [*lines, f"softmax over bpr: {result['losses']['ratio']:.2f}, at most 1.6 is asked"]
+    losses = result["losses"]
+    return result, [
+        *lines,
+        f"softmax over bpr: {losses['ratio']:.2f}, at most 1.6 is asked",
+        f"words in public steps over 32 bits: {losses['words_ratio']:.2f}, at most 1.3 is asked",
+    ]
 
 
 def run_evaluation(quick: bool) -> tuple[dict[str, Any], list[str]]:

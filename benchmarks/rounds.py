@@ -64,13 +64,25 @@ def bench(repeats: int = 5) -> dict[str, Any]:
 
 
 def losses(train: Interactions, repeats: int) -> dict[str, Any]:
-    """Median seconds of a round with each loss; 1.6 times BPR's is the most that softmax may take."""
-    chosen = {"bpr": preset("bpr").model, "softmax": softmax_recipe(), "best": FedGRecOptions()}
+    """Median seconds of a round with each loss; 1.6 times BPR's is the most that softmax may take.
+
+    And of `best` with words of 32 bits and float32 down: words in public steps may take 1.3 times that. Latents travel
+    in all of these rounds.
+    """
+    wide = {"latents_every": 1, "item_levels": 0, "download": "float32"}
+    chosen = {
+        "bpr": preset("bpr").model,
+        "softmax": replace(softmax_recipe(), **wide),
+        "best": FedGRecOptions(fine_rounds=1),
+        "best in 32 bits": FedGRecOptions(**wide),
+    }
     rounds = {name: Ours(o, train, cpu).round for name, o in chosen.items()}
     for run in rounds.values():
         run()
+        run()
     times = alternate(rounds, repeats)
-    return {"seconds": times, "ratio": times["softmax"] / times["bpr"], "required_ratio": 1.6}
+    words = {"words_ratio": times["best"] / times["best in 32 bits"], "required_words_ratio": 1.3}
+    return {"seconds": times, "ratio": times["softmax"] / times["bpr"], "required_ratio": 1.6, **words}
 
 
 def measure(setting: Setting, train: Interactions, repeats: int) -> dict[str, Any]:
@@ -120,9 +132,10 @@ class Ours:
     def round(self, users: Ints | None = None) -> Upload:
         """What `Simulation` does in a round."""
         users = self.sample() if users is None else users
-        broadcast = self.method.broadcast(self.server, TRAIN)
-        total, pending = self.method.local_update(self.users.take(users), TRAIN, broadcast)
-        self.server = self.method.apply(self.server, TRAIN, total)
+        stage = self.method.training(self.server.round)
+        broadcast = self.method.broadcast(self.server, stage)
+        total, pending = self.method.local_update(self.users.take(users), stage, broadcast)
+        self.server = self.method.apply(self.server, stage, total)
         self.method.commit(self.users, users, pending)
         return total
 

@@ -31,10 +31,10 @@ def test_fedgrec_against_its_formula(rows: dict[str, dict[str, float]], k: int) 
     row, table = rows[f"FedGRec-{k}"], 4 * N * D
     assert row["warm_up_formula"] == row["round_formula"] == 2 * k * table
     assert row["warm_up_down"] == k * (table + 4 * N)  # e_t^0 .. e_t^{K−1} come down, one a level, and degrees
-    # K dense tables go up, in words of 32 bits for all users, and the degree counts, in words of 12
-    assert row["warm_up_up_secure"] == k * table + N * 12 / 8
+    # K dense tables go up, in words of 38 bits for all users, and the degree counts, in words of 12
+    assert row["warm_up_up_secure"] == k * N * D * 38 / 8 + N * 12 / 8
     assert row["round_down"] == pytest.approx((k + 1) * table + 4 * N)
-    assert row["round_up_secure"] == pytest.approx(table + k * table * 26 / 32)
+    assert row["round_up_secure"] == pytest.approx((k + 1) * table)
     assert row["whole_formula"] == 2 * k * table * (M + S * 100_000)
 
 

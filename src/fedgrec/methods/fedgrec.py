@@ -61,7 +61,7 @@ def _symmetric(item: Floats, user: Floats) -> Floats:
     return 1.0 / (np.sqrt(item) * np.sqrt(user))
 
 
-LATENT_BITS = 26  # of a latent's word in training
+LATENT_BITS = 26  # of a latent's word in training, where words of item updates are short, too
 SPREAD = 2.0  # how much larger than the sum of a usual round one user's update of a row may be
 FINE_ROUNDS, DRAWN = 20, 10  # the fewest rounds, and times that an item is drawn, before steps follow from moments
 CLICKS, ITEMS, SHARP = 25, 40_000, 0.11  # of a user, of a catalogue; the temperature there
@@ -165,7 +165,7 @@ class FedGRecMethod(Method):
         S = self.sampled
         # Latents are counted in the same step in warm-up and in training, so that their sums telescope (see push).
         clip = 2 * o.latent_clip
-        latents = Leaf("latents", N, o.dim, clip, finest_step(clip, S, LATENT_BITS))
+        latents = Leaf("latents", N, o.dim, clip, finest_step(clip, S, LATENT_BITS if o.levels else 32))
         if stage is PROPAGATE:
             return UploadSpec((latents,), self.n_users)
         items = Leaf("items", N, o.dim, o.item_clip, finest_step(o.item_clip, S))
