@@ -81,3 +81,18 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
 def test_help_imports_nothing_heavy() -> None:
     help_ = "import fedgrec.cli; fedgrec.cli.parser().format_help()"
     assert python(f"{help_}{LIGHT}").endswith("[]")
+
+
+def test_a_plain_simulation_needs_no_cryptography() -> None:
+    """On a machine that only trains, such as one with a GPU, it may not be there."""
+    program = """
+import sys
+sys.modules["cryptography"] = None
+from fedgrec.config import Config
+from fedgrec.simulation import Simulation
+small = {"rounds": 2, "users_per_round": 3, "negatives": 4, "dim": 4, "kernel": "reference", "protocol": "paper"}
+simulation = Simulation(Config().changed({"data": "demo", **small}, "test"))
+simulation.warm_up()
+simulation._round()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
