@@ -174,15 +174,39 @@ def combine(alpha, tables, f_table):
 
 
 @threaded
-def combine_both(alpha, tables, half, both):
-    """f_t = Σ α_k e_t^k and c_t = Σ α_k e_t^{k−1}; `half`: as bfloat16 has them."""
-    for t in nb.prange(both.shape[1]):
-        for j in range(both.shape[2]):
+def combine_both(alpha, tables, half, out):
+    """f_t = Σ α_k e_t^k, c_t = Σ α_k e_t^{k−1} and, where there is room, e_t^0 ...; `half`: as bfloat16 has them."""
+    for t in nb.prange(out.shape[1]):
+        for j in range(out.shape[2]):
             f, c = alpha[0] * tables[0, t, j], alpha[0] - alpha[0]
             for k in range(1, len(alpha)):
                 f += alpha[k] * tables[k, t, j]
                 c += alpha[k] * tables[k - 1, t, j]
-            both[0, t, j], both[1, t, j] = (upper_half(f), upper_half(c)) if half else (f, c)
+            out[0, t, j], out[1, t, j] = f, c
+        for k in range(2, out.shape[0]):
+            for j in range(out.shape[2]):
+                out[k, t, j] = tables[k - 2, t, j]
+        if half:
+            for k in range(out.shape[0]):
+                for j in range(out.shape[2]):
+                    out[k, t, j] = upper_half(out[k, t, j])
+
+
+@threaded
+def eight_bits(tables):
+    """core.travelling as int8, in place."""
+    for t in nb.prange(tables.shape[1]):
+        for level in range(tables.shape[0]):
+            top = tables[level, t, 0] - tables[level, t, 0]
+            for j in range(tables.shape[2]):
+                top = max(top, abs(tables[level, t, j]))
+            bits = np.float32(top / 127).view(np.int32)
+            exponent = (bits >> np.int32(23)) - np.int32(126) - np.int32((bits & np.int32(0x7FFFFF)) == 0)
+            exponent = min(max(exponent, np.int32(-100)), np.int32(100))
+            down = np.int32((np.int32(127) - exponent) << np.int32(23)).view(np.float32)
+            up = np.int32((np.int32(127) + exponent) << np.int32(23)).view(np.float32)
+            for j in range(tables.shape[2]):
+                tables[level, t, j] = np.int32(np.rint(tables[level, t, j] * down)) * up
 
 
 @inlined

@@ -114,9 +114,9 @@ class Batched:
                 cut += over
             return Rows(np.arange(broadcast.n_items), sums.cpu().numpy()), state, cut
 
-    def combine(self, items: Floats, alphas: Floats, download: str) -> Floats:
+    def combine(self, items: Floats, alphas: Floats, download: str, lean: bool) -> Floats:
         """See reference.combine; here, where the server's arrays are."""
-        return reference.combine(items, alphas, download)
+        return reference.combine(items, alphas, download, lean)
 
     def server_adam(self, server: ServerState, update: Rows, steps_: Floats, o: FedGRecOptions) -> None:
         """See reference.server_adam. In place, where the server's arrays are: moving them would take longer."""

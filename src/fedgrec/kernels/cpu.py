@@ -11,7 +11,7 @@ import numba as nb
 import numpy as np
 
 from fedgrec import draws
-from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UserState, travelling
+from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UserState
 from fedgrec.errors import FedgrecError
 from fedgrec.kernels import _compiled as loops
 from fedgrec.kernels._steps_numba import LOSSES, Flags, Numbers
@@ -165,11 +165,13 @@ def _flags(o: FedGRecOptions, broadcast: Broadcast) -> Flags:
     )
 
 
-def combine(items: Floats, alphas: Floats, download: str) -> Floats:
+def combine(items: Floats, alphas: Floats, download: str, lean: bool) -> Floats:
     """See reference.combine."""
-    both = np.empty_like(items[:2])
-    loops.combine_both(alphas, items, download == "bfloat16", both)
-    return travelling(both, download) if download == "int8" else both
+    out = np.empty((2 + (0 if lean else len(items) - 1), *items.shape[1:]), items.dtype)
+    loops.combine_both(alphas, items, download == "bfloat16", out)
+    if download == "int8":
+        loops.eight_bits(out)
+    return out
 
 
 def server_adam(server: ServerState, update: Rows, steps: Floats, o: FedGRecOptions) -> None:

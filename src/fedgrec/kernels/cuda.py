@@ -174,7 +174,7 @@ class Engine:
         f, rest, c = alphas[0] * items[0] + a, a, a
         if o.combined:
             rest = torch.tensordot(alphas[2:], items[1:-1], 1)
-            f, c = self._place(reference.combine(server.items, np.asarray(o.weights(), o.precision), o.download))
+            f, c = self._place(reference.combine(server.items, np.asarray(o.weights(), o.precision), o.download, True))
         steps = self.method.row_steps(server) if o.levels else np.ones(1, o.precision)
         return Server(
             items=items,

@@ -253,14 +253,17 @@ def adam(
     return -rate * (m / (1 - o.beta1**steps)) / (np.sqrt(v / (1 - o.beta2**steps)) + o.epsilon), m, v
 
 
-def combine(items: Floats, alphas: Floats, download: str) -> Floats:
-    """f_t = Σ α_k e_t^k and c_t = Σ α_k e_t^{k−1}, all that training and ranking need, as they travel.  # [2, N, d]"""
+def combine(items: Floats, alphas: Floats, download: str, lean: bool) -> Floats:
+    """f_t = Σ α_k e_t^k and c_t = Σ α_k e_t^{k−1}, all that training and ranking need, as they travel.  # [2, N, d]
+
+    Where latents are due, e_t^0 .. e_t^{K−1} behind them.  # [2+K, N, d]
+    """
     both = np.zeros_like(items[:2])
     for k, alpha in enumerate(alphas):
         both[0] += alpha * items[k]
         if k:
             both[1] += alpha * items[k - 1]
-    return travelling(both, download)
+    return travelling(both if lean else np.concatenate([both, items[:-1]]), download)
 
 
 def server_adam(server: ServerState, update: Rows, steps: Floats, o: FedGRecOptions) -> None:

@@ -38,7 +38,6 @@ from fedgrec.core import (
     as_server,
     clamp,
     finest_step,
-    travelling,
 )
 from fedgrec.kernels import reference
 from fedgrec.methods.contract import WORD, Method
@@ -105,7 +104,7 @@ class Kernel(Protocol):
         leaf: Leaf,
         dtype: np.dtype[Any],
     ) -> tuple[Rows, UserState, int]: ...
-    def combine(self, items: Floats, alphas: Floats, download: str) -> Floats: ...
+    def combine(self, items: Floats, alphas: Floats, download: str, lean: bool) -> Floats: ...
     def server_adam(self, server: ServerState, update: Rows, steps: Floats, o: FedGRecOptions) -> None: ...
     def add_rows(self, table: Floats, update: Rows, leaf: Leaf, rate: float) -> None: ...
 
@@ -209,9 +208,7 @@ class FedGRecMethod(Method):
             return Broadcast(server.round, self.n_items, tables, server.degrees, level)
         tables = items
         if o.combined:
-            tables = self.kernel.combine(items, np.asarray(o.weights(), items.dtype), o.download)
-            if not stage.lean:
-                tables = np.concatenate([tables, travelling(items[: o.layers], o.download)])
+            tables = self.kernel.combine(items, np.asarray(o.weights(), items.dtype), o.download, stage.lean)
         more = {} if stage.fine else {"steps": self.row_steps(server)}
         kind = o.download if o.combined else "float32"
         return Broadcast(server.round, self.n_items, tables, server.degrees, level, more, kind)
