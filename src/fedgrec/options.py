@@ -83,6 +83,12 @@ class DataOptions:
     time_column: str = option("time", "name of the time column; its usual spellings are found too")
 
 
+ITEM_LEVELS = (
+    "a word of a user's item update is a whole number up to this, in steps that are public, one for each item; 0 (and "
+    "without Adam at the server): words of 32 bits, in one step for all"
+)
+
+
 @dataclass(frozen=True)
 class FedGRecOptions:
     """The method: Algorithm 1 of the paper, with every choice that the paper leaves open."""
@@ -116,13 +122,7 @@ class FedGRecOptions:
         "carry item updates alone",
         least=1,
     )
-    item_levels: int = option(
-        20,
-        "a word of a user's item update is a whole number up to this, in steps that are public, one for each item; 0 "
-        "(and without Adam at the server): words of 32 bits, in one step for all",
-        least=0,
-        most=2**20,
-    )
+    item_levels: int = option(20, ITEM_LEVELS, least=0, most=2**20)
     fine_rounds: int = option(
         0,
         "first rounds, whose words have 32 bits, so that later steps can follow from them; 0: 20, and more where items "
@@ -257,13 +257,7 @@ class FactorisationOptions(FedGRecOptions):
         0.0, "rounds in which rates fall to half; below 1: as a share of all; 0: they stay", least=0
     )
     latents_every: int = option(1, "matrix factorisation has no latents", least=1)
-    item_levels: int = option(
-        0,
-        "a word of a user's item update is a whole number up to this, in steps that are public, one for each item; 0: "
-        "words of 32 bits, in one step for all",
-        least=0,
-        most=2**20,
-    )
+    item_levels: int = option(0, ITEM_LEVELS, least=0, most=2**20)
     item_clip: float = option(0.3, "largest absolute item update that one user may send", least=1e-6)
 
 

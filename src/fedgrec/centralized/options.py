@@ -8,6 +8,12 @@ from fedgrec.options import option
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # of Adam, for every model
 
 
+CONTRAST = (
+    "what softmax takes for negatives: all negatives of the batch (uniform), the positives of the other pairs (batch), "
+    "or both"
+)
+
+
 class Options:
     """What all share: values out of bounds are refused where they are given."""
 
@@ -43,12 +49,7 @@ class LightGCNOptions(Options):
     )
     temperature: float = option(0.12, "by which softmax divides cosines", least=1e-3)
     negative_weight: float = option(0.84, "weight of the negatives' part of softmax", least=0)
-    contrast: str = option(
-        "batch",
-        "what softmax takes for negatives: all negatives of the batch (uniform), the positives of the other pairs "
-        "(batch), or both",
-        choices=("batch", "uniform", "both"),
-    )
+    contrast: str = option("batch", CONTRAST, choices=("batch", "uniform", "both"))
     ranking: str = option("inner", "a score in recommendations: inner product or cosine", choices=("inner", "cosine"))
     batch: int = option(2048, "(user, positive, negative) triples in a step", least=1)
     epochs: int = option(
@@ -71,12 +72,7 @@ class MFOptions(LightGCNOptions):
     l2: float = option(1e-3, "λ, the L2 penalty on the embeddings of a batch, over its size", least=0)
     temperature: float = option(0.11, "by which softmax divides cosines", least=1e-3)
     negative_weight: float = option(1.1, "weight of the negatives' part of softmax", least=0)
-    contrast: str = option(
-        "uniform",
-        "what softmax takes for negatives: all negatives of the batch (uniform), the positives of the other pairs "
-        "(batch), or both",
-        choices=("uniform", "batch", "both"),
-    )
+    contrast: str = option("uniform", CONTRAST, choices=("uniform", "batch", "both"))
 
 
 @dataclass(frozen=True)
