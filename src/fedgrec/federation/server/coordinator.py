@@ -332,7 +332,8 @@ class Coordinator:
 
     def _finish(self) -> Path:
         """Everybody gets the last model and the last verdicts; what a run leaves is written."""
-        model, arrays = pack_broadcast(self.method.broadcast(self.server, self.method.stages[-1]))
+        ranked = replace(self.method.stages[-1], lean=True)  # without what training alone needs
+        model, arrays = pack_broadcast(self.method.broadcast(self.server, ranked))
         self.members.greet()
         farewell = Packet(packets.FINISH, {"model": model}, {}, arrays)
         for _ in self.members.ask(dict.fromkeys(self.members.reachable(), farewell), self.options.deadline):
