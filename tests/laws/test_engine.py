@@ -97,7 +97,7 @@ MUTANTS = {
     "fresh moments": {"user_moments": "fresh"},
     "rates that fall": {"half_life": 1},
     "latents that stay at home": {"latents_every": 3},
-    "other words": {"item_levels": 19},
+    "other words": {"item_levels": 5},
     "fine words": {"item_levels": 0},
 }
 

@@ -12,7 +12,7 @@ from fedgrec.config import FedGRecOptions
 from fedgrec.core import Leaf, quantize, travelling
 from fedgrec.federation.common.packets import pack_broadcast, packed, unpack_broadcast, unpacked
 from fedgrec.kernels import _draws_numba, cpu, reference
-from fedgrec.methods.fedgrec import SPREAD
+from fedgrec.methods.fedgrec import SPREAD, FedGRecMethod
 from tests.laws.worlds import Run, World
 
 LEAF = Leaf("items", rows=5, width=8, clip=20, step=1)
@@ -76,12 +76,32 @@ def test_a_step_holds_what_is_usual_and_is_a_power_of_two() -> None:
     run = Run.warmed_up(small()).train(3)
     steps, levels = run.method.row_steps(run.server), run.world.options.item_levels
     assert np.array_equal(np.exp2(np.round(np.log2(steps))), steps)
-    usual = np.sqrt(run.server.moment2.max(axis=1) / (1 - 0.999**3))
+    present = np.clip(run.server.degrees * 6 / 9, 1 / 64, 1)  # six of nine users
+    usual = np.sqrt(run.server.moment2.max(axis=1) / (1 - 0.999**3) / np.where(run.server.degrees > 0, present, 1))
     touched = usual > 0
     ratio = (SPREAD * usual / (levels * steps))[touched]
     assert ((ratio > 0.49) & (ratio <= 1)).all()
     run.server.moment2[5] = 0
     assert run.method.row_steps(run.server)[5] == 2.0  # 30 in 20 levels
+
+
+@pytest.mark.parametrize("blind", [False, True])
+def test_the_steps_of_a_rare_item_do_not_starve_it(blind: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its one user comes every 64th round and always wants to move it by 1. Steps that do not ask for degrees cut that,
+    then follow what they cut."""
+    method = FedGRecMethod(FedGRecOptions(dim=1, users_per_round=1, precision="float64"), 1, 64)
+    if blind:
+        scales = FedGRecMethod.step_scales
+        monkeypatch.setattr(FedGRecMethod, "step_scales", lambda self, degrees: scales(self, 64 * degrees))
+    server, levels, beta2 = method.init(0), method.options.levels, method.options.beta2
+    server.degrees[:] = 1
+    server.moment2[:] = 1 / 64
+    for server.round in range(20_000, 40_000):
+        moved = min(1.0, levels * method.row_steps(server)[0]) if server.round % 64 == 0 else 0.0
+        server.moment2 *= beta2
+        server.moment2 += (1 - beta2) * moved**2
+    largest = levels * method.row_steps(server)[0]
+    assert largest < 0.01 if blind else largest >= 1
 
 
 def test_two_users_who_read_other_steps_share_no_masks() -> None:

@@ -55,6 +55,7 @@ class Server(NamedTuple):
     rest: Any  # [N, d]: Σ α_k e_t^{k−1} over k ≥ 2, where tables travel combined
     c: Any  # [N, d]: Σ α_k e_t^{k−1}, as it travels
     steps: Any  # [N]: of the rows of updates
+    step_scales: Any  # [N]: see FedGRecMethod
     sums: Any  # [K+1, N, D/2], two words in one
     touched: Any  # [N]: whether a latent of the item changes
     order: Any  # [N]: see draws.Shelves
@@ -127,7 +128,6 @@ class Reals(NamedTuple):
     latent_rate: Any  # of a fixed-point step
     item_step: Any  # a fixed-point step
     levels: Any  # steps at most, once each row has its own
-    step_scale: Any  # see FedGRecMethod
     per_temperature: Any
     negative_weight: Any
 
@@ -162,7 +162,7 @@ N_ITEMS, UNBIASED_AFTER, FEEDBACK_BOUND = _whole.n_items, _whole.unbiased_after,
 MOST_NEGATIVES, MOST_POSITIVES = _whole.most_negatives, _whole.most_positives
 SAMPLED, N_USERS = _whole.sampled, _whole.n_users
 LATENTS_EVERY, FINE_ROUNDS, UNTOUCHED = _whole.latents_every, _whole.fine_rounds, _whole.untouched
-LEVELS, STEP_SCALE = _real.levels, _real.step_scale
+LEVELS = _real.levels
 PER_TEMPERATURE, NEGATIVE_WEIGHT = _real.per_temperature, _real.negative_weight
 LOWEST = tl.constexpr(-1e30)  # no score is
 TINY = tl.constexpr(1.1754943508222875e-38)  # see reference.length

@@ -36,7 +36,6 @@ from fedgrec.kernels._state_triton import (
     N_USERS,
     SAMPLED,
     SERVER_RATE,
-    STEP_SCALE,
     TO_ITEM_STEPS,
     TO_LATENT_STEPS,
     UNBIASED_AFTER,
@@ -348,7 +347,8 @@ def server_round(
 def store_steps(second, t, ok, round_, server, numbers):
     """FedGRecMethod.row_steps, for the next round."""
     place = tl.minimum(round_ + 1, tl.load(numbers.whole + UNBIASED_AFTER))
-    usual = tl.max(second, axis=1) * tl.load(numbers.unbias2 + place) * tl.load(numbers.real + STEP_SCALE)
+    usual = tl.max(second, axis=1) * tl.load(numbers.unbias2 + place)
+    usual *= tl.load(server.step_scales + t, mask=ok, other=1.0)
     bits = usual.to(tl.float32).to(tl.int32, bitcast=True)
     exponent = ((bits >> 23) - 126 + 1) >> 1
     exponent = tl.where(usual == 0, tl.load(numbers.whole + UNTOUCHED).to(tl.int32), exponent)

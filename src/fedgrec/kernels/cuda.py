@@ -65,8 +65,7 @@ class Trainer(Protocol):
     def sampled(self) -> int: ...
     @property
     def fine_rounds(self) -> int: ...
-    @property
-    def step_scale(self) -> float: ...
+    def step_scales(self, degrees: Ints) -> Floats: ...
     @property
     def untouched(self) -> int: ...
     def row_steps(self, server: ServerState) -> Floats: ...
@@ -175,7 +174,10 @@ class Engine:
         if o.combined:
             rest = torch.tensordot(alphas[2:], items[1:-1], 1)
             f, c = self._place(reference.combine(server.items, np.asarray(o.weights(), o.precision), o.download, True))
-        steps = self.method.row_steps(server) if o.levels else np.ones(1, o.precision)
+        steps = scales = np.ones(1, o.precision)
+        if o.levels:
+            steps = self.method.row_steps(server)
+            scales = self.method.step_scales(server.degrees).astype(o.precision)
         return Server(
             items=items,
             moment1=self._place(server.moment1),
@@ -185,6 +187,7 @@ class Engine:
             rest=rest,
             c=c,
             steps=self._place(steps),
+            step_scales=self._place(scales),
             sums=self._new(torch.int64, o.layers + 1, self.method.n_items, self.D // 2),
             touched=self._new(torch.int8, self.method.n_items),
             order=self._place(self.shelves.order.astype(np.int32)),
@@ -241,7 +244,6 @@ class Engine:
             latent_rate=o.latent_rate * latents.step,
             item_step=items.step,
             levels=o.levels,
-            step_scale=self.method.step_scale if o.levels else 0.0,
             per_temperature=1 / (o.temperature or 1.0),
             negative_weight=o.negative_weight,
         )

@@ -61,7 +61,8 @@ def _symmetric(item: Floats, user: Floats) -> Floats:
 
 
 LATENT_BITS = 26  # of a latent's word in training, where words of item updates are short, too
-SPREAD = 2.0  # how much larger than the sum of a usual round one user's update of a row may be
+SPREAD = 2.0  # how much larger than what is usual in a row an update of 20 levels may be; more levels serve both ends
+SELDOM = 1 / 64  # the least share of rounds that an item's users are taken to be in
 FINE_ROUNDS, DRAWN = 20, 10  # the fewest rounds, and times that an item is drawn, before steps follow from moments
 CLICKS, ITEMS, SHARP = 25, 40_000, 0.11  # of a user, of a catalogue; the temperature there
 
@@ -213,10 +214,15 @@ class FedGRecMethod(Method):
         kind = o.download if o.combined else "float32"
         return Broadcast(server.round, self.n_items, tables, server.degrees, level, more, kind)
 
-    @property
-    def step_scale(self) -> float:
-        """The square of a step, over that of what is usual in its row."""
-        return (SPREAD / self.options.levels) ** 2
+    def step_scales(self, degrees: Ints) -> Floats:
+        """The square of a row's step, over the row's second moment.  # [N]
+
+        A moment is a mean over all rounds, and an item's own users, whose updates are the large ones, are in few of
+        them: the moment of the rounds that have one is larger by the share of such rounds.
+        """
+        share = np.clip(np.where(degrees > 0, degrees * (self.sampled / self.n_users), 1.0), SELDOM, 1.0)
+        scales: Floats = SPREAD**2 / (20 * self.options.levels * share)
+        return scales
 
     @property
     def untouched(self) -> int:
@@ -230,7 +236,7 @@ class FedGRecMethod(Method):
         """
         o, real = self.options, server.moment2.dtype.type
         unbiased = real(1 / (1 - o.beta2 ** max(server.round, 1)))
-        usual = server.moment2.max(axis=1) * unbiased * real(self.step_scale)
+        usual = server.moment2.max(axis=1) * unbiased * self.step_scales(server.degrees).astype(real)
         exponent = (np.frexp(usual.astype(np.float32))[1] + 1) // 2
         exponent[usual == 0] = self.untouched
         steps: Floats = np.ldexp(real(1), exponent)
