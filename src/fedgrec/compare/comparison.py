@@ -124,7 +124,7 @@ def _table(settings: Settings, runs: list[Run], failures: dict[tuple[str, int], 
         mine = [run for run in runs if run.entry is entry]
         theirs = figure(name, entry.method, mine[0].options) if k == 20 else None
         rows.append(row(entry, mine, protocol, k, dataset.split.train.n_users, theirs, failures))
-    return tables.Table(name or dataset.name, protocol, k, ranked(rows))
+    return tables.Table(name or dataset.name, protocol, k, ranked(rows), dataset.split.train.n_users)
 
 
 def write(comparison: Comparison, out: Path) -> str:

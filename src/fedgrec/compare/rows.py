@@ -29,6 +29,7 @@ class Row:
     up: float | None = None
     up_secure: float | None = None
     down: float | None = None
+    turns: float = 1.0  # of an average user in training
     seconds: float | None = None
     note: str = ""  # what went wrong
 
@@ -74,9 +75,16 @@ def row(
         each_user("bytes_up"),
         each_user("bytes_up_secure"),
         each_user("bytes_down"),
+        _turns(done[0], last, n_users),
         float(np.mean([line["seconds"] for line in last])) if done[0].length else None,
         note,
     )
+
+
+def _turns(run: Run, last: Sequence[Mapping[str, Any]], n_users: int) -> float:
+    """Of an average user; one where there are only sums of everybody."""
+    drawn = min(getattr(run.options, "users_per_round", n_users), n_users)
+    return max(float(np.mean([line["round"] for line in last])) * drawn / n_users, 1.0)
 
 
 def estimate(runs: Sequence[Run], results: Sequence[Mapping[str, Any]], metric: str) -> Estimate:

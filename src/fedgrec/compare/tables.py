@@ -23,6 +23,7 @@ class Table:
     protocol: str
     k: int
     rows: Sequence[Row]
+    users: int = 1
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,9 @@ def columns(table: Table) -> list[Column]:
         found += [
             Column("up clear", lambda row: amount(row.up), True),
             Column("up secure", lambda row: amount(row.up_secure), True),
+            Column("a turn", lambda row: amount(each_turn(row, row.up_secure)), True),
             Column("down", lambda row: amount(row.down), True),
+            Column("a turn", lambda row: amount(each_turn(row, row.down)), True),
         ]
     found.append(Column("seconds", lambda row: number(row.seconds, ",.1f"), True))
     found.append(Column("seeds", lambda row: str(len(row.seeds)), True))
@@ -87,6 +90,10 @@ def amount(value: float | None) -> str:
     return NOTHING if value is None else size(value)
 
 
+def each_turn(row: Row, value: float | None) -> float | None:
+    return None if value is None else value / row.turns
+
+
 def chosen(row: Row) -> str:
     """'round 360–400/400': the earliest and the latest of the seeds."""
     if not row.chosen or not row.length:
@@ -113,7 +120,10 @@ def notes(table: Table) -> list[str]:
     if sources:
         found.append(f"published: {'; '.join(sources)}; the best round on test. diff: ours from theirs.")
     if any(row.up is not None for row in rows):
-        found.append("Bytes: of an average user over the whole run, sent in the clear, sent as secure sums, received.")
+        found.append(
+            "Bytes: of an average user over the whole run, warm-up included, sent in the clear, sent as secure sums, "
+            "received; and the last two over the user's turns in training."
+        )
     if rows:
         found.append("Seconds are those of the whole run, evaluations included, on the machine it ran on.")
     return found
@@ -216,7 +226,8 @@ def record(table: Table, row: Row | None) -> dict[str, Any]:
     rounds = " ".join(map(str, row.chosen)) if row.length else ""
     found |= {"chosen": rounds, "unit": row.unit, "length": row.length or None}
     found |= {"bytes_up_per_user": row.up, "bytes_up_secure_per_user": row.up_secure}
-    return found | {"bytes_down_per_user": row.down, "seconds": row.seconds, "note": row.note}
+    found |= {"bytes_down_per_user": row.down, "turns": row.turns if row.federated else None}
+    return found | {"seconds": row.seconds, "note": row.note}
 
 
 def _aligned(shown: Sequence[Column], rows: Sequence[Row]) -> list[str]:
