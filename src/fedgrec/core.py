@@ -254,6 +254,37 @@ class Pending(NamedTuple):
 
     state: Any  # a State
     clipped: int = 0  # words of the upload that a clip cut; known at home, never sent
+    settles: str = ""  # the part of `Past` that the upload brings up to date
+
+
+class Edges(NamedTuple):
+    """A user's items, and the weights under which its latents were sent to them."""
+
+    items: Ints
+    weights: Floats
+
+
+@dataclass(frozen=True)
+class Past:
+    """What the sums hold of users whose items, or whose items' degrees, have changed since; by position.
+
+    Of a user who is in neither part, the sums hold the present items under the present degrees.
+    """
+
+    counted: dict[int, Ints] = field(default_factory=dict)  # items, in the degrees
+    pushed: dict[int, Edges] = field(default_factory=dict)  # in the latents
+
+    def take(self, users: Ints) -> "Past":
+        places = list(enumerate(users.tolist()))
+        return Past(
+            {place: self.counted[user] for place, user in places if user in self.counted},
+            {place: self.pushed[user] for place, user in places if user in self.pushed},
+        )
+
+    def settle(self, part: str, users: Ints) -> None:
+        """What these users sent of this part is what they have now."""
+        for user in users.tolist() if part else ():
+            getattr(self, part).pop(user, None)
 
 
 @dataclass(frozen=True)
@@ -266,6 +297,7 @@ class Cohort:
     state: Any  # a State of the method
     targets: Floats | None = None  # [nnz]: ratings, for the MSE loss; None means 1 for every item
     around: Floats | None = None  # [nnz, d]: what a `match` stage told the user about each of its items
+    past: Past | None = None  # where the graph changes
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -289,7 +321,8 @@ class Cohort:
         indptr = np.concatenate([[0], np.cumsum(counts)])
         picked = np.arange(indptr[-1]) + np.repeat(self.indptr[users] - indptr[:-1], counts)
         targets, around = (None if part is None else part[picked] for part in (self.targets, self.around))
-        return Cohort(self.keys[users], indptr, self.items[picked], self.state.take(users), targets, around)
+        past = self.past and self.past.take(users)
+        return Cohort(self.keys[users], indptr, self.items[picked], self.state.take(users), targets, around, past)
 
     def with_state(self, state: Any) -> "Cohort":
         return replace(self, state=state)
@@ -300,12 +333,13 @@ class ServerState:
     """What the server holds: item embeddings with their K latents, degree counts, its optimizer's moments."""
 
     items: Floats  # [K+1, N, d]: e_t^0 and the latent e_t^1 .. e_t^K
-    degrees: Ints  # [N]: |N_t|, counted once and then frozen
+    degrees: Ints  # [N]: |N_t|, as counted last
     moment1: Floats  # [N, d]
     moment2: Floats  # [N, d]
     round: int = 0  # training rounds applied
     more: dict[str, Floats] = field(default_factory=dict)  # what else a method keeps: a network's weights, moments
     arrived: bool = False  # what a device has of it: `items` are the tables of a broadcast
+    standing: Ints | None = None  # [K, N, d]: the latents in steps, where a sum must give back exactly what was added
 
 
 def as_server(broadcast: Broadcast) -> ServerState:

@@ -11,8 +11,11 @@ from fedgrec.core import Floats, Ints
 from fedgrec.data import Dataset, Interactions, Split
 from fedgrec.data.split import hold_out_validation
 from fedgrec.errors import ConfigError, FedgrecError
+from fedgrec.growth import grow
 from fedgrec.model import Model
 from fedgrec.simulation import Observer, Simulation
+
+SEASON = 5  # the first training is so many times as long as one that goes on
 
 
 class FedGRec:
@@ -26,6 +29,8 @@ class FedGRec:
         self.config = load_preset(preset).changed({"validation": 0.0} | options, "FedGRec()")
         self.model: Model | None = None
         self.metrics: list[dict[str, Any]] = []
+        self._run: Simulation | None = None
+        self._season = 0  # rounds
 
     def fit(self, user_items: Any, test: Any = None, observer: Observer | None = None) -> "FedGRec":
         """Train on a SciPy sparse matrix [users, items] or a DataFrame with the columns user and item (and rating).
@@ -41,8 +46,27 @@ class FedGRec:
         if self.config.run.protocol == "honest" and self.config.run.validation:
             split = hold_out_validation(split, self.config.run.validation, self.config.run.seed)
         dataset = Dataset("matrix", split)
-        simulation = Simulation(self.config.changed({"data": dataset.name}, "fit"), dataset, observer=observer)
-        self.model, self.metrics = simulation.run(), simulation.metrics
+        self._run = Simulation(self.config.changed({"data": dataset.name}, "fit"), dataset, observer=observer)
+        self.model, self.metrics = self._run.run(), self._run.metrics
+        return self
+
+    def partial_fit(self, new_user_items: Any, rounds: int = 0, observer: Observer | None = None) -> "FedGRec":
+        """Go on with what came since `fit`: new clicks of known users, new users, new items.
+
+        A matrix may have more rows and columns than the one before; a DataFrame may name anybody and anything. What
+        was known stays known. `rounds` are those of this season; 0: a fifth of those of `fit`.
+        """
+        run = self._run
+        if run is None:
+            raise FedgrecError("partial_fit goes on where fit has ended in this process: call fit first")
+        if run.dataset.split.validation is not None or run.dataset.split.test is not None:
+            raise ConfigError("partial_fit learns from everything: fit without validation and test items first")
+        more = Interactions.from_matrix(new_user_items, keep_ratings=self.config.data.keep_ratings)
+        whole = Split(run.dataset.split.train.extended(more), None)
+        self._season = rounds or self._season or -(-run.config.run.rounds // SEASON)
+        run.observer = observer or Observer()
+        grow(run, Dataset("matrix", whole), self._season)
+        self.model, self.metrics = run.run(), run.metrics
         return self
 
     @staticmethod

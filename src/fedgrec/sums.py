@@ -71,7 +71,7 @@ class SecureSums(Sums):
         total = Upload.from_ring(outcome.values, spec, outcome.users)
         kept = [pending[user] for user in outcome.included]
         states = [p.state for p in kept]
-        return total, Pending(type(states[0]).joined(states), sum(p.clipped for p in kept))
+        return total, Pending(type(states[0]).joined(states), sum(p.clipped for p in kept), kept[0].settles)
 
     def _silence(self, n: int, arrived: Ints, round_: int) -> "dict[int, SecureStage]":
         """When each user falls silent. A lost upload is lost before it is sent; the later ones are in the sum."""

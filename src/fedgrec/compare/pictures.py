@@ -69,7 +69,7 @@ def curves(table: Table, runs: Sequence[Run]) -> Picture | None:
     legend_below(figure, panels[0, 0], 4)
     caption = (
         f"On {split} items of {table.data}: the mean over seeds, and from the lowest to the highest seed. What is not "
-        "trained is a thin level line; methods of a few sums are points over bytes. Rounds and epochs are not the same "
+        "trained is a thin level line; what was judged once is a point. Rounds and epochs are not the same "
         "amount of work."
     )
     alt = f"Learning curves of {', '.join(found)}: Recall and NDCG on {split} items."
@@ -85,7 +85,8 @@ def _line(axes: Any, runs: Sequence[Run], key: str, split: str, kind: Kind, user
         return
     federated = runs[0].entry.federated
     at = [by_seed[0][r][BYTES] / users / 1e6 for r in rounds] if kind.bytes and federated else rounds
-    if not runs[0].length and kind.bytes and federated:
+    few = len(rounds) == 1  # a point, which no line shows
+    if few and runs[0].length and federated == kind.federated:
         axes.plot(at, values.mean(axis=0), color=colour, marker="o", ms=6)
     elif not runs[0].length:
         axes.axhline(values.mean(), color=colour, ls=dash, lw=1.1)

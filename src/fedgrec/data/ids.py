@@ -29,6 +29,12 @@ class IdMap:
         """The ids 0 … n−1, which are their own indices: no table is kept."""
         return cls(range(n), kind)
 
+    def extended(self, other: "IdMap") -> "IdMap":
+        """These ids, and behind them those of the other that are new."""
+        if isinstance(self._ids, range) and isinstance(other._ids, range):
+            return self if len(self) >= len(other) else other
+        return IdMap(dict.fromkeys([*self, *other]), self.kind)
+
     def index(self, id: Hashable) -> int:  # noqa: A002 - the word everyone uses for it
         """The index of an id."""
         found = self._find(_plain(id))

@@ -98,6 +98,22 @@ class Interactions:
 
         return Interactions(self.user_ids, self.item_ids, kept, pick(self.items), pick(self.ratings), pick(self.times))
 
+    def extended(self, more: "Interactions") -> "Interactions":
+        """With the pairs, users and items that came since; those of before keep their places, and the last rating of a
+        pair counts."""
+        users, items = self.user_ids.extended(more.user_ids), self.item_ids.extended(more.item_ids)
+        u, _ = number([*more.user_ids], "user", users)
+        i, _ = number([*more.item_ids], "item", items)
+
+        def both(name: str) -> Any:
+            parts = [getattr(self, name), getattr(more, name)]
+            return None if any(part is None for part in parts) else np.concatenate(parts)
+
+        return Interactions.from_indices(
+            np.concatenate([self.users(), u[more.users()]]), np.concatenate([self.items, i[more.items]]),
+            both("ratings"), both("times"), user_ids=users, item_ids=items,
+        )[0]  # fmt: skip
+
     @classmethod
     def from_pairs(
         cls,

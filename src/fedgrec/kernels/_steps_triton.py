@@ -9,6 +9,7 @@ import triton.language as tl
 
 from fedgrec.kernels._negatives_triton import SLOPE_STEPS, adam_step, constant
 from fedgrec.kernels._state_triton import (
+    BEGUN,
     BETA1,
     BETA2,
     BPR,
@@ -175,7 +176,8 @@ def positives_adam(step, grad, state, ok, old, numbers, size, rules):
 def move_user(taken, e, grad_f, decay, at, user, size, rules):
     """One optimizer step of e_u^0, the `taken`-th of this round."""
     numbers, users = at.numbers, at.users
-    rate = tl.load(numbers.real + USER_RATE) * tl.exp2(-tl.load(at.federation.now) * tl.load(numbers.real + FALL))
+    done = tl.load(at.federation.now) - tl.load(numbers.whole + BEGUN)
+    rate = tl.load(numbers.real + USER_RATE) * tl.exp2(-done * tl.load(numbers.real + FALL))
     grad = tl.load(numbers.real + SHARE) * grad_f + decay * e
     if not rules.USER_ADAM:
         return e - rate * grad

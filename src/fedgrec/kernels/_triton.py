@@ -19,6 +19,7 @@ import triton.language as tl
 from fedgrec.kernels._draws_triton import FEEDBACK, NEGATIVES, PAIRS, POSITIVES, permuted, shifts, skipped, words
 from fedgrec.kernels._negatives_triton import moved_by
 from fedgrec.kernels._state_triton import (
+    BEGUN,
     BETA1,
     BETA2,
     EPSILON,
@@ -57,8 +58,9 @@ from fedgrec.kernels._state_triton import (
 @triton.jit
 def latents_are_due(round_, numbers):
     """FedGRecMethod.training."""
-    turns = round_ * tl.load(numbers.whole + SAMPLED) // tl.load(numbers.whole + N_USERS)
-    return (round_ + 1) % tl.minimum(tl.load(numbers.whole + LATENTS_EVERY), 1 + turns) == 0
+    done = round_ - tl.load(numbers.whole + BEGUN)
+    turns = done * tl.load(numbers.whole + SAMPLED) // tl.load(numbers.whole + N_USERS)
+    return (done + 1) % tl.minimum(tl.load(numbers.whole + LATENTS_EVERY), 1 + turns) == 0
 
 
 @triton.jit
@@ -296,7 +298,8 @@ def server_round(
         if round_ >= tl.load(numbers.whole + FINE_ROUNDS):
             step = tl.load(server.steps + t, mask=ok, other=1.0)
     total = total_words(server.sums, t, ok, BLOCK, D).to(x.dtype) * step[:, None]
-    rate = tl.load(numbers.real + SERVER_RATE) * tl.exp2(-round_ * tl.load(numbers.real + FALL))
+    done = round_ - tl.load(numbers.whole + BEGUN)
+    rate = tl.load(numbers.real + SERVER_RATE) * tl.exp2(-done * tl.load(numbers.real + FALL))
     if ADAM:
         beta1 = tl.load(numbers.real + BETA1)
         beta2 = tl.load(numbers.real + BETA2)

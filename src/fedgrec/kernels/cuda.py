@@ -58,6 +58,8 @@ class Trainer(Protocol):
     @property
     def n_users(self) -> int: ...
     @property
+    def begun(self) -> int: ...
+    @property
     def stages(self) -> tuple[Stage, ...]: ...
     def options_of(self, round_: int, degrees: Ints) -> FedGRecOptions: ...
     def spec(self, stage: Stage) -> UploadSpec: ...
@@ -66,8 +68,7 @@ class Trainer(Protocol):
     @property
     def fine_rounds(self) -> int: ...
     def step_scales(self, degrees: Ints) -> Floats: ...
-    @property
-    def untouched(self) -> int: ...
+    def untouched(self, server: ServerState) -> int: ...
     def row_steps(self, server: ServerState) -> Floats: ...
     def edge_weights(self, cohort: Cohort, degrees: Ints) -> tuple[Floats, Floats]: ...
 
@@ -113,6 +114,7 @@ class Engine:
         self.round = server.round
         self.users = self._users(users, *method.edge_weights(users, server.degrees))
         self.server = self._server(server)
+        self.untouched = method.untouched(server) if o.levels else 0
         self.scratch = self._scratch()
         self.numbers = self._numbers(spec)
         self.federation = self._federation()
@@ -257,7 +259,8 @@ class Engine:
             sampled=self.method.sampled,
             n_users=self.method.n_users,
             fine_rounds=self.method.fine_rounds,
-            untouched=self.method.untouched if o.levels else 0,
+            untouched=self.untouched,
+            begun=self.method.begun,
         )
         return Numbers(
             real=real(reals),
@@ -387,7 +390,7 @@ class Engine:
             setattr(state, name, getattr(self.users, name).cpu().numpy().copy())
         for name in ("items", "moment1", "moment2"):
             setattr(server, name, getattr(self.server, name).cpu().numpy().copy())
-        server.round = self.round
+        server.round, server.standing = self.round, None  # the loops add numbers, not steps
         if not (np.isfinite(state.embeddings).all() and np.isfinite(server.items).all()):
             raise FedgrecError("the tables are not finite: training diverged; lower the learning rates")
         cut = int(self.federation.cut.item())

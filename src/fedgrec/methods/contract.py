@@ -40,6 +40,8 @@ class Method(ABC):
     inner_product: ClassVar[bool] = True
     # What a user remembers: a core.State that has at least `embeddings` [n, L, d].
     State: ClassVar[type[Any]] = UserState
+    # The stage in which users tell what of the graph has changed; None: a run cannot go on with other data.
+    recount: ClassVar[Stage | None] = None
     options: Any
     n_items: int
     n_users: int
@@ -60,6 +62,10 @@ class Method(ABC):
     @abstractmethod
     def init(self, seed: int) -> ServerState:
         """What the server starts with."""
+
+    def grown(self, server: ServerState, seed: int) -> ServerState:
+        """The server with a row for every item of a longer catalogue."""
+        raise NotImplementedError
 
     @abstractmethod
     def init_users(self, keys: NDArray[np.uint64], indptr: Ints, items: Ints, targets: Floats | None = None) -> Cohort:
@@ -96,10 +102,12 @@ class Method(ABC):
     @staticmethod
     def commit(population: Cohort, users: Ints, pending: Pending, arrived: NDArray[np.bool_] | None = None) -> None:
         """Users whose upload was in the sum make their pending state their own; all others forget it."""
-        if arrived is None:
-            population.state.put(users, pending.state)
-        else:
-            population.state.put(users[arrived], pending.state.take(np.flatnonzero(arrived)))
+        new = pending.state
+        if arrived is not None:
+            users, new = users[arrived], new.take(np.flatnonzero(arrived))
+        population.state.put(users, new)
+        if population.past is not None:
+            population.past.settle(pending.settles, users)
 
     # ---------------------------------------------------------------------------------------- ranking
 

@@ -40,11 +40,14 @@ from fedgrec.core import (
     finest_step,
 )
 from fedgrec.kernels import reference
+from fedgrec.methods import change
 from fedgrec.methods.contract import WORD, Method
 from fedgrec.options import FedGRecOptions, at_round
 
 DEGREES = Stage("degrees", everyone=True)
 PROPAGATE = Stage("propagate", everyone=True)
+RECOUNT = Stage("recount", everyone=True)  # of what has changed since the users were counted
+RESEND = Stage("resend", everyone=True)  # latents under the new weights at once, for those who cannot wait for a round
 TRAIN = Stage("train", everyone=False)
 BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}  # of a number that travels down
 
@@ -60,7 +63,8 @@ def _symmetric(item: Floats, user: Floats) -> Floats:
     return 1.0 / (np.sqrt(item) * np.sqrt(user))
 
 
-LATENT_BITS = 26  # of a latent's word in training, where words of item updates are short, too
+USUAL = 400  # users of a round
+LATENT_BITS = 26  # of a latent's word in such a round, where words of item updates are short, too
 SPREAD = 2.0  # how much larger than what is usual in a row an update of 20 levels may be; more levels serve both ends
 SELDOM = 1 / 64  # the least share of rounds that an item's users are taken to be in
 FINE_ROUNDS, DRAWN = 20, 10  # the fewest rounds, and times that an item is drawn, before steps follow from moments
@@ -123,10 +127,12 @@ class FedGRecMethod(Method):
     """The verbs of FedGRec over `n_items` items and at most `n_users` users."""
 
     name = "fedgrec"
+    recount = RECOUNT
     options: FedGRecOptions
     n_items: int
     n_users: int
     kernel: Kernel = reference
+    begun: int = 0  # the round in which this season began: since then rates fall, and latents travel less and less
 
     # ------------------------------------------------------------------------------ what is uploaded
 
@@ -143,11 +149,11 @@ class FedGRecMethod(Method):
         """Which kind a round is follows from its number.
 
         Latents travel in the last of every `latents_every` rounds, and more often at first, when embeddings change
-        fast: while users have had t turns, in the last of every t + 1.
+        fast: while users have had t turns of this season, in the last of every t + 1.
         """
-        o = self.options
-        every = min(o.latents_every, 1 + round_ * self.sampled // self.n_users)
-        lean = o.layers > 0 and (round_ + 1) % every > 0
+        o, done = self.options, round_ - self.begun
+        every = min(o.latents_every, 1 + done * self.sampled // self.n_users)
+        lean = o.layers > 0 and (done + 1) % every > 0
         return replace(TRAIN, lean=lean, fine=not o.levels or round_ < self.fine_rounds)
 
     @property
@@ -160,20 +166,26 @@ class FedGRecMethod(Method):
     def spec(self, stage: Stage) -> UploadSpec:
         """The leaves of a stage: all that ever leaves a device, and only inside a sum."""
         o, N = self.options, self.n_items
-        if stage is DEGREES:
+        if stage in (DEGREES, RECOUNT):
             return UploadSpec((Leaf("degrees", N, 1, clip=1, step=1),), self.n_users)
-        S = self.sampled
-        # Latents are counted in the same step in warm-up and in training, so that their sums telescope (see push).
-        clip = 2 * o.latent_clip
-        latents = Leaf("latents", N, o.dim, clip, finest_step(clip, S, LATENT_BITS if o.levels else 32))
+        S, latents = self.sampled, self.latents
         if stage is PROPAGATE:
             return UploadSpec((latents,), self.n_users)
+        if stage is RESEND:
+            return UploadSpec((replace(latents, rows=o.layers * N),), self.n_users)
         items = Leaf("items", N, o.dim, o.item_clip, finest_step(o.item_clip, S))
         if not stage.fine:
             items = Leaf("items", N, o.dim, clip=o.levels, step=1)
         if stage.lean or not o.layers:
             return UploadSpec((items,), S)
         return UploadSpec((items, replace(latents, rows=o.layers * N)), S)
+
+    @property
+    def latents(self) -> Leaf:
+        """Counted in the same step in warm-up, in training and after people have come, so that sums telescope."""
+        o, clip = self.options, 2 * self.options.latent_clip
+        users = USUAL if o.levels else min(o.users_per_round, max(self.n_users, USUAL))
+        return Leaf("latents", self.n_items, o.dim, clip, finest_step(clip, users, LATENT_BITS if o.levels else 32))
 
     # --------------------------------------------------------------------------------- initial state
 
@@ -183,7 +195,24 @@ class FedGRecMethod(Method):
         items = np.zeros((o.layers + 1, *shape), o.precision)
         items[0] = o.init_std * np.random.Generator(np.random.Philox(key=seed)).standard_normal(shape)
         zeros = np.zeros((2, *shape), o.precision)
-        return ServerState(items, np.zeros(self.n_items, np.int64), zeros[0], zeros[1])
+        standing = np.zeros((o.layers, *shape), np.int64) if o.latent_rate == 1 else None
+        return ServerState(items, np.zeros(self.n_items, np.int64), zeros[0], zeros[1], standing=standing)
+
+    def grown(self, server: ServerState, seed: int) -> ServerState:
+        """The server with a row for every item of a longer catalogue; rows of before stay what they are."""
+        whole, o = self.init(seed), self.options
+        whole.round, n = server.round, len(server.degrees)
+        for name in ("degrees", "moment1", "moment2"):
+            getattr(whole, name)[:n] = getattr(server, name)
+        whole.items[:, :n] = server.items
+        if server.standing is None:
+            whole.standing = None
+        elif whole.standing is not None:
+            whole.standing[:, :n] = server.standing
+        if o.levels and server.moment2.any():  # new rows begin in the steps that are usual by now
+            touched = np.frexp(self.row_steps(server))[1][server.moment2.any(axis=1)] - 1
+            whole.more["untouched"] = np.array([np.median(touched)], o.precision)
+        return whole
 
     def init_users(self, keys: NDArray[np.uint64], indptr: Ints, items: Ints, targets: Floats | None = None) -> Cohort:
         """Line 5: each user draws e_u^0 from N(0, σ) under its own key; it has sent nothing yet."""
@@ -224,9 +253,10 @@ class FedGRecMethod(Method):
         scales: Floats = SPREAD**2 / (20 * self.options.levels * share)
         return scales
 
-    @property
-    def untouched(self) -> int:
+    def untouched(self, server: ServerState) -> int:
         """The step of a row that nobody has touched yet, as a power of two."""
+        if "untouched" in server.more:
+            return int(server.more["untouched"][0])
         return math.ceil(math.log2(self.options.item_clip / self.options.levels))
 
     def row_steps(self, server: ServerState) -> Floats:
@@ -238,7 +268,7 @@ class FedGRecMethod(Method):
         unbiased = real(1 / (1 - o.beta2 ** max(server.round, 1)))
         usual = server.moment2.max(axis=1) * unbiased * self.step_scales(server.degrees).astype(real)
         exponent = (np.frexp(usual.astype(np.float32))[1] + 1) // 2
-        exponent[usual == 0] = self.untouched
+        exponent[usual == 0] = self.untouched(server)
         steps: Floats = np.ldexp(real(1), exponent)
         return steps
 
@@ -247,11 +277,17 @@ class FedGRecMethod(Method):
         if stage is DEGREES:
             index, counts = np.unique(cohort.items, return_counts=True)  # Eq. (9): Y_u
             return Upload({"degrees": Rows(index, counts[:, None])}, len(cohort)), Pending(cohort.state)
+        if stage is RECOUNT:
+            return Upload({"degrees": change.recounted(cohort)}, len(cohort)), Pending(cohort.state, 0, "counted")
+        if stage is RESEND:
+            _, push = self.edge_weights(cohort, broadcast.degrees)
+            rows = change.moved(self.kernel.push, cohort, push, self.spec(stage), self.n_items)
+            return Upload({"latents": rows}, len(cohort)), Pending(cohort.state, 0, "pushed")
         return self._propagate(cohort, broadcast) if stage is PROPAGATE else self._train(cohort, broadcast, stage)
 
     def options_of(self, round_: int, degrees: Ints) -> FedGRecOptions:
         """The options of a round, with the temperature that follows from what was counted."""
-        o: FedGRecOptions = at_round(self.options, round_)
+        o: FedGRecOptions = at_round(self.options, round_ - self.begun)
         if o.temperature or o.loss != "softmax":
             return o
         return replace(o, temperature=temperature(degrees.sum() / self.n_users, self.n_items))
@@ -285,18 +321,25 @@ class FedGRecMethod(Method):
             leaves["latents"], over = self.kernel.push(  # line 22
                 cohort, push, old, new, spec.leaf("latents"), spec.dtype, self.n_items
             )
+            if cohort.past is not None and cohort.past.pushed:
+                leaves["latents"] += change.moved(self.kernel.push, cohort, push, spec, self.n_items)
             pending.sent[:] = new
             cut += over
-        return Upload(leaves, len(cohort)), Pending(pending, cut)
+        return Upload(leaves, len(cohort)), Pending(pending, cut, "" if stage.lean else "pushed")
 
     def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
         """The server's half; it consumes `server` and sees nothing of the users but their sum."""
-        o, spec, kernel = at_round(self.options, server.round), self.spec(stage), self.kernel
+        o, spec, kernel = at_round(self.options, server.round - self.begun), self.spec(stage), self.kernel
         if stage is DEGREES:
             counts = total.leaves["degrees"]
             server.degrees[counts.index] = counts.values[:, 0]
+        elif stage is RECOUNT:
+            counts = total.leaves["degrees"]
+            server.degrees[counts.index] += counts.values[:, 0]
         elif stage is PROPAGATE:  # Eq. (8)
-            kernel.add_rows(server.items[level], total.leaves["latents"], spec.leaf("latents"), 1.0)
+            self._stand(server, total.leaves["latents"], 1.0, level)
+        elif stage is RESEND:
+            self._stand(server, total.leaves["latents"], 1.0)
         else:
             if o.server_optimizer == "adam":
                 steps = spec.leaf("items").steps(server.items.dtype) if stage.fine else self.row_steps(server)
@@ -304,18 +347,34 @@ class FedGRecMethod(Method):
             else:  # Eq. (10)
                 kernel.add_rows(server.items[0], total.leaves["items"], spec.leaf("items"), o.server_rate)
             if o.layers and not stage.lean:  # Eq. (11), all levels as one table of K·N rows
-                latents = server.items[1:].reshape(-1, o.dim)
-                kernel.add_rows(latents, total.leaves["latents"], spec.leaf("latents"), o.latent_rate)
+                self._stand(server, total.leaves["latents"], o.latent_rate)
             server.round += 1
         return server
+
+    def _stand(self, server: ServerState, rows: Rows, rate: float, level: int = 1) -> None:
+        """Add to the latents from this level on. Where they are counted in steps, rows and steps stay in step."""
+        table, dim = server.items[level:].reshape(-1, self.options.dim), self.options.dim
+        if server.standing is None:
+            self.kernel.add_rows(table, rows, self.latents, rate)
+            return
+        steps = server.standing[level - 1 :].reshape(-1, dim)
+        steps[rows.index] += rows.values
+        table[rows.index] = (steps[rows.index] * self.latents.step).astype(table.dtype)
 
     def keep_possible(self, server: ServerState, late: int = 0) -> int:
         """Degrees; and of a latent what `latent_clip` lets each user of the item hold."""
         o, outside = self.options, super().keep_possible(server, late)
         # At another rate than 1 the latents are the first contribution and α times the way from there to the last.
         each = o.latent_clip * max(1.0, 2 * o.latent_rate - 1)
-        most = (each * (server.degrees + late)).astype(server.items.dtype)[:, None]  # [N, 1]
-        return outside + clamp(server.items[1:], -most, most)
+        most = (each * (server.degrees + late))[:, None]  # [N, 1]
+        if server.standing is None:
+            most = most.astype(server.items.dtype)
+            return outside + clamp(server.items[1:], -most, most)
+        steps = np.rint(most / self.latents.step).astype(np.int64)
+        found = clamp(server.standing, -steps, steps)
+        if found:
+            server.items[1:] = (server.standing * self.latents.step).astype(server.items.dtype)
+        return outside + found
 
     # -------------------------------------------------------------------------------------- ranking
 
@@ -377,7 +436,7 @@ class FedGRecMethod(Method):
         word, row, n = WORD, WORD * o.dim, len(degrees)
         up_secure = self.secure_upload(stage, n - lost)
         sent = degrees[: n - lost]
-        if stage is DEGREES:
+        if stage in (DEGREES, RECOUNT):
             return Traffic(int(sent.sum()) * word, 0, up_secure, 0)
         if stage is PROPAGATE:
             down = n * N * (row + word)  # the degree of each item comes with its row

@@ -253,6 +253,8 @@ class ServerStore(Store):
 
     def _write_model(self, name: str, server: ServerState) -> None:
         parts = {part: getattr(server, part) for part in ("items", "degrees", "moment1", "moment2")}
+        if server.standing is not None:
+            parts["standing"] = server.standing
         more = {f"more.{part}": value for part, value in server.more.items()}
         write_arrays(self.folder / name, parts | more, {"round": server.round})
 
@@ -263,6 +265,7 @@ class ServerStore(Store):
             arrays, _ = read_arrays(self.folder / name)
             own = {part: value.copy() for part, value in arrays.items()}  # files are read-only
             more = {part.removeprefix("more."): own.pop(part) for part in list(own) if part.startswith("more.")}
-            start = ServerState(own["items"], own["degrees"], own["moment1"], own["moment2"], more=more)
+            tables = (own["items"], own["degrees"], own["moment1"], own["moment2"])
+            start = ServerState(*tables, more=more, standing=own.get("standing"))
         start.round = self.get("round", 0)
         return start

@@ -1,0 +1,82 @@
+"""A run that goes on with more: users, items and clicks that came since; people without items have left.
+
+The sums are those of a federation that lives (methods/change.py): one recount of what has changed, then rounds, each of
+which brings the latents of its users up to date. A GPU's loops know one graph, so there everybody sends its latents
+again at once.
+"""
+
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+
+from fedgrec.core import Cohort, Floats, ServerState
+from fedgrec.data import Dataset, Interactions
+from fedgrec.errors import ConfigError
+from fedgrec.machine import make_method
+from fedgrec.methods import change
+from fedgrec.methods.fedgrec import RESEND, FedGRecMethod
+from fedgrec.selection import Progress
+from fedgrec.simulation import Simulation
+
+
+def grow(run: Simulation, dataset: Dataset, rounds: int) -> None:
+    """Take the data as it is now in; the run then has `rounds` more to train, a season."""
+    method = run.method
+    if not isinstance(method, FedGRecMethod) or run.ranks.size > 1:
+        raise ConfigError("only fedgrec and its kin go on with other data, and in one process: train anew")
+    if method.options.latent_rate != 1:
+        raise ConfigError("with latent_rate other than 1 the latents are not what users sent: train anew")
+    before, now, seed = run.dataset.split.train, dataset.split.train, run.config.run.seed
+    _check_ids(before, now)
+    run._settle()
+    server, users, n = run.server, run.users, before.n_users
+    if server.standing is None:
+        server.standing = _standing(method, server, users)
+    run.config = replace(run.config, run=replace(run.config.run, rounds=server.round + rounds))
+    run.dataset, run.degrees = dataset, np.diff(now.indptr)
+    made = cast(FedGRecMethod, make_method(run.config, now.n_items, now.n_users, run.ranks))
+    run.method = replace(made, begun=server.round)
+    everyone = run._population(now)
+    # Old users get their items as they are now; users who are new bring all of theirs.
+    part, end = slice(0, n + 1), now.indptr[n]
+    targets = None if everyone.targets is None else everyone.targets[:end]
+
+    def weights(cohort: Cohort) -> Floats:
+        return method.edge_weights(cohort, run.server.degrees)[1]
+
+    users = change.with_items(users, now.indptr[part], everyone.items[:end], weights, targets)
+    if now.n_users > n:
+        users = change.joined(users, everyone.take(np.arange(n, now.n_users)))
+    run.server = run.method.grown(server, seed)
+    run.users = change.before_recount(users, weights)
+    for stage in (run.method.recount, *([RESEND] if run.gpu and method.options.layers else [])):
+        assert stage is not None
+        run._exchange(stage, np.arange(len(run.users)))
+        run._count(run.method.traffic(stage, run.degrees))
+    if run.gpu:
+        run.gpu = type(run.gpu)(run.config, run.method)
+    told = run.progress
+    run.progress = Progress(told.metrics, seconds=told.seconds, traffic=told.traffic, clipped=told.clipped)
+    run.selected, run.finished = None, False
+
+
+def _standing(
+    method: FedGRecMethod, server: ServerState, users: Cohort
+) -> "np.ndarray[tuple[int, ...], np.dtype[np.int64]]":
+    """The latents in steps, from what users sent: a GPU adds numbers."""
+    o, sent = method.options, users.state.sent
+    leaf = replace(method.latents, rows=o.layers * method.n_items)
+    _, push = method.edge_weights(users, server.degrees)
+    rows, _ = method.kernel.push(users, push, np.zeros_like(sent), sent, leaf, np.dtype(np.int64), method.n_items)
+    steps = np.zeros((leaf.rows, o.dim), np.int64)
+    steps[rows.index] = rows.values
+    return steps.reshape(o.layers, method.n_items, o.dim)
+
+
+def _check_ids(before: Interactions, now: Interactions) -> None:
+    for old, new in ((before.user_ids, now.user_ids), (before.item_ids, now.item_ids)):
+        if len(new) < len(old) or [*new][: len(old)] != [*old]:
+            raise ConfigError(
+                f"the {old.kind}s of before must come first, in their order: extend the data, do not sort"
+            )

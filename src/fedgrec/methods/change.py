@@ -1,0 +1,84 @@
+"""A graph that changes: what users send so that the sums hold their graph as it is now.
+
+Users remember what each sum holds of them (core.Past). Degrees follow by a sum of changes; latents follow with the next
+round that carries latents, in which a user takes what stands under its old items and weights out and puts it in under
+the new ones, to the last integer. A user without items leaves: what it sent is taken out, and nothing put in.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedgrec.core import Cohort, Edges, Floats, Ints, Past, Rows, UploadSpec
+
+Weights = Callable[[Cohort], Floats]  # under which a cohort's latents stand now, one for each of its items
+
+
+def with_items(users: Cohort, indptr: Ints, items: Ints, weights: Weights, targets: Floats | None = None) -> Cohort:
+    """The same users with these items; those whose items change remember what they sent."""
+    past, sent = users.past or Past(), weights(users)
+    for user in range(len(users)):
+        before, now = users.items_of(user), items[indptr[user] : indptr[user + 1]]
+        if not np.array_equal(before, now):
+            mine = slice(users.indptr[user], users.indptr[user + 1])
+            past.counted.setdefault(user, before.copy())
+            past.pushed.setdefault(user, Edges(before.copy(), sent[mine].copy()))
+    return replace(users, indptr=np.array(indptr), items=np.array(items), targets=targets, past=past)
+
+
+def before_recount(users: Cohort, weights: Weights) -> Cohort:
+    """Degrees are about to change: all users remember the weights under which their latents stand."""
+    past, sent = users.past or Past(), weights(users)
+    for user in range(len(users)):
+        if user not in past.pushed and users.state.sent[user].any():
+            mine = slice(users.indptr[user], users.indptr[user + 1])
+            past.pushed[user] = Edges(users.items_of(user).copy(), sent[mine].copy())
+    return replace(users, past=past)
+
+
+def recounted(cohort: Cohort) -> Rows:
+    """Items that users have now, less those that were counted; nothing of those who did not change."""
+    changed = sorted(cohort.past.counted) if cohort.past else []
+    now = [cohort.items_of(user) for user in changed]
+    before = [cohort.past.counted[user] for user in changed] if cohort.past else []
+    items = np.concatenate([np.zeros(0, np.int64), *now, *before]).astype(np.int64)
+    signs = np.repeat([1, -1], [sum(map(len, now)), sum(map(len, before))])
+    index, place = np.unique(items, return_inverse=True)
+    counts = np.zeros((len(index), 1), np.int64)
+    np.add.at(counts[:, 0], place, signs)
+    return Rows(index, counts)
+
+
+def moved(push: Callable[..., tuple[Rows, int]], cohort: Cohort, weights: Floats, spec: UploadSpec, N: int) -> Rows:
+    """What stands of these users, out of the items and weights of before, into those of now."""
+    pushed = cohort.past.pushed if cohort.past else {}
+    leaf, stale = spec.leaf("latents"), np.array(sorted(pushed), np.int64)
+    if not len(stale):
+        return Rows(stale, np.zeros((0, leaf.width), spec.dtype))
+    edges = [pushed[user] for user in stale.tolist()]
+    now, mine = cohort.take(stale), np.isin(cohort.owner, stale)
+    indptr = np.concatenate([[0], np.cumsum([len(part.items) for part in edges])])
+    before = replace(now, indptr=indptr, items=np.concatenate([part.items for part in edges]))
+    sent = now.state.sent
+    nothing: Any = np.zeros_like(sent)
+    old = np.concatenate([part.weights for part in edges])
+    out, _ = push(before, old, sent, nothing, leaf, spec.dtype, N)
+    into, _ = push(now, weights[mine], nothing, sent, leaf, spec.dtype, N)
+    return out + into
+
+
+def joined(users: Cohort, newcomers: Cohort) -> Cohort:
+    """More users, whom no sum has counted yet."""
+    past, n = users.past or Past(), len(users)
+    past.counted.update({n + place: newcomers.items[:0] for place in range(len(newcomers))})
+    rated = users.targets is not None and newcomers.targets is not None
+    return Cohort(
+        np.concatenate([users.keys, newcomers.keys]),
+        np.concatenate([users.indptr, users.indptr[-1] + newcomers.indptr[1:]]),
+        np.concatenate([users.items, newcomers.items]),
+        type(users.state).joined([users.state, newcomers.state]),
+        np.concatenate([users.targets, newcomers.targets]) if rated else None,
+        past=past,
+    )
