@@ -28,7 +28,7 @@ def restored(tensors: Tensors, round_: int, server: ServerState, users: Cohort) 
     """Server and users as they were; what is given tells the kinds and names of their parts."""
     parts: dict[str, Any] = {name: tensors[f"server.{name}"] for name in SERVER_PARTS}
     found = [name.removeprefix("more.") for name in tensors if name.startswith("more.")]
-    more = {name: tensors[f"more.{name}"] for name in {*server.more, *found}}
+    more = {name: tensors[f"more.{name}"] for name in dict.fromkeys([*server.more, *found])}
     standing: Any = tensors.get("server.standing")
     state = type(users.state)(**{f.name: tensors[f"users.{f.name}"] for f in fields(users.state)})
     return (
