@@ -43,7 +43,8 @@ def test_a_node_of_another_release_is_refused_and_both_sides_say_what_to_upgrade
     fed = world(tmp_path, users=3, options={"start_nodes": 2, "rounds": 1})
     fed.run(node_of(protocol))
     old = "node" if protocol < PROTOCOL else "server"
-    said = f"node speaks version {protocol} of the protocol and the server version {PROTOCOL}: upgrade fedgrec on the {old}"
+    said = f"node speaks version {protocol} of the protocol and the server version {PROTOCOL}: "
+    said += f"upgrade fedgrec on the {old}"
     assert [notice for notice in fed.witness.notices if said in notice], fed.witness.notices
     assert fed.witness.joiners == ["node0", "node2"]
     assert f"the server refused this node: the node at 1 did not introduce itself: the {said}" in caplog.text
@@ -59,7 +60,8 @@ def test_a_server_of_another_release_hears_why_a_node_refuses_it(
     fed = world(tmp_path, users=3, options={"start_nodes": 2, "rounds": 1})
     fed.run(server_of(protocol))
     old = "server" if protocol < PROTOCOL else "node"
-    said = f"the server speaks version {protocol} of the protocol and the node version {PROTOCOL}: upgrade fedgrec on the {old}"
+    said = f"the server speaks version {protocol} of the protocol and the node version {PROTOCOL}: "
+    said += f"upgrade fedgrec on the {old}"
     assert [notice for notice in fed.witness.notices if said in notice], fed.witness.notices
     assert (said, logging.ERROR) in {(line.message, line.levelno) for line in caplog.records}
     with NodeStore(fed.nodes[1]) as store:

@@ -66,6 +66,24 @@ def register(commands: Any) -> None:
     more.add_argument("node", metavar="NODE", help="the gateway's name, such as node-0")
     more.add_argument("--users", type=int, default=1, metavar="N", help="how many (default: 1)")
     more.set_defaults(command=run_add_users)
+    for name, command, help_, text in (
+        (
+            "remove-node",
+            run_remove,
+            "a node leaves",
+            "Take a node, a gateway or one user of a gateway off the roster; what it contributed stays in the model.",
+        ),
+        (
+            "rotate-keys",
+            run_rotate,
+            "new keys for a node whose keys leaked or were lost",
+            "Make new keys for a node, or for a gateway and all its users, and refuse the old ones from now on.",
+        ),
+    ):
+        change = tasks.add_parser(name, help=help_, description=text)
+        change.add_argument("fed", type=Path, metavar="FED", help="where `init` put the federation")
+        change.add_argument("node", metavar="NODE", help="its name, such as node-0")
+        change.set_defaults(command=command)
     renew = tasks.add_parser("certificate", help="a fresh certificate for the server")
     renew.add_argument("fed", type=Path, metavar="FED", help="where `init` put the federation")
     renew.add_argument("--host", required=True, help="the server's name or address")
@@ -95,6 +113,11 @@ def _of_folders(tasks: Any) -> None:
     )
     copy.add_argument("folder", type=Path, metavar="FOLDER")
     copy.add_argument("--out", type=Path, required=True, metavar="COPY", help="a folder that does not exist yet")
+    copy.add_argument(
+        "--with-keys",
+        action="store_true",
+        help="also the private keys, with which whoever has the copy can pose as the original (default: no)",
+    )
     copy.set_defaults(command=run_backup)
 
 
@@ -246,16 +269,25 @@ def run_node(arguments: argparse.Namespace) -> int:
 def run_backup(arguments: argparse.Namespace) -> int:
     from fedgrec.federation.setup.backup import backup
 
-    print(f"{backup(arguments.folder, arguments.out)} is a copy of {arguments.folder}, with its keys: keep it as safe.")
+    copy = backup(arguments.folder, arguments.out, arguments.with_keys)
+    if arguments.with_keys:
+        print(f"{copy} is a copy of {arguments.folder}, with its keys: keep it as safe.")
+    else:
+        print(f"{copy} is a copy of {arguments.folder} without its private keys. To restore it, put the keys back, or:")
+        print("  a node's:     fedgrec federation rotate-keys FED NODE")
+        print("  the server's: fedgrec federation certificate FED --host HOST")
     return 0
 
 
 def run_status(arguments: argparse.Namespace) -> int:
+    from fedgrec.federation.common.network import expiry_note
     from fedgrec.federation.server.folder import open_server
     from fedgrec.federation.server.log import describe, metrics_of
     from fedgrec.federation.server.store import SERVER_STORE, ServerStore
 
     home = open_server(arguments.folder)
+    if note := expiry_note(home.path):
+        print(f"note: {note}")
     if not (home.path / SERVER_STORE).exists():
         print("not started yet")
         return 0
@@ -310,6 +342,35 @@ def run_add_users(arguments: argparse.Namespace) -> int:
     for folder in folders:
         print(f"  {folder}")
     print("Then restart the gateway, which gives them to users of its source who have none, and the server.")
+    return 0
+
+
+def run_remove(arguments: argparse.Namespace) -> int:
+    from fedgrec.federation.common.network import KEYS
+    from fedgrec.federation.setup.leave import remove_node
+
+    places = remove_node(arguments.fed, arguments.node)
+    gateway, _, user = arguments.node.partition(".")
+    print(f"{arguments.node} is off the roster. What it has contributed stays in the model.")
+    print("Stop the server, copy the new roster.json to every machine, and start the server again.")
+    if user:
+        print(f"On {gateway}'s machine also delete users/{places[0]} and restart the gateway.")
+    else:
+        print(f"On the server also delete {KEYS}/{arguments.node}.pub; stop the node: the server refuses it.")
+    return 0
+
+
+def run_rotate(arguments: argparse.Namespace) -> int:
+    from fedgrec.federation.common.network import FLOWER, KEYS
+    from fedgrec.federation.node.folder import IDENTITY, USERS
+    from fedgrec.federation.setup.leave import rotate_keys
+
+    folder = rotate_keys(arguments.fed, arguments.node)
+    own = f"{USERS}/*/{IDENTITY}" if (folder / USERS).exists() else IDENTITY
+    print(f"{arguments.node} has new keys in {folder}; its users and what they sent stay as they are.")
+    print("Stop the server and the node. Copy roster.json to every machine,")
+    print(f"{own} and {FLOWER} from {folder} to the node, and {KEYS}/{folder.name}.pub to the server's {KEYS}/.")
+    print("Start the server, then the node. From then on the old keys are refused.")
     return 0
 
 
