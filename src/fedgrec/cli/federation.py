@@ -267,15 +267,18 @@ def run_node(arguments: argparse.Namespace) -> int:
 
 
 def run_backup(arguments: argparse.Namespace) -> int:
+    from fedgrec.federation.common.folder import SERVER
     from fedgrec.federation.setup.backup import backup
 
     copy = backup(arguments.folder, arguments.out, arguments.with_keys)
     if arguments.with_keys:
         print(f"{copy} is a copy of {arguments.folder}, with its keys: keep it as safe.")
     else:
-        print(f"{copy} is a copy of {arguments.folder} without its private keys. To restore it, put the keys back, or:")
-        print("  a node's:     fedgrec federation rotate-keys FED NODE")
-        print("  the server's: fedgrec federation certificate FED --host HOST")
+        renew = (
+            "certificate FED --host HOST" if (copy / SERVER).exists() else f"rotate-keys FED {arguments.folder.name}"
+        )
+        print(f"{copy} is a copy of {arguments.folder} without its private keys. To restore it, put them back, or make")
+        print(f"new ones where `init` ran, with  fedgrec federation {renew}")
     return 0
 
 
