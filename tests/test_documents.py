@@ -68,6 +68,10 @@ RUN = {
     "items.txt": "--users 2 --out fed-3",
     "fedgrec federation certificate fed --host fed.example.org": "",
     "fedgrec federation add-node fed": "",
+    "fedgrec federation remove-node fed node-2": "",
+    "fedgrec federation rotate-keys fed node-1": "",
+    "fedgrec federation init --nodes 4 --out fed --host fed.example.org --catalogue items.txt": "--out fed-4",
+    "fedgrec federation init --nodes 3 --out fed --host server --catalogue items.txt": "--out fed-5",
     "fedgrec device recommend fed/node-0 --user ann": "--user 0/0",
     "fedgrec data": "",
     "fedgrec data clicks.csv": "",
@@ -91,7 +95,9 @@ CANNOT = {
     r"^make (demo|test|check|slow)\b": "it sets up an environment, or runs these tests",
     r"^(FEDGREC_DATA=\S+ )?make bench$": "the benchmarks take hours",
     r"^fedgrec federation (server|node) ": "it runs until it is stopped, in the folder of another machine",
-    r"^fedgrec (device recommend|federation backup) /var/lib/": "the folder is on another machine",
+    r"^fedgrec (device recommend|federation (backup|status)|recommend|evaluate) /var/lib/": (
+        "the folder is on another machine"
+    ),
     r"--device cuda": "it needs a GPU",
     r"^fedgrec reproduce table": "it trains for hours on data that is downloaded",
     r"--data (gowalla|yelp2018)\b": "the data is downloaded",

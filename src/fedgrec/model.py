@@ -26,7 +26,7 @@ from fedgrec.files import (
 from fedgrec.loading import load_for
 from fedgrec.methods.contract import Method
 from fedgrec.options import METHODS, method_module
-from fedgrec.server_run import check_has_users
+from fedgrec.server_run import check_has_users, is_of_server
 
 SERVER, USERS, CONFIG, USER_IDS, ITEM_IDS = (
     "server.safetensors",
@@ -93,12 +93,17 @@ class Model:
 
     def new_user_vector(self, items: Ints) -> Floats:
         """Somebody the model has never met: Eq. (6) needs only their items.  # [1, D]"""
+        if not len(items):
+            raise FedgrecError("name at least one item that the person liked")
+        items = np.unique(items)
+        return self.method.represent_users(self.server, self.strangers(np.array([0, len(items)]), items))
+
+    def strangers(self, indptr: Ints, items: Ints) -> Cohort:
+        """People whom the model has never met, by their items."""
         if not self.method.knows_strangers:
             without = " without latent embeddings (layers = 0)" if self.config.method == "fedgrec" else ""
             raise FedgrecError(f"a model of {self.config.method}{without} knows nothing of a person it has not met")
-        if not len(items):
-            raise FedgrecError("name at least one item that the person liked")
-        return self.method.represent_users(self.server, self.method.stranger(np.unique(items)))
+        return self.method.strangers(indptr, items)
 
     def recommend_to(self, user: int, seen: Ints, n: int) -> tuple[Ints, Floats]:
         """The n best unseen items for a known user, whatever the method's scores are."""
@@ -156,10 +161,15 @@ class Model:
         return {CONFIG: [toml.get("method"), toml.get("model")], **ids}
 
     @staticmethod
-    def load(folder: str | Path) -> "Model":
+    def load(folder: str | Path, needs_users: bool = True) -> "Model":
+        """The model of a run; that of a federation's server has no users, and is for those who need none."""
         folder = Path(folder)
         config = run_config(folder)
-        check_has_users(folder)
+        if needs_users:
+            check_has_users(folder)
+        elif is_of_server(folder):
+            with understood(folder / SERVER, "restore it, or run the server again: it writes this folder anew"):
+                return _of_server(folder, config)
         with understood(folder / USERS, "its files are of different runs or versions; restore them, or train again"):
             return _opened(folder, config)
 
@@ -179,11 +189,9 @@ def _read(folder: Path, config: Config) -> tuple[Model, dict[str, str]]:
             f"{folder} was interrupted while it saved round {about['round']}: "
             f"`fedgrec train --out {folder} --resume` goes on"
         )
-    items = server["item_embeddings"]
-    more = {name.removeprefix("more."): value for name, value in server.items() if name.startswith("more.")}
-    kept = _server(items, server["item_degrees"], int(about["round"]), more)
-    indptr = users["seen_indptr"]
-    user_ids, item_ids = IdMap.load(folder / USER_IDS, len(indptr) - 1), IdMap.load(folder / ITEM_IDS, items.shape[-2])
+    kept, indptr = _server_of(server, about), users["seen_indptr"]
+    user_ids = IdMap.load(folder / USER_IDS, len(indptr) - 1)
+    item_ids = IdMap.load(folder / ITEM_IDS, kept.items.shape[-2])
     known = Interactions(user_ids, item_ids, indptr, users["seen_items"])
     if "keys" not in users:
         return _of_before(folder, config, kept, users, known), about
@@ -224,6 +232,24 @@ def _of_before(folder: Path, config: Config, server: ServerState, users: Tensors
                 f"its data cannot be read ({error}): restore the data, or train again"
             ) from None
     return Model(config, server, replace(cohort, state=state, around=users.get("around")), known)
+
+
+def _of_server(folder: Path, config: Config) -> Model:
+    """The run that a federation's server left: its users are on the nodes."""
+    tensors, about = read_tensors(folder / SERVER)
+    server = _server_of(tensors, about)
+    n_items, nobody = server.items.shape[-2], np.zeros(0, np.int64)
+    named = (folder / ITEM_IDS).exists()  # runs of the first servers have no names
+    item_ids = IdMap.load(folder / ITEM_IDS, n_items) if named else IdMap.range(n_items)
+    method = method_module(config.method).make(config.model, n_items, 1)
+    users = method.strangers(np.zeros(2, np.int64), nobody).take(nobody)
+    known = Interactions(IdMap.range(0, "user"), item_ids, np.zeros(1, np.int64), nobody.astype(np.int32))
+    return Model(config, server, users, known)
+
+
+def _server_of(tensors: Tensors, about: dict[str, str]) -> ServerState:
+    more = {name.removeprefix("more."): value for name, value in tensors.items() if name.startswith("more.")}
+    return _server(tensors["item_embeddings"], tensors["item_degrees"], int(about["round"]), more)
 
 
 def _server(items: Floats, degrees: Ints, round_: int, more: dict[str, Floats]) -> ServerState:

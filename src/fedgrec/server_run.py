@@ -1,4 +1,4 @@
-"""How to tell the run of a federation's server, which has no users, from a run that can recommend to its users."""
+"""How to tell the run of a federation's server, which has no users, from a run that has users of its own."""
 
 import json
 from pathlib import Path
@@ -9,15 +9,18 @@ from fedgrec.errors import RunError
 
 def check_has_users(folder: Path) -> None:
     """A run that a federation's server left is refused with a sentence that says whom to ask instead."""
-    if not (folder / "users.safetensors").exists() and _is_of_server(folder):
+    if is_of_server(folder):
         raise RunError(
             f"{folder} is the run of a federation's server, which has no users: each node keeps its own, and "
-            f"recommends to them with  fedgrec device recommend NODE --user ID  (its metrics are in metrics.jsonl)"
+            f"recommends to them with  fedgrec device recommend NODE --user ID ; here  fedgrec recommend  takes "
+            f"--items or --similar, and  fedgrec evaluate  takes --data (what the nodes measured is in metrics.jsonl)"
         )
 
 
-def _is_of_server(folder: Path) -> bool:
+def is_of_server(folder: Path) -> bool:
     """By data.json; a run that an earlier version left has none, and its lines of metrics tell."""
+    if (folder / "users.safetensors").exists():
+        return False
     for name in ("data.json", "metrics.jsonl"):
         if (folder / name).exists() and _protocol(folder / name) == "federation":
             return True

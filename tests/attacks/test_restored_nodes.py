@@ -94,7 +94,7 @@ def test_a_backup_is_a_node_that_is_lost_to_its_sum_and_joins_the_next(tmp_path:
         if address == 1:
             seen.append(request.kind)
         if address == 1 and seen.count("masked") == 5 and request.kind == "masked" and not copy.exists():
-            assert cli.main(["federation", "backup", str(folder), "--out", str(copy)]) == 0
+            assert cli.main(["federation", "backup", str(folder), "--out", str(copy), "--with-keys"]) == 0
             shutil.rmtree(folder)
             shutil.copytree(copy, folder)
             going_on.end(folder)
@@ -111,7 +111,7 @@ def test_a_backup_is_a_node_that_is_lost_to_its_sum_and_joins_the_next(tmp_path:
 def test_a_backup_has_no_evaluations_left(tmp_path: Path) -> None:
     """It cannot know which ones the node answers after it was made: restored again and again, it would answer all."""
     liar = Liar(world(tmp_path / "fed")).trained()
-    backup(liar.fed.nodes[0], tmp_path / "copy")
+    backup(liar.fed.nodes[0], tmp_path / "copy", with_keys=True)
     shutil.rmtree(liar.fed.nodes[0])
     (tmp_path / "copy").rename(liar.fed.nodes[0])
     assert liar.sum([0, 1, 2], JUDGE) is None
@@ -124,7 +124,7 @@ def test_backups_of_every_kind_of_folder(tmp_path: Path, capsys: pytest.CaptureF
     fed.run()
     gateway = tmp_path / "fed" / "node0"
     for folder in (fed.server, gateway):
-        copy = backup(folder, tmp_path / "copies" / folder.name)
+        copy = backup(folder, tmp_path / "copies" / folder.name, with_keys=True)
         names = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
         assert {path.relative_to(copy) for path in copy.rglob("*") if path.is_file()} == {
             name for name in names if not name.name.endswith(("-wal", "-shm"))

@@ -69,7 +69,7 @@ def test_scores_are_those_of_the_formula_also_for_strangers() -> None:
     V, degrees, users = server.items[0][:, :RANK], Y.sum(0), everybody(method)
     expected = (Y / degrees**0.3) @ V @ (V * degrees[:, None] ** 0.3).T
     np.testing.assert_allclose(method.scores(server, users), expected, atol=1e-12)
-    stranger = method.stranger(users.items_of(7))
+    stranger = method.strangers(np.array([0, len(users.items_of(7))]), users.items_of(7))
     np.testing.assert_allclose(method.scores(server, stranger)[0], expected[7], atol=1e-12)
 
 

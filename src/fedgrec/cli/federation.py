@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from fedgrec.cli import federation_changes
 from fedgrec.errors import ConfigError, missing_extra
 from fedgrec.options import METHODS
 
@@ -49,27 +50,7 @@ def register(commands: Any) -> None:
     _shared(up)
     up.set_defaults(command=run_up)
     _of_folders(tasks)
-    add = tasks.add_parser("add-node", help="one more node", description="One more node in a federation.")
-    add.add_argument("fed", type=Path, metavar="FED", help="where `init` put the federation")
-    add.add_argument(
-        "--per-user-masks", type=int, default=0, metavar="N", help="a gateway for N users who mask for themselves"
-    )
-    add.add_argument("--users", type=int, default=0, metavar="N", help="the most that it may bring (default: 1000)")
-    add.set_defaults(command=run_add)
-    more = tasks.add_parser(
-        "add-users",
-        help="keys for more users of a gateway",
-        description="Keys for more users of a gateway whose users mask for themselves. (Any other node takes new users "
-        "in by itself.)",
-    )
-    more.add_argument("fed", type=Path, metavar="FED", help="where `init` put the federation")
-    more.add_argument("node", metavar="NODE", help="the gateway's name, such as node-0")
-    more.add_argument("--users", type=int, default=1, metavar="N", help="how many (default: 1)")
-    more.set_defaults(command=run_add_users)
-    renew = tasks.add_parser("certificate", help="a fresh certificate for the server")
-    renew.add_argument("fed", type=Path, metavar="FED", help="where `init` put the federation")
-    renew.add_argument("--host", required=True, help="the server's name or address")
-    renew.set_defaults(command=run_certificate)
+    federation_changes.register(tasks)
 
 
 def _of_folders(tasks: Any) -> None:
@@ -95,6 +76,11 @@ def _of_folders(tasks: Any) -> None:
     )
     copy.add_argument("folder", type=Path, metavar="FOLDER")
     copy.add_argument("--out", type=Path, required=True, metavar="COPY", help="a folder that does not exist yet")
+    copy.add_argument(
+        "--with-keys",
+        action="store_true",
+        help="also the private keys, with which whoever has the copy can pose as the original (default: no)",
+    )
     copy.set_defaults(command=run_backup)
 
 
@@ -244,18 +230,30 @@ def run_node(arguments: argparse.Namespace) -> int:
 
 
 def run_backup(arguments: argparse.Namespace) -> int:
+    from fedgrec.federation.common.folder import SERVER
     from fedgrec.federation.setup.backup import backup
 
-    print(f"{backup(arguments.folder, arguments.out)} is a copy of {arguments.folder}, with its keys: keep it as safe.")
+    copy = backup(arguments.folder, arguments.out, arguments.with_keys)
+    if arguments.with_keys:
+        print(f"{copy} is a copy of {arguments.folder}, with its keys: keep it as safe.")
+    else:
+        renew = (
+            "certificate FED --host HOST" if (copy / SERVER).exists() else f"rotate-keys FED {arguments.folder.name}"
+        )
+        print(f"{copy} is a copy of {arguments.folder} without its private keys. To restore it, put them back, or make")
+        print(f"new ones where `init` ran, with  fedgrec federation {renew}")
     return 0
 
 
 def run_status(arguments: argparse.Namespace) -> int:
+    from fedgrec.federation.common.network import expiry_note
     from fedgrec.federation.server.folder import open_server
     from fedgrec.federation.server.log import describe, metrics_of
     from fedgrec.federation.server.store import SERVER_STORE, ServerStore
 
     home = open_server(arguments.folder)
+    if note := expiry_note(home.path):
+        print(f"note: {note}")
     if not (home.path / SERVER_STORE).exists():
         print("not started yet")
         return 0
@@ -279,46 +277,6 @@ def _nodes(roster: Any, nodes: list[tuple[int, str, int]]) -> list[str]:
         key = (gateway, " with masks of their own") if gateway else (name, "")
         counts[key] = counts.get(key, 0) + users
     return [f"{name} ({users:,} users{how})" for (name, how), users in counts.items()]
-
-
-def run_add(arguments: argparse.Namespace) -> int:
-    from fedgrec.federation.common.network import KEYS
-    from fedgrec.federation.setup.init import MOST_USERS, SERVER_FOLDER, add_node
-
-    if arguments.per_user_masks < 0:
-        raise ConfigError(f"--per-user-masks {arguments.per_user_masks}: a gateway needs at least one user")
-    if arguments.users < 0:
-        raise ConfigError(f"--users {arguments.users}: a node brings at least one user")
-    folder = add_node(arguments.fed, arguments.per_user_masks, arguments.users or MOST_USERS)
-    key = arguments.fed / SERVER_FOLDER / KEYS / f"{folder.name}.pub"
-    print(f"{folder} is a new node; the roster.json of the other folders has it too.")
-    print(
-        f"Copy roster.json to every machine and {key} to the server's keys/, name the node's data in its network.toml,"
-    )
-    print("restart the server, then start the node.")
-    return 0
-
-
-def run_add_users(arguments: argparse.Namespace) -> int:
-    from fedgrec.federation.setup.init import add_users
-
-    folders = add_users(arguments.fed, arguments.node, arguments.users)
-    print(
-        f"{arguments.node} has keys for {len(folders)} more users; the roster.json of the other folders has them too."
-    )
-    print("Copy roster.json to every machine, and to the gateway's users/ there:")
-    for folder in folders:
-        print(f"  {folder}")
-    print("Then restart the gateway, which gives them to users of its source who have none, and the server.")
-    return 0
-
-
-def run_certificate(arguments: argparse.Namespace) -> int:
-    from fedgrec.federation.setup.init import renew
-
-    path = renew(arguments.fed, arguments.host)
-    print(f"{path} and server.key beside it are new: copy both to the server and restart it. Nodes need nothing.")
-    return 0
 
 
 def say(line: str) -> None:

@@ -32,9 +32,15 @@ def register(commands: Any) -> None:
     evaluate = commands.add_parser(
         "evaluate",
         help="rank all items again and measure",
-        description="Evaluate a run's selected model on its own split.",
+        description="Evaluate a run's selected model on its own split, or by people whom it has never met.",
     )
     evaluate.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
+    evaluate.add_argument(
+        "--data",
+        metavar="WORD",
+        help="judge by the people of this table or folder instead: some of their items are known, the others are to be "
+        "found (the only way for the run of a federation's server, whose users are on the nodes)",
+    )
     evaluate.add_argument("--split", choices=("test", "validation"), default="test", help="(default: test)")
     evaluate.add_argument("--topk", metavar="K,K,...", help="list lengths (default: the run's)")
     evaluate.add_argument("--ndcg-ideal", choices=("capped", "paper"), help="(default: the run's)")
@@ -50,7 +56,7 @@ def run_recommend(arguments: argparse.Namespace) -> int:
 
     if arguments.number < 1:
         raise ConfigError(f"-n {arguments.number}: ask for at least one item")
-    model = Model.load(arguments.run)
+    model = Model.load(arguments.run, needs_users=arguments.user is not None)
     number = min(arguments.number, len(model.item_ids))
     if arguments.user is not None:
         user = model.user_ids.parse(arguments.user)
@@ -95,7 +101,7 @@ def named(text: str, ids: Any) -> list[int]:
 
 def item_names(model: Any) -> Any:
     """How items are called: the demo's places have names, other data sets have ids."""
-    if model.config.data.data != "demo":
+    if model.config.data.data != "demo" or not model.known.n_users:  # a federation's server has ids alone
         return lambda item: str(model.item_ids[item])
     from fedgrec.data.synthetic import demo
 
@@ -109,24 +115,55 @@ def item_names(model: Any) -> Any:
 
 
 def run_evaluate(arguments: argparse.Namespace) -> int:
-    from fedgrec.loading import load_for
     from fedgrec.model import Model
-    from fedgrec.record import RunRecord
-    from fedgrec.simulation import Simulation
 
-    model = Model.load(arguments.run)
+    model = Model.load(arguments.run, needs_users=arguments.data is None)
     changes = {"topk": arguments.topk, "ndcg_ideal": arguments.ndcg_ideal}
     config = model.config.changed({k: v for k, v in changes.items() if v is not None}, "command line")
-    dataset = load_for(config)
-    RunRecord.check_same_data(arguments.run, dataset)
-    held_out = getattr(dataset.split, arguments.split)
-    if held_out is None or not held_out.n_pairs:
-        raise DataError(f"{arguments.run} has no {arguments.split} items under the protocol {config.run.protocol!r}")
-    line = Simulation(config, dataset).measure(arguments.split, held_out, model)
-    line = {k: v for k, v in line.items() if "@" in k or k in {"round", "split", "protocol", "users"}}
+    line = _by_strangers(arguments, model, config) if arguments.data else _on_own_split(arguments, model, config)
     if arguments.json:
         print(json.dumps(line))
         return 0
     for name, value in line.items():
         print(f"{name:<16} {value:.4f}" if isinstance(value, float) else f"{name:<16} {value}")
     return 0
+
+
+def _on_own_split(arguments: argparse.Namespace, model: Any, config: Any) -> dict[str, Any]:
+    from fedgrec.loading import load_for
+    from fedgrec.record import RunRecord
+    from fedgrec.simulation import Simulation
+
+    dataset = load_for(config)
+    RunRecord.check_same_data(arguments.run, dataset)
+    held_out = getattr(dataset.split, arguments.split)
+    if held_out is None or not held_out.n_pairs:
+        raise DataError(f"{arguments.run} has no {arguments.split} items under the protocol {config.run.protocol!r}")
+    line = Simulation(config, dataset).measure(arguments.split, held_out, model)
+    return {k: v for k, v in line.items() if "@" in k or k in {"round", "split", "protocol", "users"}}
+
+
+def _by_strangers(arguments: argparse.Namespace, model: Any, config: Any) -> dict[str, Any]:
+    """People whom the model has never met: what it makes of some of their items, judged by the others."""
+    from fedgrec.loading import load_data
+    from fedgrec.machine import judged
+
+    if arguments.split != "test":
+        raise ConfigError("--split validation is of the run's own data: leave it out, or leave out --data")
+    options = config.changed({"data": arguments.data, "split": "auto"}, "command line").data
+    parts = load_data(options, 0.0, config.run.seed).split
+    if parts.test is None:
+        raise DataError(
+            f"{arguments.data} holds nothing out to judge by: give one table, or a folder with train and test"
+        )
+    train, known = parts.train.under(model.item_ids), parts.test.under(model.item_ids)
+    unknown = parts.train.n_pairs + parts.test.n_pairs - train.n_pairs - known.n_pairs
+    test = known.select(train.user_degrees()[known.users()] > 0)  # of the others nothing is known to rank by
+    if not test.n_pairs:
+        raise DataError(
+            f"nobody in {arguments.data} has two items or more that {arguments.run} knows: see its items.json"
+        )
+    run, people = config.run, model.strangers(train.indptr, train.items)
+    result = judged(model.method, model.server, people, train, test, run.topk, run.ndcg_ideal, run.device)
+    about = {"round": model.round, "split": arguments.data, "unknown_pairs": unknown}
+    return {**about, **result.metrics, "users": result.users}

@@ -116,9 +116,9 @@ class Method(ABC):
         """Whether a person's items are enough to represent somebody who never took part."""
         return False
 
-    def stranger(self, items: Ints) -> Cohort:
-        """Somebody who never took part: these items, and no embedding of its own."""
-        cohort = self.init_users(np.zeros(1, np.uint64), np.array([0, len(items)]), items)
+    def strangers(self, indptr: Ints, items: Ints) -> Cohort:
+        """People who never took part: their items, and no embedding of their own."""
+        cohort = self.init_users(np.zeros(len(indptr) - 1, np.uint64), indptr, items)
         cohort.state.embeddings[:] = 0
         return cohort
 

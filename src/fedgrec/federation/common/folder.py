@@ -76,7 +76,10 @@ class Folder:
     @property
     def corrupt_nodes(self) -> int:
         """How many nodes may work for the server, and who knows in which sum: one at least, if there are four nodes."""
-        share, n = self._floors[1], len(self.roster)
+        return self._corrupt_among(len(self.roster))
+
+    def _corrupt_among(self, n: int) -> int:
+        share = self._floors[1]
         return max(math.floor(share * n + 1e-9), int(share > 0 and n > 3))
 
     @property
@@ -89,7 +92,11 @@ class Folder:
     @property
     def fewest_nodes(self) -> int:
         """In any sum: two honest ones at least."""
-        return max(self._floors[0], self.corrupt_nodes + 2)
+        return self.fewest_among(len(self.roster))
+
+    def fewest_among(self, n: int) -> int:
+        """The same, if the roster had n nodes."""
+        return max(self._floors[0], self._corrupt_among(n) + 2)
 
     @property
     def _floors(self) -> tuple[int, float]:
@@ -193,7 +200,7 @@ def write_common(path: Path, roster: Roster, config: Config, n_items: int, agree
 
 
 def write_roster(path: Path, roster: Roster) -> None:
-    """Also to let a node in later: everybody gets the new roster before the node starts."""
+    """Also when a node comes, leaves or gets a new key: then everybody gets the new roster."""
     lines = {
         str(index): {"name": m.name, "key": m.key.hex()}
         | ({"gateway": m.gateway} if m.gateway else {})

@@ -10,9 +10,11 @@ SERVER/keys/NAME.pub                 the public half of each node's flower.key
 import json
 import tomllib
 from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
+from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 from fedgrec.federation.common.arrays import write_private
@@ -21,6 +23,8 @@ from fedgrec.federation.common.values import filled
 
 NETWORK, CA, FLOWER = "network.toml", "ca.crt", "flower.key"
 KEYS, TLS_CERTIFICATE, TLS_KEY = "keys", "server.pem", "server.key"
+WARN_DAYS = 30  # before a certificate ends
+NEW_KEYS = "restore it, or, where `init` ran, make new keys with  fedgrec federation rotate-keys FED NODE"
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,39 @@ def read_flower_key(folder: Path) -> Any:
     try:
         return load_ssh_private_key((folder / FLOWER).read_bytes(), None)
     except FileNotFoundError:
-        raise FederationError(f"{folder / FLOWER} is missing: restore it, or make a new node") from None
+        raise FederationError(f"{folder / FLOWER} is missing: {NEW_KEYS}") from None
     except ValueError as error:
-        raise FederationError(f"{folder / FLOWER} is not a key ({error}): restore it, or make a new node") from None
+        raise FederationError(f"{folder / FLOWER} is not a key ({error}): {NEW_KEYS}") from None
+
+
+def check_tls(folder: Path) -> None:
+    """What the server shows to nodes is there."""
+    for name in (TLS_CERTIFICATE, TLS_KEY):
+        if not (folder / name).exists():
+            raise FederationError(
+                f"{folder / name} is missing (backups leave keys out): where authority/ is, "
+                f"fedgrec federation certificate FED --host HOST  makes it; copy {TLS_CERTIFICATE} and {TLS_KEY} here"
+            )
+
+
+def expiry_note(folder: Path, now: datetime | None = None) -> str:
+    """A sentence about a certificate in the server's folder that ends soon, or has ended; "" where none does."""
+    now = now or datetime.now(UTC)
+    for name, what in ((TLS_CERTIFICATE, "the server's certificate"), (CA, "the authority's certificate")):
+        if not (folder / name).exists():
+            continue
+        try:
+            certificate = x509.load_pem_x509_certificate((folder / name).read_bytes())
+        except ValueError as error:
+            raise FederationError(f"{folder / name} is not a certificate ({error}): restore it, or renew it") from None
+        end, host = certificate.not_valid_after_utc, certificate.subject.rfc4514_string().removeprefix("CN=")
+        if end - now > timedelta(days=WARN_DAYS):
+            continue
+        left = f"ends on {end:%Y-%m-%d}, in {(end - now).days} days" if end > now else f"ended on {end:%Y-%m-%d}"
+        if name == CA:
+            return f"{what} ({folder / name}) {left}: begin a new federation before that"
+        return (
+            f"{what} ({folder / name}) {left}: where authority/ is, run  fedgrec federation certificate FED --host "
+            f"{host} , copy {TLS_CERTIFICATE} and {TLS_KEY} here and restart the server"
+        )
+    return ""

@@ -1,4 +1,9 @@
-"""The messages between server and nodes: a packet, the kinds of packets, and what stands in some of them."""
+"""The messages between server and nodes: a packet, the kinds of packets, and what stands in some of them.
+
+Every message says the version of the protocol that its sender speaks. A release that changes what a message holds or
+means counts `PROTOCOL` up. Two sides with the same number work together, whatever releases they are; two sides with
+other numbers exchange nothing but the sentence (`disagreement`) that says which of them to upgrade.
+"""
 
 import hashlib
 import json
@@ -19,6 +24,7 @@ FORGOTTEN = "forgotten"  # an answer to whatever was asked: the server has lost 
 WHO, BUNDLE = "who", "bundle"  # of gateways whose users mask for themselves (bundles.py)
 SECAGG, NEXT = "secagg", "next"  # names of blobs: the message of secure aggregation, and of the sum after this one
 COMMITTED = "committed."  # and before these names: what a node commits itself to, where a sum is taken once
+PROTOCOL, UNSAID = 2, 1  # the version that this release speaks; that of releases whose messages name none
 MOST = 300  # of what one side may have the other remember or print at a time
 
 
@@ -30,6 +36,18 @@ class Packet:
     header: dict[str, Any] = field(default_factory=dict)  # what JSON can hold
     blobs: dict[str, bytes] = field(default_factory=dict)  # messages of secure aggregation, signatures
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)  # tables, masked vectors
+    protocol: int = PROTOCOL
+
+
+def disagreement(protocol: int, theirs: str, ours: str) -> str:
+    """Why two sides do not work together, and what to do; "" where they do."""
+    if protocol == PROTOCOL:
+        return ""
+    old = theirs if protocol < PROTOCOL else ours
+    return (
+        f"the {theirs} speaks version {protocol} of the protocol and the {ours} version {PROTOCOL}: upgrade fedgrec on "
+        f"the {old}"
+    )
 
 
 def hello_part(federation: str, nonce: bytes, index: int, agreement: str, tags: NDArray[np.uint8]) -> bytes:
@@ -105,8 +123,11 @@ def checked(answer: Any) -> Packet:
             or not all(type(word) is str for word in (answer.kind, *(name for name, _ in parts)))
             or not all(type(blob) is bytes for blob in answer.blobs.values())
             or len(arrays) < len(answer.arrays)
+            or type(answer.protocol) is not int
         ):
             raise TypeError("its parts are of other types")
+        if why := disagreement(answer.protocol, "node", "server"):
+            return Packet(ERROR, {"reason": why})
         return Packet(answer.kind, header, dict(answer.blobs), dict(answer.arrays))
     except Exception as failure:  # anything may be in it
         return Packet(ERROR, {"reason": f"it answered with what is no packet ({type(failure).__name__})"})

@@ -126,8 +126,10 @@ class Link:
             except httpx.HTTPStatusError as refusal:
                 refused = refused or time.monotonic()
                 if time.monotonic() - refused > REFUSED:
-                    why = f"it has not the node's key, or the clock here is wrong ({refusal.response.text})"
-                    raise FederationError(f"the server at {self.superlink} refuses this node: {why}") from None
+                    raise FederationError(
+                        f"the server at {self.superlink} refuses this node: it has not the node's key (was the node "
+                        f"removed, or its keys replaced?), or the clock here is wrong ({refusal.response.text})"
+                    ) from None
             except httpx.TransportError as error:
                 refused = 0.0
                 if is_distrust(error):

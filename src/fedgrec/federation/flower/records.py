@@ -27,13 +27,14 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from numpy.typing import NDArray
 
 from fedgrec.errors import FedgrecError
-from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.common.packets import UNSAID, Packet
 
 ACTION = "query"  # the one kind of Flower message that we use; what a packet is stands in the packet
 WORDS, ARRAYS, BLOB, LAYOUT, BYTES, PLACE = "packet", "arrays.", "blob.", "layout", "bytes", "place"
 PIECE = 2**22  # bytes of a packet's arrays that travel together
 PARTS, PART_KINDS = 2**12, {"Message", "RecordDict", "ConfigRecord"}  # the most parts of a message, and what they are
 POLL = 0.2  # seconds between two looks for answers: more often, and looking is all the SuperLink does
+VERSION = "protocol"
 PAUSE = "pause"  # how long a node is to wait between two looks
 SILENT = {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
 ANSWERED, BRIEF = 1000, 2**14  # a code that Flower has not; bytes of the longest short answer
@@ -49,7 +50,7 @@ Shared = dict[tuple[tuple[str, int], ...], list[ConfigRecord]]  # by names and i
 def to_records(packet: Packet, shared: Shared | None = None, pause: float = POLL) -> RecordDict:
     """A packet as Flower carries it; `shared` lets packets with the same arrays share one copy."""
     header = json.dumps(packet.header, separators=(",", ":"))
-    words: dict[str, Any] = {"kind": packet.kind, "header": header, PAUSE: pause}
+    words: dict[str, Any] = {"kind": packet.kind, "header": header, PAUSE: pause, VERSION: packet.protocol}
     words |= {BLOB + name: bytes(blob) for name, blob in packet.blobs.items()}
     pieces: list[ConfigRecord] = []
     if packet.arrays:
@@ -135,14 +136,14 @@ def words_of(records: RecordDict) -> Packet:
     """The same, but for its arrays."""
     try:
         words: Any = records[WORDS]
-        kind, header = words["kind"], json.loads(words["header"])
+        kind, header, protocol = words["kind"], json.loads(words["header"]), words.get(VERSION, UNSAID)
         blobs = {name.removeprefix(BLOB): value for name, value in words.items() if name.startswith(BLOB)}
     except Exception as error:
         raise PacketError(f"a Flower message without a readable packet came in: {error!r:.300}") from None
-    plain = isinstance(kind, str) and isinstance(header, dict)
+    plain = isinstance(kind, str) and isinstance(header, dict) and type(protocol) is int
     if not plain or not all(isinstance(blob, bytes) for blob in blobs.values()):
         raise PacketError("a Flower message came in with a packet of the wrong types")
-    return Packet(kind, header, blobs)
+    return Packet(kind, header, blobs, protocol=protocol)
 
 
 def _array(content: bytes, start: int, kind: str, shape: list[int]) -> NDArray[Any]:

@@ -99,4 +99,5 @@ def _copied(packet: Packet) -> Packet:
     """What a network would deliver: the same bytes, in other memory."""
     header: dict[str, Any] = json.loads(json.dumps(packet.header))
     arrays = {name: np.array(array) for name, array in packet.arrays.items()}
-    return Packet(packet.kind, header, {name: bytes(blob) for name, blob in packet.blobs.items()}, arrays)
+    blobs = {name: bytes(blob) for name, blob in packet.blobs.items()}
+    return Packet(packet.kind, header, blobs, arrays, packet.protocol)

@@ -21,8 +21,9 @@ from fedgrec.config import Config
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.folder import GATEWAY, NODE, Folder, Roster, read_kind, write_common
+from fedgrec.federation.common.network import NEW_KEYS
 from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOptions
-from fedgrec.federation.common.values import as_json, filled, parse_json, read_bytes
+from fedgrec.federation.common.values import as_json, filled, parse_json
 
 IDENTITY, TABLE, USERS = "identity.key", "items.bin", "users"
 
@@ -57,10 +58,17 @@ class NodeFolder(Folder):
 
     @cached_property
     def identity(self) -> Ed25519PrivateKey:
+        path = self.path / IDENTITY
+        if not path.exists():
+            raise FederationError(f"{path} is missing (backups leave keys out): {NEW_KEYS}")
         try:
-            return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(read_bytes(self.path / IDENTITY).decode()))
+            return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(path.read_text()))
         except ValueError:
-            raise FederationError(f"{self.path / IDENTITY} is not a key: restore it, or make a new node") from None
+            raise FederationError(f"{path} is not a key: {NEW_KEYS}") from None
+
+
+def write_identity(path: Path, identity: Ed25519PrivateKey) -> None:
+    write_private(path / IDENTITY, identity.private_bytes_raw().hex().encode())
 
 
 def create_node(
@@ -97,7 +105,7 @@ def create_node(
     else:
         write_common(path, roster, config, n_items, agreed)
     write_private(path / NODE, as_json(about))
-    write_private(path / IDENTITY, identity.private_bytes_raw().hex().encode())
+    write_identity(path, identity)
 
 
 def open_node(path: Path) -> NodeFolder:

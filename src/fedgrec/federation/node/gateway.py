@@ -23,7 +23,7 @@ from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.folder import GATEWAY, NODE, Member, Roster, read_kind, write_common
 from fedgrec.federation.common.options import AS_USUAL, Agreement
-from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.common.packets import Packet, disagreement
 from fedgrec.federation.common.values import as_json, filled, parse_json
 from fedgrec.federation.node import node
 from fedgrec.federation.node.folder import USERS, NodeFolder, create_node, open_node
@@ -90,6 +90,9 @@ class Gateway:
 
 def handle(folder: Path, request: Packet) -> Packet:
     """One message of the server → the answer, of a node or of a gateway."""
+    if request.kind != packets.REFUSED and (why := disagreement(request.protocol, "server", "node")):
+        log.error("%s", why)
+        return Packet(packets.ERROR, {"reason": why})
     if not (folder / GATEWAY).exists():
         if request.kind == packets.WHO:
             return Packet(packets.WHO, {bundles.MEMBERS: []})

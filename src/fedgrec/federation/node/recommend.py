@@ -27,10 +27,20 @@ def recommend(folder: Path, user: str, n: int) -> tuple[NDArray[np.int64], NDArr
         if about["stage"] not in (EVALUATE, method.stages[-1].name):
             raise FederationError(f"{home.shared / TABLE} is from the warm-up: there is no trained model here yet")
         cohort, (held_out,) = store.cohort(method, [row]), store.held_out([row])
-    found = scores(method, as_server(unpack_broadcast(about, arrays)), cohort)[0]
+    found = scores(method, as_server(unpack_broadcast(*_as_of_today(about, arrays))), cohort)[0]
     chosen = best(found, np.concatenate([cohort.items_of(0), held_out]), n)
     chosen = chosen[chosen >= 0]
     return chosen, found[chosen]
+
+
+def _as_of_today(
+    about: dict[str, Any], arrays: dict[str, NDArray[Any]]
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Tables that a node of protocol 1 kept: it was sent all numbers as they were, and kept no word about that."""
+    if "kind" in about:
+        return about, arrays
+    how = {"kind": "float32", "precision": arrays["tables"].dtype.name}
+    return about | how, arrays | {"degrees": arrays["degrees"].astype(np.int32)}
 
 
 def _home_of(folder: Path, user: str) -> Path:

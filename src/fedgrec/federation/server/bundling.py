@@ -30,10 +30,11 @@ class Bundling:
         self._silent: dict[int, int] = {}  # how often in a row somebody did not say whom it hosts
         self._rest: dict[int, int] = {}  # and for how many looks it is left in peace
 
-    def meet(self, seconds: float) -> None:
-        """Ask those who have come whom they host, where the roster knows of gateways at all."""
+    def meet(self, seconds: float) -> list[str]:
+        """Ask those who have come whom they host, where the roster knows of gateways; returns what they refuse."""
         if not self._has_gateways:
-            return
+            return []
+        refusals = []
         there = set(self.transport.addresses())
         self._hosted = {address: members for address, members in self._hosted.items() if address in there}
         self._rest = {address: left - 1 for address, left in self._rest.items() if left > 1}
@@ -44,9 +45,14 @@ class Bundling:
                 self._silent.pop(address, None)
                 members = {member for member in found if type(member) is int and member in self.roster}
                 self._hosted[address] = [self._member(address, member) for member in sorted(members)] or [address]
+            elif answer.kind == ERROR:
+                refusals.append(
+                    f"the node at {address} does not say whom it hosts: {plain(answer.header.get('reason'))}"
+                )
         for address in set(new) - self._hosted.keys():
             self._silent[address] = self._silent.get(address, 0) + 1
             self._rest[address] = min(2 ** self._silent[address], LONGEST_REST)
+        return refusals
 
     def _member(self, connection: int, member: int) -> int:
         """Below zero, where no network has addresses."""

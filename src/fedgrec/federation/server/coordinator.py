@@ -60,6 +60,7 @@ class Coordinator:
         self.quorum = (len(folder.roster) + folder.corrupt_nodes) // 2 + 1  # nodes without whom no warm-up is opened
 
     def run(self) -> Path:
+        self.store.release(self.folder.roster)
         for stage in self.store.recover():
             self.observer.noticed(f"a sum of stage {stage!r} was going on when the server stopped: it is lost")
         o = self.options
@@ -71,7 +72,7 @@ class Coordinator:
         if self.store.get("n_users") is None:
             self._gather(max(o.start_nodes or len(self.folder.roster), self.quorum))
         else:  # those who were there before come back one after the other
-            known = len(self.store.nodes())
+            known = sum(index in self.folder.roster for index, *_ in self.store.nodes())
             self._wait(lambda: len(self.members.reachable()) >= known, min(o.deadline, o.start_seconds))
         n_users = self.store.get("n_users") or self.store.freeze(self.members.users)
         self.method = self.folder.method(n_users)
@@ -145,6 +146,7 @@ class Coordinator:
         sum_ = Plan(stage, level, round_, method.n_users, method.n_users)
         again = self.store.half_opened(stage, level, round_) if warm_up else None
         if again is not None:  # others would be refused: two sums that differ by one node tell that node's upload
+            self._check_here(stage, again)
             self._wait(lambda: set(again) <= set(self.members.reachable()), o.start_seconds)
             nodes = [node for node in again if node in self.members.reachable()]
         elif warm_up:  # a node that came later, or with more users, is none of those who were counted
@@ -168,6 +170,16 @@ class Coordinator:
         attempt = self.store.attempt(sum_.place)
         session = self._session(sum_, wanted, attempt, once=warm_up)
         return Prepared(sum_, session, sorted(nodes), wanted, again is not None, attempt)
+
+    def _check_here(self, stage: str, nodes: list[int]) -> None:
+        """A stage that is opened again needs all nodes of the first time; one that was removed never comes back."""
+        if gone := [node for node in nodes if node not in self.folder.roster]:
+            names = {index: name for index, name, _ in self.store.nodes()}
+            who = ", ".join(names.get(node, str(node)) for node in gone)
+            raise FederationError(
+                f"stage {stage!r} of the warm-up was opened in part with {who}, and cannot be opened without it: put "
+                f"its line back into every roster.json until the warm-up is over, or begin a new federation"
+            )
 
     def _share_out(self, sum_: Plan, nodes: list[int]) -> tuple[Plan, list[int]]:
         """Each node's share of the S users of a round; if the least that they give is too much, some have to wait."""

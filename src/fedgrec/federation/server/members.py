@@ -59,7 +59,8 @@ class Members:
 
     def greet(self) -> None:
         """Let in those who have come, if they prove who they are."""
-        self.transport.meet(self.folder.options.deadline)
+        for refusal in self.transport.meet(self.folder.options.deadline):
+            self.observer.noticed(refusal)
         known = set(self._address.values())
         new = [a for a in self.transport.addresses() if a not in known and not self._rest.get(a)]
         nonces = {address: secrets.token_bytes(32) for address in new}

@@ -112,6 +112,12 @@ class ServerStore(Store):
                 [index, name, len(tags)],
             )
 
+    def release(self, roster: Iterable[int]) -> None:
+        """Users of nodes that are not on the roster any more may come back on others."""
+        with self.transaction():
+            here = "SELECT value FROM json_each(?)"
+            self.db.execute(f"DELETE FROM tags WHERE node NOT IN ({here})", [json.dumps(list(roster))])
+
     def freeze(self, nodes: Iterable[int]) -> int:
         """The federation starts with these nodes: from now on this is its number of users."""
         with self.transaction():

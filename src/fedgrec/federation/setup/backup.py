@@ -1,5 +1,9 @@
 """`fedgrec federation backup`: a copy, to restore from, of a server's, node's or gateway's folder, also one in use.
 
+The private keys stay behind, so that nobody who steals a copy can pose as a node or as the server. Whoever restores one
+puts the keys back that are still there, or makes new ones: `fedgrec federation rotate-keys` for a node,
+`fedgrec federation certificate` for the server.
+
 A node's folder never holds the masks of a sum, so that no copy of it can mask two vectors alike. A copy cannot know in
 which evaluations the node takes part after it was made: it has spent them all.
 """
@@ -13,18 +17,21 @@ from pathlib import Path
 from fedgrec.errors import ConfigError, FedgrecError
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.folder import KINDS, NODE, SERVER
-from fedgrec.federation.node.folder import open_node
+from fedgrec.federation.common.network import FLOWER, TLS_KEY
+from fedgrec.federation.node.folder import IDENTITY, open_node
 from fedgrec.federation.node.gateway import node_folders
 from fedgrec.federation.node.store import STORE, NodeStore
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.store import SERVER_STORE, ServerStore
 
 LEFT_OUT = {"logs", "flower", "flower.id", "node.lock"}  # of this machine, or of a process
+PRIVATE_KEYS = {IDENTITY, FLOWER, TLS_KEY}
 TRIES = 5  # a server at work may replace its model while it is copied
 
 
-def backup(folder: Path, out: Path) -> Path:
+def backup(folder: Path, out: Path, with_keys: bool = False) -> Path:
     """A copy of the folder in `out`, which must not exist; whole or not there."""
+    left_out = LEFT_OUT if with_keys else LEFT_OUT | PRIVATE_KEYS
     if not any((folder / name).exists() for name in KINDS):
         raise FederationError(f"{folder} is no folder of a server, a node or a gateway: name one of these")
     if out.exists():
@@ -32,7 +39,7 @@ def backup(folder: Path, out: Path) -> Path:
     part = out.with_name(out.name + ".part")
     shutil.rmtree(part, ignore_errors=True)  # of a process that was killed here
     try:
-        _copied(folder, part)
+        _copied(folder, part, left_out)
         for node in _nodes(part):
             with NodeStore(node) as store, store.transaction():
                 store.put("evaluations_spent", open_node(node).agreed.evaluations)
@@ -43,11 +50,11 @@ def backup(folder: Path, out: Path) -> Path:
     return out
 
 
-def _copied(folder: Path, part: Path) -> None:
+def _copied(folder: Path, part: Path, left_out: set[str]) -> None:
     """A copy that can be opened; a server at work is tried again."""
     for left in reversed(range(TRIES)):
         try:
-            _copy(folder, part)
+            _copy(folder, part, left_out)
             _check(part)
             return
         except (FileNotFoundError, FedgrecError):
@@ -56,15 +63,15 @@ def _copied(folder: Path, part: Path) -> None:
             shutil.rmtree(part, ignore_errors=True)
 
 
-def _copy(folder: Path, out: Path) -> None:
+def _copy(folder: Path, out: Path, left_out: set[str]) -> None:
     """Stores first: the files that they name are there, or it is tried again."""
     out.mkdir(mode=0o700, parents=True)
     entries = sorted(folder.iterdir(), key=lambda path: (path.suffix != ".sqlite", path.name))
     for path in entries:
-        if path.name in LEFT_OUT or path.name.endswith((".part", "-wal", "-shm")):
+        if path.name in left_out or path.name.endswith((".part", "-wal", "-shm")):
             continue
         if path.is_dir():
-            _copy(path, out / path.name)
+            _copy(path, out / path.name, left_out)
         elif path.name in (STORE, SERVER_STORE):
             (out / path.name).touch(0o600)
             with closing(sqlite3.connect(path)) as here, closing(sqlite3.connect(out / path.name)) as there:

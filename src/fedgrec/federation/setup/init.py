@@ -36,12 +36,14 @@ from fedgrec.federation.common.network import (
     write_network,
 )
 from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOptions
-from fedgrec.federation.node.gateway import anyone, create, enrol, open_gateway
+from fedgrec.federation.common.values import parse_json
+from fedgrec.federation.node.gateway import Keys, anyone, create, enrol, open_gateway
 from fedgrec.federation.server.folder import create_server, open_server
 from fedgrec.federation.setup import certificates
 from fedgrec.options import falling
 
 AUTHORITY, CA_KEY, SERVER_FOLDER = "authority", "ca.key", "server"
+REMOVED = "removed.json"  # in the authority's folder: place and name of nodes that left; no other node gets them
 MOST_USERS = 1000  # that a node may bring, where nothing else is said
 
 
@@ -78,7 +80,7 @@ def init(
     if out.exists():
         raise ConfigError(f"{out} exists: choose a folder that does not, keys are never overwritten")
     config = replace(config, model=falling(config.model, options.rounds))
-    with _all_or_nothing(out):
+    with all_or_nothing(out):
         ca = _authority(out / AUTHORITY)
         roster: dict[int, Member] = {}
         keys = []
@@ -112,7 +114,7 @@ def _with_ceiling(lines: Roster, most: int) -> Roster:
 
 
 @contextmanager
-def _all_or_nothing(out: Path) -> Iterator[None]:
+def all_or_nothing(out: Path) -> Iterator[None]:
     """A new folder, which goes again where something fails: keys that are not all there are of no use."""
     out.mkdir(parents=True, mode=0o700)
     try:
@@ -129,12 +131,19 @@ def add_node(out: Path, users: int = 0, most: int = MOST_USERS) -> Path:
     """
     _, certificate = read_authority(out)
     server = open_server(out / SERVER_FOLDER)
-    tails = [(member.gateway or member.name).rpartition("-")[2] for member in server.roster.values()]
+    names = [*(member.gateway or member.name for member in server.roster.values()), *removed(out).values()]
+    tails = [name.partition(".")[0].rpartition("-")[2] for name in names]
     folder = out / f"node-{1 + max((int(tail) for tail in tails if tail.isdecimal()), default=-1)}"
     _enrol(out, folder, users, most)
-    superlink = read_network(out / "node-0", NodeNetwork).superlink
-    _connect(folder, server.path, certificate, (server.path / CATALOGUE).read_text("utf-8"), superlink, "")
+    connect_again(out, folder, certificate)
     return folder
+
+
+def connect_again(out: Path, folder: Path, certificate: x509.Certificate) -> None:
+    """A new folder's files for the network; the server's address is that of the other nodes."""
+    server = open_server(out / SERVER_FOLDER)
+    superlink = read_network(other_node(out, server.roster, folder.name), NodeNetwork).superlink
+    _connect(folder, server.path, certificate, (server.path / CATALOGUE).read_text("utf-8"), superlink, "")
 
 
 def add_users(out: Path, name: str, users: int) -> list[Path]:
@@ -149,25 +158,43 @@ def add_users(out: Path, name: str, users: int) -> list[Path]:
 
 def _enrol(out: Path, folder: Path, users: int, most: int = MOST_USERS) -> None:
     """New keys for a folder, and a roster with them for everybody."""
-    server, first = open_server(out / SERVER_FOLDER), anyone(out / "node-0")
-    lines, keys = enrol(folder.name, max(server.roster) + 1, users)
+    server = open_server(out / SERVER_FOLDER)
+    lines, keys = enrol(folder.name, max([*server.roster, *removed(out)]) + 1, users)
     roster: Roster = {**server.roster, **_with_ceiling(lines, most)}
+    create_again(out, folder, keys, roster)
+    give_roster(out, roster)
+
+
+def create_again(out: Path, folder: Path, keys: Keys, roster: Roster) -> None:
+    """A node's files, with what the other nodes insist on and with their salt."""
+    server = open_server(out / SERVER_FOLDER)
+    first = anyone(other_node(out, server.roster))
     floors = first.least_nodes, first.least_users, first.corrupt
-    create(
-        folder,
-        server.federation,
-        keys,
-        first.user_salt,
-        roster,
-        server.config,
-        server.n_items,
-        floors,
-        server.agreed,
-    )
-    places = {member.gateway or member.name for member in roster.values()}
-    for other in [server.path, *(out / place for place in sorted(places))]:
+    about = server.federation, keys, first.user_salt, roster, server.config, server.n_items
+    create(folder, *about, floors, server.agreed)
+
+
+def other_node(out: Path, roster: Roster, but: str = "") -> Path:
+    """The folder of a node of FED that is still here."""
+    for place in sorted({member.gateway or member.name for member in roster.values()} - {but}):
+        if (out / place).is_dir():
+            return out / place
+    raise FederationError(f"{out} has no other node's folder, which has what all nodes share: copy one back for this")
+
+
+def give_roster(out: Path, roster: Roster) -> None:
+    """The server's roster last: who was interrupted finds the old one there, and gives the command again."""
+    places = sorted({member.gateway or member.name for member in roster.values()})
+    for other in [*(out / place for place in places), out / SERVER_FOLDER]:
         if other.is_dir():  # a folder that was moved to its machine gets the roster by hand
             write_roster(other, roster)
+
+
+def removed(out: Path) -> dict[int, str]:
+    """Places that had a node, and its name: old sums name them, so that nobody gets them again."""
+    path = out / AUTHORITY / REMOVED
+    lines = parse_json(path, path.read_bytes()) if path.exists() else {}
+    return {int(index): str(name) for index, name in lines.items()}
 
 
 def renew(out: Path, host: str) -> Path:

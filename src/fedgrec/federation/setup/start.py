@@ -11,7 +11,15 @@ from fedgrec.config import Config
 from fedgrec.federation.common.catalogue import CATALOGUE, read_catalogue
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.lock import held
-from fedgrec.federation.common.network import CA, NodeNetwork, ServerNetwork, read_flower_key, read_network
+from fedgrec.federation.common.network import (
+    CA,
+    NodeNetwork,
+    ServerNetwork,
+    check_tls,
+    expiry_note,
+    read_flower_key,
+    read_network,
+)
 from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOptions
 from fedgrec.federation.flower.processes import Processes, end_with_parent
 from fedgrec.federation.node.folder import NodeFolder
@@ -23,6 +31,7 @@ from fedgrec.federation.server.log import LOGS, Following
 from fedgrec.federation.setup.init import Made, init
 
 LOOK, ASK = 0.3, 1.0  # seconds between two looks at the log, and between two questions to the SuperLink
+DAY = 86400.0  # seconds between two looks at the certificates
 Say = Callable[[str], None]
 log = logging.getLogger("fedgrec.node")
 
@@ -31,6 +40,7 @@ def serve(folder: Path, say: Say) -> None:
     """Run the server of this folder until its federation is trained."""
     open_server(folder).check()
     read_network(folder, ServerNetwork)
+    check_tls(folder)
     with Processes(folder / LOGS) as processes:
         _drive(folder, [], processes, say)
 
@@ -56,9 +66,13 @@ def _drive(folder: Path, nodes: list[Path], processes: Processes, say: Say) -> N
             say(f"note: {assumption}")
         for node in nodes:
             start_node(node, processes)
-        ended, asked = None, 0.0
+        ended, asked, warned = None, 0.0, -DAY
         while ended is None:
             time.sleep(LOOK)
+            if time.monotonic() - warned >= DAY:
+                warned = time.monotonic()
+                if note := expiry_note(folder):
+                    say(f"note: {note}")
             if time.monotonic() - asked >= ASK:
                 ended, asked = server.ended(), time.monotonic()
             for line in following.new():

@@ -1,0 +1,13 @@
+# A server or a node of a federation: docs/operate.md says how to run them.
+FROM python:3.12-slim
+
+COPY . /src
+RUN pip install --no-cache-dir -c /src/constraints.txt '/src[deploy]'
+
+# Folders with keys are mounted here. Compiled kernels are kept in /tmp: nothing else of the image is written.
+RUN useradd --system --uid 1000 fedgrec && install -d -o fedgrec -m 0700 /var/lib/fedgrec
+ENV HOME=/tmp NUMBA_CACHE_DIR=/tmp/numba
+USER fedgrec
+WORKDIR /var/lib/fedgrec
+ENTRYPOINT ["fedgrec"]
+CMD ["federation", "--help"]

@@ -1,0 +1,105 @@
+"""`fedgrec federation remove-node` and `rotate-keys`: a node leaves, or its keys are replaced.
+
+Both change the roster, in FED and in all folders that are still there; on machines that have their folder the operator
+puts the new roster. Nodes read it with every message, the server when it starts.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedgrec.errors import ConfigError, nearest
+from fedgrec.federation.common.arrays import write_private
+from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.folder import Roster
+from fedgrec.federation.common.network import FLOWER, KEYS
+from fedgrec.federation.common.values import as_json
+from fedgrec.federation.node.folder import USERS, write_identity
+from fedgrec.federation.server.folder import ServerFolder, open_server
+from fedgrec.federation.setup import certificates
+from fedgrec.federation.setup.init import (
+    AUTHORITY,
+    REMOVED,
+    SERVER_FOLDER,
+    all_or_nothing,
+    connect_again,
+    create_again,
+    give_roster,
+    read_authority,
+    removed,
+)
+
+
+def remove_node(out: Path, name: str) -> list[int]:
+    """A node, a gateway or one user of a gateway leaves the roster; returns the places that it had.
+
+    What it has contributed stays in the model. Its places and its name are never given to anybody else.
+    """
+    read_authority(out)
+    server = open_server(out / SERVER_FOLDER)
+    gone = _places(server, name)
+    roster = {index: member for index, member in server.roster.items() if index not in gone}
+    _check_enough(server, roster, name)
+    names = {index: server.roster[index].name for index in gone}
+    write_private(out / AUTHORITY / REMOVED, as_json(removed(out) | names))
+    (server.path / KEYS / f"{name}.pub").unlink(missing_ok=True)
+    give_roster(out, roster)
+    return gone
+
+
+def rotate_keys(out: Path, name: str) -> Path:
+    """Fresh keys for a node, for a gateway and all its users, or for one of these; returns the folder with them.
+
+    The places stay, and with them all that the server and the node's store know of its users. A folder that is not in
+    FED any more is made anew, without a store.
+    """
+    _, certificate = read_authority(out)
+    server = open_server(out / SERVER_FOLDER)
+    places = _places(server, name)
+    keys = {index: Ed25519PrivateKey.generate() for index in places}
+    public = {index: key.public_key().public_bytes_raw() for index, key in keys.items()}
+    roster = server.roster | {index: replace(server.roster[index], key=key) for index, key in public.items()}
+    gateway = server.roster[places[0]].gateway
+    folder = out / (gateway or name)
+    if not folder.is_dir():
+        if name != folder.name:
+            raise FederationError(
+                f"{folder} is not there: copy it back, or name {folder.name} for new keys of all users"
+            )
+        with all_or_nothing(folder):
+            create_again(out, folder, keys, roster)
+            connect_again(out, folder, certificate)
+    else:
+        for index, key in keys.items():
+            write_identity(folder / USERS / str(index) if gateway else folder, key)
+        if name == folder.name:
+            private, flower = certificates.ssh_pair(certificates.network_key())
+            write_private(folder / FLOWER, private)
+            write_private(server.path / KEYS / f"{name}.pub", flower)
+    give_roster(out, roster)
+    return folder
+
+
+def _places(server: ServerFolder, name: str) -> list[int]:
+    """The places on the roster of a node, of a gateway's users, or of one of these."""
+    found = [index for index, member in server.roster.items() if name and name in (member.name, member.gateway)]
+    if not found:
+        known = sorted({member.gateway or member.name for member in server.roster.values()})
+        hint = nearest(name, known)
+        raise ConfigError(f"there is no node {name!r} on the roster of {server.path}: {', '.join(known)}.{hint}")
+    return found
+
+
+def _check_enough(server: ServerFolder, roster: Roster, name: str) -> None:
+    nodes, members = len({member.gateway or member.name for member in roster.values()}), len(roster)
+    if nodes < 3:
+        raise ConfigError(
+            f"without {name} there are {nodes} nodes, and a secure sum of fewer than three hides nothing from one of "
+            f"them: add a node first"
+        )
+    if (fewest := server.fewest_among(members)) > members:
+        raise ConfigError(
+            f"without {name} the roster has {members}, and no sum has fewer than {fewest} (least_nodes and corrupt): "
+            f"add a node first"
+        )
