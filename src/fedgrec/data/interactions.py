@@ -98,7 +98,6 @@ class Interactions:
 
         return Interactions(self.user_ids, self.item_ids, kept, pick(self.items), pick(self.ratings), pick(self.times))
 
-<<<<<<< HEAD
     def extended(self, more: "Interactions") -> "Interactions":
         """With the pairs, users and items that came since; those of before keep their places, and the last rating of a
         pair counts."""
@@ -114,7 +113,7 @@ class Interactions:
             np.concatenate([self.users(), u[more.users()]]), np.concatenate([self.items, i[more.items]]),
             both("ratings"), both("times"), user_ids=users, item_ids=items,
         )[0]  # fmt: skip
-=======
+
     def under(self, item_ids: IdMap) -> "Interactions":
         """The pairs whose items these ids name too, under these ids."""
         names = [str(self.item_ids[item]) for item in range(self.n_items)]
@@ -122,7 +121,6 @@ class Interactions:
         items, users = places[self.items], self.users()
         there = items >= 0
         return Interactions.from_indices(users[there], items[there], user_ids=self.user_ids, item_ids=item_ids)[0]
->>>>>>> h-operate
 
     @classmethod
     def from_pairs(
