@@ -57,12 +57,12 @@ class Tapped(FlowerTransport):
         np.savez(part, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **parts)
         part.rename(self.folder / f"{self.number:05}-{way}-{packet.kind}-{address}.npz")
 
-    def exchange(self, requests, seconds):
+    def exchange(self, requests, left):
         kind = {request.kind for request in requests.values()}
         self.die_if_told(kind, 0)
         for address, request in requests.items():
             self.write(address, Packet(request.kind, request.header), "down")
-        for heard, (address, packet) in enumerate(super().exchange(requests, seconds), 1):
+        for heard, (address, packet) in enumerate(super().exchange(requests, left), 1):
             self.write(address, packet, "up")
             self.die_if_told(kind, heard)
             yield address, packet

@@ -18,6 +18,7 @@ from flwr.common.constant import ErrorCode
 
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.common.transport import within
 from fedgrec.federation.flower import records, transport
 from fedgrec.federation.flower.server_end import FlowerServer
 from fedgrec.federation.flower.superlink import is_here, whole_body
@@ -70,7 +71,7 @@ def exchange(plan: dict[int, tuple[float, Any]], seconds: float = 1.0) -> tuple[
     grid = Grid(plan)
     link = transport.FlowerTransport(grid, grid.answers)
     begun = time.monotonic()
-    got = dict(link.exchange({address: Packet("q") for address in plan}, seconds))
+    got = dict(link.exchange({address: Packet("q") for address in plan}, within(seconds)))
     return got, time.monotonic() - begun, (grid, link)
 
 
@@ -88,7 +89,7 @@ def test_a_late_answer_is_dropped_for_good() -> None:
     assert link.late == ["m1"]
     grid.plan[2] = (0, Packet("late"))  # now it is there
     grid.asked.clear()
-    again = list(link.exchange({1: Packet("q")}, 1))
+    again = list(link.exchange({1: Packet("q")}, within(1)))
     assert [(address, packet.kind) for address, packet in again] == [(1, "a")]
     time.sleep(0.3)
     assert "m1" in grid.asked  # so that Flower need not keep it
@@ -116,7 +117,9 @@ def test_no_message_is_asked_for_by_two_at_a_time() -> None:
         return found
 
     grid.pull_messages = slowly  # type: ignore[method-assign]
-    got = dict(transport.FlowerTransport(grid, grid.answers).exchange({address: Packet("q") for address in plan}, 20))
+    got = dict(
+        transport.FlowerTransport(grid, grid.answers).exchange({address: Packet("q") for address in plan}, within(20))
+    )
     assert sorted(got) == sorted(plan)
 
 
@@ -156,7 +159,9 @@ def test_few_messages_are_announced_at_a_time_and_all_are_answered() -> None:
         return push(messages)
 
     grid.push_messages = watched  # type: ignore[method-assign]
-    got = dict(transport.FlowerTransport(grid, grid.answers).exchange({address: Packet("q") for address in plan}, 20))
+    got = dict(
+        transport.FlowerTransport(grid, grid.answers).exchange({address: Packet("q") for address in plan}, within(20))
+    )
     assert announced == [transport.TOGETHER, transport.TOGETHER, 2]
     assert {address: packet.kind for address, packet in got.items()} == {a: p.kind for a, (_, p) in plan.items()}
 

@@ -336,8 +336,10 @@ class Coordinator:
         model, arrays = pack_broadcast(self.method.broadcast(self.server, ranked))
         self.members.greet()
         farewell = Packet(packets.FINISH, {"model": model}, {}, arrays)
-        for _ in self.members.ask(dict.fromkeys(self.members.reachable(), farewell), self.options.deadline):
-            pass
+        present = self.members.present()
+        silent = [node for node in self.members.reachable() if node not in present]
+        for nodes in (present, silent):  # the latter hear of it if they live, and are not waited for long
+            list(self.members.ask(dict.fromkeys(nodes, farewell), packets.FINISH, self.options.deadline))
         run = write_run(self.folder, self.store, self.server)
         with self.store.transaction():
             self.store.put("finished", True)

@@ -7,6 +7,7 @@ confirm   who is in the sum           → a signature under that
 unmask    the others' signatures      → shares that open the sum, and keys for the next one
 """
 
+from collections.abc import Hashable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -106,8 +107,9 @@ def secure_sum(
                 rides = kind == packets.UNMASK and upcoming is not None and node in upcoming.nodes
                 more = {"next": upcoming.announcement} if rides and upcoming else {}
                 requests[node] = Packet(kind, header | more, {packets.SECAGG: message}, tables)
-            seconds = options.work_deadline if kind == packets.MASKED else options.deadline
-            for node, answer in members.ask(requests, seconds):
+            most = options.work_deadline if kind == packets.MASKED else options.deadline
+            enough = len(requests) if ready.all_of_them else len(requests) // 2 + 1
+            for node, answer in members.ask(requests, _about(kind, ready), most, enough):
                 take(node, _message(answer))
                 if upcoming is not None and packets.NEXT in answer.blobs:
                     upcoming.keys[node] = answer.blobs[packets.NEXT]
@@ -119,7 +121,13 @@ def secure_sum(
     return Outcome(values, users, server.included, session.least)
 
 
-def _keys(members: Members, ready: Prepared, take: Any, seconds: float) -> set[int]:
+def _about(kind: str, ready: Prepared) -> Hashable:
+    """Exchanges that take equally long: models and vectors of rounds differ, and what nodes do to them."""
+    is_large = kind in (packets.SHARES, packets.MASKED)
+    return (kind, ready.plan.stage, ready.session.rings) if is_large else kind
+
+
+def _keys(members: Members, ready: Prepared, take: Any, most: float) -> set[int]:
     """Who takes part: as many as are wanted, first those whose keys came already, then those who answer first."""
     company: set[int] = set()
     for node, message in ready.keys.items():
@@ -130,7 +138,8 @@ def _keys(members: Members, ready: Prepared, take: Any, seconds: float) -> set[i
     if len(company) >= ready.wanted or not here:
         return company
     question = Packet(packets.KEYS, ready.announcement)
-    for node, answer in members.ask(dict.fromkeys(sorted(here), question), seconds):
+    enough = len(here) if ready.all_of_them else ready.wanted // 2 + 1 - len(company)
+    for node, answer in members.ask(dict.fromkeys(sorted(here), question), packets.KEYS, most, enough):
         if take(node, _message(answer)):
             company.add(node)
             ready.committed[node] = answer.blobs.get(packets.COMMITTED + packets.SECAGG, b"").hex()
