@@ -137,7 +137,7 @@ def founded(
     per_user_masks: bool = False,
     **more: Any,
 ) -> Made:
-    """A federation of three nodes that has not begun; the same people as in the in-process worlds, or this crowd."""
+    """A federation that has not begun: of three nodes with the people of the in-process worlds, or of this crowd's."""
     quick = {"rounds": 2, "evaluate_every": 0, "pause": 0.2, "deadline": 15.0, "work_deadline": 15.0}
     crowd = crowd or people(3, users)
 
@@ -157,7 +157,7 @@ def founded(
     keys = [len(members) for members in crowd] if per_user_masks else []
     return init(
         root / "fed",
-        3,
+        len(crowd),
         catalogue,
         config(method, **more),
         wanted,

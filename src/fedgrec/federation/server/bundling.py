@@ -13,7 +13,7 @@ from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.folder import Roster
 from fedgrec.federation.common.packets import BUNDLE, ERROR, WHO, Packet, checked, plain, size
 from fedgrec.federation.common.transport import Left, Sign, Transport
-from fedgrec.federation.server.liveness import Patience, Silences
+from fedgrec.federation.server.liveness import About, Patience, Silences
 
 
 class Bundling:
@@ -37,7 +37,7 @@ class Bundling:
         self._silences.tick()
         resting = self._silences.hold(self.transport.signs()) if self._silences else set()
         new = sorted(there - self._hosted.keys() - resting)
-        wait = patience.begin(WHO, new, most)
+        wait = patience.begin(About(WHO), new, most)
         for address, answer in self._exchange({address: Packet(WHO) for address in new}, wait.left):
             wait.heard(address)
             found = answer.header.get(MEMBERS)

@@ -9,8 +9,9 @@ slow one comes to be waited for; a dead one is not asked, and so nobody waits fo
 """
 
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fedgrec.federation.common.transport import Sign
 
@@ -20,24 +21,37 @@ LONGEST_REST = 32  # sums
 Clock = Callable[[], float]
 
 
+class About(NamedTuple):
+    """What nodes are asked; answers to the same take about equally long."""
+
+    kind: str  # of the packet
+    stage: str = ""  # of the sum, where it matters
+    size: int = 0  # and so does the length of vectors, which rounds of one stage differ in
+
+
 class Patience:
     """Remembers how long each node took over each kind of question."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock or time.monotonic
-        self._took: dict[Hashable, dict[int, float]] = {}  # by what was asked, by address: seconds
+        self._took: dict[About, dict[int, float]] = {}  # by what was asked, by address: seconds
 
-    def remember(self, about: Hashable, address: int, seconds: float) -> None:
+    def remember(self, about: About, address: int, seconds: float) -> None:
         took = self._took.setdefault(about, {})
         took[address] = max(seconds, FADE * took.get(address, 0.0))
 
-    def usual(self, about: Hashable, asked: Iterable[int]) -> float | None:
+    def usual(self, about: About, asked: Iterable[int]) -> float | None:
         """Seconds of the slowest of them; for one of whom nothing is known, of the slowest of all; None: nobody's."""
-        took = self._took.get(about, {})
+        took = self._took.get(about) or self._larger(about)
         known = [took.get(address) for address in asked]
         return max((took.values() if None in known else filter(None, known)), default=None)
 
-    def begin(self, about: Hashable, asked: Collection[int], most: float, enough: int = 0) -> "Wait":
+    def _larger(self, about: About) -> dict[int, float]:
+        """Of the next larger question of the same kind, which takes no less long."""
+        larger = [each for each in self._took if each[:2] == about[:2] and each.size > about.size]
+        return self._took[min(larger, key=lambda each: each.size)] if larger else {}
+
+    def begin(self, about: About, asked: Collection[int], most: float, enough: int = 0) -> "Wait":
         """An exchange begins; where fewer than `enough` have answered, it lasts as long as it may."""
         return Wait(self, about, asked, most, enough)
 
@@ -45,7 +59,7 @@ class Patience:
 class Wait:
     """One exchange: who has answered, and how long the others are waited for."""
 
-    def __init__(self, patience: Patience, about: Hashable, asked: Collection[int], most: float, enough: int) -> None:
+    def __init__(self, patience: Patience, about: About, asked: Collection[int], most: float, enough: int) -> None:
         self.patience, self.about, self.most, self.enough = patience, about, most, enough
         self.missing, self.usual = set(asked), patience.usual(about, asked)
         self.slowest, self.answers = 0.0, 0

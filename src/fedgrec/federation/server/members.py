@@ -3,7 +3,7 @@
 import re
 import secrets
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from fedgrec.federation.common.packets import MOST, Packet, hello_part, plain
 from fedgrec.federation.common.transport import Transport, within
 from fedgrec.federation.server.bundling import Bundling
 from fedgrec.federation.server.folder import ServerFolder
-from fedgrec.federation.server.liveness import Patience, Silences
+from fedgrec.federation.server.liveness import About, Patience, Silences
 from fedgrec.federation.server.store import ServerStore
 
 NAMED = 10  # nodes in one sentence
@@ -69,7 +69,7 @@ class Members:
         questions = {address: Packet(packets.HELLO, about, {"nonce": nonce}) for address, nonce in nonces.items()}
         refused: dict[int, Packet] = {}
         joined = Counter[str]()  # users of gateways, who join one by one
-        for address, answer in self._exchange(questions, packets.HELLO, deadline):
+        for address, answer in self._exchange(questions, About(packets.HELLO), deadline):
             try:
                 member = self._let_in(address, nonces[address], answer)
             except FederationError as refusal:
@@ -166,7 +166,7 @@ class Members:
             self._owed.setdefault(node, set()).add(session)
 
     def ask(
-        self, requests: Mapping[int, Packet], about: Hashable, most: float, enough: int = 0
+        self, requests: Mapping[int, Packet], about: About, most: float, enough: int = 0
     ) -> Iterator[tuple[int, Packet]]:
         """Good answers, at most one of each node; failures are noticed and left out.
 
@@ -192,7 +192,7 @@ class Members:
         return {session: verdict for session, verdict in known if verdict is not None}
 
     def _exchange(
-        self, requests: Mapping[int, Packet], about: Hashable, most: float, enough: int = 0
+        self, requests: Mapping[int, Packet], about: About, most: float, enough: int = 0
     ) -> Iterator[tuple[int, Packet]]:
         """One exchange. Who is silent is left out of the next ones."""
         wait = self.patience.begin(about, requests, most, enough)

@@ -7,7 +7,6 @@ confirm   who is in the sum           → a signature under that
 unmask    the others' signatures      → shares that open the sum, and keys for the next one
 """
 
-from collections.abc import Hashable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -21,6 +20,7 @@ from fedgrec.federation.common.options import FederationOptions
 from fedgrec.federation.common.packets import Packet, pack_broadcast, plain
 from fedgrec.federation.common.plan import EVALUATE, Plan
 from fedgrec.federation.common.shared_messages import for_everybody
+from fedgrec.federation.server.liveness import About
 from fedgrec.federation.server.members import Members
 from fedgrec.secagg import SecAggError, Server, Session
 
@@ -121,10 +121,11 @@ def secure_sum(
     return Outcome(values, users, server.included, session.least)
 
 
-def _about(kind: str, ready: Prepared) -> Hashable:
-    """Exchanges that take equally long: models and vectors of rounds differ, and what nodes do to them."""
-    is_large = kind in (packets.SHARES, packets.MASKED)
-    return (kind, ready.plan.stage, ready.session.rings) if is_large else kind
+def _about(kind: str, ready: Prepared) -> About:
+    """What nodes do to models and vectors, and how large these are, differs from round to round; the rest does not."""
+    if kind not in (packets.SHARES, packets.MASKED):
+        return About(kind)
+    return About(kind, ready.plan.stage, sum(values * bits for values, bits in ready.session.rings))
 
 
 def _keys(members: Members, ready: Prepared, take: Any, most: float) -> set[int]:
@@ -139,7 +140,7 @@ def _keys(members: Members, ready: Prepared, take: Any, most: float) -> set[int]
         return company
     question = Packet(packets.KEYS, ready.announcement)
     enough = len(here) if ready.all_of_them else ready.wanted // 2 + 1 - len(company)
-    for node, answer in members.ask(dict.fromkeys(sorted(here), question), packets.KEYS, most, enough):
+    for node, answer in members.ask(dict.fromkeys(sorted(here), question), About(packets.KEYS), most, enough):
         if take(node, _message(answer)):
             company.add(node)
             ready.committed[node] = answer.blobs.get(packets.COMMITTED + packets.SECAGG, b"").hex()
