@@ -2,10 +2,12 @@
 
     seconds = 1.5 × the slowest of those asked, as they answered such questions of late + 5
 
-but never more than the configured deadline. Nodes that answer slower than ever are not cut off: a question that nobody
-answered yet, or fewer than the sum needs, has the whole deadline; and once more than ever before have passed, it is the
-slowest answer of this very exchange that counts. A node that misses a deadline is given longer the next time, so that a
-slow one comes to be waited for; a dead one is not asked, and so nobody waits for it.
+but never more than the configured deadline. The first question of a kind has the whole deadline. So has one that most
+nodes have not answered yet: without them the sum is lost, and the network may be slow for everybody. An answer that is
+slower than all before counts at once, for those who are still missing.
+
+A node that misses a deadline is given longer the next time, so that the server learns to wait for a slow one. A node
+that shows no sign of life is not asked, so that nobody waits for a dead one.
 """
 
 import time
@@ -16,7 +18,7 @@ from typing import NamedTuple
 from fedgrec.federation.common.transport import Sign
 
 FACTOR, MARGIN = 1.5, 5.0  # times the slowest answer, and seconds more
-FADE = 0.7  # of what a node took before counts as much now, where it has become quicker
+FADE = 0.7  # what a node took once counts for less with every quicker answer
 LONGEST_REST = 32  # sums
 Clock = Callable[[], float]
 
@@ -136,6 +138,6 @@ class Silences:
         return {address for address, silence in self._of.items() if silence.holds(signs.get(address))}
 
     def tick(self) -> None:
-        """Another sum, or another look for nodes: those who rest have rested one longer."""
+        """Another sum begins, or another look for nodes: those who rest have rested one longer."""
         for address, silence in self._of.items():
             self._of[address] = Silence(silence.misses, max(silence.rest - 1, 0), silence.sign)
