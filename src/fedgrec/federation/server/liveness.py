@@ -84,9 +84,9 @@ class Wait:
         return self.given() - self._passed()
 
     def missed(self) -> set[int]:
-        """Who did not answer; each of them is given longer when it is asked again."""
+        """Who did not answer; each of them is given longer than that when it is asked again."""
         for address in self.missing:
-            self.patience.remember(self.about, address, self.given())
+            self.patience.remember(self.about, address, self._passed())
         return self.missing
 
     def _passed(self) -> float:
