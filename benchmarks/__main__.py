@@ -8,7 +8,8 @@ from fedgrec.devices import gpu_is_there
 
 BUSY = 0.5  # load average
 NAMES = (
-    "rounds", "evaluation", "memory", "scale", "lightgcn", "federated", "mechanisms", "secagg", "federation", "gpu",
+    "rounds", "evaluation", "memory", "scale", "lightgcn", "federated", "mechanisms", "secagg", "federation",
+    "liveness", "gpu",
 )  # fmt: skip
 
 
@@ -164,6 +165,13 @@ def run_federation(quick: bool) -> tuple[dict[str, Any], list[str]]:
     return result, lines
 
 
+def run_liveness(quick: bool) -> tuple[dict[str, Any], list[str]]:
+    from benchmarks import liveness
+
+    result = liveness.bench(quick)
+    return result, _flat(result)
+
+
 def run_gpu(quick: bool) -> tuple[dict[str, Any], list[str]]:
     from benchmarks import gpu
 
@@ -192,6 +200,7 @@ RUN = {
     "mechanisms": run_mechanisms,
     "secagg": run_secagg,
     "federation": run_federation,
+    "liveness": run_liveness,
     "gpu": run_gpu,
 }
 

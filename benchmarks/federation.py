@@ -53,6 +53,7 @@ from fedgrec.federation.flower.client_app import client_app
 from fedgrec.federation.flower.transport import FlowerTransport
 from fedgrec.federation.server.members import Observer
 from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.common.transport import within
 
 server_app = ServerApp()
 
@@ -68,7 +69,7 @@ class Between(Observer):
         for name, down in (("empty", {{}}), ("clear", {{"tables": tables}})):
             requests = {{address: Packet("bench", {{}}, {{}}, down) for address in self.transport.addresses()}}
             begun = time.monotonic()
-            answers = list(self.transport.exchange(requests, 300))
+            answers = list(self.transport.exchange(requests, within(300)))
             self.found[name].append(time.monotonic() - begun)
             assert len(answers) == len(requests)
         self.found["values"] = int(tables.size)
@@ -138,7 +139,9 @@ def node(folder: Path) -> None:
 
 
 @contextmanager
-def federation(root: Path, nodes: int, share: Callable[[Deal, int], list[int]], rounds: int) -> Iterator[Made]:
+def federation(
+    root: Path, nodes: int, share: Callable[[Deal, int], list[int]], rounds: int, **options: float
+) -> Iterator[Made]:
     """The demo data on so many nodes; `share` says which users a node gets."""
 
     class Shared(Deal):
@@ -148,6 +151,7 @@ def federation(root: Path, nodes: int, share: Callable[[Deal, int], list[int]], 
     config = Config().changed({"data": "demo"}, "benchmark")
     deal = Shared.of(config, nodes)
     wanted = {"rounds": rounds, "evaluate_every": 0, "deadline": 300.0, "work_deadline": 600.0, "start_seconds": 600.0}
+    wanted |= options
     yield init(
         root / f"fed-{nodes}",
         nodes,

@@ -34,6 +34,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.routers.fleet import node_auth  # noqa: F401 (it takes seconds, and the door has it when it opens)
 
 from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.common.transport import within
 from fedgrec.federation.flower import children, clients, connections, records, superlink, transport
 from fedgrec.federation.flower.client_app import answer
 from fedgrec.federation.setup import certificates
@@ -481,7 +482,7 @@ def test_an_answer_to_what_another_node_was_asked_is_dropped() -> None:
         return came.pop(0) if "m2" in names and came else []
 
     link = transport.FlowerTransport(grid, pull)
-    got = dict(link.exchange({11: Packet("q"), 12: Packet("q")}, 1.0))
+    got = dict(link.exchange({11: Packet("q"), 12: Packet("q")}, within(1.0)))
     assert {address: packet.kind for address, packet in got.items()} == {12: "12"}
 
 

@@ -57,12 +57,12 @@ class Tapped(FlowerTransport):
         np.savez(part, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **parts)
         part.rename(self.folder / f"{self.number:05}-{way}-{packet.kind}-{address}.npz")
 
-    def exchange(self, requests, seconds):
+    def exchange(self, requests, left):
         kind = {request.kind for request in requests.values()}
         self.die_if_told(kind, 0)
         for address, request in requests.items():
             self.write(address, Packet(request.kind, request.header), "down")
-        for heard, (address, packet) in enumerate(super().exchange(requests, seconds), 1):
+        for heard, (address, packet) in enumerate(super().exchange(requests, left), 1):
             self.write(address, packet, "up")
             self.die_if_told(kind, heard)
             yield address, packet
@@ -137,7 +137,7 @@ def founded(
     per_user_masks: bool = False,
     **more: Any,
 ) -> Made:
-    """A federation of three nodes that has not begun; the same people as in the in-process worlds, or this crowd."""
+    """A federation that has not begun: of three nodes with the people of the in-process worlds, or of this crowd's."""
     quick = {"rounds": 2, "evaluate_every": 0, "pause": 0.2, "deadline": 15.0, "work_deadline": 15.0}
     crowd = crowd or people(3, users)
 
@@ -157,7 +157,7 @@ def founded(
     keys = [len(members) for members in crowd] if per_user_masks else []
     return init(
         root / "fed",
-        3,
+        len(crowd),
         catalogue,
         config(method, **more),
         wanted,

@@ -15,10 +15,12 @@ pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportEr
 import httpx
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
+from flwr.proto.node_pb2 import NodeInfo
 
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.flower import records, transport
+from fedgrec.federation.common.transport import Sign, within
+from fedgrec.federation.flower import records, superlink, transport
 from fedgrec.federation.flower.server_end import FlowerServer
 from fedgrec.federation.flower.superlink import is_here, whole_body
 from fedgrec.federation.setup.start import free_port
@@ -70,8 +72,34 @@ def exchange(plan: dict[int, tuple[float, Any]], seconds: float = 1.0) -> tuple[
     grid = Grid(plan)
     link = transport.FlowerTransport(grid, grid.answers)
     begun = time.monotonic()
-    got = dict(link.exchange({address: Packet("q") for address in plan}, seconds))
+    got = dict(link.exchange({address: Packet("q") for address in plan}, within(seconds)))
     return got, time.monotonic() - begun, (grid, link)
+
+
+def test_a_look_for_work_is_a_sign_of_life() -> None:
+    state, beats = SimpleNamespace(), list[int]()
+    state.acknowledge_node_heartbeat = lambda node, interval: beats.append(node)
+    pull = superlink.seen(lambda request, state, store: "work")
+    assert pull(request=SimpleNamespace(node=SimpleNamespace(node_id=7)), state=state, store=None) == "work"
+    assert beats == [7]
+
+
+def test_signs_of_life_are_what_flower_knows_of_its_nodes() -> None:
+    grid: Any = SimpleNamespace(get_nodes=lambda: [NodeInfo(node_id=7, last_activated_at="then", online_until=60.5)])
+    assert transport.FlowerTransport(grid, list).signs() == {7: Sign("then", 60.5)}
+
+
+def test_an_exchange_ends_when_its_time_is_cut_short() -> None:
+    """As it is when enough have answered, and one is missing."""
+    grid = Grid({1: (0, Packet("a")), 2: (1e9, None)})
+    heard = list[int]()
+    begun = time.monotonic()
+    for address, _ in transport.FlowerTransport(grid, grid.answers).exchange(
+        {1: Packet("q"), 2: Packet("q")}, lambda: (0.5 if heard else 60) - (time.monotonic() - begun)
+    ):
+        heard.append(address)
+    assert heard == [1]
+    assert time.monotonic() - begun < 10
 
 
 def test_answers_come_as_they_are_ready_and_nobody_waits_for_the_deadline() -> None:
@@ -88,7 +116,7 @@ def test_a_late_answer_is_dropped_for_good() -> None:
     assert link.late == ["m1"]
     grid.plan[2] = (0, Packet("late"))  # now it is there
     grid.asked.clear()
-    again = list(link.exchange({1: Packet("q")}, 1))
+    again = list(link.exchange({1: Packet("q")}, within(1)))
     assert [(address, packet.kind) for address, packet in again] == [(1, "a")]
     time.sleep(0.3)
     assert "m1" in grid.asked  # so that Flower need not keep it
@@ -116,7 +144,9 @@ def test_no_message_is_asked_for_by_two_at_a_time() -> None:
         return found
 
     grid.pull_messages = slowly  # type: ignore[method-assign]
-    got = dict(transport.FlowerTransport(grid, grid.answers).exchange({address: Packet("q") for address in plan}, 20))
+    got = dict(
+        transport.FlowerTransport(grid, grid.answers).exchange({address: Packet("q") for address in plan}, within(20))
+    )
     assert sorted(got) == sorted(plan)
 
 
@@ -156,7 +186,9 @@ def test_few_messages_are_announced_at_a_time_and_all_are_answered() -> None:
         return push(messages)
 
     grid.push_messages = watched  # type: ignore[method-assign]
-    got = dict(transport.FlowerTransport(grid, grid.answers).exchange({address: Packet("q") for address in plan}, 20))
+    got = dict(
+        transport.FlowerTransport(grid, grid.answers).exchange({address: Packet("q") for address in plan}, within(20))
+    )
     assert announced == [transport.TOGETHER, transport.TOGETHER, 2]
     assert {address: packet.kind for address, packet in got.items()} == {a: p.kind for a, (_, p) in plan.items()}
 

@@ -101,8 +101,10 @@ class FederationOptions(_Options):
     )
     neighbours: int = option(0, "nodes that a node masks with; 0: chosen for `corrupt` and `dropped`", least=0)
     threshold: int = option(0, "holders of a node's shares that must be left; 0: chosen with the above", least=0)
-    deadline: float = option(60.0, "seconds that nodes have for an exchange", least=0)
-    work_deadline: float = option(600.0, "seconds that they have for the one in which they train", least=0)
+    deadline: float = option(
+        60.0, "the most seconds that nodes have for an exchange; usually measured times decide", least=0
+    )
+    work_deadline: float = option(600.0, "the same for the exchange in which they train", least=0)
     retries: int = option(3, "sums that may be lost in a row before the federation stops", least=0)
     pause: float = option(2.0, "seconds before a lost sum is tried again", least=0)
     evaluate_every: int = option(10, "rounds between evaluations; 0: only at the end", least=0)

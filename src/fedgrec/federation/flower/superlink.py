@@ -193,6 +193,20 @@ def own_answers(push: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
+def seen(pull: Callable[..., Any]) -> Callable[..., Any]:
+    """Flower's handler of looks for work, for whom a look is as good as a heartbeat.
+
+    Heartbeats come three times a minute, and from a thread of their own: one who looks for work can also do it.
+    """
+    from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
+
+    def seeing(request: Any, state: Any, store: Any) -> Any:
+        state.acknowledge_node_heartbeat(request.node.node_id, HEARTBEAT_DEFAULT_INTERVAL)
+        return pull(request=request, state=state, store=store)
+
+    return seeing
+
+
 def http_server(app: Any, **options: Any) -> Any:
     """uvicorn, with our limits."""
     import uvicorn
@@ -237,6 +251,7 @@ def main() -> None:
     before, superexec = extensions.get_middleware, flower._get_superexec_command
     extensions.get_middleware = lambda: (door, *before())  # the hook Flower keeps for this
     fleet_handlers.push_messages = own_answers(fleet_handlers.push_messages)
+    fleet_handlers.pull_messages = seen(fleet_handlers.pull_messages)
     flower._get_superexec_command = lambda **how: [sys.executable, "-m", CHILDREN, *superexec(**how)]
     flower.uvicorn = SimpleNamespace(run=lambda app, **how: run(http_server(app, **how), listener))
     flower.flower_superlink()

@@ -19,6 +19,7 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, pull_objects
 
 from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.common.transport import Left, Sign
 from fedgrec.federation.flower.records import (
     ACTION,
     PARTS,
@@ -63,12 +64,17 @@ class FlowerTransport:
         """The nodes that Flower heard from within the last minute."""
         return sorted(self.grid.get_node_ids())
 
-    def exchange(self, requests: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet]]:
+    def signs(self) -> Mapping[int, Sign]:
+        """Each heartbeat puts off the time until which Flower takes a node for present; so does each look for work."""
+        found: Any = self.grid.get_nodes()
+        return {node.node_id: Sign(node.last_activated_at, node.online_until) for node in found}
+
+    def exchange(self, requests: Mapping[int, Packet], left: Left) -> Iterator[tuple[int, Packet]]:
         """See `Transport`. What an exchange did not wait for is taken from Flower later, and thrown away."""
-        end, shared = time.monotonic() + seconds, Shared()
+        shared, lasts = Shared(), left() + AFTERWARDS
         pause = max(POLL, len(requests) / LOOKS)
         messages = [
-            Message(to_records(packet, shared, pause), address, ACTION, ttl=seconds + AFTERWARDS)
+            Message(to_records(packet, shared, pause), address, ACTION, ttl=lasts)
             for address, packet in requests.items()
         ]
         groups = (messages[at : at + TOGETHER] for at in range(0, len(messages), TOGETHER))
@@ -78,11 +84,11 @@ class FlowerTransport:
         if late:
             threading.Thread(target=self._sweep, args=(late,), daemon=True).start()
         try:
-            yield from self._collect(waiting, end)
+            yield from self._collect(waiting, left)
         finally:  # also where the caller has heard enough
             self.late += waiting
 
-    def _collect(self, waiting: dict[str, int], end: float) -> Iterator[tuple[int, Packet]]:
+    def _collect(self, waiting: dict[str, int], left: Left) -> Iterator[tuple[int, Packet]]:
         """Pull in a few threads, each for messages of its own: Flower hands an answer out once, to one who asks.
 
         A node that dies while it uploads keeps Flower waiting for minutes, and then only the thread that asked.
@@ -91,7 +97,8 @@ class FlowerTransport:
         shares = [list(waiting)[place::PULLERS] for place in range(PULLERS)]
         pullers: dict[int, threading.Thread] = {}
         looked = dict.fromkeys(range(PULLERS), -POLL)
-        while waiting and (now := time.monotonic()) < end:
+        while waiting and (rest := left()) > 0:
+            now = time.monotonic()
             for place, share in enumerate(shares):
                 names = [name for name in share if name in waiting]
                 busy = place in pullers and pullers[place].is_alive()
@@ -100,7 +107,7 @@ class FlowerTransport:
                     pullers[place].start()
                     looked[place] = now
             try:
-                answer = arrived.get(timeout=min(POLL / 4, end - now))
+                answer = arrived.get(timeout=min(POLL / 4, rest))
             except queue.Empty:
                 continue
             if isinstance(answer, Exception):

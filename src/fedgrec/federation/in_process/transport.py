@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.common.transport import Left, Sign
 from fedgrec.federation.node.gateway import handle
 
 Answer = Callable[[Packet], Packet]
@@ -77,11 +78,17 @@ class LocalTransport:
     meddler: Meddler = honest
     away: set[int] = field(default_factory=set)
     received: list[tuple[int, Packet]] = field(default_factory=list)
+    looks: int = 0  # at signs of life
 
     def addresses(self) -> Sequence[int]:
         return sorted(set(self.folders) - self.away)
 
-    def exchange(self, requests: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet]]:
+    def signs(self) -> Mapping[int, Sign]:
+        """A node in this process lives as long as the process."""
+        self.looks += 1
+        return dict.fromkeys(self.addresses(), Sign(last=self.looks))
+
+    def exchange(self, requests: Mapping[int, Packet], left: Left) -> Iterator[tuple[int, Packet]]:
         for address, request in requests.items():
             if address in self.away:
                 continue

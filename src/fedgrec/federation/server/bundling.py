@@ -12,9 +12,8 @@ from fedgrec.federation.common.bundles import MEMBERS, pack, unpack
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.folder import Roster
 from fedgrec.federation.common.packets import BUNDLE, ERROR, WHO, Packet, checked, plain, size
-from fedgrec.federation.common.transport import Transport
-
-LONGEST_REST = 32  # looks for new nodes before one that did not say whom it hosts is asked again
+from fedgrec.federation.common.transport import Left, Sign, Transport
+from fedgrec.federation.server.liveness import About, Patience, Silences
 
 
 class Bundling:
@@ -27,31 +26,33 @@ class Bundling:
         self._hosted: dict[int, list[int]] = {}  # by the address of a connection: addresses of members behind it
         self._at: dict[int, tuple[int, int]] = {}  # by a member's address: the connection's, the place on the roster
         self._address: dict[tuple[int, int], int] = {}  # and back
-        self._silent: dict[int, int] = {}  # how often in a row somebody did not say whom it hosts
-        self._rest: dict[int, int] = {}  # and for how many looks it is left in peace
+        self._silences = Silences()  # of those who did not say whom they host
 
-    def meet(self, seconds: float) -> list[str]:
+    def meet(self, patience: Patience, most: float) -> list[str]:
         """Ask those who have come whom they host, where the roster knows of gateways; returns what they refuse."""
         if not self._has_gateways:
             return []
         refusals = []
         there = set(self.transport.addresses())
         self._hosted = {address: members for address, members in self._hosted.items() if address in there}
-        self._rest = {address: left - 1 for address, left in self._rest.items() if left > 1}
-        new = sorted(there - self._hosted.keys() - self._rest.keys())
-        for address, answer in self._exchange({address: Packet(WHO) for address in new}, seconds):
+        self._silences.tick()
+        resting = self._silences.hold(self.transport.signs()) if self._silences else set()
+        new = sorted(there - self._hosted.keys() - resting)
+        wait = patience.begin(About(WHO), new, most)
+        for address, answer in self._exchange({address: Packet(WHO) for address in new}, wait.left):
+            wait.heard(address)
             found = answer.header.get(MEMBERS)
             if answer.kind == WHO and isinstance(found, list):
-                self._silent.pop(address, None)
+                self._silences.end(address)
                 members = {member for member in found if type(member) is int and member in self.roster}
                 self._hosted[address] = [self._member(address, member) for member in sorted(members)] or [address]
             elif answer.kind == ERROR:
                 refusals.append(
                     f"the node at {address} does not say whom it hosts: {plain(answer.header.get('reason'))}"
                 )
-        for address in set(new) - self._hosted.keys():
-            self._silent[address] = self._silent.get(address, 0) + 1
-            self._rest[address] = min(2 ** self._silent[address], LONGEST_REST)
+        wait.missed()
+        if silent := set(new) - self._hosted.keys():
+            self._silences.begin(silent, self.transport.signs())
         return refusals
 
     def _member(self, connection: int, member: int) -> int:
@@ -67,12 +68,19 @@ class Bundling:
             return there
         return [member for address in there for member in self._hosted.get(address, [])]
 
+    def signs(self) -> Mapping[int, Sign]:
+        """The same, with the last sign of life: a connection's is that of all behind it."""
+        signs = self.transport.signs()
+        if not self._has_gateways:
+            return signs
+        return {member: sign for address, sign in signs.items() for member in self._hosted.get(address, [])}
+
     def where(self, address: int) -> str:
         """An address in words."""
         connection, member = self._at.get(address, (address, -1))
         return f"{connection} ({self.roster[member].name})" if member in self.roster else str(connection)
 
-    def exchange(self, requests: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet]]:
+    def exchange(self, requests: Mapping[int, Packet], left: Left) -> Iterator[tuple[int, Packet]]:
         """See `Transport`: one message for each connection, whatever number of members is behind it."""
         packets: dict[int, Packet] = {}
         asked: dict[int, dict[int, Packet]] = {}
@@ -83,20 +91,20 @@ class Bundling:
             else:
                 packets[address] = request
         packets |= {connection: pack(parts) for connection, parts in asked.items()}
-        for address, answer in self._exchange(packets, seconds):
+        for address, answer in self._exchange(packets, left):
             if address not in asked:
                 yield address, answer
                 continue
             for member, part in _answers(answer, asked[address]).items():
                 yield self._address[address, member], part
 
-    def _exchange(self, packets: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet]]:
+    def _exchange(self, packets: Mapping[int, Packet], left: Left) -> Iterator[tuple[int, Packet]]:
         """First answers only, and all of it counted."""
         if not packets:
             return
         self.down += sum(size(packet) for packet in packets.values())
         heard = set[int]()
-        for address, answer in self.transport.exchange(packets, seconds):
+        for address, answer in self.transport.exchange(packets, left):
             if address in packets and address not in heard:
                 heard.add(address)
                 answer = checked(answer)  # the rest of the server sees nothing else  # noqa: PLW2901

@@ -27,6 +27,7 @@ from fedgrec.federation.common.plan import EVALUATE, Plan, is_once, sum_name
 from fedgrec.federation.common.transport import Transport
 from fedgrec.federation.server import possible
 from fedgrec.federation.server.folder import ServerFolder, open_server
+from fedgrec.federation.server.liveness import About
 from fedgrec.federation.server.members import Members, Observer
 from fedgrec.federation.server.run_folder import write_run
 from fedgrec.federation.server.secure_sum import Outcome, Prepared, secure_sum
@@ -348,8 +349,10 @@ class Coordinator:
         model, arrays = pack_broadcast(self.method.broadcast(self.server, ranked))
         self.members.greet()
         farewell = Packet(packets.FINISH, {"model": model}, {}, arrays)
-        for _ in self.members.ask(dict.fromkeys(self.members.reachable(), farewell), self.options.deadline):
-            pass
+        present = self.members.present()
+        silent = [node for node in self.members.reachable() if node not in present]
+        for nodes in (present, silent):  # the latter hear of it if they live, and are not waited for long
+            list(self.members.ask(dict.fromkeys(nodes, farewell), About(packets.FINISH), self.options.deadline))
         run = write_run(self.folder, self.store, self.server)
         with self.store.transaction():
             self.store.put("finished", True)

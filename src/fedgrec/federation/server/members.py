@@ -15,12 +15,13 @@ from fedgrec.federation.common import packets
 from fedgrec.federation.common.errors import FederationError, Forgotten
 from fedgrec.federation.common.folder import Member
 from fedgrec.federation.common.packets import MOST, Packet, hello_part, plain
-from fedgrec.federation.common.transport import Transport
+from fedgrec.federation.common.transport import Transport, within
 from fedgrec.federation.server.bundling import Bundling
 from fedgrec.federation.server.folder import ServerFolder
+from fedgrec.federation.server.liveness import About, Patience, Silences
 from fedgrec.federation.server.store import ServerStore
 
-LONGEST_REST = 32  # sums
+NAMED = 10  # nodes in one sentence
 SESSION = re.compile("[0-9a-f]{32}")  # the name of a sum
 
 
@@ -42,8 +43,8 @@ class Members:
         self.users: dict[int, int] = {}  # of each node that has joined
         self._address: dict[int, int] = {}
         self._owed: dict[int, set[str]] = {}  # sessions that a node may wait for a verdict on
-        self._misses: dict[int, int] = {}  # by address: how often in a row it was silent
-        self._rest: dict[int, int] = {}  # and for how many sums it is left in peace
+        self._missing: set[int] = set()  # nodes of whom the observer knows that they are gone
+        self.patience, self._silences = Patience(), Silences()
         self.forgotten: dict[int, str] = {}  # by address: who says that this server has forgotten a warm-up
 
     @property
@@ -59,20 +60,21 @@ class Members:
 
     def greet(self) -> None:
         """Let in those who have come, if they prove who they are."""
-        for refusal in self.transport.meet(self.folder.options.deadline):
+        deadline = self.folder.options.deadline
+        for refusal in self.transport.meet(self.patience, deadline):
             self.observer.noticed(refusal)
-        known = set(self._address.values())
-        new = [a for a in self.transport.addresses() if a not in known and not self._rest.get(a)]
+        known = {*self._address.values(), *self._resting()}
+        new = [address for address in self.transport.addresses() if address not in known]
         nonces = {address: secrets.token_bytes(32) for address in new}
         about = {"federation": self.folder.federation, "warm": self.store.get("warm", 0)}
         questions = {address: Packet(packets.HELLO, about, {"nonce": nonce}) for address, nonce in nonces.items()}
         refused: dict[int, Packet] = {}
         joined = Counter[str]()  # users of gateways, who join one by one
-        for address, answer in self._exchange(questions, self.folder.options.deadline):
+        for address, answer in self._exchange(questions, About(packets.HELLO), deadline):
             try:
                 member = self._let_in(address, nonces[address], answer)
             except FederationError as refusal:
-                self._rest[address] = LONGEST_REST
+                self._silences.refuse(address, self.transport.signs().get(address))
                 self.observer.noticed(str(refusal))
                 if address not in self.forgotten:  # else it is the node that refuses
                     refused[address] = Packet(packets.REFUSED, {"reason": str(refusal)})
@@ -80,7 +82,7 @@ class Members:
                 joined[member.gateway] += 1
         for gateway in filter(None, joined):
             self.observer.joined(gateway, joined[gateway])
-        list(self.transport.exchange(refused, self.folder.options.deadline))
+        list(self.transport.exchange(refused, within(deadline)))
 
     def _let_in(self, address: int, nonce: bytes, answer: Packet) -> Member:
         header, tags, where = answer.header, answer.arrays.get("tags"), self.transport.where(address)
@@ -110,6 +112,7 @@ class Members:
             )
         self.store.join(index, member.name, (tag.tobytes() for tag in tags))
         self._address[index], self.users[index] = address, len(tags)
+        self._missing.discard(index)
         waiting: Any = header.get("waiting")
         words = waiting[:MOST] if isinstance(waiting, list) else []
         sessions = {word for word in words if isinstance(word, str) and SESSION.fullmatch(word)}
@@ -131,14 +134,30 @@ class Members:
         return [node for node, address in sorted(self._address.items()) if address in there]
 
     def present(self) -> list[int]:
-        """Of those the ones that did not fall silent just before, as long as they are enough."""
-        here = self.reachable()
-        awake = [node for node in here if not self._rest.get(self._address[node])]
+        """Of those the ones that did not fall silent, or have shown since that they live; all, if these are too few."""
+        here, resting = self.reachable(), self._resting()
+        awake = [node for node in here if self._address[node] not in resting]
         return awake if len(awake) >= self.folder.fewest_nodes else here
 
+    def _resting(self) -> set[int]:
+        """Addresses that are not to be asked now."""
+        return self._silences.hold(self.transport.signs()) if self._silences else set()
+
     def tick(self) -> None:
-        """Another sum begins: those who rest have rested one longer."""
-        self._rest = {address: left - 1 for address, left in self._rest.items() if left > 1}
+        """Another sum begins: those who rest have rested one longer, and those who left are named."""
+        self._silences.tick()
+        self._name_missing(self._address.keys() - set(self.reachable()), "cannot be reached")
+
+    def _name_missing(self, nodes: Iterable[int], how: str) -> None:
+        """Once, until they are back."""
+        if gone := sorted(set(nodes) - self._missing):
+            self._missing.update(gone)
+            self.observer.noticed(f"{self._names(gone)} {how}: sums go on without, until there is a sign of life")
+
+    def _names(self, nodes: list[int]) -> str:
+        names = [self.folder.roster[node].name for node in nodes]
+        more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+        return f"node{'s' * (len(names) > 1)} {', '.join(names[:NAMED])}{more}"
 
     # ---------------------------------------------------------------------------------------------- asking
 
@@ -147,15 +166,20 @@ class Members:
         for node in nodes:
             self._owed.setdefault(node, set()).add(session)
 
-    def ask(self, requests: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet]]:
-        """Good answers, at most one of each node; failures are noticed and left out."""
+    def ask(
+        self, requests: Mapping[int, Packet], about: About, most: float, enough: int = 0
+    ) -> Iterator[tuple[int, Packet]]:
+        """Good answers, at most one of each node; failures are noticed and left out.
+
+        The wait is as long as questions `about` this took of late, and `most` seconds while fewer than `enough` answer.
+        """
         told = {node: self._verdicts(node) for node in requests}
         at = {self._address[node]: node for node in requests}
         packets = {
             self._address[node]: replace(request, header={**request.header, "verdicts": told[node]})
             for node, request in requests.items()
         }
-        for address, answer in self._exchange(packets, seconds):
+        for address, answer in self._exchange(packets, about, most, enough):
             node = at[address]
             if answer.kind == requests[node].kind:
                 self._owed[node] -= told[node].keys()
@@ -168,18 +192,28 @@ class Members:
         known = ((session, self.store.verdict(session, node)) for session in sorted(self._owed[node]))
         return {session: verdict for session, verdict in known if verdict is not None}
 
-    def _exchange(self, requests: Mapping[int, Packet], seconds: float) -> Iterator[tuple[int, Packet]]:
-        """One exchange. Who is silent twice or more in a row rests, longer every time."""
-        heard = set[int]()
-        for address, answer in self.transport.exchange(requests, seconds):
-            heard.add(address)
-            self._misses.pop(address, None)
-            # A server that has its warm-up knows better; and one node's word does not stop the others.
-            if answer.kind == packets.FORGOTTEN and not self.store.is_warm:
-                self.forgotten[address] = plain(answer.header.get("reason"))
-                if len(set(self.transport.addresses()) - self.forgotten.keys()) < self.folder.fewest_nodes:
-                    self.stop_if_forgotten()
-            yield address, answer
-        for address in requests.keys() - heard:
-            self._misses[address] = self._misses.get(address, 0) + 1
-            self._rest[address] = min(2 ** (self._misses[address] - 1), LONGEST_REST)
+    def _exchange(
+        self, requests: Mapping[int, Packet], about: About, most: float, enough: int = 0
+    ) -> Iterator[tuple[int, Packet]]:
+        """One exchange. Who is silent is left out of the next ones."""
+        wait = self.patience.begin(about, requests, most, enough)
+        nodes = {address: node for node, address in self._address.items() if address in requests}
+        back = set[int]()
+        try:
+            for address, answer in self.transport.exchange(requests, wait.left):
+                wait.heard(address)
+                self._silences.end(address)
+                back |= {nodes[address]} & self._missing if address in nodes else set()
+                # A server that has its warm-up knows better; and one node's word does not stop the others.
+                if answer.kind == packets.FORGOTTEN and not self.store.is_warm:
+                    self.forgotten[address] = plain(answer.header.get("reason"))
+                    if len(set(self.transport.addresses()) - self.forgotten.keys()) < self.folder.fewest_nodes:
+                        self.stop_if_forgotten()
+                yield address, answer
+        finally:  # also where the caller has heard enough
+            if back:
+                self._missing -= back
+                self.observer.noticed(f"{self._names(sorted(back))} {'are' if len(back) > 1 else 'is'} back")
+        if missed := wait.missed():
+            self._silences.begin(missed, self.transport.signs())
+            self._name_missing((nodes[address] for address in missed if address in nodes), "fell silent")

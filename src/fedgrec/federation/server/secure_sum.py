@@ -20,6 +20,7 @@ from fedgrec.federation.common.options import FederationOptions
 from fedgrec.federation.common.packets import Packet, pack_broadcast, plain
 from fedgrec.federation.common.plan import EVALUATE, Plan
 from fedgrec.federation.common.shared_messages import for_everybody
+from fedgrec.federation.server.liveness import About
 from fedgrec.federation.server.members import Members
 from fedgrec.secagg import SecAggError, Server, Session
 
@@ -106,8 +107,9 @@ def secure_sum(
                 rides = kind == packets.UNMASK and upcoming is not None and node in upcoming.nodes
                 more = {"next": upcoming.announcement} if rides and upcoming else {}
                 requests[node] = Packet(kind, header | more, {packets.SECAGG: message}, tables)
-            seconds = options.work_deadline if kind == packets.MASKED else options.deadline
-            for node, answer in members.ask(requests, seconds):
+            most = options.work_deadline if kind == packets.MASKED else options.deadline
+            enough = len(requests) if ready.all_of_them else len(requests) // 2 + 1
+            for node, answer in members.ask(requests, _about(kind, ready), most, enough):
                 take(node, _message(answer))
                 if upcoming is not None and packets.NEXT in answer.blobs:
                     upcoming.keys[node] = answer.blobs[packets.NEXT]
@@ -119,7 +121,14 @@ def secure_sum(
     return Outcome(values, users, server.included, session.least)
 
 
-def _keys(members: Members, ready: Prepared, take: Any, seconds: float) -> set[int]:
+def _about(kind: str, ready: Prepared) -> About:
+    """What nodes do to models and vectors, and how large these are, differs from round to round; the rest does not."""
+    if kind not in (packets.SHARES, packets.MASKED):
+        return About(kind)
+    return About(kind, ready.plan.stage, sum(values * bits for values, bits in ready.session.rings))
+
+
+def _keys(members: Members, ready: Prepared, take: Any, most: float) -> set[int]:
     """Who takes part: as many as are wanted, first those whose keys came already, then those who answer first."""
     company: set[int] = set()
     for node, message in ready.keys.items():
@@ -130,7 +139,8 @@ def _keys(members: Members, ready: Prepared, take: Any, seconds: float) -> set[i
     if len(company) >= ready.wanted or not here:
         return company
     question = Packet(packets.KEYS, ready.announcement)
-    for node, answer in members.ask(dict.fromkeys(sorted(here), question), seconds):
+    enough = len(here) if ready.all_of_them else ready.wanted // 2 + 1 - len(company)
+    for node, answer in members.ask(dict.fromkeys(sorted(here), question), About(packets.KEYS), most, enough):
         if take(node, _message(answer)):
             company.add(node)
             ready.committed[node] = answer.blobs.get(packets.COMMITTED + packets.SECAGG, b"").hex()
