@@ -156,6 +156,7 @@ class Members:
         }
         for address, answer in self._exchange(packets, seconds):
             node = at[address]
+            self.store.hear(node)
             if answer.kind == requests[node].kind:
                 self._owed[node] -= told[node].keys()
                 yield node, answer
