@@ -19,6 +19,7 @@ from typing import Any
 from fedgrec.errors import FedgrecError
 from fedgrec.federation.common.errors import FederationError
 
+LOOK = 0.1  # seconds between two looks whether the site is to end
 LOOPBACK = "127.0.0.1"
 LOCAL = {"localhost", LOOPBACK, "::1"}
 EVERYWHERE = {"0.0.0.0", "::"}
@@ -136,7 +137,7 @@ def watched(host: str, port: int | None, pages: Pages) -> Iterator[Site | None]:
         yield None
         return
     with Site(host, port, pages) as site:
-        threading.Thread(target=site.serve_forever, daemon=True).start()
+        threading.Thread(target=site.serve_forever, args=(LOOK,), daemon=True).start()
         try:
             yield site
         finally:
