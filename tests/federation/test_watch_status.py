@@ -114,11 +114,12 @@ def test_after_a_restart_speed_and_lag_are_still_known(tmp_path: Path, monkeypat
     assert (status(fed.server).state, status(fed.server).sums_lost) == ("finished", 1)
 
 
-def test_rounds_that_are_raised_after_the_end(trained: World) -> None:
+def test_rounds_that_are_raised_after_the_end(trained: World, monkeypatch: pytest.MonkeyPatch) -> None:
     trained.give_rounds(9)
     found = status(trained.server)
     assert (found.state, found.round, found.rounds) == ("stopped", 4, 9)
     assert found.seconds_left == pytest.approx(60 * 5 / found.rounds_per_minute, abs=0.06)
+    monkeypatch.setattr(module, "SILENCE", 1e9)
     with alive(trained) as found:
         assert (found.state, found.round) == ("training", 4)
 
