@@ -94,7 +94,7 @@ CANNOT = {
     r"^pip ": "it needs a network",
     r"^make (demo|test|check|slow)\b": "it sets up an environment, or runs these tests",
     r"^(FEDGREC_DATA=\S+ )?make bench$": "the benchmarks take hours",
-    r"^fedgrec federation (server|node) ": "it runs until it is stopped, in the folder of another machine",
+    r"^fedgrec federation (server|node|dashboard) ": "it runs until it is stopped, in the folder of another machine",
     r"^fedgrec (device recommend|federation (backup|status)|recommend|evaluate) /var/lib/": (
         "the folder is on another machine"
     ),

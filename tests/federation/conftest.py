@@ -1,10 +1,13 @@
 """What the tests of the federation share."""
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from fedgrec.federation.common import arrays, sqlite_store
+from tests.federation.worlds import World, world
 
 
 @pytest.fixture(autouse=True)
@@ -12,6 +15,21 @@ def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of crashes kill processes, not machines: what the operating system was given it has."""
     monkeypatch.setattr(sqlite_store, "SYNCHRONOUS", "OFF")
     monkeypatch.setattr(arrays.os, "fsync", lambda handle: None)
+
+
+@pytest.fixture(scope="session")
+def trained_once(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """A small federation in this process that has been trained: four rounds, and an evaluation after every second."""
+    fed = world(tmp_path_factory.mktemp("trained"), options={"rounds": 4, "evaluate_every": 2})
+    fed.run()
+    return fed
+
+
+@pytest.fixture
+def trained(tmp_path: Path, trained_once: World) -> World:
+    """A copy of it, with a server's folder to do with as one likes."""
+    shutil.copytree(trained_once.server, tmp_path / "server")
+    return World(tmp_path / "server", trained_once.nodes, trained_once.transport, trained_once.witness)
 
 
 @pytest.fixture

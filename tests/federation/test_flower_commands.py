@@ -1,5 +1,7 @@
 """The commands that docs/deploy.md gives, each in a process of its own."""
 
+import json
+import re
 import socket
 import subprocess
 import sys
@@ -9,9 +11,15 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportError)
 
+import httpx
+
 from fedgrec.federation.common.network import ServerNetwork, read_network
 from fedgrec.federation.flower.processes import Processes
 from tests.federation.flower_network import as_world, founded, until
+
+
+def asked(url: str) -> int:
+    return httpx.get(url, timeout=10).status_code
 
 
 @pytest.mark.slow
@@ -19,14 +27,24 @@ def test_server_and_nodes(tmp_path: Path) -> None:
     made = founded(tmp_path, "federank", options={"rounds": 1, "deadline": 60.0, "work_deadline": 60.0})
     program = [sys.executable, "-m", "fedgrec", "federation"]
     with Processes(tmp_path / "logs") as processes:
-        processes.start("server", [*program, "server", str(made.server)])
+        watched = ["--metrics", "0", "--log-json"]  # on any port that is free
+        processes.start("server", [*program, "server", str(made.server), *watched])
         for node in made.nodes:
-            processes.start(node.name, [*program, "node", str(node)])
+            processes.start(node.name, [*program, "node", str(node), *watched])
         server = processes.running["server"]
+        until(lambda: "joined" in processes.log("server").read_text(), 120, "no node joins")
+        for name in ("server", "node-1"):
+            text = processes.log(name).read_text()
+            (place,) = re.findall(r"http://127\.0\.0\.1:\d+(?=/metrics)", text)
+            until(lambda place=place: asked(f"{place}/health") == 200, 30, f"{name} is not well")
+            assert asked(f"{place}/metrics") == 200
         assert until(lambda: server.poll() is not None, 240, "the server does not end")
         assert server.returncode == 0, processes.last_words("server")
         processes.running.pop("server")
         processes.check()  # nodes stay, for the next time
+    for path in (tmp_path / "logs").iterdir():
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        assert {line.get("server") or line["node"] for line in lines} == {path.stem}
     world = as_world(made)
     assert world.is_its_simulation()
     assert [line["included"] for line in world.log()] == [[0, 1, 2]] * len(world.log())

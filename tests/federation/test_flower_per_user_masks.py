@@ -53,7 +53,8 @@ def test_three_gateways_over_tls_and_one_is_killed(tmp_path: Path) -> None:
     masked = [unpack(p) for _, p in received if p.kind == packets.BUNDLE and packets.MASKED in kinds(unpack(p))]
     assert len(masked) <= 3 * len(world.log()), "one message for a gateway and sum"
     assert max(len(parts) for parts in masked) == USERS
-    assert "node-1 (3 users with masks of their own)" in run("federation", "status", made.server)
+    nodes = json.loads(run("federation", "status", made.server, "--json"))["nodes"]
+    assert [(node["name"], node["users"], node["masks"]) for node in nodes][1] == ("node-1", 3, 3)
     assert len(json.loads(run("device", "recommend", victim, "--user", "1/2", "-n", 5, "--json"))) == 5
 
 

@@ -222,7 +222,8 @@ def test_status_tells_how_far_it_came(trained: Made) -> None:
     done = run("federation", "status", trained.server)
     assert done.returncode == 0, done.stderr
     assert "round 2 of 2, finished" in done.stdout
-    assert "node-0 (20 users), node-1 (20 users), node-2 (20 users)" in done.stdout
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith("  node-")]
+    assert [row[:4] for row in rows] == [[f"node-{index}", "20", "2", "0"] for index in range(3)]
     assert "recall@5" in done.stdout
     assert "round 2: 3 of 3 nodes" in done.stdout
 

@@ -144,4 +144,4 @@ def test_status_does_not_write(fed: Path, capsys: pytest.CaptureFixture[str]) ->
         before = store.db.execute("PRAGMA data_version").fetchone()
         assert main(["federation", "status", str(home.path)]) == 0
         assert before == store.db.execute("PRAGMA data_version").fetchone()
-    assert "round 0 of 100, not finished" in capsys.readouterr().out
+    assert "round 0 of 100, stopped" in capsys.readouterr().out

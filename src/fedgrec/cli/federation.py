@@ -6,10 +6,11 @@ import logging
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedgrec.cli import federation_changes
+from fedgrec.cli import federation_changes, federation_watch
 from fedgrec.errors import ConfigError, missing_extra
 from fedgrec.options import METHODS
 
@@ -58,17 +59,18 @@ def _of_folders(tasks: Any) -> None:
     for name, command, text in (
         ("server", run_server, "run the server of a folder until its federation is trained"),
         ("node", run_node, "be the node of a folder until stopped"),
-        ("status", run_status, "how far a server has come"),
     ):
         task = tasks.add_parser(name, help=text, description=text.capitalize() + ".")
         task.add_argument("folder", type=Path, metavar="FOLDER")
         task.set_defaults(command=command)
+        federation_watch.add_flags(task)
         if name == "node":
             task.add_argument(
                 "--trust-again",
                 action="store_true",
                 help="take part again after the server said of several opened sums that they did not count",
             )
+    federation_watch.register(tasks)
     copy = tasks.add_parser(
         "backup",
         help="a copy of a folder that is safe to restore",
@@ -208,11 +210,19 @@ def _unused(folder: Path) -> Path:
 
 def run_server(arguments: argparse.Namespace) -> int:
     _require_flower()
+    from fedgrec.federation.common import json_log
     from fedgrec.federation.setup.start import serve
 
     _stop_on_sigterm()
-    serve(arguments.folder, say)
-    print(f"Trained. The run is in {arguments.folder / 'run'}.")
+    log = logging.getLogger("fedgrec.server")
+    tell: Callable[[str], None] = say
+    if arguments.log_json:
+        log.addHandler(json_log.handler("server", arguments.folder.absolute().name, sys.stdout))
+        log.setLevel(logging.INFO)
+        tell = json_log.sayer(log)
+    with federation_watch.errors_in(log, arguments.log_json):
+        serve(arguments.folder, tell, federation_watch.watch_of(arguments))
+    tell(f"Trained. The run is in {arguments.folder / 'run'}.")
     return 0
 
 
@@ -220,12 +230,16 @@ def run_node(arguments: argparse.Namespace) -> int:
     _require_flower()
     import flwr.supercore  # noqa: F401 - it sets up its logging when it is imported
 
+    from fedgrec.federation.common import json_log
     from fedgrec.federation.setup.start import node
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    as_json = [json_log.handler("node", arguments.folder.absolute().name)] if arguments.log_json else None
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", handlers=as_json)
+    logging.captureWarnings(arguments.log_json)
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every look for work
     logging.getLogger("flwr").handlers.clear()  # ours writes what Flower says, too
-    node(arguments.folder, arguments.trust_again)
+    with federation_watch.errors_in(logging.getLogger("fedgrec.node"), arguments.log_json):
+        node(arguments.folder, arguments.trust_again, federation_watch.watch_of(arguments))
     return 0
 
 
@@ -243,40 +257,6 @@ def run_backup(arguments: argparse.Namespace) -> int:
         print(f"{copy} is a copy of {arguments.folder} without its private keys. To restore it, put them back, or make")
         print(f"new ones where `init` ran, with  fedgrec federation {renew}")
     return 0
-
-
-def run_status(arguments: argparse.Namespace) -> int:
-    from fedgrec.federation.common.network import expiry_note
-    from fedgrec.federation.server.folder import open_server
-    from fedgrec.federation.server.log import describe, metrics_of
-    from fedgrec.federation.server.store import SERVER_STORE, ServerStore
-
-    home = open_server(arguments.folder)
-    if note := expiry_note(home.path):
-        print(f"note: {note}")
-    if not (home.path / SERVER_STORE).exists():
-        print("not started yet")
-        return 0
-    with ServerStore(home) as store:
-        state = "finished" if store.get("finished") else "not finished"
-        print(f"round {store.get('round', 0):,} of {home.options.rounds:,}, {state}")
-        print("nodes: " + (", ".join(_nodes(home.roster, store.nodes())) or "none has joined"))
-        for line in store.metrics()[-3:]:
-            print(f"after round {line['round']:,}: {metrics_of(line)}")
-        print("last sums:")
-        for line in store.sums()[-5:]:
-            print(f"  {describe(line)}")
-    return 0
-
-
-def _nodes(roster: Any, nodes: list[tuple[int, str, int]]) -> list[str]:
-    """Each node with its users; those who mask for themselves under the gateway that hosts them."""
-    counts: dict[tuple[str, str], int] = {}
-    for index, name, users in nodes:
-        gateway = roster[index].gateway if index in roster else ""
-        key = (gateway, " with masks of their own") if gateway else (name, "")
-        counts[key] = counts.get(key, 0) + users
-    return [f"{name} ({users:,} users{how})" for (name, how), users in counts.items()]
 
 
 def say(line: str) -> None:

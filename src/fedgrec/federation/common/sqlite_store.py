@@ -97,12 +97,38 @@ def connect(path: Path, schema: str) -> Connection:
     """A private SQLite file in WAL mode; a new one gets the schema."""
     if not path.exists():
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
-    db = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None, factory=Connection)
-    db.path = path
-    db.create_function(SEAL, -1, _seal, deterministic=True)
+    db = _connected(path, str(path))
     _use_wal(db)
     db.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
     db.execute("PRAGMA secure_delete = ON")  # a secret that is deleted is overwritten
+    _create_tables(db, schema)
+    watch(db)
+    return db
+
+
+def connect_to_read(path: Path, schema: str) -> Connection:
+    """A store to look at, also while another process writes to it. One that is not there yet reads as a new one."""
+    if path.exists():
+        db = _connected(path, f"{path.absolute().as_uri()}?mode=ro")
+        if not _empty(db):
+            return db
+        db.close()
+    db = _connected(path, ":memory:")
+    _create_tables(db, schema)
+    return db
+
+
+def _connected(path: Path, where: str) -> Connection:
+    db = sqlite3.connect(
+        where, timeout=PATIENCE, isolation_level=None, factory=Connection, uri=where.startswith("file:")
+    )
+    db.path = path
+    db.create_function(SEAL, -1, _seal, deterministic=True)
+    return db
+
+
+def _create_tables(db: Connection, schema: str) -> None:
+    """Give an empty file the schema."""
     if _empty(db):
         with _transaction(db):
             if _empty(db):  # still: another process may have been faster
@@ -110,8 +136,6 @@ def connect(path: Path, schema: str) -> Connection:
                     db.execute(statement)
                 watch(db)
                 db.execute("INSERT INTO meta (key, value) VALUES ('format', ?)", [json.dumps(FORMAT)])
-    watch(db)
-    return db
 
 
 # --------------------------------------------------------------------------------------------------- seals
@@ -204,10 +228,10 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
 class Store:
     """What both stores have: a database, transactions, and a few plain values."""
 
-    def __init__(self, path: Path, schema: str) -> None:
-        self.path = path
+    def __init__(self, path: Path, schema: str, read_only: bool = False) -> None:
+        self.path, self.read_only = path, read_only
         try:
-            self.db = connect(path, schema)
+            self.db = (connect_to_read if read_only else connect)(path, schema)
             try:
                 self._open()
             except BaseException:
@@ -219,7 +243,7 @@ class Store:
             raise damaged(path, error) from None
 
     def _open(self) -> None:
-        if self._format() == 1:
+        if self._format() == 1 and not self.read_only:
             with self.transaction():
                 if self._format() == 1:  # still: another process may have been faster
                     self.migrate()
@@ -228,7 +252,7 @@ class Store:
                     self.put("format", FORMAT)
             self.db.execute("VACUUM")  # what was deleted is gone from the file
             watch(self.db)
-        if (found := self._format()) != FORMAT:
+        if (found := self._format()) != FORMAT and not (self.read_only and found == 1):
             raise FederationError(f"{self.path} has format {found}, and this version reads format {FORMAT}")
         self._sealed = sealed_tables(self.db)
 

@@ -3,9 +3,9 @@
 Flower's own clients accept TLS 1.2, read whatever a server sends, and take some errors of the network for final.
 """
 
-import itertools
+import random
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, TypeVar
 
 import httpx
@@ -16,7 +16,7 @@ from flwr.supercore.retry.retry_invoker import RetryInvoker
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.flower.superlink import HEADER, KEEP
 
-AGAIN = 0.25  # seconds between two attempts
+AGAIN, AT_MOST = 0.25, 4.0  # seconds between two attempts in the middle of something: at first, and later
 MOST = 2**30  # bytes of an answer
 Client = TypeVar("Client", bound=ProtobufClient)
 
@@ -49,12 +49,24 @@ def tls(ca: bytes) -> ssl.SSLContext:
 def patient(*errors: type[Exception], seconds: float | None = None) -> RetryInvoker:
     """Tries again after these errors, but for a server that is not the one we trust."""
     return RetryInvoker(
-        lambda: (pause for pause in itertools.repeat(AGAIN)),
+        lambda: longer(AGAIN, AT_MOST),
         errors,
         max_tries=None,
         max_time=seconds,
         should_giveup=is_distrust,
+        jitter=None,  # it is in the pauses
     )
+
+
+def longer(first: float, most: float) -> Generator[float, None, None]:
+    """Pauses between attempts: each twice as long as the one before, up to `most`, and up to half of it less.
+
+    How much less is drawn, so that the nodes of a server that comes back do not all call in the same moment.
+    """
+    pause = first
+    while True:
+        yield pause * random.uniform(0.5, 1.0)
+        pause = min(2 * pause, most)
 
 
 def is_distrust(error: Exception) -> bool:

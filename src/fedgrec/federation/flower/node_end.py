@@ -52,7 +52,7 @@ from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.flower.client_app import answer
-from fedgrec.federation.flower.clients import connected, is_distrust, patient
+from fedgrec.federation.flower.clients import connected, is_distrust, longer, patient
 from fedgrec.federation.flower.records import (
     PARTS,
     PAUSE,
@@ -65,9 +65,11 @@ from fedgrec.federation.flower.records import (
     to_records,
     words_of,
 )
+from fedgrec.federation.node.contact import Contact
 from fedgrec.federation.node.node import work_ahead
 
 LATER = 1.0  # seconds between two looks for work when nothing happens; the server says how many while it is busy
+MUCH_LATER = 15.0  # the most between two attempts to reach a server that is away: much less than its `deadline`
 BUSY = 30.0  # seconds after the last message in which the next one is expected soon
 REFUSED = 5.0  # seconds of being refused after which a node gives up: a server that starts does not know its nodes yet
 NUMBER = "flower.id"  # by which Flower knows the node
@@ -85,7 +87,15 @@ class Stopped(BaseException):
     """Somebody asked this process to end; not an Exception, so that nobody mistakes it for a failure."""
 
 
-def serve(folder: Path, superlink: str, certificate: Path, key: Any, reply: Reply = answer) -> None:
+def serve(
+    folder: Path,
+    superlink: str,
+    certificate: Path,
+    key: Any,
+    reply: Reply = answer,
+    *,
+    contact: Contact | None = None,  # for whoever watches the node
+) -> None:
     """Answer the SuperLink's messages until SIGTERM or SIGINT."""
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -94,7 +104,7 @@ def serve(folder: Path, superlink: str, certificate: Path, key: Any, reply: Repl
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     with contextlib.suppress(Stopped):
-        link = Link(folder, superlink, certificate, key)
+        link = Link(folder, superlink, certificate, key, contact)
         try:
             while True:
                 link.enter()
@@ -107,7 +117,10 @@ def serve(folder: Path, superlink: str, certificate: Path, key: Any, reply: Repl
 class Link:
     """What a node says to a SuperLink, every word of it signed."""
 
-    def __init__(self, folder: Path, superlink: str, certificate: Path, key: Any) -> None:
+    def __init__(
+        self, folder: Path, superlink: str, certificate: Path, key: Any, contact: Contact | None = None
+    ) -> None:
+        self.contact = contact or Contact()
         self.superlink, self.certificate, self.remembered = superlink, certificate, folder / NUMBER
         self.public = public_key_to_bytes(key.public_key())
         proofs: list[Any] = [RuntimeVersionHttpInterceptor(component_name="SuperNode")]
@@ -118,12 +131,13 @@ class Link:
 
     def enter(self) -> None:
         """Be let in; a server that is away is waited for, one that refuses us or is not ours is a sentence."""
-        refused, told = 0.0, False
+        refused, told, pauses, pause = 0.0, False, longer(LATER, MUCH_LATER), LATER
         while True:
             try:
                 self._enter()
                 return
             except httpx.HTTPStatusError as refusal:
+                pause = LATER
                 refused = refused or time.monotonic()
                 if time.monotonic() - refused > REFUSED:
                     raise FederationError(
@@ -131,13 +145,13 @@ class Link:
                         f"removed, or its keys replaced?), or the clock here is wrong ({refusal.response.text})"
                     ) from None
             except httpx.TransportError as error:
-                refused = 0.0
+                refused, pause, self.contact.connected = 0.0, next(pauses), False
                 if is_distrust(error):
                     raise FederationError(f"the server at {self.superlink} {self._distrust(str(error))}") from None
                 if not told:
                     log.info("no server at %s yet: waiting", self.superlink)
                 told = True
-            time.sleep(LATER)
+            time.sleep(pause)
 
     def _distrust(self, error: str) -> str:
         """What is wrong with the server's certificate, and what to do; a wrong clock looks like a wrong date in it."""
@@ -154,6 +168,7 @@ class Link:
         write_private(self.remembered, str(self.node.node_id).encode())
         if not self.heart.is_running:
             self.heart.start()
+        self.contact.hear()
         log.info("connected to %s as Flower's node %d", self.superlink, self.node.node_id)
 
     def _beat(self) -> bool:
@@ -174,6 +189,7 @@ class Link:
     def receive(self) -> Message | None:
         """The next message with all its parts, or None."""
         found = self.client.PullMessages(PullMessagesRequest(node=self.node))
+        self.contact.hear()
         if not found.messages_list:
             return None
         about, tree = message_from_proto(found.messages_list[0]), found.message_object_trees[0]
@@ -209,24 +225,29 @@ class Link:
 
 def _work(link: Link, reply: Callable[[Message], RecordDict], meanwhile: Callable[[Packet], None]) -> None:
     """Answer messages; returns when the SuperLink does not know us any more."""
-    last, soon = time.monotonic(), POLL
+    last, soon, pauses = time.monotonic(), POLL, longer(LATER, MUCH_LATER)
     while True:
         try:
             message = link.receive()
+            pauses = longer(LATER, MUCH_LATER)
             if message is not None:
                 last, soon = time.monotonic(), _pause(message)
                 link.send(_as_reply(message, _content(message, reply)))
                 log.info("answered %s after %.2f s", message.metadata.message_id[:8], time.monotonic() - last)
-                meanwhile(words_of(message.content))  # and then it is too early to look for the next one
+                words = words_of(message.content)
+                link.contact.told(words)
+                meanwhile(words)  # and then it is too early to look for the next one
         except httpx.HTTPStatusError as error:
             if error.response.status_code == httpx.codes.UNAUTHORIZED:
                 log.warning("the server does not know this node any more: introducing it again")
                 return
             log.warning("the server has no use for an answer: %s", error)  # such as one to a run that is over
         except httpx.TransportError as error:
+            link.contact.connected = False
             log.warning("the server is away: %s", error)
-            time.sleep(LATER)
+            time.sleep(next(pauses))
         except Exception:  # one message that fails must not end the node: the server sees it as silent
+            link.contact.failed += 1
             log.exception("a message could not be answered")
         time.sleep(soon if time.monotonic() - last < BUSY else LATER)
 

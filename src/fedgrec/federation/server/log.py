@@ -13,6 +13,7 @@ from fedgrec.federation.common.plan import EVALUATE
 from fedgrec.federation.server.members import Observer
 
 LOGS, LOG = "logs", "server.log"
+TAIL = 2**16  # bytes in which the last lines are
 
 
 class Lines(Observer):
@@ -55,10 +56,25 @@ def describe(line: dict[str, Any]) -> str:
     )
 
 
+def log_of(folder: Path) -> Path:
+    """The log; the server that runs holds the lock on it."""
+    return folder / LOGS / LOG
+
+
+def last_lines(folder: Path, number: int) -> list[str]:
+    """Of the log, with their times."""
+    try:
+        with log_of(folder).open("rb") as log:
+            log.seek(max(log.seek(0, os.SEEK_END) - TAIL, 0))
+            return log.read().decode("utf-8", "replace").splitlines()[-number:]
+    except FileNotFoundError:
+        return []
+
+
 @contextmanager
 def writing(folder: Path) -> Iterator[Callable[[str], None]]:
     """The server's log, held by one server at a time."""
-    path = folder / LOGS / LOG
+    path = log_of(folder)
     path.parent.mkdir(exist_ok=True, mode=0o700)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as log:
         take(log, path, "the server of this federation")
@@ -74,7 +90,7 @@ class Following:
     """Reads the server's log as it grows."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / LOGS / LOG
+        self.path = log_of(folder)
         self.at = self.path.stat().st_size if self.path.exists() else 0
 
     def new(self) -> list[str]:

@@ -181,6 +181,7 @@ class Members:
         }
         for address, answer in self._exchange(packets, about, most, enough):
             node = at[address]
+            self.store.hear(node)
             if answer.kind == requests[node].kind:
                 self._owed[node] -= told[node].keys()
                 yield node, answer

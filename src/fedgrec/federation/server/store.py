@@ -4,7 +4,8 @@
                                   stages of the warm-up, done and in all; `round`; `model`: the file that counts;
                                   `before`: the one before it, with which the last sum began; `trained`: the last
                                   training round that counts, and who was in it; `evaluated`: the last round whose
-                                  model was; `attempts`: by stage, level and round, of the last few; `finished`
+                                  model was; `attempts`: by stage, level and round, of the last few; `heard`: by idx,
+                                  when a node last answered (seconds since 1970); `finished`
     nodes     idx (on the roster), name, users, founder (users that it had at the start; 0: it came later)
     tags      tag, node: keyed hashes of the users' names, so that nobody is on two nodes; the server has not the key
     sums      number, session, stage, level, round; nodes, survivors, included (JSON lists of idx: who was asked, whose
@@ -20,6 +21,7 @@ killed in a sum finds it unfinished, calls it lost, and never opens it again.
 """
 
 import json
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -63,16 +65,19 @@ class Cost:
 class ServerStore(Store):
     """The server's store, open."""
 
-    def __init__(self, folder: ServerFolder) -> None:
+    def __init__(self, folder: ServerFolder, read_only: bool = False) -> None:
         self.folder = folder.path
+        self._heard: dict[str, float] = {}  # since the last sum ended
         self.asked = "members" if any(member.gateway for member in folder.roster.values()) else "nodes"
-        super().__init__(folder.path / SERVER_STORE, SCHEMA)
+        super().__init__(folder.path / SERVER_STORE, SCHEMA, read_only)
         if self.get("federation", folder.federation) != folder.federation:
             self.close()
             raise FederationError(
                 f"{self.path} and server.json beside it are of different federations: restore the one that was damaged "
                 f"from a backup, or begin in a new folder"
             )
+        if read_only:  # what is read is compared with its seal; the server checks all of it
+            return
         if self.get("federation") is None:
             with self.transaction():
                 self.put("federation", folder.federation)
@@ -111,6 +116,20 @@ class ServerStore(Store):
                 "ON CONFLICT (idx) DO UPDATE SET users = excluded.users",
                 [index, name, len(tags)],
             )
+            self.hear(index)
+            self._keep_heard()
+
+    def hear(self, index: int) -> None:
+        """A node has answered just now; it is written with the sum that goes on."""
+        self._heard[str(index)] = time.time()
+
+    def heard(self) -> dict[int, float]:
+        """When each node last answered, in seconds since 1970; a store of an earlier version knows of none."""
+        return {int(index): at for index, at in self.get("heard", {}).items()}
+
+    def _keep_heard(self) -> None:
+        self.put("heard", self.get("heard", {}) | self._heard)
+        self._heard = {}
 
     def release(self, roster: Iterable[int]) -> None:
         """Users of nodes that are not on the roster any more may come back on others."""
@@ -223,6 +242,7 @@ class ServerStore(Store):
             "bytes_down = ? WHERE session = ?",
             [json.dumps(included), users, applied, reason, cost.seconds, cost.up, cost.down, session],
         )
+        self._keep_heard()
 
     def recover(self) -> list[str]:
         """After a crash: sums that were going on are lost. Returns their stages."""

@@ -5,6 +5,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedgrec.config import Config
@@ -21,7 +22,9 @@ from fedgrec.federation.common.network import (
     read_network,
 )
 from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOptions
+from fedgrec.federation.common.web import LOOPBACK, Pages, Site, watched
 from fedgrec.federation.flower.processes import Processes, end_with_parent
+from fedgrec.federation.node.contact import Contact
 from fedgrec.federation.node.folder import NodeFolder
 from fedgrec.federation.node.gateway import Gateway, node_folders, opened
 from fedgrec.federation.node.sources import read_people
@@ -36,13 +39,43 @@ Say = Callable[[str], None]
 log = logging.getLogger("fedgrec.node")
 
 
-def serve(folder: Path, say: Say) -> None:
+@dataclass(frozen=True)
+class Watch:
+    """Where `/metrics` and `/health` are served; nowhere without a port."""
+
+    port: int | None = None
+    host: str = LOOPBACK
+
+
+UNWATCHED = Watch()
+
+
+def serve(folder: Path, say: Say, watch: Watch = UNWATCHED) -> None:
     """Run the server of this folder until its federation is trained."""
     open_server(folder).check()
     read_network(folder, ServerNetwork)
     check_tls(folder)
-    with Processes(folder / LOGS) as processes:
+    pages = _of_server(folder) if watch.port is not None else {}
+    with watched(watch.host, watch.port, pages) as site, Processes(folder / LOGS) as processes:
+        if site:
+            say(_where(site))
         _drive(folder, [], processes, say)
+
+
+def _of_server(folder: Path) -> Pages:
+    from fedgrec.federation.server import metrics
+
+    return metrics.pages(folder)
+
+
+def _of_node(contact: Contact) -> Pages:
+    from fedgrec.federation.node import metrics
+
+    return metrics.pages(contact)
+
+
+def _where(site: Site) -> str:
+    return f"{site.address}/metrics and {site.address}/health say how it goes"
 
 
 def up(made: Made, say: Say) -> None:
@@ -83,7 +116,7 @@ def _drive(folder: Path, nodes: list[Path], processes: Processes, say: Say) -> N
         raise FederationError(f"the federation stopped: {ended}; see {following.path} and {processes.logs}")
 
 
-def node(folder: Path, trust_again: bool = False) -> None:
+def node(folder: Path, trust_again: bool = False, watch: Watch = UNWATCHED) -> None:
     """Be a node until somebody ends this process."""
     from fedgrec.federation.flower.node_end import serve as answer_messages
 
@@ -97,7 +130,11 @@ def node(folder: Path, trust_again: bool = False) -> None:
         network, key = read_network(folder, NodeNetwork), read_flower_key(folder)
         log.info("%s with %d users connects to %s", folder.name, users, network.superlink)
         end_with_parent()
-        answer_messages(folder, network.superlink, folder / CA, key)
+        contact = Contact()
+        with watched(watch.host, watch.port, _of_node(contact) if watch.port is not None else {}) as site:
+            if site:
+                log.info("%s", _where(site))
+            answer_messages(folder, network.superlink, folder / CA, key, contact=contact)
 
 
 def load(folder: Path) -> int:

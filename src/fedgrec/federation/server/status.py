@@ -1,0 +1,201 @@
+"""What a server's folder tells of its federation: how far it is, how fast, who is there, how good the model is.
+
+It is read from the store alone, so it is there also where no server runs, and holds nothing that the server does not
+know. Reading changes nothing, and does not disturb a server at work.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedgrec.federation.common.lock import is_taken
+from fedgrec.federation.server.folder import ServerFolder, open_server
+from fedgrec.federation.server.log import describe, last_lines, log_of
+from fedgrec.federation.server.store import ServerStore
+
+NOT_STARTED, WAITING, WARM_UP, TRAINING = "not started", "waiting for nodes", "warm-up", "training"
+FINISHED, STOPPED = "finished", "stopped"
+STATES = (NOT_STARTED, WAITING, WARM_UP, TRAINING, FINISHED, STOPPED)
+RECENT = 20  # training rounds over which speed and bytes are taken
+SHOWN = 500  # training rounds that a picture shows
+LINES, SUMS = 12, 5  # of the log, of the participation log
+SILENCE = 5.0  # seconds between two sums after which the server counts as waiting
+TOO_MANY = 2  # sums lost in a row: one may be lost any time
+Line = dict[str, Any]  # of the participation log
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """A node, or a gateway with all its users who mask for themselves."""
+
+    name: str
+    users: int | None  # None: it has not joined yet
+    masks: int  # users who mask for themselves; 0: a node that adds its users up
+    removed: bool  # it took part once, and is not on the roster any more
+    last_round: int | None  # the last training round that it is in, counted from 1
+    lag: int | None  # training rounds that counted since
+    heard_seconds: float | None  # since its last answer; as of the end of the last sum
+
+
+@dataclass(frozen=True)
+class Round:
+    """A training round that counted."""
+
+    round: int  # counted from 1
+    seconds: float
+    bytes_up: int
+    bytes_down: int
+    nodes: int
+
+
+@dataclass(frozen=True)
+class Status:
+    """All that a person who watches a server wants to know. docs/deploy.md explains the keys."""
+
+    name: str
+    time: str
+    state: str
+    running: bool
+    round: int
+    rounds: int
+    warm_up: int
+    warm_up_stages: int | None
+    rounds_per_minute: float | None
+    seconds_left: float | None
+    users: int | None
+    nodes: list[NodeStatus]
+    metrics: list[dict[str, Any]]
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+    round_seconds: float | None  # this and the next two: the average of the last rounds
+    round_bytes_up: int | None
+    round_bytes_down: int | None
+    sums_applied: int
+    sums_lost: int
+    lost_in_a_row: int
+    going_on: str | None
+    last_sums: list[str]
+    last_rounds: list[Round]
+    log: list[str]
+
+    @property
+    def trouble(self) -> str:
+        """Why an operator should look after the server; "" where all is well."""
+        if self.state == STOPPED:
+            return "the server does not run, and its federation is not trained: see its log, and start it again"
+        if self.lost_in_a_row >= TOO_MANY:
+            return f"the last {self.lost_in_a_row} sums were lost; {self.last_sums[-1]}"
+        return ""
+
+
+def status(path: Path) -> Status:
+    """The status of the server in this folder, now."""
+    home = open_server(path)
+    running = is_taken(log_of(path))
+    with ServerStore(home, read_only=True) as store:
+        store.db.execute("BEGIN")  # all that is read is of one moment
+        sums = store.sums()
+        closed = [line for line in sums if line["applied"] is not None]
+        trained = [line for line in closed if line["applied"] and _is_training(line)]
+        done, rounds = store.get("round", 0), home.options.rounds
+        rate = _rate(closed, trained)
+        return Status(
+            name=path.absolute().name,
+            time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            state=_state(store, running, done < rounds, is_summing=len(closed) < len(sums)),
+            running=running,
+            round=done,
+            rounds=rounds,
+            warm_up=store.get("warm", 0),
+            warm_up_stages=store.get("warm_stages"),
+            rounds_per_minute=rate and round(rate, 3),
+            seconds_left=round(60 * max(rounds - done, 0) / rate, 1) if rate else None,
+            users=store.get("n_users"),
+            nodes=_nodes(home, store, trained),
+            metrics=store.metrics(),
+            bytes_up=sum(line["bytes_up"] for line in closed),
+            bytes_down=sum(line["bytes_down"] for line in closed),
+            seconds=round(sum(line["seconds"] for line in closed), 3),
+            round_seconds=None if (mean := _average(trained, "seconds")) is None else round(mean, 3),
+            round_bytes_up=None if (mean := _average(trained, "bytes_up")) is None else round(mean),
+            round_bytes_down=None if (mean := _average(trained, "bytes_down")) is None else round(mean),
+            sums_applied=sum(line["applied"] for line in closed),
+            sums_lost=sum(not line["applied"] for line in closed),
+            lost_in_a_row=next((n for n, line in enumerate(reversed(closed)) if line["applied"]), len(closed)),
+            going_on=next((describe(line) for line in sums if line["applied"] is None), None) if running else None,
+            last_sums=[describe(line) for line in closed[-SUMS:]],
+            last_rounds=[_round(line) for line in trained[-SHOWN:]],
+            log=last_lines(path, LINES),
+        )
+
+
+def _is_training(line: Line) -> bool:
+    return bool(line["stage"] == "train")
+
+
+def _state(store: ServerStore, running: bool, rounds_left: bool, is_summing: bool) -> str:
+    if store.get("finished") and not rounds_left:
+        return FINISHED
+    if not running:
+        return STOPPED if store.get("federation") else NOT_STARTED
+    heard = max(store.heard().values(), default=0.0)
+    if store.get("n_users") is None or (not is_summing and rounds_left and time.time() - heard > SILENCE):
+        return WAITING
+    return TRAINING if store.is_warm else WARM_UP
+
+
+def _rate(closed: list[Line], trained: list[Line]) -> float | None:
+    """Rounds a minute, with the evaluations and lost sums among them; the time in which no server ran is left out."""
+    if not trained:
+        return None
+    recent = trained[-RECENT:]
+    seconds = sum(line["seconds"] for line in closed if line["number"] >= recent[0]["number"])
+    return 60 * len(recent) / seconds if seconds else None
+
+
+def _round(line: Line) -> Round:
+    nodes = len(line["included"])
+    return Round(line["round"] + 1, round(line["seconds"], 3), line["bytes_up"], line["bytes_down"], nodes)
+
+
+def _average(trained: list[Line], key: str) -> float | None:
+    recent = trained[-RECENT:]
+    return sum(line[key] for line in recent) / len(recent) if recent else None
+
+
+def _nodes(home: ServerFolder, store: ServerStore, trained: list[Line]) -> list[NodeStatus]:
+    """Those on the roster, then those who were; users who mask for themselves under the gateway that hosts them."""
+    joined = {index: (name, users) for index, name, users in store.nodes()}
+    removed = joined.keys() - home.roster.keys()
+    hosts = {index: member.gateway or member.name for index, member in home.roster.items()}
+    hosts |= {index: joined[index][0] for index in sorted(removed)}
+    together = defaultdict[tuple[str, bool], list[int]](list)
+    for index, name in hosts.items():
+        together[name, index in removed].append(index)
+    last, heard, now = _last_sums(trained), store.heard(), time.time()
+    found = []
+    for (name, is_removed), members in together.items():
+        users = [joined[index][1] for index in members if index in joined]
+        place = max((last[index] for index in members if index in last), default=None)
+        at = max((heard[index] for index in members if index in heard), default=None)
+        found.append(
+            NodeStatus(
+                name=name,
+                users=sum(users) if users else None,
+                masks=sum(bool(home.roster[index].gateway) for index in members if index in home.roster),
+                removed=is_removed,
+                last_round=None if place is None else trained[place]["round"] + 1,
+                lag=None if place is None else len(trained) - 1 - place,
+                heard_seconds=None if at is None else round(max(now - at, 0.0), 1),
+            )
+        )
+    return found
+
+
+def _last_sums(trained: Iterable[Line]) -> dict[int, int]:
+    """Of each node the place of the last training round that it is in."""
+    return {index: place for place, line in enumerate(trained) for index in line["included"]}

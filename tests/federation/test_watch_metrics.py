@@ -1,0 +1,223 @@
+"""What programs see of a server and a node: metrics, health, logs; and how long a node waits for its server."""
+
+import http.client
+import json
+import logging
+import socket
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("prometheus_client", reason="needs the extra `deploy`")
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from fedgrec.cli import main
+from fedgrec.federation.common import json_log
+from fedgrec.federation.common.packets import HELLO, KEYS, REFUSED, Packet
+from fedgrec.federation.common.web import Pages, watched
+from fedgrec.federation.node import metrics as of_node
+from fedgrec.federation.node.contact import LONG, Contact
+from fedgrec.federation.server import metrics as of_server
+from fedgrec.federation.server.log import writing
+from tests.federation.worlds import World
+
+
+def got(pages: Pages, path: str) -> tuple[int, str]:
+    with watched("127.0.0.1", 0, pages) as site:
+        assert site is not None
+        connection = http.client.HTTPConnection("127.0.0.1", site.server_port, timeout=10)
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def samples(pages: Pages) -> dict[tuple[str, str], float]:
+    """As Prometheus reads them: name and label → value."""
+    code, text = got(pages, "/metrics")
+    assert code == 200
+    families = list(text_string_to_metric_families(text))
+    return {(s.name, "".join(s.labels.values())): s.value for family in families for s in family.samples}
+
+
+def test_prometheus_reads_a_server(trained: World) -> None:
+    found, log = samples(of_server.pages(trained.server)), trained.log()
+    assert found["fedgrec_state", "finished"] == 1
+    assert sum(value for (name, _), value in found.items() if name == "fedgrec_state") == 1
+    assert (found["fedgrec_round", ""], found["fedgrec_rounds", ""]) == (4, 4)
+    assert found["fedgrec_bytes_up_total", ""] == sum(line["bytes_up"] for line in log)
+    assert found["fedgrec_sums_applied_total", ""] == len(log)
+    assert (found["fedgrec_node_users", "node2"], found["fedgrec_node_lag", "node2"]) == (6, 0)
+    assert found["fedgrec_metric", "recall@5"] == trained.witness.metrics[-1]["recall@5"]
+
+
+def test_a_server_is_well_or_says_why_not(trained: World) -> None:
+    pages = of_server.pages(trained.server)
+    code, text = got(pages, "/health")
+    assert (code, json.loads(text)) == (200, {"ok": True, "state": "finished", "round": 4, "rounds": 4})
+    trained.give_rounds(9)
+    code, text = got(pages, "/health")
+    assert (code, json.loads(text)["ok"]) == (503, False)
+    assert "does not run" in json.loads(text)["reason"]
+    with writing(trained.server):
+        assert got(pages, "/health")[0] == 200
+    (trained.server / "server.sqlite").write_text("no data base " * 99)
+    code, text = got(pages, "/health")
+    assert (code, "restore it from a backup" in json.loads(text)["reason"]) == (503, True)
+
+
+def test_a_node_tells_of_its_server_and_not_of_its_users() -> None:
+    contact = Contact()
+    contact.hear()
+    contact.told(Packet(KEYS))
+    found = samples(of_node.pages(contact))
+    assert {name for name, _ in found} == {
+        "fedgrec_node_connected",
+        "fedgrec_node_heard_seconds",
+        "fedgrec_node_refused",
+        "fedgrec_node_messages_answered_total",
+        "fedgrec_node_messages_failed_total",
+    }
+    assert (found["fedgrec_node_connected", ""], found["fedgrec_node_messages_answered_total", ""]) == (1, 1)
+
+
+def test_a_node_that_is_refused_or_alone_is_not_well() -> None:
+    contact = Contact()
+    assert got(of_node.pages(contact), "/health")[0] == 200
+    contact.told(Packet(REFUSED, {"reason": "node a has no users: add some"}))
+    contact.told(Packet(HELLO))  # it is asked again before it is refused again
+    code, text = got(of_node.pages(contact), "/health")
+    assert (code, json.loads(text)["reason"]) == (503, "the server refused this node: node a has no users: add some")
+    contact.told(Packet(KEYS))
+    assert contact.trouble == ""
+    contact.heard -= LONG + 1
+    assert "was not heard for" in contact.trouble
+
+
+def test_nothing_listens_unless_it_is_asked_for() -> None:
+    with watched("127.0.0.1", None, {}) as site:
+        assert site is None
+
+
+@pytest.mark.parametrize("task", ["server", "node"])
+def test_a_busy_port_is_one_sentence(
+    trained: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    """With --log-json the sentence is a line of the log."""
+    pytest.importorskip("flwr", exc_type=ImportError)
+    from fedgrec.federation.setup import start
+
+    def busy(folder: Path, _: Any, watch: start.Watch) -> None:
+        with watched(watch.host, watch.port, {}):
+            pass
+
+    monkeypatch.setattr(start, "serve", busy)
+    monkeypatch.setattr(start, "node", busy)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        words = ["federation", task, str(trained.server), "--metrics", str(other.getsockname()[1])]
+        with unlogged():
+            assert main(words) == 2
+        out, err = capsys.readouterr()
+        assert "is in use: end what uses it, or choose another port" in err
+        with unlogged(), pytest.raises(SystemExit) as ended:
+            main([*words, "--log-json"])
+    out, err = capsys.readouterr()
+    line = json.loads(out if task == "server" else err)
+    assert (ended.value.code, line["level"], line[task]) == (2, "ERROR", "server")
+    assert "is in use" in line["message"]
+
+
+class unlogged:  # noqa: N801 (as a function would be named)
+    """Handlers that a command adds go with the block."""
+
+    def __enter__(self) -> None:
+        self.loggers = [logging.getLogger(name) for name in ("", "fedgrec.server", "flwr")]
+        self.before = [(list(log.handlers), log.level) for log in self.loggers]
+        logging.getLogger().handlers = []
+
+    def __exit__(self, *_: object) -> None:
+        logging.captureWarnings(False)
+        for log, (handlers, level) in zip(self.loggers, self.before, strict=True):
+            log.handlers = handlers
+            log.setLevel(level)
+
+
+def test_log_lines_are_json_objects(capsys: pytest.CaptureFixture[str]) -> None:
+    log = logging.Logger("fedgrec.server")
+    log.addHandler(json_log.handler("server", "north", sys.stdout))
+    say = json_log.sayer(log)
+    say('round 1: 3 of 3 "nodes"')
+    say("note: a sum is lost\nand more")
+    try:
+        raise ValueError("why")
+    except ValueError:
+        log.exception("it failed")
+    first, second, third = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert list(first) == ["time", "level", "logger", "message", "server"]
+    assert (first["level"], first["message"], first["server"]) == ("INFO", 'round 1: 3 of 3 "nodes"', "north")
+    assert (second["level"], second["message"]) == ("WARNING", "a sum is lost\nand more")
+    assert third["exception"].endswith("ValueError: why")
+
+
+# -------------------------------------------------------------------------------------------------- waiting
+
+
+def test_pauses_grow_to_a_limit_and_differ() -> None:
+    pytest.importorskip("flwr", exc_type=ImportError)
+    from fedgrec.federation.flower.clients import longer
+
+    tries = [list(islice(longer(1.0, 15.0), 8)) for _ in range(50)]
+    for pauses in tries:
+        for pause, most in zip(pauses, (1, 2, 4, 8, 15, 15, 15, 15), strict=True):
+            assert most / 2 <= pause <= most
+    assert len({pauses[-1] for pauses in tries}) == 50
+
+
+@pytest.fixture
+def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[float]]:
+    """A node's link to a server that is away, and the pauses that it makes; the tenth ends it."""
+    pytest.importorskip("flwr", exc_type=ImportError)
+    import httpx
+
+    from fedgrec.federation.flower import node_end
+
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 10:
+            raise node_end.Stopped
+
+    def away(*_: object) -> None:
+        raise httpx.ConnectError("refused")
+
+    monkeypatch.setattr(node_end.time, "sleep", sleep)
+    link = node_end.Link.__new__(node_end.Link)
+    link.superlink, link.contact = "127.0.0.1:1", Contact(connected=True)
+    link._enter = link.receive = away  # type: ignore[method-assign,assignment]
+    return link, pauses
+
+
+def test_a_node_waits_longer_and_longer_for_a_server_that_is_away(link: tuple[Any, list[float]]) -> None:
+    from fedgrec.federation.flower.node_end import MUCH_LATER, Stopped
+
+    node, pauses = link
+    with pytest.raises(Stopped):
+        node.enter()
+    assert pauses[0] <= 1.0
+    assert all(late > 2 * early for early, late in zip(pauses[:3], pauses[3:6], strict=True))
+    assert all(MUCH_LATER / 2 <= pause <= MUCH_LATER for pause in pauses[5:])
+    assert not node.contact.connected
+
+
+def test_a_node_that_loses_its_server_does_not_hammer_it(link: tuple[Any, list[float]]) -> None:
+    from fedgrec.federation.flower.node_end import Stopped, _work
+
+    node, pauses = link
+    with pytest.raises(Stopped):
+        _work(node, lambda message: {}, lambda packet: None)  # type: ignore[arg-type,return-value]
+    assert sum(pauses) > 10  # every other pause is that of a look for work
+    assert max(pauses) > 4 * pauses[0]
