@@ -1,6 +1,6 @@
 """What users compute at home is what `fedgrec.evaluate` says of the same model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,10 +10,11 @@ import pytest
 from fedgrec.core import UploadSpec
 from fedgrec.evaluate import evaluate, top_k_reference
 from fedgrec.federation.common import evaluation
+from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.in_process.replay import joined
-from fedgrec.federation.in_process.transport import killed_after_writing, on
+from fedgrec.federation.in_process.transport import Answer, killed_after_writing, on
 from fedgrec.federation.node import ranking
-from fedgrec.federation.node.folder import open_node
+from fedgrec.federation.node.folder import TABLE, open_node
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.machine import judged
 from tests.federation.worlds import World, world
@@ -65,6 +66,34 @@ def test_an_evaluation_changes_nobody(tmp_path: Path) -> None:
     often.run()
     assert [line["round"] for line in often.witness.metrics] == [1, 2]
     assert often.is_its_simulation()  # the replay knows of no evaluations
+
+
+def test_a_model_that_nodes_have_is_not_sent_again(tmp_path: Path) -> None:
+    """An evaluation is of the model that the training round before it began with."""
+    fed, came = world(tmp_path, options={"rounds": 3, "evaluate_every": 1}), list[tuple[str, bool]]()
+
+    def looks(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
+        if request.kind == "shares":
+            came.append((request.header["plan"]["stage"], bool(request.arrays)))
+        return [node(request)]
+
+    fed.run(looks)
+    assert {stage for stage, tables in came if tables} == {"degrees", "propagate", "train"}
+    assert {stage for stage, tables in came if not tables} == {"evaluate"}
+    assert len(fed.witness.metrics) == len(fed.applied("evaluate")) > 0
+
+
+def test_a_node_that_has_lost_the_model_says_so_and_the_others_are_judged(tmp_path: Path) -> None:
+    fed = world(tmp_path, options={"rounds": 2})
+
+    def forgets(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
+        if address == 1 and request.kind == "shares" and request.header["plan"]["stage"] == "evaluate":
+            (fed.nodes[1] / TABLE).unlink()
+        return [node(request)]
+
+    fed.run(forgets)
+    assert fed.applied("evaluate")[0]["included"] == [0, 2]
+    assert any("has not kept the model" in sentence for sentence in fed.witness.notices)
 
 
 def test_best_is_the_exact_top_k() -> None:

@@ -120,7 +120,7 @@ def test_killed_outside_of_training_the_model_is_that_of_a_run_that_never_was(tm
         ("evaluate", 1, "masked", 2),
         ("evaluate", 2, "finish", 1),
     ]
-    made = founded(tmp_path, options={"rounds": 2, "evaluate_every": 1}, layers=1)
+    made = founded(tmp_path, options={"rounds": 3, "evaluate_every": 1}, layers=1)
     never_killed = twin(made)
     lives(made, deaths)
     never_killed.run()

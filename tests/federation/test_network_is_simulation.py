@@ -8,6 +8,7 @@ import pytest
 from fedgrec.errors import FedgrecError
 from fedgrec.federation.in_process.transport import killed_after_writing, on, silent
 from fedgrec.federation.node.store import NodeStore
+from fedgrec.federation.server.folder import open_server
 from tests.federation.worlds import EXCHANGES, N_ITEMS, at_random, world
 
 
@@ -31,7 +32,10 @@ def test_latents_travel_when_they_are_due(tmp_path: Path) -> None:
     fed.run()
     assert fed.is_its_simulation()
     up = {line["round"]: line["bytes_up"] for line in fed.applied("train")}
-    more = 3 * 2 * N_ITEMS * fed.model().items.shape[2] * 26 / 8
+    method = open_server(fed.server).method(18)
+    ((_, _), (words, bits)) = method.spec(method.training(3)).rings
+    more = 3 * words * bits / 8
+    assert words == 2 * N_ITEMS * fed.model().items.shape[2]
     assert min(up[3], up[5]) - max(up[4], up[6]) >= 0.9 * more
 
 

@@ -23,6 +23,7 @@ HELLO, REFUSED, FINISH, ERROR = "hello", "refused", "finish", "error"
 FORGOTTEN = "forgotten"  # an answer to whatever was asked: the server has lost what cannot be repeated
 WHO, BUNDLE = "who", "bundle"  # of gateways whose users mask for themselves (bundles.py)
 SECAGG, NEXT = "secagg", "next"  # names of blobs: the message of secure aggregation, and of the sum after this one
+AS_BEFORE = "as_before"  # in a header: the model is the one that came down with the sum before
 COMMITTED = "committed."  # and before these names: what a node commits itself to, where a sum is taken once
 PROTOCOL, UNSAID = 2, 1  # the version that this release speaks; that of releases whose messages name none
 MOST = 300  # of what one side may have the other remember or print at a time

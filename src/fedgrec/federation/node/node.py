@@ -172,7 +172,7 @@ class Node:
         if client.stage is not Stage.SHARES:  # the model that was bound stays the one that is trained on
             raise FederationError(f"node {self.folder.name} has the plan and the model of this sum already")
         plan = Plan.read(request.header.get("plan", {}))
-        broadcast = unpack_broadcast(request.header.get("model", {}), request.arrays)
+        broadcast = self._sent(request)
         if plan.place != sum_.place:
             raise FederationError("the plan is of another stage, level or round than the sum was announced for")
         model = model_digest(broadcast)
@@ -189,6 +189,16 @@ class Node:
         answer = self._receive(client, request)
         sum_.plan, sum_.model = plan, model
         return Packet(packets.SHARES, blobs={packets.SECAGG: answer})
+
+    def _sent(self, request: Packet) -> Broadcast:
+        """The model that came down, or the one that came with the sum before, where the server says that it is that."""
+        if not request.header.get(packets.AS_BEFORE):
+            return unpack_broadcast(request.header.get("model", {}), request.arrays)
+        try:
+            arrays, about = read_arrays(self.folder.shared / TABLE)
+        except RunError:
+            raise FederationError(f"node {self.folder.name} has not kept the model of the sum before") from None
+        return unpack_broadcast(about, arrays)
 
     def _check(self, session: Session, plan: Plan, broadcast: Broadcast, model: bytes) -> None:
         """The server cannot size the integers, nor name the round, other than the method says."""

@@ -237,6 +237,7 @@ class Coordinator:
             return
         session = ready.session.round_id.hex()
         number = self.store.begin(session, ready.plan, ready.nodes)
+        ready.as_before = stage == EVALUATE and self.store.is_round(number - 1, round_)
         self.members.owe(session, ready.nodes)
         model = self._trained_on() if stage == EVALUATE else self.server
         broadcast = self.method.broadcast(model, ready.plan.stage_of(self.method), level=level)

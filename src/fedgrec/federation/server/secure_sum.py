@@ -35,6 +35,7 @@ class Prepared:
     wanted: int  # how many of them are to take part
     all_of_them: bool = False  # the sum is worth nothing if one of them is missing
     attempt: int = 0
+    as_before: bool = False  # the nodes have the model from the sum before
     keys: dict[int, bytes] = field(default_factory=dict)  # that came already
     committed: dict[int, str] = field(default_factory=dict)  # what nodes commit themselves to, where it is taken once
 
@@ -91,8 +92,8 @@ def secure_sum(
             header: dict[str, Any] = {"session": name}
             tables: dict[str, NDArray[Any]] = {}
             if kind == packets.SHARES:
-                header |= {"plan": asdict(ready.plan), "model": model}
-                tables = arrays
+                header |= {"plan": asdict(ready.plan), "model": model, packets.AS_BEFORE: ready.as_before}
+                tables = {} if ready.as_before else arrays
             requests, messages = {}, for_everybody(close())
             if kind == packets.CONFIRM and ready.all_of_them and len(messages) < len(ready.nodes):
                 raise SumLostError(

@@ -267,6 +267,10 @@ class ServerStore(Store):
         lists, more = ("nodes", "survivors", "included"), {"asked": self.asked}  # what those in the lists are
         return [line | {key: json.loads(line[key] or "[]") for key in lists} | more for line in log]
 
+    def is_round(self, number: int, round_: int) -> bool:
+        """Whether this sum was that training round, and counted."""
+        return self.rows("sums", "stage, round, applied", "WHERE number = ?", [number]) == [("train", round_, 1)]
+
     def metrics(self) -> list[dict[str, Any]]:
         return [json.loads(line) for (line,) in self.rows("metrics", "line", "ORDER BY rowid")]
 
