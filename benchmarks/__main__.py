@@ -162,6 +162,10 @@ def run_federation(quick: bool) -> tuple[dict[str, Any], list[str]]:
         lines.append(f"{nodes:>5}" + "".join(f"{_number(number):>10}" for number in numbers))
     g = result["gateway"]
     lines.append(f"a gateway with {g['users']:,} users: {g['peak_mb']:.0f} MB (asked: under {g['limit_mb']:.0f})")
+    over = result["wire"]["over_percent"]
+    lines.append(
+        f"on the wire {over['up']:.1f} % more up and {over['down']:.1f} % more down (asked: 3), looks for work apart"
+    )
     return result, lines
 
 

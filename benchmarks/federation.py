@@ -7,6 +7,7 @@ rounds    seconds and bytes of a training round with 3, 10 and 30 nodes; beside 
           the machine does meets all three alike; each is the median of the last rounds
 flower    Flower's own SecAgg+ on vectors of the same length, with its own SuperNodes
 gateway   peak memory of a node that hosts 1,000 users of the demo data
+wire      bytes on the wire against the account (wire.py)
 """
 
 import json
@@ -269,12 +270,15 @@ def gateway(users: int, rounds: int) -> dict[str, Any]:
 
 def bench(quick: bool = False) -> dict[str, Any]:
     """Everything, one federation after the other."""
+    from benchmarks import wire  # which drives federations as this module does
+
     result: dict[str, Any] = {"rounds": {}, "gateway": {}, "flower": {}}
     for n in (3,) if quick else NODES:
         result["rounds"][n] = _said(f"{n} nodes", rounds_with(n, 2 if quick else ROUNDS, 4 if quick else USERS))
     result["gateway"] = _said("gateway", gateway(50 if quick else GATEWAY_USERS, 1 if quick else GATEWAY_ROUNDS))
     values = 10_000 if quick else result["rounds"][3]["values"]
     result["flower"][3] = _said("Flower's SecAgg+, 3 nodes", secagg_plus(3, values))
+    result["wire"] = _said("bytes on the wire", wire.measure(4 if quick else 40))
     return result
 
 

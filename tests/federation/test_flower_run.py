@@ -107,9 +107,10 @@ def test_law_10_packets_look_the_same_where_somebody_has_other_items(trained: Ma
     """Number, order and sizes of every node's packets, and of all the parts that it hands to Flower for them."""
     other = trained_by(founded(tmp_path, crowd=swapped(people(3, 20)), layers=1), RECORDED)
     for mine, theirs in zip(trained.nodes, other.nodes, strict=True):
-        assert len(packets(trained, mine)) == 2 * (1 + 1 + 5 * 4 + 1)  # hello, keys, five sums, finish: there and back
+        # hello, keys, five sums, keys of the evaluation, finish: there and back
+        assert len(packets(trained, mine)) == 2 * (1 + 1 + 5 * 4 + 1 + 1)
         assert packets(trained, mine) == packets(other, theirs)
-        assert len(parts(trained, mine)) == 1 + 1 + 5 * 4 + 1
+        assert len(parts(trained, mine)) == 1 + 1 + 5 * 4 + 1 + 1
         assert parts(trained, mine) == parts(other, theirs)
 
 
