@@ -1,5 +1,10 @@
-"""`python -m benchmarks.curves`: recall over rounds and over bytes, from the runs in docs/results, as two pictures."""
+"""`python -m benchmarks.curves`: recall over rounds and over bytes, and the frontier of all methods, as three pictures.
 
+The first two are drawn from the runs in docs/results; the frontier from docs/results/frontier.csv, whose lines say
+where each figure comes from.
+"""
+
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -54,6 +59,26 @@ def draw(over: int, label: str, name: str) -> None:
     (RESULTS / "softmax" / name).write_bytes(png(figure))
 
 
+def frontier() -> None:
+    """Recall on Gowalla over what a user sends in a whole run, protocol `honest`, means of three seeds."""
+    figure = new_figure(8, 4.6)
+    axes = figure.subplots()
+    with (RESULTS / "frontier.csv").open() as file:
+        for row in csv.DictReader(file):
+            megabytes, recall = float(row["megabytes_up"]), float(row["recall"])
+            colour = BLUE if row["ours"] else GREY
+            axes.plot(megabytes, recall, "o", color=colour, ms=7)
+            left = row["method"] == "fedgnn"  # fedmf is close to its right
+            place, side = ((-7, -3), "right") if left else ((7, -3), "left")
+            axes.annotate(row["method"], (megabytes, recall), place, textcoords="offset points", ha=side, fontsize=9)
+    axes.set_xscale("log")
+    axes.set_xlim(150, 2e5)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    set_frame(axes, "Gowalla: what accuracy costs", "megabytes that a user sends as secure sums", "Recall@20")
+    (RESULTS / "frontier.png").write_bytes(png(figure))
+
+
 if __name__ == "__main__":
+    frontier()
     draw(0, "round", "recall-over-rounds.png")
     draw(1, "gigabytes up and down, a user", "recall-over-bytes.png")
