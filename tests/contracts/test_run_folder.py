@@ -149,6 +149,7 @@ def test_a_checkpoint_holds_everything_to_resume(run: Simulation) -> None:
     assert shapes(found) == {
         "server.items": ("float32", (K + 1, N, d)), "server.degrees": ("int64", (N,)),
         "server.moment1": ("float32", (N, d)), "server.moment2": ("float32", (N, d)),
+        "server.standing": ("int64", (K, N, d)),
         "users.embeddings": ("float32", (M, K + 1, d)), "users.sent": ("float32", (M, K, d)),
         "users.moment1": ("float32", (M, d)), "users.moment2": ("float32", (M, d)),
         "users.steps": ("int64", (M,)),

@@ -35,8 +35,8 @@ def test_one_exchange_for_a_gateway_and_one_model_in_it(tmp_path: Path) -> None:
         models.append({(len(unpack(p)), len(p.arrays)) for p in shares})
     sums = 3 * 5  # gateways, and degrees, propagate, train, train, evaluate
     assert counts[0] == counts[1] == {"who": 3, "hello": 3, "finish": 3} | dict.fromkeys(EXCHANGES, sums) | {"keys": 6}
-    # Tables and degrees, once; in training the scale of each row, too.
-    assert models == [{(1, 2), (1, 3)}, {(3, 2), (3, 3)}]
+    # Tables and degrees, once; in training the scale of each row, too; nothing where the nodes have it already.
+    assert models == [{(1, 0), (1, 2), (1, 3)}, {(3, 0), (3, 2), (3, 3)}]
 
 
 def test_bytes_are_counted_as_they_travel(tmp_path: Path) -> None:

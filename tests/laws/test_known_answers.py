@@ -19,7 +19,9 @@ ROOT = math.sqrt(0.5)
 
 @pytest.mark.parametrize("kernel", [reference, cpu])
 def test_warm_up_on_three_users_and_three_items(kernel) -> None:
-    method = FedGRecMethod(FedGRecOptions(layers=2, dim=1, users_per_round=3, precision="float64"), 3, 3, kernel)
+    method = FedGRecMethod(
+        FedGRecOptions(layers=2, dim=1, users_per_round=3, item_levels=0, precision="float64"), 3, 3, kernel
+    )
     server, users = method.init(0), method.init_users(KEYS, INDPTR, ITEMS)
     server.items[0, :, 0], users.state.embeddings[:, 0, 0] = [1, 2, 3], [1, 2, 3]
     for stage, level in [(DEGREES, 0), (PROPAGATE, 1), (PROPAGATE, 2)]:

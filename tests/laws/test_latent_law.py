@@ -39,7 +39,7 @@ def test_warm_up_gives_equation_1_and_rounds_with_dropouts_keep_the_latents(kern
     @given(worlds(layers=3, message_passing=rule, precision="float32"))
     def law(world: World) -> None:
         run = Run.warmed_up(world, world.method(kernel))
-        assert warm_up_error(run) < 1e-5
+        assert warm_up_error(run) < 1e-5 + world.n_users * run.method.latents.step / 2  # each user rounds once
         assert latent_error(run.train(rounds=6, dropout=0.4)) <= 1
 
     law()

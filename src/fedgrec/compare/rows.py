@@ -29,9 +29,9 @@ class Row:
     up: float | None = None
     up_secure: float | None = None
     down: float | None = None
-    turns: float = 1.0  # of an average user in training
     seconds: float | None = None
     note: str = ""  # what went wrong
+    turns: float = 1.0  # of an average user in training
 
     @property
     def kind(self) -> str:
@@ -75,9 +75,9 @@ def row(
         each_user("bytes_up"),
         each_user("bytes_up_secure"),
         each_user("bytes_down"),
-        _turns(done[0], last, n_users),
         float(np.mean([line["seconds"] for line in last])) if done[0].length else None,
         note,
+        _turns(done[0], last, n_users),
     )
 
 
