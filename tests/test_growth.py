@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from fedgrec import FedGRec
+from fedgrec import FedGRec, gpu_rounds
 from fedgrec.data import Dataset, Interactions, Split
 from fedgrec.devices import gpu_is_there
 from fedgrec.errors import ConfigError, FedgrecError
-from fedgrec.growth import grow
-from fedgrec.simulation import Simulation
+from fedgrec.gpu_rounds import GpuRounds
+from fedgrec.growth import _standing, grow
 
 OPTIONS = {"dim": 8, "negatives": 8, "rounds": 30, "users_per_round": 20, "fine_rounds": 5, "seed": 3, "device": "cpu"}
 RNG = np.random.default_rng(0)
@@ -111,14 +111,21 @@ def test_what_cannot_go_on_says_so() -> None:
         grow(run, Dataset("matrix", Split(other, None)), 5)
 
 
-@pytest.mark.skipif(not gpu_is_there(), reason="needs a GPU")
-def test_a_gpu_goes_on_as_the_verbs_do() -> None:
-    runs = []
-    for device in ("cpu", "cuda"):
-        recommender = fitted(device=device, precision="float64")
-        recommender.partial_fit(matrix(later()))
-        runs.append(recommender._run)
-    here, there = (run.server for run in runs)
-    assert isinstance(runs[1], Simulation)
-    assert np.array_equal(here.degrees, there.degrees)
-    assert there.items[1:] == pytest.approx(here.items[1:], abs=0.05)
+def test_the_loops_of_a_gpu_go_on_with_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They know one graph, so everybody sends its latents again first. Without a GPU Triton's interpreter runs them."""
+    pytest.importorskip("triton", reason="Triton is not installed: no loops for a GPU")
+    from fedgrec.kernels import cuda
+
+    device = "cuda" if gpu_is_there() else "cpu"
+    small = cuda.Launch(rows=8, positives=8, split=8, drawn=8, items=8, registers=None)
+    monkeypatch.setattr(gpu_rounds, "make_engine", lambda _, *about: cuda.Engine(*about, device, small))
+    recommender = fitted(precision="float64")
+    run = recommender._run
+    run.gpu = GpuRounds(run.config, run.method)
+    recommender.partial_fit(matrix(later()), rounds=1)
+    whole = later()
+    whole[:30, :25] |= ALL[:30, :25]
+    assert np.array_equal(run.server.degrees, whole.sum(0))
+    assert not run.users.past.pushed
+    assert run.server.round == 31
+    assert run.server.items[1:] == pytest.approx(_standing(run.method, run.server, run.users) * run.method.latents.step)
