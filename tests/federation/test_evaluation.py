@@ -51,6 +51,17 @@ def test_federation_metrics_are_those_of_evaluate(tmp_path: Path, method: str) -
     assert line["recall@20"] > 0, "of 30 items two thirds"
 
 
+def test_with_noise_the_metrics_are_those_of_evaluate_and_the_noise(tmp_path: Path) -> None:
+    """So little noise that one can look through it."""
+    fed = world(tmp_path, options={"rounds": 3, "topk": (5, 20), "epsilon": 1e6})
+    fed.run()
+    (line,), here = fed.witness.metrics, judged_here(fed, [0, 1, 2])
+    assert 0 < line["noise"] < 0.01
+    assert line["users"] == here["users"]
+    for name in ("recall@5", "ndcg@5", "recall@20", "ndcg@20"):
+        assert line[name] == pytest.approx(here[name], abs=8 * line["noise"])
+
+
 def test_users_whose_numbers_got_lost_are_not_in_the_mean(tmp_path: Path) -> None:
     fed = world(tmp_path, options={"rounds": 2, "topk": (5, 20)})
     fed.run(on("masked", 1, killed_after_writing, after=5))

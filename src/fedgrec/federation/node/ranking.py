@@ -24,14 +24,12 @@ def measured(
         users = judging[start : start + BLOCK]
         for u, row in zip(users.tolist(), scores(method, server, cohort.take(users), items), strict=True):
             hits = np.isin(best(row, cohort.items_of(u), max(ks)), held_out[u])
+            values = {"count": np.ones(1)}  # in the steps of its leaf, as the others
             for k in ks:
-                values = {
-                    f"recall@{k}": metrics.recall(hits[:k], len(held_out[u])),
-                    f"ndcg@{k}": metrics.ndcg(hits[:k], len(held_out[u])),
-                }
-                for name, value in values.items():
-                    totals[name] += quantize(np.reshape(value, (1, 1)), spec.leaf(name), spec.dtype)[0]
-            totals["count"] += 1
+                values[f"recall@{k}"] = metrics.recall(hits[:k], len(held_out[u]))
+                values[f"ndcg@{k}"] = metrics.ndcg(hits[:k], len(held_out[u]))
+            for name, value in values.items():
+                totals[name] += quantize(np.reshape(value, (1, 1)), spec.leaf(name), spec.dtype)[0]
     return Upload({name: Rows(np.zeros(1, np.int64), value) for name, value in totals.items()}, len(cohort))
 
 
