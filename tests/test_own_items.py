@@ -14,7 +14,7 @@ from fedgrec.cli import train as train_command
 from fedgrec.data import load
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.gateway import open_gateway
-from fedgrec.federation.node.recommend import recommend
+from fedgrec.federation.node.person import recommend
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.model import Model
 from tests.federation.worlds import world

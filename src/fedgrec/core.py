@@ -255,6 +255,7 @@ class Pending(NamedTuple):
     state: Any  # a State
     clipped: int = 0  # words of the upload that a clip cut; known at home, never sent
     settles: str = ""  # the part of `Past` that the upload brings up to date
+    weights: Any = None  # Floats [nnz]: under which the cohort's latents stand then, where it sent any
 
 
 class Edges(NamedTuple):

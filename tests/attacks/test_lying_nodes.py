@@ -139,7 +139,7 @@ class Chance:
         everyone = NODES * USERS
         assert ((model.degrees >= 0) & (model.degrees <= everyone)).all()
         with ServerStore(open_server(self.fed.server)) as store:
-            counts = model.degrees[:, None] + store.late_users()
+            counts = model.degrees[:, None] + store.loose_users()
         assert (np.abs(model.items[1:]) <= (LATENT_CLIP * counts).astype("f4")).all()
         most = CLIP * PER_ROUND
         assert np.abs(model.moment1).max() <= most

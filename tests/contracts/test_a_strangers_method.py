@@ -9,7 +9,7 @@ import pytest
 
 from fedgrec import FedGRec, cli
 from fedgrec.federation.in_process.replay import states
-from fedgrec.federation.node.recommend import recommend
+from fedgrec.federation.node.person import recommend
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.model import Model
 from fedgrec.options import METHODS

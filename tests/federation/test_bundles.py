@@ -14,7 +14,7 @@ from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.in_process.transport import Answer, truncated
 from fedgrec.federation.node import gateway, node
 from fedgrec.federation.node.folder import open_node
-from fedgrec.federation.node.recommend import users_of
+from fedgrec.federation.node.person import users_of
 from fedgrec.federation.node.store import NodeStore, Person
 from tests.federation.masked_worlds import ALL, masked_world, to_user
 from tests.federation.worlds import EXCHANGES, Killed

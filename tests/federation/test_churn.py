@@ -9,7 +9,7 @@ import pytest
 from fedgrec.errors import FedgrecError
 from fedgrec.federation.common.folder import write_roster
 from fedgrec.federation.node.folder import open_node
-from fedgrec.federation.node.recommend import recommend
+from fedgrec.federation.node.person import recommend
 from fedgrec.federation.node.store import NodeStore, Person
 from fedgrec.federation.server.folder import open_server
 from tests.federation.worlds import World, world

@@ -14,7 +14,7 @@ from fedgrec.federation.in_process.transport import LocalTransport
 from fedgrec.federation.node import gateway
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.gateway import Gateway, open_gateway
-from fedgrec.federation.node.recommend import users_of
+from fedgrec.federation.node.person import users_of
 from fedgrec.federation.node.store import NodeStore, Person
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.setup.init import add_node, add_users, init

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedgrec.federation.node.gateway import open_gateway
-from fedgrec.federation.node.recommend import recommend, users_of
+from fedgrec.federation.node.person import recommend, users_of
 from fedgrec.federation.setup.start import load
 from tests.federation.masked_worlds import masked_world
 from tests.federation.test_cli_federation import said
@@ -91,7 +91,7 @@ def test_a_gateway_needs_numpy_and_cryptography_alone(tmp_path: Path) -> None:
         "from pathlib import Path\n"
         "from fedgrec.federation.common.bundles import pack, unpack\n"
         "from fedgrec.federation.node.gateway import handle, open_gateway\n"
-        "from fedgrec.federation.node.recommend import recommend\n"
+        "from fedgrec.federation.node.person import recommend\n"
         "from fedgrec.federation.common.packets import Packet\n"
         "folder = Path(sys.argv[1])\n"
         "hello = Packet('hello', {'federation': open_gateway(folder).federation}, {'nonce': bytes(32)})\n"

@@ -28,7 +28,7 @@ from pathlib import Path
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.node import handle
-from fedgrec.federation.node.recommend import recommend
+from fedgrec.federation.node.person import recommend
 
 folder = Path(sys.argv[1])
 answer = handle(folder, Packet("hello", {"federation": open_node(folder).federation}, {"nonce": bytes(32)}))

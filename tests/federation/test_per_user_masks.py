@@ -13,7 +13,7 @@ from fedgrec.federation.in_process.replay import states
 from fedgrec.federation.in_process.transport import Meddler, killed_after_writing, silent
 from fedgrec.federation.node import gateway, node
 from fedgrec.federation.node.folder import open_node
-from fedgrec.federation.node.recommend import users_of
+from fedgrec.federation.node.person import users_of
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.node.uploads import taking_part
 from fedgrec.federation.server import possible

@@ -13,7 +13,7 @@ from fedgrec.federation.common.arrays import read_arrays, write_arrays
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import PROTOCOL, UNSAID, Packet
 from fedgrec.federation.in_process.transport import Answer, Meddler
-from fedgrec.federation.node.recommend import recommend
+from fedgrec.federation.node.person import recommend
 from fedgrec.federation.node.store import NodeStore
 from tests.federation.masked_worlds import masked_world
 from tests.federation.worlds import N_ITEMS, world

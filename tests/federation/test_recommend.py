@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedgrec.federation.node.folder import open_node
-from fedgrec.federation.node.recommend import recommend, users_of
+from fedgrec.federation.node.person import recommend, users_of
 from fedgrec.federation.node.store import NodeStore
 from tests.federation.worlds import N_ITEMS, world
 

@@ -11,10 +11,10 @@ from fedgrec.errors import DataError
 from fedgrec.federation.common.catalogue import read_catalogue
 from fedgrec.federation.common.network import NETWORK
 from fedgrec.federation.common.options import FederationOptions
-from fedgrec.federation.node.sources import read_people
+from fedgrec.federation.node.refresh import load
+from fedgrec.federation.node.sources import read_source
 from fedgrec.federation.node.store import NodeStore, Person
 from fedgrec.federation.setup.init import init
-from fedgrec.federation.setup.start import load
 
 ITEMS = {"tea": 0, "coffee": 1, "milk": 2, "beer": 3}
 WANTED = [Person("ann", [0, 1]), Person("bob", [2])]
@@ -23,7 +23,7 @@ WANTED = [Person("ann", [0, 1]), Person("bob", [2])]
 def people(source: object, held_out: float = 0.0) -> list[Person]:
     return [
         Person(person.id, list(person.items), list(person.held_out))
-        for person in read_people(str(source), ITEMS, held_out).people
+        for person in read_source(str(source), ITEMS).people(held_out)
     ]
 
 
@@ -96,8 +96,8 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
 
 def test_unknown_items_are_counted_and_left_out(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("user,item,held_out\nann,tea,0\nann,wine,0\nbob,gin,0\ncat,milk,1\n")
-    found = read_people(str(tmp_path / "t.csv"), ITEMS, 0.2)
-    assert ([person.id for person in found.people], found.unknown, found.empty) == (["ann"], 2, 1)
+    found = read_source(str(tmp_path / "t.csv"), ITEMS)
+    assert ([person.id for person in found.people(0.2)], found.unknown) == (["ann"], 2)
 
 
 def test_the_share_that_is_held_out_is_drawn_anew_and_never_all(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_the_share_that_is_held_out_is_drawn_anew_and_never_all(tmp_path: Path) 
     (tmp_path / "t.csv").write_text("user,item\n" + "".join(f"ann,i{i}\n" for i in range(20)) + "bob,i3\n")
     drawn = Counter[tuple[int, ...]]()
     for _ in range(5):
-        ann, bob = read_people(str(tmp_path / "t.csv"), catalogue, 0.25).people
+        ann, bob = read_source(str(tmp_path / "t.csv"), catalogue).people(0.25)
         assert (len(ann.items), len(ann.held_out)) == (15, 5)
         assert set(ann.items) | set(ann.held_out) == set(range(20))
         assert (list(bob.items), list(bob.held_out)) == ([3], [])

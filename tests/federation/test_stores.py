@@ -44,7 +44,7 @@ def test_two_may_find_a_new_file_at_once(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(sqlite_store, "_transaction", late)
     with closing(sqlite_store.connect(path, store.SCHEMA)) as db:
-        assert db.execute("SELECT key, value FROM meta").fetchall() == [("format", "2")]
+        assert db.execute("SELECT key, value FROM meta").fetchall() == [("format", "3")]
 
 
 def test_one_waits_while_another_writes_to_a_new_file(tmp_path: Path) -> None:

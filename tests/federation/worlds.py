@@ -3,7 +3,7 @@
 import random
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from fedgrec.core import ServerState
 from fedgrec.federation.common.options import Agreement, FederationOptions
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.in_process.folders import make_folders
-from fedgrec.federation.in_process.replay import replay, states
+from fedgrec.federation.in_process.replay import Recorded, replay, states
 from fedgrec.federation.in_process.transport import Answer, LocalTransport, Meddler, honest, silent
 from fedgrec.federation.node.gateway import open_gateway
 from fedgrec.federation.node.store import NodeStore, Person
@@ -72,6 +72,7 @@ class World:
     nodes: dict[int, Path]
     transport: LocalTransport
     witness: Witness = field(default_factory=Witness)
+    recorded: Recorded | None = None  # what users had in which sum, where it changes
 
     def run(self, meddler: Meddler = honest) -> Path:
         self.transport.meddler = meddler
@@ -100,7 +101,7 @@ class World:
 
     def is_its_simulation(self) -> bool:
         """Law 6: every bit of the server's tables and of every user's state."""
-        model, users = replay(self.server, self.nodes)
+        model, users = replay(self.server, self.nodes, self.recorded)
         mine, real = self.model(), states(self.nodes)
         tables = ("items", "degrees", "moment1", "moment2")
         pairs = [(getattr(model, name), getattr(mine, name)) for name in tables]
@@ -143,7 +144,8 @@ def world(
     """A federation that has not begun. With masks of their own the users are its nodes, and addresses are gateways."""
     quick = {"rounds": 3, "evaluate_every": 0, "pause": 0.0, "start_seconds": 0.0}
     given = dict(options or {})
-    agreed = Agreement(**OPEN_HEARTED | {name: given.pop(name) for name in list(given) if name in OPEN_HEARTED})
+    names = {f.name for f in fields(Agreement)}
+    agreed = Agreement(**OPEN_HEARTED | {name: given.pop(name) for name in list(given) if name in names})
     wanted = FederationOptions(**quick | given)
     crowd = people(nodes, users, prefix=prefix)
     server, folders = make_folders(root, config(method, **more), N_ITEMS, crowd, wanted, per_user_masks, agreed)

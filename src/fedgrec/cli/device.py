@@ -30,7 +30,7 @@ def register(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from fedgrec.core import printable
     from fedgrec.federation.common.catalogue import CATALOGUE, read_catalogue
-    from fedgrec.federation.node.recommend import recommend
+    from fedgrec.federation.node.person import recommend
 
     if arguments.number < 1:
         raise ConfigError(f"-n {arguments.number}: ask for at least one item")

@@ -181,7 +181,7 @@ def run_init(arguments: argparse.Namespace) -> int:
 
 def run_up(arguments: argparse.Namespace) -> int:
     _require_flower()
-    from fedgrec.federation.node.recommend import users_of
+    from fedgrec.federation.node.person import users_of
     from fedgrec.federation.setup.start import try_out, up
 
     config, options, agreed = settings(arguments)

@@ -1,4 +1,4 @@
-"""`fedgrec federation` for a federation that is there: nodes come, leave and get new keys, certificates are renewed."""
+"""`fedgrec federation` for a federation that is there: nodes, users and items come and leave, keys are renewed."""
 
 import argparse
 from pathlib import Path
@@ -43,10 +43,80 @@ def register(tasks: Any) -> None:
         change.add_argument("fed", type=Path, metavar="FED", help="where `init` put the federation")
         change.add_argument("node", metavar="NODE", help="its name, such as node-0")
         change.set_defaults(command=command)
+    _of_users_and_items(tasks)
     renew = tasks.add_parser("certificate", help="a fresh certificate for the server")
     renew.add_argument("fed", type=Path, metavar="FED", help="where `init` put the federation")
     renew.add_argument("--host", required=True, help="the server's name or address")
     renew.set_defaults(command=run_certificate)
+
+
+def _of_users_and_items(tasks: Any) -> None:
+    again = tasks.add_parser(
+        "refresh",
+        help="a node reads its source again",
+        description="Read a node's source again now, whether the node runs or not, and say who came, changed and left.",
+    )
+    again.add_argument("folder", type=Path, metavar="NODE", help="the node's folder")
+    again.add_argument("--let-go", action="store_true", help="also where more than half of the users have left it")
+    again.set_defaults(command=run_refresh)
+    gone = tasks.add_parser(
+        "forget",
+        help="a user leaves, or all users of a node",
+        description="Forget a user: its name and what it is judged by at once, its part in the server's degrees and "
+        "latents with the next recount and the latents after it, then all that its node knows of it.",
+    )
+    gone.add_argument("folder", type=Path, metavar="NODE", help="the node's folder")
+    who = gone.add_mutually_exclusive_group(required=True)
+    who.add_argument("--user", metavar="ID", help="the user's name")
+    who.add_argument("--everybody", action="store_true", help="all users: the node leaves")
+    gone.set_defaults(command=run_forget)
+    items = tasks.add_parser(
+        "catalogue",
+        help="items come, or are withdrawn",
+        description="Make a new version of the catalogue, signed by the authority. Files have one item a line.",
+    )
+    items.add_argument("fed", type=Path, metavar="FED", help="where `init` put the federation")
+    items.add_argument("--add", type=Path, metavar="FILE", help="new items")
+    items.add_argument("--withdraw", type=Path, metavar="FILE", help="items that are not to be recommended any more")
+    items.add_argument("--bring-back", type=Path, metavar="FILE", help="items that were withdrawn")
+    items.set_defaults(command=run_catalogue)
+
+
+def run_refresh(arguments: argparse.Namespace) -> int:
+    from fedgrec.federation.node.refresh import refresh
+
+    print(f"{arguments.folder}: {refresh(arguments.folder, arguments.let_go)}.")
+    print("New users take part from the next season on; what changed counts with its recount.")
+    return 0
+
+
+def run_forget(arguments: argparse.Namespace) -> int:
+    from fedgrec.federation.node.person import forget, users_of
+
+    users = users_of(arguments.folder) if arguments.everybody else [arguments.user]
+    for user in users:
+        forget(arguments.folder, user)
+    print(
+        f"{len(users)} user{'s' * (len(users) != 1)} of {arguments.folder} will be forgotten. Gone now: the name, and"
+    )
+    print("what recommendations were judged by. The server's degrees and latents lose the user's part with the next")
+    print("recount and with the latents after it, exactly; then the node deletes all that it knows of the user.")
+    print("Not undone: what item embeddings have learned, models that were published, backups, and the source itself.")
+    return 0
+
+
+def run_catalogue(arguments: argparse.Namespace) -> int:
+    from fedgrec.federation.common.catalogue import NEWEST, read_catalogue
+    from fedgrec.federation.setup.catalogue import change
+    from fedgrec.federation.setup.init import SERVER_FOLDER
+
+    files = (arguments.add, arguments.withdraw, arguments.bring_back)
+    version = change(arguments.fed, *(list(read_catalogue(path)) if path else [] for path in files))
+    path = arguments.fed / SERVER_FOLDER / NEWEST
+    print(f"Version {version.number}: {len(version.items):,} items, {len(version.withdrawn):,} of them withdrawn.")
+    print(f"Copy {path} to the server's folder; the server takes it up with its next season, and nodes get it from")
+    print("there. Nothing needs to be restarted.")
+    return 0
 
 
 def run_add(arguments: argparse.Namespace) -> int:

@@ -63,6 +63,10 @@ class Method(ABC):
     def init(self, seed: int) -> ServerState:
         """What the server starts with."""
 
+    def push_weights(self, cohort: Cohort, degrees: Ints) -> Floats:
+        """Under which weights the cohort's latents are sent to its items, [nnz]; where there is a recount."""
+        raise NotImplementedError
+
     def grown(self, server: ServerState, seed: int) -> ServerState:
         """The server with a row for every item of a longer catalogue."""
         raise NotImplementedError
@@ -86,8 +90,8 @@ class Method(ABC):
     def keep_possible(self, server: ServerState, late: int = 0) -> int:
         """Put what users send once back into the range that it can have; returns how many entries were outside.
 
-        `late` users are not in the degrees, which were counted without them. Where all users keep to the rules nothing
-        changes.
+        The degrees were counted without `late` users, or before these had other items. Where all users keep to the
+        rules nothing changes.
         """
         return clamp(server.degrees, 0, self.n_users)
 

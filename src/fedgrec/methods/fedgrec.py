@@ -133,6 +133,7 @@ class FedGRecMethod(Method):
     n_users: int
     kernel: Kernel = reference
     begun: int = 0  # the round in which this season began: since then rates fall, and latents travel less and less
+    most_users: int = 0  # that there may ever be, where people come and go: the latents' step follows from it
 
     # ------------------------------------------------------------------------------ what is uploaded
 
@@ -184,7 +185,7 @@ class FedGRecMethod(Method):
     def latents(self) -> Leaf:
         """Counted in the same step in warm-up, in training and after people have come, so that sums telescope."""
         o, clip = self.options, 2 * self.options.latent_clip
-        users = USUAL if o.levels else min(o.users_per_round, max(self.n_users, USUAL))
+        users = USUAL if o.levels else min(o.users_per_round, max(self.most_users or self.n_users, USUAL))
         return Leaf("latents", self.n_items, o.dim, clip, finest_step(clip, users, LATENT_BITS if o.levels else 32))
 
     # --------------------------------------------------------------------------------- initial state
@@ -282,7 +283,7 @@ class FedGRecMethod(Method):
         if stage is RESEND:
             _, push = self.edge_weights(cohort, broadcast.degrees)
             rows = change.moved(self.kernel.push, cohort, push, self.spec(stage), self.n_items)
-            return Upload({"latents": rows}, len(cohort)), Pending(cohort.state, 0, "pushed")
+            return Upload({"latents": rows}, len(cohort)), Pending(cohort.state, 0, "pushed", push)
         return self._propagate(cohort, broadcast) if stage is PROPAGATE else self._train(cohort, broadcast, stage)
 
     def options_of(self, round_: int, degrees: Ints) -> FedGRecOptions:
@@ -300,7 +301,7 @@ class FedGRecMethod(Method):
         old, new = cohort.state.sent[:, k - 1 : k], cohort.state.embeddings[:, k - 1 : k]
         rows, cut = self.kernel.push(cohort, push, old, new, spec.leaf("latents"), spec.dtype, self.n_items)
         pending.sent[:, k - 1 : k] = new
-        return Upload({"latents": rows}, len(cohort)), Pending(pending, cut)
+        return Upload({"latents": rows}, len(cohort)), Pending(pending, cut, "", push)
 
     def _train(self, cohort: Cohort, broadcast: Broadcast, stage: Stage) -> tuple[Upload, Pending]:
         """Lines 15 to 22; a lean round leaves out line 22, and what it would have sent is sent with the next."""
@@ -325,7 +326,8 @@ class FedGRecMethod(Method):
                 leaves["latents"] += change.moved(self.kernel.push, cohort, push, spec, self.n_items)
             pending.sent[:] = new
             cut += over
-        return Upload(leaves, len(cohort)), Pending(pending, cut, "" if stage.lean else "pushed")
+            return Upload(leaves, len(cohort)), Pending(pending, cut, "pushed", push)
+        return Upload(leaves, len(cohort)), Pending(pending, cut)
 
     def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
         """The server's half; it consumes `server` and sees nothing of the users but their sum."""
@@ -427,6 +429,9 @@ class FedGRecMethod(Method):
         item = np.maximum(degrees[cohort.items], 1).astype(np.float64)
         user = np.repeat(cohort.degrees, cohort.degrees).astype(np.float64)
         return rule.gather(item, user).astype(dtype), rule.push(item, user).astype(dtype)
+
+    def push_weights(self, cohort: Cohort, degrees: Ints) -> Floats:
+        return self.edge_weights(cohort, degrees)[1]
 
     # -------------------------------------------------------------------------------------- traffic
 

@@ -1,10 +1,29 @@
-"""The catalogue: a file with one item a line. The line is the item's number, for server and nodes alike."""
+"""The catalogue: a file with one item a line. The line is the item's number, for server and nodes alike.
 
+    FOLDER/items.txt         the names
+    FOLDER/withdrawn.json    of a catalogue that has changed: its version, and the items that are recommended no more
+    SERVER/catalogue.json    the newest version, whole and signed by the authority; the server takes it up with the next
+                             season, and hands it to every node that has an older one
+
+A new version has all items of before, in their order, and more behind them: an item's number never changes.
+"""
+
+import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedgrec.errors import DataError
+from fedgrec.federation.common.arrays import write_private
+from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.values import as_json, parse_json
 
-CATALOGUE = "items.txt"
+CATALOGUE, WITHDRAWN, NEWEST = "items.txt", "withdrawn.json", "catalogue.json"
 
 
 def read_catalogue(path: Path) -> dict[str, int]:
@@ -25,3 +44,95 @@ def read_catalogue(path: Path) -> dict[str, int]:
     if not numbers:
         raise DataError(f"{path} lists no item")
     return numbers
+
+
+# ------------------------------------------------------------------------------------------------ versions
+
+
+@dataclass(frozen=True)
+class Version:
+    """A catalogue that the authority has signed; the first one, which nobody signs, is what `init` made."""
+
+    number: int
+    items: tuple[str, ...]
+    withdrawn: tuple[str, ...] = ()
+    signature: bytes = b""
+
+    def part(self, federation: str) -> bytes:
+        """What is signed."""
+        return b"fedgrec catalogue" + json.dumps([federation, self.number, self.items, self.withdrawn]).encode()
+
+    def pack(self) -> bytes:
+        about = {"version": self.number, "items": self.items, "withdrawn": self.withdrawn}
+        return as_json(about | {"signature": self.signature.hex()})
+
+
+def unpack(content: bytes, where: Path) -> Version:
+    """A version as it was packed, or a sentence."""
+    values = parse_json(where, content)
+    try:
+        items, withdrawn = (tuple(values[name]) for name in ("items", "withdrawn"))
+        number, signature = values["version"], bytes.fromhex(values["signature"])
+        if type(number) is not int or not all(type(name) is str for name in (*items, *withdrawn)):
+            raise ValueError
+    except (KeyError, TypeError, ValueError):
+        raise FederationError(f"{where} is no version of a catalogue: make it again, or copy it again") from None
+    return Version(number, items, withdrawn, signature)
+
+
+def installed(folder: Path) -> Version:
+    """What a folder goes by now."""
+    items = tuple(read_catalogue(folder / CATALOGUE)) if (folder / CATALOGUE).exists() else ()
+    return Version(version_of(folder), items, tuple(_about(folder).get("withdrawn", ())))
+
+
+def version_of(folder: Path) -> int:
+    return int(_about(folder).get("version", 1))
+
+
+def _about(folder: Path) -> dict[str, Any]:
+    path = folder / WITHDRAWN
+    return parse_json(path, path.read_bytes()) if path.exists() else {}
+
+
+def withdrawn(folder: Path) -> list[int]:
+    """The numbers of items that are not recommended any more."""
+    if not _about(folder).get("withdrawn"):
+        return []
+    now = installed(folder)
+    numbers = {name: number for number, name in enumerate(now.items)}
+    return sorted(numbers[name] for name in now.withdrawn if name in numbers)
+
+
+def newest(folder: Path) -> Version | None:
+    """The version that waits in a server's folder, or is in use there."""
+    path = folder / NEWEST
+    return unpack(path.read_bytes(), path) if path.exists() else None
+
+
+def check(version: Version, folder: Path, federation: str, certificate: x509.Certificate, most: int) -> None:
+    """Signed by the authority, newer than what is here, and a continuation of it."""
+    now, key = installed(folder), certificate.public_key()
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    try:
+        key.verify(version.signature, version.part(federation), ec.ECDSA(hashes.SHA384()))
+    except InvalidSignature:
+        raise FederationError("the authority has not signed this catalogue: it is refused") from None
+    if version.number <= now.number or version.items[: len(now.items)] != now.items:
+        raise FederationError(
+            f"version {version.number} of the catalogue does not continue version {now.number}, which is here: it is "
+            f"refused"
+        )
+    if len(version.items) > most:
+        raise FederationError(f"a catalogue of {len(version.items):,} items: all agreed on {most:,} at most")
+
+
+def install(version: Version, folder: Path, homes: dict[Path, dict[str, Any]]) -> None:
+    """Write it; `homes` are the files that say how many items there are. Cut off half way, it is done again.
+
+    Names beyond that number do not count, and the version is written last.
+    """
+    write_private(folder / CATALOGUE, "".join(f"{name}\n" for name in version.items).encode())
+    for path, about in homes.items():
+        write_private(path, as_json(about | {"n_items": len(version.items)}))
+    write_private(folder / WITHDRAWN, as_json({"version": version.number, "withdrawn": list(version.withdrawn)}))

@@ -8,4 +8,8 @@ class FederationError(FedgrecError):
 
 
 class Forgotten(FederationError):  # noqa: N818 (it names what happened)
-    """The server lacks a warm-up that its nodes know to count: it was restored from a backup that is too old."""
+    """The server lacks a warm-up or a season that its nodes know of: it was restored from a backup that is too old."""
+
+    def __init__(self, sentence: str, season: bool = False) -> None:
+        super().__init__(sentence)
+        self.season = season

@@ -15,7 +15,7 @@ import json
 import math
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.options import AGREEMENT, Agreement, read_options
 from fedgrec.federation.common.values import as_json, filled, parse_json, read_bytes
 from fedgrec.methods.contract import Method
+from fedgrec.methods.fedgrec import FedGRecMethod
 from fedgrec.options import METHODS, method_module
 
 ROSTER, CONFIG = "roster.json", "config.toml"
@@ -133,8 +134,12 @@ class Folder:
                 f"lower least_nodes or corrupt (in federation.toml and node.json), or add nodes"
             )
 
-    def method(self, n_users: int) -> Method:
-        return make_method(self.config, self.n_items, n_users)
+    def method(self, n_users: int, begun: int = 0) -> Method:
+        """The method, in the season that began with this round."""
+        method = make_method(self.config, self.n_items, n_users)
+        if isinstance(method, FedGRecMethod):
+            return replace(method, begun=begun, most_users=self.agreed.most_users)
+        return method
 
 
 @lru_cache(8)

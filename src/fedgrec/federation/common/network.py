@@ -34,6 +34,7 @@ class NodeNetwork:
     superlink: str  # host:port of the server
     source: str = ""  # of its users' interactions (node/sources.py); "": they are in its store already
     held_out: float = 0.2  # share of a user's items that its recommendations are judged by, where the source is silent
+    refresh: float = 60.0  # seconds between two looks whether the source has changed; 0: it is read at the start alone
 
     def __post_init__(self) -> None:
         host, _, port = self.superlink.rpartition(":")
@@ -41,6 +42,8 @@ class NodeNetwork:
             raise ValueError(f"superlink cannot be {self.superlink!r}: it is host:port of the server")
         if not 0 <= self.held_out <= 1:
             raise ValueError(f"held_out cannot be {self.held_out!r}: it is a share from 0 to 1")
+        if not self.refresh >= 0:
+            raise ValueError(f"refresh cannot be {self.refresh!r}: it is a number of seconds, or 0")
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,14 @@ def read_flower_key(folder: Path) -> Any:
         raise FederationError(f"{folder / FLOWER} is missing: {NEW_KEYS}") from None
     except ValueError as error:
         raise FederationError(f"{folder / FLOWER} is not a key ({error}): {NEW_KEYS}") from None
+
+
+def read_authority(folder: Path) -> x509.Certificate:
+    """The certificate of the authority, which vouches for the server and for catalogues."""
+    try:
+        return x509.load_pem_x509_certificate((folder / CA).read_bytes())
+    except (FileNotFoundError, ValueError) as error:
+        raise FederationError(f"{folder / CA} is missing or not readable ({error}): copy it from authority/") from None
 
 
 def check_tls(folder: Path) -> None:

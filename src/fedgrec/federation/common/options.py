@@ -58,6 +58,12 @@ class Agreement(_Options):
     evaluations: int = option(20, "evaluations that a node takes part in, in all", least=0)
     evaluation_users: int = option(50, "the fewest users over whom an evaluation is summed", least=1)
     epsilon: float = option(8.0, "what all evaluations together may tell of one person, by noise; 0: no noise", least=0)
+    recount_users: int = option(
+        50, "the fewest users whose changes are counted in one sum; until there are so many, changes wait", least=1
+    )
+    season_rounds: int = option(10, "the fewest training rounds from one recount of changes to the next", least=1)
+    most_users: int = option(1_000_000, "that there may ever be at a time", least=1, most=2**31 - 1)
+    most_items: int = option(1_000_000, "that the catalogue may ever have", least=1, most=2**31 - 1)
     security: int = option(
         SECURITY, "a sparse graph of more than 400 nodes fails with a chance below one in two to this power", least=40
     )
@@ -81,7 +87,18 @@ class FederationOptions(_Options):
 
     title = "How the server drives this federation."
 
-    rounds: int = option(100, "training rounds", least=0)
+    rounds: int = option(100, "training rounds of the first season", least=0)
+    seasons: int = option(1, "seasons, after which the server stops; 0: it goes on until it is stopped", least=0)
+    later_rounds: int = option(0, "training rounds of a later season; 0: a fifth of the first one's", least=0)
+    rest: float = option(86_400.0, "seconds from the end of a season to the next one", least=0)
+    look: float = option(
+        3600.0,
+        "seconds between two counts of users who have changes: the next season begins once there are enough of "
+        "them; 0: it begins after `rest` alone",
+        least=0,
+    )
+    enough: int = option(0, "users with changes who are enough; 0: as many as nodes insist on (recount_users)", least=0)
+    models: int = option(5, "models of past seasons that are kept", least=1)
     nodes_per_round: int = option(0, "nodes that take part in a training round; 0: all that can be reached", least=0)
     spares: int = option(
         0, "nodes asked beyond nodes_per_round; the first to answer take part, the others' turn comes later", least=0

@@ -20,12 +20,13 @@ from fedgrec.federation.common.errors import FederationError
 # The exchanges of a sum, by the packet's kind. The keys of the next sum ride on the answer to "unmask".
 KEYS, SHARES, MASKED, CONFIRM, UNMASK = "keys", "shares", "masked", "confirm", "unmask"
 HELLO, REFUSED, FINISH, ERROR = "hello", "refused", "finish", "error"
+NEW_ITEMS = "catalogue"  # a newer version of the catalogue, signed by the authority
 FORGOTTEN = "forgotten"  # an answer to whatever was asked: the server has lost what cannot be repeated
 WHO, BUNDLE = "who", "bundle"  # of gateways whose users mask for themselves (bundles.py)
 SECAGG, NEXT = "secagg", "next"  # names of blobs: the message of secure aggregation, and of the sum after this one
 AS_BEFORE = "as_before"  # in a header: the model is the one that came down with the sum before
 COMMITTED = "committed."  # and before these names: what a node commits itself to, where a sum is taken once
-PROTOCOL, UNSAID = 2, 1  # the version that this release speaks; that of releases whose messages name none
+PROTOCOL, UNSAID = 3, 1  # the version that this release speaks; that of releases whose messages name none
 MOST = 300  # of what one side may have the other remember or print at a time
 
 

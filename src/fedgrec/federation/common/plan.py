@@ -6,24 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fedgrec.core import Broadcast, Stage, UploadSpec
+from fedgrec.core import Broadcast, Leaf, Stage, UploadSpec
 from fedgrec.federation.common import evaluation
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import pack_broadcast
 from fedgrec.methods.contract import Method
 from fedgrec.secagg.session import ROUND_ID_BYTES
 
-EVALUATE = "evaluate"  # the stage of a sum that no method has: metrics, summed over users
+# Stages of sums that no method has: metrics, summed over users; how many users' items have changed.
+EVALUATE, CHANGES = "evaluate", "changes"
 
 
 @dataclass(frozen=True)
 class Plan:
     """One sum."""
 
-    stage: str  # of the method, or "evaluate"
+    stage: str  # of the method, or one of the above
     level: int
     round: int
-    n_users: int  # users at the start: frozen, since it sizes the integers
+    n_users: int  # users at the start of the season
     users: int  # the most that this sum may hold
     take: int = 1  # of a node's n users max(least, n·take // of) take part, or all
     of: int = 1
@@ -31,6 +32,7 @@ class Plan:
     least: int = 1
     deviation: float = 0.0  # the standard deviation of the noise in each number of an evaluation
     committed: tuple[str, ...] = ()  # of a sum that is taken once: each node's commitment to what it sends, in order
+    begun: int = 0  # the round with which the season began
 
     @property
     def place(self) -> tuple[str, int, int]:
@@ -42,22 +44,26 @@ class Plan:
         return min(users, max(self.least, users * self.take // self.of))
 
     def stage_of(self, method: Method) -> Stage:
-        """What the method does in it; an evaluation hands out what that training round did."""
+        """What the method does in it. An evaluation hands out what that training round did, a count what a recount."""
+        if self.stage == CHANGES and method.recount:
+            return method.recount
         if self.stage in (EVALUATE, method.stages[-1].name):
             return method.training(self.round)
-        for stage in method.stages:
-            if stage.name == self.stage:
+        for stage in (*method.stages, method.recount):
+            if stage and stage.name == self.stage:
                 return stage
         raise FederationError(f"{method.name} has no stage {self.stage!r}")
 
     def once(self, method: Method) -> bool:
-        """Whether it is one of those that are taken once, before training."""
+        """Whether it is one of those that are taken once: before training, or before a season."""
         return is_once(method, self.stage)
 
     def spec(self, method: Method) -> UploadSpec:
         """The leaves of the sum."""
         if self.stage == EVALUATE:
             return evaluation.spec(self.topk, self.users, self.deviation)
+        if self.stage == CHANGES:
+            return UploadSpec((Leaf("changed", 1, 1, clip=1, step=1),), self.users)
         return method.spec(self.stage_of(method))
 
     def context(self, broadcast: Broadcast, agreement: str) -> bytes:
@@ -70,7 +76,8 @@ class Plan:
         """A plan out of a packet's header."""
         try:
             plan = Plan(**{**values, "topk": tuple(values["topk"]), "committed": tuple(values["committed"])})
-            numbers = (plan.level, plan.round, plan.n_users, plan.users, plan.take, plan.of, plan.least, *plan.topk)
+            sizes = (plan.n_users, plan.users, plan.take, plan.of, plan.least, *plan.topk)
+            numbers = (plan.level, plan.round, plan.begun, *sizes)
             if not isinstance(plan.stage, str) or any(type(n) is not int or n < 0 for n in numbers) or not plan.of:
                 raise ValueError
             if type(plan.deviation) is not float or any(type(word) is not str for word in plan.committed):
@@ -81,8 +88,13 @@ class Plan:
 
 
 def is_once(method: Method, stage: str) -> bool:
-    """Whether users send this stage once, before training: neither a training round nor an evaluation."""
-    return stage not in (EVALUATE, method.stages[-1].name)
+    """Whether users send this stage once: neither a training round nor a question that may be asked again."""
+    return stage not in (EVALUATE, CHANGES, method.stages[-1].name)
+
+
+def is_recount(method: Method, stage: str) -> bool:
+    """Whether users send in it what of their items has changed."""
+    return method.recount is not None and stage == method.recount.name
 
 
 def model_digest(broadcast: Broadcast) -> bytes:

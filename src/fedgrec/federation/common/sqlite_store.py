@@ -20,7 +20,8 @@ from typing import Any, Self
 from fedgrec.errors import DiskError, system_trouble
 from fedgrec.federation.common.errors import FederationError
 
-FORMAT = 2  # a store of format 1 has no seals
+FORMAT = 3  # a store of format 1 has no seals, one of format 2 knows of no changes
+OLD = (1, 2)
 PATIENCE = 60  # seconds that one process waits for another's transaction
 SEAL = "seal"
 NOT_DAMAGE = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CONSTRAINT}
@@ -93,7 +94,7 @@ def damaged(path: Path, why: object) -> FederationError:
     return FederationError(f"{path} is not a store of a federation, or was damaged ({why}): restore it from a backup")
 
 
-def connect(path: Path, schema: str) -> Connection:
+def connect(path: Path, schema: str, sealing: bool = True) -> Connection:
     """A private SQLite file in WAL mode; a new one gets the schema."""
     if not path.exists():
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
@@ -101,8 +102,9 @@ def connect(path: Path, schema: str) -> Connection:
     _use_wal(db)
     db.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
     db.execute("PRAGMA secure_delete = ON")  # a secret that is deleted is overwritten
-    _create_tables(db, schema)
-    watch(db)
+    if sealing:
+        _create_tables(db, schema)
+        watch(db)
     return db
 
 
@@ -188,7 +190,8 @@ def check_all(db: Connection) -> None:
 def add_seals(db: sqlite3.Connection) -> None:
     """Seal every table of a store that an earlier version made."""
     for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-        db.execute(f"ALTER TABLE {table} ADD COLUMN {SEAL} BLOB")
+        if SEAL not in [column[1] for column in db.execute(f"PRAGMA table_info({table})")]:
+            db.execute(f"ALTER TABLE {table} ADD COLUMN {SEAL} BLOB")
     for table, (columns, _) in sealed_tables(db).items():
         db.execute(f"UPDATE {table} SET {SEAL} = {_seal_of(table, columns)}")
 
@@ -243,21 +246,25 @@ class Store:
             raise damaged(path, error) from None
 
     def _open(self) -> None:
-        if self._format() == 1 and not self.read_only:
+        if self._format() in OLD and not self.read_only:
+            if self._format() != 1:
+                check_all(self.db)
+            self.db.close()  # whatever seals what is written goes with it
+            self.db = connect(self.path, "", sealing=False)
             with self.transaction():
-                if self._format() == 1:  # still: another process may have been faster
-                    self.migrate()
+                if (found := self._format()) in OLD:  # still: another process may have been faster
+                    self.migrate(found)
                     add_seals(self.db)
                     watch(self.db)
                     self.put("format", FORMAT)
             self.db.execute("VACUUM")  # what was deleted is gone from the file
             watch(self.db)
-        if (found := self._format()) != FORMAT and not (self.read_only and found == 1):
+        if (found := self._format()) != FORMAT and not (self.read_only and found in OLD):
             raise FederationError(f"{self.path} has format {found}, and this version reads format {FORMAT}")
         self._sealed = sealed_tables(self.db)
 
-    def migrate(self) -> None:
-        """What else a store of format 1 lacks."""
+    def migrate(self, found: int) -> None:
+        """What a store of this format lacks, beside seals."""
 
     def check(self) -> None:
         """Every page and every row: what is read later is checked again when it is read."""

@@ -12,6 +12,11 @@ from fedgrec.federation.node.store import NodeStore, Person
 from fedgrec.federation.server.folder import create_server
 
 
+def marks(person: Person) -> dict[int, bool | None]:
+    """A user's items as a source that says what is held out would name them."""
+    return {**dict.fromkeys(person.items, False), **dict.fromkeys(person.held_out, True)}
+
+
 def make_folders(
     root: Path,
     config: Config,
@@ -34,7 +39,7 @@ def make_folders(
         floors = options.least_nodes, options.least_users, options.corrupt
         create(folder, federation, own, salt, roster, config, n_items, floors, agreed)
         if per_user_masks:
-            open_gateway(folder).take_in(users)
+            open_gateway(folder).take_in({user.id: marks(user) for user in users})
         else:
             with NodeStore(folder) as store:
                 store.add_users(make_method(config, n_items, 1), users)

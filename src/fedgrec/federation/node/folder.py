@@ -5,7 +5,8 @@
     NODE/identity.key     the node's Ed25519 key
     NODE/roster.json, config.toml             as in every folder (common/folder.py)
     NODE/node.sqlite      the node's store (store.py says what is in it)
-    NODE/items.bin        the item tables downloaded last
+    NODE/items.bin        the item tables downloaded last, for training
+    NODE/served.bin       those of the last model that the server published: these recommend
 
 A gateway, whose users mask for themselves, has a folder of its own kind: gateway.py. The server has neither the users'
 salt nor any identity key.
@@ -25,7 +26,7 @@ from fedgrec.federation.common.network import NEW_KEYS
 from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOptions
 from fedgrec.federation.common.values import as_json, filled, parse_json
 
-IDENTITY, TABLE, USERS = "identity.key", "items.bin", "users"
+IDENTITY, TABLE, SERVED, USERS = "identity.key", "items.bin", "served.bin", "users"
 
 
 @dataclass(frozen=True)

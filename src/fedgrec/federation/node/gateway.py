@@ -11,7 +11,7 @@ own. The gateway hands each its packet and carries the answers back (common/bund
 
 import logging
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,9 +25,11 @@ from fedgrec.federation.common.folder import GATEWAY, NODE, Member, Roster, read
 from fedgrec.federation.common.options import AS_USUAL, Agreement
 from fedgrec.federation.common.packets import Packet, disagreement
 from fedgrec.federation.common.values import as_json, filled, parse_json
-from fedgrec.federation.node import node
+from fedgrec.federation.node import changes, node
+from fedgrec.federation.node.changes import Renewal
 from fedgrec.federation.node.folder import USERS, NodeFolder, create_node, open_node
-from fedgrec.federation.node.store import STORE, NodeStore, Person
+from fedgrec.federation.node.sources import Marks
+from fedgrec.federation.node.store import STORE, NodeStore
 
 Keys = Mapping[int, Ed25519PrivateKey]  # by place on the roster
 log = logging.getLogger("fedgrec.node")
@@ -58,19 +60,34 @@ class Gateway:
                     (found[index],) = store.ids(1)
         return found
 
-    def take_in(self, people: Iterable[Person]) -> int:
-        """Give new users a key each; returns how many of them there is none for.
+    def take_in(self, people: Mapping[str, Marks], share: float = 0.0) -> tuple[Renewal, int]:
+        """Give new users a key each; returns what came of it, and how many of them there is none for.
 
-        Which one is drawn: places in the order of names would tell the server that order.
+        Which one is drawn: places in the order of names would tell the server that order. A user who was forgotten is
+        known in all places.
         """
-        hosted, members = self.hosted(), self.members
-        known, free = set(hosted.values()), [index for index in members if index not in hosted]
-        fresh = [person for person in people if person.id not in known]
+        members, found, hosted = self.members, Renewal(), self.hosted()
+        free, salt = [index for index in members if index not in hosted], anyone(self.path).user_salt
         secrets.SystemRandom().shuffle(free)
-        for index, person in zip(free, fresh, strict=False):
-            with NodeStore(members[index]) as store:
-                store.add_users(open_node(members[index]).method(1), [person])
-        return max(len(fresh) - len(free), 0)
+        gone = self._forgotten()
+        waiting = [user for user in people if user not in hosted.values() and changes.tag(user, salt) not in gone]
+        found += Renewal(back=sum(changes.tag(user, salt) in gone for user in people))
+        while free and waiting:
+            home, user = open_node(members[free[-1]]), waiting.pop(0)
+            with NodeStore(home.path) as store:
+                came = changes.renew(store, home.method(1), {user: people[user]}, share, salt)
+            found += came
+            if came.came:
+                free.pop()
+        return found, len(waiting)
+
+    def _forgotten(self) -> set[bytes]:
+        """Tags of users who were forgotten, in whichever place."""
+        found = set[bytes]()
+        for path in self.members.values():
+            with NodeStore(path) as store:
+                found |= {tag for (tag,) in store.rows("forgotten", "tag")}
+        return found
 
     def answer(self, request: Packet) -> Packet:
         """What its users say, each to its own packet."""

@@ -4,9 +4,10 @@ A node whose process ends is lost to that sum. A backup of its folder therefore 
 a vector, and no copy of the folder can be had to mask two vectors alike: the difference of these would be bare.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -14,7 +15,13 @@ from fedgrec.core import State
 from fedgrec.federation.common.plan import Plan
 from fedgrec.secagg.client import Client
 
-Computed = tuple[NDArray[Any], State | None]  # what users send, and what they will be if it counts
+
+class Computed(NamedTuple):
+    """What users send, and what they will be if it counts."""
+
+    words: NDArray[Any]
+    state: State | None = None
+    pushed: Sequence[bytes] | None = None  # under which items and weights their latents stand then
 
 
 @dataclass

@@ -21,14 +21,17 @@ import numpy as np
 
 from fedgrec.core import Broadcast
 from fedgrec.errors import FedgrecError, RunError
-from fedgrec.federation.common import packets
+from fedgrec.federation.common import catalogue, packets
 from fedgrec.federation.common.arrays import read_arrays, write_arrays
 from fedgrec.federation.common.errors import FederationError, Forgotten
+from fedgrec.federation.common.folder import NODE
+from fedgrec.federation.common.network import read_authority
 from fedgrec.federation.common.packets import Packet, as_array, hello_part, pack_broadcast, plain, unpack_broadcast
-from fedgrec.federation.common.plan import EVALUATE, Plan, is_once, model_digest
+from fedgrec.federation.common.plan import EVALUATE, Plan, is_once, is_recount, model_digest
 from fedgrec.federation.common.shared_messages import without
-from fedgrec.federation.node import going_on, rules
-from fedgrec.federation.node.folder import TABLE, NodeFolder, open_node
+from fedgrec.federation.common.values import parse_json
+from fedgrec.federation.node import changes, going_on, rules
+from fedgrec.federation.node.folder import SERVED, TABLE, NodeFolder, open_node
 from fedgrec.federation.node.going_on import Computed, Sum
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.node.uploads import at_home, sending, taking_part
@@ -45,11 +48,14 @@ def handle(folder: Path, request: Packet) -> Packet:
     try:
         home = open_node(folder)
         with NodeStore(folder) as store:
+            node = Node(home, store)
             with store.transaction():
-                answer = Node(home, store).answer(request)
+                answer = node.answer(request)
+            if node.deleted:
+                changes.scrub(store)
             return answer
     except Forgotten as refusal:
-        return Packet(packets.FORGOTTEN, {"reason": str(refusal)})
+        return Packet(packets.FORGOTTEN, {"reason": str(refusal), "season": refusal.season})
     except FederationError as refusal:
         return Packet(packets.ERROR, {"reason": str(refusal)})
     except Exception as failure:  # its words may tell of users: they stay at home
@@ -75,12 +81,14 @@ class Node:
 
     def __init__(self, folder: NodeFolder, store: NodeStore) -> None:
         self.folder, self.store = folder, store
+        self.deleted = 0  # users of whom the server holds nothing any more
 
     def answer(self, request: Packet) -> Packet:
         """The verdicts first: whatever else is asked builds on them."""
         steps: dict[str, Callable[[Packet], Packet]] = {
             packets.HELLO: self._hello,
             packets.REFUSED: self._refused,
+            packets.NEW_ITEMS: self._new_items,
             packets.KEYS: self._keys,
             packets.SHARES: self._shares,
             packets.MASKED: self._masked,
@@ -90,8 +98,10 @@ class Node:
         }
         if request.kind not in steps:
             raise FederationError(f"a node cannot answer a message of kind {request.kind!r}")
+        self._remember_edges()
         for session, included in request.header.get("verdicts", {}).items():
-            self.store.settle(session, bool(included))
+            changes.counted(self.store, self.store.settle(session, bool(included)))
+        self.deleted = changes.delete_gone(self.store)
         try:
             return steps[request.kind](request)
         except SecAggError as refusal:  # no failure: what the client makes of it is written down
@@ -107,15 +117,18 @@ class Node:
             raise FederationError("a node signs only what the server made up for it: the nonce is too short")
         if type(warm := request.header.get("warm")) is int:  # now, before it says of any sum that it is lost
             rules.check_memory(self.folder, self.folder.method(1), self.store.counted(), warm)
+            rules.check_season(self.folder, self.store.get("season", (0, 0))[0], request.header.get("begun"))
         names = sorted(hmac.digest(self.folder.user_salt, user.encode(), "sha256") for user in self.store.ids(count))
         tags = np.frombuffer(b"".join(names), np.uint8).reshape(-1, 32)
-        self.store.put("announced", count)
+        self.store.announce()
         self.store.put("refused", None)
         part = hello_part(self.folder.federation, nonce, self.folder.index, self.folder.agreement, tags)
         header = {
             "index": self.folder.index,
             "agreement": self.folder.agreement,
             "waiting": self.store.waiting(),
+            "serves": self.store.get("serves", 0),
+            "catalogue": catalogue.version_of(self.folder.shared),
         }
         return Packet(packets.HELLO, header, {"signature": self.folder.identity.sign(part)}, {"tags": tags})
 
@@ -126,11 +139,32 @@ class Node:
         log.error("the server refused this node: %s", reason)
         return Packet(packets.REFUSED)
 
+    def _new_items(self, request: Packet) -> Packet:
+        """The catalogue has grown, or items were withdrawn; the authority vouches for it."""
+        path = self.folder.shared / catalogue.CATALOGUE
+        version = catalogue.unpack(request.blobs.get("catalogue", b""), path)
+        home = self.folder.path / NODE
+        about = parse_json(home, home.read_bytes())
+        if version != replace(catalogue.installed(self.folder.shared), signature=version.signature):
+            authority = read_authority(self.folder.shared)
+            most = self.folder.agreed.most_items
+            catalogue.check(version, self.folder.shared, self.folder.federation, authority, most)
+        elif about["n_items"] == len(version.items):  # users of a gateway have it in common
+            return Packet(packets.NEW_ITEMS)
+        catalogue.install(version, self.folder.shared, {home: about})
+        log.info("version %d of the catalogue: %d items", version.number, len(version.items))
+        return Packet(packets.NEW_ITEMS)
+
     def _finish(self, request: Packet) -> Packet:
-        """Training is over: the last model stays here."""
+        """Training is over, or a season is: this is the model that recommends from now on."""
         broadcast = unpack_broadcast(request.header.get("model", {}), request.arrays)
-        rules.check_model(self.folder, broadcast)
-        self._keep_model(broadcast, {"session": "", "stage": EVALUATE, "context": model_digest(broadcast).hex()})
+        rules.check_model(self.folder, broadcast, at_most=True)
+        number = request.header.get("number", 0)
+        if type(number) is not int or number < 0:
+            raise FederationError("the server sent a model without its number")
+        about = {"session": "", "stage": EVALUATE, "context": model_digest(broadcast).hex()}
+        self._keep_model(broadcast, about, SERVED)
+        self.store.put("serves", number)
         going_on.end(self.folder.path)
         return Packet(packets.FINISH)
 
@@ -161,8 +195,8 @@ class Node:
         """
         if not is_once(self.folder.method(1), place[0]):
             return b""
-        rows = self.store.took_part(place) or self.store.first_rows(self.store.get("announced", 0))
-        about = json.dumps([place, self.store.ids_and_items(rows)]).encode()
+        rows = self.store.took_part(place) or self.store.announced()
+        about = json.dumps([place, self._had(rows)]).encode()
         return hmac.digest(self.folder.identity.private_bytes_raw(), b"fedgrec committed" + about, "sha256")
 
     def _shares(self, request: Packet) -> Packet:
@@ -177,7 +211,7 @@ class Node:
             raise FederationError("the plan is of another stage, level or round than the sum was announced for")
         model = model_digest(broadcast)
         self._check(client.session, plan, broadcast, model)
-        self.store.put("n_users", plan.n_users)
+        self.store.put("season", (plan.begun, plan.n_users))
         self.store.put("round", plan.round)
         company = parse(request.blobs[packets.SECAGG])
         if isinstance(company, Neighbourhood):  # anything else the client refuses
@@ -202,11 +236,10 @@ class Node:
 
     def _check(self, session: Session, plan: Plan, broadcast: Broadcast, model: bytes) -> None:
         """The server cannot size the integers, nor name the round, other than the method says."""
-        method = self.folder.method(plan.n_users)
+        method = self.folder.method(plan.n_users, plan.begun)
         rules.check_plan(self.folder, method, plan, self.store.get("announced", 0))
         rules.check_model(self.folder, broadcast)
-        if self.store.get("n_users", plan.n_users) != plan.n_users:
-            raise FederationError("the number of users that the federation started with has changed")
+        rules.check_users(self.folder, plan, *self.store.get("season", (0, self.store.get("n_users", plan.n_users))))
         spec = plan.spec(method)
         if (session.rings, session.users) != (spec.rings, spec.users):
             raise FederationError(f"the session does not fit the uploads of stage {plan.stage!r}")
@@ -215,9 +248,9 @@ class Node:
         if plan.stage == EVALUATE:
             trained = self.store.trained_on((method.stages[-1].name, 0, plan.round))
             rules.check_evaluation(self.folder, self.store.evaluations(), trained == model)
-        if plan.once(method):
+        if plan.once(method) and not is_recount(method, plan.stage):
             rules.check_memory(self.folder, method, self.store.counted(), plan.level)
-        elif self.store.took_part(plan.place) is not None:
+        elif not plan.once(method) and self.store.took_part(plan.place) is not None:
             raise FederationError(f"node {self.folder.name} has sent its part of stage {plan.stage!r} of this round")
 
     def _masked(self, request: Packet) -> Packet:
@@ -226,10 +259,10 @@ class Node:
         if self.store.waiting():
             raise FederationError(f"node {self.folder.name} still waits for the verdict on an earlier sum")
         plan, users, rows, inputs, compute = self._task(sum_)
-        words, pending = sum_.computed(inputs) or compute()
+        words, state, pushed = sum_.computed(inputs) or compute()
         sum_.client.submit(words, users)
         answer = self._receive(sum_.client, request)
-        self.store.take_part(sum_.name, plan.place, rows, pending, sum_.model)
+        self.store.take_part(sum_.name, plan.place, rows, state, sum_.model, pushed)
         return Packet(packets.MASKED, arrays={packets.SECAGG: as_array(answer)})
 
     def _task(self, sum_: Sum) -> tuple[Plan, int, list[int], Any, Callable[[], Computed]]:
@@ -237,17 +270,20 @@ class Node:
         (arrays, about), plan = read_arrays(self.folder.shared / TABLE), self._plan(sum_)
         if about.get("session") != sum_.name or about.get("context") != sum_.client.context.hex():
             raise FederationError("the model on this node is not that of the sum")
-        method, least = self.folder.method(plan.n_users), self.folder.least_users
-        rows = taking_part(self.store, plan)
+        method, least = self.folder.method(plan.n_users, plan.begun), self.folder.least_users
+        latents = plan.stage == method.stages[-1].name and not plan.stage_of(method).lean
+        rows = taking_part(self.store, plan, latents)
+        users = plan.count(self.store.get("announced", 0))  # of whom some may be gone since
         if plan.once(method):  # opened twice, it must not tell of those who came in between
             rows = self.store.took_part(plan.place) or rows
-        users = len(rows)
+            users = len(rows)
         if plan.stage == method.stages[-1].name and self.store.doubted():
             rows = sending(self.store, plan, rows, least)
         broadcast = unpack_broadcast(about, arrays)
         share = rules.noise_share(self.folder, plan, sum_.client.session)
-        inputs = sum_.name, sum_.client.context, method, least, rows, self.store.states(rows)
-        return plan, users, rows, inputs, lambda: at_home(self.store, method, plan, rows, broadcast, least, share)
+        inputs = sum_.name, sum_.client.context, method, least, rows, self.store.states(rows), self._had(rows)
+        gone = catalogue.withdrawn(self.folder.shared) if plan.stage == EVALUATE else []
+        return plan, users, rows, inputs, lambda: at_home(self.store, method, plan, rows, broadcast, least, share, gone)
 
     def _confirm(self, request: Packet) -> Packet:
         """Sign the list of survivors, unless another one was opened before."""
@@ -292,6 +328,24 @@ class Node:
 
     # ------------------------------------------------------------------------------------------ its memory
 
+    def _had(self, rows: Sequence[int]) -> list[Any]:
+        """What these users have, counted and not."""
+        return [*self.store.ids_and_items(rows), self.store.rows("changes", "user, item, gone", "ORDER BY user, item")]
+
+    def _remember_edges(self) -> None:
+        """A store of an earlier version does not say how its users' latents stand: under the degrees of the start."""
+        if self.store.get("edges"):
+            return
+        self.store.put("edges", True)
+        method = self.folder.method(1)
+        rows = self.store.first_rows(-1)
+        if rows and self.store.counted():
+            arrays, about = read_arrays(self.folder.shared / TABLE)
+            if method.recount:
+                changes.remember_edges(self.store, method, rows, arrays["degrees"])
+            if not about["session"] and not (self.folder.shared / SERVED).exists():
+                write_arrays(self.folder.shared / SERVED, arrays, about)
+
     @property
     def _roster(self) -> dict[int, bytes]:
         return {index: member.key for index, member in self.folder.roster.items()}
@@ -312,10 +366,10 @@ class Node:
             raise FederationError(f"node {self.folder.name} was not told the plan of this sum")
         return sum_.plan
 
-    def _keep_model(self, broadcast: Broadcast, about: dict[str, str]) -> None:
+    def _keep_model(self, broadcast: Broadcast, about: dict[str, str], name: str = TABLE) -> None:
         """On the disk, once for all users of a gateway: `context` tells whether they were sent the same one."""
         model, arrays = pack_broadcast(broadcast)
-        path = self.folder.shared / TABLE
+        path = self.folder.shared / name
         with contextlib.suppress(RunError):  # there is none yet, or it was damaged
             if read_arrays(path)[1] == model | about:
                 return

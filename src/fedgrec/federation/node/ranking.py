@@ -13,9 +13,15 @@ BLOCK = 64  # users ranked at a time
 
 
 def measured(
-    method: Method, server: ServerState, cohort: Cohort, held_out: Sequence[Ints], ks: Sequence[int], spec: UploadSpec
+    method: Method,
+    server: ServerState,
+    cohort: Cohort,
+    held_out: Sequence[Ints],
+    ks: Sequence[int],
+    spec: UploadSpec,
+    withdrawn: Sequence[int] = (),
 ) -> Upload:
-    """What these users send; `held_out[u]` are the items by which user u judges."""
+    """What these users send; `held_out[u]` are the items by which user u judges. Withdrawn items are not ranked."""
     server = method.as_ranked(server)
     judging = np.array([u for u, items in enumerate(held_out) if len(items)], np.int64)
     totals = {leaf.name: np.zeros((1, 1), spec.dtype) for leaf in spec.leaves}
@@ -23,6 +29,7 @@ def measured(
     for start in range(0, len(judging), BLOCK):
         users = judging[start : start + BLOCK]
         for u, row in zip(users.tolist(), scores(method, server, cohort.take(users), items), strict=True):
+            row[list(withdrawn)] = -np.inf
             hits = np.isin(best(row, cohort.items_of(u), max(ks)), held_out[u])
             values = {"count": np.ones(1)}  # in the steps of its leaf, as the others
             for k in ks:

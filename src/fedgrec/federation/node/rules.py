@@ -13,7 +13,7 @@ import numpy as np
 
 from fedgrec.core import Broadcast
 from fedgrec.federation.common.errors import FederationError, Forgotten
-from fedgrec.federation.common.plan import EVALUATE, Plan, sum_name
+from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, is_recount, sum_name
 from fedgrec.federation.node.folder import NodeFolder
 from fedgrec.federation.node.store import LATELY
 from fedgrec.methods.contract import Method
@@ -22,6 +22,7 @@ from fedgrec.secagg.session import Session
 
 MOST_ROUNDS = 2**31  # draws count rounds in 32 bits: two rounds further apart would draw the same
 MOST_ATTEMPTS = 1000  # at one sum: each is another graph that a server may look at and like better
+MOST_COUNTS = 1000  # of changes, between two training rounds
 MOST_DOUBTS = 3  # sums, of the last, that a node helped to open and of which it was told that they did not count
 
 
@@ -116,19 +117,53 @@ def noise_share(folder: NodeFolder, plan: Plan, session: Session) -> float:
 
 def check_plan(folder: NodeFolder, method: Method, sum_: Plan, users: int) -> None:
     """Each stage has one name, since a node remembers by its name what it took part in. It has so many users."""
-    warm_up = sum_.once(method)
-    known = not warm_up or (sum_.level < len(method.stages) - 1 and method.stages[sum_.level].name == sum_.stage)
-    if not known or (sum_.round if warm_up else sum_.level) or sum_.round >= MOST_ROUNDS:
+    once = sum_.once(method)
+    if is_recount(method, sum_.stage):  # it is what a season begins with
+        known = sum_.level == 0 and sum_.round == sum_.begun > 0
+    elif sum_.stage == CHANGES:
+        known = method.recount is not None and sum_.level < MOST_COUNTS
+    elif once:
+        here = sum_.level < len(method.stages) - 1 and method.stages[sum_.level].name == sum_.stage
+        known = here and not sum_.round and not sum_.begun
+    else:
+        known = sum_.level == 0
+    if not known or sum_.round >= MOST_ROUNDS:
         raise FederationError(f"{method.name} has no stage {sum_.stage!r} at level {sum_.level} of round {sum_.round}")
     agreed = folder.agreed
     if sum_.stage == EVALUATE and (sum_.topk, sum_.deviation) != (agreed.topk, agreed.deviation):
         raise FederationError(f"node {folder.name} agreed to other list lengths, or to more noise, for evaluations")
     if sum_.stage == EVALUATE and sum_.users < agreed.evaluation_users:
         raise FederationError(f"node {folder.name} judges only among {agreed.evaluation_users} users or more")
-    least = users if warm_up or sum_.stage == EVALUATE else min(users, folder.least_users)
+    everybody = once or sum_.stage in (EVALUATE, CHANGES)
+    least = users if everybody else min(users, folder.least_users)
     if sum_.count(users) < least:
         raise FederationError(
             f"node {folder.name} adds up {least} users or more in stage {sum_.stage!r}, not {sum_.count(users)}"
+        )
+
+
+def check_users(folder: NodeFolder, plan: Plan, begun: int, n_users: int) -> None:
+    """How many users there are, and in which round a season began, changes with a season alone; these are rare."""
+    agreed = folder.agreed
+    if plan.n_users > agreed.most_users:
+        raise FederationError(f"there cannot be {plan.n_users:,} users: all agreed on {agreed.most_users:,} at most")
+    if plan.begun == begun:
+        if plan.n_users != n_users:
+            raise FederationError("the number of users that the season started with has changed")
+    elif not begun + agreed.season_rounds <= plan.begun <= plan.round:
+        raise FederationError(
+            f"node {folder.name} agreed to seasons of {agreed.season_rounds} rounds or more: the last one began with "
+            f"round {begun}, and the server says that one begins with round {plan.begun} in round {plan.round}"
+        )
+
+
+def check_season(folder: NodeFolder, known: int, begun: Any) -> None:
+    """What users' items were counted as in a season that the server does not know cannot be counted again."""
+    if type(begun) is int and begun < known:
+        raise Forgotten(
+            f"the server has forgotten a season: its last one began with round {begun}, and node {folder.name} knows "
+            f"of one that began with round {known}; restore a newer backup of the server, or begin a new federation",
+            season=True,
         )
 
 
@@ -139,9 +174,8 @@ def check_memory(folder: NodeFolder, method: Method, counted: Iterable[tuple[str
     that the server did not keep, counts for nobody: the server says so, and it is repeated.
     """
     stages = len(method.stages) - 1  # of the warm-up
-    known = max(
-        (stages if stage in (EVALUATE, method.stages[-1].name) else level + 1 for stage, level in counted), default=0
-    )
+    names = {stage.name for stage in method.stages[:-1]}
+    known = max((level + 1 if stage in names else stages for stage, level in counted), default=0)
     if warm < known:
         raise Forgotten(
             f"the server has forgotten a warm-up: it has {warm} stages, and node {folder.name} knows that {known} "
@@ -149,15 +183,18 @@ def check_memory(folder: NodeFolder, method: Method, counted: Iterable[tuple[str
         )
 
 
-def check_model(folder: NodeFolder, broadcast: Broadcast) -> None:
-    """Numbers for every item of the catalogue, all of them finite. This depends on nothing that a user has."""
-    tables, degrees = broadcast.tables, broadcast.degrees
+def check_model(folder: NodeFolder, broadcast: Broadcast, at_most: bool = False) -> None:
+    """Numbers for every item of the catalogue, all of them finite. This depends on nothing that a user has.
+
+    `at_most`: a model from before the catalogue grew will do.
+    """
+    tables, degrees, N = broadcast.tables, broadcast.degrees, broadcast.n_items
     floats = [tables, *broadcast.more.values()]
     if (
-        broadcast.n_items != folder.n_items
+        (folder.n_items < N if at_most else folder.n_items != N)
         or tables.ndim != 3
-        or tables.shape[1] != folder.n_items
-        or degrees.shape != (folder.n_items,)
+        or tables.shape[1] != N
+        or degrees.shape != (N,)
         or degrees.dtype.kind not in "iu"
         or any(part.dtype.kind != "f" for part in floats)
         or bool((degrees < 0).any())

@@ -10,7 +10,7 @@ Items are named as in the catalogue, a file with one item a line: the line is th
 import csv
 import secrets
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from fedgrec.errors import DataError
 from fedgrec.federation.node.store import Person
 
 Line = tuple[str, str, bool | None]  # user, item, whether it is held out (None: not said)
+Marks = Mapping[int, bool | None]  # the same by item, of one user
 TABLES = {".csv": ",", ".tsv": "\t"}
 DATABASES = {".db", ".sqlite", ".sqlite3"}
 USER, ITEM, HELD_OUT = "user", "item", "held_out"
@@ -27,15 +28,18 @@ USER, ITEM, HELD_OUT = "user", "item", "held_out"
 class Found:
     """What a source holds."""
 
-    people: list[Person] = field(default_factory=list)
+    users: dict[str, dict[int, bool | None]] = field(default_factory=dict)  # the marks of each
     unknown: int = 0  # interactions with items that are not in the catalogue
     nameless: int = 0  # interactions without a user or without an item
-    empty: int = 0  # users of whom nothing was left to learn from
+
+    def people(self, held_out: float) -> list[Person]:
+        """Who has something to learn from; where the source is silent, this share of a user's items is held out."""
+        parts = ((user, *split(marks, held_out)) for user, marks in sorted(self.users.items()))
+        return [Person(user, items, judged) for user, items, judged in parts if items]
 
 
-def read_people(source: str, catalogue: dict[str, int], held_out: float) -> Found:
-    """The users of a source; where it does not say what is held out, this share of each user's items is drawn."""
-    kept: dict[str, dict[int, bool | None]] = {}
+def read_source(source: str, catalogue: Mapping[str, int]) -> Found:
+    """The users of a source, with their items."""
     found = Found()
     for user, item, held in lines(source):
         if not user or not item:
@@ -45,24 +49,26 @@ def read_people(source: str, catalogue: dict[str, int], held_out: float) -> Foun
         if number is None:
             found.unknown += 1
         else:
-            kept.setdefault(user, {})[number] = held
-    for user, marks in sorted(kept.items()):
-        judged = {item for item, held in marks.items() if held}
-        if all(held is None for held in marks.values()):
-            judged = set(_drawn(sorted(marks), held_out))
-        items = sorted(marks.keys() - judged)
-        if items:
-            found.people.append(Person(user, items, sorted(judged)))
-        else:
-            found.empty += 1
-    if not found.people:
+            found.users.setdefault(user, {})[number] = held
+    if not any(held is not True for marks in found.users.values() for held in marks.values()):
         raise DataError(f"{source} has no user with an item of the catalogue: are the items named as in it?")
     return found
 
 
-def _drawn(items: list[int], share: float) -> list[int]:
-    """round(share · n) of n items, never all; from the operating system, since the choice is nobody's business."""
-    return secrets.SystemRandom().sample(items, min(round(share * len(items)), len(items) - 1))
+def split(marks: Marks, share: float, known: Marks | None = None) -> tuple[list[int], list[int]]:
+    """Items to learn from and items to be judged by; of those of which nothing is said `known` ones stay what they are.
+
+    Of n items of a new user round(share · n) are drawn, never all. An item that comes later is held out with that
+    chance: of one item at a time it would never be any. The operating system draws: the choice is nobody's business.
+    """
+    said = {item: (known or {}).get(item) if held is None else held for item, held in marks.items()}
+    new, chance = sorted(item for item, held in said.items() if held is None), secrets.SystemRandom()
+    if len(new) == len(said):
+        drawn = chance.sample(new, max(min(round(share * len(new)), len(new) - 1), 0))
+    else:
+        drawn = [item for item in new if known and chance.random() < share]
+    held_out = {item for item, held in said.items() if held} | set(drawn)
+    return sorted(said.keys() - held_out), sorted(held_out)
 
 
 def lines(source: str) -> Iterator[Line]:

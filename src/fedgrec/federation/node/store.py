@@ -1,11 +1,18 @@
 """A node's memory: one SQLite file that a crash cannot tear (WAL), which nobody but its owner can read.
 
     meta            key, value (JSON)   `format`; `state`: how a user's arrays are laid out; `node_key`, from which the
-                                        node draws who takes part; `announced`: users that the server knows of;
-                                        `n_users`: as frozen at the start; `round`: the last one heard of; `refused`
+                                        node draws who takes part; `announced`: users that the server knows of, and
+                                        `announced_row`, the last of them; `last_row`: no row is given twice;
+                                        `season`: the round with which it began, and users then; `round`: the last one
+                                        heard of; `refused`; `edges`: whether `pushed` is kept
     users           row, id, key (its 64 secret bits), degree, state, pending (both laid out as `state` says; pending
-                    is not the user's own yet)
-    interactions    user (a row of users), item, held_out (1: judged by, never trained on), target (a rating, or NULL)
+                    is not the user's own yet); counted (1: its items are in the degrees); pushed: the items and weights
+                    under which its latents stand at the server, and pending_pushed, if the sum counts; leaving (1: it
+                    goes when nothing of it is left at the server)
+    interactions    user (a row of users), item, held_out (1: judged by, never trained on), target (a rating, or NULL):
+                    of a user who was counted, as it was counted
+    changes         user, item, gone (0: it came), target: since then, for the next recount (changes.py)
+    forgotten       tag: keyed hashes of users who are not taken in again
     sessions        id: every secure sum that this node was ever asked into
     participation   number, session, stage, level, round, users (rows, JSON), model (its digest), opened (1: the node
                     helped to open the sum), verdict: 1 in the sum, 0 not, NULL not yet known
@@ -38,9 +45,13 @@ LATELY = 100  # sums whose verdicts a node looks back on
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL, seal BLOB) WITHOUT ROWID;
 CREATE TABLE users (row INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, key BLOB NOT NULL, degree INTEGER NOT NULL,
-                    state BLOB NOT NULL, pending BLOB, seal BLOB);
+                    state BLOB NOT NULL, pending BLOB, counted INTEGER NOT NULL DEFAULT 0, pushed BLOB,
+                    pending_pushed BLOB, leaving INTEGER NOT NULL DEFAULT 0, seal BLOB);
 CREATE TABLE interactions (user INTEGER NOT NULL, item INTEGER NOT NULL, held_out INTEGER NOT NULL, target REAL,
                            seal BLOB, PRIMARY KEY (user, held_out, item)) WITHOUT ROWID;
+CREATE TABLE changes (user INTEGER NOT NULL, item INTEGER NOT NULL, gone INTEGER NOT NULL, target REAL, seal BLOB,
+                      PRIMARY KEY (user, item)) WITHOUT ROWID;
+CREATE TABLE forgotten (tag BLOB PRIMARY KEY, seal BLOB) WITHOUT ROWID;
 CREATE TABLE sessions (id TEXT PRIMARY KEY, seal BLOB) WITHOUT ROWID;
 CREATE TABLE participation (number INTEGER PRIMARY KEY, session TEXT UNIQUE NOT NULL, stage TEXT NOT NULL,
                             level INTEGER NOT NULL, round INTEGER NOT NULL, users TEXT NOT NULL, model BLOB NOT NULL,
@@ -65,6 +76,19 @@ DROP TABLE before;
 CREATE INDEX places ON participation (stage, level, round);
 CREATE INDEX undecided ON participation (session) WHERE verdict IS NULL;
 """
+# Of format 2: what a user had was what it had at the start.
+FROM_2 = """
+ALTER TABLE users ADD COLUMN counted INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE users ADD COLUMN pushed BLOB;
+ALTER TABLE users ADD COLUMN pending_pushed BLOB;
+ALTER TABLE users ADD COLUMN leaving INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE changes (user INTEGER NOT NULL, item INTEGER NOT NULL, gone INTEGER NOT NULL, target REAL, seal BLOB,
+                      PRIMARY KEY (user, item)) WITHOUT ROWID;
+CREATE TABLE forgotten (tag BLOB PRIMARY KEY, seal BLOB) WITHOUT ROWID;
+UPDATE users SET counted = 1 WHERE row IN (SELECT value FROM participation, json_each(users)
+                                           WHERE stage = 'degrees' AND verdict = 1);
+"""
+COUNTS = ("degrees", "recount")  # stages whose sums hold users' items from then on
 LISTED = "IN (SELECT value FROM json_each(?))"
 HERE = "WHERE stage = ? AND level = ? AND round = ?"
 
@@ -84,8 +108,8 @@ class NodeStore(Store):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / STORE, SCHEMA)
 
-    def migrate(self) -> None:
-        for statement in FROM_1.split(";"):
+    def migrate(self, found: int) -> None:
+        for statement in ((FROM_1 if found == 1 else "") + FROM_2).split(";"):
             self.db.execute(statement)
 
     @property
@@ -103,10 +127,10 @@ class NodeStore(Store):
         """Take these users in; they start with nothing sent. Returns how many there are now."""
         with self.transaction():
             for person in people:
-                self._add(method, person)
+                self.add_user(method, person)
         return self.count()
 
-    def _add(self, method: Method, person: Person) -> None:
+    def add_user(self, method: Method, person: Person) -> None:
         targets: Sequence[float | None] = person.targets or [None] * len(person.items)
         given = dict(zip(person.items, targets, strict=True))
         items, held_out = sorted(given), sorted(set(person.held_out) - given.keys())
@@ -121,11 +145,13 @@ class NodeStore(Store):
         if self.get("state", layout) != layout:
             raise FederationError(f"{self.path} holds users of another method or of other sizes: make a new node")
         self.put("state", layout)
+        row = 1 + max(self.get("last_row", 0), *self.db.execute("SELECT coalesce(max(row), 0) FROM users").fetchone())
+        self.put("last_row", row)
         try:
-            row = self.db.execute(
-                "INSERT INTO users (id, key, degree, state) VALUES (?, ?, ?, ?)",
-                [person.id, key.to_bytes(8, "little"), len(items), pack(start)[0]],
-            ).lastrowid
+            self.db.execute(
+                "INSERT INTO users (row, id, key, degree, state) VALUES (?, ?, ?, ?, ?)",
+                [row, person.id, key.to_bytes(8, "little"), len(items), pack(start)[0]],
+            )
         except sqlite3.IntegrityError:
             raise FederationError(f"user {person.id!r} is on this node already") from None
         lines = [(row, item, 0, given[item]) for item in items] + [(row, item, 1, None) for item in held_out]
@@ -146,6 +172,18 @@ class NodeStore(Store):
 
     def first_rows(self, count: int) -> list[int]:
         return [row for (row,) in self.db.execute("SELECT row FROM users ORDER BY row LIMIT ?", [count])]
+
+    def announce(self) -> None:
+        """The server is told of all users who are here now."""
+        self.put("announced", self.count())
+        self.put("announced_row", max(self.first_rows(-1), default=0))
+
+    def announced(self) -> list[int]:
+        """Who of them is still here."""
+        last = self.get("announced_row")
+        if last is None:  # an earlier version told of so many
+            return self.first_rows(self.get("announced", 0))
+        return [row for (row,) in self.db.execute("SELECT row FROM users WHERE row <= ? ORDER BY row", [last])]
 
     def cohort(self, method: Method, rows: Sequence[int]) -> Cohort:
         """These users with their state, in the order of their rows."""
@@ -184,9 +222,18 @@ class NodeStore(Store):
     # --------------------------------------------------------------------------------- pending, then commit
 
     def take_part(
-        self, session: str, place: tuple[str, int, int], rows: Sequence[int], new: State | None, model: bytes
+        self,
+        session: str,
+        place: tuple[str, int, int],
+        rows: Sequence[int],
+        new: State | None,
+        model: bytes,
+        pushed: Sequence[bytes] | None = None,
     ) -> None:
-        """These users are in the upload of a sum; what they will be, if it counts, is pending."""
+        """These users are in the upload of a sum; what they will be, if it counts, is pending.
+
+        `pushed`: under which items and weights their latents stand then, where they send any.
+        """
         self.db.execute(
             "INSERT INTO participation (session, stage, level, round, users, model, opened) "
             "VALUES (?, ?, ?, ?, ?, ?, 0)",
@@ -195,6 +242,10 @@ class NodeStore(Store):
         if new is not None:
             pairs = zip(pack(new), sorted(rows), strict=True)
             self.db.executemany("UPDATE users SET pending = ? WHERE row = ?", pairs)
+        if pushed is not None:
+            self.db.executemany(
+                "UPDATE users SET pending_pushed = ? WHERE row = ?", zip(pushed, sorted(rows), strict=True)
+            )
 
     def took_part(self, place: tuple[str, int, int]) -> list[int] | None:
         """Who was in this node's last upload for a stage and round; None where there was none."""
@@ -239,13 +290,35 @@ class NodeStore(Store):
         """Sessions whose verdict is not known yet."""
         return [session for (session,) in self.rows("participation", "session", "WHERE verdict IS NULL")]
 
-    def settle(self, session: str, included: bool) -> None:
-        """Those who were in the sum make their pending state their own; otherwise they forget it."""
-        for users, verdict in self.rows("participation", "users, verdict", "WHERE session = ?", [session]):
+    def settle(self, session: str, included: bool) -> list[int]:
+        """Those who were in the sum make their pending state their own; otherwise they forget it.
+
+        Returns whose items are in the degrees from now on.
+        """
+        counted: list[int] = []
+        for users, stage, verdict in self.rows(
+            "participation", "users, stage, verdict", "WHERE session = ?", [session]
+        ):
             if verdict is None:
                 kept = "coalesce(pending, state)" if included else "state"
-                self.db.execute(f"UPDATE users SET state = {kept}, pending = NULL WHERE row {LISTED}", [users])
+                pushed = "coalesce(pending_pushed, pushed)" if included else "pushed"
+                self.db.execute(
+                    f"UPDATE users SET state = {kept}, pending = NULL, pushed = {pushed}, pending_pushed = NULL "
+                    f"WHERE row {LISTED}",
+                    [users],
+                )
                 self.db.execute("UPDATE participation SET verdict = ? WHERE session = ?", [int(included), session])
+                counted += json.loads(users) if included and stage in COUNTS else []
+        return counted
+
+    def counting(self) -> bool:
+        """Whether it is not known yet if users' items are in the degrees: until then these must not change.
+
+        The first count may have been opened in part. Then it is opened again, of the same items, until it counts.
+        """
+        open_ = self.rows("participation", "number", "WHERE verdict IS NULL AND stage IN (?, ?)", COUNTS)
+        first = self.rows("participation", "opened, verdict", "WHERE stage = ?", COUNTS[:1])
+        return bool(open_) or ((1, 0) in first and (1, 1) not in first)
 
     def participation(self) -> dict[str, list[int]]:
         """Which users, by their rows, took part in which session."""

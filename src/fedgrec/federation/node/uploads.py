@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from fedgrec import draws, noise
 from fedgrec.core import Broadcast, UploadSpec, as_server
-from fedgrec.federation.common.plan import EVALUATE, Plan
+from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, is_recount
+from fedgrec.federation.node import changes
 from fedgrec.federation.node.going_on import Computed
 from fedgrec.federation.node.ranking import measured
 from fedgrec.federation.node.store import NodeStore
@@ -22,10 +23,15 @@ TAKING_PART, SENDING = 64, 65  # the purposes of a node's draws; its key draws n
 log = logging.getLogger("fedgrec.node")
 
 
-def taking_part(store: NodeStore, sum_: Plan) -> list[int]:
-    """Which of its users take part: the node's own choice, drawn under its own key, the same if asked again."""
-    rows = store.first_rows(store.get("announced", 0))
-    return _drawn(store, rows, sum_.count(len(rows)), sum_.round, TAKING_PART)
+def taking_part(store: NodeStore, sum_: Plan, latents: bool) -> list[int]:
+    """Which of its users take part: the node's own choice, drawn under its own key, the same if asked again.
+
+    Where latents travel, those who leave come first: what stands of them is taken out.
+    """
+    rows, count = store.announced(), sum_.count(store.get("announced", 0))
+    first = changes.leaving(store, rows)[:count] if latents else []
+    others = [row for row in rows if row not in first]
+    return sorted(first + _drawn(store, others, count - len(first), sum_.round, TAKING_PART))
 
 
 def sending(store: NodeStore, sum_: Plan, rows: list[int], least_users: int) -> list[int]:
@@ -52,6 +58,7 @@ def at_home(
     broadcast: Broadcast,
     least_users: int,
     noise_share: float = 0.0,
+    withdrawn: Sequence[int] = (),
 ) -> Computed:
     """What these users send, and what they will be if it counts.
 
@@ -61,22 +68,31 @@ def at_home(
     spec = sum_.spec(method)
     nothing = np.zeros(spec.size, spec.dtype)
     if not rows:
-        return nothing, None
+        return Computed(nothing)
     try:
+        if sum_.stage == CHANGES:
+            return Computed(nothing + len(changes.changed(store, rows)))
+        if is_recount(method, sum_.stage):
+            upload, _ = method.local_update(changes.with_changes(store, method, rows), sum_.stage_of(method), broadcast)
+            return Computed(upload.to_ring(spec))
         cohort = store.cohort(method, rows)
         if sum_.stage == EVALUATE:
-            judged = store.held_out(rows)
+            judged = [np.setdiff1d(items, withdrawn) for items in store.held_out(rows)]
             if sum(len(items) > 0 for items in judged) < min(len(rows), least_users):
                 judged = [items[:0] for items in judged]  # fewer than `least_users` are reported as zero
-            upload = measured(method, as_server(broadcast), cohort, judged, sum_.topk, spec)
-            return upload.to_ring(spec) + _noise(spec, noise_share), None
+            upload = measured(method, as_server(broadcast), cohort, judged, sum_.topk, spec, withdrawn)
+            return Computed(upload.to_ring(spec) + _noise(spec, noise_share))
+        if method.recount:
+            weights = method.push_weights(cohort, broadcast.degrees)
+            cohort = changes.with_past(store, cohort, rows, weights)
         upload, pending = method.local_update(cohort, sum_.stage_of(method), broadcast)
         if not all(np.isfinite(part).all() for part in vars(pending.state).values()):
             raise FloatingPointError("what the users would be is not finite")
-        return upload.to_ring(spec), pending.state
+        pushed = None if pending.weights is None else changes.pack_edges(cohort, pending.weights)
+        return Computed(upload.to_ring(spec), pending.state, pushed)
     except Exception:
         log.exception("this node's users could not compute their part of a sum: zeros were sent for them")
-        return nothing + _noise(spec, noise_share), None
+        return Computed(nothing + _noise(spec, noise_share))
 
 
 def _noise(spec: UploadSpec, variance: float) -> NDArray[Any]:

@@ -1,12 +1,14 @@
 """The server's side of a federation: Algorithm 1 over nodes that come, go, and fall silent.
 
-    join → degree counts → warm-up 1..K → (training rounds, now and then an evaluation) → finish
+    join → degree counts → warm-up 1..K → (training rounds, now and then an evaluation) → publish
+                                     rest → count of changes → recount → training rounds → …         (a season)
 
 Every step but the first and the last is a secure sum (secure_sum.py). After every sum the store says how far the
 federation is, so that a server that was killed goes on with the next sum. A lost sum of the warm-up is tried again with
 a new session; a lost evaluation is left out; a lost training round is gone, as in the simulation, since users' draws
 belong to their round. After a few losses in a row the server stops with a sentence. Nodes judge only models that they
-have trained on: an evaluation is of the model that the last training round began with.
+have trained on: an evaluation is of the model that the last training round began with. A lost recount is tried again
+before the season begins, unless some nodes may have opened it: then changes wait for the next season.
 """
 
 import math
@@ -20,22 +22,26 @@ from typing import Any
 
 from fedgrec.core import ServerState, Upload
 from fedgrec.errors import ConfigError, SumLostError
-from fedgrec.federation.common import evaluation, packets
+from fedgrec.federation.common import catalogue, evaluation, packets
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.packets import Packet, pack_broadcast
-from fedgrec.federation.common.plan import EVALUATE, Plan, is_once, sum_name
+from fedgrec.federation.common.folder import SERVER
+from fedgrec.federation.common.network import read_authority
+from fedgrec.federation.common.packets import pack_broadcast
+from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, is_once, is_recount, sum_name
 from fedgrec.federation.common.transport import Transport
-from fedgrec.federation.server import possible
+from fedgrec.federation.common.values import parse_json
+from fedgrec.federation.server import possible, seasons
 from fedgrec.federation.server.folder import ServerFolder, open_server
 from fedgrec.federation.server.liveness import About
 from fedgrec.federation.server.members import Members, Observer
-from fedgrec.federation.server.run_folder import write_run
+from fedgrec.federation.server.run_folder import RUN, write_run
 from fedgrec.federation.server.secure_sum import Outcome, Prepared, secure_sum
-from fedgrec.federation.server.store import Cost, ServerStore
+from fedgrec.federation.server.store import Cost, Season, ServerStore
 from fedgrec.secagg import SecAggError, Session
 from fedgrec.secagg.parameters import SURE, Parameters, choose
 
-WAIT = 0.2  # seconds between two looks for nodes
+WAIT, RESTING = 0.2, 2.0  # seconds between two looks for nodes; while the server rests
+RECOUNTS = 3  # attempts at a recount
 SPARSE_ONCE = 0.1  # share of the nodes that may be lost in a large sum that is opened once: more takes a dense graph
 
 
@@ -50,6 +56,7 @@ class Coordinator:
     """One server while it runs."""
 
     server: ServerState  # the model as it is now
+    season: Season
 
     def __init__(self, transport: Transport, folder: ServerFolder, store: ServerStore, observer: Observer) -> None:
         self.folder, self.store, self.observer, self.options = folder, store, observer, folder.options
@@ -76,19 +83,139 @@ class Coordinator:
             known = sum(index in self.folder.roster for index, *_ in self.store.nodes())
             self._wait(lambda: len(self.members.reachable()) >= known, min(o.deadline, o.start_seconds))
         n_users = self.store.get("n_users") or self.store.freeze(self.members.users)
-        self.method = self.folder.method(n_users)
+        self.later_rounds = seasons.later_rounds(o, self.folder.agreed)
+        first = Season(1, 0, o.rounds, n_users, self.folder.n_items)
+        self._take_up((self.store.seasons() or [first])[-1])
         with self.store.transaction():
             self.store.put("warm_stages", len(self.method.stages) - 1)
             self.store.put("finished", False)
-        self._go_back()
         if (fewest := self.folder.agreed.evaluation_users) > n_users:
             self.observer.noticed(
                 f"there are {n_users:,} users, and nodes judge among {fewest:,} or more (evaluation_users): there will "
                 f"be no evaluations"
             )
-        while (next_ := self._place()) is not None:
-            self._sum(*next_)
-        return self._finish()
+        while True:
+            while (next_ := self._place()) is not None:
+                self._sum(*next_)
+            self._end_season()
+            if self.season.number >= o.seasons > 0 or self.method.recount is None:
+                return self._finish()
+            self._rest()
+            self._next_season()
+
+    # -------------------------------------------------------------------------------------------- seasons
+
+    def _take_up(self, season: Season) -> None:
+        """This season goes on, or begins."""
+        if season.number == 1 and season.until != self.options.rounds:  # somebody has changed their mind
+            season = replace(season, until=self.options.rounds)
+        if self.store.get("round", 0) < season.until:
+            season = replace(season, served=None)
+        self._keep(season)
+        self.method = self.folder.method(season.n_users, season.begun)
+        self._go_back()
+
+    def _keep(self, season: Season) -> None:
+        self.season = season
+        self.store.keep_season(season)
+
+    def _end_season(self) -> None:
+        """Nodes get a model to recommend with: this one, unless it is worse than the one that they have."""
+        season = self.season
+        if season.served is None:
+            mine = [line for line in self.store.metrics() if line["round"] > season.begun or season.number == 1]
+            season = replace(season, line=mine[-1] if mine else None)
+            served = seasons.to_serve([*self.store.seasons()[:-1], season], season.line)
+            if served != season.number:
+                self.observer.noticed(
+                    f"season {season.number} made the metric worse: nodes serve the model of season {served}"
+                )
+            ranked = replace(self.method.stages[-1], lean=True)  # without what training alone needs
+            model, arrays = pack_broadcast(self.method.broadcast(self.server, ranked))
+            seasons.publish(self.folder.path, season.number, model, arrays, self.options.models, served)
+            self._keep(replace(season, served=served))
+            with self.store.transaction():
+                self.store.put("ended", time.time())
+        self.members.greet()
+        self._publish()
+        write_run(self.folder, self.store, self.server)
+
+    def _publish(self) -> None:
+        """To every node that serves another model."""
+        packet = seasons.published(self.folder.path, self.season.served or 0)
+        if packet is None:
+            return
+        present = self.members.present()
+        silent = [node for node in self.members.reachable() if node not in present]
+        for nodes in (present, silent):  # the latter hear of it if they live, and are not waited for long
+            behind = [node for node in nodes if self.members.serves.get(node) != self.season.served]
+            for node, _ in self.members.ask(
+                dict.fromkeys(behind, packet), About(packets.FINISH), self.options.deadline
+            ):
+                self.members.serves[node] = self.season.served or 0
+
+    def _rest(self) -> None:
+        """Until it is time, or enough users have changes; nodes come and go meanwhile."""
+        o, ended = self.options, self.store.get("ended", 0.0)
+        enough, looked = max(o.enough, self.folder.agreed.recount_users), time.time()
+        while time.time() < ended + o.rest:
+            if o.look and time.time() >= looked + o.look:
+                looked = time.time()
+                if (self._count_changes() or 0) >= enough:
+                    return
+            time.sleep(min(RESTING, max(ended + o.rest - time.time(), 0.0)))
+            self.members.greet()
+            self._publish()
+
+    def _next_season(self) -> None:
+        """What has changed is counted, and recounted if there are enough who hide each other."""
+        self._take_catalogue()
+        changed = self._count_changes()
+        n_users = max(self.store.standing_users(), 1)
+        round_ = self.store.get("round", 0)
+        season = seasons.following(self.season, round_, self.later_rounds, n_users, self.folder.n_items, changed)
+        enough = (changed or 0) >= self.folder.agreed.recount_users
+        self._take_up(replace(season, recount=enough, first_sum=len(self.store.sums()) + 1))
+        if changed is not None and not enough:
+            self.observer.noticed(
+                f"{changed} users have changes, and {self.folder.agreed.recount_users} would hide each other "
+                f"(recount_users): season {season.number} trains on the graph as it was"
+            )
+
+    def _take_catalogue(self) -> None:
+        """A newer one that waits in the folder, if the authority vouches for it; nodes get it when they are greeted."""
+        path, version = self.folder.path, catalogue.newest(self.folder.path)
+        if version is None or version.number == catalogue.version_of(path):
+            return
+        try:
+            authority = read_authority(path)
+            catalogue.check(version, path, self.folder.federation, authority, self.folder.agreed.most_items)
+        except FederationError as refusal:
+            self.observer.noticed(str(refusal))
+            return
+        catalogue.install(version, path, {path / SERVER: parse_json(path / SERVER, (path / SERVER).read_bytes())})
+        roster, self.folder = self.folder.roster, open_server(path)
+        self.folder.__dict__["roster"] = roster  # what it is as long as this server runs
+        self.members.folder = self.folder
+        self.method = self.folder.method(self.season.n_users, self.season.begun)
+        self._go_back()
+        self.observer.noticed(f"version {version.number} of the catalogue: {len(version.items):,} items")
+
+    def _count_changes(self) -> int | None:
+        """How many users have items that the degrees do not hold; None where the count was lost."""
+        self.members.greet(again=True)
+        self.changed: int | None = None
+        if len(self.members.reachable()) < self.fewest:
+            return None
+        round_ = self.store.get("round", 0)
+        self._sum(CHANGES, self.store.times(CHANGES, round_), round_)
+        return self.changed
+
+    def _give_recount_up(self, why: str) -> None:
+        self._keep(replace(self.season, recount=False))
+        self.observer.noticed(f"changes wait for the next season: {why}")
+
+    # -------------------------------------------------------------------------------------------- nodes
 
     def _gather(self, wanted: int) -> None:
         """Wait for so many nodes, or stop with a sentence."""
@@ -114,39 +241,56 @@ class Coordinator:
     def _place(self, after: Plan | None = None) -> tuple[str, int, int] | None:
         """Stage, level and round of the next sum; or of the one behind `after`, if that one goes well."""
         warm, round_, (trained, nodes) = self.store.get("warm", 0), self.store.get("round", 0), self.store.trained()
-        evaluated, stages, o = self.store.get("evaluated", -1), self.method.stages, self.options
+        evaluated, stages, season = self.store.get("evaluated", -1), self.method.stages, self.season
+        recount = self.method.recount if season.recount else None
         if after is not None:
             is_warm_up = warm < len(stages) - 1
             warm += is_warm_up
             evaluated = after.round if after.stage == EVALUATE else evaluated
-            if not is_warm_up and after.stage != EVALUATE:
+            if after.stage == CHANGES:
+                return None
+            if recount:
+                recount = None
+            elif not is_warm_up and after.stage != EVALUATE:
                 trained, nodes, round_ = round_, self.members.present(), round_ + 1
         if warm < len(stages) - 1:
             return stages[warm].name, warm, round_
+        if recount:
+            return recount.name, 0, season.begun
         every = self._evaluate_every()
-        due = round_ >= o.rounds or (every and trained - max(evaluated, 0) >= every)
+        due = round_ >= season.until or (every and trained - max(evaluated, 0) >= every)
         if due and trained > evaluated and self._may_judge(nodes):
             return EVALUATE, 0, trained
-        return (stages[-1].name, 0, round_) if round_ < o.rounds else None
+        return (stages[-1].name, 0, round_) if round_ < season.until else None
 
     def _evaluate_every(self) -> int:
-        """Rounds between evaluations, so that those that were agreed upon last to the end."""
+        """Rounds between evaluations, so that those that were agreed upon last to the end.
+
+        Where there are many seasons each has one, at its end.
+        """
         o, agreed = self.options, self.folder.agreed.evaluations
+        if o.seasons != 1:
+            return 0
         return max(o.evaluate_every, -(-o.rounds // (agreed - 1))) if o.evaluate_every and agreed > 1 else 0
 
     def _may_judge(self, nodes: Iterable[int]) -> bool:
         """Whether these are enough people for an evaluation that they agreed to."""
         agreed = self.folder.agreed
         users = sum(self.members.users.get(node, 0) for node in nodes)
-        return agreed.evaluations > 0 and users >= agreed.evaluation_users
+        return self.store.times(EVALUATE) < agreed.evaluations and users >= agreed.evaluation_users
 
     def _prepare(self, stage: str, level: int, round_: int) -> Prepared:
         """Who takes part in a sum, with how many users, under which session."""
         o, method = self.options, self.method
         warm_up, present = is_once(method, stage), self.members.present()
-        sum_ = Plan(stage, level, round_, method.n_users, method.n_users)
+        sum_ = Plan(stage, level, round_, method.n_users, method.n_users, begun=self.season.begun)
         again = self.store.half_opened(stage, level, round_) if warm_up else None
-        if again is not None:  # others would be refused: two sums that differ by one node tell that node's upload
+        if stage == CHANGES:
+            nodes = present
+            sum_ = replace(sum_, users=sum(self.members.users[node] for node in nodes) or 1)
+        elif is_recount(method, stage):
+            nodes, again = present, None
+        elif again is not None:  # others would be refused: two sums that differ by one node tell that node's upload
             self._check_here(stage, again)
             self._wait(lambda: set(again) <= set(self.members.reachable()), o.start_seconds)
             nodes = [node for node in again if node in self.members.reachable()]
@@ -163,7 +307,8 @@ class Coordinator:
             if o.nodes_per_round:
                 nodes = self.random.sample(nodes, min(len(nodes), o.nodes_per_round + o.spares))
             sum_, nodes = self._share_out(sum_, nodes)
-        wanted = min(len(nodes), o.nodes_per_round or len(nodes)) if not warm_up and stage != EVALUATE else len(nodes)
+        training = stage == method.stages[-1].name
+        wanted = min(len(nodes), o.nodes_per_round or len(nodes)) if training else len(nodes)
         if wanted < self.fewest:
             raise SumLostError(f"{len(nodes)} nodes are there, and a sum needs {self.fewest}")
         if again is not None and len(nodes) < len(again):
@@ -229,11 +374,18 @@ class Coordinator:
         self._gather(self.fewest)
         begun, up, down = time.monotonic(), self.members.up, self.members.down
         ready, self.prepared = self.prepared, None
+        recount = is_recount(self.method, stage)
         try:
+            if recount and self.store.half_opened(stage, level, round_):
+                self._give_recount_up("some nodes may have opened the last attempt at counting them")
+                return
             if ready is None or (ready.plan.stage, ready.plan.level, ready.plan.round) != (stage, level, round_):
                 ready = self._prepare(stage, level, round_)
         except SumLostError as lost:
-            self._lost(str(lost))
+            if recount:
+                self._give_recount_up(str(lost))
+            else:
+                self._lost(str(lost))
             return
         session = ready.session.round_id.hex()
         number = self.store.begin(session, ready.plan, ready.nodes)
@@ -252,14 +404,21 @@ class Coordinator:
         except SumLostError as lost:
             self.store.lose(session, str(lost), cost())
             self._go_back()
-            self._lost(f"the sum of stage {stage!r} of round {round_} was lost: {lost}")
+            if recount and self.store.times(stage, round_) >= RECOUNTS:
+                self._give_recount_up(str(lost))
+            elif stage == CHANGES:
+                self.observer.noticed(f"users' changes could not be counted: {lost}")
+            else:
+                self._lost(f"the sum of stage {stage!r} of round {round_} was lost: {lost}")
             return
+        if recount:
+            self._keep(replace(self.season, recount=False))
         self.losses, self.prepared = 0, upcoming
         self.observer.summed(self.store.sums(number - 1)[0])
 
     def _trained_on(self) -> ServerState:
         """The model that the last training round began with."""
-        model = self.store.model(self.method.init(self.folder.config.run.seed), "before")
+        model = self._stored("before")
         model.round = self.store.trained()[0]
         return model
 
@@ -280,6 +439,11 @@ class Coordinator:
             if not once:
                 possible.check_users(outcome.users, users)
             total = Upload.from_ring(outcome.values, spec, min(users, spec.users))
+            if sum_.stage == CHANGES:
+                possible.check_round(total, spec)
+                self.changed = max(int(total.leaves["changed"].values[0, 0]), 0)
+                self.store.counted(session, outcome.included, total.users, cost)
+                return
             if sum_.stage == EVALUATE:
                 # Each of those included added its share, as if only the honest among the fewest were there.
                 shares = len(outcome.included) / max(outcome.least - self.folder.corrupt_nodes, 1)
@@ -294,7 +458,7 @@ class Coordinator:
             possible.check_model(self.server)
         except SumLostError as lost:
             raise SumLostError(f"{lost}; {possible.suspects(self._names(outcome.included))}") from None
-        warm = self.store.get("warm", 0) + once
+        warm = self.store.get("warm", 0) + (once and not is_recount(self.method, sum_.stage))
         self.store.apply(session, outcome.included, total.users, self.server, warm, cost)
 
     def _evaluated(self, sum_: Plan, session: str, outcome: Outcome, found: dict[str, Any], cost: Cost) -> None:
@@ -305,7 +469,7 @@ class Coordinator:
 
     def _keep_possible(self, where: str, nodes: list[int] | None = None) -> None:
         """Degrees and latents stay in their range, whatever nodes send."""
-        outside = self.method.keep_possible(self.server, self.store.late_users())
+        outside = self.method.keep_possible(self.server, self.store.loose_users())
         if outside:
             who = f": {possible.suspects(self._names(nodes))}" if nodes else ""
             entries = "1 entry" if outside == 1 else f"{outside:,} entries"
@@ -314,9 +478,14 @@ class Coordinator:
             )
 
     def _go_back(self) -> None:
-        """To the last good model, which is the stored one."""
-        self.server = self.store.model(self.method.init(self.folder.config.run.seed))
+        """To the last good model, which is the stored one, with a row for every item that has come since."""
+        self.server = self._stored("model")
         self._keep_possible("the stored model")
+
+    def _stored(self, which: str) -> ServerState:
+        seed = self.folder.config.run.seed
+        model = self.store.model(self.method.init(seed), which)
+        return self.method.grown(model, seed) if len(model.degrees) < self.method.n_items else model
 
     def _names(self, nodes: list[int]) -> list[str]:
         return [self.folder.roster[node].name for node in nodes]
@@ -345,24 +514,14 @@ class Coordinator:
         time.sleep(self.options.pause)
 
     def _finish(self) -> Path:
-        """Everybody gets the last model and the last verdicts; what a run leaves is written."""
-        ranked = replace(self.method.stages[-1], lean=True)  # without what training alone needs
-        model, arrays = pack_broadcast(self.method.broadcast(self.server, ranked))
-        self.members.greet()
-        farewell = Packet(packets.FINISH, {"model": model}, {}, arrays)
-        present = self.members.present()
-        silent = [node for node in self.members.reachable() if node not in present]
-        for nodes in (present, silent):  # the latter hear of it if they live, and are not waited for long
-            list(self.members.ask(dict.fromkeys(nodes, farewell), About(packets.FINISH), self.options.deadline))
-        run = write_run(self.folder, self.store, self.server)
+        """Nothing is left to do; the last verdicts rode on what was published."""
         with self.store.transaction():
             self.store.put("finished", True)
-        return run
+        return self.folder.path / RUN
 
 
 def model_of(folder: Path) -> ServerState:
     """The model as a server's folder has it now."""
     home = open_server(folder)
     with ServerStore(home) as store:
-        method = home.method(store.get("n_users") or 1)
-        return store.model(method.init(home.config.run.seed))
+        return store.model(home.method(store.get("n_users") or 1).init(home.config.run.seed))

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedgrec.core import size
 from fedgrec.federation.common.lock import take
-from fedgrec.federation.common.plan import EVALUATE
+from fedgrec.federation.common.plan import CHANGES, EVALUATE
 from fedgrec.federation.server.members import Observer
 
 LOGS, LOG = "logs", "server.log"
@@ -45,6 +45,7 @@ def metrics_of(line: dict[str, Any]) -> str:
 def describe(line: dict[str, Any]) -> str:
     """One line of the participation log, as a person reads it."""
     names = {"train": f"round {line['round'] + 1:,}", EVALUATE: f"evaluation after round {line['round']:,}"}
+    names |= {CHANGES: "count of users with changes", "recount": f"recount before round {line['round'] + 1:,}"}
     what = names.get(line["stage"], f"warm-up, {line['stage']} {line['level'] or ''}".rstrip())
     if line["applied"] is None:
         return f"{what}: going on with {len(line['nodes'])} {line['asked']}"

@@ -12,6 +12,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from fedgrec.federation.common import packets
+from fedgrec.federation.common.catalogue import newest, version_of
 from fedgrec.federation.common.errors import FederationError, Forgotten
 from fedgrec.federation.common.folder import Member
 from fedgrec.federation.common.packets import MOST, Packet, hello_part, plain
@@ -41,6 +42,7 @@ class Members:
         self.folder, self.store, self.observer = folder, store, observer
         self.transport = Bundling(transport, folder.roster)
         self.users: dict[int, int] = {}  # of each node that has joined
+        self.serves: dict[int, int] = {}  # the number of the model that each of them recommends with
         self._address: dict[int, int] = {}
         self._owed: dict[int, set[str]] = {}  # sessions that a node may wait for a verdict on
         self._missing: set[int] = set()  # nodes of whom the observer knows that they are gone
@@ -58,19 +60,31 @@ class Members:
 
     # --------------------------------------------------------------------------------------------- joining
 
-    def greet(self) -> None:
-        """Let in those who have come, if they prove who they are."""
+    def greet(self, again: bool = False) -> None:
+        """Let in those who have come, if they prove who they are; `again`: all say anew how many users they have."""
         deadline = self.folder.options.deadline
+        if again:
+            self._address = {}
         for refusal in self.transport.meet(self.patience, deadline):
             self.observer.noticed(refusal)
         known = {*self._address.values(), *self._resting()}
         new = [address for address in self.transport.addresses() if address not in known]
         nonces = {address: secrets.token_bytes(32) for address in new}
-        about = {"federation": self.folder.federation, "warm": self.store.get("warm", 0)}
+        seasons = self.store.seasons() if new else []
+        about = {
+            "federation": self.folder.federation,
+            "warm": self.store.get("warm", 0),
+            "begun": seasons[-1].begun if seasons else 0,
+        }
         questions = {address: Packet(packets.HELLO, about, {"nonce": nonce}) for address, nonce in nonces.items()}
         refused: dict[int, Packet] = {}
         joined = Counter[str]()  # users of gateways, who join one by one
-        for address, answer in self._exchange(questions, About(packets.HELLO), deadline):
+        answers = dict(self._exchange(questions, About(packets.HELLO), deadline))
+        if behind := [address for address, answer in answers.items() if self._is_behind(answer)]:
+            taught = self._exchange(dict.fromkeys(behind, self._newest()), About(packets.NEW_ITEMS), deadline)
+            anew = {address: questions[address] for address, answer in taught if answer.kind == packets.NEW_ITEMS}
+            answers |= dict(self._exchange(anew, About(packets.HELLO), deadline))
+        for address, answer in answers.items():
             try:
                 member = self._let_in(address, nonces[address], answer)
             except FederationError as refusal:
@@ -83,6 +97,15 @@ class Members:
         for gateway in filter(None, joined):
             self.observer.joined(gateway, joined[gateway])
         list(self.transport.exchange(refused, within(deadline)))
+
+    def _is_behind(self, answer: Packet) -> bool:
+        """Whether it is a node with an older catalogue."""
+        version = answer.header.get("catalogue")
+        return answer.kind == packets.HELLO and type(version) is int and version < version_of(self.folder.path)
+
+    def _newest(self) -> Packet:
+        version = newest(self.folder.path)
+        return Packet(packets.NEW_ITEMS, {}, {"catalogue": version.pack() if version else b""})
 
     def _let_in(self, address: int, nonce: bytes, answer: Packet) -> Member:
         header, tags, where = answer.header, answer.arrays.get("tags"), self.transport.where(address)
@@ -99,7 +122,8 @@ class Members:
             raise FederationError(f"the node at {where} has not the key of {member.name}: it is refused") from None
         if header.get("agreement") != self.folder.agreement:
             raise FederationError(
-                f"node {member.name} has another method, options or catalogue: copy config.toml to it"
+                f"node {member.name} has another method, options or catalogue: copy config.toml, agreement.toml and "
+                f"items.txt to it"
             )
         if not len(tags):
             raise FederationError(f"node {member.name} has no users: add some")
@@ -117,6 +141,7 @@ class Members:
         words = waiting[:MOST] if isinstance(waiting, list) else []
         sessions = {word for word in words if isinstance(word, str) and SESSION.fullmatch(word)}
         self._owed.setdefault(index, set()).update(sessions)
+        self.serves[index] = serves if type(serves := header.get("serves")) is int else 0
         self.forgotten.pop(address, None)
         if not member.gateway:
             self.observer.joined(member.name, len(tags))
@@ -206,7 +231,7 @@ class Members:
                 self._silences.end(address)
                 back |= {nodes[address]} & self._missing if address in nodes else set()
                 # A server that has its warm-up knows better; and one node's word does not stop the others.
-                if answer.kind == packets.FORGOTTEN and not self.store.is_warm:
+                if answer.kind == packets.FORGOTTEN and (answer.header.get("season") or not self.store.is_warm):
                     self.forgotten[address] = plain(answer.header.get("reason"))
                     if len(set(self.transport.addresses()) - self.forgotten.keys()) < self.folder.fewest_nodes:
                         self.stop_if_forgotten()

@@ -1,13 +1,18 @@
 """The server's memory: one SQLite file (WAL) and beside it the model, one file for each state of it.
 
-    meta      key, value (JSON)   `format`, `federation`; `n_users`: users at the start, frozen; `warm`, `warm_stages`:
+    meta      key, value (JSON)   `format`, `federation`; `n_users`: users at the start of the season; `warm`,
+                                  `warm_stages`:
                                   stages of the warm-up, done and in all; `round`; `model`: the file that counts;
                                   `before`: the one before it, with which the last sum began; `trained`: the last
                                   training round that counts, and who was in it; `evaluated`: the last round whose
                                   model was; `attempts`: by stage, level and round, of the last few; `heard`: by idx,
                                   when a node last answered (seconds since 1970); `finished`
     nodes     idx (on the roster), name, users, founder (users that it had at the start; 0: it came later)
-    tags      tag, node: keyed hashes of the users' names, so that nobody is on two nodes; the server has not the key
+    tags      tag, node, counted (1: the degrees hold its items): keyed hashes of the users' names, so that nobody is on
+              two nodes; the server has not the key
+    seasons   number, begun (its first round), until (the round with which it ends), n_users, n_items, first_sum (its
+              number), recount (1: a recount is due), changed (users who had changes, as counted), line (JSON: its last
+              evaluation), served (the season whose model nodes serve since its end)
     sums      number, session, stage, level, round; nodes, survivors, included (JSON lists of idx: who was asked, whose
               sum was asked to be opened, whose counts), users, applied (NULL while a sum goes on), reason, seconds,
               bytes_up, bytes_down: the participation log, in order
@@ -23,15 +28,16 @@ killed in a sum finds it unfinished, calls it lost, and never opens it again.
 import json
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from fedgrec.core import ServerState
 from fedgrec.federation.common.arrays import read_arrays, write_arrays
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.plan import EVALUATE, Plan
+from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan
 from fedgrec.federation.common.sqlite_store import Store, damaged
 from fedgrec.federation.server.folder import ServerFolder
+from fedgrec.methods.fedgrec import DEGREES, RECOUNT
 
 SERVER_STORE = "server.sqlite"
 FEW = 16  # stages and rounds whose attempts are remembered: older ones never come again
@@ -39,18 +45,47 @@ SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL, seal BLOB) WITHOUT ROWID;
 CREATE TABLE nodes (idx INTEGER PRIMARY KEY, name TEXT NOT NULL, users INTEGER NOT NULL, founder INTEGER NOT NULL,
                     seal BLOB);
-CREATE TABLE tags (tag BLOB PRIMARY KEY, node INTEGER NOT NULL, seal BLOB) WITHOUT ROWID;
+CREATE TABLE tags (tag BLOB PRIMARY KEY, node INTEGER NOT NULL, counted INTEGER NOT NULL DEFAULT 0, seal BLOB)
+    WITHOUT ROWID;
 CREATE TABLE sums (number INTEGER PRIMARY KEY, session TEXT UNIQUE NOT NULL, stage TEXT NOT NULL,
                    level INTEGER NOT NULL, round INTEGER NOT NULL, nodes TEXT NOT NULL, survivors TEXT, included TEXT,
                    users INTEGER, applied INTEGER, reason TEXT, seconds REAL, bytes_up INTEGER, bytes_down INTEGER,
                    seal BLOB);
 CREATE TABLE metrics (round INTEGER NOT NULL, line TEXT NOT NULL, seal BLOB);
+CREATE TABLE seasons (number INTEGER PRIMARY KEY, begun INTEGER NOT NULL, until INTEGER NOT NULL,
+                      n_users INTEGER NOT NULL, n_items INTEGER NOT NULL, first_sum INTEGER NOT NULL,
+                      recount INTEGER NOT NULL, changed INTEGER, line TEXT, served INTEGER, seal BLOB);
+"""
+# Of format 2: one season, whose degrees hold the users who were there at the start, and in the first sum.
+FROM_2 = """
+ALTER TABLE tags ADD COLUMN counted INTEGER NOT NULL DEFAULT 0;
+UPDATE tags SET counted = 1 WHERE node IN (SELECT value FROM sums, json_each(included) WHERE number = (
+    SELECT min(number) FROM sums WHERE applied = 1)) AND node IN (SELECT idx FROM nodes WHERE founder = users);
+CREATE TABLE seasons (number INTEGER PRIMARY KEY, begun INTEGER NOT NULL, until INTEGER NOT NULL,
+                      n_users INTEGER NOT NULL, n_items INTEGER NOT NULL, first_sum INTEGER NOT NULL,
+                      recount INTEGER NOT NULL, changed INTEGER, line TEXT, served INTEGER, seal BLOB);
 """
 
 COLUMNS = (
     *("number", "session", "stage", "level", "round", "nodes", "survivors", "included"),
     *("users", "applied", "reason", "seconds", "bytes_up", "bytes_down"),
 )  # of a sum
+
+
+@dataclass(frozen=True)
+class Season:
+    """A number of training rounds over a graph that stays the same."""
+
+    number: int
+    begun: int  # its first round
+    until: int  # the round with which it ends
+    n_users: int
+    n_items: int
+    first_sum: int = 1
+    recount: bool = False  # it is to begin with one
+    changed: int | None = None  # users with changes, as counted before it
+    line: dict[str, Any] | None = None  # its last evaluation, at its end
+    served: int | None = None  # the season whose model nodes serve since its end
 
 
 @dataclass(frozen=True)
@@ -84,6 +119,10 @@ class ServerStore(Store):
         self.check()
         self._check_models()
 
+    def migrate(self, found: int) -> None:
+        for statement in FROM_2.split(";"):
+            self.db.execute(statement)
+
     def _check_models(self) -> None:
         """A model's sum is in the store before the model is written: else the end of the store has got lost."""
         ((last,),) = self.rows("sums", "number", "ORDER BY number DESC LIMIT 1") or [(0,)]
@@ -102,6 +141,7 @@ class ServerStore(Store):
         """Take a node and its users in, or refuse it for a user that another node has."""
         tags = list(tags)
         with self.transaction():
+            known = dict(self.rows("tags", "tag, counted", "WHERE node = ?", [index]))
             self.db.execute("DELETE FROM tags WHERE node = ?", [index])
             for tag in tags:
                 found = self.rows("tags", "node", "WHERE tag = ?", [tag])
@@ -110,7 +150,7 @@ class ServerStore(Store):
                     ((other,),) = self.rows("nodes", "name", "WHERE idx = ?", [owner]) or [("?",)]
                     what = f"a user that node {other} has" if owner != index else "one user twice"
                     raise FederationError(f"node {name} brings {what}: take the user off one of them")
-                self.db.execute("INSERT INTO tags (tag, node) VALUES (?, ?)", [tag, index])
+                self.db.execute("INSERT INTO tags VALUES (?, ?, ?, NULL)", [tag, index, known.get(tag, 0)])
             self.db.execute(
                 "INSERT INTO nodes (idx, name, users, founder) VALUES (?, ?, ?, 0) "
                 "ON CONFLICT (idx) DO UPDATE SET users = excluded.users",
@@ -154,17 +194,47 @@ class ServerStore(Store):
         """Place on the roster, name and number of users of every node that has ever joined."""
         return self.rows("nodes", "idx, name, users", "ORDER BY idx")
 
-    def late_users(self) -> int:
-        """Users that are not in the first sum, which counts degrees: they came later, or their node missed it."""
-        ((counted,),) = self.rows("sums", "included", "WHERE applied = 1 ORDER BY number LIMIT 1") or [("[]",)]
-        there = set(json.loads(counted))
-        nodes = self.rows("nodes", "idx, users, founder")
-        return sum(max(users - founder * (index in there), 0) for index, users, founder in nodes)
+    def loose_users(self) -> int:
+        """Users whose latents may stand at items for which the degrees do not count them.
+
+        They came later, or their node missed the count; or they had other items once, and have not sent latents since.
+        """
+        late = len(self.rows("tags", "node", "WHERE counted = 0"))
+        changed = sum(season.changed or 0 for season in self.seasons())
+        return late + min(changed, self.standing_users())
+
+    def standing_users(self) -> int:
+        """Users of whom the sums may hold something, also of nodes that were removed."""
+        return sum(users for _, _, users in self.nodes())
 
     @property
     def is_warm(self) -> bool:
         """Whether the warm-up is over."""
         return bool(self.get("warm", 0) >= self.get("warm_stages", 1))
+
+    # --------------------------------------------------------------------------------------------- seasons
+
+    def seasons(self) -> list[Season]:
+        """All so far. A store of an earlier version has one, of which it does not know."""
+        if self.read_only and not self.db.execute("SELECT 1 FROM sqlite_master WHERE name = 'seasons'").fetchone():
+            return []
+        names = [f.name for f in fields(Season)]
+        found = self.rows("seasons", ", ".join(names), "ORDER BY number")
+        lines = [dict(zip(names, row, strict=True)) for row in found]
+        return [
+            Season(**line | {"recount": bool(line["recount"]), "line": json.loads(line["line"] or "null")})
+            for line in lines
+        ]
+
+    def keep_season(self, season: Season) -> None:
+        """A season begins, or something of it is known now."""
+        with self.transaction():
+            values = asdict(season) | {"line": season.line and json.dumps(season.line)}
+            places = ", ".join("?" * len(values))
+            self.db.execute(
+                f"INSERT OR REPLACE INTO seasons ({', '.join(values)}) VALUES ({places})", [*values.values()]
+            )
+            self.put("n_users", season.n_users)
 
     # ------------------------------------------------------------------------------------------------ sums
 
@@ -208,23 +278,31 @@ class ServerStore(Store):
             self._close(session, [], 0, False, reason, cost)
             if stage == EVALUATE:
                 self.put("evaluated", round_)
-            elif self.is_warm:
+            elif self.is_warm and stage not in (CHANGES, RECOUNT.name):
                 self.put("round", round_ + 1)  # users' draws belong to a round: none is drawn twice
 
     def apply(self, session: str, included: list[int], users: int, server: ServerState, warm: int, cost: Cost) -> None:
         """The sum counts: the model that it made, the progress and the verdict, in one."""
-        number, round_ = self._sum(session, "number, round")
+        number, stage, round_ = self._sum(session, "number, stage, round")
         name, before = f"model-{number}.bin", self.get("model")
         self._write_model(name, server)
         with self.transaction():
             self._close(session, included, users, True, None, cost)
-            if self.is_warm:
+            if stage in (DEGREES.name, RECOUNT.name):
+                here = "node IN (SELECT value FROM json_each(?))"
+                self.db.execute(f"UPDATE tags SET counted = 1 WHERE {here}", [json.dumps(included)])
+            elif self.is_warm:
                 self.put("trained", (round_, included))
             for key, value in {"warm": warm, "round": server.round, "model": name, "before": before}.items():
                 self.put(key, value)
         for other in self.folder.glob("model-*.bin"):
             if other.name not in (name, before):
                 other.unlink()
+
+    def counted(self, session: str, included: list[int], users: int, cost: Cost) -> None:
+        """A sum that changes nothing has told what it was asked for."""
+        with self.transaction():
+            self._close(session, included, users, True, None, cost)
 
     def evaluated(self, session: str, included: list[int], users: int, line: dict[str, Any] | None, cost: Cost) -> None:
         with self.transaction():
@@ -259,6 +337,11 @@ class ServerStore(Store):
     def _sum(self, session: str, columns: str) -> Any:
         """Of the sum of this session, if there is one."""
         return next(iter(self.rows("sums", columns, "WHERE session = ?", [session])), None)
+
+    def times(self, stage: str, round_: int | None = None) -> int:
+        """How many sums of this stage there were, in all or of one round."""
+        where = "WHERE stage = ? AND (? IS NULL OR round = ?)"
+        return len(self.rows("sums", "number", where, [stage, round_, round_]))
 
     def sums(self, after: int = 0) -> list[dict[str, Any]]:
         """The participation log, in order; all of it, or what is behind a number."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedgrec.config import Config
-from fedgrec.federation.common.catalogue import CATALOGUE, read_catalogue
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.lock import held
 from fedgrec.federation.common.network import (
@@ -25,10 +24,9 @@ from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOpt
 from fedgrec.federation.common.web import LOOPBACK, Pages, Site, watched
 from fedgrec.federation.flower.processes import Processes, end_with_parent
 from fedgrec.federation.node.contact import Contact
-from fedgrec.federation.node.folder import NodeFolder
-from fedgrec.federation.node.gateway import Gateway, node_folders, opened
-from fedgrec.federation.node.sources import read_people
-from fedgrec.federation.node.store import NodeStore, Person
+from fedgrec.federation.node.gateway import node_folders, opened
+from fedgrec.federation.node.refresh import Watcher, load
+from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.log import LOGS, Following
 from fedgrec.federation.setup.init import Made, init
@@ -131,46 +129,11 @@ def node(folder: Path, trust_again: bool = False, watch: Watch = UNWATCHED) -> N
         log.info("%s with %d users connects to %s", folder.name, users, network.superlink)
         end_with_parent()
         contact = Contact()
-        with watched(watch.host, watch.port, _of_node(contact) if watch.port is not None else {}) as site:
+        pages = _of_node(contact) if watch.port is not None else {}
+        with watched(watch.host, watch.port, pages) as site, Watcher(folder):
             if site:
                 log.info("%s", _where(site))
             answer_messages(folder, network.superlink, folder / CA, key, contact=contact)
-
-
-def load(folder: Path) -> int:
-    """Take the users of the node's source into its store, those who are there already excepted."""
-    home, network, people = opened(folder), read_network(folder, NodeNetwork), list[Person]()
-    if network.source:
-        source = str(folder / network.source)  # an absolute path stays what it is
-        found = read_people(source, read_catalogue(folder / CATALOGUE), network.held_out)
-        people = found.people
-        if found.unknown or found.empty or found.nameless:
-            log.warning(
-                "%d interactions have items that the catalogue lacks, %d have no user or no item; %d users have "
-                "nothing to learn from",
-                found.unknown,
-                found.nameless,
-                found.empty,
-            )
-    users = _take_in(home, people)
-    if not users:
-        raise FederationError(f"{folder} has no users: name their data as `source` in network.toml")
-    return users
-
-
-def _take_in(home: NodeFolder | Gateway, people: list[Person]) -> int:
-    """How many users there are now."""
-    if isinstance(home, Gateway):
-        if without := home.take_in(people):
-            log.warning("%d users have no key and take no part: fedgrec federation add-users makes keys", without)
-        return len(home.hosted())
-    with NodeStore(home.path) as store:
-        store.check()
-        known = set(store.ids())
-        fresh = [person for person in people if person.id not in known]
-        store.add_users(home.method(1), fresh)
-        log.info("%d new users", len(fresh))
-        return store.count()
 
 
 def try_out(

@@ -1,5 +1,6 @@
-"""Recommendations for a user of a node or of a gateway, from what is on the disk: the network is not needed."""
+"""What is done for one user of a node or of a gateway: recommend to it, forget it. The network is not needed."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,13 @@ from numpy.typing import NDArray
 
 from fedgrec.core import as_server
 from fedgrec.federation.common.arrays import read_arrays
+from fedgrec.federation.common.catalogue import withdrawn
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.folder import GATEWAY
 from fedgrec.federation.common.packets import unpack_broadcast
 from fedgrec.federation.common.plan import EVALUATE
-from fedgrec.federation.node.folder import TABLE, open_node
+from fedgrec.federation.node import changes
+from fedgrec.federation.node.folder import SERVED, TABLE, open_node
 from fedgrec.federation.node.gateway import open_gateway
 from fedgrec.federation.node.ranking import best, scores
 from fedgrec.federation.node.store import NodeStore
@@ -21,14 +24,22 @@ from fedgrec.federation.node.store import NodeStore
 def recommend(folder: Path, user: str, n: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """The user's n best items that it does not have, and their scores."""
     home = open_node(_home_of(folder, user))
-    arrays, about = read_arrays(home.shared / TABLE)
+    table = next((path for path in (home.shared / SERVED, home.shared / TABLE) if path.exists()), home.shared / TABLE)
+    arrays, about = read_arrays(table)
     with NodeStore(home.path) as store:
-        method, row = home.method(store.get("n_users", 1)), store.row_of(user)
+        begun, n_users = store.get("season", (0, store.get("n_users", 1)))
+        method, row = home.method(n_users, begun), store.row_of(user)
         if about["stage"] not in (EVALUATE, method.stages[-1].name):
-            raise FederationError(f"{home.shared / TABLE} is from the warm-up: there is no trained model here yet")
-        cohort, (held_out,) = store.cohort(method, [row]), store.held_out([row])
-    found = scores(method, as_server(unpack_broadcast(*_as_of_today(about, arrays))), cohort)[0]
-    chosen = best(found, np.concatenate([cohort.items_of(0), held_out]), n)
+            raise FederationError(f"{table} is from the warm-up: there is no trained model here yet")
+        mine, (held_out,) = changes.wanted(store, row), store.held_out([row])
+        cohort = store.cohort(method, [row])
+        served = unpack_broadcast(*_as_of_today(about, arrays))
+        had = np.unique(np.concatenate([cohort.items_of(0), mine, held_out, withdrawn(home.shared)])).astype(np.int64)
+        # What the person has now, counted or not; a model may be older than an item.
+        now = np.array([item for item in mine if item < served.n_items], np.int64)
+        cohort = replace(cohort, indptr=np.array([0, len(now)]), items=now, targets=None)
+    found = scores(method, as_server(served), cohort)[0]
+    chosen = best(found, had[had < served.n_items], n)
     chosen = chosen[chosen >= 0]
     return chosen, found[chosen]
 
@@ -52,6 +63,18 @@ def _home_of(folder: Path, user: str) -> Path:
         if name == user:
             return home.members[index]
     raise FederationError(f"there is no user {user!r} on this node")
+
+
+def forget(folder: Path, user: str) -> None:
+    """The user leaves the node or the gateway that it is on."""
+    home = open_node(_home_of(folder, user))
+    with NodeStore(home.path) as store:
+        if store.counting():
+            raise FederationError(
+                f"{home.path} does not know yet whether the last count of items counts: let the node hear from its "
+                f"server, then try again"
+            )
+        changes.forget(store, user, home.user_salt)
 
 
 def users_of(folder: Path) -> list[str]:

@@ -1,0 +1,251 @@
+"""What changes on a node: users come, get new items, lose some, leave; and when the server's sums follow.
+
+The items of a user who was counted change with the next recount that counts; until then they wait in `changes`. (A sum
+of few changes would tell whose they are, so nodes and server wait until there are enough.) A user who was never
+counted may change at once. Latents need no waiting: a user knows under which items and weights its own stand at the
+server, and the next ones that it sends take those out. Who leaves is deleted when the degrees and the latents hold
+nothing of it any more; its name and what it is judged by go at once.
+"""
+
+import hmac
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedgrec.core import Cohort, Edges, Floats, Ints, Past
+from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.node.sources import Marks, split
+from fedgrec.federation.node.store import LISTED, NodeStore, Person
+from fedgrec.methods.contract import Method
+
+MOST_LEAVE = 0.5  # share of the users: a source that lost more is taken for damaged
+
+
+@dataclass(frozen=True)
+class Renewal:
+    """What a node found when it read its source again."""
+
+    came: int = 0  # users
+    changed: int = 0
+    left: int = 0
+    back: int = 0  # users who were forgotten and are still in the source: they are left out
+    empty: int = 0  # new users of whom nothing is left to learn from
+
+    def __add__(self, other: "Renewal") -> "Renewal":
+        return Renewal(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def __str__(self) -> str:
+        back = f"; {self.back} who were forgotten are still in the source, and are left out" if self.back else ""
+        empty = f"; {self.empty} have nothing to learn from" if self.empty else ""
+        return f"{self.came} new users, {self.changed} with changed items, {self.left} who left{back}{empty}"
+
+
+# ------------------------------------------------------------------------------------------- taking changes
+
+
+def check_source(known: int, found: int) -> None:
+    """A source that was cut off half way must not send everybody away."""
+    if known - found > MOST_LEAVE * known:
+        raise FederationError(
+            f"{known - found:,} of {known:,} users are not in the source any more: if they are to leave, say so with  "
+            f"fedgrec federation refresh NODE --let-go ; else mend the source"
+        )
+
+
+def renew(store: NodeStore, method: Method, source: Mapping[str, Marks], share: float, salt: bytes) -> Renewal:
+    """Bring the store's users to what the source says; where it is silent, this share of new items is held out."""
+    if store.counting():
+        raise FederationError("it is not known yet whether the last count of items counts: changes wait for that")
+    found = Renewal()
+    with store.transaction():
+        known = dict(store.rows("users", "id, row"))
+        for user, row in known.items():
+            found += _renew(store, row, source.get(user, {}), share)
+        for user in sorted(source.keys() - known.keys()):
+            items, held_out = split(source[user], share)
+            if store.rows("forgotten", "tag", "WHERE tag = ?", [tag(user, salt)]):
+                found += Renewal(back=1)
+            elif items:
+                store.add_user(method, Person(user, items, held_out))
+                found += Renewal(came=1)
+            else:
+                found += Renewal(empty=1)
+    return found
+
+
+def _renew(store: NodeStore, row: int, marks: Marks, share: float) -> Renewal:
+    """One user who is here; without marks it leaves."""
+    now, held = wanted(store, row), {item: True for (item,) in _items(store, row, held_out=1)}
+    leaves = store.rows("users", "leaving", "WHERE row = ?", [row]) == [(1,)]
+    items, held_out = split(marks, share, dict.fromkeys(now, False) | held)
+    if not items:
+        if leaves:
+            return Renewal()
+        let_go(store, row)
+        return Renewal(left=1)
+    same = items == now and held_out == sorted(held) and not leaves
+    if same:
+        return Renewal()
+    store.db.execute("UPDATE users SET leaving = 0 WHERE row = ?", [row])
+    _want(store, row, items)
+    store.db.execute("DELETE FROM interactions WHERE user = ? AND held_out = 1", [row])
+    store.db.executemany(
+        "INSERT INTO interactions (user, item, held_out) VALUES (?, ?, 1)", [(row, item) for item in held_out]
+    )
+    return Renewal(changed=1)
+
+
+def wanted(store: NodeStore, row: int) -> list[int]:
+    """What the user learns from once its changes count."""
+    items = {item for (item,) in _items(store, row)}
+    for item, gone in store.rows("changes", "item, gone", "WHERE user = ?", [row]):
+        (items.discard if gone else items.add)(item)
+    return sorted(items)
+
+
+def _items(store: NodeStore, row: int, held_out: int = 0) -> list[tuple[int]]:
+    return store.rows("interactions", "item", "WHERE user = ? AND held_out = ?", [row, held_out])
+
+
+def _want(store: NodeStore, row: int, items: Sequence[int]) -> None:
+    """These items from the next recount on; at once, where the user was never counted."""
+    before = {item for (item,) in _items(store, row)}
+    store.db.execute("DELETE FROM changes WHERE user = ?", [row])
+    came, gone = sorted(set(items) - before), sorted(before - set(items))
+    store.db.executemany(
+        "INSERT INTO changes (user, item, gone) VALUES (?, ?, ?)",
+        [(row, item, 0) for item in came] + [(row, item, 1) for item in gone],
+    )
+    if store.rows("users", "counted", "WHERE row = ?", [row]) == [(0,)]:
+        _take_over(store, [row])
+
+
+def let_go(store: NodeStore, row: int, name: str = "") -> None:
+    """The user leaves: with the next recount, and with the latents after it. What it is judged by goes now."""
+    store.db.execute("DELETE FROM interactions WHERE user = ? AND held_out = 1", [row])
+    store.db.execute(
+        "UPDATE users SET leaving = 1, id = CASE ? WHEN '' THEN id ELSE ? END WHERE row = ?", [name, name, row]
+    )
+    _want(store, row, [])
+    delete_gone(store)
+
+
+def forget(store: NodeStore, user: str, salt: bytes) -> None:
+    """The user leaves, is nameless from now on, and is not taken in again although the source may still have it."""
+    with store.transaction():
+        let_go(store, store.row_of(user), secrets.token_hex(16))
+        store.db.execute("INSERT OR IGNORE INTO forgotten (tag) VALUES (?)", [tag(user, salt)])
+    scrub(store)
+
+
+def tag(user: str, salt: bytes) -> bytes:
+    """What is left of a forgotten user's name."""
+    return hmac.digest(salt, b"forgotten" + user.encode(), "sha256")
+
+
+def scrub(store: NodeStore) -> None:
+    """What was deleted is nowhere in the file, nor in the log beside it."""
+    store.db.execute("VACUUM")
+    store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+# ------------------------------------------------------------------------------------------- when sums count
+
+
+def counted(store: NodeStore, rows: Sequence[int]) -> None:
+    """The degrees hold the items of these users, with their changes."""
+    store.db.execute(f"UPDATE users SET counted = 1 WHERE row {LISTED}", [json.dumps(list(rows))])
+    _take_over(store, rows)
+
+
+def _take_over(store: NodeStore, rows: Sequence[int]) -> None:
+    """These users' changes are their items now."""
+    chosen = [json.dumps(list(rows))]
+    gone = f"SELECT user, item FROM changes WHERE gone = 1 AND user {LISTED}"
+    store.db.execute(f"DELETE FROM interactions WHERE held_out = 0 AND (user, item) IN ({gone})", chosen)
+    came = f"SELECT user, item, 0, target FROM changes WHERE gone = 0 AND user {LISTED}"
+    store.db.execute(f"INSERT INTO interactions (user, item, held_out, target) {came}", chosen)
+    store.db.execute(f"DELETE FROM changes WHERE user {LISTED}", chosen)
+    degree = "SELECT count(*) FROM interactions WHERE held_out = 0 AND user = users.row"
+    store.db.execute(f"UPDATE users SET degree = ({degree}) WHERE row {LISTED}", chosen)
+
+
+def delete_gone(store: NodeStore) -> int:
+    """Delete who leaves and has nothing at the server any more; returns how many."""
+    nothing = "leaving = 1 AND degree = 0 AND (pushed IS NULL OR pushed = x'') AND pending IS NULL"
+    gone = [row for (row,) in store.rows("users", "row", f"WHERE {nothing}")]
+    store.db.execute(f"DELETE FROM users WHERE row {LISTED}", [json.dumps(gone)])
+    return len(gone)
+
+
+# ------------------------------------------------------------------------------------------- what users send
+
+
+def leaving(store: NodeStore, rows: Sequence[int]) -> list[int]:
+    """Which of these users leave, and are in the degrees no more: of them latents alone stand."""
+    here = f"WHERE leaving = 1 AND degree = 0 AND row {LISTED}"
+    return sorted(row for (row,) in store.rows("users", "row", here, [json.dumps(list(rows))]))
+
+
+def changed(store: NodeStore, rows: Sequence[int]) -> list[int]:
+    """Which of these users a recount would hold something of."""
+    chosen = [json.dumps(list(rows))]
+    waiting = {row for (row,) in store.rows("changes", "DISTINCT user", f"WHERE user {LISTED}", chosen)}
+    new = {row for (row,) in store.rows("users", "row", f"WHERE counted = 0 AND degree > 0 AND row {LISTED}", chosen)}
+    return sorted(waiting | new)
+
+
+def with_changes(store: NodeStore, method: Method, rows: Sequence[int]) -> Cohort:
+    """The users with the items that they want, who remember those that were counted."""
+    now = store.cohort(method, rows)
+    fresh = {row for (row,) in store.rows("users", "row", "WHERE counted = 0")}
+    items = [np.array(wanted(store, row), np.int64) for row in sorted(rows)]
+    before = {
+        place: now.items[:0] if row in fresh else now.items_of(place)
+        for place, row in enumerate(sorted(rows))
+        if row in fresh or not np.array_equal(items[place], now.items_of(place))
+    }
+    indptr = np.concatenate([[0], np.cumsum([len(part) for part in items])]).astype(np.int64)
+    together = np.concatenate([np.zeros(0, np.int64), *items])
+    return replace(now, indptr=indptr, items=together, targets=None, past=Past(counted=before))
+
+
+def with_past(store: NodeStore, cohort: Cohort, rows: Sequence[int], weights: Floats) -> Cohort:
+    """The users, who remember under which items and weights their latents stand, where these are not those of now."""
+    blobs = store.rows("users", "pushed", f"WHERE row {LISTED} ORDER BY row", [json.dumps(list(rows))])
+    past = Past()
+    for place, (blob,) in enumerate(blobs):
+        if blob is not None:
+            edges, mine = unpack_edges(blob, weights.dtype), slice(cohort.indptr[place], cohort.indptr[place + 1])
+            if not (np.array_equal(edges.items, cohort.items[mine]) and np.array_equal(edges.weights, weights[mine])):
+                past.pushed[place] = edges
+    return replace(cohort, past=past)
+
+
+def remember_edges(store: NodeStore, method: Method, rows: Sequence[int], degrees: Ints) -> None:
+    """The latents of these users stand under the items that they have, and under these degrees."""
+    cohort = store.cohort(method, rows)
+    edges = pack_edges(cohort, method.push_weights(cohort, degrees.astype(np.int64)))
+    sent = cohort.state.sent.any(axis=(1, 2))
+    pairs = [(blob, row) for blob, row, some in zip(edges, sorted(rows), sent, strict=True) if some]
+    store.db.executemany("UPDATE users SET pushed = ? WHERE row = ?", pairs)
+
+
+def pack_edges(cohort: Cohort, weights: Floats) -> list[bytes]:
+    """Each user's items, then their weights; nothing of a user without items."""
+    bounds = zip(cohort.indptr, cohort.indptr[1:], strict=False)
+    return [cohort.items[a:b].astype("<i8").tobytes() + _little(weights[a:b]).tobytes() for a, b in bounds]
+
+
+def unpack_edges(blob: bytes, dtype: Any) -> Edges:
+    n = len(blob) // (8 + np.dtype(dtype).itemsize)
+    items: Ints = np.frombuffer(blob[: 8 * n], "<i8")
+    return Edges(items, np.frombuffer(blob[8 * n :], np.dtype(dtype).newbyteorder("<")))
+
+
+def _little(weights: Floats) -> Floats:
+    return weights.astype(weights.dtype.newbyteorder("<"))

@@ -1,0 +1,139 @@
+"""A node reads its source again: when it starts, when the source changes, when somebody asks."""
+
+import logging
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedgrec.errors import FedgrecError
+from fedgrec.federation.common.catalogue import CATALOGUE, read_catalogue
+from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.network import NodeNetwork, read_network
+from fedgrec.federation.node import changes
+from fedgrec.federation.node.changes import Renewal
+from fedgrec.federation.node.folder import NodeFolder, open_node
+from fedgrec.federation.node.gateway import Gateway, opened
+from fedgrec.federation.node.sources import Marks, read_source
+from fedgrec.federation.node.store import NodeStore
+
+Seen = tuple[tuple[str, int, int], ...]  # files of a source: name, size, when each was written
+log = logging.getLogger("fedgrec.node")
+
+
+def refresh(folder: Path, let_go: bool = False) -> Renewal:
+    """Bring the users of a node to what its source says now; `let_go`: also where most of them have left it."""
+    home, network = opened(folder), read_network(folder, NodeNetwork)
+    if not network.source:  # its users are in its store, put there by somebody else
+        return Renewal()
+    source = read_source(_where(folder, network), _known_items(home))
+    if source.unknown or source.nameless:
+        log.warning(
+            "%d interactions have items that the catalogue lacks, %d have no user or no item",
+            source.unknown,
+            source.nameless,
+        )
+    if isinstance(home, Gateway):
+        return _refresh_gateway(home, source.users, network.held_out, let_go)
+    with NodeStore(home.path) as store:
+        store.check()
+        if not let_go:
+            here = store.ids()
+            changes.check_source(len(here), sum(user in source.users for user in here))
+        return changes.renew(store, home.method(1), source.users, network.held_out, home.user_salt)
+
+
+def users(folder: Path) -> int:
+    """How many a node or a gateway has."""
+    home = opened(folder)
+    if isinstance(home, Gateway):
+        return len(home.hosted())
+    with NodeStore(home.path) as store:
+        return store.count()
+
+
+def _known_items(home: NodeFolder | Gateway) -> dict[str, int]:
+    node = open_node(next(iter(home.members.values()))) if isinstance(home, Gateway) else home
+    return dict(list(read_catalogue(home.path / CATALOGUE).items())[: node.n_items])
+
+
+def _refresh_gateway(home: Gateway, source: Mapping[str, Marks], share: float, let_go: bool) -> Renewal:
+    """Each user has a store of its own; new users get the keys that wait for one."""
+    hosted, members, found = home.hosted(), home.members, Renewal()
+    if not let_go:
+        changes.check_source(len(hosted), sum(user in source for user in hosted.values()))
+    for index, user in hosted.items():
+        node = open_node(members[index])
+        own = {user: source[user]} if user in source else {}
+        with NodeStore(node.path) as store:
+            found += changes.renew(store, node.method(1), own, share, node.user_salt)
+    fresh = {user: marks for user, marks in source.items() if user not in hosted.values()}
+    came, without = home.take_in(fresh, share)
+    if without:
+        log.warning("%d users have no key and take no part: fedgrec federation add-users makes keys", without)
+    return found + came
+
+
+# ------------------------------------------------------------------------------------------------ watching
+
+
+class Watcher:
+    """Looks at the source every few seconds, and reads it again once it has changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.network = folder, read_network(folder, NodeNetwork)
+        self.seen = self._look()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="source", daemon=True)
+
+    def __enter__(self) -> "Watcher":
+        if self.network.source and self.network.refresh:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(self.network.refresh):
+            self.look()
+
+    def look(self) -> Renewal | None:
+        """What came of a source that has changed; None where it has not, or where it cannot be read just now."""
+        now = self._look()
+        if now == self.seen:
+            return None
+        try:
+            found = refresh(self.folder)
+        except FedgrecError as trouble:  # a file that is half written, or a count that goes on: the next look will do
+            log.warning("the source was not read again: %s", trouble)
+            return None
+        self.seen = now
+        log.info("the source has changed: %s", found)
+        return found
+
+    def _look(self) -> Seen:
+        name = _where(self.folder, self.network).partition("#")[0]
+        files = [
+            path for path in (Path(name), *sorted(Path(name).parent.glob(f"{Path(name).name}-wal"))) if path.exists()
+        ]
+        if files and files[0].is_dir():
+            files = sorted(path for path in files[0].iterdir() if path.is_file())
+        files += [path for path in [self.folder / CATALOGUE] if path.exists()]  # items that were unknown before
+        return tuple((path.name, (about := path.stat()).st_size, about.st_mtime_ns) for path in files)
+
+
+def _where(folder: Path, network: NodeNetwork) -> str:
+    return str(folder / network.source)  # an absolute path stays what it is
+
+
+def load(folder: Path) -> int:
+    """What a node does when it starts; returns how many users it has."""
+    try:
+        log.info("%s", refresh(folder))
+    except FederationError as trouble:
+        if not users(folder):
+            raise
+        log.warning("the source was not read: %s", trouble)
+    if not (count := users(folder)):
+        raise FederationError(f"{folder} has no users: name their data as `source` in network.toml")
+    return count

@@ -1,0 +1,78 @@
+"""Seasons: a number of training rounds, an evaluation, a published model, a rest; then the next, on the graph as it is.
+
+The training state never goes back, since users cannot send again what they sent. Where a season made the metric worse,
+nodes go on serving the model of the one before.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedgrec.errors import ConfigError
+from fedgrec.federation.common.arrays import read_arrays, write_arrays
+from fedgrec.federation.common.options import Agreement, FederationOptions
+from fedgrec.federation.common.packets import FINISH, Packet
+from fedgrec.federation.server.store import Season
+
+SHARE = 5  # a later season has this part of the first one's rounds, where nothing else is said
+SURE = 2  # standard deviations
+
+
+def later_rounds(options: FederationOptions, agreed: Agreement) -> int:
+    """The training rounds of every season but the first."""
+    if options.later_rounds and options.later_rounds < agreed.season_rounds:
+        raise ConfigError(
+            f"later_rounds = {options.later_rounds}: all agreed on seasons of {agreed.season_rounds} rounds or more "
+            f"(season_rounds): raise it"
+        )
+    return options.later_rounds or max(-(-options.rounds // SHARE), agreed.season_rounds)
+
+
+def following(last: Season, round_: int, rounds: int, n_users: int, n_items: int, changed: int | None) -> Season:
+    """The next season, without a recount."""
+    return Season(last.number + 1, round_, round_ + rounds, n_users, n_items, changed=changed)
+
+
+def to_serve(seasons: Sequence[Season], line: Mapping[str, Any] | None) -> int:
+    """The season whose model nodes serve once the last one has ended with this evaluation."""
+    *before, last = seasons
+    served = before[-1].served if before else None
+    old = next((season.line for season in before if season.number == served), None)
+    return served if served and line and old and fell(old, line) else last.number
+
+
+def fell(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether recall is lower by more than the noise, and the choice of people, explain."""
+    name = next(key for key in now if key.startswith("recall@"))
+    drop = before.get(name, 0.0) - now[name]
+    return bool(drop > SURE * math.sqrt(_variance(before, name) + _variance(now, name)))
+
+
+def _variance(line: Mapping[str, Any], name: str) -> float:
+    """Of a mean over users, each from 0 to 1, with noise in it."""
+    mean = line.get(name, 0.0)
+    return float(line.get("noise", 0.0) ** 2 + mean * (1 - mean) / max(line["users"], 1))
+
+
+# ------------------------------------------------------------------------------------------- published models
+
+
+def publish(folder: Path, number: int, model: dict[str, Any], arrays: dict[str, Any], keep: int, served: int) -> None:
+    """Keep a season's model, and those of the last few seasons; of the others the one that is served."""
+    write_arrays(_path(folder, number), arrays, model)
+    for path in folder.glob("published-*.bin"):
+        if (other := int(path.stem.removeprefix("published-"))) <= number - keep and other != served:
+            path.unlink()
+
+
+def published(folder: Path, number: int) -> Packet | None:
+    """What nodes are sent to serve this season's model; None where it is not kept any more."""
+    if not _path(folder, number).exists():
+        return None
+    arrays, model = read_arrays(_path(folder, number))
+    return Packet(FINISH, {"model": model, "number": number}, {}, arrays)
+
+
+def _path(folder: Path, number: int) -> Path:
+    return folder / f"published-{number}.bin"

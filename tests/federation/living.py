@@ -1,0 +1,159 @@
+"""A federation that lives: nodes whose users come, click and leave between seasons, and what must hold of it."""
+
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from fedgrec.federation.common import catalogue
+from fedgrec.federation.common.arrays import write_private
+from fedgrec.federation.common.catalogue import CATALOGUE
+from fedgrec.federation.common.network import CA
+from fedgrec.federation.in_process.replay import Recorder
+from fedgrec.federation.in_process.transport import Meddler, honest
+from fedgrec.federation.node import changes
+from fedgrec.federation.node.folder import open_node
+from fedgrec.federation.node.store import NodeStore
+from fedgrec.federation.server.folder import open_server
+from fedgrec.federation.setup import certificates
+from tests.federation.worlds import N_ITEMS, World, world
+
+LIVELY: dict[str, Any] = {"seasons": 1, "rounds": 3, "later_rounds": 3, "season_rounds": 2, "rest": 0.0, "look": 0.0}
+
+
+class Life:
+    """A world, and beside it what each user has by its own account."""
+
+    def __init__(self, root: Path, seed: int = 0, **more: Any) -> None:
+        options = LIVELY | {"recount_users": 1} | more.pop("options", {})
+        self.world: World = world(root, options=options, **more)
+        self.rng, self.season, self.recorder = random.Random(seed), 1, Recorder()
+        self.people: dict[int, dict[str, set[int]]] = {}
+        for index, path in self.world.nodes.items():
+            with NodeStore(path) as store:
+                self.people[index] = {user: set(changes.wanted(store, store.row_of(user))) for user in store.ids()}
+        self.world.recorded = self.recorder.recorded
+        self.items, self.gone = [f"item {number}" for number in range(N_ITEMS)], set[str]()
+        self.key, authority = certificates.authority("test")
+        for folder in (self.world.server, *self.world.nodes.values()):
+            write_private(folder / CA, authority.public_bytes(Encoding.PEM))
+            write_private(folder / CATALOGUE, "".join(f"{name}\n" for name in self.items).encode())
+
+    # ---------------------------------------------------------------------------------- what happens
+
+    def train(self, meddler: Meddler = honest) -> None:
+        """One season, the first or the next."""
+        self.give(seasons=self.season)
+        with self.recorder:
+            self.world.run(meddler)
+        self.season += 1
+
+    def give(self, **options: Any) -> None:
+        toml = self.world.server / "federation.toml"
+        lines = toml.read_text().splitlines()
+        for name, value in options.items():
+            lines = [f"{name} = {value}" if line.startswith(f"{name} = ") else line for line in lines]
+        toml.write_text("\n".join(lines) + "\n")
+
+    def _reread(self, nodes: Iterable[int]) -> None:
+        """Nodes read their sources, which say what people have now."""
+        for index in nodes:
+            home = open_node(self.world.nodes[index])
+            had = {user: [i for i in items if i < home.n_items] for user, items in self.people[index].items()}
+            source = {user: dict.fromkeys(items, False) for user, items in had.items() if items}
+            with NodeStore(home.path) as store:
+                changes.renew(store, home.method(1), source, 0.0, home.user_salt)
+
+    def reread(self) -> None:
+        """As a node does: while a count goes on, changes wait."""
+        for index, path in self.world.nodes.items():
+            with NodeStore(path) as store:
+                counting = store.counting()
+            if not counting:
+                self._reread([index])
+
+    def item(self) -> None:
+        """A new item, which some have already, although their nodes do not know it yet."""
+        self.items.append(f"item {len(self.items)}")
+        self._sign()
+        for _ in range(2):
+            index, user = self.somebody()
+            self.people[index][user] |= {len(self.items) - 1}
+
+    def withdraw(self) -> None:
+        self.gone ^= {self.rng.choice(self.items)}
+        self._sign()
+
+    def _sign(self) -> None:
+        """Write down a new version of the catalogue where the server finds it."""
+        server = open_server(self.world.server)
+        now = catalogue.newest(server.path) or catalogue.installed(server.path)
+        version = catalogue.Version(now.number + 1, tuple(self.items), tuple(sorted(self.gone)))
+        signature = self.key.sign(version.part(server.federation), ec.ECDSA(hashes.SHA384()))
+        write_private(server.path / catalogue.NEWEST, replace(version, signature=signature).pack())
+
+    def somebody(self) -> tuple[int, str]:
+        index = self.rng.choice([i for i, users in self.people.items() if users])
+        return index, self.rng.choice(sorted(self.people[index]))
+
+    def click(self) -> None:
+        index, user = self.somebody()
+        self.people[index][user] ^= set(self.rng.sample(range(N_ITEMS), 2))
+        self.people[index][user] |= {self.rng.randrange(N_ITEMS)}
+
+    def join(self) -> None:
+        index = self.rng.choice(sorted(self.people))
+        name = f"new {self.rng.random()}"
+        self.people[index][name] = set(self.rng.sample(range(N_ITEMS), 5))
+
+    def leave(self) -> None:
+        index, user = self.somebody()
+        if len(self.people[index]) > 2:
+            del self.people[index][user]
+
+    def forget(self) -> None:
+        index, user = self.somebody()
+        home = open_node(self.world.nodes[index])
+        with NodeStore(home.path) as store:
+            if len(self.people[index]) > 2 and user in store.ids() and not store.counting():
+                changes.forget(store, user, home.user_salt)
+                del self.people[index][user]
+
+    # ------------------------------------------------------------------------------------ what holds
+
+    def standing(self) -> tuple[np.ndarray, np.ndarray]:
+        """Degrees and latents in steps, by hand: from what each user was last counted as, and last sent."""
+        home = open_server(self.world.server)
+        method: Any = home.method(1)
+        o = method.options
+        degrees = np.zeros(home.n_items, np.int64)
+        steps = np.zeros((o.layers, home.n_items, o.dim), np.int64)
+        for path in self.world.nodes.values():
+            with NodeStore(path) as store:
+                for row in store.first_rows(-1):
+                    cohort = store.cohort(method, [row])
+                    ((counted, blob),) = store.rows("users", "counted, pushed", "WHERE row = ?", [row])
+                    degrees[cohort.items] += counted
+                    if blob:
+                        edges = changes.unpack_edges(blob, cohort.state.sent.dtype)
+                        for item, weight in zip(edges.items.tolist(), edges.weights, strict=True):
+                            sent = weight * cohort.state.sent[0]
+                            clip = method.latents.clip / 2
+                            words = np.rint(np.clip(sent, -clip, clip) / method.latents.step)
+                            steps[:, item] += words.astype(np.int64)
+        return degrees, steps
+
+    def holds(self) -> None:
+        """Law 11, and law 6."""
+        degrees, steps = self.standing()
+        model = self.world.model()
+        np.testing.assert_array_equal(model.degrees, degrees)
+        np.testing.assert_array_equal(model.standing, steps)
+        assert self.world.is_its_simulation()
+        assert not any("outside what users can have" in notice for notice in self.world.witness.notices)

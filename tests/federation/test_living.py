@@ -1,0 +1,249 @@
+"""A federation that lives: users come, click and leave, and the server's sums follow, to the last integer."""
+
+import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedgrec.errors import FedgrecError
+from fedgrec.federation.common import catalogue
+from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.in_process.transport import killed_after_writing, silent
+from fedgrec.federation.node import changes
+from fedgrec.federation.node.folder import open_node
+from fedgrec.federation.node.node import handle
+from fedgrec.federation.node.person import recommend
+from fedgrec.federation.node.store import STORE, NodeStore
+from fedgrec.federation.server import coordinator
+from tests.federation.living import Life
+from tests.federation.worlds import Killed, at_random, kill_server
+
+
+def test_clicks_joins_and_leaves_reach_the_next_season(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.train()
+    life.holds()
+    for _ in range(2):
+        for step in (life.click, life.click, life.join, life.leave):
+            step()
+        life.reread()
+        life.train()
+        life.holds()
+    assert len(life.world.applied("recount")) == 2
+
+
+CHANGES = ("click", "click", "join", "leave", "forget", "item", "withdraw", "reread")
+STEPS = (*CHANGES, "train", "train", "lossy", "killed")
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(STEPS), min_size=4, max_size=9), st.integers(0, 99))
+def test_any_history(tmp_path_factory: pytest.TempPathFactory, history: list[str], seed: int) -> None:
+    """Laws 6 and 11, whatever happens in whichever order, with nodes that fall silent and servers that are killed."""
+    life = Life(tmp_path_factory.mktemp("life"), seed)
+    life.train()
+    for number, step in enumerate(history):
+        if step in ("lossy", "killed"):
+            lossy = at_random(0.05, seed + number, how=random.Random(number).choice([silent, killed_after_writing]))
+            meddler = lossy if step == "lossy" else kill_server(life.rng.randrange(40))
+            try:
+                life.train(meddler)
+            except (Killed, FedgrecError):
+                life.season -= 1  # it goes on with the next start
+            continue
+        getattr(life, step)()
+    life.reread()
+    life.train()
+    life.holds()
+
+
+def test_a_node_that_forgets_under_which_weights_it_sent_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "with_past", lambda store, cohort, rows, weights: cohort)
+    life = Life(tmp_path)
+    life.train()
+    for step in (life.click, life.join, life.leave):
+        step()
+    life.reread()
+    life.train()
+    with pytest.raises(AssertionError):
+        life.holds()
+
+
+def test_a_leave_that_is_counted_twice_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant: what a recount has counted still waits, and goes into the next one again."""
+    monkeypatch.setattr(changes, "_take_over", lambda store, rows: None)
+    life = Life(tmp_path)
+    life.train()
+    for _ in range(2):
+        life.click()
+        life.reread()
+        life.train()
+    with pytest.raises(AssertionError):
+        life.holds()
+
+
+def test_changes_wait_until_there_are_enough(tmp_path: Path) -> None:
+    """A sum of few changes would tell whose they are; meanwhile the person is not recommended what it has."""
+    life = Life(tmp_path, options={"recount_users": 3})
+    life.train()
+    index, user = life.somebody()
+    before = life.world.model().degrees
+    new = int(recommend(life.world.nodes[index], user, 1)[0][0])
+    life.people[index][user] |= {new}
+    life.reread()
+    assert new not in recommend(life.world.nodes[index], user, 30)[0]
+    life.train()
+    life.holds()
+    assert not life.world.applied("recount")
+    assert any("1 users have changes" in notice for notice in life.world.witness.notices)
+    np.testing.assert_array_equal(life.world.model().degrees, before)
+    for other in [u for u in sorted(life.people[index]) if u != user][:2]:
+        life.people[index][other] ^= {new}
+    life.reread()
+    life.train()
+    life.holds()
+    assert len(life.world.applied("recount")) == 1
+    assert life.world.model().degrees.sum() > before.sum() - 2
+
+
+def test_who_is_forgotten_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Neither at the server, where the latents are those of who stayed, nor in any byte of the node's folder."""
+    life = Life(tmp_path)
+    life.train()
+    index, user = 1, sorted(life.people[1])[2]
+    home = open_node(life.world.nodes[index])
+    with NodeStore(home.path) as store:
+        row = store.row_of(user)
+        ((key, state, pushed),) = store.rows("users", "key, state, pushed", "WHERE row = ?", [row])
+        changes.forget(store, user, home.user_salt)
+        with pytest.raises(FederationError, match="no user"):
+            store.row_of(user)
+    del life.people[index][user]
+    life.train()
+    life.holds()
+    with NodeStore(home.path) as store:
+        assert row not in store.first_rows(-1)
+        assert not store.rows("interactions", "item", "WHERE user = ?", [row])
+    traces = [user.encode(), key, state[:64], pushed]
+    for path in home.path.rglob("*"):
+        if path.is_file():
+            assert not [trace for trace in traces if trace in path.read_bytes()], path
+    assert home.path.joinpath(STORE).exists()
+
+
+def test_a_source_that_still_names_a_forgotten_user_brings_nobody_back(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    home, user = open_node(life.world.nodes[0]), sorted(life.people[0])[0]
+    source = {name: dict.fromkeys(items, False) for name, items in life.people[0].items()}
+    with NodeStore(home.path) as store:
+        changes.forget(store, user, home.user_salt)
+        found = changes.renew(store, home.method(1), source, 0.0, home.user_salt)
+        assert (found.came, found.left, found.back) == (0, 0, 1)
+        assert user not in store.ids()
+
+
+def test_a_source_that_was_cut_off_sends_nobody_away() -> None:
+    changes.check_source(10, 5)
+    with pytest.raises(FederationError, match=r"6 of 10 users are not in the source any more.*--let-go"):
+        changes.check_source(10, 4)
+
+
+def test_what_was_held_out_stays_held_out(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    home, user = open_node(life.world.nodes[0]), "somebody"
+    with NodeStore(home.path) as store:
+        changes.renew(store, home.method(1), {user: dict.fromkeys(range(10))}, 0.3, home.user_salt)
+        row = store.row_of(user)
+        items, (held,) = changes.wanted(store, row), store.held_out([row])
+        assert len(held) == 3
+        changes.renew(store, home.method(1), {user: dict.fromkeys(range(20))}, 0.3, home.user_salt)
+        assert set(items) <= set(changes.wanted(store, row))
+        assert set(held.tolist()) <= set(store.held_out([row])[0].tolist())
+        assert set(changes.wanted(store, row)) | set(store.held_out([row])[0].tolist()) == set(range(20))
+
+
+def test_a_server_that_forgot_a_season_is_told(tmp_path: Path) -> None:
+    """Restored from a backup of season 1, it would count the same changes once more."""
+    life = Life(tmp_path)
+    life.train()
+    shutil.copytree(life.world.server, tmp_path / "old")
+    life.click()
+    life.reread()
+    life.train()
+    shutil.rmtree(life.world.server)
+    (tmp_path / "old").rename(life.world.server)
+    life.give(rounds=9)
+    with pytest.raises(FederationError, match="forgotten a season"):
+        coordinator.run(life.world.transport, life.world.server)
+
+
+def test_a_server_cannot_begin_seasons_as_it_likes(tmp_path: Path) -> None:
+    """Every season may begin with a recount: nodes insist on rounds between them."""
+    life = Life(tmp_path, options={"season_rounds": 3})
+    life.train()
+    toml = life.world.server / "agreement.toml"
+    life.click()
+    life.reread()
+    toml.write_text(toml.read_text().replace("season_rounds = 3", "season_rounds = 1"))
+    life.give(later_rounds=1)
+    with pytest.raises(FederationError):
+        life.train()
+
+
+def test_new_items_and_withdrawn_ones(tmp_path: Path) -> None:
+    """They come with the next season; a node that was away then catches up, and a withdrawn item is recommended no more."""
+    life = Life(tmp_path)
+    life.train()
+    index, user = life.somebody()
+    best = int(recommend(life.world.nodes[index], user, 1)[0][0])
+    life.item()
+    life.gone = {life.items[best]}
+    life.item()
+    life.world.transport.away = {2}
+    life.train()
+    assert len(life.world.model().degrees) == 32
+    assert open_node(life.world.nodes[2]).n_items == 30
+    life.world.transport.away = set()
+    life.reread()
+    life.train()
+    life.holds()
+    assert open_node(life.world.nodes[2]).n_items == 32
+    assert life.world.model().degrees[30:].sum() > 0
+    assert best not in recommend(life.world.nodes[index], user, 32)[0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"signature": b"x" * 70}, "the authority has not signed"),
+        ({"items": ("tea",)}, "does not continue version 1"),
+        ({"number": 1}, "does not continue version 1"),
+        ({"items": tuple(map(str, range(40)))}, "does not continue version 1"),
+    ],
+)
+def test_nodes_take_no_catalogue_that_the_authority_did_not_make_of_theirs(
+    tmp_path: Path, wrong: dict[str, object], sentence: str
+) -> None:
+    life = Life(tmp_path)
+    life.item()
+    version = catalogue.newest(life.world.server)
+    assert version is not None
+    federation = open_node(life.world.nodes[0]).federation
+    bad = replace(version, **wrong)  # type: ignore[arg-type]
+    if "signature" not in wrong:
+        bad = replace(bad, signature=life.key.sign(bad.part(federation), ec.ECDSA(hashes.SHA384())))
+    answer = handle(life.world.nodes[0], Packet("catalogue", {}, {"catalogue": bad.pack()}))
+    assert sentence in answer.header["reason"]
+    assert open_node(life.world.nodes[0]).n_items == 30
+    answer = handle(life.world.nodes[0], Packet("catalogue", {}, {"catalogue": version.pack()}))
+    assert (answer.kind, open_node(life.world.nodes[0]).n_items) == ("catalogue", 31)
