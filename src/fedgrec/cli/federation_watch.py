@@ -110,6 +110,11 @@ def lines(found: Any) -> list[str]:
     if found.state == NOT_STARTED:
         return ["not started yet"]
     text = [f"round {found.round:,} of {found.rounds:,}, {found.state}"]
+    if found.seasons != 1 or found.season > 1:
+        wanted = f" of {found.seasons:,}" if found.seasons else ""
+        served = f"; nodes serve the model of season {found.serves}" if found.serves else ""
+        changed = f"; {found.changed:,} users had changes before it" if found.changed is not None else ""
+        text.append(f"season {found.season:,}{wanted}{changed}{served}")
     if found.state == WARM_UP and found.warm_up_stages:
         text[0] += f", {found.warm_up} of {found.warm_up_stages} stages"
     if found.going_on:

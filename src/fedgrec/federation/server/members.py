@@ -63,6 +63,7 @@ class Members:
     def greet(self, again: bool = False) -> None:
         """Let in those who have come, if they prove who they are; `again`: all say anew how many users they have."""
         deadline = self.folder.options.deadline
+        known_before = dict(self.users) if again else {}
         if again:
             self._address = {}
         for refusal in self.transport.meet(self.patience, deadline):
@@ -93,7 +94,11 @@ class Members:
                 if address not in self.forgotten:  # else it is the node that refuses
                     refused[address] = Packet(packets.REFUSED, {"reason": str(refusal)})
             else:
-                joined[member.gateway] += 1
+                index = answer.header["index"]
+                if known_before.get(index) != self.users[index]:
+                    joined[member.gateway] += 1
+                    if not member.gateway:
+                        self.observer.joined(member.name, self.users[index])
         for gateway in filter(None, joined):
             self.observer.joined(gateway, joined[gateway])
         list(self.transport.exchange(refused, within(deadline)))
@@ -143,8 +148,6 @@ class Members:
         self._owed.setdefault(index, set()).update(sessions)
         self.serves[index] = serves if type(serves := header.get("serves")) is int else 0
         self.forgotten.pop(address, None)
-        if not member.gateway:
-            self.observer.joined(member.name, len(tags))
         return member
 
     def stop_if_forgotten(self) -> None:

@@ -32,8 +32,12 @@ class OfServer(Collector):
             state.add_metric([name], float(name == s.state))
         yield state
         for name, text, value in (
+            ("season", "the season that it is in, or rests after", s.season),
+            ("changed_users", "users who had changes when they were last counted", s.changed),
+            ("serves", "the season whose model nodes recommend with", s.serves),
+            ("catalogue", "the version of the catalogue", s.catalogue),
             ("round", "training rounds that are over", s.round),
-            ("rounds", "training rounds that are wanted", s.rounds),
+            ("rounds", "training rounds with which the season ends", s.rounds),
             ("rounds_per_minute", "over the last rounds", s.rounds_per_minute),
             ("seconds_left", "until the last round, at this rate", s.seconds_left),
             ("lost_in_a_row", "sums that were lost since the last one that counted", s.lost_in_a_row),

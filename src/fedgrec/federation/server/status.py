@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedgrec.federation.common.catalogue import version_of
 from fedgrec.federation.common.lock import is_taken
 from fedgrec.federation.server.folder import ServerFolder, open_server
 from fedgrec.federation.server.log import describe, last_lines, log_of
-from fedgrec.federation.server.store import ServerStore
+from fedgrec.federation.server.store import Season, ServerStore
 
 NOT_STARTED, WAITING, WARM_UP, TRAINING = "not started", "waiting for nodes", "warm-up", "training"
-FINISHED, STOPPED = "finished", "stopped"
-STATES = (NOT_STARTED, WAITING, WARM_UP, TRAINING, FINISHED, STOPPED)
+RESTING, FINISHED, STOPPED = "resting", "finished", "stopped"
+STATES = (NOT_STARTED, WAITING, WARM_UP, TRAINING, RESTING, FINISHED, STOPPED)
 RECENT = 20  # training rounds over which speed and bytes are taken
 SHOWN = 500  # training rounds that a picture shows
 LINES, SUMS = 12, 5  # of the log, of the participation log
@@ -59,8 +60,13 @@ class Status:
     time: str
     state: str
     running: bool
+    season: int  # counted from 1
+    seasons: int  # as asked for; 0: until it is stopped
+    changed: int | None  # users who had changes when they were last counted
+    serves: int | None  # the season whose model nodes recommend with
+    catalogue: int  # its version
     round: int
-    rounds: int
+    rounds: int  # with which the season ends
     warm_up: int
     warm_up_stages: int | None
     rounds_per_minute: float | None
@@ -101,13 +107,20 @@ def status(path: Path) -> Status:
         sums = store.sums()
         closed = [line for line in sums if line["applied"] is not None]
         trained = [line for line in closed if line["applied"] and _is_training(line)]
-        done, rounds = store.get("round", 0), home.options.rounds
+        seasons = store.seasons()
+        season = seasons[-1] if seasons else Season(1, 0, 0, 0, home.n_items)
+        done, rounds = store.get("round", 0), home.options.rounds if season.number == 1 else season.until
         rate = _rate(closed, trained)
         return Status(
             name=path.absolute().name,
             time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            state=_state(store, running, done < rounds, is_summing=len(closed) < len(sums)),
+            state=_state(store, running, done < rounds, len(closed) < len(sums), season.served is not None),
             running=running,
+            season=season.number,
+            seasons=home.options.seasons,
+            changed=season.changed,
+            serves=next((s.served for s in reversed(seasons) if s.served), None),
+            catalogue=version_of(path),
             round=done,
             rounds=rounds,
             warm_up=store.get("warm", 0),
@@ -137,11 +150,13 @@ def _is_training(line: Line) -> bool:
     return bool(line["stage"] == "train")
 
 
-def _state(store: ServerStore, running: bool, rounds_left: bool, is_summing: bool) -> str:
+def _state(store: ServerStore, running: bool, rounds_left: bool, is_summing: bool, ended: bool) -> str:
     if store.get("finished") and not rounds_left:
         return FINISHED
     if not running:
         return STOPPED if store.get("federation") else NOT_STARTED
+    if ended and not rounds_left:
+        return RESTING
     heard = max(store.heard().values(), default=0.0)
     if store.get("n_users") is None or (not is_summing and rounds_left and time.time() - heard > SILENCE):
         return WAITING
