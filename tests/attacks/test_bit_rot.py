@@ -20,7 +20,7 @@ from fedgrec.federation.server.store import ServerStore
 from fedgrec.files import Checkpoints
 from fedgrec.model import Model
 from tests.cli.conftest import data, finished, no_report
-from tests.federation.worlds import Killed, kill_server, world
+from tests.federation.worlds import Killed, kill_server, made_older, world
 
 __all__ = ["data", "finished", "no_report"]
 
@@ -153,13 +153,10 @@ def test_a_store_of_the_release_before_is_sealed_in_its_place(server: Path, tmp_
     """Format 1 had no seals: nothing of it is lost, and from then on it is checked."""
     home = of_server(server, tmp_path)
     want = bits(everything(home))
-    with closing(sqlite3.connect(home / "server.sqlite", isolation_level=None)) as db:
-        for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-            db.execute(f"ALTER TABLE {table} DROP COLUMN seal")
-        db.execute("UPDATE meta SET value = '1' WHERE key = 'format'")
+    made_older(home / "server.sqlite", 1)
     assert bits(everything(home)) == want
     with closing(sqlite3.connect(home / "server.sqlite", isolation_level=None)) as db:
-        assert db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone() == ("2",)
+        assert db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone() == ("3",)
         db.execute("UPDATE nodes SET users = 4 WHERE idx = 1")
     with pytest.raises(FedgrecError, match=r"server\.sqlite.*a row of nodes has changed.*restore it from a backup"):
         everything(home)

@@ -21,7 +21,7 @@ def likeness(liar: Liar, leaf: str) -> float:
     first, second = liar.sum([0, 1, 2], EVERYBODY), liar.sum([0, 1], replace(EVERYBODY, round=6))
     with NodeStore(liar.fed.nodes[2]) as store:
         model = liar.broadcast(EVERYBODY)
-        words, _ = at_home(store, liar.method, EVERYBODY, store.first_rows(6), model, 1)
+        words, *_ = at_home(store, liar.method, EVERYBODY, store.first_rows(6), model, 1)
     own = Upload.from_ring(words, EVERYBODY.spec(liar.method), 6)
     difference = np.array(total(first, leaf)) - np.array(total(second, leaf))
     return float(np.corrcoef(difference, total(own, leaf))[0, 1])

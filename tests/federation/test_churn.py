@@ -137,7 +137,7 @@ def test_a_node_with_another_configuration_is_refused(tmp_path: Path) -> None:
     toml.write_text(toml.read_text().replace("l2 = ", "l2 = 1"))
     fed.run()
     assert fed.witness.joiners == ["node0", "node2"]
-    assert any("copy config.toml to it" in notice for notice in fed.witness.notices)
+    assert any("copy config.toml, agreement.toml and items.txt to it" in notice for notice in fed.witness.notices)
 
 
 def test_who_is_not_on_the_roster_does_not_join_and_not_mask(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from tests.federation.test_server_view import leaks
 from tests.federation.worlds import people
 
 UP = {  # what may come up, by kind: names in the header, blobs, arrays. A new name here is a privacy decision.
-    "hello": ({"index", "agreement", "waiting", "serves"}, {"signature"}, {"tags"}),
+    "hello": ({"index", "agreement", "waiting", "serves", "catalogue"}, {"signature"}, {"tags"}),
     "keys": (set(), {"secagg", "committed.secagg"}, set()),
     "shares": (set(), {"secagg"}, set()),
     "masked": (set(), set(), {"secagg"}),

@@ -24,7 +24,7 @@ from fedgrec.federation.node.person import recommend
 from fedgrec.federation.node.store import STORE, NodeStore
 from fedgrec.federation.server import coordinator
 from tests.federation.living import Life
-from tests.federation.worlds import Killed, at_random, kill_server
+from tests.federation.worlds import Killed, at_random, kill_server, made_older
 
 
 def test_clicks_joins_and_leaves_reach_the_next_season(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_server_cannot_begin_seasons_as_it_likes(tmp_path: Path) -> None:
 
 
 def test_new_items_and_withdrawn_ones(tmp_path: Path) -> None:
-    """They come with the next season; a node that was away then catches up, and a withdrawn item is recommended no more."""
+    """They come with the next season; a node that was away catches up, and what is withdrawn is recommended no more."""
     life = Life(tmp_path)
     life.train()
     index, user = life.somebody()
@@ -247,3 +247,20 @@ def test_nodes_take_no_catalogue_that_the_authority_did_not_make_of_theirs(
     assert open_node(life.world.nodes[0]).n_items == 30
     answer = handle(life.world.nodes[0], Packet("catalogue", {}, {"catalogue": version.pack()}))
     assert (answer.kind, open_node(life.world.nodes[0]).n_items) == ("catalogue", 31)
+
+
+def test_stores_of_the_release_before_go_on_living(tmp_path: Path) -> None:
+    """They do not say under which weights latents stand, nor who was counted: it follows from what they say."""
+    life = Life(tmp_path)
+    life.train()
+    made_older(life.world.server / "server.sqlite", 2)
+    for path in life.world.nodes.values():
+        made_older(path / "node.sqlite", 2)
+        (path / "served.bin").rename(path / "items.bin")  # where the last model was
+    for step in (life.click, life.join, life.leave):
+        step()
+    life.reread()
+    life.give(rounds=3)
+    life.train()
+    life.holds()
+    assert len(life.world.applied("recount")) == 1

@@ -97,9 +97,9 @@ def test_one_user_is_lost_in_any_exchange(
     (lost,) = users_of(fed.nodes[1])
     places = {(line["stage"], line["level"], line["round"]) for line in without}
 
-    def others(store: NodeStore, sum_: plan.Plan) -> list[int]:
+    def others(store: NodeStore, sum_: plan.Plan, latents: bool) -> list[int]:
         names = dict(enumerate(store.ids(), 1))
-        return [row for row in taking_part(store, sum_) if sum_.place not in places or names[row] != lost]
+        return [row for row in taking_part(store, sum_, latents) if sum_.place not in places or names[row] != lost]
 
     monkeypatch.setattr(node, "taking_part", others)
     monkeypatch.setattr(possible, "check_users", lambda opened, planned: None)  # a gateway never leaves one out

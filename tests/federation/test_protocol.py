@@ -71,7 +71,9 @@ def test_a_server_of_another_release_hears_why_a_node_refuses_it(
 def test_a_node_that_changes_its_release_in_the_middle_misses_the_sum(tmp_path: Path) -> None:
     fed = world(tmp_path, users=3, options={"rounds": 1})
     fed.run(node_of(PROTOCOL + 1, ("masked",)))
-    assert any(notice.startswith("node node1: the node speaks version 3") for notice in fed.witness.notices)
+    assert any(
+        notice.startswith(f"node node1: the node speaks version {PROTOCOL + 1}") for notice in fed.witness.notices
+    )
 
 
 @pytest.mark.parametrize("meddler", [node_of(UNSAID), server_of(UNSAID)])

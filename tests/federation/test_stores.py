@@ -115,7 +115,7 @@ def test_a_node_remembers_everything(tmp_path: Path) -> None:
     fed.run()
     db = sqlite3.connect(fed.nodes[1] / "node.sqlite")
     tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    assert tables == {"meta", "users", "interactions", "sessions", "participation", "opened"}
+    assert tables == {"meta", "users", "interactions", "changes", "forgotten", "sessions", "participation", "opened"}
     rows = db.execute("SELECT stage, level, round, users, verdict FROM participation ORDER BY rowid").fetchall()
     db.close()
     assert [(stage, level, round_) for stage, level, round_, _, _ in rows] == [
@@ -141,8 +141,8 @@ def test_a_node_draws_its_users_evenly(tmp_path: Path) -> None:
         store.put("announced", 6)
         for round_ in range(600):
             plan = Plan("train", 0, round_, 18, 12, take=1, of=3)
-            chosen = taking_part(store, plan)
-            assert chosen == taking_part(store, plan)
+            chosen = taking_part(store, plan, latents=True)
+            assert chosen == taking_part(store, plan, latents=True)
             counts[tuple(chosen)] = counts.get(tuple(chosen), 0) + 1
     assert len(counts) == 15
     assert max(abs(count - 40) for count in counts.values()) < 35  # 40 ± 5.6 σ

@@ -2,7 +2,9 @@
 
 import random
 import re
+import sqlite3
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import numpy as np
 
 from fedgrec.config import Config
 from fedgrec.core import ServerState
+from fedgrec.federation.common import sqlite_store
 from fedgrec.federation.common.options import Agreement, FederationOptions
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.in_process.folders import make_folders
@@ -116,6 +119,30 @@ class World:
             with NodeStore(path) as store:
                 counts += store.db.execute("SELECT count(*) FROM users WHERE pending IS NOT NULL").fetchone()
         return sum(counts)
+
+
+NEW = {
+    "server.sqlite": ("DROP TABLE seasons", "ALTER TABLE tags DROP COLUMN counted"),
+    "node.sqlite": (
+        *("DROP INDEX leavers", "DROP TABLE changes", "DROP TABLE forgotten"),
+        *(f"ALTER TABLE users DROP COLUMN {name}" for name in ("counted", "pushed", "pending_pushed", "leaving")),
+    ),
+}  # in format 3
+
+
+def made_older(path: Path, version: int) -> None:
+    """A store as an earlier release would have left it: format 2 knows of no changes, format 1 has no seals either."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.create_function("seal", -1, sqlite_store._seal, deterministic=True)
+        for statement in NEW[path.name]:
+            db.execute(statement)
+        db.execute("DELETE FROM meta WHERE key IN ('edges', 'season', 'announced_row', 'last_row', 'serves')")
+        db.execute("UPDATE meta SET value = ? WHERE key = 'format'", [str(version)])
+        for table, (columns, _) in sqlite_store.sealed_tables(db).items():
+            if version == 1:
+                db.execute(f"ALTER TABLE {table} DROP COLUMN seal")
+            else:
+                db.execute(f"UPDATE {table} SET seal = {sqlite_store._seal_of(table, columns)}")
 
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:

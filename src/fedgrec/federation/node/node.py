@@ -53,6 +53,7 @@ def handle(folder: Path, request: Packet) -> Packet:
                 answer = node.answer(request)
             if node.deleted:
                 changes.scrub(store)
+                log.info("%d users left, and nothing of them is here any more; %d stay", node.deleted, store.count())
             return answer
     except Forgotten as refusal:
         return Packet(packets.FORGOTTEN, {"reason": str(refusal), "season": refusal.season})
@@ -127,7 +128,7 @@ class Node:
             "index": self.folder.index,
             "agreement": self.folder.agreement,
             "waiting": self.store.waiting(),
-            "serves": self.store.get("serves", 0),
+            "serves": self.store.get("serves"),
             "catalogue": catalogue.version_of(self.folder.shared),
         }
         return Packet(packets.HELLO, header, {"signature": self.folder.identity.sign(part)}, {"tags": tags})
@@ -164,7 +165,7 @@ class Node:
             raise FederationError("the server sent a model without its number")
         about = {"session": "", "stage": EVALUATE, "context": model_digest(broadcast).hex()}
         self._keep_model(broadcast, about, SERVED)
-        self.store.put("serves", number)
+        self.store.put("serves", (number, broadcast.round))
         going_on.end(self.folder.path)
         return Packet(packets.FINISH)
 

@@ -60,6 +60,7 @@ CREATE TABLE opened (stage TEXT, level INTEGER, round INTEGER, digest BLOB NOT N
                      PRIMARY KEY (stage, level, round)) WITHOUT ROWID;
 CREATE INDEX places ON participation (stage, level, round);
 CREATE INDEX undecided ON participation (session) WHERE verdict IS NULL;
+CREATE INDEX leavers ON users (row) WHERE leaving = 1;
 """
 # Of format 1: secrets of sums were in `sessions`, and `participation` knew neither models nor who helped to open.
 FROM_1 = """
@@ -87,6 +88,7 @@ CREATE TABLE changes (user INTEGER NOT NULL, item INTEGER NOT NULL, gone INTEGER
 CREATE TABLE forgotten (tag BLOB PRIMARY KEY, seal BLOB) WITHOUT ROWID;
 UPDATE users SET counted = 1 WHERE row IN (SELECT value FROM participation, json_each(users)
                                            WHERE stage = 'degrees' AND verdict = 1);
+CREATE INDEX leavers ON users (row) WHERE leaving = 1;
 """
 COUNTS = ("degrees", "recount")  # stages whose sums hold users' items from then on
 LISTED = "IN (SELECT value FROM json_each(?))"

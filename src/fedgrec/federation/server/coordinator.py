@@ -137,22 +137,21 @@ class Coordinator:
             with self.store.transaction():
                 self.store.put("ended", time.time())
         self.members.greet()
-        self._publish()
+        self._publish(to_all=True)  # the last verdicts ride along
         write_run(self.folder, self.store, self.server)
 
-    def _publish(self) -> None:
-        """To every node that serves another model."""
-        packet = seasons.published(self.folder.path, self.season.served or 0)
-        if packet is None:
-            return
-        present = self.members.present()
-        silent = [node for node in self.members.reachable() if node not in present]
+    def _publish(self, to_all: bool = False) -> None:
+        """To every node that serves another model, or to all."""
+        members, now = self.members, seasons.label(self.folder.path, self.season.served or 0)
+        present = members.present()
+        silent = [node for node in members.reachable() if node not in present]
         for nodes in (present, silent):  # the latter hear of it if they live, and are not waited for long
-            behind = [node for node in nodes if self.members.serves.get(node) != self.season.served]
-            for node, _ in self.members.ask(
-                dict.fromkeys(behind, packet), About(packets.FINISH), self.options.deadline
-            ):
-                self.members.serves[node] = self.season.served or 0
+            behind = [node for node in nodes if to_all or members.serves.get(node) != now]
+            if not behind or now is None:
+                continue
+            packet = seasons.published(self.folder.path, self.season.served or 0)
+            for node, _ in members.ask(dict.fromkeys(behind, packet), About(packets.FINISH), self.options.deadline):
+                members.serves[node] = now
 
     def _rest(self) -> None:
         """Until it is time, or enough users have changes; nodes come and go meanwhile."""

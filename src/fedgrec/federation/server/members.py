@@ -42,7 +42,7 @@ class Members:
         self.folder, self.store, self.observer = folder, store, observer
         self.transport = Bundling(transport, folder.roster)
         self.users: dict[int, int] = {}  # of each node that has joined
-        self.serves: dict[int, int] = {}  # the number of the model that each of them recommends with
+        self.serves: dict[int, Any] = {}  # season and round of the model that each of them recommends with
         self._address: dict[int, int] = {}
         self._owed: dict[int, set[str]] = {}  # sessions that a node may wait for a verdict on
         self._missing: set[int] = set()  # nodes of whom the observer knows that they are gone
@@ -146,7 +146,7 @@ class Members:
         words = waiting[:MOST] if isinstance(waiting, list) else []
         sessions = {word for word in words if isinstance(word, str) and SESSION.fullmatch(word)}
         self._owed.setdefault(index, set()).update(sessions)
-        self.serves[index] = serves if type(serves := header.get("serves")) is int else 0
+        self.serves[index] = header.get("serves")
         self.forgotten.pop(address, None)
         return member
 

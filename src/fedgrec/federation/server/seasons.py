@@ -66,10 +66,14 @@ def publish(folder: Path, number: int, model: dict[str, Any], arrays: dict[str, 
             path.unlink()
 
 
-def published(folder: Path, number: int) -> Packet | None:
-    """What nodes are sent to serve this season's model; None where it is not kept any more."""
-    if not _path(folder, number).exists():
-        return None
+def label(folder: Path, number: int) -> list[int] | None:
+    """By which nodes know a season's model: its number and its round, should the season go on; None: it is not kept."""
+    path = _path(folder, number)
+    return [number, read_arrays(path)[1]["round"]] if path.exists() else None
+
+
+def published(folder: Path, number: int) -> Packet:
+    """What nodes are sent to serve this season's model."""
     arrays, model = read_arrays(_path(folder, number))
     return Packet(FINISH, {"model": model, "number": number}, {}, arrays)
 

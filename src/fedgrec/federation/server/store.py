@@ -150,7 +150,9 @@ class ServerStore(Store):
                     ((other,),) = self.rows("nodes", "name", "WHERE idx = ?", [owner]) or [("?",)]
                     what = f"a user that node {other} has" if owner != index else "one user twice"
                     raise FederationError(f"node {name} brings {what}: take the user off one of them")
-                self.db.execute("INSERT INTO tags VALUES (?, ?, ?, NULL)", [tag, index, known.get(tag, 0)])
+                self.db.execute(
+                    "INSERT INTO tags (tag, node, counted) VALUES (?, ?, ?)", [tag, index, known.get(tag, 0)]
+                )
             self.db.execute(
                 "INSERT INTO nodes (idx, name, users, founder) VALUES (?, ?, ?, 0) "
                 "ON CONFLICT (idx) DO UPDATE SET users = excluded.users",
