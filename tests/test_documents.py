@@ -24,6 +24,7 @@ from benchmarks.__main__ import NAMES
 from fedgrec import cli
 from fedgrec.cli import federation as federation_command
 from fedgrec.cli import train as train_command
+from fedgrec.cli.asked import configuration
 from tests.cli.small import clicks
 from tests.federation.worlds import N_ITEMS, world
 
@@ -211,7 +212,7 @@ def test_every_command_parses(command: str) -> None:
     elif "--help" not in words:
         arguments = parser().parse_args(words[words.index("fedgrec") + 1 :])
         if arguments.command is train_command.run and not (arguments.resume or arguments.final or arguments.config):
-            train_command.configuration(arguments)
+            configuration(arguments)
         if arguments.command in (federation_command.run_init, federation_command.run_up):
             federation_command.settings(arguments)
 
