@@ -94,7 +94,8 @@ def test_a_report_of_a_grown_run(run: Path, more: Path) -> None:
     from fedgrec.report import write_report
 
     assert go_on(run, "--grown", "--data", more) == 0
-    assert "users.png" in write_report(run).read_text()  # drawn only where the data is what the run was trained on
+    write_report(run)
+    assert (run / "users.png").exists()  # drawn only where the data is what the run was trained on
 
 
 @pytest.mark.parametrize("stop", [6, 7, 9, 11])

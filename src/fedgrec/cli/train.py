@@ -39,9 +39,9 @@ def register(commands: Any) -> None:
     train.add_argument(
         "--grown",
         action="store_true",
-        help="with --resume: the data (--data names another file) has changed since, and the run goes on with it: new "
-        "users, items and clicks come, a person without clicks has left, what was held out stays held out; --rounds is "
-        "how many the run shall have in all (default: as many more as it had last time, at first a fifth)",
+        help="with --resume: go on with the data as it is now, in the same file or in another that --data=FILE "
+        "names. People, items and clicks come and go; what was held out stays held out. The run gets a fifth of its "
+        "rounds more, or as many as --rounds=N says in all",
     )
     train.add_argument(
         "--final",
