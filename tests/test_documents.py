@@ -24,6 +24,7 @@ from benchmarks.__main__ import NAMES
 from fedgrec import cli
 from fedgrec.cli import federation as federation_command
 from fedgrec.cli import train as train_command
+from fedgrec.cli.asked import configuration
 from tests.cli.small import clicks
 from tests.federation.worlds import N_ITEMS, world
 
@@ -50,6 +51,8 @@ RUN = {
     "fedgrec train --data my-folder": SMALL,
     "fedgrec train --config RUN/config.toml --out AGAIN": "--quiet",
     "fedgrec train --out RUN --resume": "--rounds 3 --quiet",
+    "fedgrec train --out RUN --resume --grown": "--quiet",
+    "fedgrec train --out RUN --resume --grown --data new.csv --rounds 4000": "--rounds 5 --quiet",
     "fedgrec train --help": "",
     "fedgrec compare --data demo --methods fedgrec,federank,fcf,mf-bpr,popularity --seeds 3": f"{TABLE} --out table-1",
     "fedgrec compare --data clicks.csv --methods fedgrec,turbocf --seeds 0,3,7 --rounds 4000 --epochs 200": (
@@ -211,7 +214,7 @@ def test_every_command_parses(command: str) -> None:
     elif "--help" not in words:
         arguments = parser().parse_args(words[words.index("fedgrec") + 1 :])
         if arguments.command is train_command.run and not (arguments.resume or arguments.final or arguments.config):
-            train_command.configuration(arguments)
+            configuration(arguments)
         if arguments.command in (federation_command.run_init, federation_command.run_up):
             federation_command.settings(arguments)
 
@@ -262,6 +265,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     place = tmp_path_factory.mktemp("reader")
     text = re.sub(r"\bann0,", "ann,", re.sub(r"book(\d+)", r"book-\1", clicks(place / "clicks.csv").read_text()))
     (place / "clicks.csv").write_text(text)
+    (place / "new.csv").write_text(text + "zoe,book-1\nann,fresh\n")
     (place / "my-folder").mkdir()
     head, *pairs = text.splitlines(keepends=True)
     (place / "my-folder" / "train.csv").write_text("".join([head, *pairs]))

@@ -1,20 +1,35 @@
 """A run that goes on with more data: `FedGRec.partial_fit`, and the simulation behind it."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from fedgrec import FedGRec, gpu_rounds
-from fedgrec.data import Dataset, Interactions, Split
+from fedgrec import FedGRec, cli, gpu_rounds
+from fedgrec.cli import train as train_command
+from fedgrec.data import Dataset, IdMap, Interactions, Split
+from fedgrec.data.datasets import _first_split
+from fedgrec.data.grown_split import Rule, grown_split
 from fedgrec.devices import gpu_is_there
 from fedgrec.errors import ConfigError, FedgrecError
 from fedgrec.gpu_rounds import GpuRounds
 from fedgrec.growth import _standing, grow
+from fedgrec.model import Model
+from tests.cli.small import train
 
 OPTIONS = {"dim": 8, "negatives": 8, "rounds": 30, "users_per_round": 20, "fine_rounds": 5, "seed": 3, "device": "cpu"}
 RNG = np.random.default_rng(0)
 ALL = RNG.random((40, 30)) < 0.25
 ALL[:, 0] = True
+
+
+@pytest.fixture(autouse=True)
+def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train_command, "_report", lambda *_: None)
 
 
 def matrix(have: np.ndarray) -> csr_matrix:
@@ -129,3 +144,107 @@ def test_the_loops_of_a_gpu_go_on_with_one_graph(monkeypatch: pytest.MonkeyPatch
     assert not run.users.past.pushed
     assert run.server.round == 31
     assert run.server.items[1:] == pytest.approx(_standing(run.method, run.server, run.users) * run.method.latents.step)
+
+
+# ------------------------------------------------------------------------------------------- the split of grown data
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    pairs=st.tuples(*[st.sets(st.tuples(st.integers(0, 7), st.integers(0, 9)), min_size=4, max_size=40)] * 3),
+    kind=st.sampled_from(["ratio", "last", "all"]),
+    seed=st.integers(0, 3),
+    shuffle=st.randoms(use_true_random=False),
+)
+def test_nothing_that_was_held_out_is_ever_learned_from(pairs: Any, kind: str, seed: int, shuffle: Any) -> None:
+    """Over two growths, with clicks that come and go, and lines in any order: whatever is still there stays."""
+    rule = Rule(kind, 0.3, 0.0 if kind == "all" else 0.2, seed)
+    before = None
+    for now in pairs:
+        lines = sorted(now)
+        shuffle.shuffle(lines)
+        named = [f"u{u}" for u, _ in lines], [f"i{i}" for _, i in lines]
+        data, _ = Interactions.from_pairs(*named, times=np.array([u * i % 7 for u, i in lines]))
+        split = _first_split([data], rule, []) if before is None else grown_split(before, data, rule)
+        train, validation, test = parts = [_names(part) for part in (split.train, split.validation, split.test)]
+        assert sum(map(len, parts)) == len(train | validation | test) == len(now)
+        assert train | validation | test == set(zip(*named, strict=True))
+        assert len(train) >= 1
+        if before is not None:
+            for part, was in zip(parts, (before.train, before.validation, before.test), strict=True):
+                assert _names(was) & (train | validation | test) <= part
+            for ids in ("user_ids", "item_ids"):
+                old, new = getattr(before.train, ids), getattr(split.train, ids)
+                assert [*new][: len(old)] == [*old]
+            again = grown_split(before, data, rule)
+            assert [_names(part) for part in (again.train, again.validation, again.test)] == parts
+        same = grown_split(split, data, rule)  # of data that has not changed
+        assert [_names(part) for part in (same.train, same.validation, same.test)] == parts
+        before = split
+
+
+def _names(part: Interactions | None) -> set[tuple[Any, Any]]:
+    if part is None:
+        return set()
+    return {(part.user_ids[u], part.item_ids[i]) for u, i in zip(part.users(), part.items, strict=True)}
+
+
+def test_new_people_have_as_much_held_out_as_anybody_and_known_ones_as_much_as_before() -> None:
+    """Of ten clicks two are for test and of the other eight one for validation; of five more, one and none or one."""
+    rule = Rule("ratio", 0.2, 0.1, 5)
+    first = _first_split([Interactions.from_pairs([0] * 10, [*range(10)])[0]], rule, [])
+    more, _ = Interactions.from_pairs([0] * 15 + [1] * 10, [*range(15), *range(10)])
+    grown = grown_split(first, more, rule)
+    assert first.test.user_degrees().tolist() == [2]
+    assert grown.test.user_degrees().tolist() == [3, 2]
+    assert grown.validation.user_degrees().tolist() == [1, 1]
+
+
+def test_the_last_click_of_all_is_held_out_beside_the_last_of_before() -> None:
+    rule = Rule("last", 0.2, 0.0, 0)
+    first = _first_split([Interactions.from_pairs([0, 0, 0], [0, 1, 2], times=[1, 2, 3])[0]], rule, [])
+    later, _ = Interactions.from_pairs([0] * 5, [0, 1, 2, 3, 4], times=[1, 2, 3, 9, 5])
+    assert grown_split(first, later, rule).test.items.tolist() == [2, 3]
+
+
+def test_numbers_that_become_words_are_the_same_people() -> None:
+    rule = Rule("all", 0.2, 0.0, 0)
+    first = _first_split([Interactions.from_pairs([7, 3], [1, 2])[0]], rule, [])
+    words = grown_split(first, Interactions.from_pairs(["zoe", "3", "007"], ["2", "2", "x"])[0], rule).train
+    assert [*words.user_ids] == [7, 3, "zoe", "007"]
+    assert [*words.item_ids] == [1, 2, "x"]
+    assert _names(words) == {("zoe", 2), (3, 2), ("007", "x")}
+    numbers = _first_split([Interactions.from_pairs([0, 1], [0, 1])[0]], rule, [])
+    longer = grown_split(numbers, Interactions.from_pairs([2, 0], [1, 0])[0], rule).train
+    assert longer.user_ids == IdMap.range(3, "user")
+    assert longer.user_ids.to_json() == {"kind": "user", "range": 3}
+
+
+# ---------------------------------------------------------------------------------------------- in a run's folder
+
+
+def table(path: Path, have: np.ndarray) -> Path:
+    rows = (" ".join(map(str, [user, *np.flatnonzero(mine)])) for user, mine in enumerate(have))
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def test_a_run_grown_by_the_command_line_is_what_partial_fit_makes_of_it(tmp_path: Path) -> None:
+    options = OPTIONS | {"kernel": "reference", "rounds": 8}
+    fresh = later()
+    fresh[3] = False  # nothing new of this one
+    recommender = FedGRec(**options).fit(matrix(ALL[:30, :25]))
+    recommender.partial_fit(matrix(fresh)).partial_fit(matrix(ALL))
+    run = tmp_path / "run"
+    train(table(tmp_path / "a.txt", ALL[:30, :25]), run, **options, split="all")
+    whole = fresh.copy()
+    whole[:30, :25] |= ALL[:30, :25]
+    for name, have in (("b.txt", whole), ("c.txt", whole | ALL)):
+        words = ["--resume", "--grown", "--data", str(table(tmp_path / name, have))]
+        assert cli.main(["train", "--out", str(run), *words, "--quiet"]) == 0
+    grown, expected = Model.load(run), recommender.model
+    assert grown.round == expected.round == 12
+    assert np.array_equal(grown.server.items, expected.server.items)
+    for name, rows in vars(expected.users.state).items():
+        assert np.array_equal(getattr(grown.users.state, name), rows), name
+    assert np.array_equal(grown.known.items, expected.known.items)

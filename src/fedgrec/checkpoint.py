@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.core import Cohort, ServerState
+from fedgrec.core import Cohort, Edges, Past, ServerState
 
 Tensors = Mapping[str, NDArray[Any]]
 SERVER_PARTS = ("items", "degrees", "moment1", "moment2")
@@ -21,7 +22,7 @@ def tensors_of(server: ServerState, users: Cohort) -> dict[str, NDArray[Any]]:
     tensors |= {f"users.{f.name}": getattr(users.state, f.name) for f in fields(users.state)}
     if users.around is not None:
         tensors["around"] = users.around
-    return tensors
+    return tensors | (_tensors_of_past(users.past) if users.past and users.past.pushed else {})
 
 
 def restored(tensors: Tensors, round_: int, server: ServerState, users: Cohort) -> tuple[ServerState, Cohort]:
@@ -33,5 +34,25 @@ def restored(tensors: Tensors, round_: int, server: ServerState, users: Cohort) 
     state = type(users.state)(**{f.name: tensors[f"users.{f.name}"] for f in fields(users.state)})
     return (
         replace(server, **parts, more=more, round=round_, standing=standing),
-        replace(users, state=state, around=tensors.get("around")),
+        replace(users, state=state, around=tensors.get("around"), past=_restored_past(tensors)),
     )
+
+
+def _tensors_of_past(past: Past) -> dict[str, NDArray[Any]]:
+    """What stands in the latents of users who have yet to follow; all that changed is counted before a round."""
+    users = sorted(past.pushed)
+    edges = [past.pushed[user] for user in users]
+    return {
+        "past.users": np.array(users, np.int64),
+        "past.indptr": np.concatenate([[0], np.cumsum([len(part.items) for part in edges])]).astype(np.int64),
+        "past.items": np.concatenate([part.items for part in edges]),
+        "past.weights": np.concatenate([part.weights for part in edges]),
+    }
+
+
+def _restored_past(tensors: Tensors) -> Past | None:
+    if "past.users" not in tensors:
+        return None
+    ends = tensors["past.indptr"][1:-1]
+    edges = map(Edges, np.split(tensors["past.items"], ends), np.split(tensors["past.weights"], ends))
+    return Past(pushed=dict(zip(tensors["past.users"].tolist(), edges, strict=True)))

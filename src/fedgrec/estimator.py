@@ -15,8 +15,6 @@ from fedgrec.growth import grow
 from fedgrec.model import Model
 from fedgrec.simulation import Observer, Simulation
 
-SEASON = 5  # the first training is so many times as long as one that goes on
-
 
 class FedGRec:
     """A federated graph recommender, trained in simulation.
@@ -30,7 +28,6 @@ class FedGRec:
         self.model: Model | None = None
         self.metrics: list[dict[str, Any]] = []
         self._run: Simulation | None = None
-        self._season = 0  # rounds
 
     def fit(self, user_items: Any, test: Any = None, observer: Observer | None = None) -> "FedGRec":
         """Train on a SciPy sparse matrix [users, items] or a DataFrame with the columns user and item (and rating).
@@ -54,7 +51,8 @@ class FedGRec:
         """Go on with what came since `fit`: new clicks of known users, new users, new items.
 
         A matrix may have more rows and columns than the one before; a DataFrame may name anybody and anything. What
-        was known stays known. `rounds` are those of this season; 0: a fifth of those of `fit`.
+        was known stays known. `rounds` are those of this season; 0: as many as the last one had, at first a
+        fifth of those of `fit`.
         """
         run = self._run
         if run is None:
@@ -63,9 +61,8 @@ class FedGRec:
             raise ConfigError("partial_fit learns from everything: fit without validation and test items first")
         more = Interactions.from_matrix(new_user_items, keep_ratings=self.config.data.keep_ratings)
         whole = Split(run.dataset.split.train.extended(more), None)
-        self._season = rounds or self._season or -(-run.config.run.rounds // SEASON)
         run.observer = observer or Observer()
-        grow(run, Dataset("matrix", whole), self._season)
+        grow(run, Dataset("matrix", whole), rounds)
         self.model, self.metrics = run.run(), run.metrics
         return self
 

@@ -15,28 +15,42 @@ from fedgrec.data import Dataset, Interactions
 from fedgrec.errors import ConfigError
 from fedgrec.machine import make_method
 from fedgrec.methods import change
-from fedgrec.methods.fedgrec import RESEND, FedGRecMethod
+from fedgrec.methods.fedgrec import RECOUNT, RESEND, FedGRecMethod
 from fedgrec.selection import Progress
 from fedgrec.simulation import Simulation
 
+SEASON = 5  # the first training is so many times as long as one that goes on
 
-def grow(run: Simulation, dataset: Dataset, rounds: int) -> None:
+
+def season(run: Simulation) -> int:
+    """Rounds of a season that nobody gave a number: as many as the last one has, at first a fifth of the training."""
+    begun, rounds = run.progress.begun, run.config.run.rounds
+    return rounds - begun if begun else -(-rounds // SEASON)
+
+
+def grow(run: Simulation, dataset: Dataset, rounds: int = 0) -> None:
     """Take the data as it is now in; the run then has `rounds` more to train, a season."""
-    method = run.method
+    method, rounds = run.method, rounds or season(run)
     if not isinstance(method, FedGRecMethod) or run.ranks.size > 1:
         raise ConfigError("only fedgrec and its kin go on with other data, and in one process: train anew")
     if method.options.latent_rate != 1:
         raise ConfigError("with latent_rate other than 1 the latents are not what users sent: train anew")
     before, now, seed = run.dataset.split.train, dataset.split.train, run.config.run.seed
     _check_ids(before, now)
+    made = cast(FedGRecMethod, make_method(run.config, now.n_items, now.n_users, run.ranks))
+    if method.options.layers and made.latents.step != method.latents.step:
+        raise ConfigError("with so many users latents are counted in another step: train anew")
     run._settle()
     server, users, n = run.server, run.users, before.n_users
     if server.standing is None:
         server.standing = _standing(method, server, users)
     run.config = replace(run.config, run=replace(run.config.run, rounds=server.round + rounds))
     run.dataset, run.degrees = dataset, np.diff(now.indptr)
-    made = cast(FedGRecMethod, make_method(run.config, now.n_items, now.n_users, run.ranks))
-    run.method = replace(made, begun=server.round)
+    told = run.progress
+    run.progress = Progress(
+        told.metrics, seconds=told.seconds, traffic=told.traffic, clipped=told.clipped, begun=server.round
+    )
+    run.begin_season(made)
     everyone = run._population(now)
     # Old users get their items as they are now; users who are new bring all of theirs.
     part, end = slice(0, n + 1), now.indptr[n]
@@ -48,16 +62,11 @@ def grow(run: Simulation, dataset: Dataset, rounds: int) -> None:
     users = change.with_items(users, now.indptr[part], everyone.items[:end], weights, targets)
     if now.n_users > n:
         users = change.joined(users, everyone.take(np.arange(n, now.n_users)))
-    run.server = run.method.grown(server, seed)
+    run.server = made.grown(server, seed)
     run.users = change.before_recount(users, weights)
-    for stage in (run.method.recount, *([RESEND] if run.gpu and method.options.layers else [])):
-        assert stage is not None
+    for stage in (RECOUNT, *([RESEND] if run.gpu and method.options.layers else [])):
         run._exchange(stage, np.arange(len(run.users)))
         run._count(run.method.traffic(stage, run.degrees))
-    if run.gpu:
-        run.gpu = type(run.gpu)(run.config, run.method)
-    told = run.progress
-    run.progress = Progress(told.metrics, seconds=told.seconds, traffic=told.traffic, clipped=told.clipped)
     run.selected, run.finished = None, False
 
 

@@ -4,12 +4,12 @@ from typing import cast
 
 from fedgrec import data
 from fedgrec.config import Config
-from fedgrec.data import Dataset
+from fedgrec.data import Dataset, Split
 from fedgrec.data.datasets import SplitKind
 from fedgrec.options import DataOptions
 
 
-def load_data(options: DataOptions, validation: float = 0.0, seed: int = 0) -> Dataset:
+def load_data(options: DataOptions, validation: float = 0.0, seed: int = 0, before: Split | None = None) -> Dataset:
     """The data set that the options name, split as they say; `validation` is the share held out of train."""
     o = options
     return data.load(
@@ -25,10 +25,14 @@ def load_data(options: DataOptions, validation: float = 0.0, seed: int = 0) -> D
         rating=o.rating_column,
         time=o.time_column,
         seed=seed,
+        before=before,
     )
 
 
-def load_for(config: Config) -> Dataset:
-    """The data of a run: under `honest` validation items are held out of train, unless everything is to train."""
+def load_for(config: Config, before: Split | None = None) -> Dataset:
+    """The data of a run: under `honest` validation items are held out of train, unless everything is to train.
+
+    A run that goes on has a split `before`, which its data keeps (see kept_split.py).
+    """
     holds_out = config.run.protocol == "honest" and config.data.split != "all"
-    return load_data(config.data, config.run.validation if holds_out else 0.0, config.run.seed)
+    return load_data(config.data, config.run.validation if holds_out else 0.0, config.run.seed, before)

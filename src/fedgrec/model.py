@@ -23,18 +23,14 @@ from fedgrec.files import (
     write_tensors,
     write_text,
 )
+from fedgrec.kept_split import ITEM_IDS, USER_IDS
 from fedgrec.loading import load_for
 from fedgrec.methods.contract import Method
 from fedgrec.options import METHODS, method_module
 from fedgrec.server_run import check_has_users, is_of_server
 
-SERVER, USERS, CONFIG, USER_IDS, ITEM_IDS = (
-    "server.safetensors",
-    "users.safetensors",
-    "config.toml",
-    "users.json",
-    "items.json",
-)
+SERVER, USERS, CONFIG = "server.safetensors", "users.safetensors", "config.toml"
+GROWN = "grown"  # a folder of files that are about to take their places (see grown_run.py)
 
 
 @dataclass(frozen=True)
@@ -205,6 +201,10 @@ def _read(folder: Path, config: Config) -> tuple[Model, dict[str, str]]:
 
 def run_config(folder: Path) -> Config:
     """The configuration of a federated method's run."""
+    if (folder / GROWN).exists():
+        raise RunError(
+            f"{folder} was interrupted while it took its grown data in: `fedgrec train --out {folder} --resume` goes on"
+        )
     if not (folder / CONFIG).exists():
         raise RunError(f"{folder} is not a run: it has no {CONFIG}. Make one with  fedgrec train --out {folder}")
     if (method := read_toml(folder / CONFIG).get("method", Config().method)) not in METHODS:

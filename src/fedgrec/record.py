@@ -9,7 +9,8 @@ from fedgrec.data import Dataset
 from fedgrec.data.datasets import describe
 from fedgrec.errors import DamagedError, RunError
 from fedgrec.files import read_json, understood, write_json, write_text
-from fedgrec.model import CONFIG, ITEM_IDS, USER_IDS, Model
+from fedgrec.kept_split import ITEM_IDS, USER_IDS, write_split
+from fedgrec.model import CONFIG, Model
 
 METRICS, DATA, RESULT = "metrics.jsonl", "data.json", "result.json"
 
@@ -31,6 +32,7 @@ class RunRecord:
         write_text(folder / CONFIG, config.to_toml())  # first: what follows is written again when the run is resumed
         write_json(folder / USER_IDS, users)
         write_json(folder / ITEM_IDS, items)
+        write_split(folder, dataset.split)
         write_json(folder / DATA, about)
 
     @property
@@ -40,16 +42,10 @@ class RunRecord:
     @staticmethod
     def check_same_data(folder: Path, dataset: Dataset) -> None:
         """A run goes on, and is judged, only on the data that it was trained on."""
-        if not (folder / DATA).exists():
-            return
-        mend, now = "restore it, or train again in another folder", describe(dataset)
-        before = read_json(folder / DATA, mend)
-        with understood(folder / DATA, mend):
-            same = (before["sizes"], before["checksums"]) == (now["sizes"], now["checksums"])
-        if not same:
+        if not is_same_data(folder, dataset):
             raise RunError(
-                f"the data is not what {folder} was trained on (see its {DATA}): restore it, or start a "
-                f"new run in another folder"
+                f"the data is not what {folder} was trained on (see its {DATA}): restore it, start a new run in "
+                f"another folder, or, if it has grown, go on with  fedgrec train --out {folder} --resume --grown"
             )
 
     def write_metrics(self, lines: list[dict[str, Any]]) -> None:
@@ -97,12 +93,30 @@ def chosen_round(folder: Path) -> int:
     return int(read_result(folder)["round"])
 
 
+def is_same_data(folder: Path, dataset: Dataset) -> bool:
+    """Whether this is what a run was trained on, as far as it has written that down."""
+    if not (folder / DATA).exists():
+        return True
+    mend, now = "restore it, or train again in another folder", describe(dataset)
+    before = read_json(folder / DATA, mend)
+    with understood(folder / DATA, mend):
+        return bool((before["sizes"], before["checksums"]) == (now["sizes"], now["checksums"]))
+
+
 def recorded_checksums(folder: Path) -> dict[str, str]:
     """Of the files that a run was trained on."""
     path, mend = folder / DATA, "restore it, or train again in another folder"
     about = read_json(path, mend)
     with understood(path, mend):
         return dict(about["checksums"])
+
+
+def recorded_split_kind(folder: Path) -> str:
+    """How a run's data was split."""
+    path, mend = folder / DATA, "restore it, or train again in another folder"
+    about = read_json(path, mend)
+    with understood(path, mend):
+        return str(about["split"])
 
 
 def is_finished(folder: Path) -> bool:

@@ -42,6 +42,12 @@ class Progress:
     seconds: float = 0.0
     traffic: Traffic = field(default_factory=Traffic)
     clipped: int = 0
+    begun: int = 0  # the round in which this season began: what was measured before was measured on other data
+
+    @property
+    def season(self) -> list[Line]:
+        """The evaluations of this season."""
+        return [line for line in self.metrics if line["round"] > self.begun] if self.begun else self.metrics
 
     def judged(self, line: Line, ks: Sequence[int]) -> bool:
         """Take an evaluation down; returns whether its round is the one that counts now."""
@@ -55,7 +61,7 @@ class Progress:
 
     def verdict(self, ks: Sequence[int]) -> str:
         """What a person should know about the choice: it means little at the ceiling, or where the end is the best."""
-        rounds = [line["round"] for line in self.metrics if line["split"] == self.metrics[0]["split"]]
+        rounds = [line["round"] for line in self.season if line["split"] == self.metrics[0]["split"]]
         if self.best and self.best[0] >= 1:
             return f"recall@{ks[0]} is 1: lists this long cannot tell rounds apart; a smaller --topk can"
         if len(rounds) > 1 and not self.stale and self.best_round == rounds[-1]:

@@ -7,6 +7,7 @@ checkpoint exactly as if nothing had happened.
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,11 +19,12 @@ from fedgrec.config import Config
 from fedgrec.core import Cohort, Ints, Stage, Traffic
 from fedgrec.data import Dataset, Interactions
 from fedgrec.distributed import Ranks
-from fedgrec.errors import RunError, SumLostError
+from fedgrec.errors import ConfigError, RunError, SumLostError
 from fedgrec.files import Checkpoints, understood
 from fedgrec.gpu_rounds import GpuRounds
 from fedgrec.loading import load_for
 from fedgrec.machine import fits_engine, judged, make_method
+from fedgrec.methods.fedgrec import FedGRecMethod
 from fedgrec.metrics import Ideal
 from fedgrec.model import Model
 from fedgrec.record import RunRecord
@@ -229,7 +231,7 @@ class Simulation:
         if self.config.run.checkpoint_every:  # so that a larger number of rounds can go on from here
             self._checkpoint()
         test = self.dataset.split.test
-        done = any(line["split"] == "test" for line in self.metrics)
+        done = any(line["split"] == "test" for line in self.progress.season)
         if self.config.run.protocol == "honest" and test is not None and test.n_pairs and not done:
             line = self.measure("test", test, model)
             self.metrics.append(line)
@@ -244,7 +246,7 @@ class Simulation:
 
     def result(self) -> dict[str, Any]:
         """The line that counts: under `paper` the best test round, under `honest` the one test evaluation."""
-        lines = [line for line in self.metrics if line["split"] == "test"]
+        lines = [line for line in self.progress.season if line["split"] == "test"]
         if not lines:
             return {"round": (self.selected or self).server.round, "protocol": self.config.run.protocol, "split": None}
         return best_line(lines, self.config.run.topk)
@@ -265,16 +267,29 @@ class Simulation:
         """Go back to the last checkpoint, or to the beginning where there is none."""
         if self.record is None:
             raise RunError("a simulation without a run folder has nothing to resume")
-        checkpoints = Checkpoints(self.record.checkpoints)
+        if self.restore(Checkpoints(self.record.checkpoints)) and self.progress.best_round >= 0:
+            self.selected = self.record.selected()
+
+    def restore(self, checkpoints: Checkpoints) -> bool:
+        """Take the state of the last checkpoint; returns whether there was one."""
         found = checkpoints.load()
         if found is None:
-            return
+            return False
         tensors, info = found
         everyone = self.ranks.everyone(self.users)
         with understood(checkpoints.folder, checkpoints.mend):
             self.server, everyone = restored(tensors, info.pop("round"), self.server, everyone)
             self.sums.opened, self.sums.lost = info.pop("secure")
             self.progress = Progress.from_json(info)
+        if everyone.past is not None and self.ranks.size > 1:
+            raise ConfigError("some users have yet to follow the grown data, in one process: leave out torchrun")
         self.users = self.ranks.own(everyone)
-        if self.progress.best_round >= 0:
-            self.selected = self.record.selected()
+        if self.progress.begun:
+            self.begin_season(cast(FedGRecMethod, self.method))
+        return True
+
+    def begin_season(self, method: FedGRecMethod) -> None:
+        """Go on with this method, whose rates fall from the round on in which the season began."""
+        self.method = replace(method, begun=self.progress.begun)
+        if self.gpu is not None:
+            self.gpu = type(self.gpu)(self.config, self.method)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fedgrec import cli
-from fedgrec.cli.train import configuration
+from fedgrec.cli.asked import configuration
 from fedgrec.config import Config, preset, read_toml
 from tests.cli.small import clicks, lines, timeless, train, train_words
 

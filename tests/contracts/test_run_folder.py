@@ -59,7 +59,7 @@ def test_the_names_of_the_files(run: Simulation) -> None:
     names = {path.relative_to(folder(run)).as_posix() for path in folder(run).rglob("*") if path.is_file()}
     assert names == {
         "config.toml", "data.json", "users.json", "items.json", "server.safetensors", "users.safetensors",
-        "metrics.jsonl", "result.json", "checkpoints/latest", "checkpoints/6/state.json",
+        "split.safetensors", "metrics.jsonl", "result.json", "checkpoints/latest", "checkpoints/6/state.json",
         "checkpoints/6/state.safetensors",
     }  # fmt: skip
 
@@ -113,6 +113,16 @@ def test_the_users_are_kept_as_committed_with_their_train_items(run: Simulation)
     np.testing.assert_array_equal(found["train_items"], train.items)
     assert plain(metadata) == {"method": "fedgrec", "round": str(run.progress.best_round)}
     assert metadata.keys() - plain(metadata) == {"digest", "config.toml", "users.json", "items.json"}
+
+
+def test_the_split_says_which_pairs_are_in_which_part(run: Simulation) -> None:
+    found, metadata = tensors(folder(run) / "split.safetensors")
+    parts = {name: getattr(run.dataset.split, name) for name in ("train", "validation", "test")}
+    assert found.keys() == {f"{name}_{kind}" for name in parts for kind in ("indptr", "items")}
+    for name, part in parts.items():
+        np.testing.assert_array_equal(found[f"{name}_indptr"], part.indptr)
+        np.testing.assert_array_equal(found[f"{name}_items"], part.items)
+    assert metadata.keys() == {"digest"}
 
 
 def test_an_evaluation_never_stores_its_refresh(run: Simulation) -> None:

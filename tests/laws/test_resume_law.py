@@ -1,7 +1,6 @@
 """Law 7: killed at any point and resumed, a run ends as if nothing had happened; only `seconds` differs."""
 
 import json
-import os
 import random
 import shlex
 import signal
@@ -10,7 +9,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,12 @@ from fedgrec import cli
 from fedgrec.cli import train as train_command
 from fedgrec.config import Config
 from fedgrec.errors import BusyError
-from fedgrec.files import claimed, read_tensors
+from fedgrec.files import claimed
 from fedgrec.loading import load_for
 from fedgrec.resolve import resolved
 from fedgrec.simulation import Observer, Simulation
-from tests.cli.small import QUICK, clicks, lines, timeless, train, train_words
+from tests.cli.small import QUICK, clicks, lines, train, train_words
+from tests.interrupted import Killed, deadly_files, files, outcome
 
 LOSSY = {**QUICK, "rounds": 7, "dropout": 0.3}  # the last evaluation and checkpoint fall beside their rhythm
 LONG = {"rounds": 250, "evaluate_every": 5, "checkpoint_every": 1, "dropout": 0.2}
@@ -65,22 +65,6 @@ def simulation(
     config = Config().changed(LOSSY | options | {"data": str(data)}, "test")
     dataset = load_for(config)
     return kind(resolved(config, dataset), dataset, folder, StopsAfter(stop))
-
-
-def _tensors(path: Path) -> Any:
-    """The bits of all tensors; in the metadata is a digest of state.json, which says how long it took."""
-    found, about = read_tensors(path)
-    return {name: (part.dtype.str, part.shape, part.tobytes()) for name, part in found.items()}, about.get("round")
-
-
-def outcome(folder: Path) -> dict[str, Any]:
-    """All that a run leaves, the optimizers' moments in its last checkpoint included."""
-    state = sorted((folder / "checkpoints").glob("*/state.safetensors"))
-    tensors = [folder / "server.safetensors", folder / "users.safetensors", *state]
-    files: dict[str, Any] = {path.relative_to(folder).as_posix(): _tensors(path) for path in tensors}
-    files["metrics"] = [timeless(line) for line in lines(folder / "metrics.jsonl")]
-    files["result"] = timeless(json.loads((folder / "result.json").read_text()))
-    return files
 
 
 def assert_whole(folder: Path) -> None:
@@ -187,34 +171,9 @@ def test_a_resume_that_forgets_breaks_the_law(data: Path, tmp_path: Path, what: 
 # ----------------------------------------------------------------- killed between two file operations
 
 
-class Killed(BaseException):
-    """No code of ours may catch it."""
-
-
 @pytest.fixture
-def kill_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
-    """Die in place of the n-th operation on files."""
-    left = 0
-
-    def deadly(operation: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **named: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                raise Killed
-            return operation(*arguments, **named)
-
-        return call
-
-    for name in ("fsync", "replace", "rename", "mkdir", "unlink", "rmdir"):
-        monkeypatch.setattr(os, name, deadly(getattr(os, name)))
-
-    def arm(n: int) -> None:
-        nonlocal left
-        left = n
-
-    yield arm
-    left = 0
+def kill_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    return deadly_files(monkeypatch)
 
 
 def go_on(data: Path, folder: Path, **options: Any) -> int:
@@ -333,10 +292,6 @@ def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train_command, "_report", lambda *_: None)
         return train(data, tmp_path_factory.mktemp("finished") / "run", checkpoint_every=0)
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(

@@ -130,11 +130,12 @@ def run_evaluate(arguments: argparse.Namespace) -> int:
 
 
 def _on_own_split(arguments: argparse.Namespace, model: Any, config: Any) -> dict[str, Any]:
+    from fedgrec.kept_split import read_split
     from fedgrec.loading import load_for
     from fedgrec.record import RunRecord
     from fedgrec.simulation import Simulation
 
-    dataset = load_for(config)
+    dataset = load_for(config, read_split(arguments.run))
     RunRecord.check_same_data(arguments.run, dataset)
     held_out = getattr(dataset.split, arguments.split)
     if held_out is None or not held_out.n_pairs:

@@ -8,14 +8,16 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedgrec.config import Config, find, options, parse_assignment, preset, presets, read_toml, recorded
+from fedgrec.cli.asked import asks_more, changes_of, configuration, final_configuration, resumed_configuration
+from fedgrec.config import Config, options, presets
 from fedgrec.errors import ConfigError, FedgrecError, RunError
 from fedgrec.options import METHODS
 
 if TYPE_CHECKING:
     from fedgrec.cli.progress import Bar
-    from fedgrec.data import Dataset
+    from fedgrec.data import Dataset, Split
     from fedgrec.distributed import Ranks
+    from fedgrec.simulation import Simulation
 
 SECTIONS = {"data": "data", "model": "the method", "run": "the run"}
 
@@ -34,6 +36,13 @@ def register(commands: Any) -> None:
     train.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set any option by its name")
     train.add_argument("--out", type=Path, metavar="RUN", help="the run's folder (default: runs/DATA-PRESET-SEED)")
     train.add_argument("--resume", action="store_true", help="go on with the run in --out from its last checkpoint")
+    train.add_argument(
+        "--grown",
+        action="store_true",
+        help="with --resume: go on with the data as it is now, in the same file or in another that --data=FILE "
+        "names. People, items and clicks come and go; what was held out stays held out. The run gets a fifth of its "
+        "rounds more, or as many as --rounds=N says in all",
+    )
     train.add_argument(
         "--final",
         type=Path,
@@ -62,72 +71,6 @@ def _add_option(group: Any, field: "dataclasses.Field[Any]", kind: Any) -> None:
         group.add_argument(flag, default=None, metavar=choices or names.get(kind, "X"), help=text)
 
 
-def configuration(arguments: argparse.Namespace) -> Config:
-    """Preset, then file, then --set, then flags."""
-    file = [(read_toml(arguments.config), str(arguments.config))] if arguments.config else []
-    named = dict(parse_assignment(text) for text in arguments.set)
-    if arguments.method:
-        named["method"] = arguments.method
-    return preset(arguments.preset or "best").layered(*file, (named, "--set"), (_flags(arguments), "command line"))
-
-
-def _flags(arguments: argparse.Namespace) -> dict[str, Any]:
-    given = {field.name: getattr(arguments, field.name) for _, field, _ in options()}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def resumed_configuration(arguments: argparse.Namespace, folder: Path) -> Config:
-    """A resumed run keeps its configuration; only how long it runs and how it is watched may change."""
-    from fedgrec.model import CONFIG
-
-    if not (folder / CONFIG).exists():
-        raise RunError(f"{folder} holds no run to resume: start one without --resume")
-    given = dict(parse_assignment(text) for text in arguments.set) | _flags(arguments)
-    before = recorded(folder / CONFIG)
-    changes = {find(key, "--resume", before.method)[1].name: value for key, value in given.items()}
-    allowed = {"rounds", "patience", "checkpoint_every", "threads"}
-    differ = [
-        key
-        for key in sorted(changes)
-        if key not in allowed and before.changed({key: changes[key]}, "--resume") != before
-    ]
-    if arguments.method not in (None, before.method):
-        differ.append("the method")
-    if differ or arguments.preset or arguments.config:
-        what = ", ".join(differ) or "the preset or configuration file"
-        raise ConfigError(
-            f"a resumed run keeps its options, so {what} cannot change: start a new run, or leave that out"
-        )
-    config = before.changed({key: value for key, value in changes.items() if key in allowed}, "--resume")
-    if config.run.rounds < before.run.rounds:
-        raise ConfigError(
-            f"a resumed run can only get longer: rounds is {before.run.rounds} and cannot become {config.run.rounds}"
-        )
-    return config
-
-
-def final_configuration(arguments: argparse.Namespace) -> Config:
-    """What a finished run chose, for a run that holds nothing out."""
-    from fedgrec.model import run_config
-    from fedgrec.record import chosen_round
-    from fedgrec.resolve import final
-
-    named = sorted(dict(parse_assignment(text) for text in arguments.set) | _flags(arguments))
-    if named or arguments.method or arguments.preset or arguments.config or arguments.resume:
-        raise ConfigError(
-            f"--final takes all options from {arguments.final}: leave out {', '.join(named) or 'the other options'}"
-        )
-    return final(run_config(arguments.final), chosen_round(arguments.final))
-
-
-def goes_no_further(config: Config, folder: Path) -> bool:
-    """Whether these options ask no more of a finished run than it has done."""
-    from fedgrec.model import CONFIG
-
-    before = recorded(folder / CONFIG).run
-    return (config.run.rounds, config.run.patience) == (before.rounds, before.patience)
-
-
 def run(arguments: argparse.Namespace) -> int:
     from fedgrec.distributed import launched
 
@@ -140,21 +83,23 @@ def _run(arguments: argparse.Namespace, ranks: "Ranks") -> int:
     from fedgrec.cli.progress import Bar
     from fedgrec.data.datasets import describe
     from fedgrec.files import check_writable, claimed
+    from fedgrec.grown_run import end_growth
     from fedgrec.loading import load_for
-    from fedgrec.record import is_finished, recorded_checksums
+    from fedgrec.record import is_same_data, recorded_checksums
     from fedgrec.resolve import resolved
-    from fedgrec.simulation import Simulation
 
     folder: Path | None = arguments.out
+    if arguments.grown and not arguments.resume:
+        raise ConfigError("--grown is for a run that goes on: add --resume and --out RUN, or leave it out")
     if arguments.resume:
         if folder is None:
             raise ConfigError("--resume needs --out RUN: which run shall go on?")
+        if ranks.first:
+            end_growth(folder)
         folder = ranks.shown(folder)
         config = resumed_configuration(arguments, folder)
-        if is_finished(folder) and goes_no_further(config, folder):
-            if ranks.first:
-                print(f"{folder} is complete; --rounds N or --patience N with a larger N goes on.")
-            return 0
+        if not arguments.grown and not asks_more(config, folder):
+            return _say_complete(folder, ranks)
     else:
         config = final_configuration(arguments) if arguments.final else configuration(arguments)
         folder = folder or _usual_folder(arguments, config)
@@ -162,17 +107,19 @@ def _run(arguments: argparse.Namespace, ranks: "Ranks") -> int:
         check_writable(folder)
         if not arguments.resume:
             _refuse_used(folder)
-    dataset = ranks.in_turn(lambda: load_for(config))
+    before = _split_before(arguments, folder)
+    dataset = ranks.in_turn(lambda: load_for(config, before))
     config = resolved(config, dataset)
+    grows = arguments.grown and not is_same_data(folder, dataset)
+    if arguments.grown and not grows and not asks_more(config, folder):
+        return _say_complete(folder, ranks)
     ranks.agree(f"{config.method} {config.model} {config.run} {describe(dataset)}")
     bar = Bar(quiet=arguments.quiet or not ranks.first)
-    bar.describe(config, dataset)
     if arguments.final and recorded_checksums(arguments.final) != dataset.checksums:
         bar.say(f"  The data is not what {arguments.final} was trained on: this run learns from it as it is now.")
     with claimed(folder) if ranks.first else nullcontext():
-        simulation = Simulation(config, dataset, folder if ranks.first or arguments.resume else None, bar, ranks)
-        if arguments.resume:
-            simulation.resume()
+        simulation = (_grown if grows else _opened)(arguments, config, folder, dataset, bar, ranks)
+        bar.describe(simulation.config, dataset)
         if not ranks.first:
             simulation.record = None
         with bar.watching():
@@ -189,6 +136,44 @@ def _run(arguments: argparse.Namespace, ranks: "Ranks") -> int:
     bar.summary(simulation)
     _report(folder, bar)
     _say_next(folder, dataset, bar)
+    return 0
+
+
+def _split_before(arguments: argparse.Namespace, folder: Path) -> "Split | None":
+    """What a run that goes on has held out so far."""
+    from fedgrec.grown_run import split_of
+    from fedgrec.kept_split import read_split
+
+    if not arguments.resume:
+        return None
+    return split_of(folder) if arguments.grown else read_split(folder)
+
+
+def _opened(
+    arguments: argparse.Namespace, config: Config, folder: Path, dataset: "Dataset", bar: "Bar", ranks: "Ranks"
+) -> "Simulation":
+    """A new run, or one that goes on as it was."""
+    from fedgrec.simulation import Simulation
+
+    simulation = Simulation(config, dataset, folder if ranks.first or arguments.resume else None, bar, ranks)
+    if arguments.resume:
+        simulation.resume()
+    return simulation
+
+
+def _grown(
+    arguments: argparse.Namespace, config: Config, folder: Path, dataset: "Dataset", bar: "Bar", ranks: "Ranks"
+) -> "Simulation":
+    """A run that goes on with grown data."""
+    from fedgrec.grown_run import grown_run
+
+    rounds = config.run.rounds if "rounds" in changes_of(arguments, config) else 0
+    return grown_run(config, folder, dataset, rounds, bar, ranks)
+
+
+def _say_complete(folder: Path, ranks: "Ranks") -> int:
+    if ranks.first:
+        print(f"{folder} is complete; --rounds N or --patience N with a larger N goes on.")
     return 0
 
 

@@ -1,7 +1,7 @@
 """From a name, a folder or a file to train, validation and test: `load`."""
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec.data import split as splits
+from fedgrec.data.grown_split import Rule, grown_split
 from fedgrec.data.ids import IdMap, number
 from fedgrec.data.interactions import Interactions
 from fedgrec.data.readers import EXTENSIONS, Pairs, read
@@ -61,11 +62,12 @@ def load(
     rating: str = "rating",
     time: str = "time",
     seed: int = 0,
+    before: Split | None = None,
 ) -> Dataset:
     """Load `demo`, a public data set by name, a folder with train.* and maybe test.*, or one file.
 
     `auto` takes the split as given by a folder, and else holds out `test_ratio` of each user's items; `all` holds out
-    none.
+    none. Ids and pairs of the split `before`, of data that may have grown since, stay where they are in it.
     """
     if split not in get_args(SplitKind):
         raise DataError(f"there is no split {split!r}; known are {', '.join(get_args(SplitKind))}")
@@ -87,20 +89,28 @@ def load(
         parts = [_union(*parts)]
     if k_core > 0:
         parts = _core(parts, k_core, notes)
-    if kind == "ratio":
-        parts = list(splits.ratio(parts[0], test_ratio, seed))
-    elif kind == "last":
-        parts = list(splits.leave_last_out(parts[0]))
-    train, test = parts[0], parts[1] if len(parts) == 2 else None
-    if not train.n_pairs:
+    rule = Rule(kind, test_ratio, validation, seed)
+    result = _first_split(parts, rule, notes) if before is None else _next_split(before, parts, rule, notes)
+    if not result.train.n_pairs:
         raise DataError(f"{source} leaves no pair to train on: check the file and min_rating")
-    if test is not None:
-        test = _without_known(train, test, notes)
-    result = Split(train, test, low_rated=_numbered(found.low_rated, train))
-    if validation:
-        result = splits.hold_out_validation(result, validation, seed)
+    result = replace(result, low_rated=_numbered(found.low_rated, result.train))
     notes += _remarks(result)
     return Dataset(found.name, result, found.checksums, tuple(notes), found.places, kind)
+
+
+def _first_split(parts: list[Interactions], rule: Rule, notes: list[str]) -> Split:
+    if rule.kind == "ratio":
+        parts = list(splits.ratio(parts[0], rule.test_ratio, rule.seed))
+    elif rule.kind == "last":
+        parts = list(splits.leave_last_out(parts[0]))
+    result = Split(parts[0], _without_known(parts[0], parts[1], notes) if len(parts) == 2 else None)
+    return splits.hold_out_validation(result, rule.validation, rule.seed) if rule.validation else result
+
+
+def _next_split(before: Split, parts: list[Interactions], rule: Rule, notes: list[str]) -> Split:
+    if len(parts) == 1:
+        return grown_split(before, parts[0], rule)
+    return grown_split(before, _union(*parts), rule, _without_known(parts[0], parts[1], notes))
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:

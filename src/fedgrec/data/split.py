@@ -40,18 +40,29 @@ def ratio(data: Interactions, fraction: float, seed: int | tuple[int, ...]) -> t
     if not 0 <= fraction < 1:
         raise DataError(f"the share to hold out is {fraction}: it must be at least 0 and less than 1")
     noise = np.random.Generator(np.random.PCG64(seed)).random(data.n_pairs)
-    degrees = data.user_degrees()
-    n_held = np.minimum(np.rint(fraction * degrees).astype(np.int64), np.maximum(degrees - 1, 0))
-    return _hold_out(data, noise, n_held)
+    held = highest(data, noise, n_to_hold(fraction, data.user_degrees()))
+    return data.select(~held), data.select(held)
+
+
+def n_to_hold(fraction: float, degrees: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many of a user's n items `ratio` holds out."""
+    wanted: NDArray[np.int64] = np.rint(fraction * degrees).astype(np.int64)
+    return np.clip(wanted, 0, np.maximum(degrees - 1, 0))
 
 
 def leave_last_out(data: Interactions, n: int = 1) -> tuple[Interactions, Interactions]:
     """(kept, held): each user's last n items by time are held out (of equals the larger index), never all."""
+    held = last_items(data, n)
+    return data.select(~held), data.select(held)
+
+
+def last_items(data: Interactions, n: int = 1) -> NDArray[np.bool_]:
+    """The pairs that `leave_last_out` holds out. [nnz]"""
     if data.times is None:
         raise DataError("leave-last-out needs to know when: give data with a time column, or split by ratio")
     if n < 1:
         raise DataError(f"leave-last-out holds out {n} items: it must be at least 1")
-    return _hold_out(data, data.times, np.clip(data.user_degrees() - 1, 0, n))
+    return highest(data, data.times, np.clip(data.user_degrees() - 1, 0, n))
 
 
 def hold_out_validation(split: Split, fraction: float = 0.1, seed: int = 0) -> Split:
@@ -92,15 +103,12 @@ def restrict(data: Interactions, users: NDArray[np.bool_], items: NDArray[np.boo
     )
 
 
-def _hold_out(
-    data: Interactions, priority: NDArray[np.float64], n_held: NDArray[np.int64]
-) -> tuple[Interactions, Interactions]:
-    """Hold out each user's n_held pairs of highest priority."""
+def highest(data: Interactions, priority: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Of each user's pairs the `counts` [M] of highest priority [nnz]. [nnz]"""
     order = np.lexsort((priority, data.users()))  # stable: equal priorities stay in order of item index
     rank = np.empty(data.n_pairs, np.int64)
     rank[order] = np.arange(data.n_pairs)
-    held = rank >= np.repeat(data.indptr[1:] - n_held, data.user_degrees())
-    return data.select(~held), data.select(held)
+    return rank >= np.repeat(data.indptr[1:] - counts, data.user_degrees())
 
 
 def _together(a: Interactions, b: Interactions | None) -> Interactions:

@@ -17,6 +17,7 @@ from fedgrec.data.split import Split
 from fedgrec.data.synthetic import Places
 from fedgrec.errors import FedgrecError, RunError
 from fedgrec.evaluate import top_k, top_k_scores
+from fedgrec.kept_split import read_split
 from fedgrec.loading import load_for
 from fedgrec.model import Model
 from fedgrec.record import DATA, RESULT, RunRecord, is_finished, read_metrics
@@ -156,7 +157,7 @@ def choose(survey: Survey) -> Sample:
 def _data(folder: Path, config: Config) -> tuple[Dataset | None, str]:
     """The run's data, or why it cannot be had: without its data a run still has a report."""
     try:
-        dataset = load_for(config)
+        dataset = load_for(config, read_split(folder))
         RunRecord.check_same_data(folder, dataset)
     except FedgrecError as error:
         return None, str(error)
