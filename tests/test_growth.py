@@ -134,7 +134,7 @@ def test_the_loops_of_a_gpu_go_on_with_one_graph(monkeypatch: pytest.MonkeyPatch
     device = "cuda" if gpu_is_there() else "cpu"
     small = cuda.Launch(rows=8, positives=8, split=8, drawn=8, items=8, registers=None)
     monkeypatch.setattr(gpu_rounds, "make_engine", lambda _, *about: cuda.Engine(*about, device, small))
-    recommender = fitted(precision="float64")
+    recommender = fitted(precision="float64", users_per_round=4)  # the interpreter is slow
     run = recommender._run
     run.gpu = GpuRounds(run.config, run.method)
     recommender.partial_fit(matrix(later()), rounds=1)

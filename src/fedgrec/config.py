@@ -4,6 +4,7 @@ import dataclasses
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -64,9 +65,14 @@ def options(method: str = "fedgrec") -> Iterator[Found]:
     """Every option of a run of this method."""
     model = FedGRecOptions if method == "fedgrec" else method_module(method).Options
     for section, cls in (("data", DataOptions), ("model", model), ("run", RunOptions)):
-        hints = get_type_hints(cls)
-        for f in dataclasses.fields(cls):
-            yield section, f, hints[f.name]
+        yield from _of_section(section, cls)
+
+
+@cache
+def _of_section(section: str, cls: Any) -> list[Found]:
+    """Types are read once: a file of options asks for each of its names."""
+    hints = get_type_hints(cls)
+    return [(section, f, hints[f.name]) for f in dataclasses.fields(cls)]
 
 
 def find(key: str, where: str, method: str = "fedgrec") -> Found:

@@ -197,7 +197,7 @@ def test_federank_sends_that_share_of_its_positives(share: float) -> None:
     run = simulation("federank", feedback=share, l2=0.01, negatives=3)
     stage = run.method.stages[-1]
     sent = []
-    for round_ in range(40):
+    for round_ in range(15):
         run.server.round = round_
         broadcast = run.method.broadcast(run.server, stage)
         for user in range(M):

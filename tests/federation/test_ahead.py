@@ -60,10 +60,11 @@ def test_all_is_computed_ahead_and_the_federation_is_its_simulation(
 
 
 @pytest.mark.parametrize("how", [silent, killed_after_writing])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_whoever_falls_silent_and_whenever_it_is_its_simulation(tmp_path: Path, seed: int, how: Meddler) -> None:
-    fed = world(tmp_path, nodes=5, options={"rounds": 6, "retries": 50})
+    fed = world(tmp_path, nodes=5, options={"rounds": 4, "retries": 50})
     fed.run(working_ahead(fed, at_random(0.1, seed, how=how)))
+    assert not all(line["included"] == list(range(5)) for line in fed.log())
     assert fed.is_its_simulation()
 
 

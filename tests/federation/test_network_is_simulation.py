@@ -50,21 +50,21 @@ def test_every_method_without_a_third_party(tmp_path: Path, method: str) -> None
 @pytest.mark.parametrize("how", [silent, killed_after_writing])
 @pytest.mark.parametrize("kind", EXCHANGES)
 def test_a_node_is_lost_in_any_exchange(tmp_path: Path, kind: str, how: object) -> None:
-    """In the warm-up (degrees, two levels), then in training; it takes part again later."""
-    for name, after in (("warm-up", 0), ("training", 0 if kind == "keys" else 3)):
-        fed = world(tmp_path / name, options={"rounds": 3})
-        fed.run(on(kind, 1, how, after=after))  # type: ignore[arg-type]
-        assert fed.is_its_simulation(), name
-        assert not fed.pending()
-        lost = [line for line in fed.log() if line["applied"] and 1 not in line["included"]]
-        if kind in ("shares", "masked") or kind == "keys":
-            assert lost
-        assert fed.applied("train")[-1]["included"] == [0, 1, 2]
-        assert fed.model().round == 3
+    """In the warm-up (degrees, two levels) or in training, each way once; it takes part again later."""
+    in_training = kind != "keys" and (EXCHANGES.index(kind) % 2 == 0) == (how is silent)
+    fed = world(tmp_path, options={"rounds": 3})
+    fed.run(on(kind, 1, how, after=3 if in_training else 0))  # type: ignore[arg-type]
+    assert fed.is_its_simulation()
+    assert not fed.pending()
+    lost = [line for line in fed.log() if line["applied"] and 1 not in line["included"]]
+    if kind in ("shares", "masked") or kind == "keys":
+        assert lost
+    assert fed.applied("train")[-1]["included"] == [0, 1, 2]
+    assert fed.model().round == 3
 
 
 @pytest.mark.parametrize("method", ["fedgrec", "federank"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_many_dropouts(tmp_path: Path, method: str, seed: int) -> None:
     fed = world(tmp_path, method, nodes=5, options={"rounds": 5, "retries": 30})
     fed.run(at_random(0.06, seed))

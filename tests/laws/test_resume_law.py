@@ -30,7 +30,7 @@ from tests.cli.small import QUICK, clicks, lines, train, train_words
 from tests.interrupted import Killed, deadly_files, files, outcome
 
 LOSSY = {**QUICK, "rounds": 7, "dropout": 0.3}  # the last evaluation and checkpoint fall beside their rhythm
-LONG = {"rounds": 250, "evaluate_every": 5, "checkpoint_every": 1, "dropout": 0.2}
+LONG = {"rounds": 120, "evaluate_every": 5, "checkpoint_every": 1, "dropout": 0.2}
 
 
 @pytest.fixture(scope="module")
@@ -233,13 +233,13 @@ def wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
         time.sleep(0.002)
 
 
-def survive(kills: int, data: Path, folder: Path, expected: dict[str, Any]) -> None:
+def survive(kills: int, data: Path, folder: Path, expected: dict[str, Any], **options: Any) -> None:
     """Kill -9 at random moments, looking at the files after each; then let the run end."""
     chance, pointer = random.Random(kills), folder / "checkpoints" / "latest"
     for n in range(kills):
         resume = (folder / "config.toml").exists()
         before = pointer.read_text() if pointer.exists() else ""
-        words = ["train", "--out", str(folder), "--resume"] if resume else train_words(data, folder, **LONG)
+        words = ["train", "--out", str(folder), "--resume"] if resume else train_words(data, folder, **options)
         process = start(words)
         if n % 4:  # while it trains and saves
             while process.poll() is None and (pointer.read_text() if pointer.exists() else "") == before:
@@ -251,17 +251,18 @@ def survive(kills: int, data: Path, folder: Path, expected: dict[str, Any]) -> N
         process.communicate()
         if folder.exists():
             assert_whole(folder)
-    assert go_on(data, folder, **LONG) == 0
+    assert go_on(data, folder, **options) == 0
     assert outcome(folder) == expected
 
 
 def test_killed_processes_leave_whole_files_and_end_the_same(data: Path, tmp_path: Path, uncut: dict[str, Any]) -> None:
-    survive(4, data, tmp_path / "cut", uncut)
+    survive(4, data, tmp_path / "cut", uncut, **LONG)
 
 
 @pytest.mark.slow
-def test_twenty_killed_processes(data: Path, tmp_path: Path, uncut: dict[str, Any]) -> None:
-    survive(20, data, tmp_path / "cut", uncut)
+def test_twenty_killed_processes(data: Path, tmp_path: Path) -> None:
+    longer = LONG | {"rounds": 250}
+    survive(20, data, tmp_path / "cut", outcome(train(data, tmp_path / "uncut", **longer)), **longer)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
