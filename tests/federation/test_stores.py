@@ -131,7 +131,7 @@ def test_a_node_remembers_everything(tmp_path: Path) -> None:
     assert {verdict for *_, verdict in rows} == {1}
     with NodeStore(fed.nodes[1]) as store:
         assert store.get("round") == 2
-        assert store.get("n_users") == 18
+        assert store.get("season") == [0, 18]
 
 
 def test_a_node_draws_its_users_evenly(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import sqlite3
 import time
@@ -27,6 +28,7 @@ SEAL = "seal"
 NOT_DAMAGE = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CONSTRAINT}
 NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}  # or the disk fails
 ROOM = 2**20  # bytes: with less the disk counts as full, whatever SQLite calls it
+WRITES = re.compile(r"\s*(?:INSERT(?: OR \w+)? INTO|UPDATE)\s+(\w+)")
 SYNCHRONOUS = "FULL"  # a transaction that is over is on the disk
 
 
@@ -72,12 +74,20 @@ class Connection(sqlite3.Connection):
     """A connection that knows its file."""
 
     path: Path
+    unwatched: dict[str, tuple[list[str], str]] | None = None  # sealed tables that nothing was written to yet
 
     def execute(self, *words: Any) -> Cursor:
+        self._watch(words[0])
         return self.cursor(Cursor).execute(*words)
 
     def executemany(self, *words: Any) -> Cursor:
+        self._watch(words[0])
         return self.cursor(Cursor).executemany(*words)
+
+    def _watch(self, statement: str) -> None:
+        """Triggers cost more than most messages write: a table gets them when it is written to."""
+        if self.unwatched and (found := WRITES.match(statement)) and (about := self.unwatched.pop(found[1], None)):
+            _watch_table(self, found[1], *about)
 
 
 def _is_no_damage(error: sqlite3.DatabaseError) -> bool:
@@ -163,18 +173,21 @@ def _seal_of(table: str, columns: list[str], row: str = "") -> str:
     return f"{SEAL}('{table}', {', '.join(row + column for column in columns)})"
 
 
-def watch(db: sqlite3.Connection) -> None:
+def watch(db: Connection) -> None:
     """From here on this connection seals what it writes; it writes no seal over a row that has changed by itself."""
-    for table, (columns, same) in sealed_tables(db).items():
-        right, wrong = _seal_of(table, columns), f"RAISE(ABORT, 'a row of {table} has changed')"
-        again = f"UPDATE {table} SET {SEAL} = {right} WHERE {same}"
-        for statement in (
-            f"seal_new_{table} AFTER INSERT ON main.{table} BEGIN {again}; END",
-            f"seal_old_{table} BEFORE UPDATE OF {', '.join(columns)} ON main.{table} "
-            f"WHEN OLD.{SEAL} IS NOT {_seal_of(table, columns, 'OLD.')} BEGIN SELECT {wrong}; END",
-            f"seal_{table} AFTER UPDATE OF {', '.join(columns)} ON main.{table} BEGIN {again}; END",
-        ):
-            db.execute(f"CREATE TEMP TRIGGER IF NOT EXISTS {statement}")
+    db.unwatched = sealed_tables(db)
+
+
+def _watch_table(db: Connection, table: str, columns: list[str], same: str) -> None:
+    right, wrong = _seal_of(table, columns), f"RAISE(ABORT, 'a row of {table} has changed')"
+    again = f"UPDATE {table} SET {SEAL} = {right} WHERE {same}"
+    for statement in (
+        f"seal_new_{table} AFTER INSERT ON main.{table} BEGIN {again}; END",
+        f"seal_old_{table} BEFORE UPDATE OF {', '.join(columns)} ON main.{table} "
+        f"WHEN OLD.{SEAL} IS NOT {_seal_of(table, columns, 'OLD.')} BEGIN SELECT {wrong}; END",
+        f"seal_{table} AFTER UPDATE OF {', '.join(columns)} ON main.{table} BEGIN {again}; END",
+    ):
+        db.execute(f"CREATE TEMP TRIGGER IF NOT EXISTS {statement}")
 
 
 def check_all(db: Connection) -> None:
