@@ -195,9 +195,17 @@ class Node:
         """
         if not is_once(self.folder.method(1), place[0]):
             return b""
-        rows = self.store.took_part(place) or self.store.announced()
+        rows = self._everybody(place)
         about = json.dumps([place, self._had(rows)]).encode()
         return hmac.digest(self.folder.identity.private_bytes_raw(), b"fedgrec committed" + about, "sha256")
+
+    def _everybody(self, place: tuple[str, int, int]) -> list[int]:
+        """Who is in a sum that is taken once. Opened twice, it must not tell of those who came in between.
+
+        A recount is never opened twice. Of a first count that nobody helped to open some may have left since.
+        """
+        before = None if is_recount(self.folder.method(1), place[0]) else self.store.took_part(place)
+        return [row for row in self.store.first_rows(-1) if row in before] if before else self.store.announced()
 
     def _shares(self, request: Packet) -> Packet:
         """The plan and the model come down; from here on both are bound into all keys."""
@@ -259,10 +267,10 @@ class Node:
         if self.store.waiting():
             raise FederationError(f"node {self.folder.name} still waits for the verdict on an earlier sum")
         plan, users, rows, inputs, compute = self._task(sum_)
-        words, state, pushed = sum_.computed(inputs) or compute()
+        words, state, pushed, failed = sum_.computed(inputs) or compute()
         sum_.client.submit(words, users)
         answer = self._receive(sum_.client, request)
-        self.store.take_part(sum_.name, plan.place, rows, state, sum_.model, pushed)
+        self.store.take_part(sum_.name, plan.place, [] if failed else rows, state, sum_.model, pushed)
         return Packet(packets.MASKED, arrays={packets.SECAGG: as_array(answer)})
 
     def _task(self, sum_: Sum) -> tuple[Plan, int, list[int], Any, Callable[[], Computed]]:
@@ -274,8 +282,8 @@ class Node:
         latents = plan.stage == method.stages[-1].name and not plan.stage_of(method).lean
         rows = taking_part(self.store, plan, latents)
         users = plan.count(self.store.get("announced", 0))  # of whom some may be gone since
-        if plan.once(method):  # opened twice, it must not tell of those who came in between
-            rows = self.store.took_part(plan.place) or rows
+        if plan.once(method):
+            rows = self._everybody(plan.place)
             users = len(rows)
         if plan.stage == method.stages[-1].name and self.store.doubted():
             rows = sending(self.store, plan, rows, least)
