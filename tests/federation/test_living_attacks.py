@@ -1,6 +1,8 @@
 """What a stranger would try on a federation that lives: changes at the wrong moment, kills between two writes."""
 
 import sqlite3
+import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -8,9 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.network import NodeNetwork, write_network
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.in_process.transport import Answer, honest
-from fedgrec.federation.node import changes
+from fedgrec.federation.node import changes, refresh
+from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.store import NodeStore
 from tests.federation.living import Life
 
@@ -107,3 +112,113 @@ def test_a_node_that_could_not_compute_its_part_of_a_recount_does_not_take_it_fo
     life.train()
     life.holds()
     assert (life.world.model().degrees != before).sum() == 3
+
+
+def in_recount(store: NodeStore) -> None:
+    """The node takes part in a recount whose verdict it does not know."""
+    store.take_part("s", ("recount", 0, 3), store.first_rows(-1), None, b"")
+
+
+@pytest.mark.parametrize("how", ["renew", "forget"])
+def test_changes_that_wait_for_a_message_see_the_count_that_it_began(tmp_path: Path, how: str) -> None:
+    """While a node answers, whoever reads the source stands at the door; the message may have been of a recount."""
+    life = Life(tmp_path)
+    home, user = open_node(life.world.nodes[0]), sorted(life.people[0])[0]
+    said: list[str] = []
+
+    def change() -> None:
+        with NodeStore(home.path) as mine:
+            try:
+                if how == "renew":
+                    changes.renew(mine, home.method(1), {user: {1: False}}, 0.0, home.user_salt)
+                else:
+                    changes.forget(mine, user, home.user_salt)
+            except FederationError as refusal:
+                said.append(str(refusal))
+
+    with NodeStore(home.path) as store:
+        with store.transaction():
+            reader = threading.Thread(target=change)
+            reader.start()
+            time.sleep(0.5)  # it has looked, and waits
+            in_recount(store)
+        reader.join()
+        assert len(said) == 1
+        assert "changes wait for that" in said[0]
+        assert not store.rows("changes", "user")
+
+
+# ------------------------------------------------------------------------------------------------- sources
+
+
+def write_source(home: Path, people: dict[str, set[int]]) -> Path:
+    lines = [f"{user},item {item}\n" for user, items in sorted(people.items()) for item in sorted(items)]
+    (home / "people.csv").write_text("user,item\n" + "".join(lines))
+    write_network(home, NodeNetwork("127.0.0.1:1", source="people.csv", held_out=0.0, refresh=0.01))
+    return home / "people.csv"
+
+
+def test_a_source_that_could_not_be_read_at_the_start_is_read_later(tmp_path: Path) -> None:
+    """The node was killed in a recount, and its source changed before it was started again."""
+    life = Life(tmp_path)
+    home = life.world.nodes[0]
+    write_source(home, life.people[0] | {"guest": {1, 2}})
+    with NodeStore(home) as store:
+        in_recount(store)
+    watcher = refresh.Watcher(home)
+    assert watcher.load() == 6
+    assert watcher.look() is None
+    with NodeStore(home) as store:
+        store.settle("s", False)
+    found = watcher.look()
+    assert found is not None
+    assert found.came == 1
+    assert watcher.look() is None
+
+
+def test_a_source_that_changes_while_it_is_read_at_the_start_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = Life(tmp_path)
+    home, real = life.world.nodes[0], refresh.refresh
+    write_source(home, life.people[0])
+
+    def slow(folder: Path) -> Any:
+        found = real(folder)
+        write_source(home, life.people[0] | {"guest": {1, 2}})
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(refresh, "refresh", slow)
+        watcher = refresh.Watcher(home)
+        assert watcher.load() == 6
+    found = watcher.look()
+    assert found is not None
+    assert found.came == 1
+
+
+def test_a_source_that_is_gone_for_a_moment_ends_no_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    life = Life(tmp_path)
+    home = life.world.nodes[0]
+    path = write_source(home, life.people[0])
+    watcher = refresh.Watcher(home)
+    watcher.load()
+    exists = Path.exists
+    with monkeypatch.context() as patch:  # the file goes between two questions
+        patch.setattr(Path, "exists", lambda at, **_: True if at == path else exists(at))
+        path.unlink()
+        assert watcher.look() is None
+    write_source(home, life.people[0] | {"guest": {1, 2}})
+    found = watcher.look()
+    assert found is not None
+    assert found.came == 1
+
+
+def test_those_who_left_before_do_not_make_a_source_look_damaged(tmp_path: Path) -> None:
+    """Three of six leave and wait for a recount; that one of the others leaves is nothing unusual."""
+    life = Life(tmp_path)
+    life.train()
+    home, users = life.world.nodes[0], sorted(life.people[0])
+    for gone in (3, 4):
+        write_source(home, {user: life.people[0][user] for user in users[gone:]})
+        assert refresh.refresh(home).left == (3 if gone == 3 else 1)

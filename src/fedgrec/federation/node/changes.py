@@ -58,10 +58,9 @@ def check_source(known: int, found: int) -> None:
 
 def renew(store: NodeStore, method: Method, source: Mapping[str, Marks], share: float, salt: bytes) -> Renewal:
     """Bring the store's users to what the source says; where it is silent, this share of new items is held out."""
-    if store.counting():
-        raise FederationError("it is not known yet whether the last count of items counts: changes wait for that")
     found = Renewal()
     with store.transaction():
+        _check_quiet(store)
         known = dict(store.rows("users", "id, row"))
         for user, row in known.items():
             found += _renew(store, row, source.get(user, {}), share)
@@ -75,6 +74,15 @@ def renew(store: NodeStore, method: Method, source: Mapping[str, Marks], share: 
             else:
                 found += Renewal(empty=1)
     return found
+
+
+def _check_quiet(store: NodeStore) -> None:
+    """In the transaction that changes items: until then the node may take part in a count of them."""
+    if store.counting():
+        raise FederationError(
+            f"{store.path} does not know yet whether the last count of items counts, and changes wait for that: let "
+            f"the node hear from its server, then try again"
+        )
 
 
 def _renew(store: NodeStore, row: int, marks: Marks, share: float) -> Renewal:
@@ -137,6 +145,7 @@ def let_go(store: NodeStore, row: int, name: str = "") -> None:
 def forget(store: NodeStore, user: str, salt: bytes) -> None:
     """The user leaves, is nameless from now on, and is not taken in again although the source may still have it."""
     with store.transaction():
+        _check_quiet(store)
         let_go(store, store.row_of(user), secrets.token_hex(16))
         store.db.execute("INSERT OR IGNORE INTO forgotten (tag) VALUES (?)", [tag(user, salt)])
     scrub(store)

@@ -164,6 +164,10 @@ class NodeStore(Store):
         """The users' ids, in the order of their rows."""
         return [i for (i,) in self.rows("users", "id", "ORDER BY row LIMIT ?", [-1 if most is None else most])]
 
+    def staying(self) -> list[str]:
+        """The ids of those who do not leave."""
+        return [i for (i,) in self.rows("users", "id", "WHERE leaving = 0")]
+
     def row_of(self, user: str) -> int:
         found = self.rows("users", "row", "WHERE id = ?", [user])
         if not found:
