@@ -10,14 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedgrec.errors import ConfigError, DiskError
+from fedgrec.federation.common.arrays import read_arrays
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.network import NodeNetwork, write_network
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.in_process.transport import Answer, honest
 from fedgrec.federation.node import changes, refresh
-from fedgrec.federation.node.folder import open_node
-from fedgrec.federation.node.store import NodeStore
+from fedgrec.federation.node.folder import SERVED, open_node
+from fedgrec.federation.node.store import LISTED, NodeStore
+from fedgrec.federation.server.store import ServerStore
+from fedgrec.federation.setup import start
 from tests.federation.living import Life
+from tests.federation.worlds import Killed
 
 
 def stage_of(life: Life) -> str:
@@ -222,3 +227,142 @@ def test_those_who_left_before_do_not_make_a_source_look_damaged(tmp_path: Path)
     for gone in (3, 4):
         write_source(home, {user: life.people[0][user] for user in users[gone:]})
         assert refresh.refresh(home).left == (3 if gone == 3 else 1)
+
+
+# ------------------------------------------------------------------------------------------ published models
+
+
+def serve_what_is_published(life: Life) -> bool:
+    """Whether all nodes recommend with the server's newest model."""
+    newest = max(life.world.server.glob("published-*.bin"), key=lambda path: path.stat().st_mtime_ns)
+    arrays, _ = read_arrays(newest)
+    served = [read_arrays(path / SERVED)[0] for path in life.world.nodes.values()]
+    return all(np.array_equal(arrays[name], mine[name]) for mine in served for name in arrays)
+
+
+def test_a_season_that_is_given_more_rounds_is_published_again(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.world.run()
+    assert serve_what_is_published(life)
+    life.give(rounds=6)
+    life.world.run()
+    assert serve_what_is_published(life)
+
+
+def test_a_node_that_comes_back_at_the_end_hears_what_became_of_its_last_sum(tmp_path: Path) -> None:
+    """It has the model already, and waits for a verdict all the same."""
+    life = Life(tmp_path, options={"evaluations": 0})
+    life.train()
+    with NodeStore(life.world.nodes[2]) as store, store.transaction():  # as if the verdict had not come
+        session, users = store.rows("participation", "session, users", "ORDER BY number DESC LIMIT 1")[0]
+        store.db.execute("UPDATE participation SET verdict = NULL WHERE session = ?", [session])
+        store.db.execute(f"UPDATE users SET pending = state, pending_pushed = pushed WHERE row {LISTED}", [users])
+    assert life.world.pending()
+    life.world.run()
+    assert not life.world.pending()
+    life.holds()
+
+
+# --------------------------------------------------------------------------------------------------- options
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("rounds", 1, "no second season could begin"),
+        ("later_rounds", 1, "raise it"),
+        ("look", 0.01, "fewer than 1,000 counts of changes"),
+        ("rest", -1, "rest cannot be -1"),
+        ("rest", "nan", "rest cannot be nan"),
+        ("look", -0.5, "look cannot be -0.5"),
+        ("seasons", -1, "seasons cannot be -1"),
+        ("enough", -1, "enough cannot be -1"),
+        ("models", 0, "models cannot be 0"),
+    ],
+)
+def test_absurd_options_are_one_sentence_before_anything_starts(
+    tmp_path: Path, option: str, value: object, sentence: str
+) -> None:
+    life = Life(tmp_path, options={"seasons": 0, "rest": 60.0})
+    life.give(**{option: value})
+    with pytest.raises(ConfigError, match=sentence):
+        start.serve(life.world.server, print)
+    with pytest.raises(ConfigError, match=sentence):
+        life.world.run()
+
+
+# ----------------------------------------------------------------------------------------- killed between two writes
+
+
+def test_a_server_killed_right_after_a_recount_knows_that_it_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = Life(tmp_path)
+    life.train()
+    life.click()
+    life.reread()
+    apply = ServerStore.apply
+
+    def killed(store: ServerStore, *more: Any) -> None:
+        apply(store, *more)
+        if store.sums()[-1]["stage"] == "recount":
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ServerStore, "apply", killed)
+        with pytest.raises(Killed):
+            life.train()
+    life.train()
+    life.holds()
+    assert len(life.world.applied("recount")) == 1
+    assert not [notice for notice in life.world.witness.notices if "changes wait" in notice]
+
+
+def traces(home: Path, found: list[bytes]) -> list[str]:
+    return [path.name for path in home.rglob("*") if path.is_file() and any(t in path.read_bytes() for t in found)]
+
+
+def test_a_node_killed_before_it_scrubs_leaves_no_traces_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does a full disk, on which nothing can be scrubbed, keep it from answering."""
+    life = Life(tmp_path)
+    life.train()
+    index, user = 1, sorted(life.people[1])[2]
+    home = open_node(life.world.nodes[index])
+    with NodeStore(home.path) as store:
+        ((key, state),) = store.rows("users", "key, state", "WHERE id = ?", [user])
+        changes.forget(store, user, home.user_salt)
+    del life.people[index][user]
+
+    def fails(store: NodeStore) -> None:
+        raise DiskError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(changes, "scrub", fails)
+        life.train()
+    life.holds()
+    with NodeStore(home.path) as store:
+        assert store.get("traces")
+    life.train()
+    with NodeStore(home.path) as store:
+        assert not store.get("traces")
+    assert not traces(home.path, [user.encode(), key, state[:64]])
+
+
+# ------------------------------------------------------------------------------------------- users on two nodes
+
+
+def test_a_user_may_move_from_one_node_to_another(tmp_path: Path) -> None:
+    """The node that it moves to is not left out of the federation meanwhile."""
+    life = Life(tmp_path)
+    life.train()
+    user = sorted(life.people[0])[0]
+    life.people[1][user] = life.people[0].pop(user)
+    for _ in range(4):
+        life.reread()
+        life.train()
+    life.holds()
+    assert life.world.applied("train")[-1]["included"] == [0, 1, 2]
+    lost = [line["round"] for line in life.world.applied("train") if line["included"] != [0, 1, 2]]
+    assert not lost

@@ -9,7 +9,9 @@ nothing of it any more; its name and what it is judged by go at once.
 
 import hmac
 import json
+import logging
 import secrets
+import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
@@ -17,11 +19,13 @@ from typing import Any
 import numpy as np
 
 from fedgrec.core import Cohort, Edges, Floats, Ints, Past
+from fedgrec.errors import DiskError
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.node.sources import Marks, split
 from fedgrec.federation.node.store import LISTED, NodeStore, Person
 from fedgrec.methods.contract import Method
 
+log = logging.getLogger("fedgrec.node")
 MOST_LEAVE = 0.5  # share of the users: a source that lost more is taken for damaged
 
 
@@ -148,6 +152,7 @@ def forget(store: NodeStore, user: str, salt: bytes) -> None:
         _check_quiet(store)
         let_go(store, store.row_of(user), secrets.token_hex(16))
         store.db.execute("INSERT OR IGNORE INTO forgotten (tag) VALUES (?)", [tag(user, salt)])
+        store.put("traces", True)
     scrub(store)
 
 
@@ -160,6 +165,16 @@ def scrub(store: NodeStore) -> None:
     """What was deleted is nowhere in the file, nor in the log beside it."""
     store.db.execute("VACUUM")
     store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    store.put("traces", False)
+
+
+def scrub_if_due(store: NodeStore) -> None:
+    """Also where the node was killed before it could. An answer does not depend on it: the next message will do."""
+    if store.get("traces"):
+        try:
+            scrub(store)
+        except (DiskError, sqlite3.Error) as trouble:
+            log.warning("traces of deleted users are still in %s: %s", store.path, trouble)
 
 
 # ------------------------------------------------------------------------------------------- when sums count
@@ -187,7 +202,9 @@ def delete_gone(store: NodeStore) -> int:
     """Delete who leaves and has nothing at the server any more; returns how many."""
     nothing = "leaving = 1 AND degree = 0 AND (pushed IS NULL OR pushed = x'') AND pending IS NULL"
     gone = [row for (row,) in store.rows("users", "row", f"WHERE {nothing}")]
-    store.db.execute(f"DELETE FROM users WHERE row {LISTED}", [json.dumps(gone)])
+    if gone:
+        store.db.execute(f"DELETE FROM users WHERE row {LISTED}", [json.dumps(gone)])
+        store.put("traces", True)
     return len(gone)
 
 

@@ -51,8 +51,7 @@ def handle(folder: Path, request: Packet) -> Packet:
             node = Node(home, store)
             with store.transaction():
                 answer = node.answer(request)
-            if node.deleted:
-                changes.scrub(store)
+            changes.scrub_if_due(store)
             return answer
     except Forgotten as refusal:
         return Packet(packets.FORGOTTEN, {"reason": str(refusal), "season": refusal.season})
@@ -81,7 +80,6 @@ class Node:
 
     def __init__(self, folder: NodeFolder, store: NodeStore) -> None:
         self.folder, self.store = folder, store
-        self.deleted = 0  # users of whom the server holds nothing any more
 
     def answer(self, request: Packet) -> Packet:
         """The verdicts first: whatever else is asked builds on them."""
@@ -101,7 +99,7 @@ class Node:
         self._remember_edges()
         for session, included in request.header.get("verdicts", {}).items():
             changes.counted(self.store, self.store.settle(session, bool(included)))
-        self.deleted = changes.delete_gone(self.store)
+        changes.delete_gone(self.store)
         try:
             return steps[request.kind](request)
         except SecAggError as refusal:  # no failure: what the client makes of it is written down
@@ -112,13 +110,13 @@ class Node:
     def _hello(self, request: Packet) -> Packet:
         if request.header.get("federation") != self.folder.federation:
             raise FederationError(f"node {self.folder.name} belongs to another federation")
-        nonce, count = request.blobs.get("nonce", b""), self.store.count()
+        nonce = request.blobs.get("nonce", b"")
         if len(nonce) < 16:
             raise FederationError("a node signs only what the server made up for it: the nonce is too short")
         if type(warm := request.header.get("warm")) is int:  # now, before it says of any sum that it is lost
             rules.check_memory(self.folder, self.folder.method(1), self.store.counted(), warm)
             rules.check_season(self.folder, self.store.get("season", (0, 0))[0], request.header.get("begun"))
-        names = sorted(hmac.digest(self.folder.user_salt, user.encode(), "sha256") for user in self.store.ids(count))
+        names = sorted(self._tag(user, leaves) for user, leaves in self.store.rows("users", "id, leaving"))
         tags = np.frombuffer(b"".join(names), np.uint8).reshape(-1, 32)
         self.store.announce()
         self.store.put("refused", None)
@@ -131,6 +129,13 @@ class Node:
             "catalogue": catalogue.version_of(self.folder.shared),
         }
         return Packet(packets.HELLO, header, {"signature": self.folder.identity.sign(part)}, {"tags": tags})
+
+    def _tag(self, user: str, leaves: bool) -> bytes:
+        """What the server knows a user by. Who leaves may be on another node already, so that its tag is this node's own."""
+        salt = self.folder.user_salt
+        if leaves:
+            salt = hmac.digest(salt, b"leaves node %d" % self.folder.index, "sha256")
+        return hmac.digest(salt, user.encode(), "sha256")
 
     def _refused(self, request: Packet) -> Packet:
         """The server will not have this node; the reason is kept for whoever runs it."""

@@ -4,7 +4,8 @@
                                         node draws who takes part; `announced`: users that the server knows of, and
                                         `announced_row`, the last of them; `last_row`: no row is given twice;
                                         `season`: the round with which it began, and users then; `round`: the last one
-                                        heard of; `refused`; `edges`: whether `pushed` is kept
+                                        heard of; `refused`; `edges`: whether `pushed` is kept;
+                                        `traces`: whether of deleted users some may be in the file
     users           row, id, key (its 64 secret bits), degree, state, pending (both laid out as `state` says; pending
                     is not the user's own yet); counted (1: its items are in the degrees); pushed: the items and weights
                     under which its latents stand at the server, and pending_pushed, if the sum counts; leaving (1: it

@@ -77,13 +77,13 @@ class Coordinator:
                 f"nodes_per_round = {o.nodes_per_round}: {self.folder.corrupt_nodes} of {len(self.folder.roster)} "
                 f"nodes may be corrupt, so no sum has fewer than {self.fewest}: raise it, or lower corrupt everywhere"
             )
+        self.later_rounds = seasons.later_rounds(o, self.folder.agreed)
         if self.store.get("n_users") is None:
             self._gather(max(o.start_nodes or len(self.folder.roster), self.quorum))
         else:  # those who were there before come back one after the other
             known = sum(index in self.folder.roster for index, *_ in self.store.nodes())
             self._wait(lambda: len(self.members.reachable()) >= known, min(o.deadline, o.start_seconds))
         n_users = self.store.get("n_users") or self.store.freeze(self.members.users)
-        self.later_rounds = seasons.later_rounds(o, self.folder.agreed)
         first = Season(1, 0, o.rounds, n_users, self.folder.n_items)
         self._take_up((self.store.seasons() or [first])[-1])
         with self.store.transaction():
@@ -141,18 +141,18 @@ class Coordinator:
         write_run(self.folder, self.store, self.server)
 
     def _publish(self) -> None:
-        """To every node that serves another model."""
+        """To every node that serves another model, or whose users wait for a verdict."""
         packet = seasons.published(self.folder.path, self.season.served or 0)
         if packet is None:
             return
-        present = self.members.present()
+        number, present = packet.header["number"], self.members.present()
         silent = [node for node in self.members.reachable() if node not in present]
         for nodes in (present, silent):  # the latter hear of it if they live, and are not waited for long
-            behind = [node for node in nodes if self.members.serves.get(node) != self.season.served]
+            behind = [node for node in nodes if self.members.serves.get(node) != number or self.members.owed(node)]
             for node, _ in self.members.ask(
                 dict.fromkeys(behind, packet), About(packets.FINISH), self.options.deadline
             ):
-                self.members.serves[node] = self.season.served or 0
+                self.members.serves[node] = number
 
     def _rest(self) -> None:
         """Until it is time, or enough users have changes; nodes come and go meanwhile."""

@@ -194,6 +194,10 @@ class Members:
         for node in nodes:
             self._owed.setdefault(node, set()).add(session)
 
+    def owed(self, node: int) -> bool:
+        """Whether there is a verdict that it was not told, on a sum that changes its users."""
+        return any(not self.store.is_question(session) for session in self._verdicts(node))
+
     def ask(
         self, requests: Mapping[int, Packet], about: About, most: float, enough: int = 0
     ) -> Iterator[tuple[int, Packet]]:

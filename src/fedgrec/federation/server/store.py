@@ -291,6 +291,7 @@ class ServerStore(Store):
             if stage in (DEGREES.name, RECOUNT.name):
                 here = "node IN (SELECT value FROM json_each(?))"
                 self.db.execute(f"UPDATE tags SET counted = 1 WHERE {here}", [json.dumps(included)])
+                self.db.execute("UPDATE seasons SET recount = 0 WHERE number = (SELECT max(number) FROM seasons)")
             elif self.is_warm:
                 self.put("trained", (round_, included))
             for key, value in {"warm": warm, "round": server.round, "model": name, "before": before}.items():
@@ -333,6 +334,11 @@ class ServerStore(Store):
         """Whether the node's upload is in the model; None while nobody knows."""
         applied, included = self._sum(session, "applied, included") or (0, "[]")
         return None if applied is None else bool(applied and node in json.loads(included))
+
+    def is_question(self, session: str) -> bool:
+        """Whether this sum changes nothing, whatever comes of it."""
+        found = self._sum(session, "stage")
+        return found is not None and found[0] in (EVALUATE, CHANGES)
 
     def _sum(self, session: str, columns: str) -> Any:
         """Of the sum of this session, if there is one."""

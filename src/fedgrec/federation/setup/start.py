@@ -27,6 +27,7 @@ from fedgrec.federation.node.contact import Contact
 from fedgrec.federation.node.gateway import node_folders, opened
 from fedgrec.federation.node.refresh import Watcher
 from fedgrec.federation.node.store import NodeStore
+from fedgrec.federation.server import seasons
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.log import LOGS, Following
 from fedgrec.federation.setup.init import Made, init
@@ -50,7 +51,9 @@ UNWATCHED = Watch()
 
 def serve(folder: Path, say: Say, watch: Watch = UNWATCHED) -> None:
     """Run the server of this folder until its federation is trained."""
-    open_server(folder).check()
+    home = open_server(folder)
+    home.check()
+    seasons.later_rounds(home.options, home.agreed)
     read_network(folder, ServerNetwork)
     check_tls(folder)
     pages = _of_server(folder) if watch.port is not None else {}
