@@ -20,6 +20,7 @@ import random
 import re
 import signal
 import statistics
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -39,6 +40,7 @@ from fedgrec.federation.flower.processes import Processes
 from fedgrec.federation.flower.server_end import SUPERLINK, FlowerServer, is_taken
 from fedgrec.federation.in_process.standing import standing
 from fedgrec.federation.node import changes
+from fedgrec.federation.node.rules import MOST_DOUBTS
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server.coordinator import model_of
 from fedgrec.federation.server.folder import open_server
@@ -156,6 +158,7 @@ class Soak:
                 strike = now + self.chance.uniform(1.5, 6)
             if now >= sample:
                 self._notice_ended()
+                self._trust_again()
                 self.samples.append(self._sample(now - begun))
                 sample = now + SAMPLE
             time.sleep(LOOK)
@@ -163,6 +166,7 @@ class Soak:
     def calm(self) -> None:
         """Everybody comes back, one more season is trained, the server stops by itself, then the nodes."""
         self._bring_back(float("inf"))
+        self._trust_again()
         self.stop_server(self.processes.stop)
         with ServerStore(open_server(self.made.server), read_only=True) as store:
             last = store.seasons()[-1].number
@@ -225,6 +229,19 @@ class Soak:
                 self.chance.choice([self.crowd.click, self.crowd.click, self.crowd.come, self.crowd.leave])(index)
             self.crowd.write(self.made.nodes[index], index)
 
+    def _trust_again(self) -> None:
+        """As whoever runs a node does who knows that the server was killed: it had opened sums that did not count."""
+        for index, folder in enumerate(self.made.nodes):
+            if index in self.back or folder.name not in self.processes.running:
+                continue
+            with NodeStore(folder) as store:
+                doubts = store.false_verdicts()
+            if doubts >= MOST_DOUBTS:
+                self.strikes["trusted again"] += 1
+                self.processes.stop(folder.name)
+                words = [sys.executable, "-m", "fedgrec", "federation", "node", str(folder), "--trust-again"]
+                self.processes.start(folder.name, words)
+
     def _notice_ended(self) -> None:
         for name, process in list(self.processes.running.items()):
             if process.poll() is not None:
@@ -240,7 +257,8 @@ class Soak:
         return {
             "at": at,
             "processes": {life: held for name in self.processes.running for life, held in self._held(name)},
-            "stores": {folder.name: _size(folder.glob("*.sqlite*")) for folder in folders},
+            "stores": {folder.name: _size(folder.glob("*.sqlite")) for folder in folders},
+            "wal": max(_size(folder.glob("*.sqlite-wal")) for folder in folders),
             "logs": _size((self.made.server / LOGS).glob("*")),
             "sums": self._sums(),
         }
@@ -363,8 +381,8 @@ def level(samples: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def growth(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """Bytes of the stores at the end, and what a sum added to them in the second half; the log's as well."""
-    first, last = samples[len(samples) // 2], samples[-1]
+    """Bytes of the stores at the end, and what a sum added to them after the first quarter; the log's as well."""
+    first, last = samples[len(samples) // 4], samples[-1]
     sums = max(last["sums"] - first["sums"], 1)
     names = [name for name in last["stores"] if name != "server"]
 
@@ -377,6 +395,7 @@ def growth(samples: list[dict[str, Any]]) -> dict[str, Any]:
         "node_bytes": nodes(last),
         "node_bytes_a_sum": (nodes(last) - nodes(first)) / sums,
         "log_bytes_a_sum": (last["logs"] - first["logs"]) / sums,
+        "largest_wal_bytes": max(sample["wal"] for sample in samples),
     }
 
 
