@@ -131,7 +131,7 @@ class Node:
         return Packet(packets.HELLO, header, {"signature": self.folder.identity.sign(part)}, {"tags": tags})
 
     def _tag(self, user: str, leaves: bool) -> bytes:
-        """What the server knows a user by. Who leaves may be on another node already, so that its tag is this node's own."""
+        """What the server knows a user by. Who leaves may be on another node already: then the tag is of this node."""
         salt = self.folder.user_salt
         if leaves:
             salt = hmac.digest(salt, b"leaves node %d" % self.folder.index, "sha256")
