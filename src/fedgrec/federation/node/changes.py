@@ -253,12 +253,17 @@ def with_past(store: NodeStore, cohort: Cohort, rows: Sequence[int], weights: Fl
 
 
 def remember_edges(store: NodeStore, method: Method, rows: Sequence[int], degrees: Ints) -> None:
-    """The latents of these users stand under the items that they have, and under these degrees."""
+    """The latents of these users stand under the items that they have, and under these degrees.
+
+    So do those that are under way, if their sum counts.
+    """
     cohort = store.cohort(method, rows)
     edges = pack_edges(cohort, method.push_weights(cohort, degrees.astype(np.int64)))
     sent = cohort.state.sent.any(axis=(1, 2))
     pairs = [(blob, row) for blob, row, some in zip(edges, sorted(rows), sent, strict=True) if some]
     store.db.executemany("UPDATE users SET pushed = ? WHERE row = ?", pairs)
+    pending = "UPDATE users SET pending_pushed = ? WHERE row = ? AND pending IS NOT NULL"
+    store.db.executemany(pending, zip(edges, sorted(rows), strict=True))
 
 
 def pack_edges(cohort: Cohort, weights: Floats) -> list[bytes]:
