@@ -366,3 +366,32 @@ def test_a_user_may_move_from_one_node_to_another(tmp_path: Path) -> None:
     assert life.world.applied("train")[-1]["included"] == [0, 1, 2]
     lost = [line["round"] for line in life.world.applied("train") if line["included"] != [0, 1, 2]]
     assert not lost
+
+
+@pytest.mark.parametrize("stages", [0, 1, 2])
+def test_users_who_come_and_leave_in_the_warm_up_do_not_keep_it_from_its_end(tmp_path: Path, stages: int) -> None:
+    """The server is killed after so many of its sums, and most nodes have other users when it is back."""
+    life = Life(tmp_path)
+
+    def killed(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
+        if sum(bool(line["applied"]) for line in life.world.log()) == stages and request.kind == "masked":
+            raise Killed
+        return honest(address, request, node)
+
+    with pytest.raises(Killed):
+        life.train(killed)
+    for index in (0, 1):
+        del life.people[index][sorted(life.people[index])[0]]
+    if stages:  # else the integers are too small for them
+        for index in life.people:
+            life.people[index] |= {f"guest {index}": {1, 2}, f"friend {index}": {2, 3}}
+    for index in life.people:
+        with NodeStore(life.world.nodes[index]) as store:  # what the killed server would have said after its start
+            for session in store.waiting():
+                changes.counted(store, store.settle(session, False))
+        life._reread([index])
+    life.train()
+    life.holds()
+    life.train()
+    life.holds()
+    assert life.world.applied("train")[0]["included"] == [0, 1, 2]

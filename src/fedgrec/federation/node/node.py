@@ -207,9 +207,13 @@ class Node:
     def _everybody(self, place: tuple[str, int, int]) -> list[int]:
         """Who is in a sum that is taken once. Opened twice, it must not tell of those who came in between.
 
-        A recount is never opened twice. Of a first count that nobody helped to open some may have left since.
+        A recount is never opened twice. Of a first count that nobody helped to open some may have left since. The rest
+        of the warm-up is of those who were in that count: the integers were sized for them.
         """
-        before = None if is_recount(self.folder.method(1), place[0]) else self.store.took_part(place)
+        stage, level, _ = place
+        if is_recount(self.folder.method(1), stage):
+            return self.store.announced()
+        before = self.store.took_part(place) or (self.store.counted_rows() if level else None)
         return [row for row in self.store.first_rows(-1) if row in before] if before else self.store.announced()
 
     def _shares(self, request: Packet) -> Packet:

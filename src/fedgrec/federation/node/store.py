@@ -190,6 +190,10 @@ class NodeStore(Store):
             return self.first_rows(self.get("announced", 0))
         return [row for (row,) in self.db.execute("SELECT row FROM users WHERE row <= ? ORDER BY row", [last])]
 
+    def counted_rows(self) -> list[int]:
+        """Those whose items are in the degrees."""
+        return [row for (row,) in self.rows("users", "row", "WHERE counted = 1 ORDER BY row")]
+
     def cohort(self, method: Method, rows: Sequence[int]) -> Cohort:
         """These users with their state, in the order of their rows."""
         chosen = [json.dumps(list(rows))]

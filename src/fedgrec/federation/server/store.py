@@ -150,7 +150,9 @@ class ServerStore(Store):
                     ((other,),) = self.rows("nodes", "name", "WHERE idx = ?", [owner]) or [("?",)]
                     what = f"a user that node {other} has" if owner != index else "one user twice"
                     raise FederationError(f"node {name} brings {what}: take the user off one of them")
-                self.db.execute("INSERT INTO tags VALUES (?, ?, ?, NULL)", [tag, index, known.get(tag, 0)])
+                self.db.execute(
+                    "INSERT INTO tags (tag, node, counted) VALUES (?, ?, ?)", [tag, index, known.get(tag, 0)]
+                )
             self.db.execute(
                 "INSERT INTO nodes (idx, name, users, founder) VALUES (?, ?, ?, 0) "
                 "ON CONFLICT (idx) DO UPDATE SET users = excluded.users",
@@ -189,6 +191,11 @@ class ServerStore(Store):
     def founders(self) -> dict[int, int]:
         """The nodes that were there at the start, with the users that they had."""
         return dict(self.rows("nodes", "idx, founder", "WHERE founder > 0"))
+
+    def first_counted(self) -> list[int]:
+        """The nodes that were in the first count, once it counts."""
+        found = self.rows("sums", "included", "WHERE stage = ? AND applied = 1 LIMIT 1", [DEGREES.name])
+        return list(json.loads(found[0][0])) if found else []
 
     def nodes(self) -> list[tuple[int, str, int]]:
         """Place on the roster, name and number of users of every node that has ever joined."""
