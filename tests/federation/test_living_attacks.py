@@ -1,5 +1,6 @@
 """What a stranger would try on a federation that lives: changes at the wrong moment, kills between two writes."""
 
+import json
 import sqlite3
 import threading
 import time
@@ -15,11 +16,12 @@ from fedgrec.federation.common.arrays import read_arrays
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.network import NodeNetwork, write_network
 from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.common.sqlite_store import add_seals, connect
 from fedgrec.federation.in_process.transport import Answer, honest
 from fedgrec.federation.node import changes, refresh
 from fedgrec.federation.node.folder import SERVED, open_node
-from fedgrec.federation.node.store import LISTED, NodeStore
-from fedgrec.federation.server.store import ServerStore
+from fedgrec.federation.node.store import LISTED, STORE, NodeStore
+from fedgrec.federation.server.store import SERVER_STORE, ServerStore
 from fedgrec.federation.setup import start
 from tests.federation.living import Life
 from tests.federation.worlds import Killed
@@ -395,3 +397,55 @@ def test_users_who_come_and_leave_in_the_warm_up_do_not_keep_it_from_its_end(tmp
     life.train()
     life.holds()
     assert life.world.applied("train")[0]["included"] == [0, 1, 2]
+
+
+# ---------------------------------------------------------------------------------------- stores of format 2
+
+NODE_2 = ("counted", "pushed", "pending_pushed", "leaving")
+NEW_IN_3 = ("edges", "season", "announced_row", "last_row", "serves", "traces", "ended")
+
+
+def back_to_format_2(path: Path, table: str, columns: Iterable[str], tables: Iterable[str]) -> None:
+    """A store as an earlier version left it: without these columns of a table, and without these tables."""
+    db = connect(path, "", sealing=False)
+    with db:
+        n_users = json.loads(db.execute("SELECT value FROM meta WHERE key = 'season'").fetchone()[0])[1:]
+        for column in columns:
+            db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        for name in tables:
+            db.execute(f"DROP TABLE {name}")
+        db.executemany("DELETE FROM meta WHERE key = ?", [(key,) for key in NEW_IN_3])
+        db.executemany("INSERT INTO meta (key, value) VALUES ('n_users', ?)", [(json.dumps(n),) for n in n_users])
+        db.execute("UPDATE meta SET value = '2' WHERE key = 'format'")
+        add_seals(db)
+    db.close()
+
+
+@pytest.mark.parametrize("sums", [1, 2, 3])
+def test_stores_of_format_2_live_on(tmp_path: Path, sums: int) -> None:
+    """Also where the last sum counts, and its nodes do not know it yet: the first latents are under way."""
+    life = Life(tmp_path, layers=1, users_per_round=6)
+
+    def killed(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
+        if sum(bool(line["applied"]) for line in life.world.log()) == sums:
+            raise Killed
+        return honest(address, request, node)
+
+    with pytest.raises(Killed):
+        life.train(killed)
+    assert life.world.pending() or sums == 1
+    for path in life.world.nodes.values():
+        back_to_format_2(path / STORE, "users", NODE_2, ["changes", "forgotten"])
+    server = life.world.server / SERVER_STORE
+    with sqlite3.connect(server) as db:
+        db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('season', '[0]')")
+    back_to_format_2(server, "tags", ["counted"], ["seasons"])
+    life.train()
+    life.holds()
+    for _ in range(2):
+        for step in (life.click, life.join, life.leave):
+            step()
+        life.reread()
+        life.train()
+        life.holds()
+    assert len(life.world.applied("recount")) == 2
