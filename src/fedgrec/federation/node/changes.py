@@ -153,7 +153,7 @@ def forget(store: NodeStore, user: str, salt: bytes) -> None:
         let_go(store, store.row_of(user), secrets.token_hex(16))
         store.db.execute("INSERT OR IGNORE INTO forgotten (tag) VALUES (?)", [tag(user, salt)])
         store.put("traces", True)
-    scrub(store)
+    scrub_if_due(store)
 
 
 def tag(user: str, salt: bytes) -> bytes:
@@ -164,8 +164,8 @@ def tag(user: str, salt: bytes) -> bytes:
 def scrub(store: NodeStore) -> None:
     """What was deleted is nowhere in the file, nor in the log beside it."""
     store.db.execute("VACUUM")
-    store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    store.put("traces", False)
+    ((busy, *_),) = store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    store.put("traces", bool(busy))  # somebody else reads, so that the log stays
 
 
 def scrub_if_due(store: NodeStore) -> None:
