@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from fedgrec.errors import ConfigError, DiskError
+from fedgrec.federation.common import catalogue
 from fedgrec.federation.common.arrays import read_arrays
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.network import NodeNetwork, write_network
@@ -449,3 +450,31 @@ def test_stores_of_format_2_live_on(tmp_path: Path, sums: int) -> None:
         life.train()
         life.holds()
     assert len(life.world.applied("recount")) == 2
+
+
+@pytest.mark.parametrize("writes", range(1, 7))
+def test_a_kill_between_two_writes_of_a_new_catalogue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    """The server writes three files, then each node does: whoever was killed in between does it again."""
+    life = Life(tmp_path)
+    life.train()
+    life.item()
+    left, write = [writes], catalogue.write_private
+
+    def killed(path: Path, content: bytes) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Killed
+        write(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(catalogue, "write_private", killed)
+        with pytest.raises(Killed):
+            life.train()
+    life.train()
+    life.reread()
+    life.train()
+    life.holds()
+    assert {open_node(path).n_items for path in life.world.nodes.values()} == {31}
+    assert life.world.model().degrees[30] > 0

@@ -11,6 +11,7 @@ have trained on: an evaluation is of the model that the last training round bega
 before the season begins, unless some nodes may have opened it: then changes wait for the next season.
 """
 
+import contextlib
 import math
 import random
 import time
@@ -47,9 +48,27 @@ SPARSE_ONCE = 0.1  # share of the nodes that may be lost in a large sum that is 
 
 def run(transport: Transport, folder: Path, observer: Observer | None = None) -> Path:
     """Drive the federation of this server's folder to its end; returns the run folder that it leaves."""
-    home = open_server(folder)
+    home = _with_whole_catalogue(open_server(folder))
     with ServerStore(home) as store:
         return Coordinator(transport, home, store, observer or Observer()).run()
+
+
+def _with_catalogue(folder: ServerFolder, version: catalogue.Version) -> ServerFolder:
+    """The folder with this version of the catalogue, if the authority vouches for it."""
+    path, home = folder.path, folder.path / SERVER
+    catalogue.check(version, path, folder.federation, read_authority(path), folder.agreed.most_items)
+    catalogue.install(version, path, {home: parse_json(home, home.read_bytes())})
+    return open_server(path)
+
+
+def _with_whole_catalogue(folder: ServerFolder) -> ServerFolder:
+    """A server that was killed while it wrote a new catalogue goes on with that: else it would refuse all nodes."""
+    version = catalogue.newest(folder.path)
+    now = catalogue.installed(folder.path) if version else None
+    if version and now and version.number > now.number and version.items == now.items:
+        with contextlib.suppress(FederationError):  # the next season says why
+            return _with_catalogue(folder, version)
+    return folder
 
 
 class Coordinator:
@@ -187,14 +206,12 @@ class Coordinator:
         path, version = self.folder.path, catalogue.newest(self.folder.path)
         if version is None or version.number == catalogue.version_of(path):
             return
+        roster = self.folder.roster
         try:
-            authority = read_authority(path)
-            catalogue.check(version, path, self.folder.federation, authority, self.folder.agreed.most_items)
+            self.folder = _with_catalogue(self.folder, version)
         except FederationError as refusal:
             self.observer.noticed(str(refusal))
             return
-        catalogue.install(version, path, {path / SERVER: parse_json(path / SERVER, (path / SERVER).read_bytes())})
-        roster, self.folder = self.folder.roster, open_server(path)
         self.folder.__dict__["roster"] = roster  # what it is as long as this server runs
         self.members.folder = self.folder
         self.method = self.folder.method(self.season.n_users, self.season.begun)
