@@ -156,6 +156,23 @@ def test_changes_that_wait_for_a_message_see_the_count_that_it_began(tmp_path: P
         assert not store.rows("changes", "user")
 
 
+def test_a_lost_count_of_changes_does_not_put_the_recount_off(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.train()
+    life.click()
+    life.reread()
+
+    def meddle(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
+        counts = sum(line["stage"] == "changes" for line in life.world.log())
+        lost = request.kind == "confirm" and stage_of(life) == "changes" and counts == 1
+        return [] if lost else honest(address, request, node)
+
+    life.train(meddle)
+    life.holds()
+    assert [line["applied"] for line in life.world.log() if line["stage"] == "changes"] == [0, 1]
+    assert len(life.world.applied("recount")) == 1
+
+
 # ------------------------------------------------------------------------------------------------- sources
 
 

@@ -7,8 +7,9 @@ Every step but the first and the last is a secure sum (secure_sum.py). After eve
 federation is, so that a server that was killed goes on with the next sum. A lost sum of the warm-up is tried again with
 a new session; a lost evaluation is left out; a lost training round is gone, as in the simulation, since users' draws
 belong to their round. After a few losses in a row the server stops with a sentence. Nodes judge only models that they
-have trained on: an evaluation is of the model that the last training round began with. A lost recount is tried again
-before the season begins, unless some nodes may have opened it: then changes wait for the next season.
+have trained on: an evaluation is of the model that the last training round began with. A lost count of
+changes and a lost recount are tried again before the season begins, unless some nodes may have opened the recount:
+then changes wait for the next season.
 """
 
 import contextlib
@@ -42,7 +43,7 @@ from fedgrec.secagg import SecAggError, Session
 from fedgrec.secagg.parameters import SURE, Parameters, choose
 
 WAIT, RESTING = 0.2, 2.0  # seconds between two looks for nodes; while the server rests
-RECOUNTS = 3  # attempts at a recount
+ATTEMPTS = 3  # at a count of changes, and at a recount, before a season begins without
 SPARSE_ONCE = 0.1  # share of the nodes that may be lost in a large sum that is opened once: more takes a dense graph
 
 
@@ -189,7 +190,8 @@ class Coordinator:
     def _next_season(self) -> None:
         """What has changed is counted, and recounted if there are enough who hide each other."""
         self._take_catalogue()
-        changed = self._count_changes()
+        counts = (self._count_changes() for _ in range(ATTEMPTS))
+        changed = next((count for count in counts if count is not None), None)
         n_users = max(self.store.standing_users(), 1)
         round_ = self.store.get("round", 0)
         season = seasons.following(self.season, round_, self.later_rounds, n_users, self.folder.n_items, changed)
@@ -427,7 +429,7 @@ class Coordinator:
         except SumLostError as lost:
             self.store.lose(session, str(lost), cost())
             self._go_back()
-            if recount and self.store.times(stage, round_) >= RECOUNTS:
+            if recount and self.store.times(stage, round_) >= ATTEMPTS:
                 self._give_recount_up(str(lost))
             elif stage == CHANGES:
                 self.observer.noticed(f"users' changes could not be counted: {lost}")

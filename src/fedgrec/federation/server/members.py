@@ -64,8 +64,9 @@ class Members:
         """Let in those who have come, if they prove who they are; `again`: all say anew how many users they have."""
         deadline = self.folder.options.deadline
         known_before = dict(self.users) if again else {}
-        if again:
-            self._address = {}
+        if again:  # those who are silent just now keep their place, with what they said before
+            silent = self._resting()
+            self._address = {node: address for node, address in self._address.items() if address in silent}
         for refusal in self.transport.meet(self.patience, deadline):
             self.observer.noticed(refusal)
         known = {*self._address.values(), *self._resting()}
