@@ -314,7 +314,7 @@ class Coordinator:
             self._wait(lambda: set(again) <= set(self.members.reachable()), o.start_seconds)
             nodes = [node for node in again if node in self.members.reachable()]
         elif warm_up:
-            nodes = [node for node in present if self._has_room_for(node)]
+            nodes = self._with_room(present)
         elif stage == EVALUATE:
             trained, agreed = self.store.trained()[1], self.folder.agreed
             nodes = [node for node in present if node in trained]
@@ -335,12 +335,13 @@ class Coordinator:
         session = self._session(sum_, wanted, attempt, once=warm_up)
         return Prepared(sum_, session, sorted(nodes), wanted, again is not None, attempt)
 
-    def _has_room_for(self, node: int) -> bool:
-        """In a sum of the warm-up: the integers were sized for those who were there at the start.
+    def _with_room(self, nodes: list[int]) -> list[int]:
+        """Of these the ones for a sum of the warm-up: its integers were sized for those who were there at the start.
 
         A node that was in the first count sends what those users send, whoever has come or left since.
         """
-        return node in self.store.first_counted() or self.members.users[node] <= self.store.founders().get(node, 0)
+        counted, founders = set(self.store.first_counted()), self.store.founders()
+        return [node for node in nodes if node in counted or self.members.users[node] <= founders.get(node, 0)]
 
     def _check_here(self, stage: str, nodes: list[int]) -> None:
         """A stage that is opened again needs all nodes of the first time; one that was removed never comes back."""
