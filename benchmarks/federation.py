@@ -28,11 +28,12 @@ from fedgrec.config import Config
 from fedgrec.federation.common.network import CA, FLOWER, NodeNetwork, read_flower_key, read_network
 from fedgrec.federation.common.options import FederationOptions
 from fedgrec.federation.flower.processes import Processes, end_with_parent
+from fedgrec.federation.node.refresh import load
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.store import ServerStore
 from fedgrec.federation.setup.dataset import Deal
 from fedgrec.federation.setup.init import Made, init
-from fedgrec.federation.setup.start import free_port, load
+from fedgrec.federation.setup.start import free_port
 
 NODES, USERS = (3, 10, 30), 20
 ROUNDS, TIMED = 26, 6  # the last ones are timed: short words and no latents, as 19 of 20 rounds are

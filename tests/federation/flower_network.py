@@ -109,8 +109,8 @@ folder, at_home = Path(sys.argv[-1]), node.at_home
 record = folder.parents[1] / "record"
 record.mkdir(exist_ok=True)
 
-def recorded(store, method, sum_, rows, broadcast, least, share):
-    result = at_home(store, method, sum_, rows, broadcast, least, share)
+def recorded(store, method, sum_, rows, broadcast, *more):
+    result = at_home(store, method, sum_, rows, broadcast, *more)
     alone = [at_home(store, method, sum_, [row], broadcast, 1)[0] for row in rows]
     np.save(record / ("~".join(map(str, [*sum_.place, folder.name])) + ".npy"), np.stack([result[0], *alone]))
     return result

@@ -16,6 +16,7 @@ from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.catalogue import CATALOGUE
 from fedgrec.federation.common.network import CA
 from fedgrec.federation.in_process.replay import Recorder
+from fedgrec.federation.in_process.standing import standing
 from fedgrec.federation.in_process.transport import Meddler, honest
 from fedgrec.federation.node import changes
 from fedgrec.federation.node.folder import open_node
@@ -129,25 +130,7 @@ class Life:
 
     def standing(self) -> tuple[np.ndarray, np.ndarray]:
         """Degrees and latents in steps, by hand: from what each user was last counted as, and last sent."""
-        home = open_server(self.world.server)
-        method: Any = home.method(1)
-        o = method.options
-        degrees = np.zeros(home.n_items, np.int64)
-        steps = np.zeros((o.layers, home.n_items, o.dim), np.int64)
-        for path in self.world.nodes.values():
-            with NodeStore(path) as store:
-                for row in store.first_rows(-1):
-                    cohort = store.cohort(method, [row])
-                    ((counted, blob),) = store.rows("users", "counted, pushed", "WHERE row = ?", [row])
-                    degrees[cohort.items] += counted
-                    if blob:
-                        edges = changes.unpack_edges(blob, cohort.state.sent.dtype)
-                        for item, weight in zip(edges.items.tolist(), edges.weights, strict=True):
-                            sent = weight * cohort.state.sent[0]
-                            clip = method.latents.clip / 2
-                            words = np.rint(np.clip(sent, -clip, clip) / method.latents.step)
-                            steps[:, item] += words.astype(np.int64)
-        return degrees, steps
+        return standing(self.world.server, self.world.nodes.values())
 
     def holds(self) -> None:
         """Law 11, and law 6."""

@@ -16,6 +16,7 @@ from fedgrec.cli import main
 from fedgrec.config import read_toml
 from fedgrec.federation.common.catalogue import read_catalogue
 from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.node import refresh
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.sources import read_people
 from fedgrec.federation.server.folder import open_server
@@ -164,7 +165,7 @@ def test_up_says_where_its_keys_are_however_it_ends(
     def trained(made: Made, say: object) -> None:
         if end is not None:
             raise end
-        start.load(made.nodes[0])
+        refresh.load(made.nodes[0])
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(start, "up", trained)

@@ -24,9 +24,10 @@ from fedgrec.federation.common.network import CA, TLS_CERTIFICATE, TLS_KEY, read
 from fedgrec.federation.flower.node_end import Link
 from fedgrec.federation.flower.processes import Processes
 from fedgrec.federation.flower.server_end import FlowerServer
+from fedgrec.federation.node.refresh import load
 from fedgrec.federation.setup import certificates
 from fedgrec.federation.setup.init import Made
-from fedgrec.federation.setup.start import load, start_node
+from fedgrec.federation.setup.start import start_node
 from tests.federation.flower_network import TAPPED_APP, as_world, ended, founded, progress, until
 
 HOUR, BEARABLE = 3600, 240  # seconds; a node may be five minutes behind

@@ -19,11 +19,12 @@ from fedgrec.federation.flower.processes import Processes
 from fedgrec.federation.flower.server_end import SUPERLINK, FlowerServer, is_taken
 from fedgrec.federation.in_process.replay import states
 from fedgrec.federation.in_process.transport import Answer, honest, silent
+from fedgrec.federation.node.refresh import load
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.store import ServerStore
 from fedgrec.federation.setup.init import Made
-from fedgrec.federation.setup.start import load, start_node
+from fedgrec.federation.setup.start import start_node
 from tests.federation.flower_network import TAPPED_APP, as_world, ended, founded, tap, until
 from tests.federation.worlds import EXCHANGES, World, same_bits, world
 

@@ -133,8 +133,8 @@ def run(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Uploads, World]:
     uploads: Uploads = {}
     at_home = node.at_home
 
-    def recorded(store: Any, method: Any, sum_: Any, rows: list[int], broadcast: Any, least: int, share: float) -> Any:
-        result = at_home(store, method, sum_, rows, broadcast, least, share)
+    def recorded(store: Any, method: Any, sum_: Any, rows: list[int], broadcast: Any, *more: Any) -> Any:
+        result = at_home(store, method, sum_, rows, broadcast, *more)
         where = (*sum_.place, store.path.parent.name)
         uploads[(*where, "all")] = result[0].copy()
         for row in rows:
@@ -219,9 +219,9 @@ def test_a_node_that_leaves_zeros_out_is_found_by_its_sizes(tmp_path: Path, monk
     touched: list[int] = []
 
     def counted(store: Any, method: Any, sum_: Any, *more: Any) -> Any:
-        words, pending = at_home(store, method, sum_, *more)
-        touched.append(int(np.count_nonzero(words)) if sum_.stage == "degrees" else 0)
-        return words, pending
+        computed = at_home(store, method, sum_, *more)
+        touched.append(int(np.count_nonzero(computed.words)) if sum_.stage == "degrees" else 0)
+        return computed
 
     def sparse(self: node.Node, request: Packet) -> Packet:
         answer = masked(self, request)

@@ -15,10 +15,10 @@ from fedgrec.federation.node import gateway
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.gateway import Gateway, open_gateway
 from fedgrec.federation.node.person import users_of
+from fedgrec.federation.node.refresh import load
 from fedgrec.federation.node.store import NodeStore, Person
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.setup.init import add_node, add_users, init
-from fedgrec.federation.setup.start import load
 from tests.federation.masked_worlds import ALL, masked_world
 from tests.federation.test_churn import more_rounds
 from tests.federation.test_cli_federation import said

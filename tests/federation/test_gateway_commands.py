@@ -10,7 +10,7 @@ import pytest
 
 from fedgrec.federation.node.gateway import open_gateway
 from fedgrec.federation.node.person import recommend, users_of
-from fedgrec.federation.setup.start import load
+from fedgrec.federation.node.refresh import load
 from tests.federation.masked_worlds import masked_world
 from tests.federation.test_cli_federation import said
 from tests.federation.test_gateway import fed

@@ -15,6 +15,7 @@ from fedgrec.secagg.session import ROUND_ID_BYTES
 
 # Stages of sums that no method has: metrics, summed over users; how many users' items have changed.
 EVALUATE, CHANGES = "evaluate", "changes"
+MOST_COUNTS = 1000  # of changes, between two training rounds
 
 
 @dataclass(frozen=True)

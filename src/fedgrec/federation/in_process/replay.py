@@ -57,6 +57,8 @@ class Recorder:
 
 def had(store: NodeStore, rows: list[int]) -> dict[int, Had]:
     """What these users have now."""
+    if not rows:
+        return {}
     cohort = store.cohort(open_node(store.path.parent).method(1), rows)
     targets = cohort.targets if cohort.targets is not None else [None] * len(cohort.items)
     found = {}

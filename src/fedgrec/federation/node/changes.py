@@ -9,7 +9,9 @@ nothing of it any more; its name and what it is judged by go at once.
 
 import hmac
 import json
+import logging
 import secrets
+import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
@@ -17,11 +19,13 @@ from typing import Any
 import numpy as np
 
 from fedgrec.core import Cohort, Edges, Floats, Ints, Past
+from fedgrec.errors import DiskError
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.node.sources import Marks, split
 from fedgrec.federation.node.store import LISTED, NodeStore, Person
 from fedgrec.methods.contract import Method
 
+log = logging.getLogger("fedgrec.node")
 MOST_LEAVE = 0.5  # share of the users: a source that lost more is taken for damaged
 
 
@@ -58,10 +62,9 @@ def check_source(known: int, found: int) -> None:
 
 def renew(store: NodeStore, method: Method, source: Mapping[str, Marks], share: float, salt: bytes) -> Renewal:
     """Bring the store's users to what the source says; where it is silent, this share of new items is held out."""
-    if store.counting():
-        raise FederationError("it is not known yet whether the last count of items counts: changes wait for that")
     found = Renewal()
     with store.transaction():
+        _check_quiet(store)
         known = dict(store.rows("users", "id, row"))
         for user, row in known.items():
             found += _renew(store, row, source.get(user, {}), share)
@@ -75,6 +78,15 @@ def renew(store: NodeStore, method: Method, source: Mapping[str, Marks], share: 
             else:
                 found += Renewal(empty=1)
     return found
+
+
+def _check_quiet(store: NodeStore) -> None:
+    """In the transaction that changes items: until then the node may take part in a count of them."""
+    if store.counting():
+        raise FederationError(
+            f"{store.path} does not know yet whether the last count of items counts, and changes wait for that: let "
+            f"the node hear from its server, then try again"
+        )
 
 
 def _renew(store: NodeStore, row: int, marks: Marks, share: float) -> Renewal:
@@ -137,9 +149,11 @@ def let_go(store: NodeStore, row: int, name: str = "") -> None:
 def forget(store: NodeStore, user: str, salt: bytes) -> None:
     """The user leaves, is nameless from now on, and is not taken in again although the source may still have it."""
     with store.transaction():
+        _check_quiet(store)
         let_go(store, store.row_of(user), secrets.token_hex(16))
         store.db.execute("INSERT OR IGNORE INTO forgotten (tag) VALUES (?)", [tag(user, salt)])
-    scrub(store)
+        store.put("traces", True)
+    scrub_if_due(store)
 
 
 def tag(user: str, salt: bytes) -> bytes:
@@ -150,7 +164,17 @@ def tag(user: str, salt: bytes) -> bytes:
 def scrub(store: NodeStore) -> None:
     """What was deleted is nowhere in the file, nor in the log beside it."""
     store.db.execute("VACUUM")
-    store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    ((busy, *_),) = store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    store.put("traces", bool(busy))  # somebody else reads, so that the log stays
+
+
+def scrub_if_due(store: NodeStore) -> None:
+    """Also where the node was killed before it could. An answer does not depend on it: the next message will do."""
+    if store.get("traces"):
+        try:
+            scrub(store)
+        except (DiskError, sqlite3.Error) as trouble:
+            log.warning("traces of deleted users are still in %s: %s", store.path, trouble)
 
 
 # ------------------------------------------------------------------------------------------- when sums count
@@ -178,7 +202,9 @@ def delete_gone(store: NodeStore) -> int:
     """Delete who leaves and has nothing at the server any more; returns how many."""
     nothing = "leaving = 1 AND degree = 0 AND (pushed IS NULL OR pushed = x'') AND pending IS NULL"
     gone = [row for (row,) in store.rows("users", "row", f"WHERE {nothing}")]
-    store.db.execute(f"DELETE FROM users WHERE row {LISTED}", [json.dumps(gone)])
+    if gone:
+        store.db.execute(f"DELETE FROM users WHERE row {LISTED}", [json.dumps(gone)])
+        store.put("traces", True)
     return len(gone)
 
 
@@ -227,12 +253,17 @@ def with_past(store: NodeStore, cohort: Cohort, rows: Sequence[int], weights: Fl
 
 
 def remember_edges(store: NodeStore, method: Method, rows: Sequence[int], degrees: Ints) -> None:
-    """The latents of these users stand under the items that they have, and under these degrees."""
+    """The latents of these users stand under the items that they have, and under these degrees.
+
+    So do those that are under way, if their sum counts.
+    """
     cohort = store.cohort(method, rows)
     edges = pack_edges(cohort, method.push_weights(cohort, degrees.astype(np.int64)))
     sent = cohort.state.sent.any(axis=(1, 2))
     pairs = [(blob, row) for blob, row, some in zip(edges, sorted(rows), sent, strict=True) if some]
     store.db.executemany("UPDATE users SET pushed = ? WHERE row = ?", pairs)
+    pending = "UPDATE users SET pending_pushed = ? WHERE row = ? AND pending IS NOT NULL"
+    store.db.executemany(pending, zip(edges, sorted(rows), strict=True))
 
 
 def pack_edges(cohort: Cohort, weights: Floats) -> list[bytes]:

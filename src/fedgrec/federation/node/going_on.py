@@ -22,6 +22,7 @@ class Computed(NamedTuple):
     words: NDArray[Any]
     state: State | None = None
     pushed: Sequence[bytes] | None = None  # under which items and weights their latents stand then
+    failed: bool = False  # zeros are sent: nothing of these users is in the sum
 
 
 @dataclass

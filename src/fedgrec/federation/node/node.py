@@ -51,9 +51,7 @@ def handle(folder: Path, request: Packet) -> Packet:
             node = Node(home, store)
             with store.transaction():
                 answer = node.answer(request)
-            if node.deleted:
-                changes.scrub(store)
-                log.info("%d users left, and nothing of them is here any more; %d stay", node.deleted, store.count())
+            changes.scrub_if_due(store)
             return answer
     except Forgotten as refusal:
         return Packet(packets.FORGOTTEN, {"reason": str(refusal), "season": refusal.season})
@@ -82,7 +80,6 @@ class Node:
 
     def __init__(self, folder: NodeFolder, store: NodeStore) -> None:
         self.folder, self.store = folder, store
-        self.deleted = 0  # users of whom the server holds nothing any more
 
     def answer(self, request: Packet) -> Packet:
         """The verdicts first: whatever else is asked builds on them."""
@@ -102,7 +99,8 @@ class Node:
         self._remember_edges()
         for session, included in request.header.get("verdicts", {}).items():
             changes.counted(self.store, self.store.settle(session, bool(included)))
-        self.deleted = changes.delete_gone(self.store)
+        if gone := changes.delete_gone(self.store):
+            log.info("%d users left, and nothing of them stays; %d are here", gone, self.store.count())
         try:
             return steps[request.kind](request)
         except SecAggError as refusal:  # no failure: what the client makes of it is written down
@@ -113,13 +111,13 @@ class Node:
     def _hello(self, request: Packet) -> Packet:
         if request.header.get("federation") != self.folder.federation:
             raise FederationError(f"node {self.folder.name} belongs to another federation")
-        nonce, count = request.blobs.get("nonce", b""), self.store.count()
+        nonce = request.blobs.get("nonce", b"")
         if len(nonce) < 16:
             raise FederationError("a node signs only what the server made up for it: the nonce is too short")
         if type(warm := request.header.get("warm")) is int:  # now, before it says of any sum that it is lost
             rules.check_memory(self.folder, self.folder.method(1), self.store.counted(), warm)
             rules.check_season(self.folder, self.store.get("season", (0, 0))[0], request.header.get("begun"))
-        names = sorted(hmac.digest(self.folder.user_salt, user.encode(), "sha256") for user in self.store.ids(count))
+        names = sorted(self._tag(user, leaves) for user, leaves in self.store.rows("users", "id, leaving"))
         tags = np.frombuffer(b"".join(names), np.uint8).reshape(-1, 32)
         self.store.announce()
         self.store.put("refused", None)
@@ -132,6 +130,13 @@ class Node:
             "catalogue": catalogue.version_of(self.folder.shared),
         }
         return Packet(packets.HELLO, header, {"signature": self.folder.identity.sign(part)}, {"tags": tags})
+
+    def _tag(self, user: str, leaves: bool) -> bytes:
+        """What the server knows a user by. Who leaves may be on another node already: then the tag is of this node."""
+        salt = self.folder.user_salt
+        if leaves:
+            salt = hmac.digest(salt, b"leaves node %d" % self.folder.index, "sha256")
+        return hmac.digest(salt, user.encode(), "sha256")
 
     def _refused(self, request: Packet) -> Packet:
         """The server will not have this node; the reason is kept for whoever runs it."""
@@ -165,7 +170,7 @@ class Node:
             raise FederationError("the server sent a model without its number")
         about = {"session": "", "stage": EVALUATE, "context": model_digest(broadcast).hex()}
         self._keep_model(broadcast, about, SERVED)
-        self.store.put("serves", (number, broadcast.round))
+        self.store.put("serves", number)
         going_on.end(self.folder.path)
         return Packet(packets.FINISH)
 
@@ -196,9 +201,21 @@ class Node:
         """
         if not is_once(self.folder.method(1), place[0]):
             return b""
-        rows = self.store.took_part(place) or self.store.announced()
+        rows = self._everybody(place)
         about = json.dumps([place, self._had(rows)]).encode()
         return hmac.digest(self.folder.identity.private_bytes_raw(), b"fedgrec committed" + about, "sha256")
+
+    def _everybody(self, place: tuple[str, int, int]) -> list[int]:
+        """Who is in a sum that is taken once. Opened twice, it must not tell of those who came in between.
+
+        A recount is never opened twice. Of a first count that nobody helped to open some may have left since. The rest
+        of the warm-up is of those who were in that count: the integers were sized for them.
+        """
+        stage, level, _ = place
+        if is_recount(self.folder.method(1), stage):
+            return self.store.announced()
+        before = self.store.took_part(place) or (self.store.counted_rows() if level else None)
+        return [row for row in self.store.first_rows(-1) if row in before] if before else self.store.announced()
 
     def _shares(self, request: Packet) -> Packet:
         """The plan and the model come down; from here on both are bound into all keys."""
@@ -260,10 +277,10 @@ class Node:
         if self.store.waiting():
             raise FederationError(f"node {self.folder.name} still waits for the verdict on an earlier sum")
         plan, users, rows, inputs, compute = self._task(sum_)
-        words, state, pushed = sum_.computed(inputs) or compute()
+        words, state, pushed, failed = sum_.computed(inputs) or compute()
         sum_.client.submit(words, users)
         answer = self._receive(sum_.client, request)
-        self.store.take_part(sum_.name, plan.place, rows, state, sum_.model, pushed)
+        self.store.take_part(sum_.name, plan.place, [] if failed else rows, state, sum_.model, pushed)
         return Packet(packets.MASKED, arrays={packets.SECAGG: as_array(answer)})
 
     def _task(self, sum_: Sum) -> tuple[Plan, int, list[int], Any, Callable[[], Computed]]:
@@ -275,8 +292,8 @@ class Node:
         latents = plan.stage == method.stages[-1].name and not plan.stage_of(method).lean
         rows = taking_part(self.store, plan, latents)
         users = plan.count(self.store.get("announced", 0))  # of whom some may be gone since
-        if plan.once(method):  # opened twice, it must not tell of those who came in between
-            rows = self.store.took_part(plan.place) or rows
+        if plan.once(method):
+            rows = self._everybody(plan.place)
             users = len(rows)
         if plan.stage == method.stages[-1].name and self.store.doubted():
             rows = sending(self.store, plan, rows, least)

@@ -69,11 +69,6 @@ def forget(folder: Path, user: str) -> None:
     """The user leaves the node or the gateway that it is on."""
     home = open_node(_home_of(folder, user))
     with NodeStore(home.path) as store:
-        if store.counting():
-            raise FederationError(
-                f"{home.path} does not know yet whether the last count of items counts: let the node hear from its "
-                f"server, then try again"
-            )
         changes.forget(store, user, home.user_salt)
 
 

@@ -1,6 +1,7 @@
 """A node reads its source again: when it starts, when the source changes, when somebody asks."""
 
 import logging
+import sqlite3
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,7 +38,7 @@ def refresh(folder: Path, let_go: bool = False) -> Renewal:
     with NodeStore(home.path) as store:
         store.check()
         if not let_go:
-            here = store.ids()
+            here = store.staying()
             changes.check_source(len(here), sum(user in source.users for user in here))
         return changes.renew(store, home.method(1), source.users, network.held_out, home.user_salt)
 
@@ -60,7 +61,8 @@ def _refresh_gateway(home: Gateway, source: Mapping[str, Marks], share: float, l
     """Each user has a store of its own; new users get the keys that wait for one."""
     hosted, members, found = home.hosted(), home.members, Renewal()
     if not let_go:
-        changes.check_source(len(hosted), sum(user in source for user in hosted.values()))
+        here = [user for index in hosted for user in _staying(members[index])]
+        changes.check_source(len(here), sum(user in source for user in here))
     for index, user in hosted.items():
         node = open_node(members[index])
         own = {user: source[user]} if user in source else {}
@@ -73,6 +75,11 @@ def _refresh_gateway(home: Gateway, source: Mapping[str, Marks], share: float, l
     return found + came
 
 
+def _staying(folder: Path) -> list[str]:
+    with NodeStore(folder) as store:
+        return store.staying()
+
+
 # ------------------------------------------------------------------------------------------------ watching
 
 
@@ -81,9 +88,23 @@ class Watcher:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.network = folder, read_network(folder, NodeNetwork)
-        self.seen = self._look()
+        self.seen: Seen | None = None  # of what has been read
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="source", daemon=True)
+
+    def load(self) -> int:
+        """What a node does when it starts; returns how many users it has."""
+        now = self._look()
+        try:
+            log.info("%s", refresh(self.folder))
+            self.seen = now
+        except FederationError as trouble:  # such as a count that goes on: the next look will do
+            if not users(self.folder):
+                raise
+            log.warning("the source was not read: %s", trouble)
+        if not (count := users(self.folder)):
+            raise FederationError(f"{self.folder} has no users: name their data as `source` in network.toml")
+        return count
 
     def __enter__(self) -> "Watcher":
         if self.network.source and self.network.refresh:
@@ -99,12 +120,13 @@ class Watcher:
 
     def look(self) -> Renewal | None:
         """What came of a source that has changed; None where it has not, or where it cannot be read just now."""
-        now = self._look()
-        if now == self.seen:
-            return None
         try:
+            now = self._look()
+            if now == self.seen:
+                return None
             found = refresh(self.folder)
-        except FedgrecError as trouble:  # a file that is half written, or a count that goes on: the next look will do
+        except (FedgrecError, OSError, sqlite3.Error) as trouble:
+            # A file that is half written or gone just now, or a count that goes on: the next look will do.
             log.warning("the source was not read again: %s", trouble)
             return None
         self.seen = now
@@ -127,13 +149,5 @@ def _where(folder: Path, network: NodeNetwork) -> str:
 
 
 def load(folder: Path) -> int:
-    """What a node does when it starts; returns how many users it has."""
-    try:
-        log.info("%s", refresh(folder))
-    except FederationError as trouble:
-        if not users(folder):
-            raise
-        log.warning("the source was not read: %s", trouble)
-    if not (count := users(folder)):
-        raise FederationError(f"{folder} has no users: name their data as `source` in network.toml")
-    return count
+    """Read a node's source; returns how many users it has."""
+    return Watcher(folder).load()

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedgrec.core import Broadcast
 from fedgrec.federation.common.errors import FederationError, Forgotten
-from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, is_recount, sum_name
+from fedgrec.federation.common.plan import CHANGES, EVALUATE, MOST_COUNTS, Plan, is_recount, sum_name
 from fedgrec.federation.node.folder import NodeFolder
 from fedgrec.federation.node.store import LATELY
 from fedgrec.methods.contract import Method
@@ -22,7 +22,6 @@ from fedgrec.secagg.session import Session
 
 MOST_ROUNDS = 2**31  # draws count rounds in 32 bits: two rounds further apart would draw the same
 MOST_ATTEMPTS = 1000  # at one sum: each is another graph that a server may look at and like better
-MOST_COUNTS = 1000  # of changes, between two training rounds
 MOST_DOUBTS = 3  # sums, of the last, that a node helped to open and of which it was told that they did not count
 
 

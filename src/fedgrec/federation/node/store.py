@@ -4,7 +4,8 @@
                                         node draws who takes part; `announced`: users that the server knows of, and
                                         `announced_row`, the last of them; `last_row`: no row is given twice;
                                         `season`: the round with which it began, and users then; `round`: the last one
-                                        heard of; `refused`; `edges`: whether `pushed` is kept
+                                        heard of; `refused`; `edges`: whether `pushed` is kept;
+                                        `traces`: whether of deleted users some may be in the file
     users           row, id, key (its 64 secret bits), degree, state, pending (both laid out as `state` says; pending
                     is not the user's own yet); counted (1: its items are in the degrees); pushed: the items and weights
                     under which its latents stand at the server, and pending_pushed, if the sum counts; leaving (1: it
@@ -166,6 +167,10 @@ class NodeStore(Store):
         """The users' ids, in the order of their rows."""
         return [i for (i,) in self.rows("users", "id", "ORDER BY row LIMIT ?", [-1 if most is None else most])]
 
+    def staying(self) -> list[str]:
+        """The ids of those who do not leave."""
+        return [i for (i,) in self.rows("users", "id", "WHERE leaving = 0")]
+
     def row_of(self, user: str) -> int:
         found = self.rows("users", "row", "WHERE id = ?", [user])
         if not found:
@@ -186,6 +191,10 @@ class NodeStore(Store):
         if last is None:  # an earlier version told of so many
             return self.first_rows(self.get("announced", 0))
         return [row for (row,) in self.db.execute("SELECT row FROM users WHERE row <= ? ORDER BY row", [last])]
+
+    def counted_rows(self) -> list[int]:
+        """Those whose items are in the degrees."""
+        return [row for (row,) in self.rows("users", "row", "WHERE counted = 1 ORDER BY row")]
 
     def cohort(self, method: Method, rows: Sequence[int]) -> Cohort:
         """These users with their state, in the order of their rows."""

@@ -92,7 +92,7 @@ def at_home(
         return Computed(upload.to_ring(spec), pending.state, pushed)
     except Exception:
         log.exception("this node's users could not compute their part of a sum: zeros were sent for them")
-        return Computed(nothing + _noise(spec, noise_share))
+        return Computed(nothing + _noise(spec, noise_share), failed=True)
 
 
 def _noise(spec: UploadSpec, variance: float) -> NDArray[Any]:

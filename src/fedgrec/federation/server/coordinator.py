@@ -7,10 +7,12 @@ Every step but the first and the last is a secure sum (secure_sum.py). After eve
 federation is, so that a server that was killed goes on with the next sum. A lost sum of the warm-up is tried again with
 a new session; a lost evaluation is left out; a lost training round is gone, as in the simulation, since users' draws
 belong to their round. After a few losses in a row the server stops with a sentence. Nodes judge only models that they
-have trained on: an evaluation is of the model that the last training round began with. A lost recount is tried again
-before the season begins, unless some nodes may have opened it: then changes wait for the next season.
+have trained on: an evaluation is of the model that the last training round began with. A lost count of
+changes and a lost recount are tried again before the season begins, unless some nodes may have opened the recount:
+then changes wait for the next season.
 """
 
+import contextlib
 import math
 import random
 import time
@@ -26,7 +28,7 @@ from fedgrec.federation.common import catalogue, evaluation, packets
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.folder import SERVER
 from fedgrec.federation.common.network import read_authority
-from fedgrec.federation.common.packets import pack_broadcast
+from fedgrec.federation.common.packets import Packet, pack_broadcast
 from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, is_once, is_recount, sum_name
 from fedgrec.federation.common.transport import Transport
 from fedgrec.federation.common.values import parse_json
@@ -41,15 +43,33 @@ from fedgrec.secagg import SecAggError, Session
 from fedgrec.secagg.parameters import SURE, Parameters, choose
 
 WAIT, RESTING = 0.2, 2.0  # seconds between two looks for nodes; while the server rests
-RECOUNTS = 3  # attempts at a recount
+ATTEMPTS = 3  # at a count of changes, and at a recount, before a season begins without
 SPARSE_ONCE = 0.1  # share of the nodes that may be lost in a large sum that is opened once: more takes a dense graph
 
 
 def run(transport: Transport, folder: Path, observer: Observer | None = None) -> Path:
     """Drive the federation of this server's folder to its end; returns the run folder that it leaves."""
-    home = open_server(folder)
+    home = _with_whole_catalogue(open_server(folder))
     with ServerStore(home) as store:
         return Coordinator(transport, home, store, observer or Observer()).run()
+
+
+def _with_catalogue(folder: ServerFolder, version: catalogue.Version) -> ServerFolder:
+    """The folder with this version of the catalogue, if the authority vouches for it."""
+    path, home = folder.path, folder.path / SERVER
+    catalogue.check(version, path, folder.federation, read_authority(path), folder.agreed.most_items)
+    catalogue.install(version, path, {home: parse_json(home, home.read_bytes())})
+    return open_server(path)
+
+
+def _with_whole_catalogue(folder: ServerFolder) -> ServerFolder:
+    """A server that was killed while it wrote a new catalogue goes on with that: else it would refuse all nodes."""
+    version = catalogue.newest(folder.path)
+    now = catalogue.installed(folder.path) if version else None
+    if version and now and version.number > now.number and version.items == now.items:
+        with contextlib.suppress(FederationError):  # the next season says why
+            return _with_catalogue(folder, version)
+    return folder
 
 
 class Coordinator:
@@ -64,6 +84,7 @@ class Coordinator:
         self.random = random.SystemRandom()
         self.prepared: Prepared | None = None  # the next sum, whose keys rode on the last one's answers
         self.losses = 0  # in a row
+        self._published: Packet | None = None  # what nodes are sent at the end of a season
         self.fewest = folder.fewest_nodes
         self.quorum = (len(folder.roster) + folder.corrupt_nodes) // 2 + 1  # nodes without whom no warm-up is opened
 
@@ -77,13 +98,13 @@ class Coordinator:
                 f"nodes_per_round = {o.nodes_per_round}: {self.folder.corrupt_nodes} of {len(self.folder.roster)} "
                 f"nodes may be corrupt, so no sum has fewer than {self.fewest}: raise it, or lower corrupt everywhere"
             )
+        self.later_rounds = seasons.later_rounds(o, self.folder.agreed)
         if self.store.get("n_users") is None:
             self._gather(max(o.start_nodes or len(self.folder.roster), self.quorum))
         else:  # those who were there before come back one after the other
             known = sum(index in self.folder.roster for index, *_ in self.store.nodes())
             self._wait(lambda: len(self.members.reachable()) >= known, min(o.deadline, o.start_seconds))
         n_users = self.store.get("n_users") or self.store.freeze(self.members.users)
-        self.later_rounds = seasons.later_rounds(o, self.folder.agreed)
         first = Season(1, 0, o.rounds, n_users, self.folder.n_items)
         self._take_up((self.store.seasons() or [first])[-1])
         with self.store.transaction():
@@ -116,7 +137,7 @@ class Coordinator:
         self._go_back()
 
     def _keep(self, season: Season) -> None:
-        self.season = season
+        self.season, self._published = season, None
         self.store.keep_season(season)
 
     def _end_season(self) -> None:
@@ -137,21 +158,22 @@ class Coordinator:
             with self.store.transaction():
                 self.store.put("ended", time.time())
         self.members.greet()
-        self._publish(to_all=True)  # the last verdicts ride along
+        self._publish()
         write_run(self.folder, self.store, self.server)
 
-    def _publish(self, to_all: bool = False) -> None:
-        """To every node that serves another model, or to all."""
-        members, now = self.members, seasons.label(self.folder.path, self.season.served or 0)
-        present = members.present()
-        silent = [node for node in members.reachable() if node not in present]
+    def _publish(self) -> None:
+        """To every node that serves another model, or whose users wait for a verdict."""
+        packet = self._published = self._published or seasons.published(self.folder.path, self.season.served or 0)
+        if packet is None:
+            return
+        number, present = packet.header["number"], self.members.present()
+        silent = [node for node in self.members.reachable() if node not in present]
         for nodes in (present, silent):  # the latter hear of it if they live, and are not waited for long
-            behind = [node for node in nodes if to_all or members.serves.get(node) != now]
-            if not behind or now is None:
-                continue
-            packet = seasons.published(self.folder.path, self.season.served or 0)
-            for node, _ in members.ask(dict.fromkeys(behind, packet), About(packets.FINISH), self.options.deadline):
-                members.serves[node] = now
+            behind = [node for node in nodes if self.members.serves.get(node) != number or self.members.owed(node)]
+            for node, _ in self.members.ask(
+                dict.fromkeys(behind, packet), About(packets.FINISH), self.options.deadline
+            ):
+                self.members.serves[node] = number
 
     def _rest(self) -> None:
         """Until it is time, or enough users have changes; nodes come and go meanwhile."""
@@ -169,7 +191,8 @@ class Coordinator:
     def _next_season(self) -> None:
         """What has changed is counted, and recounted if there are enough who hide each other."""
         self._take_catalogue()
-        changed = self._count_changes()
+        counts = (self._count_changes() for _ in range(ATTEMPTS))
+        changed = next((count for count in counts if count is not None), None)
         n_users = max(self.store.standing_users(), 1)
         round_ = self.store.get("round", 0)
         season = seasons.following(self.season, round_, self.later_rounds, n_users, self.folder.n_items, changed)
@@ -186,14 +209,12 @@ class Coordinator:
         path, version = self.folder.path, catalogue.newest(self.folder.path)
         if version is None or version.number == catalogue.version_of(path):
             return
+        roster = self.folder.roster
         try:
-            authority = read_authority(path)
-            catalogue.check(version, path, self.folder.federation, authority, self.folder.agreed.most_items)
+            self.folder = _with_catalogue(self.folder, version)
         except FederationError as refusal:
             self.observer.noticed(str(refusal))
             return
-        catalogue.install(version, path, {path / SERVER: parse_json(path / SERVER, (path / SERVER).read_bytes())})
-        roster, self.folder = self.folder.roster, open_server(path)
         self.folder.__dict__["roster"] = roster  # what it is as long as this server runs
         self.members.folder = self.folder
         self.method = self.folder.method(self.season.n_users, self.season.begun)
@@ -293,9 +314,8 @@ class Coordinator:
             self._check_here(stage, again)
             self._wait(lambda: set(again) <= set(self.members.reachable()), o.start_seconds)
             nodes = [node for node in again if node in self.members.reachable()]
-        elif warm_up:  # a node that came later, or with more users, is none of those who were counted
-            founders = self.store.founders()
-            nodes = [node for node in present if founders.get(node) == self.members.users[node]]
+        elif warm_up:
+            nodes = self._with_room(present)
         elif stage == EVALUATE:
             trained, agreed = self.store.trained()[1], self.folder.agreed
             nodes = [node for node in present if node in trained]
@@ -315,6 +335,14 @@ class Coordinator:
         attempt = self.store.attempt(sum_.place)
         session = self._session(sum_, wanted, attempt, once=warm_up)
         return Prepared(sum_, session, sorted(nodes), wanted, again is not None, attempt)
+
+    def _with_room(self, nodes: list[int]) -> list[int]:
+        """Of these the ones for a sum of the warm-up: its integers were sized for those who were there at the start.
+
+        A node that was in the first count sends what those users send, whoever has come or left since.
+        """
+        counted, founders = set(self.store.first_counted()), self.store.founders()
+        return [node for node in nodes if node in counted or self.members.users[node] <= founders.get(node, 0)]
 
     def _check_here(self, stage: str, nodes: list[int]) -> None:
         """A stage that is opened again needs all nodes of the first time; one that was removed never comes back."""
@@ -403,7 +431,7 @@ class Coordinator:
         except SumLostError as lost:
             self.store.lose(session, str(lost), cost())
             self._go_back()
-            if recount and self.store.times(stage, round_) >= RECOUNTS:
+            if recount and self.store.times(stage, round_) >= ATTEMPTS:
                 self._give_recount_up(str(lost))
             elif stage == CHANGES:
                 self.observer.noticed(f"users' changes could not be counted: {lost}")

@@ -64,8 +64,9 @@ class Members:
         """Let in those who have come, if they prove who they are; `again`: all say anew how many users they have."""
         deadline = self.folder.options.deadline
         known_before = dict(self.users) if again else {}
-        if again:
-            self._address = {}
+        if again:  # those who are silent just now keep their place, with what they said before
+            silent = self._resting()
+            self._address = {node: address for node, address in self._address.items() if address in silent}
         for refusal in self.transport.meet(self.patience, deadline):
             self.observer.noticed(refusal)
         known = {*self._address.values(), *self._resting()}
@@ -193,6 +194,10 @@ class Members:
         """These nodes will want to know what became of this sum."""
         for node in nodes:
             self._owed.setdefault(node, set()).add(session)
+
+    def owed(self, node: int) -> bool:
+        """Whether there is a verdict that it was not told, on a sum that changes its users."""
+        return any(not self.store.is_question(session) for session in self._verdicts(node))
 
     def ask(
         self, requests: Mapping[int, Packet], about: About, most: float, enough: int = 0

@@ -13,6 +13,7 @@ from fedgrec.errors import ConfigError
 from fedgrec.federation.common.arrays import read_arrays, write_arrays
 from fedgrec.federation.common.options import Agreement, FederationOptions
 from fedgrec.federation.common.packets import FINISH, Packet
+from fedgrec.federation.common.plan import MOST_COUNTS
 from fedgrec.federation.server.store import Season
 
 SHARE = 5  # a later season has this part of the first one's rounds, where nothing else is said
@@ -20,7 +21,17 @@ SURE = 2  # standard deviations
 
 
 def later_rounds(options: FederationOptions, agreed: Agreement) -> int:
-    """The training rounds of every season but the first."""
+    """The training rounds of every season but the first, where nodes will go along with these options."""
+    if options.seasons != 1 and options.rounds < agreed.season_rounds:
+        raise ConfigError(
+            f"rounds = {options.rounds}: all agreed on seasons of {agreed.season_rounds} rounds or more "
+            f"(season_rounds), so no second season could begin: raise it, or set seasons = 1"
+        )
+    if options.seasons != 1 and options.look and options.rest / options.look >= MOST_COUNTS:
+        raise ConfigError(
+            f"look = {options.look:g}: in a rest of {options.rest:g} s nodes take part in fewer than {MOST_COUNTS:,} "
+            f"counts of changes: raise it"
+        )
     if options.later_rounds and options.later_rounds < agreed.season_rounds:
         raise ConfigError(
             f"later_rounds = {options.later_rounds}: all agreed on seasons of {agreed.season_rounds} rounds or more "
@@ -66,16 +77,15 @@ def publish(folder: Path, number: int, model: dict[str, Any], arrays: dict[str, 
             path.unlink()
 
 
-def label(folder: Path, number: int) -> list[int] | None:
-    """By which nodes know a season's model: its number and its round, should the season go on; None: it is not kept."""
-    path = _path(folder, number)
-    return [number, read_arrays(path)[1]["round"]] if path.exists() else None
+def published(folder: Path, number: int) -> Packet | None:
+    """What nodes are sent to serve this season's model; None where it is not kept any more.
 
-
-def published(folder: Path, number: int) -> Packet:
-    """What nodes are sent to serve this season's model."""
+    A season may go on after its end, where it is given more rounds: a model's own number counts the rounds behind it.
+    """
+    if not _path(folder, number).exists():
+        return None
     arrays, model = read_arrays(_path(folder, number))
-    return Packet(FINISH, {"model": model, "number": number}, {}, arrays)
+    return Packet(FINISH, {"model": model, "number": 1 + model["round"]}, {}, arrays)
 
 
 def _path(folder: Path, number: int) -> Path:

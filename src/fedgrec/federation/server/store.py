@@ -192,6 +192,11 @@ class ServerStore(Store):
         """The nodes that were there at the start, with the users that they had."""
         return dict(self.rows("nodes", "idx, founder", "WHERE founder > 0"))
 
+    def first_counted(self) -> list[int]:
+        """The nodes that were in the first count, once it counts."""
+        found = self.rows("sums", "included", "WHERE stage = ? AND applied = 1 LIMIT 1", [DEGREES.name])
+        return list(json.loads(found[0][0])) if found else []
+
     def nodes(self) -> list[tuple[int, str, int]]:
         """Place on the roster, name and number of users of every node that has ever joined."""
         return self.rows("nodes", "idx, name, users", "ORDER BY idx")
@@ -293,6 +298,7 @@ class ServerStore(Store):
             if stage in (DEGREES.name, RECOUNT.name):
                 here = "node IN (SELECT value FROM json_each(?))"
                 self.db.execute(f"UPDATE tags SET counted = 1 WHERE {here}", [json.dumps(included)])
+                self.db.execute("UPDATE seasons SET recount = 0 WHERE number = (SELECT max(number) FROM seasons)")
             elif self.is_warm:
                 self.put("trained", (round_, included))
             for key, value in {"warm": warm, "round": server.round, "model": name, "before": before}.items():
@@ -335,6 +341,11 @@ class ServerStore(Store):
         """Whether the node's upload is in the model; None while nobody knows."""
         applied, included = self._sum(session, "applied, included") or (0, "[]")
         return None if applied is None else bool(applied and node in json.loads(included))
+
+    def is_question(self, session: str) -> bool:
+        """Whether this sum changes nothing, whatever comes of it."""
+        found = self._sum(session, "stage")
+        return found is not None and found[0] in (EVALUATE, CHANGES)
 
     def _sum(self, session: str, columns: str) -> Any:
         """Of the sum of this session, if there is one."""

@@ -25,8 +25,9 @@ from fedgrec.federation.common.web import LOOPBACK, Pages, Site, watched
 from fedgrec.federation.flower.processes import Processes, end_with_parent
 from fedgrec.federation.node.contact import Contact
 from fedgrec.federation.node.gateway import node_folders, opened
-from fedgrec.federation.node.refresh import Watcher, load
+from fedgrec.federation.node.refresh import Watcher
 from fedgrec.federation.node.store import NodeStore
+from fedgrec.federation.server import seasons
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.log import LOGS, Following
 from fedgrec.federation.setup.init import Made, init
@@ -50,7 +51,9 @@ UNWATCHED = Watch()
 
 def serve(folder: Path, say: Say, watch: Watch = UNWATCHED) -> None:
     """Run the server of this folder until its federation is trained."""
-    open_server(folder).check()
+    home = open_server(folder)
+    home.check()
+    seasons.later_rounds(home.options, home.agreed)
     read_network(folder, ServerNetwork)
     check_tls(folder)
     pages = _of_server(folder) if watch.port is not None else {}
@@ -120,7 +123,8 @@ def node(folder: Path, trust_again: bool = False, watch: Watch = UNWATCHED) -> N
 
     opened(folder)
     with held(folder / "node.lock", "the node of this folder"):
-        users = load(folder)
+        watcher = Watcher(folder)
+        users = watcher.load()
         if trust_again:
             for path in node_folders(folder):
                 with NodeStore(path) as store, store.transaction():
@@ -130,7 +134,7 @@ def node(folder: Path, trust_again: bool = False, watch: Watch = UNWATCHED) -> N
         end_with_parent()
         contact = Contact()
         pages = _of_node(contact) if watch.port is not None else {}
-        with watched(watch.host, watch.port, pages) as site, Watcher(folder):
+        with watched(watch.host, watch.port, pages) as site, watcher:
             if site:
                 log.info("%s", _where(site))
             answer_messages(folder, network.superlink, folder / CA, key, contact=contact)

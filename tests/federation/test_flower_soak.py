@@ -1,0 +1,19 @@
+"""A few minutes of the soak: nodes and server that are struck at random, and what must hold of them afterwards."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportError)
+
+from benchmarks.soak import soak
+
+SECONDS = 180.0
+
+
+@pytest.mark.slow
+def test_a_federation_that_is_struck_at_random_counts_everything_once(tmp_path: Path) -> None:
+    result = soak(tmp_path, SECONDS, seed=1)
+    assert result["strikes"]["server killed"] == 5
+    assert result["law"]["latents"] > 0
+    assert result["holds"], result
