@@ -42,7 +42,7 @@ class Members:
         self.folder, self.store, self.observer = folder, store, observer
         self.transport = Bundling(transport, folder.roster)
         self.users: dict[int, int] = {}  # of each node that has joined
-        self.serves: dict[int, Any] = {}  # season and round of the model that each of them recommends with
+        self.serves: dict[int, Any] = {}  # the number of the model that each of them recommends with
         self._address: dict[int, int] = {}
         self._owed: dict[int, set[str]] = {}  # sessions that a node may wait for a verdict on
         self._missing: set[int] = set()  # nodes of whom the observer knows that they are gone
