@@ -9,7 +9,7 @@ from fedgrec.devices import gpu_is_there
 BUSY = 0.5  # load average
 NAMES = (
     "rounds", "evaluation", "memory", "scale", "lightgcn", "federated", "mechanisms", "secagg", "federation",
-    "liveness", "gpu",
+    "liveness", "year", "gpu",
 )  # fmt: skip
 
 
@@ -176,6 +176,13 @@ def run_liveness(quick: bool) -> tuple[dict[str, Any], list[str]]:
     return result, _flat(result)
 
 
+def run_year(quick: bool) -> tuple[dict[str, Any], list[str]]:
+    from benchmarks import year
+
+    result = year.bench(quick)
+    return result, year.summary(result)
+
+
 def run_gpu(quick: bool) -> tuple[dict[str, Any], list[str]]:
     from benchmarks import gpu
 
@@ -205,6 +212,7 @@ RUN = {
     "secagg": run_secagg,
     "federation": run_federation,
     "liveness": run_liveness,
+    "year": run_year,
     "gpu": run_gpu,
 }
 
