@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from fedgrec.errors import FedgrecError
 from fedgrec.federation.common import catalogue
 from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.network import NodeNetwork, write_network
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.in_process.transport import killed_after_writing, silent
 from fedgrec.federation.node import changes
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.node import handle
 from fedgrec.federation.node.person import recommend
+from fedgrec.federation.node.refresh import refresh
 from fedgrec.federation.node.store import STORE, NodeStore
 from fedgrec.federation.server import coordinator
 from tests.federation.living import Life
@@ -153,9 +155,27 @@ def test_a_source_that_still_names_a_forgotten_user_brings_nobody_back(tmp_path:
 
 
 def test_a_source_that_was_cut_off_sends_nobody_away() -> None:
-    changes.check_source(10, 5)
+    changes.check_source("abcdefghij", "abcde")
     with pytest.raises(FederationError, match=r"6 of 10 users are not in the source any more.*--let-go"):
-        changes.check_source(10, 4)
+        changes.check_source("abcdefghij", "abcd")
+
+
+def test_who_leaves_already_is_not_missed_in_the_source(tmp_path: Path) -> None:
+    """Most of a node's users were forgotten, or left one after the other: the source is not damaged for that."""
+    life = Life(tmp_path)
+    life.train()
+    home = open_node(life.world.nodes[0])
+    write_network(home.path, NodeNetwork("127.0.0.1:1", "visits.csv"))
+    while len(life.people[0]) > 2:
+        user, _ = life.people[0].popitem()
+        if len(life.people[0]) % 2:
+            with NodeStore(home.path) as store:
+                changes.forget(store, user, home.user_salt)
+        lines = [f"{name},item {item},0" for name, items in life.people[0].items() for item in items]
+        home.path.joinpath("visits.csv").write_text("\n".join(["user,item,held_out", *lines]))
+        refresh(home.path)
+    life.train()
+    life.holds()
 
 
 def test_what_was_held_out_stays_held_out(tmp_path: Path) -> None:
@@ -201,7 +221,7 @@ def test_a_server_cannot_begin_seasons_as_it_likes(tmp_path: Path) -> None:
 
 
 def test_new_items_and_withdrawn_ones(tmp_path: Path) -> None:
-    """They come with the next season; a node that was away then catches up, and a withdrawn item is recommended no more."""
+    """They come with the next season; a node that was away then catches up, and a withdrawn item is not recommended."""
     life = Life(tmp_path)
     life.train()
     index, user = life.somebody()

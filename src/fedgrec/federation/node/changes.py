@@ -10,7 +10,7 @@ nothing of it any more; its name and what it is judged by go at once.
 import hmac
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
@@ -47,11 +47,17 @@ class Renewal:
 # ------------------------------------------------------------------------------------------- taking changes
 
 
-def check_source(known: int, found: int) -> None:
+def staying(store: NodeStore) -> list[str]:
+    """The ids of users who do not leave already: the source says nothing of those who do."""
+    return [user for (user,) in store.rows("users", "id", "WHERE leaving = 0 ORDER BY row")]
+
+
+def check_source(here: Sequence[str], source: Container[str]) -> None:
     """A source that was cut off half way must not send everybody away."""
-    if known - found > MOST_LEAVE * known:
+    known, lost = len(here), sum(user not in source for user in here)
+    if lost > MOST_LEAVE * known:
         raise FederationError(
-            f"{known - found:,} of {known:,} users are not in the source any more: if they are to leave, say so with  "
+            f"{lost:,} of {known:,} users are not in the source any more: if they are to leave, say so with  "
             f"fedgrec federation refresh NODE --let-go ; else mend the source"
         )
 

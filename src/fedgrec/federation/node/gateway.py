@@ -60,6 +60,14 @@ class Gateway:
                     (found[index],) = store.ids(1)
         return found
 
+    def staying(self) -> list[str]:
+        """The ids of users who do not leave already."""
+        found = list[str]()
+        for path in self.members.values():
+            with NodeStore(path) as store:
+                found += changes.staying(store)
+        return found
+
     def take_in(self, people: Mapping[str, Marks], share: float = 0.0) -> tuple[Renewal, int]:
         """Give new users a key each; returns what came of it, and how many of them there is none for.
 

@@ -37,8 +37,7 @@ def refresh(folder: Path, let_go: bool = False) -> Renewal:
     with NodeStore(home.path) as store:
         store.check()
         if not let_go:
-            here = store.ids()
-            changes.check_source(len(here), sum(user in source.users for user in here))
+            changes.check_source(changes.staying(store), source.users)
         return changes.renew(store, home.method(1), source.users, network.held_out, home.user_salt)
 
 
@@ -60,7 +59,7 @@ def _refresh_gateway(home: Gateway, source: Mapping[str, Marks], share: float, l
     """Each user has a store of its own; new users get the keys that wait for one."""
     hosted, members, found = home.hosted(), home.members, Renewal()
     if not let_go:
-        changes.check_source(len(hosted), sum(user in source for user in hosted.values()))
+        changes.check_source(home.staying(), source)
     for index, user in hosted.items():
         node = open_node(members[index])
         own = {user: source[user]} if user in source else {}
