@@ -8,10 +8,14 @@ served       the model that nodes recommend with after that season
 scratch      a model that the simulation trains from nothing on all of that, in as many rounds as the first season has;
              the mean of a few seeds
 popularity   the places with the most visitors
+
+`python -m benchmarks.year` draws docs/year.png from the kept result; with a number it tries the year of that seed in
+this process, without a network.
 """
 
 import csv
 import io
+import json
 import statistics
 import sys
 import tempfile
@@ -26,6 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.common import RESULTS
 from benchmarks.stream import Month, year
 from fedgrec.config import Config
 from fedgrec.core import as_server
@@ -49,6 +54,7 @@ from fedgrec.federation.server.store import ServerStore
 from fedgrec.federation.setup import catalogue
 from fedgrec.federation.setup.init import Made, init
 from fedgrec.federation.setup.start import free_port, start_node
+from fedgrec.report.drawing import BLUE, GREY, RED, legend_below, new_figure, png, set_frame
 from fedgrec.simulation import Simulation
 
 NODES, MONTHS, SEED, SEEDS = 5, 12, 2024, 3
@@ -57,6 +63,12 @@ TOP, WITHIN = 20, 0.95  # places in a list; the share of the model from scratch 
 MODEL = {"dim": 32, "negatives": 256, "users_per_round": 200}  # what is enough for some hundred places
 CHECKED = 3  # people of a node whose lists are compared with what the node's own command gives
 TABLE = "visits.csv"
+PICTURE = RESULTS.parents[1] / "docs" / "year.png"
+CURVES = {
+    "scratch": (GREY, f"trained anew every month, {ROUNDS} rounds"),
+    "served": (BLUE, f"the federation, {LATER} rounds a month"),
+    "popularity": (RED, "the most visited places"),
+}
 Lists = dict[int, NDArray[np.int64]]  # by person: places, best first
 Season = Callable[[], None]  # trains one
 
@@ -151,11 +163,11 @@ def in_process(made: Made) -> Iterator[Season]:
     """The same without a network."""
     for folder in made.nodes:
         load(folder)
-    yield lambda: void(coordinator.run(LocalTransport(dict(enumerate(made.nodes))), made.server))
 
+    def season() -> None:
+        coordinator.run(LocalTransport(dict(enumerate(made.nodes))), made.server)
 
-def void(_: object) -> None:
-    return None
+    yield season
 
 
 # --------------------------------------------------------------------------------------------------- what is judged
@@ -244,6 +256,11 @@ def bench(quick: bool = False, network: bool = True, seed: int = SEED) -> dict[s
                 line |= {name: getattr(month, name) for name in ("came", "left", "moved")}
                 lines.append(line | judged(made, month, after, rounds, seeds))
                 print(lines[-1], flush=True)
+    return result_of(lines, rounds, later, seed)
+
+
+def result_of(lines: list[dict[str, Any]], rounds: int, later: int, seed: int) -> dict[str, Any]:
+    """The months that there were, also of a year that was cut off, and what was asked of them."""
     shares = [line["served"] / line["scratch"] for line in lines[1:]]
     return {
         "nodes": NODES,
@@ -297,5 +314,23 @@ def summary(result: Mapping[str, Any]) -> list[str]:
     return [*lines, f"from the second month on: {least:.3f} at least, {mean:.3f} on average (asked: {result['asked']})"]
 
 
-if __name__ == "__main__":  # to try another seed without a network
-    print(*summary(bench(network=False, seed=int(sys.argv[1]))), sep="\n")
+def draw(result: Mapping[str, Any]) -> bytes:
+    """Recall over the months, small enough for a telephone."""
+    figure = new_figure(4.2, 3.4)
+    axes = figure.subplots()
+    months = [line["month"] for line in result["months"]]
+    for name, (colour, label) in CURVES.items():
+        axes.plot(months, [line[name] for line in result["months"]], color=colour, lw=2, marker="o", ms=4, label=label)
+    set_frame(axes, "Recall@20 on next month's visits", "month")
+    axes.set_xticks(months)
+    axes.set_ylim(0, None)
+    legend_below(figure, axes, 1)
+    return png(figure)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:  # another year, without a network
+        print(*summary(bench(network=False, seed=int(sys.argv[1]))), sep="\n")
+    else:
+        kept = json.loads((RESULTS / "year.json").read_text(encoding="utf-8"))
+        PICTURE.write_bytes(draw(kept["result"]))
