@@ -9,7 +9,7 @@ from fedgrec.devices import gpu_is_there
 BUSY = 0.5  # load average
 NAMES = (
     "rounds", "evaluation", "memory", "scale", "lightgcn", "federated", "mechanisms", "secagg", "federation",
-    "liveness", "soak", "gpu",
+    "liveness", "soak", "year", "gpu",
 )  # fmt: skip
 
 
@@ -183,6 +183,13 @@ def run_soak(quick: bool) -> tuple[dict[str, Any], list[str]]:
     return result, _flat(result)
 
 
+def run_year(quick: bool) -> tuple[dict[str, Any], list[str]]:
+    from benchmarks import year
+
+    result = year.bench(quick)
+    return result, year.summary(result)
+
+
 def run_gpu(quick: bool) -> tuple[dict[str, Any], list[str]]:
     from benchmarks import gpu
 
@@ -213,6 +220,7 @@ RUN = {
     "federation": run_federation,
     "liveness": run_liveness,
     "soak": run_soak,
+    "year": run_year,
     "gpu": run_gpu,
 }
 

@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from fedgrec.errors import FedgrecError
 from fedgrec.federation.common import catalogue
 from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.network import NodeNetwork, write_network
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.in_process.transport import killed_after_writing, silent
 from fedgrec.federation.node import changes
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.node import handle
 from fedgrec.federation.node.person import recommend
+from fedgrec.federation.node.refresh import refresh
 from fedgrec.federation.node.store import STORE, NodeStore
 from fedgrec.federation.server import coordinator
 from tests.federation.living import Life
@@ -156,6 +158,24 @@ def test_a_source_that_was_cut_off_sends_nobody_away() -> None:
     changes.check_source(10, 5)
     with pytest.raises(FederationError, match=r"6 of 10 users are not in the source any more.*--let-go"):
         changes.check_source(10, 4)
+
+
+def test_who_leaves_already_is_not_missed_in_the_source(tmp_path: Path) -> None:
+    """Most of a node's users were forgotten, or left one after the other: the source is not damaged for that."""
+    life = Life(tmp_path)
+    life.train()
+    home = open_node(life.world.nodes[0])
+    write_network(home.path, NodeNetwork("127.0.0.1:1", "visits.csv"))
+    while len(life.people[0]) > 2:
+        user, _ = life.people[0].popitem()
+        if len(life.people[0]) % 2:
+            with NodeStore(home.path) as store:
+                changes.forget(store, user, home.user_salt)
+        lines = [f"{name},item {item},0" for name, items in life.people[0].items() for item in items]
+        home.path.joinpath("visits.csv").write_text("\n".join(["user,item,held_out", *lines]))
+        refresh(home.path)
+    life.train()
+    life.holds()
 
 
 def test_what_was_held_out_stays_held_out(tmp_path: Path) -> None:

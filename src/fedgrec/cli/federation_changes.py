@@ -114,8 +114,8 @@ def run_catalogue(arguments: argparse.Namespace) -> int:
     version = change(arguments.fed, *(list(read_catalogue(path)) if path else [] for path in files))
     path = arguments.fed / SERVER_FOLDER / NEWEST
     print(f"Version {version.number}: {len(version.items):,} items, {len(version.withdrawn):,} of them withdrawn.")
-    print(f"Copy {path} to the server's folder; the server takes it up with its next season, and nodes get it from")
-    print("there. Nothing needs to be restarted.")
+    print(f"Copy {path} to the server's folder; the server takes it up while it rests, or with")
+    print("its next season, and nodes get it from there. Nothing needs to be restarted.")
     return 0
 
 

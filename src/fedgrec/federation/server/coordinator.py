@@ -85,6 +85,7 @@ class Coordinator:
         self.prepared: Prepared | None = None  # the next sum, whose keys rode on the last one's answers
         self.losses = 0  # in a row
         self._published: Packet | None = None  # what nodes are sent at the end of a season
+        self.refused_catalogue = 0  # the version of one that was looked at
         self.fewest = folder.fewest_nodes
         self.quorum = (len(folder.roster) + folder.corrupt_nodes) // 2 + 1  # nodes without whom no warm-up is opened
 
@@ -185,7 +186,7 @@ class Coordinator:
                 if (self._count_changes() or 0) >= enough:
                     return
             time.sleep(min(RESTING, max(ended + o.rest - time.time(), 0.0)))
-            self.members.greet()
+            self.members.greet(again=self._take_catalogue())
             self._publish()
 
     def _next_season(self) -> None:
@@ -204,22 +205,24 @@ class Coordinator:
                 f"(recount_users): season {season.number} trains on the graph as it was"
             )
 
-    def _take_catalogue(self) -> None:
+    def _take_catalogue(self) -> bool:
         """A newer one that waits in the folder, if the authority vouches for it; nodes get it when they are greeted."""
         path, version = self.folder.path, catalogue.newest(self.folder.path)
-        if version is None or version.number == catalogue.version_of(path):
-            return
+        if version is None or version.number in (catalogue.version_of(path), self.refused_catalogue):
+            return False
         roster = self.folder.roster
         try:
             self.folder = _with_catalogue(self.folder, version)
         except FederationError as refusal:
             self.observer.noticed(str(refusal))
-            return
+            self.refused_catalogue = version.number
+            return False
         self.folder.__dict__["roster"] = roster  # what it is as long as this server runs
         self.members.folder = self.folder
         self.method = self.folder.method(self.season.n_users, self.season.begun)
         self._go_back()
         self.observer.noticed(f"version {version.number} of the catalogue: {len(version.items):,} items")
+        return True
 
     def _count_changes(self) -> int | None:
         """How many users have items that the degrees do not hold; None where the count was lost."""
