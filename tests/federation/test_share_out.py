@@ -9,7 +9,7 @@ import pytest
 
 from fedgrec.errors import ConfigError
 from fedgrec.federation.common.plan import Plan
-from fedgrec.federation.server.coordinator import Coordinator
+from fedgrec.federation.server.company import Company
 
 EMPTY = Plan("train", 0, 0, 1, 1)
 
@@ -24,12 +24,11 @@ class Ranked:
         return sorted(nodes, key=self.rank.__getitem__)[:count]
 
 
-def server(users: dict[int, int], most: int, least: int, fewest: int, draws: Any) -> Coordinator:
-    """As much of a coordinator as shares out."""
-    made = object.__new__(Coordinator)
+def server(users: dict[int, int], least: int, fewest: int, draws: Any) -> Company:
+    """As much of it as shares out."""
+    made = object.__new__(Company)
     made.__dict__ |= {
         "members": SimpleNamespace(users=users),
-        "method": SimpleNamespace(stages=[None], spec=lambda stage: SimpleNamespace(users=most)),
         "options": SimpleNamespace(least_users=least),
         "fewest": fewest,
         "random": draws,
@@ -37,9 +36,9 @@ def server(users: dict[int, int], most: int, least: int, fewest: int, draws: Any
     return made
 
 
-def one_by_one(at: Coordinator, sum_: Plan, nodes: list[int]) -> tuple[Plan, list[int]]:
+def one_by_one(at: Company, most: int, sum_: Plan, nodes: list[int]) -> tuple[Plan, list[int]]:
     """The slow twin: share out; while even the least is too much, send one node away and share out again."""
-    users, most, least = at.members.users, at.method.spec(at.method.stages[-1]).users, at.options.least_users
+    users, least = at.members.users, at.options.least_users
     while True:
         total = sum(users[node] for node in nodes)
         sum_ = replace(sum_, users=most, take=min(most, total), of=max(total, 1), least=least)
@@ -66,10 +65,11 @@ def test_it_is_what_sending_nodes_away_one_by_one_comes_to(seed: int) -> None:
         largest = rng.choice([1, 3, 30])
         users = {node: rng.randint(1, largest) for node in rng.sample(range(100), rng.randint(2, 25))}
         fixed = Ranked({node: rng.random() for node in users})
-        at = server(users, rng.randint(1, 60), rng.randint(1, 4), rng.randint(2, 6), fixed)
-        args = EMPTY, sorted(users)
+        most = rng.randint(1, 60)
+        at = server(users, rng.randint(1, 4), rng.randint(2, 6), fixed)
+        args = most, EMPTY, sorted(users)
         expected = outcome(one_by_one, at, *args)
-        assert outcome(at._share_out, *args) == expected
+        assert outcome(at.share_out, *args) == expected
         waits = expected != "too few" and len(expected[1]) < len(users)
         seen.add("some wait" if waits else "too few" if expected == "too few" else "all")
     assert seen == {"all", "some wait", "too few"}, "a test of less than it says"
@@ -77,9 +77,9 @@ def test_it_is_what_sending_nodes_away_one_by_one_comes_to(seed: int) -> None:
 
 def test_who_waits_is_drawn_evenly() -> None:
     """Three of six users, a thousand times: each about as often as any other."""
-    at, count = server(dict.fromkeys(range(6), 1), 3, 2, 2, random.Random(0)), dict.fromkeys(range(6), 0)
+    at, count = server(dict.fromkeys(range(6), 1), 2, 2, random.Random(0)), dict.fromkeys(range(6), 0)
     for _ in range(1000):
-        _, nodes = at._share_out(EMPTY, list(range(6)))
+        _, nodes = at.share_out(3, EMPTY, list(range(6)))
         assert len(set(nodes)) == 3
         for node in nodes:
             count[node] += 1
@@ -87,13 +87,13 @@ def test_who_waits_is_drawn_evenly() -> None:
 
 
 def test_a_thousand_members_are_looked_at_a_few_times_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    at, looks, count = server(dict.fromkeys(range(1000), 1), 400, 2, 52, random.Random(0)), [0], Plan.count
+    at, looks, count = server(dict.fromkeys(range(1000), 1), 2, 52, random.Random(0)), [0], Plan.count
 
     def counted(self: Plan, users: int) -> int:
         looks[0] += 1
         return count(self, users)
 
     monkeypatch.setattr(Plan, "count", counted)
-    sum_, nodes = at._share_out(EMPTY, list(range(1000)))
+    sum_, nodes = at.share_out(400, EMPTY, list(range(1000)))
     assert (len(nodes), sum_.take, sum_.of) == (400, 400, 400)
     assert looks[0] <= 4 * 1000

@@ -12,13 +12,10 @@ changes and a lost recount are tried again before the season begins, unless some
 then changes wait for the next season.
 """
 
-import contextlib
 import math
-import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -26,50 +23,27 @@ from fedgrec.core import ServerState, Upload
 from fedgrec.errors import ConfigError, SumLostError
 from fedgrec.federation.common import catalogue, evaluation, packets
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.folder import SERVER
-from fedgrec.federation.common.network import read_authority
 from fedgrec.federation.common.packets import Packet, pack_broadcast
-from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, is_once, is_recount, sum_name
+from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, is_recount
 from fedgrec.federation.common.transport import Transport
-from fedgrec.federation.common.values import parse_json
 from fedgrec.federation.server import possible, seasons
-from fedgrec.federation.server.folder import ServerFolder, open_server
+from fedgrec.federation.server.company import Company
+from fedgrec.federation.server.folder import ServerFolder, open_server, with_catalogue, with_whole_catalogue
 from fedgrec.federation.server.liveness import About
 from fedgrec.federation.server.members import Members, Observer
 from fedgrec.federation.server.run_folder import RUN, write_run
 from fedgrec.federation.server.secure_sum import Outcome, Prepared, secure_sum
 from fedgrec.federation.server.store import Cost, Season, ServerStore
-from fedgrec.secagg import SecAggError, Session
-from fedgrec.secagg.parameters import SURE, Parameters, choose
 
-WAIT, RESTING = 0.2, 2.0  # seconds between two looks for nodes; while the server rests
+RESTING = 2.0  # seconds between two looks for nodes while the server rests
 ATTEMPTS = 3  # at a count of changes, and at a recount, before a season begins without
-SPARSE_ONCE = 0.1  # share of the nodes that may be lost in a large sum that is opened once: more takes a dense graph
 
 
 def run(transport: Transport, folder: Path, observer: Observer | None = None) -> Path:
     """Drive the federation of this server's folder to its end; returns the run folder that it leaves."""
-    home = _with_whole_catalogue(open_server(folder))
+    home = with_whole_catalogue(open_server(folder))
     with ServerStore(home) as store:
         return Coordinator(transport, home, store, observer or Observer()).run()
-
-
-def _with_catalogue(folder: ServerFolder, version: catalogue.Version) -> ServerFolder:
-    """The folder with this version of the catalogue, if the authority vouches for it."""
-    path, home = folder.path, folder.path / SERVER
-    catalogue.check(version, path, folder.federation, read_authority(path), folder.agreed.most_items)
-    catalogue.install(version, path, {home: parse_json(home, home.read_bytes())})
-    return open_server(path)
-
-
-def _with_whole_catalogue(folder: ServerFolder) -> ServerFolder:
-    """A server that was killed while it wrote a new catalogue goes on with that: else it would refuse all nodes."""
-    version = catalogue.newest(folder.path)
-    now = catalogue.installed(folder.path) if version else None
-    if version and now and version.number > now.number and version.items == now.items:
-        with contextlib.suppress(FederationError):  # the next season says why
-            return _with_catalogue(folder, version)
-    return folder
 
 
 class Coordinator:
@@ -81,7 +55,7 @@ class Coordinator:
     def __init__(self, transport: Transport, folder: ServerFolder, store: ServerStore, observer: Observer) -> None:
         self.folder, self.store, self.observer, self.options = folder, store, observer, folder.options
         self.members = Members(transport, folder, store, observer)
-        self.random = random.SystemRandom()
+        self._company = Company(self.members)
         self.prepared: Prepared | None = None  # the next sum, whose keys rode on the last one's answers
         self.losses = 0  # in a row
         self._published: Packet | None = None  # what nodes are sent at the end of a season
@@ -104,7 +78,7 @@ class Coordinator:
             self._gather(max(o.start_nodes or len(self.folder.roster), self.quorum))
         else:  # those who were there before come back one after the other
             known = sum(index in self.folder.roster for index, *_ in self.store.nodes())
-            self._wait(lambda: len(self.members.reachable()) >= known, min(o.deadline, o.start_seconds))
+            self.members.wait(lambda: len(self.members.reachable()) >= known, min(o.deadline, o.start_seconds))
         n_users = self.store.get("n_users") or self.store.freeze(self.members.users)
         first = Season(1, 0, o.rounds, n_users, self.folder.n_items)
         self._take_up((self.store.seasons() or [first])[-1])
@@ -212,7 +186,7 @@ class Coordinator:
             return False
         roster = self.folder.roster
         try:
-            self.folder = _with_catalogue(self.folder, version)
+            self.folder = with_catalogue(self.folder, version)
         except FederationError as refusal:
             self.observer.noticed(str(refusal))
             self.refused_catalogue = version.number
@@ -242,22 +216,12 @@ class Coordinator:
 
     def _gather(self, wanted: int) -> None:
         """Wait for so many nodes, or stop with a sentence."""
-        if not self._wait(lambda: len(self.members.reachable()) >= wanted, self.options.start_seconds):
+        if not self.members.wait(lambda: len(self.members.reachable()) >= wanted, self.options.start_seconds):
             self.members.stop_if_forgotten()
             raise FederationError(
                 f"{len(self.members.reachable())} of {wanted} nodes are there after {self.options.start_seconds:g} s: "
                 f"start the others, then the server again; it goes on where it is"
             )
-
-    def _wait(self, enough: Callable[[], bool], seconds: float) -> bool:
-        """Let nodes in until there are enough, or the time is over."""
-        end = time.monotonic() + seconds
-        self.members.greet()
-        while not enough() and time.monotonic() < end:
-            time.sleep(WAIT)
-            self.members.tick()
-            self.members.greet()
-        return enough()
 
     # ------------------------------------------------------------------------------------ where it stands
 
@@ -302,100 +266,6 @@ class Coordinator:
         users = sum(self.members.users.get(node, 0) for node in nodes)
         return self.store.times(EVALUATE) < agreed.evaluations and users >= agreed.evaluation_users
 
-    def _prepare(self, stage: str, level: int, round_: int) -> Prepared:
-        """Who takes part in a sum, with how many users, under which session."""
-        o, method = self.options, self.method
-        warm_up, present = is_once(method, stage), self.members.present()
-        sum_ = Plan(stage, level, round_, method.n_users, method.n_users, begun=self.season.begun)
-        again = self.store.half_opened(stage, level, round_) if warm_up else None
-        if stage == CHANGES:
-            nodes = present
-            sum_ = replace(sum_, users=sum(self.members.users[node] for node in nodes) or 1)
-        elif is_recount(method, stage):
-            nodes, again = present, None
-        elif again is not None:  # others would be refused: two sums that differ by one node tell that node's upload
-            self._check_here(stage, again)
-            self._wait(lambda: set(again) <= set(self.members.reachable()), o.start_seconds)
-            nodes = [node for node in again if node in self.members.reachable()]
-        elif warm_up:
-            nodes = self._with_room(present)
-        elif stage == EVALUATE:
-            trained, agreed = self.store.trained()[1], self.folder.agreed
-            nodes = [node for node in present if node in trained]
-            users = sum(self.members.users[node] for node in nodes) or 1
-            sum_ = replace(sum_, users=users, topk=agreed.topk, deviation=agreed.deviation)
-        else:
-            nodes = present
-            if o.nodes_per_round:
-                nodes = self.random.sample(nodes, min(len(nodes), o.nodes_per_round + o.spares))
-            sum_, nodes = self._share_out(sum_, nodes)
-        training = stage == method.stages[-1].name
-        wanted = min(len(nodes), o.nodes_per_round or len(nodes)) if training else len(nodes)
-        if wanted < self.fewest:
-            raise SumLostError(f"{len(nodes)} nodes are there, and a sum needs {self.fewest}")
-        if again is not None and len(nodes) < len(again):
-            raise SumLostError(f"stage {stage!r} was half opened for nodes {again}: all of them must be there again")
-        attempt = self.store.attempt(sum_.place)
-        session = self._session(sum_, wanted, attempt, once=warm_up)
-        return Prepared(sum_, session, sorted(nodes), wanted, again is not None, attempt)
-
-    def _with_room(self, nodes: list[int]) -> list[int]:
-        """Of these the ones for a sum of the warm-up: its integers were sized for those who were there at the start.
-
-        A node that was in the first count sends what those users send, whoever has come or left since.
-        """
-        counted, founders = set(self.store.first_counted()), self.store.founders()
-        return [node for node in nodes if node in counted or self.members.users[node] <= founders.get(node, 0)]
-
-    def _check_here(self, stage: str, nodes: list[int]) -> None:
-        """A stage that is opened again needs all nodes of the first time; one that was removed never comes back."""
-        if gone := [node for node in nodes if node not in self.folder.roster]:
-            names = {index: name for index, name, _ in self.store.nodes()}
-            who = ", ".join(names.get(node, str(node)) for node in gone)
-            raise FederationError(
-                f"stage {stage!r} of the warm-up was opened in part with {who}, and cannot be opened without it: put "
-                f"its line back into every roster.json until the warm-up is over, or begin a new federation"
-            )
-
-    def _share_out(self, sum_: Plan, nodes: list[int]) -> tuple[Plan, list[int]]:
-        """Each node's share of the S users of a round; if the least that they give is too much, some have to wait."""
-        users, most = self.members.users, self.method.spec(self.method.stages[-1]).users
-        least = self.options.least_users
-        if sum(min(users[node], least) for node in nodes) > most:
-            drawn = self.random.sample(nodes, len(nodes))
-            fits = [given <= most for given in accumulate(min(users[node], least) for node in drawn)]
-            nodes = drawn[: sum(fits)]
-            if len(nodes) < self.fewest:
-                raise ConfigError(
-                    f"users_per_round = {most} is too few for {self.fewest} nodes of {least} users each: raise it"
-                )
-        total = sum(users[node] for node in nodes)
-        sum_ = replace(sum_, users=most, take=min(most, total), of=max(total, 1), least=least)
-        while (over := sum(sum_.count(users[node]) for node in nodes) - most) > 0:
-            sum_ = replace(sum_, take=max(sum_.take - over, 0))
-        return sum_, nodes
-
-    def _session(self, sum_: Plan, nodes: int, attempt: int, once: bool) -> Session:
-        """With masks that hold against the corrupt; `once`: it can be opened for one company of the roster only."""
-        o, spec, corrupt = self.options, sum_.spec(self.method), self.folder.corrupt_nodes
-        name = sum_name(self.folder.federation, sum_.place, attempt)
-        neighbours, threshold, least = o.neighbours, o.threshold, self.fewest
-        if not neighbours:
-            chosen = self._parameters(nodes, corrupt, len(self.folder.roster) if once else 0)
-            neighbours, threshold, least = chosen.neighbours, chosen.threshold, max(chosen.least, least)
-        return Session(name, spec.rings, spec.users, neighbours, threshold, least=min(least, nodes))
-
-    def _parameters(self, nodes: int, corrupt: int, founders: int) -> Parameters:
-        """For as many losses as `dropped` says, or as there is room for."""
-        most = nodes - (max(nodes, founders) + corrupt) // 2 - 1
-        if most < 0:
-            raise SumLostError(f"{nodes} nodes are there, and this sum needs {nodes - most}")
-        lost = self.options.dropped if nodes <= SURE or not founders else min(self.options.dropped, SPARSE_ONCE)
-        try:
-            return choose(nodes, corrupt / nodes, lost, self.folder.agreed.security, founders=founders)
-        except SecAggError:
-            return choose(nodes, corrupt / nodes, most / nodes, self.folder.agreed.security, founders=founders)
-
     # -------------------------------------------------------------------------------------------- one sum
 
     def _sum(self, stage: str, level: int, round_: int) -> None:
@@ -410,7 +280,7 @@ class Coordinator:
                 self._give_recount_up("some nodes may have opened the last attempt at counting them")
                 return
             if ready is None or (ready.plan.stage, ready.plan.level, ready.plan.round) != (stage, level, round_):
-                ready = self._prepare(stage, level, round_)
+                ready = self._company.prepare(self.method, self.season.begun, stage, level, round_)
         except SumLostError as lost:
             if recount:
                 self._give_recount_up(str(lost))
@@ -456,7 +326,11 @@ class Coordinator:
         """The sum behind this one, so that its keys can ride along; None where there is none, or nobody for it."""
         place = self._place(current)
         try:  # who may judge is known only when the sum counts
-            return self._prepare(*place) if place and place[0] != EVALUATE else None
+            return (
+                self._company.prepare(self.method, self.season.begun, *place)
+                if place and place[0] != EVALUATE
+                else None
+            )
         except SumLostError:
             return None
 

@@ -7,13 +7,17 @@ SERVER/server.sqlite, model-<n>.bin       the server's store (store.py)
 SERVER/run/                               what the trained federation leaves (run_folder.py)
 """
 
+import contextlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from fedgrec.config import Config
+from fedgrec.federation.common import catalogue
 from fedgrec.federation.common.arrays import write_private
+from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.folder import SERVER, Folder, Roster, read_kind, write_common
+from fedgrec.federation.common.network import read_authority
 from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOptions, read_options
 from fedgrec.federation.common.values import as_json, filled, parse_json
 
@@ -54,3 +58,21 @@ def create_server(
 
 def open_server(path: Path) -> ServerFolder:
     return filled(ServerFolder, parse_json(path / SERVER, read_kind(path, SERVER)), path / SERVER, path=path)
+
+
+def with_catalogue(folder: ServerFolder, version: catalogue.Version) -> ServerFolder:
+    """The folder with this version of the catalogue, if the authority vouches for it."""
+    path, home = folder.path, folder.path / SERVER
+    catalogue.check(version, path, folder.federation, read_authority(path), folder.agreed.most_items)
+    catalogue.install(version, path, {home: parse_json(home, home.read_bytes())})
+    return open_server(path)
+
+
+def with_whole_catalogue(folder: ServerFolder) -> ServerFolder:
+    """A server that was killed while it wrote a new catalogue goes on with that: else it would refuse all nodes."""
+    version = catalogue.newest(folder.path)
+    now = catalogue.installed(folder.path) if version else None
+    if version and now and version.number > now.number and version.items == now.items:
+        with contextlib.suppress(FederationError):  # the next season says why
+            return with_catalogue(folder, version)
+    return folder

@@ -2,8 +2,9 @@
 
 import re
 import secrets
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from fedgrec.federation.server.liveness import About, Patience, Silences
 from fedgrec.federation.server.store import ServerStore
 
 NAMED = 10  # nodes in one sentence
+WAIT = 0.2  # seconds between two looks for nodes
 SESSION = re.compile("[0-9a-f]{32}")  # the name of a sum
 
 
@@ -156,6 +158,16 @@ class Members:
         for sentence in self.forgotten.values():
             self.observer.noticed(sentence)
             raise Forgotten(sentence)
+
+    def wait(self, enough: Callable[[], bool], seconds: float) -> bool:
+        """Let nodes in until there are enough, or the time is over."""
+        end = time.monotonic() + seconds
+        self.greet()
+        while not enough() and time.monotonic() < end:
+            time.sleep(WAIT)
+            self.tick()
+            self.greet()
+        return enough()
 
     def reachable(self) -> list[int]:
         """Nodes that have joined and can be reached now."""

@@ -1,0 +1,124 @@
+"""Who takes part in a sum, with how many users, under which session of secure aggregation."""
+
+import random
+from dataclasses import replace
+from itertools import accumulate
+
+from fedgrec.core import UploadSpec
+from fedgrec.errors import ConfigError, SumLostError
+from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, is_once, is_recount, sum_name
+from fedgrec.federation.server.folder import ServerFolder
+from fedgrec.federation.server.members import Members
+from fedgrec.federation.server.secure_sum import Prepared
+from fedgrec.methods.contract import Method
+from fedgrec.secagg import SecAggError, Session
+from fedgrec.secagg.parameters import SURE, Parameters, choose
+
+SPARSE_ONCE = 0.1  # share of the nodes that may be lost in a large sum that is opened once: more takes a dense graph
+
+
+class Company:
+    """Draws nodes and their shares, and chooses masks that hold."""
+
+    def __init__(self, members: Members) -> None:
+        self.members, self.store, self.options = members, members.store, members.folder.options
+        self.random, self.fewest = random.SystemRandom(), members.folder.fewest_nodes
+
+    @property
+    def folder(self) -> ServerFolder:
+        """It changes with the catalogue."""
+        return self.members.folder
+
+    def prepare(self, method: Method, begun: int, stage: str, level: int, round_: int) -> Prepared:
+        """A sum of this stage, level and round, in the season that began with that round."""
+        o = self.options
+        warm_up, present = is_once(method, stage), self.members.present()
+        sum_ = Plan(stage, level, round_, method.n_users, method.n_users, begun=begun)
+        again = self.store.half_opened(stage, level, round_) if warm_up else None
+        if stage == CHANGES:
+            nodes = present
+            sum_ = replace(sum_, users=sum(self.members.users[node] for node in nodes) or 1)
+        elif is_recount(method, stage):
+            nodes, again = present, None
+        elif again is not None:  # others would be refused: two sums that differ by one node tell that node's upload
+            self._check_here(stage, again)
+            self.members.wait(lambda: set(again) <= set(self.members.reachable()), o.start_seconds)
+            nodes = [node for node in again if node in self.members.reachable()]
+        elif warm_up:
+            nodes = self._with_room(present)
+        elif stage == EVALUATE:
+            trained, agreed = self.store.trained()[1], self.folder.agreed
+            nodes = [node for node in present if node in trained]
+            users = sum(self.members.users[node] for node in nodes) or 1
+            sum_ = replace(sum_, users=users, topk=agreed.topk, deviation=agreed.deviation)
+        else:
+            nodes = present
+            if o.nodes_per_round:
+                nodes = self.random.sample(nodes, min(len(nodes), o.nodes_per_round + o.spares))
+            sum_, nodes = self.share_out(method.spec(method.stages[-1]).users, sum_, nodes)
+        training = stage == method.stages[-1].name
+        wanted = min(len(nodes), o.nodes_per_round or len(nodes)) if training else len(nodes)
+        if wanted < self.fewest:
+            raise SumLostError(f"{len(nodes)} nodes are there, and a sum needs {self.fewest}")
+        if again is not None and len(nodes) < len(again):
+            raise SumLostError(f"stage {stage!r} was half opened for nodes {again}: all of them must be there again")
+        attempt = self.store.attempt(sum_.place)
+        session = self._session(sum_, sum_.spec(method), wanted, attempt, once=warm_up)
+        return Prepared(sum_, session, sorted(nodes), wanted, again is not None, attempt)
+
+    def _with_room(self, nodes: list[int]) -> list[int]:
+        """Of these the ones for a sum of the warm-up: its integers were sized for those who were there at the start.
+
+        A node that was in the first count sends what those users send, whoever has come or left since.
+        """
+        counted, founders = set(self.store.first_counted()), self.store.founders()
+        return [node for node in nodes if node in counted or self.members.users[node] <= founders.get(node, 0)]
+
+    def _check_here(self, stage: str, nodes: list[int]) -> None:
+        """A stage that is opened again needs all nodes of the first time; one that was removed never comes back."""
+        if gone := [node for node in nodes if node not in self.folder.roster]:
+            names = {index: name for index, name, _ in self.store.nodes()}
+            who = ", ".join(names.get(node, str(node)) for node in gone)
+            raise FederationError(
+                f"stage {stage!r} of the warm-up was opened in part with {who}, and cannot be opened without it: put "
+                f"its line back into every roster.json until the warm-up is over, or begin a new federation"
+            )
+
+    def share_out(self, most: int, sum_: Plan, nodes: list[int]) -> tuple[Plan, list[int]]:
+        """Each node's share of a round, of so many users; if the least that they give is too much, some have to wait."""
+        users, least = self.members.users, self.options.least_users
+        if sum(min(users[node], least) for node in nodes) > most:
+            drawn = self.random.sample(nodes, len(nodes))
+            fits = [given <= most for given in accumulate(min(users[node], least) for node in drawn)]
+            nodes = drawn[: sum(fits)]
+            if len(nodes) < self.fewest:
+                raise ConfigError(
+                    f"users_per_round = {most} is too few for {self.fewest} nodes of {least} users each: raise it"
+                )
+        total = sum(users[node] for node in nodes)
+        sum_ = replace(sum_, users=most, take=min(most, total), of=max(total, 1), least=least)
+        while (over := sum(sum_.count(users[node]) for node in nodes) - most) > 0:
+            sum_ = replace(sum_, take=max(sum_.take - over, 0))
+        return sum_, nodes
+
+    def _session(self, sum_: Plan, spec: UploadSpec, nodes: int, attempt: int, once: bool) -> Session:
+        """With masks that hold against the corrupt; `once`: it can be opened for one company of the roster only."""
+        o, corrupt = self.options, self.folder.corrupt_nodes
+        name = sum_name(self.folder.federation, sum_.place, attempt)
+        neighbours, threshold, least = o.neighbours, o.threshold, self.fewest
+        if not neighbours:
+            chosen = self._parameters(nodes, corrupt, len(self.folder.roster) if once else 0)
+            neighbours, threshold, least = chosen.neighbours, chosen.threshold, max(chosen.least, least)
+        return Session(name, spec.rings, spec.users, neighbours, threshold, least=min(least, nodes))
+
+    def _parameters(self, nodes: int, corrupt: int, founders: int) -> Parameters:
+        """For as many losses as `dropped` says, or as there is room for."""
+        most = nodes - (max(nodes, founders) + corrupt) // 2 - 1
+        if most < 0:
+            raise SumLostError(f"{nodes} nodes are there, and this sum needs {nodes - most}")
+        lost = self.options.dropped if nodes <= SURE or not founders else min(self.options.dropped, SPARSE_ONCE)
+        try:
+            return choose(nodes, corrupt / nodes, lost, self.folder.agreed.security, founders=founders)
+        except SecAggError:
+            return choose(nodes, corrupt / nodes, most / nodes, self.folder.agreed.security, founders=founders)
