@@ -380,19 +380,17 @@ def level(samples: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def growth(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """Bytes of the stores at the end, and what a sum added to them after the first quarter; the log's as well."""
+def growth(made: Made, samples: list[dict[str, Any]]) -> dict[str, Any]:
+    """Bytes of the stores once they are closed; what a sum added to nodes and log after the first quarter."""
     first, last = samples[len(samples) // 4], samples[-1]
     sums = max(last["sums"] - first["sums"], 1)
-    names = [name for name in last["stores"] if name != "server"]
 
     def nodes(sample: dict[str, Any]) -> float:
-        return float(statistics.mean(sample["stores"][name] for name in names))
+        return float(statistics.mean(sample["stores"][folder.name] for folder in made.nodes))
 
     return {
-        "server_bytes": last["stores"]["server"],
-        "server_bytes_a_sum": (last["stores"]["server"] - first["stores"]["server"]) / sums,
-        "node_bytes": nodes(last),
+        "server_bytes": _size(made.server.glob("*.sqlite")),  # until then its rows are in the log beside it
+        "node_bytes": statistics.mean(_size(folder.glob("*.sqlite")) for folder in made.nodes),
         "node_bytes_a_sum": (nodes(last) - nodes(first)) / sums,
         "log_bytes_a_sum": (last["logs"] - first["logs"]) / sums,
         "largest_wal_bytes": max(sample["wal"] for sample in samples),
@@ -431,7 +429,7 @@ def judged(soak_: Soak) -> dict[str, Any]:
         "put_back": log.count(OUTSIDE),
         "ended_by_themselves": soak_.ended,
         "level": level(soak_.samples),
-        "stores": growth(soak_.samples),
+        "stores": growth(made, soak_.samples),
     }
     return result | {"holds": holds(result)}
 

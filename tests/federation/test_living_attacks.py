@@ -417,6 +417,54 @@ def test_users_who_come_and_leave_in_the_warm_up_do_not_keep_it_from_its_end(tmp
     assert life.world.applied("train")[0]["included"] == [0, 1, 2]
 
 
+def test_who_missed_the_first_count_and_changes_between_two_levels(tmp_path: Path) -> None:
+    """Its items change at once, and what stands of it of the first level stands at those of before."""
+    life = Life(tmp_path, latents_every=100)
+
+    def meddle(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
+        if sum(bool(line["applied"]) for line in life.world.log()) == 2:
+            raise Killed
+        missed = address == 1 and request.kind == "masked" and stage_of(life) == "degrees"
+        return [] if missed else honest(address, request, node)
+
+    with pytest.raises(Killed):
+        life.train(meddle)
+    assert [line["included"] for line in life.world.applied("degrees")] == [[0, 2]]
+    assert [line["included"] for line in life.world.applied("propagate")] == [[0, 1, 2]]
+    with NodeStore(life.world.nodes[1]) as store:  # as the server tells with its next message
+        for session in store.waiting():
+            changes.counted(store, store.settle(session, True))
+    for user in life.people[1]:
+        life.people[1][user] ^= {0, 1, 2}
+    life._reread([1])
+    for _ in range(3):
+        life.train()
+        life.holds()
+
+
+def test_items_wait_while_a_sum_of_the_warm_up_is_opened_in_part(tmp_path: Path) -> None:
+    """It is opened again of the same items, or never: the warm-up would have no end."""
+    life = Life(tmp_path)
+
+    def meddle(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
+        if request.kind == "unmask" and stage_of(life) == "propagate":
+            if address == 1:
+                raise Killed
+            node(request)
+        return honest(address, request, node)
+
+    with pytest.raises(Killed):
+        life.train(meddle)
+    life.click()
+    for index in life.people:
+        life.people[index][sorted(life.people[index])[0]] ^= {0, 1, 2}
+    life.reread()
+    life.train()
+    life.reread()
+    life.train()
+    life.holds()
+
+
 # ---------------------------------------------------------------------------------------- stores of format 2
 
 NODE_2 = ("counted", "pushed", "pending_pushed", "leaving")

@@ -252,6 +252,16 @@ def with_past(store: NodeStore, cohort: Cohort, rows: Sequence[int], weights: Fl
     return replace(cohort, past=past)
 
 
+def unmoved(store: NodeStore, method: Method, rows: Sequence[int]) -> list[int]:
+    """Those of these users whose latents stand nowhere, or at just the items that they have."""
+    found = []
+    for row, blob in store.rows("users", "row, pushed", f"WHERE row {LISTED} ORDER BY row", [json.dumps(list(rows))]):
+        cohort = store.cohort(method, [row])
+        if blob is None or np.array_equal(unpack_edges(blob, cohort.state.sent.dtype).items, cohort.items):
+            found.append(row)
+    return found
+
+
 def remember_edges(store: NodeStore, method: Method, rows: Sequence[int], degrees: Ints) -> None:
     """The latents of these users stand under the items that they have, and under these degrees.
 

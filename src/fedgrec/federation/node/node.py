@@ -209,13 +209,15 @@ class Node:
         """Who is in a sum that is taken once. Opened twice, it must not tell of those who came in between.
 
         A recount is never opened twice. Of a first count that nobody helped to open some may have left since. The rest
-        of the warm-up is of those who were in that count: the integers were sized for them.
+        of the warm-up is of those who were in that count: the integers were sized for them. Where a level of latents
+        stands the next one follows: who was not counted and has other items since sends all levels when it trains.
         """
-        stage, level, _ = place
-        if is_recount(self.folder.method(1), stage):
+        (stage, level, _), method = place, self.folder.method(1)
+        if is_recount(method, stage):
             return self.store.announced()
         before = self.store.took_part(place) or (self.store.counted_rows() if level else None)
-        return [row for row in self.store.first_rows(-1) if row in before] if before else self.store.announced()
+        rows = [row for row in self.store.first_rows(-1) if row in before] if before else self.store.announced()
+        return changes.unmoved(self.store, method, rows) if level > 1 and method.recount else rows
 
     def _shares(self, request: Packet) -> Packet:
         """The plan and the model come down; from here on both are bound into all keys."""

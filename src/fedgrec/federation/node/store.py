@@ -92,6 +92,7 @@ UPDATE users SET counted = 1 WHERE row IN (SELECT value FROM participation, json
 CREATE INDEX leavers ON users (row) WHERE leaving = 1;
 """
 COUNTS = ("degrees", "recount")  # stages whose sums hold users' items from then on
+WARM_UP = ("degrees", "propagate")
 LISTED = "IN (SELECT value FROM json_each(?))"
 HERE = "WHERE stage = ? AND level = ? AND round = ?"
 
@@ -325,11 +326,13 @@ class NodeStore(Store):
     def counting(self) -> bool:
         """Whether it is not known yet if users' items are in the degrees: until then these must not change.
 
-        The first count may have been opened in part. Then it is opened again, of the same items, until it counts.
+        A sum of the warm-up may have been opened in part. Then it is opened again, of the same items, until it counts.
         """
-        open_ = self.rows("participation", "number", "WHERE verdict IS NULL AND stage IN (?, ?)", COUNTS)
-        first = self.rows("participation", "opened, verdict", "WHERE stage = ?", COUNTS[:1])
-        return bool(open_) or ((1, 0) in first and (1, 1) not in first)
+        if self.rows("participation", "number", "WHERE verdict IS NULL AND stage IN (?, ?)", COUNTS):
+            return True
+        once = self.rows("participation", "stage, level, opened, verdict", "WHERE stage IN (?, ?)", WARM_UP)
+        opened = {(stage, level) for stage, level, opened, verdict in once if opened and not verdict}
+        return bool(opened - {(stage, level) for stage, level, _, verdict in once if verdict})
 
     def participation(self) -> dict[str, list[int]]:
         """Which users, by their rows, took part in which session."""

@@ -86,7 +86,7 @@ class Company:
             )
 
     def share_out(self, most: int, sum_: Plan, nodes: list[int]) -> tuple[Plan, list[int]]:
-        """Each node's share of a round, of so many users; if the least that they give is too much, some have to wait."""
+        """Each node's share of a round of so many users; if the least that they give is too much, some have to wait."""
         users, least = self.members.users, self.options.least_users
         if sum(min(users[node], least) for node in nodes) > most:
             drawn = self.random.sample(nodes, len(nodes))
