@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedgrec.errors import FedgrecError
+from fedgrec.errors import ConfigError, FedgrecError
 from fedgrec.federation.common import catalogue
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.network import NodeNetwork, write_network
@@ -27,7 +27,7 @@ from fedgrec.federation.node.refresh import refresh
 from fedgrec.federation.node.store import STORE, NodeStore
 from fedgrec.federation.server import coordinator
 from tests.federation.living import Life
-from tests.federation.worlds import Killed, at_random, kill_server, made_older
+from tests.federation.worlds import Killed, at_random, kill_server, made_older, world
 
 
 def test_clicks_joins_and_leaves_reach_the_next_season(tmp_path: Path) -> None:
@@ -283,3 +283,9 @@ def test_stores_of_the_release_before_go_on_living(tmp_path: Path) -> None:
     life.train()
     life.holds()
     assert len(life.world.applied("recount")) == 1
+
+
+def test_a_method_that_cannot_follow_has_one_season(tmp_path: Path) -> None:
+    fed = world(tmp_path, "fcf", options={"seasons": 2, "rounds": 10})
+    with pytest.raises(ConfigError, match="fcf learns from what users had at the start"):
+        fed.run()

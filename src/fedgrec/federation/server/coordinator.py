@@ -35,7 +35,7 @@ from fedgrec.federation.server.run_folder import RUN, write_run
 from fedgrec.federation.server.secure_sum import Outcome, Prepared, secure_sum
 from fedgrec.federation.server.store import Cost, Season, ServerStore
 
-RESTING = 2.0  # seconds between two looks for nodes while the server rests
+RESTING, TOLD_AGAIN = 2.0, 60.0  # seconds between two looks for nodes in a rest; before one that failed is told again
 ATTEMPTS = 3  # at a count of changes, and at a recount, before a season begins without
 
 
@@ -74,6 +74,11 @@ class Coordinator:
                 f"nodes may be corrupt, so no sum has fewer than {self.fewest}: raise it, or lower corrupt everywhere"
             )
         self.later_rounds = seasons.later_rounds(o, self.folder.agreed)
+        if o.seasons != 1 and self.folder.method(1).recount is None:
+            raise ConfigError(
+                f"seasons = {o.seasons}: {self.folder.config.method} learns from what users had at the start; set "
+                f"seasons = 1, or choose fedgrec"
+            )
         if self.store.get("n_users") is None:
             self._gather(max(o.start_nodes or len(self.folder.roster), self.quorum))
         else:  # those who were there before come back one after the other
@@ -94,7 +99,7 @@ class Coordinator:
             while (next_ := self._place()) is not None:
                 self._sum(*next_)
             self._end_season()
-            if self.season.number >= o.seasons > 0 or self.method.recount is None:
+            if self.season.number >= o.seasons > 0:
                 return self._finish()
             self._rest()
             self._next_season()
@@ -119,7 +124,7 @@ class Coordinator:
         """Nodes get a model to recommend with: this one, unless it is worse than the one that they have."""
         season = self.season
         if season.served is None:
-            mine = [line for line in self.store.metrics() if line["round"] > season.begun or season.number == 1]
+            mine = [line for line in self.store.metrics() if line["round"] >= season.begun]
             season = replace(season, line=mine[-1] if mine else None)
             served = seasons.to_serve([*self.store.seasons()[:-1], season], season.line)
             if served != season.number:
@@ -154,6 +159,7 @@ class Coordinator:
         """Until it is time, or enough users have changes; nodes come and go meanwhile."""
         o, ended = self.options, self.store.get("ended", 0.0)
         enough, looked = max(o.enough, self.folder.agreed.recount_users), time.time()
+        here, told = set(self.members.reachable()), time.time()
         while time.time() < ended + o.rest:
             if o.look and time.time() >= looked + o.look:
                 looked = time.time()
@@ -161,7 +167,10 @@ class Coordinator:
                     return
             time.sleep(min(RESTING, max(ended + o.rest - time.time(), 0.0)))
             self.members.greet(again=self._take_catalogue())
-            self._publish()
+            now = set(self.members.reachable())
+            if now != here or time.time() >= told + TOLD_AGAIN:
+                here, told = now, time.time()
+                self._publish()
 
     def _next_season(self) -> None:
         """What has changed is counted, and recounted if there are enough who hide each other."""
