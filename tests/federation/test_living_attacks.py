@@ -442,15 +442,13 @@ def test_who_missed_the_first_count_and_changes_between_two_levels(tmp_path: Pat
         life.holds()
 
 
-def test_items_wait_while_a_sum_of_the_warm_up_is_opened_in_part(tmp_path: Path) -> None:
-    """It is opened again of the same items, or never: the warm-up would have no end."""
+def test_clicks_do_not_keep_a_sum_that_was_opened_in_part_from_being_opened_again(tmp_path: Path) -> None:
+    """Those who were counted keep their items until a recount, so that the sum is the same; else it is never opened."""
     life = Life(tmp_path)
 
     def meddle(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
-        if request.kind == "unmask" and stage_of(life) == "propagate":
-            if address == 1:
-                raise Killed
-            node(request)
+        if request.kind == "unmask" and stage_of(life) == "propagate" and address == 2:
+            raise Killed
         return honest(address, request, node)
 
     with pytest.raises(Killed):

@@ -202,7 +202,8 @@ class Node:
         if not is_once(self.folder.method(1), place[0]):
             return b""
         rows = self._everybody(place)
-        about = json.dumps([place, self._had(rows)]).encode()
+        had = self._had(rows) if is_recount(self.folder.method(1), place[0]) else self.store.ids_and_items(rows)
+        about = json.dumps([place, had]).encode()  # changes that wait are in no other sum
         return hmac.digest(self.folder.identity.private_bytes_raw(), b"fedgrec committed" + about, "sha256")
 
     def _everybody(self, place: tuple[str, int, int]) -> list[int]:
