@@ -10,7 +10,7 @@ import pytest
 from fedgrec import cli
 from fedgrec.federation.common import lock
 from fedgrec.federation.node.folder import open_node
-from fedgrec.federation.node.sources import read_people
+from fedgrec.federation.node.sources import read_source
 from fedgrec.federation.server.folder import open_server
 from fedgrec.secagg.errors import BadInput
 from fedgrec.secagg.session import Session
@@ -42,8 +42,8 @@ def test_null_is_nobody(tmp_path: Path) -> None:
     )
     db.commit()
     db.close()
-    found = read_people(f"{tmp_path / 'shop.db'}#orders", {"a": 0, "b": 1}, 0.0)
-    assert [person.id for person in found.people] == ["ann", "bob"]
+    found = read_source(f"{tmp_path / 'shop.db'}#orders", {"a": 0, "b": 1})
+    assert [person.id for person in found.people(0.0)] == ["ann", "bob"]
     assert found.nameless == 3
 
 

@@ -18,7 +18,7 @@ from fedgrec.federation.common.catalogue import read_catalogue
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.node import refresh
 from fedgrec.federation.node.folder import open_node
-from fedgrec.federation.node.sources import read_people
+from fedgrec.federation.node.sources import read_source
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.setup import start
 from fedgrec.federation.setup.init import Made
@@ -67,13 +67,14 @@ def test_init_with_data_deals_every_user_to_one_node(tmp_path: Path, capsys: pyt
     seen: list[str] = []
     for index in range(3):
         node = fed / f"node-{index}"
-        found = read_people(str(node / "interactions.csv"), catalogue, 0.0)
-        assert (found.unknown, found.empty) == (0, 0)
-        for person in found.people:
+        found = read_source(str(node / "interactions.csv"), catalogue)
+        people = found.people(0.0)
+        assert (found.unknown, len(people)) == (0, len(found.users))
+        for person in people:
             wanted = {catalogue[f"i{(int(person.id[1:]) * 7 + item) % 50}"] for item in range(5)}
             assert set(person.items) | set(person.held_out) == wanted
             assert len(person.held_out) == 1  # a fifth, as test_ratio says
-        seen += [person.id for person in found.people]
+        seen += [person.id for person in people]
         assert open_node(node).n_items == len(catalogue)
     assert sorted(seen) == sorted(f"u{user}" for user in range(10))
 

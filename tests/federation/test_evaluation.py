@@ -7,11 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedgrec.core import UploadSpec
+from fedgrec.core import Cohort, UploadSpec
 from fedgrec.evaluate import evaluate, top_k_reference
 from fedgrec.federation.common import evaluation
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.in_process.replay import joined
 from fedgrec.federation.in_process.transport import Answer, killed_after_writing, on
 from fedgrec.federation.node import ranking
 from fedgrec.federation.node.folder import TABLE, open_node
@@ -23,6 +22,13 @@ from tests.federation.worlds import World, world
 def csr(rows: Sequence[np.ndarray]) -> SimpleNamespace:
     indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
     return SimpleNamespace(indptr=indptr, items=np.concatenate(rows).astype(np.int32))
+
+
+def joined(parts: Sequence[Cohort]) -> Cohort:
+    """The users of all, one after the other."""
+    indptr = np.concatenate([[0], np.cumsum(np.concatenate([part.degrees for part in parts]))])
+    keys, items = (np.concatenate([getattr(part, name) for part in parts]) for name in ("keys", "items"))
+    return Cohort(keys, indptr, items, type(parts[0].state).joined([part.state for part in parts]))
 
 
 def judged_here(fed: World, nodes: Sequence[int]) -> dict[str, float]:

@@ -10,6 +10,7 @@ from fedgrec.federation.common.folder import Member, write_roster
 from fedgrec.federation.common.network import NETWORK
 from fedgrec.federation.common.options import FederationOptions
 from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.in_process.folders import marks
 from fedgrec.federation.in_process.transport import LocalTransport
 from fedgrec.federation.node import gateway
 from fedgrec.federation.node.folder import open_node
@@ -79,7 +80,7 @@ def test_places_on_the_roster_do_not_tell_the_order_of_names(tmp_path: Path) -> 
             tmp_path / str(turn), 3, ["a", "b"], config("federank"), FederationOptions(), per_user_masks=[8] * 3
         )
         home = open_gateway(made.nodes[0])
-        home.take_in(people)
+        home.take_in({person.id: marks(person) for person in people})
         orders.add(tuple(home.hosted().values()))
     assert len(orders) > 1
 
@@ -164,7 +165,7 @@ def test_a_plain_node_among_gateways(tmp_path: Path) -> None:
     assert gateway.handle(made.nodes[0], Packet("who")).header == {"members": []}, "no key has its user yet"
     members = {6: plain}
     for folder, persons in zip(made.nodes, crowd, strict=False):
-        open_gateway(folder).take_in(persons)
+        open_gateway(folder).take_in({person.id: marks(person) for person in persons})
         members |= open_gateway(folder).members
     with NodeStore(plain) as store:
         store.add_users(open_node(plain).method(1), crowd[3])
