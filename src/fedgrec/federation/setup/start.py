@@ -30,7 +30,7 @@ from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server import seasons
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.log import LOGS, Following
-from fedgrec.federation.setup.init import Made, init
+from fedgrec.federation.setup.init import MOST_USERS, Made, init
 
 LOOK, ASK = 0.3, 1.0  # seconds between two looks at the log, and between two questions to the SuperLink
 DAY = 86400.0  # seconds between two looks at the certificates
@@ -156,7 +156,7 @@ def try_out(
 
     deal = Deal.of(config, nodes, users)
     counts = [len(deal.users_of(index)) for index in range(nodes)]
-    keys, most = counts if per_user_masks else [], [max(count, 1) for count in counts]
+    keys, most = counts if per_user_masks else [], [users or max(count, MOST_USERS) for count in counts]
     return init(out, nodes, deal.catalogue, config, options, host, port or free_port(), deal.write, keys, most, agreed)
 
 
