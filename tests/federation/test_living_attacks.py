@@ -1,6 +1,5 @@
 """What a stranger would try on a federation that lives: changes at the wrong moment, kills between two writes."""
 
-import json
 import sqlite3
 import threading
 import time
@@ -17,7 +16,6 @@ from fedgrec.federation.common.arrays import read_arrays
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.network import NodeNetwork, write_network
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.common.sqlite_store import add_seals, connect
 from fedgrec.federation.in_process.transport import Answer, honest
 from fedgrec.federation.node import changes, refresh
 from fedgrec.federation.node.folder import SERVED, open_node
@@ -25,7 +23,7 @@ from fedgrec.federation.node.store import LISTED, STORE, NodeStore
 from fedgrec.federation.server.store import SERVER_STORE, ServerStore
 from fedgrec.federation.setup import start
 from tests.federation.living import Life
-from tests.federation.worlds import Killed
+from tests.federation.worlds import Killed, made_older
 
 
 def stage_of(life: Life) -> str:
@@ -465,25 +463,6 @@ def test_clicks_do_not_keep_a_sum_that_was_opened_in_part_from_being_opened_agai
 
 # ---------------------------------------------------------------------------------------- stores of format 2
 
-NODE_2 = ("counted", "pushed", "pending_pushed", "leaving")
-NEW_IN_3 = ("edges", "season", "announced_row", "last_row", "serves", "traces", "ended")
-
-
-def back_to_format_2(path: Path, table: str, columns: Iterable[str], tables: Iterable[str]) -> None:
-    """A store as an earlier version left it: without these columns of a table, and without these tables."""
-    db = connect(path, "", sealing=False)
-    with db:
-        n_users = json.loads(db.execute("SELECT value FROM meta WHERE key = 'season'").fetchone()[0])[1:]
-        for column in columns:
-            db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
-        for name in tables:
-            db.execute(f"DROP TABLE {name}")
-        db.executemany("DELETE FROM meta WHERE key = ?", [(key,) for key in NEW_IN_3])
-        db.executemany("INSERT INTO meta (key, value) VALUES ('n_users', ?)", [(json.dumps(n),) for n in n_users])
-        db.execute("UPDATE meta SET value = '2' WHERE key = 'format'")
-        add_seals(db)
-    db.close()
-
 
 @pytest.mark.parametrize("sums", [1, 2, 3])
 def test_stores_of_format_2_live_on(tmp_path: Path, sums: int) -> None:
@@ -499,11 +478,8 @@ def test_stores_of_format_2_live_on(tmp_path: Path, sums: int) -> None:
         life.train(killed)
     assert life.world.pending() or sums == 1
     for path in life.world.nodes.values():
-        back_to_format_2(path / STORE, "users", NODE_2, ["changes", "forgotten"])
-    server = life.world.server / SERVER_STORE
-    with sqlite3.connect(server) as db:
-        db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('season', '[0]')")
-    back_to_format_2(server, "tags", ["counted"], ["seasons"])
+        made_older(path / STORE, 2)
+    made_older(life.world.server / SERVER_STORE, 2)
     life.train()
     life.holds()
     for _ in range(2):

@@ -1,5 +1,6 @@
 """Small federations in this process, and the question whether one is its own simulation."""
 
+import json
 import random
 import re
 import sqlite3
@@ -136,7 +137,10 @@ def made_older(path: Path, version: int) -> None:
         db.create_function("seal", -1, sqlite_store._seal, deterministic=True)
         for statement in NEW[path.name]:
             db.execute(statement)
-        db.execute("DELETE FROM meta WHERE key IN ('edges', 'season', 'announced_row', 'last_row', 'serves')")
+        for (season,) in db.execute("SELECT value FROM meta WHERE key = 'season'").fetchall():
+            db.execute("INSERT INTO meta (key, value) VALUES ('n_users', ?)", [str(json.loads(season)[1])])
+        later = "('edges', 'season', 'announced_row', 'last_row', 'serves', 'traces', 'ended')"
+        db.execute(f"DELETE FROM meta WHERE key IN {later}")
         db.execute("UPDATE meta SET value = ? WHERE key = 'format'", [str(version)])
         for table, (columns, _) in sqlite_store.sealed_tables(db).items():
             if version == 1:
