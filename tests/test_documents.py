@@ -72,6 +72,7 @@ RUN = {
     "fedgrec federation certificate fed --host fed.example.org": "",
     "fedgrec federation add-node fed": "",
     "fedgrec federation remove-node fed node-2": "",
+    "fedgrec federation catalogue fed --add new.txt --withdraw closed.txt": "",
     "fedgrec federation rotate-keys fed node-1": "",
     "fedgrec federation init --nodes 4 --out fed --host fed.example.org --catalogue items.txt": "--out fed-4",
     "fedgrec federation init --nodes 3 --out fed --host server --catalogue items.txt": "--out fed-5",
@@ -98,7 +99,7 @@ CANNOT = {
     r"^make (demo|test|check|slow)\b": "it sets up an environment, or runs these tests",
     r"^(FEDGREC_DATA=\S+ )?make bench$": "the benchmarks take hours",
     r"^fedgrec federation (server|node|dashboard) ": "it runs until it is stopped, in the folder of another machine",
-    r"^fedgrec (device recommend|federation (backup|status)|recommend|evaluate) /var/lib/": (
+    r"^fedgrec (device recommend|federation (backup|status|forget)|recommend|evaluate) /var/lib/": (
         "the folder is on another machine"
     ),
     r"--device cuda": "it needs a GPU",
@@ -271,6 +272,8 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (place / "my-folder" / "train.csv").write_text("".join([head, *pairs]))
     (place / "my-folder" / "test.csv").write_text(f"{head}ann,book-47\n")
     (place / "items.txt").write_text("".join(f"book-{i}\n" for i in range(48)))
+    (place / "new.txt").write_text("book-48\n")
+    (place / "closed.txt").write_text("book-3\n")
     sp.save_npz(place / "clicks.npz", sp.csr_array(np.random.default_rng(0).random((12, 90)) < 0.2).astype(float))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
