@@ -26,7 +26,7 @@ examples:
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    from fedgrec.cli import compare, demo, device, federation, inspect, recommend, reproduce, secagg, train, tune
+    from fedgrec.cli import audit, compare, demo, device, federation, inspect, recommend, reproduce, secagg, train, tune
 
     top = argparse.ArgumentParser(
         prog="fedgrec",
@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"fedgrec {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (train, recommend, compare, reproduce, tune, federation, device, inspect, secagg, demo):
+    for module in (train, recommend, compare, reproduce, tune, audit, federation, device, inspect, secagg, demo):
         module.register(commands)
     return top
 
