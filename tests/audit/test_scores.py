@@ -5,8 +5,8 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from fedgrec.audit.directions import LEAST, by_popularity, group
-from fedgrec.audit.membership import auc, named
-from fedgrec.audit.scores import interval, is_better, percent
+from fedgrec.audit.membership import auc
+from fedgrec.audit.scores import interval, is_better, named, percent
 
 
 def test_an_interval_holds_the_mean_as_often_as_it_says() -> None:

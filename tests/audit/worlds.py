@@ -12,7 +12,7 @@ from fedgrec.data import Dataset, IdMap, Interactions, Split
 # One plain step, words of 32 bits, latents in every round.
 PLAIN = {
     "loss": "bpr", "similarity": "inner", "local_steps": 1, "item_optimizer": "sgd", "item_levels": 0,
-    "latents_every": 1, "popular_negatives": 0, "layers": 2, "dim": 32, "kernel": "reference", "half_life": 0,
+    "latents_every": 1, "popular_negatives": 0, "layers": 2, "dim": 64, "kernel": "reference", "half_life": 0,
 }  # fmt: skip
 
 

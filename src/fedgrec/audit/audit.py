@@ -65,7 +65,7 @@ def attacked(view: View, truth: Truth) -> Audit:
         raise ConfigError("no sum was opened: lower dropout, or train for more rounds")
     lines: tuple[Line, ...] = (
         single.audit(view, truth),
-        clusters.audit(view, truth),
+        *clusters.audit(view, truth),
         latents.audit(view, truth),
         membership.audit_sums(view, truth),
         membership.audit_model(view, truth, strangers=False),

@@ -7,15 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec.audit.latents import LATENTS
-from fedgrec.audit.recording import ITEMS, OpenedSum, Truth, View
-from fedgrec.audit.scores import Finding, NotApplicable, Successes, finding, interval
+from fedgrec.audit.recording import ITEMS, POSITIVES_ONLY, OpenedSum, Truth, View
+from fedgrec.audit.scores import Finding, NotApplicable, Successes, finding, interval, named
 from fedgrec.core import Floats, Ints
 from fedgrec.data import Interactions
 
 FROM_SUMS = "your items, from the sums you were in"
 FROM_MODEL = "your other items, from the model"
 STRANGERS = "the same for people who were in no sum"
-POSITIVES_ONLY = {"fcf": ITEMS, "spectral": ITEMS}  # methods whose item updates are of positives alone
 SURE, UNSURE = 1e-6, 0.2  # how often it is wrong that somebody in a sum has an item
 MOST = 500  # people who are looked at
 MEMBERSHIP_STREAM = 7
@@ -44,8 +43,8 @@ def guess_from_sums(view: View, people: Ints) -> Floats:
 
 def _surely_present(view: View, seen: OpenedSum) -> NDArray[np.bool_] | None:
     """Which items somebody in the sum has, where rows of positives alone tell; None: no such rows.  # [N]"""
-    leaf = LATENTS if LATENTS in seen.total.leaves else POSITIVES_ONLY.get(view.method)
-    if leaf is None:
+    leaf = LATENTS if LATENTS in seen.total.leaves else ITEMS
+    if leaf == ITEMS and view.method not in POSITIVES_ONLY:
         return None
     present = np.zeros(view.n_items, bool)
     present[seen.total.leaves[leaf].index % view.n_items] = True
@@ -103,21 +102,6 @@ class Halves:
 
 
 # ------------------------------------------------------------------------------------------------- scored
-
-
-def named(scores: Floats, items: Sequence[Ints], but: Sequence[Ints] | None = None) -> Floats:
-    """Of as many items as each person has, the highest ones: the share that the person does have.  # [p]
-
-    Items `but` are known already: they are not named. Of equal scores chance decides.
-    """
-    order = np.random.Generator(np.random.Philox(key=[scores.shape[1], MEMBERSHIP_STREAM])).permutation(scores.shape[1])
-    right = np.zeros(len(items))
-    for at, mine in enumerate(items):
-        row = scores[at].astype(np.float64)
-        row[but[at] if but else []] = -np.inf
-        best = order[np.argsort(-row[order], kind="stable")[: len(mine)]]
-        right[at] = np.isin(best, mine).mean()
-    return right
 
 
 def auc(scores: Floats, items: Sequence[Ints], but: Sequence[Ints] | None = None) -> Floats:

@@ -20,6 +20,7 @@ from fedgrec.simulation import Observer, Simulation
 from fedgrec.sums import Sums
 
 ITEMS = "items"  # the leaf of item updates, which every method sends
+POSITIVES_ONLY = ("fcf", "spectral")  # methods whose item updates are of a user's own items alone
 OUTSIDERS = 0.1  # the share of people who are in no sum
 OUTSIDERS_STREAM = 4
 

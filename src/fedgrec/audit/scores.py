@@ -4,17 +4,18 @@ Intervals are bootstrapped over people. What is shown has 95 %. An attack is sai
 popularity where the 99.9 % interval of the difference, person by person, lies above 0.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from fedgrec.core import Floats
+from fedgrec.core import Floats, Ints
 
 SHOWN, TESTED = 0.95, 0.999
 DRAWS = 5_000
 BLOCK = 250  # draws at a time
-BOOTSTRAP_STREAM = 5
+BOOTSTRAP_STREAM, TIES_STREAM = 5, 8
 
 
 @dataclass(frozen=True)
@@ -91,3 +92,18 @@ def interval(values: Floats, weights: Floats | None = None, level: float = SHOWN
         means.append(parts[drawn].sum(axis=1) / np.maximum(weights[drawn].sum(axis=1), np.finfo(float).tiny))
     low, high = np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2])
     return Estimate(float(parts.sum() / weights.sum()), float(low), float(high))
+
+
+def named(scores: Floats, items: Sequence[Ints], but: Sequence[Ints] | None = None) -> Floats:
+    """Of as many items as each person has, the highest ones: the share that the person does have.  # [p]
+
+    Items `but` are known already: they are not named. Of equal scores chance decides.
+    """
+    order = np.random.Generator(np.random.Philox(key=[scores.shape[1], TIES_STREAM])).permutation(scores.shape[1])
+    right = np.zeros(len(items))
+    for at, mine in enumerate(items):
+        row = scores[at].astype(np.float64)
+        row[but[at] if but else []] = -np.inf
+        best = order[np.argsort(-row[order], kind="stable")[: len(mine)]]
+        right[at] = np.isin(best, mine).mean()
+    return right

@@ -20,6 +20,7 @@ examples:
   fedgrec recommend runs/mine-final --items 12,31 for somebody it never met
   fedgrec evaluate runs/mine --topk 10,20,50      rank again, other list lengths
   fedgrec compare --methods fedgrec,popularity    methods side by side
+  fedgrec audit --data clicks.csv                 what a server would find out
   fedgrec federation up --nodes 3                 server and nodes, really apart
 """
 
