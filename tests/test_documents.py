@@ -61,6 +61,8 @@ RUN = {
     "fedgrec tune --data clicks.csv --search l2=1e-5..1e-2:log --trials 20": (
         "--trials 2 --rounds 2 --set kernel=reference --set dim=4 --out tuned"
     ),
+    "fedgrec audit --data demo": "--data clicks.csv --rounds 2 --set kernel=reference --set dim=4 --quiet",
+    "fedgrec audit --data clicks.csv --method fcf --out audits/fcf": "--rounds 2 --set kernel=reference --quiet",
     "fedgrec secagg demo --clients 400 --neighbours 54 --threshold 38 --values 20000 --drop 4,4,6,6": (
         "--clients 24 --neighbours 0 --threshold 0 --values 100 --drop 1,0,1,0"
     ),

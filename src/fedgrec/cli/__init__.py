@@ -20,13 +20,14 @@ examples:
   fedgrec recommend runs/mine-final --items 12,31 for somebody it never met
   fedgrec evaluate runs/mine --topk 10,20,50      rank again, other list lengths
   fedgrec compare --methods fedgrec,popularity    methods side by side
+  fedgrec audit --data clicks.csv                 what a server would find out
   fedgrec federation up --nodes 3                 server and nodes, really apart
 """
 
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    from fedgrec.cli import compare, demo, device, federation, inspect, recommend, reproduce, secagg, train, tune
+    from fedgrec.cli import audit, compare, demo, device, federation, inspect, recommend, reproduce, secagg, train, tune
 
     top = argparse.ArgumentParser(
         prog="fedgrec",
@@ -36,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"fedgrec {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (train, recommend, compare, reproduce, tune, federation, device, inspect, secagg, demo):
+    for module in (train, recommend, compare, reproduce, tune, audit, federation, device, inspect, secagg, demo):
         module.register(commands)
     return top
 

@@ -1,0 +1,1 @@
+"""What a server can find out although it sees only exact sums: attacks on one's own data and options, scored."""

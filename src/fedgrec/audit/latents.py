@@ -1,0 +1,70 @@
+"""Latent updates, grouped by direction: which items are of the same person.
+
+A user adds w_ut·(new − old latent) to the rows of its own items, and to no others. So all its rows point in the
+direction of one difference, at every level.
+"""
+
+import numpy as np
+
+from fedgrec.audit.directions import Tally, at_random, by_popularity, group
+from fedgrec.audit.recording import OpenedSum, Truth, View
+from fedgrec.audit.scores import Finding, NotApplicable, Successes, finding
+from fedgrec.core import Floats, Ints
+
+NAME = "items tied together by latents"
+LATENTS = "latents"
+
+
+def with_latents(view: View) -> OpenedSum | None:
+    """The last sum that carries latents."""
+    return next((seen for seen in reversed(view.sums) if LATENTS in seen.total.leaves), None)
+
+
+def rows_of_items(seen: OpenedSum, n_items: int) -> tuple[Ints, Floats]:
+    """The items whose latents changed, and their rows of all levels side by side.  # [r], [r, K·d]"""
+    rows = seen.total.leaves[LATENTS]
+    levels = seen.spec.leaf(LATENTS).rows // n_items
+    items, place = np.unique(rows.index % n_items, return_inverse=True)
+    wide = np.zeros((len(items), levels, rows.values.shape[1]), np.float32)
+    wide[place, rows.index // n_items] = rows.values
+    return items, wide.reshape(len(items), -1)
+
+
+def guess(seen: OpenedSum, n_items: int) -> Ints:
+    """A group for each item whose latents changed, −1 for none."""
+    return group(rows_of_items(seen, n_items)[1], len(seen.people), either_sign=False)
+
+
+def tied(groups: Ints, seen: OpenedSum, view: View, truth: Truth) -> Floats:
+    """The share of each person's items that stand in one group that is this person's and nobody else's.
+
+    A group is of the one person who has at least 90 % of its items; of several groups of a person the largest counts.
+    """
+    items, people = rows_of_items(seen, view.n_items)[0], len(seen.people)
+    mine = [truth.people.of(user) for user in seen.people.tolist()]
+    places = np.repeat(np.arange(people), [len(part) for part in mine])
+    rows = np.searchsorted(items, np.concatenate(mine))
+    there = np.isin(np.concatenate(mine), items)
+    tally = Tally.of(groups, rows[there], places[there], people)
+    owners, most = tally.owners(), np.zeros(people)
+    owned = owners >= 0
+    np.maximum.at(most, owners[owned], tally.shared[owned, owners[owned]])
+    shares: Floats = most / np.array([len(part) for part in mine])
+    return shares
+
+
+def audit(view: View, truth: Truth) -> Finding | NotApplicable:
+    seen = with_latents(view)
+    if seen is None:
+        return NotApplicable(NAME, "the method sends no latents: there is no sum of positives alone to group")
+    items, people = rows_of_items(seen, view.n_items)[0], len(seen.people)
+    guesses = guess(seen, view.n_items), at_random(len(items), people), by_popularity(truth.popularity[items], people)
+    attack, chance, popularity = (tied(groups, seen, view, truth) for groups in guesses)
+    weights = truth.people.user_degrees()[seen.people].astype(np.float64)
+    return finding(
+        NAME,
+        Successes(attack, chance, popularity, weights),
+        "Of 100 items that the people of a sum have, the server would put {attack} together with others of the same "
+        "person, without a name; guessing by popularity {popularity}.",
+        round=seen.broadcast.round,
+    )

@@ -1,0 +1,167 @@
+"""Is this item among the person's? Asked of the sums that the person was in, and of the published model alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgrec.audit.latents import LATENTS
+from fedgrec.audit.recording import ITEMS, POSITIVES_ONLY, OpenedSum, Truth, View
+from fedgrec.audit.scores import Finding, NotApplicable, Successes, finding, interval, named
+from fedgrec.core import Floats, Ints
+from fedgrec.data import Interactions
+
+FROM_SUMS = "your items, from the sums you were in"
+FROM_MODEL = "your other items, from the model"
+STRANGERS = "the same for people who were in no sum"
+SURE, UNSURE = 1e-6, 0.2  # how often it is wrong that somebody in a sum has an item
+MOST = 500  # people who are looked at
+MEMBERSHIP_STREAM = 7
+
+
+# ------------------------------------------------------------------------------------------ from the sums
+
+
+def guess_from_sums(view: View, people: Ints) -> Floats:
+    """How likely each item is each person's: log-odds, up to what is the same for all of a person's items.  # [p, N]
+
+    An item that a person has is present in every sum that the person is in. In a sum without the person it is present
+    as often as somebody else has it. Both together are Bayes' rule, with popularity as what is known beforehand.
+    """
+    sure = [_surely_present(view, seen) for seen in view.sums]
+    shares = _shares(view, sure)
+    scores = np.tile(np.log(shares), (len(people), 1))
+    for seen, known in zip(view.sums, sure, strict=True):
+        others = 1 - (1 - shares) ** (len(seen.people) - 1)
+        present, wrong = (_loud(view, seen, others), UNSURE) if known is None else (known, SURE)
+        anyway = others * (1 - wrong) + (1 - others) * wrong  # present, whether the person has it or not
+        evidence = np.where(present, np.log((1 - wrong) / anyway), np.log(wrong / (1 - anyway)))
+        scores[np.isin(people, seen.people)] += evidence
+    return scores
+
+
+def _surely_present(view: View, seen: OpenedSum) -> NDArray[np.bool_] | None:
+    """Which items somebody in the sum has, where rows of positives alone tell; None: no such rows.  # [N]"""
+    leaf = LATENTS if LATENTS in seen.total.leaves else ITEMS
+    if leaf == ITEMS and view.method not in POSITIVES_ONLY:
+        return None
+    present = np.zeros(view.n_items, bool)
+    present[seen.total.leaves[leaf].index % view.n_items] = True
+    return present
+
+
+def _loud(view: View, seen: OpenedSum, others: Floats) -> NDArray[np.bool_]:
+    """Positives move more than negatives: of all items the loudest, as many as there should be.  # [N]"""
+    rows, steps = seen.total.leaves[ITEMS], seen.broadcast.row_steps
+    power = np.einsum("rd,rd->r", rows.values, rows.values, dtype=np.float64)
+    loudness = np.bincount(rows.index % view.n_items, power, view.n_items).astype(np.float64)
+    if steps is not None:
+        loudness *= steps.astype(np.float64) ** 2
+    present = np.zeros(view.n_items, bool)
+    present[np.argsort(-loudness, kind="stable")[: round(float(others.sum()))]] = True
+    return present
+
+
+def _shares(view: View, sure: list[NDArray[np.bool_] | None]) -> Floats:
+    """The share of people who have each item: as counted, or from how often it is present; never 0 nor 1.  # [N]"""
+    present = [known for known in sure if known is not None]
+    if view.degrees is not None:
+        shares = view.degrees / view.n_users
+    elif present:
+        often = (np.sum(present, axis=0) + 0.5) / (len(present) + 1)
+        shares = 1 - (1 - often) ** (1 / len(view.sums[-1].people))
+    else:
+        shares = np.full(view.n_items, 0.5 / view.n_users)
+    clipped: Floats = np.clip(shares, 0.5 / view.n_users, 1 - 0.5 / view.n_users)
+    return clipped
+
+
+# ----------------------------------------------------------------------------------------- from the model
+
+
+def guess_from_model(view: View, known: Sequence[Ints]) -> Floats:
+    """How near each item is to what is known of each person.  # [p, N]"""
+    means = np.stack([view.model[items].mean(axis=0) for items in known])
+    near: Floats = means @ view.model.T
+    return near
+
+
+@dataclass(frozen=True)
+class Halves:
+    """People of whom half of the items, drawn at random, are known."""
+
+    known: Sequence[Ints]
+    hidden: Sequence[Ints]
+
+    @staticmethod
+    def of(data: Interactions, users: Ints) -> "Halves":
+        rng = np.random.Generator(np.random.Philox(key=[len(users), MEMBERSHIP_STREAM]))
+        mixed = [rng.permutation(data.of(user)) for user in users.tolist()]
+        return Halves([part[: len(part) // 2] for part in mixed], [part[len(part) // 2 :] for part in mixed])
+
+
+# ------------------------------------------------------------------------------------------------- scored
+
+
+def auc(scores: Floats, items: Sequence[Ints], but: Sequence[Ints] | None = None) -> Floats:
+    """How often an item of the person has a higher score than one that is not; equal ones count half.  # [p]"""
+    found = np.full(len(items), 0.5)
+    for at, mine in enumerate(items):
+        others = np.ones(scores.shape[1], bool)
+        others[mine] = False
+        others[but[at] if but else []] = False
+        low = np.sort(scores[at, others])
+        if len(low):
+            below = np.searchsorted(low, scores[at, mine], "left") + np.searchsorted(low, scores[at, mine], "right")
+            found[at] = below.mean() / (2 * len(low))
+    return found
+
+
+def _scored(
+    name: str, scores: Floats, popularity: Ints, items: Sequence[Ints], but: Sequence[Ints] | None, sentence: str
+) -> Finding:
+    alike: Floats = np.tile(popularity.astype(np.float64), (len(items), 1))
+    left = scores.shape[1] - np.array([len(part) for part in but]) if but else scores.shape[1]
+    chance: Floats = np.array([len(part) for part in items]) / left
+    aucs = {key: interval(auc(part, items, but)).value for key, part in (("attack", scores), ("popularity", alike))}
+    successes = Successes(named(scores, items, but), chance, named(alike, items, but))
+    return finding(name, successes, sentence, auc=aucs)
+
+
+def audit_sums(view: View, truth: Truth) -> Finding | NotApplicable:
+    people = _some(np.unique(np.concatenate([seen.people for seen in view.sums])))
+    items = [truth.people.of(user) for user in people.tolist()]
+    return _scored(
+        FROM_SUMS,
+        guess_from_sums(view, people),
+        truth.popularity,
+        items,
+        None,
+        "Of 100 items that you have, the server would name {attack}, if it names as many as you have; guessing by "
+        "popularity names {popularity}.",
+    )
+
+
+def audit_model(view: View, truth: Truth, strangers: bool) -> Finding | NotApplicable:
+    name, data = (STRANGERS, truth.outsiders) if strangers else (FROM_MODEL, truth.people)
+    users = _some(np.flatnonzero(data.user_degrees() > 1))
+    if not len(users):
+        return NotApplicable(name, "it takes people with two items or more")
+    halves = Halves.of(data, users)
+    who = "the items of somebody who was in no sum" if strangers else "your items"
+    return _scored(
+        name,
+        guess_from_model(view, halves.known),
+        truth.popularity,
+        halves.hidden,
+        halves.known,
+        f"Whoever knows half of {who} and has the published model would name {{attack}} of 100 of the "
+        "others; guessing by popularity names {popularity}.",
+    )
+
+
+def _some(users: Ints) -> Ints:
+    """At most 500 of these users, at random."""
+    rng = np.random.Generator(np.random.Philox(key=[len(users), MEMBERSHIP_STREAM]))
+    return np.sort(rng.choice(users, MOST, replace=False)) if len(users) > MOST else users

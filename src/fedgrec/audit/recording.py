@@ -1,0 +1,162 @@
+"""What a server sees of a training, and beside it the truth.
+
+A `View` is all that an attack may read: the opened sums, what was broadcast before each, who took part, the degrees
+that were counted, the model that comes out. The `Truth` is for whoever counts how often an attack is right.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgrec.config import Config
+from fedgrec.core import Broadcast, Cohort, Floats, Ints, Pending, Rows, Stage, Upload, UploadSpec
+from fedgrec.data import Dataset, Interactions, Split
+from fedgrec.data.split import restrict
+from fedgrec.loading import load_for
+from fedgrec.methods.contract import Method
+from fedgrec.simulation import Observer, Simulation
+from fedgrec.sums import Sums
+
+ITEMS = "items"  # the leaf of item updates, which every method sends
+POSITIVES_ONLY = ("fcf", "spectral")  # methods whose item updates are of a user's own items alone
+OUTSIDERS = 0.1  # the share of people who are in no sum
+OUTSIDERS_STREAM = 4
+
+
+@dataclass(frozen=True)
+class OpenedSum:
+    """One training round, as the server has it."""
+
+    broadcast: Broadcast
+    spec: UploadSpec
+    total: Upload  # rows of zeros are left out: they look like rows that nobody touched
+    people: Ints  # [n] positions of those in the sum
+
+
+@dataclass(frozen=True)
+class View:
+    """All that a server has."""
+
+    method: str
+    n_users: int
+    n_items: int
+    sums: tuple[OpenedSum, ...]  # in the order of their rounds
+    degrees: Ints | None  # [N] as counted; None: the method counts none
+    model: Floats  # [N, D] what the trained items are ranked by
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """Who is in which row of the last recorded sum: pairs of a row and a place among the people of that sum."""
+
+    rows: Ints  # [c]
+    places: Ints  # [c]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What no server has."""
+
+    people: Interactions  # those who trained
+    outsiders: Interactions  # people of the same kind who were in no sum
+    contributions: Contributions
+
+    @property
+    def popularity(self) -> Ints:
+        """How many of those who trained have each item.  # [N]"""
+        return self.people.degrees()
+
+
+class Recorder(Sums):
+    """Adds up as `inner` does, and writes down the sums of some training rounds."""
+
+    def __init__(self, inner: Sums, keys: NDArray[np.uint64], rounds: Iterable[int]) -> None:
+        super().__init__(inner.options, inner.threads)
+        self.inner, self.rounds = inner, frozenset(rounds)
+        self.order = np.argsort(keys)
+        self.keys = keys[self.order]
+        self.seen: list[OpenedSum] = []
+        self.contributions = Contributions(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+    def total(
+        self, method: Method, stage: Stage, cohort: Cohort, broadcast: Broadcast, arrived: Ints | None = None
+    ) -> tuple[Upload, Pending]:
+        total, pending = self.inner.total(method, stage, cohort, broadcast, arrived)
+        if not stage.everyone and broadcast.round in self.rounds:
+            present = cohort if arrived is None else cohort.take(arrived)
+            people = self.order[np.searchsorted(self.keys, present.keys)]
+            seen = replace(broadcast, tables=broadcast.tables.copy(), degrees=broadcast.degrees.copy())
+            self.seen.append(OpenedSum(seen, method.spec(stage), visible(total), people))
+            if broadcast.round == max(self.rounds):  # of one sum alone: each user's upload is computed once more
+                self.contributions = contributions(method, stage, present, broadcast)
+        return total, pending
+
+
+def visible(total: Upload) -> Upload:
+    """An opened sum without its rows of zeros."""
+    return Upload({name: _touched(rows) for name, rows in total.leaves.items()}, total.users)
+
+
+def _touched(rows: Rows) -> Rows:
+    there = rows.values.any(axis=1)
+    return Rows(rows.index[there], rows.values[there])
+
+
+def contributions(method: Method, stage: Stage, cohort: Cohort, broadcast: Broadcast) -> Contributions:
+    """Which rows of the item updates each user of the cohort is in."""
+    rows = []
+    for place in range(len(cohort)):
+        upload, _ = method.local_update(cohort.take(np.array([place])), stage, broadcast)
+        rows.append(_touched(upload.leaves[ITEMS]).index)
+    places = np.repeat(np.arange(len(cohort)), [len(part) for part in rows])
+    return Contributions(np.concatenate(rows), places)
+
+
+def record(
+    config: Config, dataset: Dataset | None = None, sums: int = 10, observer: Observer | None = None
+) -> tuple[View, Truth]:
+    """Train on nine people in ten, and write down the last sums: as many as are asked for.
+
+    Where none of these carries latents, the last one that does is written down as well.
+    """
+    config = config.changed({"split": "all", "device": "cpu", "checkpoint_every": 0}, "the audit")
+    whole = dataset or load_for(config)
+    inside = _insiders(whole.split.train, config.run.seed)
+    every_item = np.ones(whole.split.train.n_items, bool)
+    people, outsiders = (restrict(whole.split.train, part, every_item) for part in (inside, ~inside))
+    simulation = Simulation(config, replace(whole, split=Split(people)), observer=observer)
+    rounds = worth_recording(simulation.method, simulation.config.run.rounds, sums)
+    recorder = simulation.sums = Recorder(simulation.sums, simulation.users.keys, rounds)
+    simulation.run()
+    if not simulation.finished:  # the observer wanted to stop
+        raise KeyboardInterrupt
+    method, server = simulation.method, simulation.server
+    counted = any(leaf.name == "degrees" for stage in method.stages for leaf in method.spec(stage).leaves)
+    model = method.represent_items(server) if method.inner_product else np.concatenate(list(server.items), axis=1)
+    view = View(
+        simulation.config.method,
+        people.n_users,
+        people.n_items,
+        tuple(recorder.seen),
+        server.degrees if counted else None,
+        model,
+    )
+    return view, Truth(people, outsiders, recorder.contributions)
+
+
+def worth_recording(method: Method, rounds: int, sums: int) -> list[int]:
+    """The last rounds, and the last of those that carry the most."""
+    last = list(range(max(rounds - sums, 0), rounds))
+    fullest = max(range(rounds), key=lambda round_: (len(method.spec(method.training(round_)).leaves), round_))
+    return sorted({fullest, *last})
+
+
+def _insiders(data: Interactions, seed: int) -> NDArray[np.bool_]:
+    """Who trains, [M]: all but a tenth of those who have items."""
+    rng = np.random.Generator(np.random.Philox(key=[seed, OUTSIDERS_STREAM]))
+    there = np.flatnonzero(data.user_degrees())
+    inside = data.user_degrees() > 0
+    inside[rng.choice(there, int(OUTSIDERS * len(there)), replace=False)] = False
+    return inside

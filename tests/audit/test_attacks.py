@@ -1,0 +1,232 @@
+"""Attacks find what leaks, find nothing where nothing leaks, and fail once what they use is taken away."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedgrec.audit import clusters, latents, membership, single
+from fedgrec.audit.audit import attacked
+from fedgrec.audit.recording import Contributions, Truth, View, record
+from fedgrec.audit.scores import Finding, NotApplicable
+from fedgrec.config import Config
+from fedgrec.core import Rows
+from fedgrec.data import load
+from fedgrec.options import METHODS
+from tests.audit.worlds import PLAIN, alike, plain, sparse
+
+
+def rows_changed(view: View, leaf: str, change: Any) -> View:
+    """The view with other numbers in the rows of a leaf."""
+    sums = []
+    for seen in view.sums:
+        rows = seen.total.leaves[leaf]
+        leaves = {**seen.total.leaves, leaf: Rows(rows.index, change(rows.values))}
+        sums.append(replace(seen, total=replace(seen.total, leaves=leaves)))
+    return replace(view, sums=tuple(sums))
+
+
+def shuffled(values: Any) -> Any:
+    return np.random.default_rng(1).permutation(values)
+
+
+def lengths(values: Any) -> Any:
+    """Of each row its length alone: no direction."""
+    kept = np.zeros_like(values)
+    kept[:, 0] = np.linalg.norm(values, axis=1) + 1
+    return kept
+
+
+def signs_drawn(values: Any) -> Any:
+    return values * np.random.default_rng(1).choice([-1, 1], values.shape)
+
+
+# ------------------------------------------------------------------------------------ rows with one owner
+
+
+def test_rows_with_one_contributor_are_counted() -> None:
+    view, truth = plain()
+    one = replace(view.sums[-1], people=np.arange(3))
+    # Rows 4 and 9 have one contributor, row 6 has three, row 7 two.
+    found = Contributions(np.array([4, 6, 7, 6, 7, 6, 9]), np.array([0, 0, 0, 1, 1, 2, 2]))
+    line = single.audit(replace(view, sums=(one,)), replace(truth, contributions=found))
+    assert line.attack.value == pytest.approx(2 / 4)
+    assert line.more == {"rows": 4, "rows_alone": 2, "people_with_such_rows": 2}
+    nobody = Contributions(np.array([4, 4]), np.array([0, 1]))
+    assert single.audit(replace(view, sums=(one,)), replace(truth, contributions=nobody)).attack.value == 0
+
+
+# ------------------------------------------------------------------------------------- rows by direction
+
+
+def isolated(view: View, truth: Truth) -> float:
+    return float(clusters.isolated(clusters.guess(view), view, truth).mean())
+
+
+def test_one_plain_step_isolates_nearly_everybody() -> None:
+    view, truth = plain()
+    assert isolated(view, truth) >= 0.95
+    line = clusters.audit(view, truth)[0]
+    assert isinstance(line, Finding)
+    assert line.better
+
+
+@pytest.mark.parametrize("mutant", [shuffled, lengths, signs_drawn])
+def test_without_directions_nobody_is_isolated(mutant: Any) -> None:
+    view, truth = plain()
+    assert isolated(rows_changed(view, "items", mutant), truth) < 0.1
+
+
+def test_who_is_isolated_is_counted_by_hand() -> None:
+    """Persons 0 and 1 are alone in three rows each; row 6 is of both, row 7 of 1 and 2."""
+    view, truth = plain()
+    found = Contributions(np.array([0, 1, 2, 6, 3, 4, 5, 6, 7, 7]), np.array([0, 0, 0, 0, 1, 1, 1, 1, 1, 2]))
+    items = Rows(np.arange(8), np.ones((8, 2), np.int32))
+    seen = replace(view.sums[-1], people=np.arange(3), total=replace(view.sums[-1].total, leaves={"items": items}))
+    small, known = replace(view, sums=(seen,)), replace(truth, contributions=found)
+    for groups, expected in (
+        ([0, 0, 0, 1, 1, 1, 0, 1], [1, 1]),  # a shared row may be with either
+        ([0, 0, 0, 1, 1, 1, 1, 0], [0, 1]),  # row 7 is not of person 0: three rows of four are too few
+        ([0, 0, -1, 1, 1, 1, -1, -1], [0, 1]),  # two of person 0's three rows are too few
+        ([0, 0, 0, 0, 0, 0, 0, 0], [0, 0]),
+        ([-1] * 8, [0, 0]),
+    ):
+        assert clusters.isolated(np.array(groups), small, known).tolist() == expected
+
+
+def named(view: View, truth: Truth) -> Finding:
+    line = clusters.audit(view, truth)[1]
+    assert isinstance(line, Finding)
+    return line
+
+
+def test_signs_tell_a_persons_items_from_what_it_drew() -> None:
+    assert named(*plain(live=False)).attack.value > 0.4
+    assert named(*plain(live=False)).better
+
+
+@pytest.mark.parametrize("mutant", [shuffled, lengths, np.abs])
+def test_without_signs_no_items_are_named(mutant: Any) -> None:
+    view, truth = plain(live=False)
+    assert not named(rows_changed(view, "items", mutant), truth).better
+
+
+# -------------------------------------------------------------------------------------- rows of latents
+
+
+def tied(view: View, truth: Truth) -> float:
+    line = latents.audit(view, truth)
+    assert isinstance(line, Finding)
+    return line.attack.value
+
+
+def test_latents_tie_most_items_together() -> None:
+    view, truth = plain()
+    assert tied(view, truth) >= 0.5
+    line = latents.audit(view, truth)
+    assert isinstance(line, Finding)
+    assert line.better
+
+
+@pytest.mark.parametrize("mutant", [shuffled, lengths, signs_drawn])
+def test_without_directions_latents_tie_nothing(mutant: Any) -> None:
+    view, truth = plain()
+    assert tied(rows_changed(view, "latents", mutant), truth) < 0.2  # lengths of two levels tell a little
+
+
+def test_a_group_that_two_people_have_is_tied_to_neither() -> None:
+    view, truth = record(Config().changed(PLAIN | {"users_per_round": 2, "rounds": 1}), alike())
+    seen = view.sums[0]
+    everything = np.zeros(15, np.int64)
+    assert latents.tied(everything, seen, view, truth).tolist() == [0, 0]
+
+
+# ------------------------------------------------------------------------------------------- membership
+
+
+def few_in_a_round(**changes: Any) -> tuple[View, Truth]:
+    return plain(users_per_round=6, rounds=30, **changes)
+
+
+def test_sums_of_few_people_name_their_items() -> None:
+    line = membership.audit_sums(*few_in_a_round())
+    assert isinstance(line, Finding)
+    assert line.better
+    assert line.more["auc"]["attack"] > 0.95
+
+
+def test_item_updates_alone_name_items_too() -> None:
+    line = membership.audit_sums(*few_in_a_round(layers=0))
+    assert isinstance(line, Finding)
+    assert line.better
+
+
+def test_sums_tell_nothing_about_people_who_were_in_others() -> None:
+    """The mutant: labels swapped, each person stands for another one."""
+    view, truth = few_in_a_round()
+    swapped = np.random.default_rng(0).permutation(view.n_users)
+    sums = tuple(replace(seen, people=swapped[seen.people]) for seen in view.sums)
+    line = membership.audit_sums(replace(view, sums=sums), truth)
+    assert isinstance(line, Finding)
+    assert not line.better
+
+
+def test_the_model_knows_who_took_part_from_who_did_not() -> None:
+    view, truth = few_in_a_round()
+    took_part, stranger = (membership.audit_model(view, truth, strangers=who) for who in (False, True))
+    assert isinstance(took_part, Finding)
+    assert isinstance(stranger, Finding)
+    assert took_part.better
+    assert not stranger.better
+    mutant = membership.audit_model(replace(view, model=shuffled(view.model)), truth, strangers=False)
+    assert isinstance(mutant, Finding)
+    assert not mutant.better
+
+
+# ------------------------------------------------------------------------------------ where nothing leaks
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"negatives": 100}, {"negatives": 5}, {"negatives": 100, "layers": 0}, {"method": "fcf"}, {"method": "spectral"}],
+    ids=str,
+)
+def test_where_all_are_alike_no_attack_beats_popularity(changes: dict[str, Any]) -> None:
+    """Everybody has the same items, and with 100 negatives everybody touches every row."""
+    options: dict[str, Any] = {"users_per_round": 20, "rounds": 4, "dim": 8, "kernel": "reference"}
+    options |= changes if "method" in changes else PLAIN | options | changes
+    found = attacked(*record(Config().changed(options), alike()))
+    assert [line.name for line in found.lines if isinstance(line, Finding) and line.better] == []
+    assert sum(isinstance(line, Finding) for line in found.lines) >= 4
+
+
+# ---------------------------------------------------------------------------------------- every method
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_can_be_audited(method: str) -> None:
+    small = {"method": method, "rounds": 2, "dim": 8, "users_per_round": 8, "kernel": "reference"}
+    found = attacked(*record(Config().changed(small), sparse(users=30, items=80)))
+    assert [line for line in found.table().splitlines() if len(line) > 80] == []
+    names = [line.name for line in found.lines if isinstance(line, NotApplicable)]
+    assert (latents.NAME in names) == (method != "fedgrec")
+
+
+# ---------------------------------------------------------------------------------------------- Gowalla
+
+
+@pytest.mark.slow
+def test_400_users_of_gowalla() -> None:
+    folder = Path(os.environ.get("FEDGREC_DATA") or "/nonexistent") / "gowalla"
+    if not folder.is_dir():
+        pytest.skip("FEDGREC_DATA names no folder with gowalla")
+    options = PLAIN | {"live": False, "negatives": 32, "users_per_round": 400, "rounds": 1, "kernel": "cpu"}
+    view, truth = record(Config().changed(options), load(folder))
+    line = single.audit(view, truth)
+    share, together = isolated(view, truth), tied(view, truth)
+    print(f"rows alone {line.attack.value:.3f}, isolated {share:.4f}, tied {together:.3f}")  # noqa: T201
+    assert share >= 0.95
+    assert together >= 0.5
