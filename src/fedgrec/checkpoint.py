@@ -13,8 +13,8 @@ Tensors = Mapping[str, NDArray[Any]]
 SERVER_PARTS = ("items", "degrees", "moment1", "moment2")
 
 
-def tensors_of(server: ServerState, users: Cohort) -> dict[str, NDArray[Any]]:
-    """All that training changes."""
+def tensors_of(server: ServerState, users: Cohort, told: bool = False) -> dict[str, NDArray[Any]]:
+    """All that training changes; and what users have told, where that is not what they have."""
     tensors = {f"server.{name}": getattr(server, name) for name in SERVER_PARTS}
     if server.standing is not None:
         tensors["server.standing"] = server.standing
@@ -22,6 +22,8 @@ def tensors_of(server: ServerState, users: Cohort) -> dict[str, NDArray[Any]]:
     tensors |= {f"users.{f.name}": getattr(users.state, f.name) for f in fields(users.state)}
     if users.around is not None:
         tensors["around"] = users.around
+    if told:
+        tensors |= {"told.indptr": users.indptr, "told.items": users.items}
     return tensors | (_tensors_of_past(users.past) if users.past and users.past.pushed else {})
 
 
@@ -32,9 +34,10 @@ def restored(tensors: Tensors, round_: int, server: ServerState, users: Cohort) 
     more = {name: tensors[f"more.{name}"] for name in dict.fromkeys([*server.more, *found])}
     standing: Any = tensors.get("server.standing")
     state = type(users.state)(**{f.name: tensors[f"users.{f.name}"] for f in fields(users.state)})
+    told = {name: tensors[f"told.{name}"] for name in ("indptr", "items") if f"told.{name}" in tensors}
     return (
         replace(server, **parts, more=more, round=round_, standing=standing),
-        replace(users, state=state, around=tensors.get("around"), past=_restored_past(tensors)),
+        replace(users, state=state, around=tensors.get("around"), past=_restored_past(tensors), **told),
     )
 
 

@@ -16,6 +16,7 @@ from fedgrec.errors import ConfigError
 from fedgrec.machine import make_method
 from fedgrec.methods import change
 from fedgrec.methods.fedgrec import RECOUNT, RESEND, FedGRecMethod
+from fedgrec.population import Before, population
 from fedgrec.selection import Progress
 from fedgrec.simulation import Simulation
 
@@ -45,21 +46,22 @@ def grow(run: Simulation, dataset: Dataset, rounds: int = 0) -> None:
     if server.standing is None:
         server.standing = _standing(method, server, users)
     run.config = replace(run.config, run=replace(run.config.run, rounds=server.round + rounds))
-    run.dataset, run.degrees = dataset, np.diff(now.indptr)
+    run.dataset = dataset
     told = run.progress
     run.progress = Progress(
         told.metrics, seconds=told.seconds, traffic=told.traffic, clipped=told.clipped, begun=server.round
     )
     run.begin_season(made)
-    everyone = run._population(now)
+    everyone = population(run.config, made, now, Before(before, users, server.round))
+    run.degrees = everyone.degrees
     # Old users get their items as they are now; users who are new bring all of theirs.
-    part, end = slice(0, n + 1), now.indptr[n]
+    part, end = slice(0, n + 1), everyone.indptr[n]
     targets = None if everyone.targets is None else everyone.targets[:end]
 
     def weights(cohort: Cohort) -> Floats:
         return method.edge_weights(cohort, run.server.degrees)[1]
 
-    users = change.with_items(users, now.indptr[part], everyone.items[:end], weights, targets)
+    users = change.with_items(users, everyone.indptr[part], everyone.items[:end], weights, targets)
     if now.n_users > n:
         users = change.joined(users, everyone.take(np.arange(n, now.n_users)))
     run.server = made.grown(server, seed)

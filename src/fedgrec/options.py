@@ -293,6 +293,15 @@ class RunOptions:
         0, "users that a user masks with; 0: enough for 5 % corrupt users and 5 % dropouts at 2^-40", least=0
     )
     secure_threshold: int = option(0, "holders of a user's shares that must be left; 0: chosen with the above", least=0)
+    dp_epsilon: float = option(
+        0.0, "ε: what is opened in a run tells of one `dp_unit` by a factor e^ε at most; 0: no such promise", least=0
+    )
+    dp_unit: str = option(
+        "interaction",
+        "what ε is about; interaction: one item of one user, by decoys: every user trains on its items and on others, "
+        "drawn once",
+        choices=("interaction",),
+    )
     topk: tuple[int, ...] = option((20,), "list lengths k of Recall@k and NDCG@k; the first one selects the round")
     ndcg_ideal: str = option(
         "capped",

@@ -27,11 +27,12 @@ from fedgrec.machine import fits_engine, judged, make_method
 from fedgrec.methods.fedgrec import FedGRecMethod
 from fedgrec.metrics import Ideal
 from fedgrec.model import Model
+from fedgrec.population import at_home, population, tells_decoys
 from fedgrec.record import RunRecord
 from fedgrec.resolve import resolved
 from fedgrec.selection import Progress, best_line, judge
 
-USERS_STREAM, SAMPLING_STREAM = 1, 2
+SAMPLING_STREAM = 2
 
 
 class Observer:
@@ -68,19 +69,14 @@ class Simulation:
         on_gpu = config.run.device == "cuda" and fits_engine(config, self.ranks)
         self.gpu = GpuRounds(config, self.method) if on_gpu else None
         self.server = self.method.init(config.run.seed)
-        self.degrees = np.diff(train.indptr)  # of everyone
-        self.users = self.ranks.own(self._population(train))
+        everyone = population(config, self.method, train)
+        self.degrees = everyone.degrees
+        self.users = self.ranks.own(everyone)
         self.progress = Progress()
         self.selected: Model | None = None
         self.record = RunRecord(Path(out), config, self.dataset) if out else None
         self.finished = False
         self.sums = self.ranks.sums(config.run, config.run.threads or os.cpu_count() or 1)
-
-    def _population(self, train: Interactions) -> Cohort:
-        keys = np.random.Generator(np.random.Philox(key=[self.config.run.seed, USERS_STREAM]))
-        return self.method.init_users(
-            keys.integers(0, 2**64, train.n_users, dtype=np.uint64), train.indptr, train.items, train.ratings
-        )
 
     # -------------------------------------------------------------------------------------- Algorithm 1
 
@@ -207,7 +203,7 @@ class Simulation:
     def measure(self, name: str, held_out: Interactions, model: Model | None = None) -> dict[str, Any]:
         """One line of metrics.jsonl, about a model or about the present state."""
         run, split = self.config.run, self.dataset.split
-        server, users = (model.server, model.users) if model else (self.server, self.ranks.everyone(self.users))
+        server, users = (model.server, model.users) if model else (self.server, self._at_home())
         seen = split.train if name == "validation" else split.before_test
         ideal = cast(Ideal, run.ndcg_ideal)
         result = judged(self.method, server, users, seen, held_out, run.topk, ideal, run.device, self.ranks)
@@ -253,7 +249,11 @@ class Simulation:
 
     def model(self) -> Model:
         """The present state as a model of its own."""
-        return Model.of(self.config, self.server, self.ranks.everyone(self.users), self.dataset.split.known)
+        return Model.of(self.config, self.server, self._at_home(), self.dataset.split.known)
+
+    def _at_home(self) -> Cohort:
+        """Everybody, with what people rank by."""
+        return at_home(self.config, self.ranks.everyone(self.users), self.dataset.split.train)
 
     def _checkpoint(self) -> None:
         users = self.ranks.everyone(self.users)  # all take part; the first one writes
@@ -261,7 +261,8 @@ class Simulation:
             return
         self._settle()
         info = {**self.progress.to_json(), "round": self.server.round, "secure": [self.sums.opened, self.sums.lost]}
-        Checkpoints(self.record.checkpoints).save(self.server.round, tensors_of(self.server, users), info)
+        tensors = tensors_of(self.server, users, told=tells_decoys(self.config))
+        Checkpoints(self.record.checkpoints).save(self.server.round, tensors, info)
 
     def resume(self) -> None:
         """Go back to the last checkpoint, or to the beginning where there is none."""
@@ -283,7 +284,7 @@ class Simulation:
             self.progress = Progress.from_json(info)
         if everyone.past is not None and self.ranks.size > 1:
             raise ConfigError("some users have yet to follow the grown data, in one process: leave out torchrun")
-        self.users = self.ranks.own(everyone)
+        self.users, self.degrees = self.ranks.own(everyone), everyone.degrees
         if self.progress.begun:
             self.begin_season(cast(FedGRecMethod, self.method))
         return True

@@ -1,0 +1,63 @@
+"""The users of a simulation: what they train on, which is what they tell, and what they have at home."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from fedgrec.config import Config
+from fedgrec.core import Cohort, Ints
+from fedgrec.data import Interactions
+from fedgrec.decoys import told_next
+from fedgrec.errors import ConfigError
+from fedgrec.methods.contract import Method
+
+USERS_STREAM, DECOYS_STREAM = 1, 9
+
+
+def population(config: Config, method: Method, own: Interactions, before: "Before | None" = None) -> Cohort:
+    """Everybody, under keys that the seed gives, with the items that each one trains on.
+
+    `before`: what they had and told until now, where a run goes on with other data.
+    """
+    seed = config.run.seed
+    keys = np.random.Generator(np.random.Philox(key=[seed, USERS_STREAM]))
+    drawn = keys.integers(0, 2**64, own.n_users, dtype=np.uint64)
+    if not tells_decoys(config):
+        return method.init_users(drawn, own.indptr, own.items, own.ratings)
+    if own.ratings is not None or config.method.startswith("fedgnn"):
+        raise ConfigError("decoys have neither ratings nor neighbours: leave out keep_ratings, or another method")
+    told = [_told(config, own, user, before) for user in range(own.n_users)]
+    indptr = np.concatenate([[0], np.cumsum([len(items) for items in told])])
+    return method.init_users(drawn, indptr, np.concatenate([np.zeros(0, np.int64), *told]))
+
+
+class Before:
+    """What users had, and what they told, when a season began in this round."""
+
+    def __init__(self, own: Interactions, users: Cohort, round_: int) -> None:
+        self.own, self.users, self.round = own, users, round_
+
+    def had(self, user: int) -> Ints:
+        return self.own.of(user) if user < self.own.n_users else self.own.items[:0]
+
+    def told(self, user: int) -> Ints:
+        return self.users.items_of(user) if user < len(self.users) else self.users.items[:0]
+
+
+def _told(config: Config, own: Interactions, user: int, before: Before | None) -> Ints:
+    season = before.round if before else 0
+    key = [config.run.seed, DECOYS_STREAM]
+    draw = np.random.Generator(np.random.Philox(key=key, counter=[0, user, season, 0]))
+    told = before.told(user) if before else own.items[:0]
+    new = np.setdiff1d(own.of(user), before.had(user)) if before else own.of(user)
+    return told_next(told, new, own.n_items, config.run.dp_epsilon, draw)
+
+
+def tells_decoys(config: Config) -> bool:
+    """Whether users tell what they have only by chance."""
+    return config.run.dp_epsilon > 0 and config.run.dp_unit == "interaction"
+
+
+def at_home(config: Config, users: Cohort, own: Interactions) -> Cohort:
+    """The users with what they have: people rank with that, whatever they told."""
+    return replace(users, indptr=own.indptr, items=own.items, past=None) if tells_decoys(config) else users
