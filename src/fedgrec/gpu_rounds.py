@@ -18,12 +18,13 @@ class GpuRounds:
     def __init__(self, config: Config, method: Method) -> None:
         self.config, self.method = config, method
         self._engine: Any = None
+        self.leave = config.run.rounds  # from this round on the verbs are called one by one, so that sums can be seen
 
     def until(self, done: int) -> int:
         """The round after which somebody wants to look, or users have to be matched again."""
         run = self.config.run
         stops = [every for every in (run.evaluate_every, run.checkpoint_every, AT_ONCE) if every]
-        until = min([run.rounds, *((done // every + 1) * every for every in stops)])
+        until = min([self.leave, *((done // every + 1) * every for every in stops)])
         return next((later for later in range(done + 1, until) if self.method.rematch(later)), until)
 
     def run(self, server: ServerState, users: Cohort, rounds: Sequence[Ints]) -> None:

@@ -118,6 +118,9 @@ class Simulation:
 
     def _advance(self) -> None:
         """One round; on a GPU as many as nobody wants to look into."""
+        if self.gpu is not None and self.server.round >= self.gpu.leave:
+            self._settle()
+            self.gpu = None
         if self.gpu is None:
             self._round()
             return

@@ -121,7 +121,7 @@ def record(
 
     Where none of these carries latents, the last one that does is written down as well.
     """
-    config = config.changed({"split": "all", "device": "cpu", "checkpoint_every": 0}, "the audit")
+    config = config.changed({"split": "all", "checkpoint_every": 0}, "the audit")
     whole = dataset or load_for(config)
     inside = _insiders(whole.split.train, config.run.seed)
     every_item = np.ones(whole.split.train.n_items, bool)
@@ -129,6 +129,8 @@ def record(
     simulation = Simulation(config, replace(whole, split=Split(people)), observer=observer)
     rounds = worth_recording(simulation.method, simulation.config.run.rounds, sums)
     recorder = simulation.sums = Recorder(simulation.sums, simulation.users.keys, rounds)
+    if simulation.gpu:
+        simulation.gpu.leave = rounds[0]
     simulation.run()
     if not simulation.finished:  # the observer wanted to stop
         raise KeyboardInterrupt
