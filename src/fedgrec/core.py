@@ -369,6 +369,7 @@ class Stage:
     everyone: bool
     combine: str = "sum"
     lean: bool = False  # without what is sent in some rounds only
+    sweep: bool = False  # a training round of everybody, in which that alone is sent
     fine: bool = True  # in the finest steps that 32 bits hold; else in few levels of a public step for each row
 
 

@@ -21,11 +21,16 @@ class GpuRounds:
         self.leave = config.run.rounds  # from this round on the verbs are called one by one, so that sums can be seen
 
     def until(self, done: int) -> int:
-        """The round after which somebody wants to look, or users have to be matched again."""
+        """The round after which somebody wants to look, or which is followed by one that does not run here."""
         run = self.config.run
         stops = [every for every in (run.evaluate_every, run.checkpoint_every, AT_ONCE) if every]
         until = min([self.leave, *((done // every + 1) * every for every in stops)])
-        return next((later for later in range(done + 1, until) if self.method.rematch(later)), until)
+        elsewhere = (later for later in range(done + 1, until) if not self.runs(later))
+        return next(elsewhere, until)
+
+    def runs(self, round_: int) -> bool:
+        """Whether a round needs nothing but the engine: neither are users matched before it, nor is it a sweep."""
+        return not (self.method.rematch(round_) or self.method.training(round_).sweep)
 
     def run(self, server: ServerState, users: Cohort, rounds: Sequence[Ints]) -> None:
         """Train with these users in each round, from the server's round on."""

@@ -117,10 +117,11 @@ class FedGRecOptions:
         0.5, "share of the negatives that is drawn by degree (degrees are public); the rest is uniform", least=0, most=1
     )
     latents_every: int = option(
-        20,
+        0,
         "training rounds of which one, the last, carries latents up, and more often in users' first turns; the others "
-        "carry item updates alone",
-        least=1,
+        "carry item updates alone. 0: latents travel in rounds of their own, in which everybody takes part: after 1, "
+        "2, 4, 8, … turns, so that no row of them is one user's alone",
+        least=0,
     )
     item_levels: int = option(20, ITEM_LEVELS, least=0, most=2**20)
     fine_rounds: int = option(
@@ -256,7 +257,7 @@ class FactorisationOptions(FedGRecOptions):
     half_life: float = option(
         0.0, "rounds in which rates fall to half; below 1: as a share of all; 0: they stay", least=0
     )
-    latents_every: int = option(1, "matrix factorisation has no latents", least=1)
+    latents_every: int = option(1, "matrix factorisation has no latents", least=0)
     item_levels: int = option(0, ITEM_LEVELS, least=0, most=2**20)
     item_clip: float = option(0.3, "largest absolute item update that one user may send", least=1e-6)
 

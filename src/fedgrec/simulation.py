@@ -125,10 +125,14 @@ class Simulation:
             self._round()
             return
         done = self.server.round
-        if self.method.rematch(done):
+        if not self.gpu.runs(done):
             self._settle()
-            self._match()
             self.gpu.begin_anew()
+        if self.method.training(done).sweep:
+            self._round()
+            return
+        if self.method.rematch(done):
+            self._match()
         rounds = []
         for round_ in range(done, self.gpu.until(done)):
             sampled, arrives = self._sample(round_)
@@ -169,12 +173,14 @@ class Simulation:
         self.progress.clipped += pending.clipped
 
     def _sample(self, round_: int) -> tuple[Ints, NDArray[np.bool_]]:
-        """Line 12: S users without replacement, and whose upload will arrive."""
+        """Line 12: S users without replacement, in a sweep everybody; and whose upload will arrive."""
         key = [self.config.run.seed, SAMPLING_STREAM]
         rng = np.random.Generator(np.random.Philox(key=key, counter=[0, round_, 0, 0]))
         count = min(self.config.model.users_per_round, len(self.degrees))
         sampled = rng.choice(len(self.degrees), count, replace=False, shuffle=False)
-        return sampled, rng.random(count) >= self.config.run.dropout
+        if self.method.training(round_).sweep:
+            sampled = np.arange(len(self.degrees))
+        return sampled, rng.random(len(sampled)) >= self.config.run.dropout
 
     def _count_round(self, round_: int, sampled: Ints, arrives: NDArray[np.bool_]) -> None:
         degrees = self.degrees[np.concatenate([sampled[arrives], sampled[~arrives]])]

@@ -149,10 +149,10 @@ def record(
 
 
 def worth_recording(method: Method, rounds: int, sums: int) -> list[int]:
-    """The last rounds, and the last of those that carry the most."""
-    last = list(range(max(rounds - sums, 0), rounds))
-    fullest = max(range(rounds), key=lambda round_: (len(method.spec(method.training(round_)).leaves), round_))
-    return sorted({fullest, *last})
+    """The last rounds that carry item updates, and the last one that carries latents."""
+    kinds = [{leaf.name for leaf in method.spec(method.training(round_)).leaves} for round_ in range(rounds)]
+    with_items, with_latents = ([r for r in range(rounds) if name in kinds[r]] for name in (ITEMS, "latents"))
+    return sorted({*with_items[-sums:], *[r for r in with_latents if r <= with_items[-1]][-1:]})
 
 
 def _insiders(data: Interactions, seed: int) -> NDArray[np.bool_]:

@@ -60,7 +60,8 @@ def latents_are_due(round_, numbers):
     """FedGRecMethod.training."""
     done = round_ - tl.load(numbers.whole + BEGUN)
     turns = done * tl.load(numbers.whole + SAMPLED) // tl.load(numbers.whole + N_USERS)
-    return (done + 1) % tl.minimum(tl.load(numbers.whole + LATENTS_EVERY), 1 + turns) == 0
+    every = tl.load(numbers.whole + LATENTS_EVERY)  # 0: in rounds of their own, which are not run here
+    return (every > 0) & ((done + 1) % tl.minimum(tl.maximum(every, 1), 1 + turns) == 0)
 
 
 @triton.jit

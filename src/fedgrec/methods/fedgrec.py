@@ -149,13 +149,17 @@ class FedGRecMethod(Method):
     def training(self, round_: int) -> Stage:
         """Which kind a round is follows from its number.
 
-        Latents travel in the last of every `latents_every` rounds, and more often at first, when embeddings change
-        fast: while users have had t turns of this season, in the last of every t + 1.
+        Latents travel more often at first, when embeddings change fast. Either everybody sends them in a round of their
+        own, after 1, 2, 4, 8, … turns of this season; or those of a round send them in the last of every
+        `latents_every` rounds, and while users have had t turns in the last of every t + 1.
         """
         o, done = self.options, round_ - self.begun
-        every = min(o.latents_every, 1 + done * self.sampled // self.n_users)
-        lean = o.layers > 0 and (done + 1) % every > 0
-        return replace(TRAIN, lean=lean, fine=not o.levels or round_ < self.fine_rounds)
+        kind = replace(TRAIN, fine=not o.levels or round_ < self.fine_rounds)
+        turns, before = (count * self.sampled // self.n_users for count in (done, done - 1))
+        if o.layers and not o.latents_every:
+            due = turns > before and turns & (turns - 1) == 0 and turns > 0
+            return replace(kind, lean=not due, sweep=due)
+        return replace(kind, lean=o.layers > 0 and (done + 1) % min(o.latents_every or 1, 1 + turns) > 0)
 
     @property
     def fine_rounds(self) -> int:
@@ -173,6 +177,8 @@ class FedGRecMethod(Method):
         if stage is PROPAGATE:
             return UploadSpec((latents,), self.n_users)
         if stage is RESEND:
+            return UploadSpec((replace(latents, rows=o.layers * N),), self.n_users)
+        if stage.sweep:
             return UploadSpec((replace(latents, rows=o.layers * N),), self.n_users)
         items = Leaf("items", N, o.dim, o.item_clip, finest_step(o.item_clip, S))
         if not stage.fine:
@@ -284,7 +290,9 @@ class FedGRecMethod(Method):
             _, push = self.edge_weights(cohort, broadcast.degrees)
             rows = change.moved(self.kernel.push, cohort, push, self.spec(stage), self.n_items)
             return Upload({"latents": rows}, len(cohort)), Pending(cohort.state, 0, "pushed", push)
-        return self._propagate(cohort, broadcast) if stage is PROPAGATE else self._train(cohort, broadcast, stage)
+        if stage is PROPAGATE:
+            return self._propagate(cohort, broadcast)
+        return self._sweep(cohort, broadcast, stage) if stage.sweep else self._train(cohort, broadcast, stage)
 
     def options_of(self, round_: int, degrees: Ints) -> FedGRecOptions:
         """The options of a round, with the temperature that follows from what was counted."""
@@ -316,18 +324,29 @@ class FedGRecMethod(Method):
             pending.embeddings[:, 1:] = latents
         elif not stage.lean:  # what trained was their sum alone
             pending.embeddings[:, 1:] = self.kernel.refresh(cohort, gather, broadcast.tables[2:], cohort.items)
-        leaves = {"items": items}
-        if o.layers and not stage.lean:
-            old, new = cohort.state.sent, pending.embeddings[:, : o.layers]
-            leaves["latents"], over = self.kernel.push(  # line 22
-                cohort, push, old, new, spec.leaf("latents"), spec.dtype, self.n_items
-            )
-            if cohort.past is not None and cohort.past.pushed:
-                leaves["latents"] += change.moved(self.kernel.push, cohort, push, spec, self.n_items)
-            pending.sent[:] = new
-            cut += over
-            return Upload(leaves, len(cohort)), Pending(pending, cut, "pushed", push)
-        return Upload(leaves, len(cohort)), Pending(pending, cut)
+        if stage.lean or not o.layers:
+            return Upload({"items": items}, len(cohort)), Pending(pending, cut)
+        rows, over = self._push_latents(cohort, pending, push, spec)  # line 22
+        return Upload({"items": items, "latents": rows}, len(cohort)), Pending(pending, cut + over, "pushed", push)
+
+    def _sweep(self, cohort: Cohort, broadcast: Broadcast, stage: Stage) -> tuple[Upload, Pending]:
+        """Lines 15 and 22 alone."""
+        pending, first = cohort.state.copy(), 2 if self.options.combined else 0
+        gather, push = self.edge_weights(cohort, broadcast.degrees)
+        tables = broadcast.tables[first : first + self.options.layers]
+        pending.embeddings[:, 1:] = self.kernel.refresh(cohort, gather, tables, cohort.items)
+        rows, cut = self._push_latents(cohort, pending, push, self.spec(stage))
+        return Upload({"latents": rows}, len(cohort)), Pending(pending, cut, "pushed", push)
+
+    def _push_latents(self, cohort: Cohort, pending: UserState, push: Floats, spec: UploadSpec) -> tuple[Rows, int]:
+        """What the latents of all levels have become since they were last sent; from now on they are sent."""
+        old, new = cohort.state.sent, pending.embeddings[:, : self.options.layers]
+        leaf = spec.leaf("latents")
+        rows, cut = self.kernel.push(cohort, push, old, new, leaf, spec.dtype, self.n_items)
+        if cohort.past is not None and cohort.past.pushed:
+            rows += change.moved(self.kernel.push, cohort, push, spec, self.n_items)
+        pending.sent[:] = new
+        return rows, cut
 
     def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
         """The server's half; it consumes `server` and sees nothing of the users but their sum."""
@@ -343,7 +362,9 @@ class FedGRecMethod(Method):
         elif stage is RESEND:
             self._stand(server, total.leaves["latents"], 1.0)
         else:
-            if o.server_optimizer == "adam":
+            if stage.sweep:
+                pass
+            elif o.server_optimizer == "adam":
                 steps = spec.leaf("items").steps(server.items.dtype) if stage.fine else self.row_steps(server)
                 kernel.server_adam(server, total.leaves["items"], steps, o)
             else:  # Eq. (10)
@@ -448,7 +469,7 @@ class FedGRecMethod(Method):
             return Traffic(int(sent.sum()) * (word + row), down, up_secure, down)
         positives = np.minimum(degrees, o.max_positives or N)
         negatives = np.where(degrees > 0, np.minimum(o.negatives if o.loss != "mse" else 0, N - degrees), 0)
-        trained = int((positives + negatives)[: n - lost].sum())
+        trained = 0 if stage.sweep else int((positives + negatives)[: n - lost].sum())
         latents = 0 if stage.lean or not o.layers else int(sent.sum()) * (word + o.layers * row)
         up = trained * (word + row) + latents
         down = (o.layers + 1) * row

@@ -133,7 +133,8 @@ def check_plan(folder: NodeFolder, method: Method, sum_: Plan, users: int) -> No
         raise FederationError(f"node {folder.name} agreed to other list lengths, or to more noise, for evaluations")
     if sum_.stage == EVALUATE and sum_.users < agreed.evaluation_users:
         raise FederationError(f"node {folder.name} judges only among {agreed.evaluation_users} users or more")
-    everybody = once or sum_.stage in (EVALUATE, CHANGES)
+    sweep = not once and sum_.stage_of(method).sweep and sum_.of <= sum_.n_users
+    everybody = once or sweep or sum_.stage in (EVALUATE, CHANGES)
     least = users if everybody else min(users, folder.least_users)
     if sum_.count(users) < least:
         raise FederationError(

@@ -53,11 +53,11 @@ class Company:
             users = sum(self.members.users[node] for node in nodes) or 1
             sum_ = replace(sum_, users=users, topk=agreed.topk, deviation=agreed.deviation)
         else:
-            nodes = present
-            if o.nodes_per_round:
+            nodes, kind = present, method.training(round_)
+            if o.nodes_per_round and not kind.sweep:
                 nodes = self.random.sample(nodes, min(len(nodes), o.nodes_per_round + o.spares))
-            sum_, nodes = self.share_out(method.spec(method.stages[-1]).users, sum_, nodes)
-        training = stage == method.stages[-1].name
+            sum_, nodes = self.share_out(method.spec(kind).users, sum_, nodes)
+        training = stage == method.stages[-1].name and not method.training(round_).sweep
         wanted = min(len(nodes), o.nodes_per_round or len(nodes)) if training else len(nodes)
         if wanted < self.fewest:
             raise SumLostError(f"{len(nodes)} nodes are there, and a sum needs {self.fewest}")

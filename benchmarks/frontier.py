@@ -1,0 +1,149 @@
+"""What privacy costs: Recall@20 against ε and against what attacks find, for FedGRec and Spectral.
+
+unit         interaction: decoys; user: noise in the secure sums
+recall       on test items, of the round that validation items chose; a few seeds
+attacks      of `fedgrec audit`, with the first seed: the share that is named or tied together, beside popularity
+
+`python -m benchmarks.frontier` draws docs/frontier.png from the kept result.
+"""
+
+import json
+import multiprocessing
+import statistics
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import RESULTS
+from fedgrec.audit import latents, membership
+from fedgrec.audit.recording import record
+from fedgrec.audit.scores import Finding
+from fedgrec.config import Config, preset
+from fedgrec.devices import gpu_is_there
+from fedgrec.errors import FedgrecError
+from fedgrec.report.drawing import BLUE, RED, legend_below, new_figure, png, set_frame
+from fedgrec.simulation import Simulation
+
+EPSILONS = {"interaction": (12.0, 10.0, 8.0, 7.0, 6.0, 5.0, 4.0), "user": (32.0, 16.0, 8.0, 4.0, 2.0, 1.0)}
+METHODS, SEEDS = ("fedgrec", "spectral"), 3
+TOGETHER = 6  # runs that share a GPU
+Job = tuple[str, str, str, float, int, bool]  # data, method, unit, ε (0: no promise), seed, whether it is attacked
+
+
+def bench(quick: bool) -> dict[str, Any]:
+    names, seeds = (("demo",), 1) if quick else (("gowalla", "yelp2018"), SEEDS)
+    return {"seeds": seeds, "rows": list(measured(jobs(names, seeds)))}
+
+
+def jobs(names: Iterable[str], seeds: int) -> list[Job]:
+    """Every run; the first seeds of all settings come first, so that a stopped one has a whole frontier."""
+    settings = [("", 0.0), *((unit, epsilon) for unit, values in EPSILONS.items() for epsilon in values)]
+    return [
+        (data, method, unit, epsilon, seed, attacked)
+        for seed in range(seeds)
+        for attacked in ((False, True) if seed == 0 else (False,))
+        for data in names
+        for unit, epsilon in settings
+        for method in METHODS
+    ]
+
+
+def measured(todo: list[Job]) -> Iterable[dict[str, Any]]:
+    if not gpu_is_there():
+        yield from map(measure, todo)
+        return
+    with multiprocessing.get_context("spawn").Pool(TOGETHER) as pool:
+        yield from pool.imap_unordered(measure, todo)
+
+
+def measure(job: Job) -> dict[str, Any]:
+    """One run, judged or attacked."""
+    data, method, unit, epsilon, seed, attacked = job
+    line: dict[str, Any] = dict(zip(("data", "method", "unit", "epsilon", "seed"), job, strict=False))
+    started = time.perf_counter()
+    try:
+        line |= {"attacks": found(config_of(job))} if attacked else judged(config_of(job))
+    except FedgrecError as error:
+        line["error"] = str(error)
+    return line | {"seconds": round(time.perf_counter() - started, 1)}
+
+
+def config_of(job: Job) -> Config:
+    data, method, unit, epsilon, seed, _ = job
+    values: dict[str, Any] = {"method": method, "data": data, "seed": seed, "checkpoint_every": 0}
+    return preset("best").changed(values | ({"dp_epsilon": epsilon, "dp_unit": unit} if unit else {}), "the frontier")
+
+
+def judged(config: Config) -> dict[str, Any]:
+    run = Simulation(config)
+    run.run()
+    result = run.result()
+    validation = max(line["recall@20"] for line in run.metrics if line["split"] == "validation")
+    return {"recall": result["recall@20"], "ndcg": result["ndcg@20"], "validation": validation}
+
+
+def found(config: Config) -> dict[str, Any]:
+    """What attacks name or tie together, beside what popularity does."""
+    view, truth = record(config)
+    lines = (
+        latents.audit(view, truth),
+        membership.audit_sums(view, truth),
+        membership.audit_model(view, truth, strangers=False),
+        membership.audit_model(view, truth, strangers=True),
+    )
+    return {
+        line.name: [line.attack.value, line.popularity.value if line.popularity else None]
+        for line in lines
+        if isinstance(line, Finding)
+    }
+
+
+# -------------------------------------------------------------------------------------------- what is shown
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """The mean over seeds, and its share of what is reached without a promise."""
+    lines = [f"{'data':<10}{'method':<10}{'unit':<13}{'ε':>5}{'recall@20':>11}{'share':>8}"]
+    for data, method in sorted({(row["data"], row["method"]) for row in rows}):
+        exact = mean(rows, data, method, "", 0.0)
+        for unit, values in {"": (0.0,), **EPSILONS}.items():
+            for epsilon in values:
+                recall = mean(rows, data, method, unit, epsilon)
+                if recall is not None and exact:
+                    share = f"{recall:>11.4f}{100 * recall / exact:>7.1f}%"
+                    lines.append(f"{data:<10}{method:<10}{unit or '–':<13}{epsilon or '–':>5}{share}")
+    return lines
+
+
+def mean(rows: list[dict[str, Any]], data: str, method: str, unit: str, epsilon: float) -> float | None:
+    wanted = {"data": data, "method": method, "unit": unit, "epsilon": epsilon}
+    values = [row["recall"] for row in rows if "recall" in row and wanted.items() <= row.items()]
+    return statistics.mean(values) if values else None
+
+
+def picture(rows: list[dict[str, Any]]) -> bytes:
+    """Recall against ε: a panel for each data set, a line for each method and unit."""
+    names = sorted({row["data"] for row in rows})
+    figure = new_figure(4.2 * len(names), 3.6)
+    panels = figure.subplots(1, len(names), squeeze=False)[0]
+    for axes, data in zip(panels, names, strict=True):
+        for method, colour in (("spectral", BLUE), ("fedgrec", RED)):
+            exact = mean(rows, data, method, "", 0.0)
+            axes.axhline(exact, color=colour, linewidth=0.8, linestyle=":")
+            for unit, style in (("interaction", "-"), ("user", "--")):
+                points = [(e, r) for e in EPSILONS[unit] if (r := mean(rows, data, method, unit, e)) is not None]
+                label = f"{method}, ε for each {unit}"
+                axes.plot(*zip(*points, strict=True), style, color=colour, marker="o", markersize=3, label=label)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks([1, 2, 4, 8, 16, 32], [1, 2, 4, 8, 16, 32])
+        set_frame(axes, data, "ε", "Recall@20" if axes is panels[0] else "")
+        axes.set_ylim(bottom=0)
+    legend_below(figure, panels[0], 2)
+    return png(figure)
+
+
+if __name__ == "__main__":
+    kept = json.loads((RESULTS / "frontier.json").read_text())["result"]["rows"]
+    print(*table(kept), sep="\n")
+    Path("docs/frontier.png").write_bytes(picture(kept))
