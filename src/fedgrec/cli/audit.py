@@ -7,7 +7,7 @@ from typing import Any
 from fedgrec.errors import ConfigError
 from fedgrec.options import METHODS
 
-FILE = "audit.json"
+FILE, PAGE = "audit.json", "audit.html"
 
 
 def register(commands: Any) -> None:
@@ -25,7 +25,7 @@ def register(commands: Any) -> None:
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="set any option of `fedgrec train` by its name")
     add("--rounds", default=None, metavar="N", help="training rounds (default: as `fedgrec train`)")
     add("--sums", default="10", metavar="N", help="how many of the last sums the server looks at (default: 10)")
-    add("--out", type=Path, metavar="FOLDER", help=f"write {FILE} there")
+    add("--out", type=Path, metavar="FOLDER", help=f"write {FILE} and the page {PAGE} there")
     add("--quiet", action="store_true", help="nothing but the table")
     audit.set_defaults(command=run)
 
@@ -33,7 +33,8 @@ def register(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from fedgrec.audit.audit import audit
     from fedgrec.cli.progress import Bar
-    from fedgrec.files import check_writable, write_json
+    from fedgrec.files import check_writable, write_json, write_text
+    from fedgrec.report.audit_page import render
 
     config = asked(arguments)
     if not arguments.sums.isdecimal():
@@ -51,7 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
         write_json(arguments.out / FILE, found.to_json())
-        bar.say(f"\nfigures and intervals: {arguments.out / FILE}")
+        write_text(arguments.out / PAGE, render(found, config.data.data))
+        bar.say(f"\nfigures and intervals: {arguments.out / FILE}\nthe same with pictures: {arguments.out / PAGE}")
     return 0
 
 
