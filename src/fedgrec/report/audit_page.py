@@ -4,7 +4,7 @@ from html import escape
 from importlib import resources
 from typing import NamedTuple
 
-from fedgrec.audit import clusters, latents, membership, single
+from fedgrec.audit import clusters, latents, links, membership, single
 from fedgrec.audit.audit import Audit
 from fedgrec.audit.scores import Estimate, Finding, NotApplicable, percent
 from fedgrec.report.page import PAGE, tile_row
@@ -44,6 +44,12 @@ ABOUT = {
     membership.FROM_SUMS: About(
         "It compares the sums that you were in with the others: what you have is touched whenever you are there.",
         "More people in a round: then a popular item is touched in every sum, with you or without you.",
+    ),
+    links.OF_NODES: About(
+        "It compares the sums that a node was in with the others: what its users have is touched whenever they are "
+        "there.",
+        "More nodes in a round, and nodes with more users: then an item is touched in every sum, with a node or "
+        "without it.",
     ),
     membership.FROM_MODEL: About(
         "It averages the published model's rows of the items that are known of you, and names the nearest others.",
