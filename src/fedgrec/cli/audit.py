@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 FILE, PAGE = "audit.json", "audit.html"
 WIDTH = 80
 UNKNOWN = (
-    "Whether this is right is unknown: it takes what people have. Whoever may look into\n"
-    "all nodes names their folders with --nodes."
+    "Whether this is right is unknown: that takes what people have. Whoever may look\n"
+    "into all nodes names their folders with --nodes."
 )
 
 
