@@ -96,6 +96,15 @@ def test_the_summary_counts_attacks_that_beat_popularity() -> None:
     assert said(None) == "No attack could be compared with a guess by popularity."
 
 
+def test_attacks_that_a_rule_prevents_are_not_counted() -> None:
+    prevented = replace(NAMED, name="if two sums differed by one person")
+    both = replace(FOUND, lines=(prevented, replace(NAMED, better=False)))
+    assert verdict(both) == "The one attack that applies does not find more than a guess by popularity does."
+    page = render(both, "demo")
+    assert "Not here: a rule stands against it" in page
+    assert [kind for _, kind, *_ in squares(page)].count("attack leaks") == 0
+
+
 def test_the_interval_is_said_in_words() -> None:
     assert "120 people" in interval(NAMED)
     assert "29 to 34 of 100 (95 % interval)" in interval(NAMED)

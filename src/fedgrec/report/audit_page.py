@@ -9,6 +9,7 @@ from fedgrec.audit.audit import Audit
 from fedgrec.audit.scores import Estimate, Finding, NotApplicable, percent
 from fedgrec.report.page import PAGE, tile_row
 
+IF = "if "  # how the names of attacks begin that are about a design without some rule, and not about this one
 SIDE, STEP, SQUARE = 10, 11, 9  # squares in a row; from one to the next; the side of one
 
 
@@ -102,7 +103,8 @@ def summary(found: Audit) -> str:
 
 def verdict(found: Audit) -> str:
     """How many attacks find more than popularity does: one sentence."""
-    compared = [line.better for line in found.lines if isinstance(line, Finding) and line.better is not None]
+    real = [line for line in found.lines if isinstance(line, Finding) and not line.name.startswith(IF)]
+    compared = [line.better for line in real if line.better is not None]
     more, all_ = sum(compared), len(compared)
     if not all_:
         return "No attack could be compared with a guess by popularity."
@@ -116,7 +118,7 @@ def verdict(found: Audit) -> str:
 
 def attack(line: Finding) -> str:
     """Its sentence, its pictures, how sure it is, what it does, what helps."""
-    kind = "attack leaks" if line.better else "attack"
+    kind = "attack leaks" if line.better and not line.name.startswith(IF) else "attack"
     guesses = [
         ("Attack", line.attack, kind),
         ("Popularity", line.popularity, "guess"),
@@ -128,12 +130,15 @@ def attack(line: Finding) -> str:
     words += [("What the attack does", about.does), ("What helps", about.helps)] if about else []
     told = "".join(f"<dt>{term}</dt><dd>{escape(text)}</dd>\n" for term, text in words)
     return (
-        f"<p class=said>{escape(line.sentence)}</p>\n{_badge(line.better)}"
+        f"<p class=said>{escape(line.sentence)}</p>\n{_badge(line)}"
         f"<div class=beside>\n<div class=guesses>\n{pictures}</div>\n<dl class=told>\n{told}</dl>\n</div>\n"
     )
 
 
-def _badge(better: bool | None) -> str:
+def _badge(line: Finding) -> str:
+    better = line.better
+    if line.name.startswith(IF):
+        return "<p class=badge>Not here: a rule stands against it</p>\n"
     if better is None:
         return "<p class=badge>A count, not a guess</p>\n"
     return (
