@@ -101,7 +101,7 @@ CANNOT = {
     r"^make (demo|test|check|slow)\b": "it sets up an environment, or runs these tests",
     r"^(FEDGREC_DATA=\S+ )?make bench$": "the benchmarks take hours",
     r"^fedgrec federation (server|node|dashboard) ": "it runs until it is stopped, in the folder of another machine",
-    r"^fedgrec (device recommend|federation (backup|status|forget)|recommend|evaluate) /var/lib/": (
+    r"^fedgrec (audit|device recommend|federation (backup|status|forget)|recommend|evaluate) /var/lib/": (
         "the folder is on another machine"
     ),
     r"--device cuda": "it needs a GPU",

@@ -16,6 +16,7 @@ def test_the_command_prints_a_table_and_writes_the_figures(tmp_path: Path, capsy
     said = capsys.readouterr().out
     assert "guessing by popularity names" in said
     assert [line for line in said.splitlines() if len(line) > 80] == []
+    assert (tmp_path / "a" / "audit.html").read_text().count(f"finds out: {data}</") == 2  # its title and its headline
     figures = json.loads((tmp_path / "a" / "audit.json").read_text())
     assert figures["method"] == "fedgrec"
     assert figures["users"] == 15  # one of sixteen stays out

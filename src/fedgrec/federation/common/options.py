@@ -125,6 +125,9 @@ class FederationOptions(_Options):
     retries: int = option(3, "sums that may be lost in a row before the federation stops", least=0)
     pause: float = option(2.0, "seconds before a lost sum is tried again", least=0)
     evaluate_every: int = option(10, "rounds between evaluations; 0: only at the end", least=0)
+    record: int = option(
+        0, "the last opened training sums that are kept in SERVER/recordings, for `fedgrec audit`; 0: none", least=0
+    )
 
     def __post_init__(self) -> None:
         if bool(self.neighbours) != bool(self.threshold):

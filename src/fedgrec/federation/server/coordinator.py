@@ -15,11 +15,12 @@ then changes wait for the next season.
 import math
 import time
 from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedgrec.core import ServerState, Upload
+from fedgrec.core import Broadcast, ServerState, Upload
 from fedgrec.errors import ConfigError, SumLostError
 from fedgrec.federation.common import catalogue, evaluation, packets
 from fedgrec.federation.common.errors import FederationError
@@ -34,6 +35,7 @@ from fedgrec.federation.server.members import Members, Observer
 from fedgrec.federation.server.run_folder import RUN, write_run
 from fedgrec.federation.server.secure_sum import Outcome, Prepared, secure_sum
 from fedgrec.federation.server.store import Cost, Season, ServerStore
+from fedgrec.recorded_sums import RECORDINGS, RecordedSum, write_sum
 
 RESTING, TOLD_AGAIN = 2.0, 60.0  # seconds between two looks for nodes in a rest; before one that failed is told again
 ATTEMPTS = 3  # at a count of changes, and at a recount, before a season begins without
@@ -302,6 +304,8 @@ class Coordinator:
         self.members.owe(session, ready.nodes)
         model = self._trained_on() if stage == EVALUATE else self.server
         broadcast = self.method.broadcast(model, ready.plan.stage_of(self.method), level=level)
+        recorded = self.options.record > 0 and stage == self.method.stages[-1].name
+        before = deepcopy(broadcast) if recorded else broadcast  # a sum changes the server's tables in place
 
         def cost() -> Cost:
             return Cost(time.monotonic() - begun, self.members.up - up, self.members.down - down)
@@ -309,7 +313,7 @@ class Coordinator:
         try:
             upcoming = self._upcoming(ready.plan)
             outcome = secure_sum(self.members, ready, broadcast, upcoming, self.options)
-            self._apply(ready.plan, session, outcome, cost())
+            total = self._apply(ready.plan, session, outcome, cost())
         except SumLostError as lost:
             self.store.lose(session, str(lost), cost())
             self._go_back()
@@ -323,7 +327,23 @@ class Coordinator:
         if recount:
             self._keep(replace(self.season, recount=False))
         self.losses, self.prepared = 0, upcoming
+        if recorded:
+            self._record(number, ready, before, total, outcome.included)
         self.observer.summed(self.store.sums(number - 1)[0])
+
+    def _record(self, number: int, ready: Prepared, before: Broadcast, total: Upload, included: list[int]) -> None:
+        """Keep an applied sum for an audit."""
+        seen = RecordedSum(
+            number,
+            ready.session.round_id.hex(),
+            self.folder.config.method,
+            before,
+            ready.plan.spec(self.method),
+            total,
+            tuple(included),
+            tuple(self._names(included)),
+        )
+        write_sum(self.folder.path / RECORDINGS, seen, self.options.record)
 
     def _trained_on(self) -> ServerState:
         """The model that the last training round began with."""
@@ -343,8 +363,8 @@ class Coordinator:
         except SumLostError:
             return None
 
-    def _apply(self, sum_: Plan, session: str, outcome: Outcome, cost: Cost) -> None:
-        """What a sum does to the model; one that nobody's users can have made is lost."""
+    def _apply(self, sum_: Plan, session: str, outcome: Outcome, cost: Cost) -> Upload:
+        """What a sum does to the model; one that nobody's users can have made is lost. Returns the sum."""
         spec, stage = sum_.spec(self.method), sum_.stage_of(self.method)
         once = sum_.once(self.method)
         users = sum(sum_.count(self.members.users[node]) for node in outcome.included)
@@ -356,14 +376,14 @@ class Coordinator:
                 possible.check_round(total, spec)
                 self.changed = max(int(total.leaves["changed"].values[0, 0]), 0)
                 self.store.counted(session, outcome.included, total.users, cost)
-                return
+                return total
             if sum_.stage == EVALUATE:
                 # Each of those included added its share, as if only the honest among the fewest were there.
                 shares = len(outcome.included) / max(outcome.least - self.folder.corrupt_nodes, 1)
                 deviation = sum_.deviation * math.sqrt(shares)
                 possible.check_metrics(total, spec, evaluation.HEADROOM * deviation)
                 self._evaluated(sum_, session, outcome, evaluation.result(total, spec, deviation), cost)
-                return
+                return total
             if not once:
                 possible.check_round(total, spec)
             self.server = self.method.apply(self.server, stage, total, sum_.level)
@@ -373,6 +393,7 @@ class Coordinator:
             raise SumLostError(f"{lost}; {possible.suspects(self._names(outcome.included))}") from None
         warm = self.store.get("warm", 0) + (once and not is_recount(self.method, sum_.stage))
         self.store.apply(session, outcome.included, total.users, self.server, warm, cost)
+        return total
 
     def _evaluated(self, sum_: Plan, session: str, outcome: Outcome, found: dict[str, Any], cost: Cost) -> None:
         line = self._line(sum_.round, found, cost) if found["users"] else None

@@ -4,6 +4,7 @@ SERVER/server.json                        federation, number of items
 SERVER/roster.json, config.toml           as in every folder (common/folder.py)
 SERVER/federation.toml                    how the server drives the nodes (common/options.py)
 SERVER/server.sqlite, model-<n>.bin       the server's store (store.py)
+SERVER/recordings/                        the last opened training sums, where `record` asks for them
 SERVER/run/                               what the trained federation leaves (run_folder.py)
 """
 

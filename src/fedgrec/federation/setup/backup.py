@@ -23,8 +23,9 @@ from fedgrec.federation.node.gateway import node_folders
 from fedgrec.federation.node.store import STORE, NodeStore
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.store import SERVER_STORE, ServerStore
+from fedgrec.recorded_sums import RECORDINGS
 
-LEFT_OUT = {"logs", "flower", "flower.id", "node.lock"}  # of this machine, or of a process
+LEFT_OUT = {"logs", "flower", "flower.id", "node.lock", RECORDINGS}  # of this machine, or of a process
 PRIVATE_KEYS = {IDENTITY, FLOWER, TLS_KEY}
 TRIES = 5  # a server at work may replace its model while it is copied
 
