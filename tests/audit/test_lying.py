@@ -1,6 +1,6 @@
 """A server that lies reads a person where clients check nothing, and nobody where they check.
 
-Each lie works once the one check is gone that stands against it. Without that a lie that fails would prove nothing.
+Each lie works once the checks are gone that stand against it. Without that a lie that fails would prove nothing.
 """
 
 from collections.abc import Callable

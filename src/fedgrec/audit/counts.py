@@ -1,6 +1,6 @@
 """Two degree counts, the second without one person: the difference is a list of that person's items.
 
-This is what a server would find if it could count twice. No node helps it to: see docs/privacy.md.
+This is what a server would find if it could count twice. Nodes refuse that: docs/privacy.md.
 """
 
 from fedgrec.audit.recording import DEGREES, Truth, View, minus, visible
@@ -26,5 +26,5 @@ def audit(view: View, truth: Truth) -> Finding | NotApplicable:
         {person: guess(both.sum.total, both.without(person), view) for person in both.uploads},
         truth,
         "If a server could count the users of each item twice, the second time without you, it would name {attack} of "
-        "100 of your items; guessing by popularity names {popularity}. Nodes refuse to be counted twice.",
+        "100 of your items; guessing by popularity names {popularity}. Nodes help to open one count.",
     )

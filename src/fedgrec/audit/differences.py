@@ -1,6 +1,6 @@
 """Two sums over the same people but one: their difference is what that one person sent.
 
-This is what a server would find if it could open one round of training twice. No node helps it to: see docs/privacy.md.
+This is what a server would find if it could open one round of training twice. Nodes refuse that: docs/privacy.md.
 """
 
 import numpy as np
@@ -31,7 +31,7 @@ def audit(view: View, truth: Truth) -> Finding | NotApplicable:
         {person: uploads.guess(upload, view, steps) for person, upload in sent.items()},
         truth,
         "If a server could open one sum twice, the second time without you, it would name {attack} of 100 of your "
-        "items; guessing by popularity names {popularity}. Nodes refuse to answer the second time.",
+        "items; guessing by popularity names {popularity}. Nodes send their part of a round once.",
         round=both.sum.broadcast.round,
         from_item_updates_alone=float(named(updates, [truth.people.of(person) for person in sent]).mean()),
     )
