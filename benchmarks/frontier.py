@@ -59,8 +59,8 @@ def measured(todo: list[Job]) -> Iterable[dict[str, Any]]:
 
 def measure(job: Job) -> dict[str, Any]:
     """One run, judged or attacked."""
-    data, method, unit, epsilon, seed, attacked = job
-    line: dict[str, Any] = dict(zip(("data", "method", "unit", "epsilon", "seed"), job, strict=False))
+    *setting, attacked = job
+    line: dict[str, Any] = dict(zip(("data", "method", "unit", "epsilon", "seed"), setting, strict=True))
     started = time.perf_counter()
     try:
         line |= {"attacks": found(config_of(job))} if attacked else judged(config_of(job))

@@ -80,6 +80,27 @@ def test_without_directions_nobody_is_isolated(mutant: Any) -> None:
     assert isolated(rows_changed(view, "items", mutant), truth) < 0.1
 
 
+def forgotten(view: View) -> View:
+    """The mutant: the server has forgotten which item each row that it broadcast was of."""
+    sums = []
+    for seen in view.sums:
+        tables = np.random.default_rng(1).permutation(seen.broadcast.tables, axis=1)
+        sums.append(replace(seen, broadcast=replace(seen.broadcast, tables=tables)))
+    return replace(view, sums=tuple(sums))
+
+
+@pytest.mark.parametrize("changes", [{"layers": 0}, {"l2": 0.001}, {"loss": "softmax", "live": True}], ids=str)
+def test_cosines_hide_hardly_anybody(changes: dict[str, Any]) -> None:
+    assert isolated(*plain(**{"similarity": "cosine", "live": False} | changes)) >= 0.9
+
+
+def test_cosines_hide_people_from_who_does_not_know_the_items() -> None:
+    view, truth = plain(similarity="cosine", live=False)
+    assert isolated(view, truth) >= 0.95
+    assert isolated(forgotten(view), truth) < 0.6
+    assert isolated(replace(view, options=replace(view.options, similarity="inner")), truth) < 0.7
+
+
 def test_who_is_isolated_is_counted_by_hand() -> None:
     """Persons 0 and 1 are alone in three rows each; row 6 is of both, row 7 of 1 and 2."""
     view, truth = plain()
@@ -208,7 +229,7 @@ def test_where_all_are_alike_no_attack_beats_popularity(changes: dict[str, Any])
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_can_be_audited(method: str) -> None:
-    small = {"method": method, "rounds": 2, "dim": 8, "users_per_round": 8, "kernel": "reference"}
+    small = {"method": method, "rounds": 6, "dim": 8, "users_per_round": 8, "kernel": "reference"}  # the fifth: a sweep
     found = attacked(*record(Config().changed(small), sparse(users=30, items=80)))
     assert [line for line in found.table().splitlines() if len(line) > 80] == []
     names = [line.name for line in found.lines if isinstance(line, NotApplicable)]

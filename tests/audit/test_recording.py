@@ -15,7 +15,7 @@ from tests.audit.worlds import PLAIN, plain, sparse
 
 def test_an_attack_can_read_what_a_server_has_and_nothing_else() -> None:
     """Adding a field is a statement about servers."""
-    assert [f.name for f in fields(View)] == ["method", "n_users", "n_items", "sums", "degrees", "model"]
+    assert [f.name for f in fields(View)] == ["method", "n_users", "n_items", "sums", "degrees", "model", "options"]
     assert [f.name for f in fields(OpenedSum)] == ["broadcast", "spec", "total", "people"]
 
 

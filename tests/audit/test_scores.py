@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from fedgrec.audit.directions import LEAST, by_popularity, group
+from fedgrec.audit.directions import LEAST, LeaningLines, Lines, by_popularity, group
 from fedgrec.audit.membership import auc
 from fedgrec.audit.scores import interval, is_better, named, percent
 
@@ -60,18 +60,36 @@ def test_rows_on_lines_are_grouped_whatever_their_noise(noise: float) -> None:
     owner = np.repeat(np.arange(30), 12)
     rows = rng.choice([-3.0, -1.0, 2.0], len(owner))[:, None] * lines[owner]
     rows += noise * np.abs(rows).mean() * rng.standard_normal(rows.shape)
-    groups = group(rows, 30, either_sign=True)
+    groups = group(Lines(rows, either_sign=True), 30)
     assert all(len(set(groups[owner == person])) == 1 for person in range(30))
     assert len(set(groups)) == 30
-    signed, positive = group(rows, 60, either_sign=False), (rows * lines[owner]).sum(axis=1) > 0
+    signed, positive = group(Lines(rows, either_sign=False), 60), (rows * lines[owner]).sum(axis=1) > 0
     assert all(len(set(positive[signed == found])) == 1 for found in set(signed) - {-1})
+
+
+def test_rows_that_lean_are_grouped_by_what_they_were_before() -> None:
+    """Each row is without its part along a direction of its own; without knowing that direction nothing is found."""
+    rng = np.random.default_rng(0)
+    people, owner = rng.standard_normal((30, 16)), np.repeat(np.arange(30), 12)
+    public = people[owner] + rng.standard_normal((len(owner), 16))
+    public /= np.linalg.norm(public, axis=1, keepdims=True)
+    rows = people[owner] - np.einsum("rd,rd->r", people[owner], public)[:, None] * public
+    rows *= rng.choice([-3.0, -1.0, 2.0], len(owner))[:, None]
+
+    def right(lines: Lines) -> float:
+        found = group(lines, 30).reshape(30, -1)
+        return float(np.mean([part[0] >= 0 and (part == part[0]).all() for part in found]))
+
+    assert right(LeaningLines(rows, public, either_sign=True)) == 1
+    assert right(LeaningLines(rows, rng.permutation(public), either_sign=True)) < 0.1
+    assert right(Lines(rows, either_sign=True)) < 0.1
 
 
 def test_rows_without_a_neighbour_are_in_no_group() -> None:
     rows = np.random.default_rng(0).standard_normal((50, 64))
-    assert (group(rows, 50, either_sign=True) == -1).all()
+    assert (group(Lines(rows, either_sign=True), 50) == -1).all()
     assert LEAST > 1
-    assert group(rows[:0], 3, either_sign=True).shape == (0,)
+    assert group(Lines(rows[:0], either_sign=True), 3).shape == (0,)
 
 
 def test_groups_by_popularity_are_of_like_popularity() -> None:

@@ -4,7 +4,7 @@ import textwrap
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fedgrec.audit import clusters, latents, membership, single
+from fedgrec.audit import clusters, counts, differences, latents, lying, membership, queries, single
 from fedgrec.audit.recording import Truth, View, record
 from fedgrec.audit.scores import Estimate, Finding, NotApplicable, percent
 from fedgrec.config import Config
@@ -70,5 +70,9 @@ def attacked(view: View, truth: Truth) -> Audit:
         membership.audit_sums(view, truth),
         membership.audit_model(view, truth, strangers=False),
         membership.audit_model(view, truth, strangers=True),
+        differences.audit(view, truth),
+        counts.audit(view, truth),
+        queries.audit(view, truth),
+        *lying.audit(view, truth),
     )
     return Audit(view.method, view.n_users, view.n_items, len(view.sums), len(view.sums[-1].people), lines)

@@ -2,13 +2,14 @@
 
 After one plain step a user's rows are multiples of one vector, its own. So rows that only one user touched lie on as
 many lines as there are users. On such a line a user's own items move one way and what it drew to compare them with the
-other way; there are more of the latter.
+other way; there are more of the latter. Where scores are cosines, each row is without its part along the item's own
+embedding, which is public: see `LeaningLines`.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.audit.directions import LEAST, PURE, Tally, at_random, by_popularity, group
+from fedgrec.audit.directions import LEAST, PURE, LeaningLines, Lines, Tally, at_random, by_popularity, group
 from fedgrec.audit.recording import ITEMS, POSITIVES_ONLY, Truth, View
 from fedgrec.audit.scores import Finding, NotApplicable, Successes, finding, named
 from fedgrec.audit.single import contributors, rows_alone
@@ -20,8 +21,21 @@ NAMED = "items named by the signs of such rows"
 
 def guess(view: View) -> Ints:
     """A group for each touched row of the last sum, −1 for none."""
-    last = view.sums[-1]
-    return group(last.total.leaves[ITEMS].values, len(last.people), either_sign=True)
+    last, public = view.sums[-1], embeddings(view)
+    rows = last.total.leaves[ITEMS]
+    lines = Lines(rows.values, either_sign=True)
+    if public is not None:
+        lines = LeaningLines(rows.values, public[rows.index % view.n_items], either_sign=True)
+    return group(lines, len(last.people))
+
+
+def embeddings(view: View) -> Floats | None:
+    """What was broadcast of each item, where scores are cosines: updates are at a right angle to that.  # [N, d]"""
+    o, tables = view.options, view.sums[-1].broadcast.tables
+    if getattr(o, "similarity", "") != "cosine":
+        return None
+    first: Floats = tables[0]
+    return first if o.combined or o.combine == "concat" else np.tensordot(o.weights(), tables, 1)
 
 
 def guess_items(view: View, groups: Ints) -> list[Ints]:
@@ -52,10 +66,10 @@ def isolated(groups: Ints, view: View, truth: Truth) -> Floats:
     rows = np.searchsorted(view.sums[-1].total.leaves[ITEMS].index, found.rows)
     owners = Tally.of(groups, rows, found.places, people).owners()
     single = contributors(found) == 1
-    own = Tally.of(groups, rows[single], found.places[single], people).shared  # [g, n]
+    own = Tally.of(groups, rows[single], found.places[single], people).rows_of(owners)  # [g]
     alone = rows_alone(found, people)
     caught = np.zeros(people)
-    covered = own[np.arange(len(owners)), owners] >= PURE * alone[owners]
+    covered = own >= PURE * alone[owners]
     caught[owners[(owners >= 0) & covered]] = 1
     return caught[alone >= LEAST]
 

@@ -6,13 +6,12 @@ direction of one difference, at every level.
 
 import numpy as np
 
-from fedgrec.audit.directions import Tally, at_random, by_popularity, group
-from fedgrec.audit.recording import OpenedSum, Truth, View
+from fedgrec.audit.directions import Lines, Tally, at_random, by_popularity, group
+from fedgrec.audit.recording import LATENTS, OpenedSum, Truth, View
 from fedgrec.audit.scores import Finding, NotApplicable, Successes, finding
 from fedgrec.core import Floats, Ints
 
 NAME = "items tied together by latents"
-LATENTS = "latents"
 
 
 def with_latents(view: View) -> OpenedSum | None:
@@ -32,7 +31,7 @@ def rows_of_items(seen: OpenedSum, n_items: int) -> tuple[Ints, Floats]:
 
 def guess(seen: OpenedSum, n_items: int) -> Ints:
     """A group for each item whose latents changed, −1 for none."""
-    return group(rows_of_items(seen, n_items)[1], len(seen.people), either_sign=False)
+    return group(Lines(rows_of_items(seen, n_items)[1], either_sign=False), len(seen.people))
 
 
 def tied(groups: Ints, seen: OpenedSum, view: View, truth: Truth) -> Floats:
@@ -48,7 +47,7 @@ def tied(groups: Ints, seen: OpenedSum, view: View, truth: Truth) -> Floats:
     tally = Tally.of(groups, rows[there], places[there], people)
     owners, most = tally.owners(), np.zeros(people)
     owned = owners >= 0
-    np.maximum.at(most, owners[owned], tally.shared[owned, owners[owned]])
+    np.maximum.at(most, owners[owned], tally.rows_of(owners)[owned])
     shares: Floats = most / np.array([len(part) for part in mine])
     return shares
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from fedgrec.audit import clusters, latents, membership
 from fedgrec.audit.audit import Audit, Line
-from fedgrec.audit.directions import LEAST, group
-from fedgrec.audit.recording import ITEMS, POSITIVES_ONLY, Contributions, OpenedSum, Truth, View
+from fedgrec.audit.directions import LEAST, Lines, group
+from fedgrec.audit.recording import ITEMS, LATENTS, POSITIVES_ONLY, Contributions, OpenedSum, Truth, View
 from fedgrec.audit.scores import NotApplicable, Successes, finding, named
 from fedgrec.core import Floats, Ints, printable
 from fedgrec.data import IdMap, Interactions
@@ -88,16 +88,18 @@ def _said(found: Groups, what: str) -> str:
 
 def linked(sums: Sequence[RecordedSum]) -> Links:
     """Every link that takes no more than the sums."""
-    last = sums[-1]
-    rows = last.total.leaves[ITEMS]
-    full = next((seen for seen in reversed(sums) if latents.LATENTS in seen.total.leaves), None)
+    trained = [seen for seen in sums if ITEMS in seen.total.leaves]  # a sweep carries latents alone
+    if not trained:
+        raise ConfigError("no recorded sum carries item updates: record more of them (option record)")
+    last, rows = trained[-1], trained[-1].total.leaves[ITEMS]
+    full = next((seen for seen in reversed(sums) if LATENTS in seen.total.leaves), None)
     return Links(
         last.method,
         len(sums),
         last.total.users,
         last.broadcast.n_items,
         len(np.unique(rows.index % last.broadcast.n_items)),
-        Groups.of(group(rows.values, last.total.users, either_sign=True)),
+        Groups.of(group(Lines(rows.values, either_sign=True), last.total.users)),
         Groups.of(latents.guess(_opened(full, np.arange(full.total.users)), full.broadcast.n_items)) if full else None,
         by_company(sums),
     )
@@ -118,7 +120,7 @@ def by_company(sums: Sequence[RecordedSum]) -> dict[str, int] | None:
 
 def present(seen: RecordedSum, n_items: int) -> NDArray[np.bool_] | None:
     """Which items somebody in the sum has, where rows of people's own items alone tell; None: no such rows.  # [N]"""
-    leaf = latents.LATENTS if latents.LATENTS in seen.total.leaves else ITEMS
+    leaf = LATENTS if LATENTS in seen.total.leaves else ITEMS
     if leaf == ITEMS and seen.method not in POSITIVES_ONLY:
         return None
     there = np.zeros(n_items, bool)
@@ -184,7 +186,7 @@ def _seen(sums: Sequence[RecordedSum], people: Sequence[Ints], items: Sequence[I
     names, catalogue = IdMap.range(len(items), "user"), IdMap.range(n_items, "item")
     data, _ = Interactions.from_pairs(who, np.concatenate(items), user_ids=names, item_ids=catalogue)
     opened = tuple(_opened(seen, part) for seen, part in zip(sums, people, strict=True))
-    view = View(sums[-1].method, len(items), n_items, opened, None, sums[-1].broadcast.tables[0])
+    view = View(sums[-1].method, len(items), n_items, opened, None, sums[-1].broadcast.tables[0], None)
     return view, Truth(data, data, Contributions(nothing, nothing))
 
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.audit.latents import LATENTS
-from fedgrec.audit.recording import ITEMS, POSITIVES_ONLY, OpenedSum, Truth, View
+from fedgrec.audit.recording import ITEMS, LATENTS, POSITIVES_ONLY, OpenedSum, Truth, View
 from fedgrec.audit.scores import Finding, NotApplicable, Successes, finding, interval, named
 from fedgrec.core import Floats, Ints
 from fedgrec.data import Interactions

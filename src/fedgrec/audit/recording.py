@@ -1,11 +1,13 @@
 """What a server sees of a training, and beside it the truth.
 
 A `View` is all that an attack may read: the opened sums, what was broadcast before each, who took part, the degrees
-that were counted, the model that comes out. The `Truth` is for whoever counts how often an attack is right.
+that were counted, the options, the model that comes out. The `Truth` is for whoever counts how often an attack is
+right, and for attacks that ask what would be found if a server had more than it has.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +22,12 @@ from fedgrec.simulation import Observer, Simulation
 from fedgrec.sums import Sums
 
 ITEMS = "items"  # the leaf of item updates, which every method sends
+DEGREES = "degrees"  # the leaf of the counts of users
+LATENTS = "latents"  # the leaf of latents, of a user's own items alone
 POSITIVES_ONLY = ("fcf", "spectral")  # methods whose item updates are of a user's own items alone
 OUTSIDERS = 0.1  # the share of people who are in no sum
-OUTSIDERS_STREAM = 4
+APART = 100  # people, at most, whose uploads are kept
+OUTSIDERS_STREAM, APART_STREAM = 4, 9
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,7 @@ class View:
     sums: tuple[OpenedSum, ...]  # in the order of their rounds
     degrees: Ints | None  # [N] as counted; None: the method counts none
     model: Floats  # [N, D] what the trained items are ranked by
+    options: Any  # of the method: the server sets them
 
 
 @dataclass(frozen=True)
@@ -56,12 +62,29 @@ class Contributions:
 
 
 @dataclass(frozen=True)
+class Apart:
+    """One sum, and what some of its people sent to it.
+
+    A server that follows the protocol has the first and never the second.
+    """
+
+    sum: OpenedSum
+    uploads: Mapping[int, Upload]  # by person
+
+    def without(self, person: int) -> Upload:
+        """The sum over everybody but this person."""
+        return visible(minus(self.sum.total, self.uploads[person]))
+
+
+@dataclass(frozen=True)
 class Truth:
     """What no server has."""
 
     people: Interactions  # those who trained
     outsiders: Interactions  # people of the same kind who were in no sum
     contributions: Contributions
+    trained: Apart | None = None  # of the recorded sum that carries the most
+    counted: Apart | None = None  # of the degree counts; None: the method counts none
 
     @property
     def popularity(self) -> Ints:
@@ -70,7 +93,7 @@ class Truth:
 
 
 class Recorder(Sums):
-    """Adds up as `inner` does, and writes down the sums of some training rounds."""
+    """Adds up as `inner` does, and writes down the degree counts and the sums of some training rounds."""
 
     def __init__(self, inner: Sums, keys: NDArray[np.uint64], rounds: Iterable[int]) -> None:
         super().__init__(inner.options, inner.threads)
@@ -79,19 +102,43 @@ class Recorder(Sums):
         self.keys = keys[self.order]
         self.seen: list[OpenedSum] = []
         self.contributions = Contributions(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        self.trained: Apart | None = None
+        self.counted: Apart | None = None
 
     def total(
         self, method: Method, stage: Stage, cohort: Cohort, broadcast: Broadcast, arrived: Ints | None = None
     ) -> tuple[Upload, Pending]:
         total, pending = self.inner.total(method, stage, cohort, broadcast, arrived)
-        if not stage.everyone and broadcast.round in self.rounds:
-            present = cohort if arrived is None else cohort.take(arrived)
-            people = self.order[np.searchsorted(self.keys, present.keys)]
-            seen = replace(broadcast, tables=broadcast.tables.copy(), degrees=broadcast.degrees.copy())
-            self.seen.append(OpenedSum(seen, method.spec(stage), visible(total), people))
-            if broadcast.round == max(self.rounds):  # of one sum alone: each user's upload is computed once more
-                self.contributions = contributions(method, stage, present, broadcast)
+        present = cohort if arrived is None else cohort.take(arrived)
+        if counts(method, stage):
+            self.counted = apart(method, stage, present, self._opened(method, stage, present, broadcast, total))
+        elif not stage.everyone and broadcast.round in self.rounds:
+            self._write_down(method, stage, present, self._opened(method, stage, present, broadcast, total))
         return total, pending
+
+    def _opened(self, method: Method, stage: Stage, present: Cohort, broadcast: Broadcast, total: Upload) -> OpenedSum:
+        people = self.order[np.searchsorted(self.keys, present.keys)]
+        seen = replace(broadcast, tables=broadcast.tables.copy(), degrees=broadcast.degrees.copy())
+        return OpenedSum(seen, method.spec(stage), visible(total), people)
+
+    def _write_down(self, method: Method, stage: Stage, present: Cohort, seen: OpenedSum) -> None:
+        """A training round; of one sum alone each user's upload is computed once more, and of one some are kept."""
+        self.seen.append(seen)
+        if seen.broadcast.round == max(self.rounds):
+            self.contributions = contributions(method, stage, present, seen.broadcast)
+        if seen.broadcast.round == fullest(method, self.rounds):
+            self.trained = apart(method, stage, present, seen)
+
+
+def counts(method: Method, stage: Stage) -> bool:
+    """Whether users tell in this stage which items they have."""
+    return stage.combine == "sum" and any(leaf.name == DEGREES for leaf in method.spec(stage).leaves)
+
+
+def minus(one: Upload, other: Upload) -> Upload:
+    """What is left of an upload without another."""
+    negative = {name: Rows(rows.index, -rows.values) for name, rows in other.leaves.items()}
+    return one + Upload(negative, -other.users)
 
 
 def visible(total: Upload) -> Upload:
@@ -112,6 +159,17 @@ def contributions(method: Method, stage: Stage, cohort: Cohort, broadcast: Broad
         rows.append(_touched(upload.leaves[ITEMS]).index)
     places = np.repeat(np.arange(len(cohort)), [len(part) for part in rows])
     return Contributions(np.concatenate(rows), places)
+
+
+def apart(method: Method, stage: Stage, cohort: Cohort, seen: OpenedSum) -> Apart:
+    """What some of the cohort sent, each by itself."""
+    rng = np.random.Generator(np.random.Philox(key=[len(cohort), APART_STREAM]))
+    places = np.sort(rng.choice(len(cohort), min(APART, len(cohort)), replace=False))
+    uploads = {}
+    for place in places.tolist():
+        upload, _ = method.local_update(cohort.take(np.array([place])), stage, seen.broadcast)
+        uploads[int(seen.people[place])] = visible(upload)
+    return Apart(seen, uploads)
 
 
 def record(
@@ -135,7 +193,7 @@ def record(
     if not simulation.finished:  # the observer wanted to stop
         raise KeyboardInterrupt
     method, server = simulation.method, simulation.server
-    counted = any(leaf.name == "degrees" for stage in method.stages for leaf in method.spec(stage).leaves)
+    counted = any(counts(method, stage) for stage in method.stages)
     model = method.represent_items(server) if method.inner_product else np.concatenate(list(server.items), axis=1)
     view = View(
         simulation.config.method,
@@ -144,15 +202,25 @@ def record(
         tuple(recorder.seen),
         server.degrees if counted else None,
         model,
+        method.options,
     )
-    return view, Truth(people, outsiders, recorder.contributions)
+    return view, Truth(people, outsiders, recorder.contributions, recorder.trained, recorder.counted)
 
 
 def worth_recording(method: Method, rounds: int, sums: int) -> list[int]:
-    """The last rounds that carry item updates, and the last one that carries latents."""
-    kinds = [{leaf.name for leaf in method.spec(method.training(round_)).leaves} for round_ in range(rounds)]
-    with_items, with_latents = ([r for r in range(rounds) if name in kinds[r]] for name in (ITEMS, "latents"))
-    return sorted({*with_items[-sums:], *[r for r in with_latents if r <= with_items[-1]][-1:]})
+    """The last rounds that carry item updates; and of the rounds until then the one that tells the most."""
+    with_items = [round_ for round_ in range(rounds) if ITEMS in carried(method, round_)]
+    return sorted({*with_items[-sums:], fullest(method, range(with_items[-1] + 1))})
+
+
+def fullest(method: Method, rounds: Iterable[int]) -> int:
+    """The last of the rounds whose sums carry latents, or else the most."""
+    return max(rounds, key=lambda round_: (LATENTS in (names := carried(method, round_)), len(names), round_))
+
+
+def carried(method: Method, round_: int) -> set[str]:
+    """The names of what a training round sends."""
+    return {leaf.name for leaf in method.spec(method.training(round_)).leaves}
 
 
 def _insiders(data: Interactions, seed: int) -> NDArray[np.bool_]:

@@ -4,7 +4,7 @@ from html import escape
 from importlib import resources
 from typing import NamedTuple
 
-from fedgrec.audit import clusters, latents, links, membership, single
+from fedgrec.audit import clusters, counts, differences, latents, links, lying, membership, queries, single
 from fedgrec.audit.audit import Audit
 from fedgrec.audit.scores import Estimate, Finding, NotApplicable, percent
 from fedgrec.report.page import PAGE, tile_row
@@ -40,7 +40,8 @@ ABOUT = {
     latents.NAME: About(
         "It puts items together whose latents moved in the same direction: a person moves all its own items in one "
         "direction, and no others.",
-        "More people in a round; more negatives do not help. With no layers (layers = 0) no latents are sent.",
+        "Latents in rounds of everybody (latents_every = 0, the default): then people share every row. More negatives "
+        "do not help. With no layers (layers = 0) no latents are sent.",
     ),
     membership.FROM_SUMS: About(
         "It compares the sums that you were in with the others: what you have is touched whenever you are there.",
@@ -60,6 +61,26 @@ ABOUT = {
     membership.STRANGERS: About(
         "It is the same attack on people who never took part: what it finds, the model has learned from others.",
         "Staying out of the sums does not help against this: others who are like you trained the model.",
+    ),
+    differences.NAME: About(
+        "It takes one sum from another that has one person more: what is left is what that person sent.",
+        "A node answers each question once, and what it sends again differs: the server never gets two such sums.",
+    ),
+    counts.NAME: About(
+        "It takes one count of how many people have each item from another that has one person more.",
+        "Nodes count once; later they add up changes of many people only, and each in one count.",
+    ),
+    queries.NAME: About(
+        "It looks for the items that a person asks for again and again, among others that change.",
+        "Everybody is sent all items, so nobody asks.",
+    ),
+    lying.UNCHECKED: About(
+        "It opens a sum over one person and somebody who works for the server.",
+        "Clients answer only where enough others are in the sum, and where all of them were told the same.",
+    ),
+    lying.CHECKED: About(
+        "It tells clients what is not true: about who takes part, who is left, which model all were shown.",
+        "Clients sign what they were told and compare it with each other before anything is opened.",
     ),
 }
 

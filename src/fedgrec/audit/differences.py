@@ -1,0 +1,37 @@
+"""Two sums over the same people but one: their difference is what that one person sent.
+
+This is what a server would find if it could open one round of training twice. Nodes refuse that: docs/privacy.md.
+"""
+
+import numpy as np
+
+from fedgrec.audit import uploads
+from fedgrec.audit.recording import Truth, View, minus, visible
+from fedgrec.audit.scores import Finding, NotApplicable, named
+from fedgrec.core import Upload
+
+NAME = "if two sums differed by one person"
+
+
+def difference(first: Upload, second: Upload) -> Upload:
+    """What the person sent who is in the first sum alone."""
+    return visible(minus(first, second))
+
+
+def audit(view: View, truth: Truth) -> Finding | NotApplicable:
+    """Each of some people is missing once."""
+    both = truth.trained
+    if both is None:
+        return NotApplicable(NAME, "the sum that carries the most was not opened")
+    sent = {person: difference(both.sum.total, both.without(person)) for person in both.uploads}
+    steps = both.sum.broadcast.row_steps
+    updates = np.stack([uploads.guess_by_signs(upload, view, steps) for upload in sent.values()])
+    return uploads.told(
+        NAME,
+        {person: uploads.guess(upload, view, steps) for person, upload in sent.items()},
+        truth,
+        "If a server could open one sum twice, the second time without you, it would name {attack} of 100 of your "
+        "items; guessing by popularity names {popularity}. Nodes send their part of a round once.",
+        round=both.sum.broadcast.round,
+        from_item_updates_alone=float(named(updates, [truth.people.of(person) for person in sent]).mean()),
+    )

@@ -1,0 +1,209 @@
+"""Servers that lie to real clients of a secure sum. Each lie gives one person's vector, or None where clients refuse.
+
+The clients are the state machines that a device runs. Only the server is another one.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
+
+from fedgrec.secagg import Client, Population, SecAggError, Server, Session, Stage, fresh_round_id, ring
+from fedgrec.secagg.keys import pair_mask, seed_mask
+from fedgrec.secagg.messages import Confirm, Confirmations, Delivery, Masked, Message, Reveal, Survivors
+from fedgrec.secagg.prg import Mask, mask_parts
+
+VICTIM, CLIENTS, THRESHOLD = 0, 10, 6
+Numbers = NDArray[Any]
+
+
+def agreed(rings: ring.Rings, users: int = CLIENTS) -> Session:
+    """What ten clients insist on: that all take part, and that six of them were told the same."""
+    return Session(fresh_round_id(), rings, users, CLIENTS, THRESHOLD, least=CLIENTS)
+
+
+def play(server: Server, clients: Mapping[int, Client]) -> None:
+    """All stages; whoever refuses is silent from then on, and a server that cannot go on gives up."""
+    inbox: dict[int, bytes | None] = dict.fromkeys(clients)
+    with suppress(SecAggError):
+        while not server.done:
+            for me, message in inbox.items():
+                with suppress(SecAggError):
+                    server.receive(me, clients[me].start() if message is None else clients[me].receive(message))
+            inbox = dict(server.close())
+
+
+def company(
+    session: Session, people: Population, vector: Numbers, contexts: Mapping[int, bytes] | None = None
+) -> dict[int, Client]:
+    """The victim with its vector, and others who send zeros, so that a sum over all of them is the victim's vector."""
+    clients = {
+        me: Client(session, me, identity, people.roster, (contexts or {}).get(me, b""))
+        for me, identity in people.identities.items()
+    }
+    for me, client in clients.items():
+        client.submit(vector if me == VICTIM else np.zeros_like(vector), int(me == VICTIM))
+    return clients
+
+
+# ------------------------------------------------------------------------------------------- four lies
+
+
+def with_an_accomplice(session: Session, vector: Numbers) -> Numbers | None:
+    """The sum is over the victim and one client that works for the server."""
+    people = Population([VICTIM, VICTIM + 1])
+    server = Uncritical(session, people.roster)
+    play(server, company(session, people, vector))
+    return opened(server)
+
+
+def two_models(session: Session, vector: Numbers) -> Numbers | None:
+    """The others are shown a model from which there is nothing to learn, so that they send zeros."""
+    people = Population(range(CLIENTS))
+    contexts = {me: b"the model" if me == VICTIM else b"a model to which zeros are the answer" for me in range(CLIENTS)}
+    server = Server(session, people.roster, contexts[VICTIM])
+    play(server, company(session, people, vector, contexts))
+    return opened(server)
+
+
+def two_stories(session: Session, vector: Numbers) -> Numbers | None:
+    """Of those with whom the victim masks, each is called lost to as many clients as can open its mask key."""
+    near = list(range(1, session.threshold))
+    lost: dict[int, set[int]] = {me: set() for me in range(CLIENTS)}
+    turn = 0
+    for peer in near:  # in turns, so that nobody is told of more losses than it would believe
+        for _ in range(session.threshold):
+            turn += turn % (CLIENTS - 1) + 1 == peer
+            lost[turn % (CLIENTS - 1) + 1].add(peer)
+            turn += 1
+    return _told(session, vector, near, lost, again=False)
+
+
+def asked_again(session: Session, vector: Numbers) -> Numbers | None:
+    """After the sum is opened the victim is called lost, so that both its secrets were opened."""
+    return _told(session, vector, list(range(1, CLIENTS)), {}, again=True)
+
+
+LIES: tuple[Callable[[Session, Numbers], Numbers | None], ...] = (
+    with_an_accomplice,
+    two_models,
+    two_stories,
+    asked_again,
+)
+
+
+def _told(
+    session: Session, vector: Numbers, near: list[int], lost: Mapping[int, set[int]], again: bool
+) -> Numbers | None:
+    people = Population(range(CLIENTS))
+    server = Storyteller(session, people.roster, near, lost, again)
+    play(server, company(session, people, vector))
+    return server.bare()
+
+
+# ------------------------------------------------------------------------------------------ the servers
+
+
+def opened(server: Server) -> Numbers | None:
+    """The sum, where there is one."""
+    with suppress(SecAggError):
+        return server.result()[0]
+    return None
+
+
+class Uncritical(Server):
+    """Goes on with however few."""
+
+    def _close_keys(self) -> dict[int, Message]:
+        honest, self.session = self.session, replace(self.session, least=2, threshold=1)
+        try:
+            return super()._close_keys()
+        finally:
+            self.session = honest
+
+
+class Storyteller(Server):
+    """Tells each client who was lost as it likes, keeps every share that it gets, and takes the victim's masks off."""
+
+    def __init__(
+        self, session: Session, roster: Mapping[int, bytes], near: list[int], lost: Mapping[int, set[int]], again: bool
+    ) -> None:
+        super().__init__(session, roster)
+        self.near, self.lost, self.again = near, lost, again  # with whom the victim masks; whom each client is told
+        self.masked: ring.Words | None = None
+        self.told: dict[int, Message] = {}
+
+    def _close_shares(self) -> dict[int, Message]:
+        messages = super()._close_shares()
+        mine = messages[VICTIM]
+        assert isinstance(mine, Delivery)
+        fewer = {sender: text for sender, text in mine.ciphertexts.items() if sender in self.near}
+        return messages | {VICTIM: replace(mine, ciphertexts=fewer)}
+
+    def _take_masked(self, sender: int, message: Masked) -> None:
+        if sender == VICTIM:
+            self.masked = [part.copy() for part in ring.unpack(message.vector, self.session.parts)]
+        super()._take_masked(sender, message)
+
+    def _close_masked(self) -> dict[int, Message]:
+        self.stage = Stage.CONFIRM if self.session.lying_server else Stage.UNMASK
+        for me in self._alive:
+            there = {VICTIM, *self.near} if me == VICTIM else self._sharing
+            self.told[me] = self._story(there, self.lost.get(me, set()))
+        return self.told
+
+    def _story(self, there: set[int], lost: set[int]) -> Message:
+        return Survivors(self.session.round_id, tuple(sorted(there - lost)), tuple(sorted(lost)))
+
+    def _take_confirm(self, sender: int, message: Confirm) -> None:
+        self._confirmed[sender] = message.signature
+
+    def _close_confirm(self) -> dict[int, Message]:
+        """To each the signatures of those who were told the same."""
+        self.stage, signed = Stage.UNMASK, self._confirmed
+        return {
+            me: Confirmations(
+                self.session.round_id,
+                {other: signed[other] for other in signed if other != me and self.told[other] == self.told[me]},
+            )
+            for me in signed
+        }
+
+    def _take_reveal(self, sender: int, message: Reveal) -> None:
+        for kept, shares in ((self._seeds, message.seeds), (self._mask_keys, message.mask_keys)):
+            for owner, share in shares.items():
+                kept.setdefault(owner, {})[sender + 1] = share
+
+    def _close_unmask(self) -> dict[int, Message]:
+        if not self.again:
+            self.stage = Stage.DONE
+            return {}
+        self.again = False
+        return dict.fromkeys(sorted(self._sharing - {VICTIM}), self._story(self._sharing, {VICTIM}))
+
+    def bare(self) -> Numbers | None:
+        """The victim's vector, if the server knows every mask that is on it."""
+        seed, pairs = self._rebuilt(self._seeds, VICTIM), [self._pair(peer) for peer in self.near]
+        if self.masked is None or seed is None or None in pairs:
+            return None
+        mask_parts(self.masked, [(seed_mask(seed, self.session, self.bound), -1), *filter(None, pairs)])
+        return ring.decode(self.masked, self.session.rings, self.session.users)[0]
+
+    def _pair(self, peer: int) -> Mask | None:
+        """What takes the mask of the victim and this peer off: the mask key of either tells it."""
+        for owner, other, sign in ((peer, VICTIM, 1), (VICTIM, peer, -1)):
+            key = self._rebuilt(self._mask_keys, owner)
+            if key is not None:
+                secret, public = X25519PrivateKey.from_private_bytes(key), self._keys[other].mask_key
+                mask, own = pair_mask(secret, owner, public, other, self.session, self.bound)
+                return mask, sign * own
+        return None
+
+    def _rebuilt(self, kept: Mapping[int, Mapping[int, int]], owner: int) -> bytes | None:
+        """A secret of which there are enough shares."""
+        shares, t = kept.get(owner, {}), self.session.threshold
+        return self._secret(shares, t) if len(shares) >= t else None

@@ -1,0 +1,78 @@
+"""A server that lies: what it reads where clients check nothing, and that it reads nothing where they check.
+
+Both are carried out against the real clients of a secure sum, in this process.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from fedgrec.audit.lies import LIES, agreed, with_an_accomplice
+from fedgrec.audit.recording import ITEMS, Apart, Truth, View
+from fedgrec.audit.scores import Finding, NotApplicable, Successes, finding
+from fedgrec.audit.uploads import guess, told
+from fedgrec.core import Floats, Upload
+
+UNCHECKED = "if a lying server met no checks"
+CHECKED = "a lying server that clients check"
+READ, LIED_TO = 20, 5  # people whose uploads it tries to read where clients check nothing, and where they check
+
+
+def audit(view: View, truth: Truth) -> list[Finding | NotApplicable]:
+    """Without and with the clients' checks."""
+    why = "the sum that carries the most was not opened"
+    if truth.trained is None:
+        return [NotApplicable(UNCHECKED, why), NotApplicable(CHECKED, why)]
+    return [_unchecked(truth.trained, view, truth), _checked(truth.trained)]
+
+
+def read(upload: Upload, seen: Apart) -> Upload | None:
+    """One person's upload, by a session over this person and an accomplice in which neither checks anything."""
+    spec = seen.sum.spec
+    trusting = replace(agreed(spec.rings, spec.users), least=2, threshold=2, lying_server=False)
+    values = with_an_accomplice(trusting, upload.to_ring(spec))
+    return None if values is None else Upload.from_ring(values, spec, 1)
+
+
+def _unchecked(seen: Apart, view: View, truth: Truth) -> Finding | NotApplicable:
+    held = {person: read(upload, seen) for person, upload in list(seen.uploads.items())[:READ]}
+    steps = seen.sum.broadcast.row_steps
+    guesses = {person: guess(upload, view, steps) for person, upload in held.items() if upload is not None}
+    if not guesses:
+        return NotApplicable(UNCHECKED, "no sum over one person and an accomplice was opened")
+    return told(
+        UNCHECKED,
+        guesses,
+        truth,
+        "If clients checked nothing, a lying server could add you up with accomplices alone, and would name {attack} "
+        "of 100 of your items; guessing by popularity names {popularity}.",
+        uploads_read=len(guesses),
+    )
+
+
+def attempts(seen: Apart) -> Floats:
+    """Every lie to the clients of some people: 1 where the server held the person's vector in the end, else 0.
+
+    Masks do not depend on how long a vector is. So one row of a person's upload stands for all of it.
+    """
+    _, bits = seen.sum.spec.ring(seen.sum.spec.leaf(ITEMS))
+    rows = [upload.leaves[ITEMS].values[0] for upload in seen.uploads.values() if len(upload.leaves[ITEMS].index)]
+    successes = []
+    for row in rows[:LIED_TO]:
+        for lie in LIES:
+            held = lie(agreed(((len(row), bits),)), row)
+            successes.append(float(held is not None and np.array_equal(held, row)))
+    return np.array(successes)
+
+
+def _checked(seen: Apart) -> Finding | NotApplicable:
+    successes = attempts(seen)
+    if not len(successes):
+        return NotApplicable(CHECKED, "nobody sent anything that a server could be after")
+    return finding(
+        CHECKED,
+        Successes(successes),
+        f"A server told {len(successes)} lies to clients that check what they are told, as all do by default. Of 100 "
+        "such lies {attack} gave it the vector of one person.",
+        lies=[lie.__name__ for lie in LIES],
+    )

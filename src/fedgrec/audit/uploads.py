@@ -1,0 +1,59 @@
+"""One person's upload in the clear: which items are that person's.
+
+Rows of latents, and all rows of some methods, are of the person's own items alone. Otherwise there are rows of items
+that the person drew, too. Nearly all rows lie along one line, the person's own: its items move one way on it and what
+it drew the other way. There are more of the latter, or each moves less. So the long tail of where rows are on the line
+is that of the items.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedgrec.audit.recording import ITEMS, LATENTS, POSITIVES_ONLY, Truth, View, visible
+from fedgrec.audit.scores import Finding, Successes, finding, named
+from fedgrec.core import Floats, Ints, Upload
+
+
+def guess(upload: Upload, view: View, steps: Floats | None) -> Floats:
+    """How much each item looks like one of the sender's; `steps` are the public ones of the rows.  # [N]"""
+    seen = visible(upload).leaves
+    if LATENTS in seen or view.method in POSITIVES_ONLY:
+        return touched(seen[LATENTS if LATENTS in seen else ITEMS].index % view.n_items, view.n_items)
+    return guess_by_signs(upload, view, steps)
+
+
+def guess_by_signs(upload: Upload, view: View, steps: Floats | None) -> Floats:
+    """The same from the rows of item updates, among which are those of items that the sender drew.  # [N]"""
+    rows, found = visible(upload).leaves[ITEMS], np.zeros(view.n_items)  # rows of zeros were touched by nobody
+    items, tables = rows.index % view.n_items, rows.index // view.n_items  # some methods send two rows for an item
+    values = rows.values * (1.0 if steps is None else steps[items, None])
+    for table in np.unique(tables):
+        there = tables == table
+        np.add.at(found, items[there], towards_the_few(values[there].astype(np.float64)))
+    return found
+
+
+def towards_the_few(rows: Floats) -> Floats:
+    """How far each row goes on the line of them all, in the way that few go or few go far; at most 1.  # [r]"""
+    line = np.linalg.eigh(rows.T @ rows)[1][:, -1]
+    along: Floats = rows @ line
+    along = along / max(np.abs(along).max(initial=0), np.finfo(float).tiny)
+    return along if ((along - along.mean()) ** 3).sum() > 0 else -along
+
+
+def touched(items: Ints, n_items: int) -> Floats:
+    """1 for each of these items.  # [N]"""
+    found = np.zeros(n_items)
+    found[items] = 1
+    return found
+
+
+def told(name: str, guesses: Mapping[int, Floats], truth: Truth, sentence: str, **more: Any) -> Finding:
+    """The table's line about guesses at the items of people, by person: as many are named as the person has."""
+    mine = [truth.people.of(person) for person in guesses]
+    alike: Floats = np.tile(truth.popularity.astype(np.float64), (len(mine), 1))
+    chance: Floats = np.array([len(items) for items in mine]) / truth.people.n_items
+    attack = named(np.stack([*guesses.values()]), mine)
+    return finding(name, Successes(attack, chance, named(alike, mine)), sentence, **more)

@@ -1,0 +1,129 @@
+"""Two sums, or two counts, over the same people but one: the difference names that person's items."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedgrec.audit import counts, differences, uploads
+from fedgrec.audit.recording import Apart, Truth, View, minus, record
+from fedgrec.audit.scores import Finding, NotApplicable
+from fedgrec.config import Config
+from fedgrec.core import Rows, Upload
+from fedgrec.options import METHODS
+from tests.audit.worlds import plain, sparse
+
+Audit = Callable[[View, Truth], Finding | NotApplicable]
+
+
+def found(audit: Audit, view: View, truth: Truth) -> Finding:
+    line = audit(view, truth)
+    assert isinstance(line, Finding)
+    return line
+
+
+def upload(rows: dict[int, list[int]], leaf: str = "items", users: int = 1) -> Upload:
+    return Upload({leaf: Rows(np.array([*rows]), np.array([*rows.values()]))}, users)
+
+
+# ------------------------------------------------------------------------------------------- recorded
+
+
+def test_a_sum_without_a_person_and_what_the_person_sent_are_the_sum() -> None:
+    _, truth = plain()
+    for apart in (truth.trained, truth.counted):
+        assert apart is not None
+        for person, sent in list(apart.uploads.items())[:5]:
+            rest = apart.without(person)
+            assert rest.users == apart.sum.total.users - 1
+            for name, rows in (rest + sent).leaves.items():
+                there = rows.values.any(axis=1)
+                assert rows.index[there].tolist() == apart.sum.total.leaves[name].index.tolist()
+                assert (rows.values[there] == apart.sum.total.leaves[name].values).all()
+
+
+def test_a_difference_is_taken_row_by_row() -> None:
+    first, second = upload({1: [5, 5], 4: [2, 0], 7: [1, 1]}, users=3), upload({1: [5, 5], 4: [1, 0]}, users=2)
+    left = differences.difference(first, second)
+    assert left.users == 1
+    assert left.leaves["items"].index.tolist() == [4, 7]
+    assert left.leaves["items"].values.tolist() == [[1, 0], [1, 1]]
+    assert (minus(first, first).leaves["items"].values == 0).all()
+
+
+# ------------------------------------------------------------------------------------------- two sums
+
+
+def test_two_sums_name_everything_where_there_are_latents() -> None:
+    line = found(differences.audit, *plain())
+    assert line.attack.value == 1
+    assert line.better
+    assert line.more["from_item_updates_alone"] > 0.9
+
+
+def test_two_sums_name_most_by_signs_where_there_are_none() -> None:
+    line = found(differences.audit, *plain(layers=0))
+    assert line.attack.value > 0.9
+    assert line.better
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_two_sums_beat_popularity_for_every_method(method: str) -> None:
+    small = {"method": method, "rounds": 2, "dim": 8, "users_per_round": 20, "kernel": "reference"}
+    assert found(differences.audit, *record(Config().changed(small), sparse(users=30, items=400))).better
+
+
+def others_sent(apart: Apart | None) -> Apart:
+    """The mutant: each person stands for another one."""
+    assert apart is not None
+    people = [*apart.uploads]
+    return replace(apart, uploads=dict(zip(people, (apart.uploads[p] for p in people[1:] + people[:1]), strict=True)))
+
+
+@pytest.mark.parametrize(("audit", "part"), [(differences.audit, "trained"), (counts.audit, "counted")], ids=str)
+def test_the_difference_of_another_person_names_nothing(audit: Audit, part: str) -> None:
+    view, truth = plain()
+    swapped: Any = {part: others_sent(getattr(truth, part))}
+    line = found(audit, view, replace(truth, **swapped))
+    assert not line.better
+
+
+@pytest.mark.parametrize("mutant", [np.negative, np.zeros_like], ids=["most", "nothing"])
+def test_naming_the_way_that_most_go_names_nothing(mutant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = uploads.towards_the_few
+    monkeypatch.setattr(uploads, "towards_the_few", lambda rows: mutant(real(rows)))
+    assert not found(differences.audit, *plain(layers=0)).better
+
+
+def test_few_are_told_from_many_by_number_or_by_length() -> None:
+    """On one line: two rows against six as long; two rows far out among short ones of both signs."""
+    line = np.array([[0.6, 0.8]])
+    for places in ([1, 1, -1, -1, -1, -1, -1, -1], [9, 9, -1, 1, 1, -1, 1, 1], [-9, -9, 1, 1, 3, 1, -1, 1]):
+        for sign in (1, -1):
+            scores = uploads.towards_the_few(sign * np.array(places)[:, None] * line)
+            assert set(np.argsort(-scores)[:2]) == {0, 1}
+
+
+def test_rows_count_by_their_public_steps() -> None:
+    view, _ = plain(layers=0)
+    steps = np.ones(view.n_items)
+    steps[[3, 4]] = 100
+    sent = upload({3: [1, 0], 4: [1, 0], 5: [-2, 0], 6: [-2, 0], 7: [-2, 0], 8: [1, 0]})
+    assert set(np.argsort(-uploads.guess(sent, view, steps))[:2]) == {3, 4}
+
+
+# ----------------------------------------------------------------------------------------- two counts
+
+
+def test_two_counts_name_everything() -> None:
+    line = found(counts.audit, *plain())
+    assert line.attack.value == 1
+    assert line.better
+
+
+def test_a_method_that_counts_nothing_has_no_counts() -> None:
+    small = {"method": "fcf", "rounds": 1, "dim": 8, "users_per_round": 8, "kernel": "reference"}
+    line = counts.audit(*record(Config().changed(small), sparse(users=30, items=80)))
+    assert isinstance(line, NotApplicable)
