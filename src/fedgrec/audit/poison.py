@@ -1,0 +1,174 @@
+"""What users that lie do to the model: they want one item recommended to everybody.
+
+A server sees sums alone, so a lying user may send any words that the rings and the server's checks let pass. Two lies:
+
+    profile   the user claims to have the target and the most popular items, and keeps to all rules
+    bounds    the user also sends, in every training sum, the largest words that are allowed in the target's rows, in
+              the direction of the mean user, as the public model shows it
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgrec.config import Config
+from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Pending, Rows, Stage, Upload
+from fedgrec.data import Dataset, Interactions
+from fedgrec.evaluate import top_k
+from fedgrec.machine import judged
+from fedgrec.methods.contract import Method
+from fedgrec.simulation import Simulation
+from fedgrec.sums import Sums
+
+LIARS_STREAM = 9
+NORMS, USUAL = 40, 0.95  # users whose norms are looked at, and the share of them that the largest allowed norm lets pass
+
+
+@dataclass(frozen=True)
+class Lie:
+    """What every lying user sends."""
+
+    target: int  # the item to promote
+    profile: Ints  # items that the user claims to have, sorted
+    within_bounds: bool = False  # else the profile is the whole lie
+    leaves: tuple[str, ...] = ("items", "latents")  # whose words are filled
+    strength: float = 1.0  # the share of a leaf's bound that the largest word has
+    signs: bool = True  # every word is as large as the largest one; else the row points along the mean user
+    suppress: Ints | None = None  # items whose rows get the opposite
+    capped: bool = False  # no leaf is longer than those of nearly all honest users: as if a server could check that
+
+    def upload(self, method: Method, stage: Stage, broadcast: Broadcast, most: Mapping[str, float]) -> Upload:
+        """The strongest upload for a training sum; `most`: the largest norm of a leaf, in steps."""
+        spec, toward = method.spec(stage), mean_user(broadcast)
+        leaves = {}
+        for leaf in spec.leaves:
+            rows = self._rows(leaf, toward, broadcast.n_items)
+            less = min(1.0, most.get(leaf.name, np.inf) / max(norm(rows), 1.0))
+            # Towards zero: a word that is rounded up could bring the norm above what is allowed.
+            leaves[leaf.name] = Rows(rows.index, np.trunc(less * rows.values).astype(spec.dtype))
+        return Upload(leaves, 1)
+
+    def _rows(self, leaf: Leaf, toward: Floats, n_items: int) -> Rows:
+        """The target's row in every table of the leaf, and the rows to suppress."""
+        if leaf.name not in self.leaves:
+            return Rows(np.zeros(0, np.int64), np.zeros((0, leaf.width), np.int64))
+        row = np.sign(toward) if self.signs else toward / max(np.abs(toward).max(), np.finfo(np.float64).tiny)
+        against = np.setdiff1d(np.zeros(0, np.int64) if self.suppress is None else self.suppress, [self.target])
+        items = np.append(against, self.target)
+        way = np.append(-np.ones(len(against)), 1.0)
+        words = np.trunc(self.strength * leaf.bound * np.outer(way, row)).astype(np.int64)
+        tables = np.arange(leaf.rows // n_items)
+        index = (tables[:, None] * n_items + items).ravel()
+        order = np.argsort(index)
+        return Rows(index[order], np.tile(words, (len(tables), 1))[order])
+
+
+def mean_user(broadcast: Broadcast) -> Floats:
+    """The direction of most users: the mean of the items' rows, each as often as users have it. All of it is public."""
+    return broadcast.degrees.astype(np.float64) @ broadcast.tables[0].astype(np.float64)
+
+
+class Liars(Sums):
+    """Adds up as `inner` does; users with these keys send the lie instead of what they have."""
+
+    def __init__(self, inner: Sums, keys: NDArray[np.uint64], lie: Lie) -> None:
+        super().__init__(inner.options, inner.threads)
+        self.inner, self.keys, self.lie = inner, keys, lie
+
+    def total(
+        self, method: Method, stage: Stage, cohort: Cohort, broadcast: Broadcast, arrived: Ints | None = None
+    ) -> tuple[Upload, Pending]:
+        cohort = disguised(cohort, np.isin(cohort.keys, self.keys), self.lie.profile)
+        total, pending = self.inner.total(method, stage, cohort, broadcast, arrived)
+        present = cohort if arrived is None else cohort.take(arrived)
+        lying = np.flatnonzero(np.isin(present.keys, self.keys))
+        if stage.everyone or not self.lie.within_bounds or not len(lying):
+            return total, pending
+        usual, _ = method.local_update(present.take(lying), stage, broadcast)
+        most = usual_norms(method, stage, present, broadcast) if self.lie.capped else {}
+        sent = times(self.lie.upload(method, stage, broadcast, most), len(lying))
+        return total + times(usual, -1) + sent, pending
+
+
+def norm(rows: Rows) -> float:
+    """The length of a whole leaf, in steps."""
+    return float(np.sqrt((rows.values.astype(np.float64) ** 2).sum()))
+
+
+def usual_norms(method: Method, stage: Stage, cohort: Cohort, broadcast: Broadcast) -> dict[str, float]:
+    """Of each leaf the norm that 95 % of the cohort's first users do not exceed."""
+    each = [
+        method.local_update(cohort.take(np.array([user])), stage, broadcast)[0]
+        for user in range(min(len(cohort), NORMS))
+    ]
+    return {name: float(np.quantile([norm(one.leaves[name]) for one in each], USUAL)) for name in each[0].leaves}
+
+
+def times(upload: Upload, factor: int) -> Upload:
+    """The upload of so many users who send the same; with −1 what takes an upload out of a sum."""
+    leaves = {name: Rows(rows.index, factor * rows.values) for name, rows in upload.leaves.items()}
+    return Upload(leaves, factor * upload.users)
+
+
+def disguised(cohort: Cohort, lying: NDArray[np.bool_], profile: Ints) -> Cohort:
+    """The cohort in which those who lie have the items of the profile."""
+    if not lying.any():
+        return cohort
+    parts = [profile if lying[user] else cohort.items_of(user) for user in range(len(cohort))]
+    indptr = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
+    return replace(cohort, indptr=indptr, items=np.concatenate(parts).astype(cohort.items.dtype))
+
+
+class Guarded(Simulation):
+    """A simulation whose server puts degrees and latents back into their range, as a deployed one does."""
+
+    def _exchange(self, stage: Stage, users: Ints, arrived: Ints | None = None, level: int = 0) -> None:
+        super()._exchange(stage, users, arrived, level)
+        self.method.keep_possible(self.server)
+
+
+def choose_target(data: Interactions) -> int:
+    """A rare item: of those that somebody has, the first of the rarest."""
+    degrees = data.degrees()
+    return int(np.argmin(np.where(degrees > 0, degrees, degrees.max() + 1)))
+
+
+def popular_profile(data: Interactions, target: int) -> Ints:
+    """The target and the most popular items, as many as a user has on average."""
+    size = max(round(data.n_pairs / max(data.n_users, 1)), 2)
+    popular = np.argsort(-data.degrees(), kind="stable")
+    return np.sort(np.append(popular[popular != target][: size - 1], target))
+
+
+def choose_liars(n_users: int, liars: int, seed: int) -> Ints:
+    """Positions of those who lie; more liars are those and others."""
+    rng = np.random.Generator(np.random.Philox(key=[seed, LIARS_STREAM]))
+    return rng.permutation(n_users)[:liars]
+
+
+def poisoned(config: Config, dataset: Dataset, liars: Ints, lie: Lie) -> Simulation:
+    """A training, done, in which users at these positions lie."""
+    changes = {"device": "cpu", "checkpoint_every": 0, "evaluate_every": 2**31}
+    simulation = Guarded(config.changed(changes, "the attack"), dataset)
+    simulation.sums = Liars(simulation.sums, simulation.users.keys[liars], lie)
+    simulation.run()
+    return simulation
+
+
+def harm(simulation: Simulation, target: int, liars: Ints, k: int = 20) -> dict[str, Any]:
+    """Over users who do not lie: the share of those without the target who are recommended it, and the recall."""
+    method, users, split = simulation.method, simulation.users, simulation.dataset.split
+    honest = np.setdiff1d(np.arange(len(users)), liars)
+    asked = np.array([user for user in honest.tolist() if target not in split.before_test.of(user)])
+    server = method.as_ranked(simulation.server)
+    own = method.represent_users(server, users.take(asked)).astype(np.float32)
+    seen = users.take(asked)
+    top, _ = top_k(own, method.represent_items(server).astype(np.float32), k, seen.indptr, seen.items)
+    found: dict[str, Any] = {"exposure": float((top == target).any(axis=1).mean()), "users": len(asked)}
+    if split.test is not None:
+        result = judged(method, server, users, split.before_test, split.test, (k,), "capped")
+        found["recall"] = float(result.per_user[f"recall@{k}"][np.isin(result.user_ids, honest)].mean())
+    return found
