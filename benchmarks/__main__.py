@@ -9,7 +9,7 @@ from fedgrec.devices import gpu_is_there
 BUSY = 0.5  # load average
 NAMES = (
     "rounds", "evaluation", "memory", "scale", "lightgcn", "federated", "mechanisms", "secagg", "federation",
-    "liveness", "soak", "year", "gpu",
+    "liveness", "soak", "year", "poison", "gpu",
 )  # fmt: skip
 
 
@@ -190,6 +190,13 @@ def run_year(quick: bool) -> tuple[dict[str, Any], list[str]]:
     return result, year.summary(result)
 
 
+def run_poison(quick: bool) -> tuple[dict[str, Any], list[str]]:
+    from benchmarks import poison
+
+    result = poison.bench(quick)
+    return result, poison.summary(result)
+
+
 def run_gpu(quick: bool) -> tuple[dict[str, Any], list[str]]:
     from benchmarks import gpu
 
@@ -221,6 +228,7 @@ RUN = {
     "liveness": run_liveness,
     "soak": run_soak,
     "year": run_year,
+    "poison": run_poison,
     "gpu": run_gpu,
 }
 

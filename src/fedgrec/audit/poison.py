@@ -16,15 +16,14 @@ from numpy.typing import NDArray
 
 from fedgrec.config import Config
 from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Pending, Rows, Stage, Upload
-from fedgrec.data import Dataset, Interactions
+from fedgrec.data import Dataset
 from fedgrec.evaluate import top_k
 from fedgrec.machine import judged
 from fedgrec.methods.contract import Method
 from fedgrec.simulation import Simulation
 from fedgrec.sums import Sums
 
-LIARS_STREAM = 9
-NORMS, USUAL = 40, 0.95  # users whose norms are looked at, and the share of them that the largest allowed norm lets pass
+NORMS, USUAL = 40, 0.95  # users whose norms are looked at; the share of them that a cap lets pass
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Lie:
     leaves: tuple[str, ...] = ("items", "latents")  # whose words are filled
     strength: float = 1.0  # the share of a leaf's bound that the largest word has
     signs: bool = True  # every word is as large as the largest one; else the row points along the mean user
-    suppress: Ints | None = None  # items whose rows get the opposite
+    suppress: tuple[int, ...] = ()  # items whose rows get the opposite
     capped: bool = False  # no leaf is longer than those of nearly all honest users: as if a server could check that
 
     def upload(self, method: Method, stage: Stage, broadcast: Broadcast, most: Mapping[str, float]) -> Upload:
@@ -56,14 +55,11 @@ class Lie:
         if leaf.name not in self.leaves:
             return Rows(np.zeros(0, np.int64), np.zeros((0, leaf.width), np.int64))
         row = np.sign(toward) if self.signs else toward / max(np.abs(toward).max(), np.finfo(np.float64).tiny)
-        against = np.setdiff1d(np.zeros(0, np.int64) if self.suppress is None else self.suppress, [self.target])
-        items = np.append(against, self.target)
-        way = np.append(-np.ones(len(against)), 1.0)
-        words = np.trunc(self.strength * leaf.bound * np.outer(way, row)).astype(np.int64)
-        tables = np.arange(leaf.rows // n_items)
-        index = (tables[:, None] * n_items + items).ravel()
-        order = np.argsort(index)
-        return Rows(index[order], np.tile(words, (len(tables), 1))[order])
+        items = np.union1d(self.suppress, [self.target]).astype(np.int64)
+        words = np.outer(np.where(items == self.target, 1, -1), self.strength * leaf.bound * row)
+        tables = leaf.rows // n_items
+        index = np.arange(tables)[:, None] * n_items + items
+        return Rows(index.ravel(), np.tile(np.trunc(words).astype(np.int64), (tables, 1)))
 
 
 def mean_user(broadcast: Broadcast) -> Floats:
@@ -100,10 +96,8 @@ def norm(rows: Rows) -> float:
 
 def usual_norms(method: Method, stage: Stage, cohort: Cohort, broadcast: Broadcast) -> dict[str, float]:
     """Of each leaf the norm that 95 % of the cohort's first users do not exceed."""
-    each = [
-        method.local_update(cohort.take(np.array([user])), stage, broadcast)[0]
-        for user in range(min(len(cohort), NORMS))
-    ]
+    alone = [cohort.take(np.array([user])) for user in range(min(len(cohort), NORMS))]
+    each = [method.local_update(one, stage, broadcast)[0] for one in alone]
     return {name: float(np.quantile([norm(one.leaves[name]) for one in each], USUAL)) for name in each[0].leaves}
 
 
@@ -125,50 +119,39 @@ def disguised(cohort: Cohort, lying: NDArray[np.bool_], profile: Ints) -> Cohort
 class Guarded(Simulation):
     """A simulation whose server puts degrees and latents back into their range, as a deployed one does."""
 
+    def train(self) -> None:
+        """All rounds, and no evaluation on the way."""
+        with np.errstate(over="ignore"):  # liars can drive the server's moments to infinity; `harm` says so
+            self.warm_up()
+            while self.server.round < self.config.run.rounds:
+                self._round()
+
     def _exchange(self, stage: Stage, users: Ints, arrived: Ints | None = None, level: int = 0) -> None:
         super()._exchange(stage, users, arrived, level)
         self.method.keep_possible(self.server)
 
 
-def choose_target(data: Interactions) -> int:
-    """A rare item: of those that somebody has, the first of the rarest."""
-    degrees = data.degrees()
-    return int(np.argmin(np.where(degrees > 0, degrees, degrees.max() + 1)))
-
-
-def popular_profile(data: Interactions, target: int) -> Ints:
-    """The target and the most popular items, as many as a user has on average."""
-    size = max(round(data.n_pairs / max(data.n_users, 1)), 2)
-    popular = np.argsort(-data.degrees(), kind="stable")
-    return np.sort(np.append(popular[popular != target][: size - 1], target))
-
-
-def choose_liars(n_users: int, liars: int, seed: int) -> Ints:
-    """Positions of those who lie; more liars are those and others."""
-    rng = np.random.Generator(np.random.Philox(key=[seed, LIARS_STREAM]))
-    return rng.permutation(n_users)[:liars]
-
-
 def poisoned(config: Config, dataset: Dataset, liars: Ints, lie: Lie) -> Simulation:
     """A training, done, in which users at these positions lie."""
-    changes = {"device": "cpu", "checkpoint_every": 0, "evaluate_every": 2**31}
-    simulation = Guarded(config.changed(changes, "the attack"), dataset)
+    simulation = Guarded(config.changed({"device": "cpu", "keep_ratings": False}, "the attack"), dataset)
     simulation.sums = Liars(simulation.sums, simulation.users.keys[liars], lie)
-    simulation.run()
+    simulation.train()
     return simulation
 
 
 def harm(simulation: Simulation, target: int, liars: Ints, k: int = 20) -> dict[str, Any]:
-    """Over users who do not lie: the share of those without the target who are recommended it, and the recall."""
-    method, users, split = simulation.method, simulation.users, simulation.dataset.split
-    honest = np.setdiff1d(np.arange(len(users)), liars)
-    asked = np.array([user for user in honest.tolist() if target not in split.before_test.of(user)])
-    server = method.as_ranked(simulation.server)
-    own = method.represent_users(server, users.take(asked)).astype(np.float32)
-    seen = users.take(asked)
-    top, _ = top_k(own, method.represent_items(server).astype(np.float32), k, seen.indptr, seen.items)
-    found: dict[str, Any] = {"exposure": float((top == target).any(axis=1).mean()), "users": len(asked)}
+    """Of users who do not lie: the share of those without the target who are recommended it, and their recall.
+
+    `finite`: whether the server's moments are. A deployed server refuses every sum after which they are not.
+    """
+    method, server, split = simulation.method, simulation.server, simulation.dataset.split
+    found: dict[str, Any] = {"finite": bool(np.isfinite(server.moment2).all())}
+    honest = np.setdiff1d(np.arange(len(simulation.users)), liars)
+    asked = simulation.users.take(honest[[target not in split.known.of(user) for user in honest.tolist()]])
+    own, items = method.represent_users(server, asked), method.represent_items(server)
+    top, _ = top_k(own.astype(np.float32), items.astype(np.float32), k, asked.indptr, asked.items)
+    found["exposure"] = float((top == target).any(axis=1).mean())
     if split.test is not None:
-        result = judged(method, server, users, split.before_test, split.test, (k,), "capped")
+        result = judged(method, server, simulation.users, split.before_test, split.test, (k,), "capped")
         found["recall"] = float(result.per_user[f"recall@{k}"][np.isin(result.user_ids, honest)].mean())
     return found
