@@ -10,7 +10,7 @@ from benchmarks.poison import choose_liars, choose_target, popular_profile
 from fedgrec.audit.poison import Liars, Lie, disguised, harm, norm, poisoned, usual_norms
 from fedgrec.config import Config
 from fedgrec.core import Stage, Upload
-from fedgrec.errors import SumLostError
+from fedgrec.errors import ConfigError, SumLostError
 from fedgrec.federation.server.possible import check_round
 from fedgrec.loading import load_for
 from fedgrec.simulation import Simulation
@@ -160,8 +160,17 @@ def test_leaves_that_the_lie_leaves_out_are_empty() -> None:
     here = world()
     stage = stages(here)[1]
     one = lie(leaves=("latents",)).upload(here.method, stage, here.method.broadcast(here.server, stage), {})
-    assert not len(one.leaves["items"].index)
-    assert len(one.leaves["latents"].index)
+    assert not one.leaves["items"].values.any()
+    assert one.leaves["latents"].values.all()
+
+
+def test_an_invented_profile_has_no_ratings() -> None:
+    cohort = world().users
+    rated = replace(cohort, targets=np.ones(len(cohort.items), np.float32))
+    nobody = np.zeros(len(cohort), bool)
+    assert disguised(rated, nobody, lie().profile) is rated
+    with pytest.raises(ConfigError, match="keep_ratings"):
+        disguised(rated, ~nobody, lie().profile)
 
 
 # --------------------------------------------------------------------------------------- what it does

@@ -1,10 +1,9 @@
 """What users that lie do to the model: they want one item recommended to everybody.
 
-A server sees sums alone, so a lying user may send any words that the rings and the server's checks let pass. Two lies:
+A server sees sums alone, so a lying user may send any words that its checks let pass. Two lies:
 
-    profile   the user claims to have the target and the most popular items, and keeps to all rules
-    bounds    the user also sends, in every training sum, the largest words that are allowed in the target's rows, in
-              the direction of the mean user, as the public model shows it
+    profile   the user claims to have the target and popular items, and keeps to all rules
+    bounds    in every training sum the target's rows also get the largest words that are allowed, towards the mean user
 """
 
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from fedgrec.config import Config
 from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Pending, Rows, Stage, Upload
 from fedgrec.data import Dataset
+from fedgrec.errors import ConfigError
 from fedgrec.evaluate import top_k
 from fedgrec.machine import judged
 from fedgrec.methods.contract import Method
@@ -41,30 +41,27 @@ class Lie:
 
     def upload(self, method: Method, stage: Stage, broadcast: Broadcast, most: Mapping[str, float]) -> Upload:
         """The strongest upload for a training sum; `most`: the largest norm of a leaf, in steps."""
-        spec, toward = method.spec(stage), mean_user(broadcast)
-        leaves = {}
+        spec, toward, leaves = method.spec(stage), mean_user(broadcast), {}
         for leaf in spec.leaves:
             rows = self._rows(leaf, toward, broadcast.n_items)
             less = min(1.0, most.get(leaf.name, np.inf) / max(norm(rows), 1.0))
-            # Towards zero: a word that is rounded up could bring the norm above what is allowed.
+            # Rounded towards zero, so that the norm stays below what is allowed.
             leaves[leaf.name] = Rows(rows.index, np.trunc(less * rows.values).astype(spec.dtype))
         return Upload(leaves, 1)
 
     def _rows(self, leaf: Leaf, toward: Floats, n_items: int) -> Rows:
         """The target's row in every table of the leaf, and the rows to suppress."""
-        if leaf.name not in self.leaves:
-            return Rows(np.zeros(0, np.int64), np.zeros((0, leaf.width), np.int64))
         row = np.sign(toward) if self.signs else toward / max(np.abs(toward).max(), np.finfo(np.float64).tiny)
-        items = np.union1d(self.suppress, [self.target]).astype(np.int64)
-        words = np.outer(np.where(items == self.target, 1, -1), self.strength * leaf.bound * row)
-        tables = leaf.rows // n_items
+        items, tables = np.union1d(self.suppress, [self.target]).astype(np.int64), leaf.rows // n_items
+        size = self.strength * leaf.bound if leaf.name in self.leaves else 0
+        words = np.outer(np.where(items == self.target, 1, -1), size * row)
         index = np.arange(tables)[:, None] * n_items + items
         return Rows(index.ravel(), np.tile(np.trunc(words).astype(np.int64), (tables, 1)))
 
 
 def mean_user(broadcast: Broadcast) -> Floats:
     """The direction of most users: the mean of the items' rows, each as often as users have it. All of it is public."""
-    return broadcast.degrees.astype(np.float64) @ broadcast.tables[0].astype(np.float64)
+    return np.asarray(broadcast.degrees.astype(np.float64) @ broadcast.tables[0].astype(np.float64))
 
 
 class Liars(Sums):
@@ -85,8 +82,7 @@ class Liars(Sums):
             return total, pending
         usual, _ = method.local_update(present.take(lying), stage, broadcast)
         most = usual_norms(method, stage, present, broadcast) if self.lie.capped else {}
-        sent = times(self.lie.upload(method, stage, broadcast, most), len(lying))
-        return total + times(usual, -1) + sent, pending
+        return total + times(usual, -1) + times(self.lie.upload(method, stage, broadcast, most), len(lying)), pending
 
 
 def norm(rows: Rows) -> float:
@@ -103,14 +99,15 @@ def usual_norms(method: Method, stage: Stage, cohort: Cohort, broadcast: Broadca
 
 def times(upload: Upload, factor: int) -> Upload:
     """The upload of so many users who send the same; with −1 what takes an upload out of a sum."""
-    leaves = {name: Rows(rows.index, factor * rows.values) for name, rows in upload.leaves.items()}
-    return Upload(leaves, factor * upload.users)
+    return Upload({name: Rows(r.index, factor * r.values) for name, r in upload.leaves.items()}, factor * upload.users)
 
 
 def disguised(cohort: Cohort, lying: NDArray[np.bool_], profile: Ints) -> Cohort:
     """The cohort in which those who lie have the items of the profile."""
     if not lying.any():
         return cohort
+    if cohort.targets is not None or cohort.around is not None:
+        raise ConfigError("an invented profile has no ratings or neighbours: leave out keep_ratings or fedgnn")
     parts = [profile if lying[user] else cohort.items_of(user) for user in range(len(cohort))]
     indptr = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
     return replace(cohort, indptr=indptr, items=np.concatenate(parts).astype(cohort.items.dtype))
@@ -120,7 +117,6 @@ class Guarded(Simulation):
     """A simulation whose server puts degrees and latents back into their range, as a deployed one does."""
 
     def train(self) -> None:
-        """All rounds, and no evaluation on the way."""
         with np.errstate(over="ignore"):  # liars can drive the server's moments to infinity; `harm` says so
             self.warm_up()
             while self.server.round < self.config.run.rounds:
@@ -133,23 +129,21 @@ class Guarded(Simulation):
 
 def poisoned(config: Config, dataset: Dataset, liars: Ints, lie: Lie) -> Simulation:
     """A training, done, in which users at these positions lie."""
-    simulation = Guarded(config.changed({"device": "cpu", "keep_ratings": False}, "the attack"), dataset)
+    simulation = Guarded(config.changed({"device": "cpu"}, "the attack"), dataset)
     simulation.sums = Liars(simulation.sums, simulation.users.keys[liars], lie)
     simulation.train()
     return simulation
 
 
 def harm(simulation: Simulation, target: int, liars: Ints, k: int = 20) -> dict[str, Any]:
-    """Of users who do not lie: the share of those without the target who are recommended it, and their recall.
-
-    `finite`: whether the server's moments are. A deployed server refuses every sum after which they are not.
-    """
+    """Of users who do not lie: the share of those without the target who are recommended it, and their recall."""
     method, server, split = simulation.method, simulation.server, simulation.dataset.split
-    found: dict[str, Any] = {"finite": bool(np.isfinite(server.moment2).all())}
+    found: dict[str, Any] = {"finite": bool(np.isfinite(server.moment2).all())}  # else a deployed one loses the sum
     honest = np.setdiff1d(np.arange(len(simulation.users)), liars)
     asked = simulation.users.take(honest[[target not in split.known.of(user) for user in honest.tolist()]])
     own, items = method.represent_users(server, asked), method.represent_items(server)
-    top, _ = top_k(own.astype(np.float32), items.astype(np.float32), k, asked.indptr, asked.items)
+    seen = asked.indptr.astype(np.int64), asked.items.astype(np.int32)
+    top, _ = top_k(own.astype(np.float32), items.astype(np.float32), k, *seen)
     found["exposure"] = float((top == target).any(axis=1).mean())
     if split.test is not None:
         result = judged(method, server, simulation.users, split.before_test, split.test, (k,), "capped")
