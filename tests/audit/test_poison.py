@@ -136,6 +136,17 @@ def test_the_server_finds_what_is_beyond_the_bound_and_nothing_else() -> None:
             check_round(summed(liars(here, everyone, lie(strength=1.1)), here, stage), spec)
 
 
+def test_one_user_may_send_what_all_could_and_nobody_notices() -> None:
+    """The clip is kept at home: a server sees the sum, and compares that with what all its users may add."""
+    here = world()
+    for stage in stages(here):
+        spec = here.method.spec(stage)
+        check_round(summed(liars(here, [0], lie(strength=10)), here, stage), spec)
+        if not stage.fine:  # words of 32 bits would wrap
+            with pytest.raises(SumLostError):
+                check_round(summed(liars(here, [0], lie(strength=40)), here, stage), spec)
+
+
 def test_a_capped_lie_is_no_longer_than_those_of_honest_users() -> None:
     here = world(item_levels=0)
     for stage in stages(here)[:2]:

@@ -34,7 +34,7 @@ class Lie:
     profile: Ints  # items that the user claims to have, sorted
     within_bounds: bool = False  # else the profile is the whole lie
     leaves: tuple[str, ...] = ("items", "latents")  # whose words are filled
-    strength: float = 1.0  # the share of a leaf's bound that the largest word has
+    strength: float = 1.0  # the largest word, over the leaf's bound; above 1 the user breaks its own clip
     signs: bool = True  # every word is as large as the largest one; else the row points along the mean user
     suppress: tuple[int, ...] = ()  # items whose rows get the opposite
     capped: bool = False  # no leaf is longer than those of nearly all honest users: as if a server could check that
@@ -54,9 +54,8 @@ class Lie:
         row = np.sign(toward) if self.signs else toward / max(np.abs(toward).max(), np.finfo(np.float64).tiny)
         items, tables = np.union1d(self.suppress, [self.target]).astype(np.int64), leaf.rows // n_items
         size = self.strength * leaf.bound if leaf.name in self.leaves else 0
-        words = np.outer(np.where(items == self.target, 1, -1), size * row)
-        index = np.arange(tables)[:, None] * n_items + items
-        return Rows(index.ravel(), np.tile(np.trunc(words).astype(np.int64), (tables, 1)))
+        words = np.trunc(np.outer(np.where(items == self.target, 1, -1), size * row)).astype(np.int64)
+        return Rows((np.arange(tables)[:, None] * n_items + items).ravel(), np.tile(words, (tables, 1)))
 
 
 def mean_user(broadcast: Broadcast) -> Floats:
