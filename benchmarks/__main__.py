@@ -9,7 +9,7 @@ from fedgrec.devices import gpu_is_there
 BUSY = 0.5  # load average
 NAMES = (
     "rounds", "evaluation", "memory", "scale", "lightgcn", "federated", "mechanisms", "secagg", "federation",
-    "liveness", "soak", "year", "frontier", "gpu",
+    "liveness", "soak", "year", "frontier", "poison", "gpu",
 )  # fmt: skip
 
 
@@ -197,6 +197,13 @@ def run_frontier(quick: bool) -> tuple[dict[str, Any], list[str]]:
     return result, frontier.table(result["rows"])
 
 
+def run_poison(quick: bool) -> tuple[dict[str, Any], list[str]]:
+    from benchmarks import poison
+
+    result = poison.bench(quick)
+    return result, poison.summary(result)
+
+
 def run_gpu(quick: bool) -> tuple[dict[str, Any], list[str]]:
     from benchmarks import gpu
 
@@ -229,6 +236,7 @@ RUN = {
     "soak": run_soak,
     "year": run_year,
     "frontier": run_frontier,
+    "poison": run_poison,
     "gpu": run_gpu,
 }
 
