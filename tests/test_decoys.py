@@ -127,7 +127,7 @@ def test_without_lies_a_run_is_the_run_without_decoys(demo):
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"method": "spectral"}, {"secure": "exact", "secure_every": 1, "users_per_round": 9}]
+    "changes", [{}, {"method": "spectral"}, {"secure": "exact", "secure_every": 1, "users_per_round": 12}]
 )
 def test_the_server_sees_nothing_but_what_users_told(demo, monkeypatch, changes):
     """Other items at home, the same answers: not a bit of the server's state is another. The ranking is another."""

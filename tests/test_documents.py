@@ -48,6 +48,7 @@ RUN = {
     "fedgrec train --data clicks.csv": SMALL,
     "fedgrec train --data clicks.csv --secure": f"{SMALL} --out runs/secure",
     "fedgrec train --data clicks.csv --secure=exact": f"{SMALL} --out runs/exact",
+    "fedgrec train --data clicks.csv --dp-epsilon 8": f"{SMALL} --out runs/decoys",
     "fedgrec train --data my-folder": SMALL,
     "fedgrec train --config RUN/config.toml --out AGAIN": "--quiet",
     "fedgrec train --out RUN --resume": "--rounds 3 --quiet",
@@ -78,6 +79,9 @@ RUN = {
     "fedgrec federation rotate-keys fed node-1": "",
     "fedgrec federation init --nodes 4 --out fed --host fed.example.org --catalogue items.txt": "--out fed-4",
     "fedgrec federation init --nodes 3 --out fed --host server --catalogue items.txt": "--out fed-5",
+    "fedgrec federation init --nodes 3 --out fed --host fed.example.org --catalogue items.txt --set decoys_epsilon=8": (
+        "--out fed-6"
+    ),
     "fedgrec device recommend fed/node-0 --user ann": "--user 0/0",
     "fedgrec data": "",
     "fedgrec data clicks.csv": "",

@@ -38,7 +38,7 @@ class Life:
         self.people: dict[int, dict[str, set[int]]] = {}
         for index, path in self.world.nodes.items():
             with NodeStore(path) as store:
-                self.people[index] = {user: set(changes.wanted(store, store.row_of(user))) for user in store.ids()}
+                self.people[index] = {user: set(changes.mine(store, store.row_of(user))) for user in store.ids()}
         self.world.recorded = self.recorder.recorded
         self.items, self.gone = [f"item {number}" for number in range(N_ITEMS)], set[str]()
         self.key, authority = certificates.authority("test")
@@ -69,7 +69,7 @@ class Life:
             had = {user: [i for i in items if i < home.n_items] for user, items in self.people[index].items()}
             source = {user: dict.fromkeys(items, False) for user, items in had.items() if items}
             with NodeStore(home.path) as store:
-                changes.renew(store, home.method(1), source, 0.0, home.user_salt)
+                changes.renew(store, home.method(1), source, 0.0, home.user_salt, home.agreed.decoys_epsilon)
 
     def reread(self) -> None:
         """As a node does: while a count goes on, changes wait."""

@@ -285,6 +285,22 @@ def test_stores_of_the_release_before_go_on_living(tmp_path: Path) -> None:
     assert len(life.world.applied("recount")) == 1
 
 
+def test_stores_that_know_of_no_decoys_go_on_living(tmp_path: Path) -> None:
+    """Those of format 3 lack one table, which stays empty."""
+    life = Life(tmp_path)
+    life.train()
+    made_older(life.world.server / "server.sqlite", 3)
+    for path in life.world.nodes.values():
+        made_older(path / "node.sqlite", 3)
+    life.click()
+    life.reread()
+    life.train()
+    life.holds()
+    assert len(life.world.applied("recount")) == 1
+    with NodeStore(life.world.nodes[0]) as store:
+        assert (store.get("format"), store.get("decoys"), store.rows("own", "item")) == (4, None, [])
+
+
 def test_a_method_that_cannot_follow_has_one_season(tmp_path: Path) -> None:
     fed = world(tmp_path, "fcf", options={"seasons": 2, "rounds": 10})
     with pytest.raises(ConfigError, match="fcf learns from what users had at the start"):

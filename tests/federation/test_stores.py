@@ -44,7 +44,7 @@ def test_two_may_find_a_new_file_at_once(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(sqlite_store, "_transaction", late)
     with closing(sqlite_store.connect(path, store.SCHEMA)) as db:
-        assert db.execute("SELECT key, value FROM meta").fetchall() == [("format", "3")]
+        assert db.execute("SELECT key, value FROM meta").fetchall() == [("format", "4")]
 
 
 def test_one_waits_while_another_writes_to_a_new_file(tmp_path: Path) -> None:
@@ -115,7 +115,8 @@ def test_a_node_remembers_everything(tmp_path: Path) -> None:
     fed.run()
     db = sqlite3.connect(fed.nodes[1] / "node.sqlite")
     tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    assert tables == {"meta", "users", "interactions", "changes", "forgotten", "sessions", "participation", "opened"}
+    known = {"meta", "users", "interactions", "own", "changes", "forgotten", "sessions", "participation", "opened"}
+    assert tables == known
     rows = db.execute("SELECT stage, level, round, users, verdict FROM participation ORDER BY rowid").fetchall()
     db.close()
     assert [(stage, level, round_) for stage, level, round_, _, _ in rows] == [

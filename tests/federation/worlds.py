@@ -129,18 +129,23 @@ NEW = {
         *(f"ALTER TABLE users DROP COLUMN {name}" for name in ("counted", "pushed", "pending_pushed", "leaving")),
     ),
 }  # in format 3
+NEWEST = {"server.sqlite": (), "node.sqlite": ("DROP TABLE own",)}  # in format 4
 
 
 def made_older(path: Path, version: int) -> None:
-    """A store as an earlier release would have left it: format 2 knows of no changes, format 1 has no seals either."""
+    """A store as an earlier release would have left it.
+
+    Format 3 knows of no decoys, format 2 of no changes either, and format 1 has no seals.
+    """
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.create_function("seal", -1, sqlite_store._seal, deterministic=True)
-        for statement in NEW[path.name]:
+        for statement in (*NEWEST[path.name], *(NEW[path.name] if version < 3 else ())):
             db.execute(statement)
-        for (season,) in db.execute("SELECT value FROM meta WHERE key = 'season'").fetchall():
-            db.execute("INSERT INTO meta (key, value) VALUES ('n_users', ?)", [str(json.loads(season)[1])])
-        later = "('edges', 'season', 'announced_row', 'last_row', 'serves', 'traces', 'ended')"
-        db.execute(f"DELETE FROM meta WHERE key IN {later}")
+        if version < 3:
+            for (season,) in db.execute("SELECT value FROM meta WHERE key = 'season'").fetchall():
+                db.execute("INSERT INTO meta (key, value) VALUES ('n_users', ?)", [str(json.loads(season)[1])])
+            later = "('edges', 'season', 'announced_row', 'last_row', 'serves', 'traces', 'ended')"
+            db.execute(f"DELETE FROM meta WHERE key IN {later}")
         db.execute("UPDATE meta SET value = ? WHERE key = 'format'", [str(version)])
         for table, (columns, _) in sqlite_store.sealed_tables(db).items():
             if version == 1:

@@ -3,10 +3,12 @@
 This is what a server would find if it could open one round of training twice. Nodes refuse that: docs/privacy.md.
 """
 
+from typing import Any
+
 import numpy as np
 
 from fedgrec.audit import uploads
-from fedgrec.audit.recording import Truth, View, minus, visible
+from fedgrec.audit.recording import ITEMS, Truth, View, minus, visible
 from fedgrec.audit.scores import Finding, NotApplicable, named
 from fedgrec.core import Upload
 
@@ -25,13 +27,16 @@ def audit(view: View, truth: Truth) -> Finding | NotApplicable:
         return NotApplicable(NAME, "the sum that carries the most was not opened")
     sent = {person: difference(both.sum.total, both.without(person)) for person in both.uploads}
     steps = both.sum.broadcast.row_steps
-    updates = np.stack([uploads.guess_by_signs(upload, view, steps) for upload in sent.values()])
+    more: dict[str, Any] = {"round": both.sum.broadcast.round}
+    if ITEMS in both.sum.total.leaves:
+        updates = np.stack([uploads.guess_by_signs(upload, view, steps) for upload in sent.values()])
+        mine = [truth.people.of(person) for person in sent]
+        more["from_item_updates_alone"] = float(named(updates, mine).mean())
     return uploads.told(
         NAME,
         {person: uploads.guess(upload, view, steps) for person, upload in sent.items()},
         truth,
         "If a server could open one sum twice, the second time without you, it would name {attack} of 100 of your "
         "items; guessing by popularity names {popularity}. Nodes send their part of a round once.",
-        round=both.sum.broadcast.round,
-        from_item_updates_alone=float(named(updates, [truth.people.of(person) for person in sent]).mean()),
+        **more,
     )

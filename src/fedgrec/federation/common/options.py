@@ -58,6 +58,12 @@ class Agreement(_Options):
     evaluations: int = option(20, "evaluations that a node takes part in, in all", least=0)
     evaluation_users: int = option(50, "the fewest users over whom an evaluation is summed", least=1)
     epsilon: float = option(8.0, "what all evaluations together may tell of one person, by noise; 0: no noise", least=0)
+    decoys_epsilon: float = option(
+        0.0,
+        "ε of every single interaction, by decoys: what users tell of each item is true by chance alone; 0: none",
+        least=0,
+        most=700,
+    )
     recount_users: int = option(
         50, "the fewest users whose changes are counted in one sum; until there are so many, changes wait", least=1
     )

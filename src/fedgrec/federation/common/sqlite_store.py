@@ -21,8 +21,8 @@ from typing import Any, Self
 from fedgrec.errors import DiskError, system_trouble
 from fedgrec.federation.common.errors import FederationError
 
-FORMAT = 3  # a store of format 1 has no seals, one of format 2 knows of no changes
-OLD = (1, 2)
+FORMAT = 4  # a store of format 1 has no seals, one of format 2 knows of no changes, one of format 3 of no decoys
+OLD = (1, 2, 3)
 PATIENCE = 60  # seconds that one process waits for another's transaction
 SEAL = "seal"
 NOT_DAMAGE = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CONSTRAINT}

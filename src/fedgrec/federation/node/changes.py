@@ -21,6 +21,7 @@ import numpy as np
 from fedgrec.core import Cohort, Edges, Floats, Ints, Past
 from fedgrec.errors import DiskError
 from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.node import own
 from fedgrec.federation.node.sources import Marks, split
 from fedgrec.federation.node.store import LISTED, NodeStore, Person
 from fedgrec.methods.contract import Method
@@ -60,11 +61,17 @@ def check_source(known: int, found: int) -> None:
         )
 
 
-def renew(store: NodeStore, method: Method, source: Mapping[str, Marks], share: float, salt: bytes) -> Renewal:
-    """Bring the store's users to what the source says; where it is silent, this share of new items is held out."""
+def renew(
+    store: NodeStore, method: Method, source: Mapping[str, Marks], share: float, salt: bytes, epsilon: float = 0.0
+) -> Renewal:
+    """Bring the store's users to what the source says; where it is silent, this share of new items is held out.
+
+    `epsilon`: of users' decoys; then what the source says is what they have, and not what they tell.
+    """
     found = Renewal()
     with store.transaction():
-        _check_quiet(store)
+        own.check(store, epsilon)
+        check_quiet(store)
         known = dict(store.rows("users", "id, row"))
         for user, row in known.items():
             found += _renew(store, row, source.get(user, {}), share)
@@ -73,14 +80,14 @@ def renew(store: NodeStore, method: Method, source: Mapping[str, Marks], share: 
             if store.rows("forgotten", "tag", "WHERE tag = ?", [tag(user, salt)]):
                 found += Renewal(back=1)
             elif items:
-                store.add_user(method, Person(user, items, held_out))
+                store.add_user(method, Person(user, items, held_out), epsilon)
                 found += Renewal(came=1)
             else:
                 found += Renewal(empty=1)
     return found
 
 
-def _check_quiet(store: NodeStore) -> None:
+def check_quiet(store: NodeStore) -> None:
     """In the transaction that changes items: until then the node may take part in a count of them."""
     if store.counting():
         raise FederationError(
@@ -91,7 +98,7 @@ def _check_quiet(store: NodeStore) -> None:
 
 def _renew(store: NodeStore, row: int, marks: Marks, share: float) -> Renewal:
     """One user who is here; without marks it leaves."""
-    now, held = wanted(store, row), {item: True for (item,) in _items(store, row, held_out=1)}
+    now, held = mine(store, row), {item: True for (item,) in _items(store, row, held_out=1)}
     leaves = store.rows("users", "leaving", "WHERE row = ?", [row]) == [(1,)]
     items, held_out = split(marks, share, dict.fromkeys(now, False) | held)
     if not items:
@@ -103,7 +110,13 @@ def _renew(store: NodeStore, row: int, marks: Marks, share: float) -> Renewal:
     if same:
         return Renewal()
     store.db.execute("UPDATE users SET leaving = 0 WHERE row = ?", [row])
-    _want(store, row, items)
+    if own.is_kept(store):
+        own.note(store, row, items)
+        if leaves:  # it is back, with what it told, as long as that is counted
+            want(store, row, told := [item for (item,) in _items(store, row)])
+            own.ask_again(store, row, told)
+    else:
+        want(store, row, items)
     store.db.execute("DELETE FROM interactions WHERE user = ? AND held_out = 1", [row])
     store.db.executemany(
         "INSERT INTO interactions (user, item, held_out) VALUES (?, ?, 1)", [(row, item) for item in held_out]
@@ -111,8 +124,13 @@ def _renew(store: NodeStore, row: int, marks: Marks, share: float) -> Renewal:
     return Renewal(changed=1)
 
 
+def mine(store: NodeStore, row: int) -> list[int]:
+    """What the user has: it ranks with that."""
+    return own.items(store, row) if own.is_kept(store) else wanted(store, row)
+
+
 def wanted(store: NodeStore, row: int) -> list[int]:
-    """What the user learns from once its changes count."""
+    """What the user learns from once its changes count; with decoys what it tells."""
     items = {item for (item,) in _items(store, row)}
     for item, gone in store.rows("changes", "item, gone", "WHERE user = ?", [row]):
         (items.discard if gone else items.add)(item)
@@ -123,7 +141,7 @@ def _items(store: NodeStore, row: int, held_out: int = 0) -> list[tuple[int]]:
     return store.rows("interactions", "item", "WHERE user = ? AND held_out = ?", [row, held_out])
 
 
-def _want(store: NodeStore, row: int, items: Sequence[int]) -> None:
+def want(store: NodeStore, row: int, items: Sequence[int]) -> None:
     """These items from the next recount on; at once, where the user was never counted."""
     before = {item for (item,) in _items(store, row)}
     store.db.execute("DELETE FROM changes WHERE user = ?", [row])
@@ -142,14 +160,15 @@ def let_go(store: NodeStore, row: int, name: str = "") -> None:
     store.db.execute(
         "UPDATE users SET leaving = 1, id = CASE ? WHEN '' THEN id ELSE ? END WHERE row = ?", [name, name, row]
     )
-    _want(store, row, [])
+    want(store, row, [])
+    own.let_go(store, row, forgotten=bool(name))
     delete_gone(store)
 
 
 def forget(store: NodeStore, user: str, salt: bytes) -> None:
     """The user leaves, is nameless from now on, and is not taken in again although the source may still have it."""
     with store.transaction():
-        _check_quiet(store)
+        check_quiet(store)
         let_go(store, store.row_of(user), secrets.token_hex(16))
         store.db.execute("INSERT OR IGNORE INTO forgotten (tag) VALUES (?)", [tag(user, salt)])
         store.put("traces", True)
@@ -204,6 +223,7 @@ def delete_gone(store: NodeStore) -> int:
     gone = [row for (row,) in store.rows("users", "row", f"WHERE {nothing}")]
     if gone:
         store.db.execute(f"DELETE FROM users WHERE row {LISTED}", [json.dumps(gone)])
+        store.db.execute(f"DELETE FROM own WHERE user {LISTED}", [json.dumps(gone)])
         store.put("traces", True)
     return len(gone)
 

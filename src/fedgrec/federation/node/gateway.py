@@ -75,7 +75,8 @@ class Gateway:
         while free and waiting:
             home, user = open_node(members[free[-1]]), waiting.pop(0)
             with NodeStore(home.path) as store:
-                came = changes.renew(store, home.method(1), {user: people[user]}, share, salt)
+                epsilon = home.agreed.decoys_epsilon
+                came = changes.renew(store, home.method(1), {user: people[user]}, share, salt, epsilon)
             found += came
             if came.came:
                 free.pop()

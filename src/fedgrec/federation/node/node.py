@@ -30,7 +30,7 @@ from fedgrec.federation.common.packets import Packet, as_array, hello_part, pack
 from fedgrec.federation.common.plan import EVALUATE, Plan, is_once, is_recount, model_digest
 from fedgrec.federation.common.shared_messages import without
 from fedgrec.federation.common.values import parse_json
-from fedgrec.federation.node import changes, going_on, rules
+from fedgrec.federation.node import changes, going_on, rules, telling
 from fedgrec.federation.node.folder import SERVED, TABLE, NodeFolder, open_node
 from fedgrec.federation.node.going_on import Computed, Sum
 from fedgrec.federation.node.store import NodeStore
@@ -185,6 +185,7 @@ class Node:
         place = rules.check_name(self.folder, session, announced)
         rules.check_session(self.folder, session)
         rules.check_trust(self.folder, self.store.false_verdicts())
+        telling.before_keys(self.folder, self.store, place)
         name = session.round_id.hex()
         if not self.store.begin_session(name):
             raise FederationError(f"node {self.folder.name} was asked into this sum before")
@@ -234,6 +235,7 @@ class Node:
         self._check(client.session, plan, broadcast, model)
         self.store.put("season", (plan.begun, plan.n_users))
         self.store.put("round", plan.round)
+        telling.before_count(self.folder, self.store, plan)
         company = parse(request.blobs[packets.SECAGG])
         if isinstance(company, Neighbourhood):  # anything else the client refuses
             sum_.company = tuple(company.clients)

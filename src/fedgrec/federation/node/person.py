@@ -14,7 +14,7 @@ from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.folder import GATEWAY
 from fedgrec.federation.common.packets import unpack_broadcast
 from fedgrec.federation.common.plan import EVALUATE
-from fedgrec.federation.node import changes
+from fedgrec.federation.node import changes, own
 from fedgrec.federation.node.folder import SERVED, TABLE, open_node
 from fedgrec.federation.node.gateway import open_gateway
 from fedgrec.federation.node.ranking import best, scores
@@ -31,10 +31,11 @@ def recommend(folder: Path, user: str, n: int) -> tuple[NDArray[np.int64], NDArr
         method, row = home.method(n_users, begun), store.row_of(user)
         if about["stage"] not in (EVALUATE, method.stages[-1].name):
             raise FederationError(f"{table} is from the warm-up: there is no trained model here yet")
-        mine, (held_out,) = changes.wanted(store, row), store.held_out([row])
+        mine, (held_out,) = changes.mine(store, row), store.held_out([row])
         cohort = store.cohort(method, [row])
+        counted = cohort.items_of(0)[: 0 if own.is_kept(store) else None]  # a decoy may be recommended
         served = unpack_broadcast(*_as_of_today(about, arrays))
-        had = np.unique(np.concatenate([cohort.items_of(0), mine, held_out, withdrawn(home.shared)])).astype(np.int64)
+        had = np.unique(np.concatenate([counted, mine, held_out, withdrawn(home.shared)])).astype(np.int64)
         # What the person has now, counted or not; a model may be older than an item.
         now = np.array([item for item in mine if item < served.n_items], np.int64)
         cohort = replace(cohort, indptr=np.array([0, len(now)]), items=now, targets=None)

@@ -40,7 +40,8 @@ def refresh(folder: Path, let_go: bool = False) -> Renewal:
         if not let_go:
             here = store.staying()
             changes.check_source(len(here), sum(user in source.users for user in here))
-        return changes.renew(store, home.method(1), source.users, network.held_out, home.user_salt)
+        epsilon = home.agreed.decoys_epsilon
+        return changes.renew(store, home.method(1), source.users, network.held_out, home.user_salt, epsilon)
 
 
 def users(folder: Path) -> int:
@@ -67,7 +68,8 @@ def _refresh_gateway(home: Gateway, source: Mapping[str, Marks], share: float, l
         node = open_node(members[index])
         own = {user: source[user]} if user in source else {}
         with NodeStore(node.path) as store:
-            found += changes.renew(store, node.method(1), own, share, node.user_salt)
+            epsilon = node.agreed.decoys_epsilon
+            found += changes.renew(store, node.method(1), own, share, node.user_salt, epsilon)
     fresh = {user: marks for user, marks in source.items() if user not in hosted.values()}
     came, without = home.take_in(fresh, share)
     if without:

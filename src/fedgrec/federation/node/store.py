@@ -5,13 +5,15 @@
                                         `announced_row`, the last of them; `last_row`: no row is given twice;
                                         `season`: the round with which it began, and users then; `round`: the last one
                                         heard of; `refused`; `edges`: whether `pushed` is kept;
-                                        `traces`: whether of deleted users some may be in the file
+                                        `traces`: whether of deleted users some may be in the file;
+                                        `decoys`: whether users tell by chance; `told`: in which season they last did
     users           row, id, key (its 64 secret bits), degree, state, pending (both laid out as `state` says; pending
                     is not the user's own yet); counted (1: its items are in the degrees); pushed: the items and weights
                     under which its latents stand at the server, and pending_pushed, if the sum counts; leaving (1: it
                     goes when nothing of it is left at the server)
     interactions    user (a row of users), item, held_out (1: judged by, never trained on), target (a rating, or NULL):
-                    of a user who was counted, as it was counted
+                    of a user who was counted, as it was counted; with decoys what the user told, not what it has
+    own             with decoys what the user has: user, item, answered (1: it was asked about), gone (1: taken back)
     changes         user, item, gone (0: it came), target: since then, for the next recount (changes.py)
     forgotten       tag: keyed hashes of users who are not taken in again
     sessions        id: every secure sum that this node was ever asked into
@@ -35,6 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgrec import decoys
 from fedgrec.core import Cohort, Ints, State
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.plan import EVALUATE
@@ -43,7 +46,12 @@ from fedgrec.methods.contract import Method
 
 STORE = "node.sqlite"
 LATELY = 100  # sums whose verdicts a node looks back on
-SCHEMA = """
+# Of format 3: users told what they had.
+FROM_3 = """
+CREATE TABLE own (user INTEGER NOT NULL, item INTEGER NOT NULL, answered INTEGER NOT NULL, gone INTEGER NOT NULL,
+                  seal BLOB, PRIMARY KEY (user, item)) WITHOUT ROWID;
+"""
+SCHEMA = f"""{FROM_3}
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL, seal BLOB) WITHOUT ROWID;
 CREATE TABLE users (row INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, key BLOB NOT NULL, degree INTEGER NOT NULL,
                     state BLOB NOT NULL, pending BLOB, counted INTEGER NOT NULL DEFAULT 0, pushed BLOB,
@@ -113,7 +121,7 @@ class NodeStore(Store):
         super().__init__(folder / STORE, SCHEMA)
 
     def migrate(self, found: int) -> None:
-        for statement in ((FROM_1 if found == 1 else "") + FROM_2).split(";"):
+        for statement in ((FROM_1 if found == 1 else "") + (FROM_2 if found < 3 else "") + FROM_3).split(";"):
             self.db.execute(statement)
 
     @property
@@ -127,14 +135,15 @@ class NodeStore(Store):
 
     # ----------------------------------------------------------------------------------------------- users
 
-    def add_users(self, method: Method, people: Iterable[Person]) -> int:
+    def add_users(self, method: Method, people: Iterable[Person], epsilon: float = 0.0) -> int:
         """Take these users in; they start with nothing sent. Returns how many there are now."""
         with self.transaction():
             for person in people:
-                self.add_user(method, person)
+                self.add_user(method, person, epsilon)
         return self.count()
 
-    def add_user(self, method: Method, person: Person) -> None:
+    def add_user(self, method: Method, person: Person, epsilon: float = 0.0) -> None:
+        """`epsilon`: of its decoys; 0: it tells what it has."""
         targets: Sequence[float | None] = person.targets or [None] * len(person.items)
         given = dict(zip(person.items, targets, strict=True))
         items, held_out = sorted(given), sorted(set(person.held_out) - given.keys())
@@ -143,8 +152,14 @@ class NodeStore(Store):
             raise FederationError(
                 f"user {person.id!r} needs at least one item, each from 0 to {method.n_items - 1:,}: see the catalogue"
             )
-        key = secrets.randbits(64)
-        start = method.init_users(np.array([key], np.uint64), np.array([0, len(items)]), np.array(items)).state
+        key, told = secrets.randbits(64), items
+        if epsilon:
+            if person.targets is not None:
+                raise FederationError(f"user {person.id!r} has ratings, and decoys have none: leave them out")
+            new, draw = np.array(items), decoys.fresh_source()
+            told = decoys.told_next(new[:0], new, method.n_items, epsilon, draw).tolist()
+            self.put("decoys", True)
+        start = method.init_users(np.array([key], np.uint64), np.array([0, len(told)]), np.array(told, int)).state
         layout = [[name, dtype.str, list(shape)] for name, dtype, shape in _layout(start)]
         if self.get("state", layout) != layout:
             raise FederationError(f"{self.path} holds users of another method or of other sizes: make a new node")
@@ -154,12 +169,15 @@ class NodeStore(Store):
         try:
             self.db.execute(
                 "INSERT INTO users (row, id, key, degree, state) VALUES (?, ?, ?, ?, ?)",
-                [row, person.id, key.to_bytes(8, "little"), len(items), pack(start)[0]],
+                [row, person.id, key.to_bytes(8, "little"), len(told), pack(start)[0]],
             )
         except sqlite3.IntegrityError:
             raise FederationError(f"user {person.id!r} is on this node already") from None
-        lines = [(row, item, 0, given[item]) for item in items] + [(row, item, 1, None) for item in held_out]
+        lines = [(row, item, 0, given.get(item)) for item in told] + [(row, item, 1, None) for item in held_out]
         self.db.executemany("INSERT INTO interactions (user, item, held_out, target) VALUES (?, ?, ?, ?)", lines)
+        if epsilon:
+            own = [(row, item) for item in items]
+            self.db.executemany("INSERT INTO own (user, item, answered, gone) VALUES (?, ?, 1, 0)", own)
 
     def count(self) -> int:
         return int(self.db.execute("SELECT count(*) FROM users").fetchone()[0])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedgrec import draws, noise
 from fedgrec.core import Broadcast, UploadSpec, as_server
 from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, is_recount
-from fedgrec.federation.node import changes
+from fedgrec.federation.node import changes, own
 from fedgrec.federation.node.going_on import Computed
 from fedgrec.federation.node.ranking import measured
 from fedgrec.federation.node.store import NodeStore
@@ -80,7 +80,8 @@ def at_home(
             judged = [np.setdiff1d(items, withdrawn) for items in store.held_out(rows)]
             if sum(len(items) > 0 for items in judged) < min(len(rows), least_users):
                 judged = [items[:0] for items in judged]  # fewer than `least_users` are reported as zero
-            upload = measured(method, as_server(broadcast), cohort, judged, sum_.topk, spec, withdrawn)
+            people = own.at_home(store, cohort, rows)
+            upload = measured(method, as_server(broadcast), people, judged, sum_.topk, spec, withdrawn)
             return Computed(upload.to_ring(spec) + _noise(spec, noise_share))
         if method.recount:
             weights = method.push_weights(cohort, broadcast.degrees)

@@ -120,7 +120,7 @@ class ServerStore(Store):
         self._check_models()
 
     def migrate(self, found: int) -> None:
-        for statement in FROM_2.split(";"):
+        for statement in FROM_2.split(";") if found < 3 else ():
             self.db.execute(statement)
 
     def _check_models(self) -> None:

@@ -1,0 +1,80 @@
+"""What users have, where they tell it with decoys (fedgrec/decoys.py): the table `own` of a node's store.
+
+`interactions` and `changes` then hold what a user has told: all sums are of that, and nothing else about items reaches
+one. The source says what the user has. It ranks with that, is never recommended that, and is judged by what is held
+out. An item is asked about once: one that is taken back and comes again keeps its answer, or the two answers together
+would tell more than ε.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fedgrec.core import Cohort
+from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.node.store import LISTED, NodeStore
+
+
+def is_kept(store: NodeStore) -> bool:
+    """Whether the users of this store tell with decoys."""
+    return bool(store.get("decoys"))
+
+
+def check(store: NodeStore, epsilon: float) -> None:
+    """What was told stays told, so decoys are agreed upon before the first user comes."""
+    if (store.get("last_row") or store.first_rows(1)) and is_kept(store) != (epsilon > 0):
+        how = "with" if is_kept(store) else "without"
+        raise FederationError(
+            f"the users in {store.path} were taken in {how} decoys, and agreement.toml says decoys_epsilon = "
+            f"{epsilon:g}: put back what it said, or begin a new federation"
+        )
+
+
+def items(store: NodeStore, row: int) -> list[int]:
+    """What the user has."""
+    return [item for (item,) in store.rows("own", "item", "WHERE user = ? AND gone = 0 ORDER BY item", [row])]
+
+
+def unanswered(store: NodeStore, row: int) -> list[int]:
+    """What the user has and was not asked about yet."""
+    return [item for (item,) in store.rows("own", "item", "WHERE user = ? AND answered = 0 ORDER BY item", [row])]
+
+
+def answer(store: NodeStore, row: int) -> None:
+    """The user has been asked about all that it has."""
+    store.db.execute("UPDATE own SET answered = 1 WHERE user = ? AND answered = 0", [row])
+
+
+def note(store: NodeStore, row: int, items: Sequence[int]) -> None:
+    """The user has these items now; what it told does not follow."""
+    now = json.dumps(list(items))
+    store.db.execute(f"DELETE FROM own WHERE user = ? AND answered = 0 AND NOT item {LISTED}", [row, now])
+    store.db.execute(f"UPDATE own SET gone = NOT item {LISTED} WHERE user = ?", [now, row])
+    new = "INSERT OR IGNORE INTO own (user, item, answered, gone) VALUES (?, ?, 0, 0)"
+    store.db.executemany(new, [(row, item) for item in items])
+
+
+def let_go(store: NodeStore, row: int, forgotten: bool) -> None:
+    """The user leaves. One who is not forgotten may come back while what it told still counts."""
+    if forgotten:
+        store.db.execute("DELETE FROM own WHERE user = ?", [row])
+    elif is_kept(store):
+        note(store, row, [])
+
+
+def ask_again(store: NodeStore, row: int, told: Sequence[int]) -> None:
+    """The user is back. Where nothing is left of what it told, it tells as a new one would."""
+    if not told:
+        store.db.execute("DELETE FROM own WHERE user = ? AND gone = 1", [row])
+        store.db.execute("UPDATE own SET answered = 0 WHERE user = ?", [row])
+
+
+def at_home(store: NodeStore, cohort: Cohort, rows: Sequence[int]) -> Cohort:
+    """The users with what they have: people rank with that, whatever they told."""
+    if not is_kept(store):
+        return cohort
+    has = [np.array(items(store, row), np.int64) for row in sorted(rows)]
+    indptr = np.concatenate([[0], np.cumsum([len(part) for part in has])]).astype(np.int64)
+    return replace(cohort, indptr=indptr, items=np.concatenate([np.zeros(0, np.int64), *has]), targets=None, past=None)
