@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedgrec.audit.lies import LIES, agreed, with_an_accomplice
-from fedgrec.audit.recording import ITEMS, Apart, Truth, View
+from fedgrec.audit.recording import Apart, Truth, View
 from fedgrec.audit.scores import Finding, NotApplicable, Successes, finding
 from fedgrec.audit.uploads import guess, told
 from fedgrec.core import Floats, Upload
@@ -55,8 +55,10 @@ def attempts(seen: Apart) -> Floats:
 
     Masks do not depend on how long a vector is. So one row of a person's upload stands for all of it.
     """
-    _, bits = seen.sum.spec.ring(seen.sum.spec.leaf(ITEMS))
-    rows = [upload.leaves[ITEMS].values[0] for upload in seen.uploads.values() if len(upload.leaves[ITEMS].index)]
+    leaf = seen.sum.spec.leaves[0]
+    _, bits = seen.sum.spec.ring(leaf)
+    sent = [upload.leaves[leaf.name] for upload in seen.uploads.values()]
+    rows = [rows.values[0] for rows in sent if len(rows.index)]
     successes = []
     for row in rows[:LIED_TO]:
         for lie in LIES:
