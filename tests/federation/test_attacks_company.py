@@ -132,6 +132,15 @@ def test_the_server_cannot_have_a_gateway_pick_one_user(liar: Liar, sum_: Plan) 
     assert liar.answers.keys() == {"keys", "shares"}
 
 
+def test_in_a_sweep_a_node_takes_part_with_everybody(tmp_path: Path) -> None:
+    """Round 6 is one, after four turns of twelve of 18 users: latents of fewer people would have rows of one."""
+    liar = Liar(world(tmp_path, latents_every=0))
+    sweep = replace(TRAIN, round=6)
+    assert liar.sum([0, 1, 2], sweep) is None
+    assert liar.refused("adds up 6 users or more in stage 'train', not 4")
+    assert liar.sum([0, 1, 2], replace(sweep, take=1, of=1, users=18)) is not None
+
+
 def test_a_gateway_does_not_hand_in_one_users_metrics(liar: Liar) -> None:
     """Of node 0's six users one has held-out items: its hits would be the node's whole part of an evaluation."""
     with NodeStore(liar.fed.nodes[0]) as store:

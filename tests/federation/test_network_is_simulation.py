@@ -39,6 +39,19 @@ def test_latents_travel_when_they_are_due(tmp_path: Path) -> None:
     assert min(up[3], up[5]) - max(up[4], up[6]) >= 0.9 * more
 
 
+def test_everybody_sends_latents_in_a_sweep(tmp_path: Path) -> None:
+    """Twelve of 18 users take part in a round; after one, two and four turns, in rounds 2, 3 and 6, all of them do."""
+    fed = world(tmp_path, layers=2, latents_every=0, options={"rounds": 8})
+    fed.run()
+    assert fed.is_its_simulation()
+    users = {line["round"]: line["users"] for line in fed.applied("train")}
+    assert users == dict.fromkeys(range(8), 12) | dict.fromkeys((2, 3, 6), 18)
+    method = open_server(fed.server).method(18)
+    kinds = [[leaf.name for leaf in method.spec(method.training(round_)).leaves] for round_ in range(8)]
+    assert [kind == ["latents"] for kind in kinds] == [round_ in (2, 3, 6) for round_ in range(8)]
+    assert all(kind in (["latents"], ["items"]) for kind in kinds)
+
+
 @pytest.mark.parametrize("method", ["fcf", "fedmf", "fedncf"])
 def test_every_method_without_a_third_party(tmp_path: Path, method: str) -> None:
     fed = world(tmp_path, method, options={"rounds": 2})

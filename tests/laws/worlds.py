@@ -67,7 +67,7 @@ def worlds(draw: Any, max_users: int = 9, max_items: int = 14, **fixed: Any) -> 
         "combine": combine,
         "message_passing": draw(st.sampled_from(["symmetric", "mean"])),
         "users_per_round": draw(st.integers(1, n_users)),
-        "latents_every": draw(st.sampled_from([1, 2, 3])),
+        "latents_every": draw(st.sampled_from([0, 1, 2, 3])),
         "negatives": draw(st.integers(1, 2 * n_items)),
         "exclude_positives": draw(st.booleans()),
         "max_positives": draw(st.sampled_from([0, 2, 256])),
@@ -130,8 +130,9 @@ class Run:
         rng = np.random.default_rng(self.world.seed + 1)
         n = min(self.world.options.users_per_round, self.world.n_users)
         for _ in range(rounds):
-            users = np.sort(rng.choice(self.world.n_users, n, replace=False))
-            self.exchange(self.method.training(self.server.round), users, rng.random(n) >= dropout)
+            stage = self.method.training(self.server.round)
+            users = np.sort(rng.choice(self.world.n_users, self.world.n_users if stage.sweep else n, replace=False))
+            self.exchange(stage, users, rng.random(len(users)) >= dropout)
         return self
 
 

@@ -133,8 +133,7 @@ def check_plan(folder: NodeFolder, method: Method, sum_: Plan, users: int) -> No
         raise FederationError(f"node {folder.name} agreed to other list lengths, or to more noise, for evaluations")
     if sum_.stage == EVALUATE and sum_.users < agreed.evaluation_users:
         raise FederationError(f"node {folder.name} judges only among {agreed.evaluation_users} users or more")
-    sweep = not once and sum_.stage_of(method).sweep and sum_.of <= sum_.n_users
-    everybody = once or sweep or sum_.stage in (EVALUATE, CHANGES)
+    everybody = once or sum_.stage in (EVALUATE, CHANGES) or sum_.stage_of(method).sweep
     least = users if everybody else min(users, folder.least_users)
     if sum_.count(users) < least:
         raise FederationError(

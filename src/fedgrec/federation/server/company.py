@@ -54,9 +54,12 @@ class Company:
             sum_ = replace(sum_, users=users, topk=agreed.topk, deviation=agreed.deviation)
         else:
             nodes, kind = present, method.training(round_)
-            if o.nodes_per_round and not kind.sweep:
-                nodes = self.random.sample(nodes, min(len(nodes), o.nodes_per_round + o.spares))
-            sum_, nodes = self.share_out(method.spec(kind).users, sum_, nodes)
+            if kind.sweep:
+                nodes = self.whole_nodes(method.n_users, nodes)
+            else:
+                if o.nodes_per_round:
+                    nodes = self.random.sample(nodes, min(len(nodes), o.nodes_per_round + o.spares))
+                sum_, nodes = self.share_out(method.spec(kind).users, sum_, nodes)
         training = stage == method.stages[-1].name and not method.training(round_).sweep
         wanted = min(len(nodes), o.nodes_per_round or len(nodes)) if training else len(nodes)
         if wanted < self.fewest:
@@ -84,6 +87,12 @@ class Company:
                 f"stage {stage!r} of the warm-up was opened in part with {who}, and cannot be opened without it: put "
                 f"its line back into every roster.json until the warm-up is over, or begin a new federation"
             )
+
+    def whole_nodes(self, most: int, nodes: list[int]) -> list[int]:
+        """As many nodes as have so many users in all: in a sweep a node takes part with everybody, or not at all."""
+        drawn = self.random.sample(nodes, len(nodes))
+        fits = [given <= most for given in accumulate(self.members.users[node] for node in drawn)]
+        return drawn[: sum(fits)]
 
     def share_out(self, most: int, sum_: Plan, nodes: list[int]) -> tuple[Plan, list[int]]:
         """Each node's share of a round of so many users; if the least that they give is too much, some have to wait."""
