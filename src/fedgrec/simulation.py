@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgrec import budget
 from fedgrec.checkpoint import restored, tensors_of
 from fedgrec.config import Config
 from fedgrec.core import Cohort, Ints, Stage, Traffic
@@ -31,7 +32,7 @@ from fedgrec.record import RunRecord
 from fedgrec.resolve import resolved
 from fedgrec.selection import Progress, best_line, judge
 
-USERS_STREAM, SAMPLING_STREAM = 1, 2
+USERS_STREAM, SAMPLING_STREAM, TURNS_STREAM = 1, 2, 5
 
 
 class Observer:
@@ -90,19 +91,29 @@ class Simulation:
         if self.server.round == 0 and self.progress.traffic == Traffic():
             self.warm_up()
         self.observer.started(self.server.round, run.rounds)
-        while self.server.round < run.rounds and not 0 < run.patience <= self.progress.stale:
+        last = self._last_round()
+        while self.server.round < last and not 0 < run.patience <= self.progress.stale:
             if self.ranks.any(self.observer.stop_wanted()):
                 self._checkpoint()
                 return self.selected or self.model()
             self._advance()
             self.progress.seconds = time.perf_counter() - started
-            if self.server.round % run.evaluate_every == 0 or self.server.round == run.rounds:
+            if self.server.round % run.evaluate_every == 0 or self.server.round == last:
                 self._evaluate()
                 self.progress.seconds = time.perf_counter() - started
             if run.checkpoint_every and self.server.round % run.checkpoint_every == 0:
                 self._checkpoint()
             self.observer.round_done(self.server.round)
+        if last < run.rounds and self.server.round == last:
+            self.observer.noticed(f"training ends after round {last:,}: nobody has a turn left under dp_epsilon")
         return self._finish()
+
+    def _last_round(self) -> int:
+        """All rounds; under noise, as many as nobody takes part in more often than was planned for."""
+        run = self.config.run
+        if not run.noisy:
+            return run.rounds
+        return min(run.rounds, budget.rounds_of(self.method, budget.turns(self.method, run.dp_rounds)))
 
     def warm_up(self) -> None:
         """Lines 3 to 9: what everybody does once; for FedGRec degree counts, then the latents level by level."""
@@ -170,11 +181,18 @@ class Simulation:
         self.progress.clipped += pending.clipped
 
     def _sample(self, round_: int) -> tuple[Ints, NDArray[np.bool_]]:
-        """Line 12: S users without replacement, and whose upload will arrive."""
+        """Line 12: S users without replacement, and whose upload will arrive.
+
+        Under noise users take turns, in one order that the seed draws: after R rounds nobody has had more than ⌈R·S/M⌉.
+        """
         key = [self.config.run.seed, SAMPLING_STREAM]
         rng = np.random.Generator(np.random.Philox(key=key, counter=[0, round_, 0, 0]))
         count = min(self.config.model.users_per_round, len(self.degrees))
-        sampled = rng.choice(len(self.degrees), count, replace=False, shuffle=False)
+        if self.config.run.noisy:
+            order = np.random.Generator(np.random.Philox(key=[key[0], TURNS_STREAM])).permutation(len(self.degrees))
+            sampled = order[(round_ * count + np.arange(count)) % len(order)]
+        else:
+            sampled = rng.choice(len(self.degrees), count, replace=False, shuffle=False)
         return sampled, rng.random(count) >= self.config.run.dropout
 
     def _count_round(self, round_: int, sampled: Ints, arrives: NDArray[np.bool_]) -> None:
@@ -223,7 +241,15 @@ class Simulation:
             "secure": run.secure,
             "secure_rounds": self.sums.opened,
             "secure_rounds_lost": self.sums.lost,
+            **self._privacy(server.round),
         }
+
+    def _privacy(self, round_: int) -> dict[str, float]:
+        """What was spent up to this round; nothing is said where nothing was promised."""
+        run = self.config.run
+        if not run.noisy:
+            return {}
+        return {"dp_epsilon_spent": budget.spent_by(self.method, run.dp_delta, round_), "dp_delta": run.dp_delta}
 
     def _finish(self) -> Model:
         """Under `honest` the test split is looked at here, once, for the round that validation chose."""

@@ -2,15 +2,22 @@
 
 All three give the same integers. Under the protocol every user is a client of secure aggregation with keys of its own,
 and the server's half of the simulation sees nothing but the opened sum.
+
+Where sums hold noise, each user adds its share before it masks: as much as makes the noise whole once the fewest users
+that are planned for are left. The plain sum gets the shares of all who are in it at once. A sum of fewer is lost. Here
+the noise follows from the seed, so that a run can be repeated; in a federation it comes from the operating system.
 """
 
 import hashlib
+import math
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.core import Broadcast, Cohort, Ints, Pending, Stage, Upload
+from fedgrec import noise
+from fedgrec.core import Broadcast, Cohort, Ints, Pending, Source, Stage, Upload
 from fedgrec.errors import ConfigError, RunError, SumLostError
 from fedgrec.methods.contract import Method
 from fedgrec.options import RunOptions
@@ -19,7 +26,8 @@ if TYPE_CHECKING:
     from fedgrec.secagg import Stage as SecureStage
 
 CORRUPT = DROPPED = 0.05  # the shares of users for which neighbours and threshold are chosen
-SILENCE_STREAM = 3
+SILENCE_STREAM, NOISE_STREAM = 3, 4
+EVERYBODY = 2**63  # whose noise it is, where all shares are drawn at once
 
 
 class Sums:
@@ -34,7 +42,33 @@ class Sums:
         self, method: Method, stage: Stage, cohort: Cohort, broadcast: Broadcast, arrived: Ints | None = None
     ) -> tuple[Upload, Pending]:
         """The sum over those users of the cohort whose upload arrives (None: all), and their pending state."""
-        return method.local_update(cohort if arrived is None else cohort.take(arrived), stage, broadcast)
+        own = cohort if arrived is None else cohort.take(arrived)
+        upload, pending = method.local_update(own, stage, broadcast)
+        return self.noised(upload, method, stage, broadcast, len(cohort)), pending
+
+    def noised(self, upload: Upload, method: Method, stage: Stage, broadcast: Broadcast, asked: int) -> Upload:
+        """The sum with the shares of noise of all who are in it, of so many users asked."""
+        spec = method.spec(stage)
+        if not spec.noisy:
+            return upload
+        least = self.least(asked)
+        if upload.users < least:
+            raise SumLostError(
+                f"the sum of round {broadcast.round:,} was not opened: {upload.users} users are left, and their noise "
+                f"hides each of them from {least} on"
+            )
+        shares = spec.noise(upload.users / least, self.source(stage, broadcast))
+        return Upload.from_ring(upload.to_ring(spec) + shares, spec, upload.users)
+
+    def least(self, asked: int) -> int:
+        """The fewest users that are planned to be left: a round may lose twice the average."""
+        return max(asked - math.floor(2 * self.options.dropout * asked), 1)
+
+    def source(self, stage: Stage, broadcast: Broadcast, user: int = EVERYBODY) -> Source:
+        """Where the noise of a sum, or a user's share of it, comes from; never from what users draw by their keys."""
+        place = [0, broadcast.round, broadcast.level << 32 | zlib.crc32(stage.name.encode()), user]
+        draw = np.random.Generator(np.random.Philox(key=[self.options.seed, NOISE_STREAM], counter=place))
+        return lambda variance, count: noise.drawn(draw, variance, count)
 
 
 class SecureSums(Sums):
@@ -46,13 +80,16 @@ class SecureSums(Sums):
         from fedgrec.secagg import Population, SecAggError, Session, run_round
         from fedgrec.secagg.errors import TooFewLeft
 
-        spec, pending = method.spec(stage), dict[int, Pending]()
+        spec, pending, planned = method.spec(stage), dict[int, Pending](), self.least(len(cohort))
 
         def vector(user: int) -> NDArray[Any]:
             upload, pending[user] = method.local_update(cohort.take(np.array([user])), stage, broadcast)
-            return upload.to_ring(spec)
+            words = upload.to_ring(spec)
+            return words + spec.noise(1 / planned, self.source(stage, broadcast, user)) if spec.noisy else words
 
         neighbours, threshold, least = self._parameters(len(cohort))
+        if spec.noisy:
+            least = max(least, planned)
         about = f"{self.options.seed} {stage.name} {broadcast.level} {broadcast.round}"
         round_id = hashlib.sha256(about.encode()).digest()[:16]
         session = Session(round_id, spec.rings, spec.users, neighbours, threshold, least=least)
