@@ -68,7 +68,7 @@ def with_noise(method: Any, epsilon: float, delta: float, rounds: int, most: int
     # Of 1/count² + sums/rest² the first part is the count's share.
     relative = Multipliers(1 / math.sqrt(COUNT_SHARE), math.sqrt(max(sums, 1) / (1 - COUNT_SHARE)))
     scale = _scale(releases(replace(method, noise=relative), rounds, most), epsilon, delta)
-    return replace(method, noise=Multipliers(scale * relative.count, scale * relative.rest))
+    return replace(method, noise=Multipliers(scale * relative.counts, scale * relative.rest))
 
 
 @lru_cache(64)  # a node makes its method for every message

@@ -33,7 +33,7 @@ class Release(NamedTuple):
 class Multipliers(NamedTuple):
     """Standard deviations of a sum's noise, in units of the norm of what one user adds to it; 0: no noise."""
 
-    count: float = 0.0  # in the counts of items' users
+    counts: float = 0.0  # in the counts of items' users
     rest: float = 0.0  # in everything else
 
 

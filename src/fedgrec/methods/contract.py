@@ -28,7 +28,6 @@ from fedgrec.core import (
     UserState,
     clamp,
 )
-
 from fedgrec.noise import NO_NOISE, Multipliers
 
 WORD = 4  # bytes of a number or of a row's name, as it is sent in the clear

@@ -177,8 +177,8 @@ class FedGRecMethod(Method):
         o, N = self.options, self.n_items
         if stage in (DEGREES, RECOUNT):
             degrees = Leaf("degrees", N, 1, clip=1, step=1)
-            if self.noise.count:
-                degrees = noisy.bounded(degrees, math.sqrt(o.count_items), self.noise.count)
+            if self.noise.counts:
+                degrees = noisy.bounded(degrees, math.sqrt(o.count_items), self.noise.counts)
             return UploadSpec((degrees,), self.n_users)
         S, latents = self.sampled, self.latents
         if stage is PROPAGATE:  # one level, of users who hold nothing in it yet
@@ -301,15 +301,15 @@ class FedGRecMethod(Method):
 
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
         """What users compute at home: the summed upload of the cohort, and its pending state."""
-        if stage is DEGREES and self.noise.count:
+        if stage is DEGREES and self.noise.counts:
             return Upload({"degrees": noisy.counted(cohort, self.options.count_items)}, len(cohort)), Pending(
                 cohort.state
             )
         if noisy.OPEN in broadcast.more:
             cohort, broadcast, ids = noisy.compact(cohort, broadcast)
             upload, pending = replace(self, n_items=len(ids)).local_update(cohort, stage, broadcast)
-            rows = {name: noisy.expanded(part, ids, self.n_items) for name, part in upload.leaves.items()}
-            return Upload(rows, upload.users), pending
+            whole = {name: noisy.expanded(part, ids, self.n_items) for name, part in upload.leaves.items()}
+            return Upload(whole, upload.users), pending
         if stage is DEGREES:
             index, counts = np.unique(cohort.items, return_counts=True)  # Eq. (9): Y_u
             return Upload({"degrees": Rows(index, counts[:, None])}, len(cohort)), Pending(cohort.state)
@@ -378,7 +378,7 @@ class FedGRecMethod(Method):
             total = Upload(
                 {name: noisy.open_rows(part, server.more) for name, part in total.leaves.items()}, total.users
             )
-        if stage is DEGREES and self.noise.count:
+        if stage is DEGREES and self.noise.counts:
             noisy.take_counts(server, total.leaves["degrees"], spec.leaf("degrees"))
         elif stage is DEGREES:
             counts = total.leaves["degrees"]

@@ -111,8 +111,8 @@ class SpectralMethod(Method):
     def spec(self, stage: Stage) -> UploadSpec:
         if stage is DEGREES:
             degrees = Leaf("degrees", self.n_items, 1, clip=1, step=1)
-            if self.noise.count:
-                degrees = noisy.bounded(degrees, math.sqrt(self.options.count_items), self.noise.count)
+            if self.noise.counts:
+                degrees = noisy.bounded(degrees, math.sqrt(self.options.count_items), self.noise.counts)
             return UploadSpec((degrees,), self.n_users)
         step = 2.0 ** -(FINE + int(np.ceil(np.log2(self.n_users) / 2)))
         users = min(self.options.users_per_round, self.n_users)
@@ -138,7 +138,7 @@ class SpectralMethod(Method):
         return Broadcast(server.round, self.n_items, server.items, server.degrees, level, dict(server.more))
 
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
-        if stage is DEGREES and self.noise.count:
+        if stage is DEGREES and self.noise.counts:
             return Upload({"degrees": noisy.counted(cohort, self.options.count_items)}, len(cohort)), Pending(
                 cohort.state
             )
@@ -164,7 +164,7 @@ class SpectralMethod(Method):
         return self.kernel.push(cohort, to_items, np.zeros_like(y), y, leaf, spec.dtype, broadcast.n_items)
 
     def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
-        if stage is DEGREES and self.noise.count:
+        if stage is DEGREES and self.noise.counts:
             noisy.take_counts(server, total.leaves["degrees"], self.spec(stage).leaf("degrees"))
             return server
         if stage is DEGREES:
