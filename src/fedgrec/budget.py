@@ -63,10 +63,9 @@ def with_noise(method: Any, epsilon: float, delta: float, rounds: int, most: int
             f"them, or leave it out"
         )
     plain = replace(method, noise=Multipliers(1.0, 1.0))
-    counts = {leaf.norm for leaf in plain.spec(plain.stages[0]).leaves}  # everybody is counted first, once
-    sums = sum(release.times for release in releases(plain, rounds, most)) - len(counts)
-    # Of 1/count² + sums/rest² the first part is the count's share.
-    relative = Multipliers(1 / math.sqrt(COUNT_SHARE), math.sqrt(max(sums, 1) / (1 - COUNT_SHARE)))
+    rest = sum(release.times for release in releases(plain, rounds, most)) - 1  # without the count, which comes first
+    # Of 1/counts² + rest/multiplier² the first part is the counts' share.
+    relative = Multipliers(1 / math.sqrt(COUNT_SHARE), math.sqrt(max(rest, 1) / (1 - COUNT_SHARE)))
     scale = _scale(releases(replace(method, noise=relative), rounds, most), epsilon, delta)
     return replace(method, noise=Multipliers(scale * relative.counts, scale * relative.rest))
 

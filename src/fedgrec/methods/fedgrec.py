@@ -309,7 +309,7 @@ class FedGRecMethod(Method):
             cohort, broadcast, ids = noisy.compact(cohort, broadcast)
             upload, pending = replace(self, n_items=len(ids)).local_update(cohort, stage, broadcast)
             whole = {name: noisy.expanded(part, ids, self.n_items) for name, part in upload.leaves.items()}
-            return Upload(whole, upload.users), pending
+            return Upload(whole, upload.users), pending._replace(weights=None)  # for a recount, which there is none of
         if stage is DEGREES:
             index, counts = np.unique(cohort.items, return_counts=True)  # Eq. (9): Y_u
             return Upload({"degrees": Rows(index, counts[:, None])}, len(cohort)), Pending(cohort.state)
