@@ -58,10 +58,7 @@ def test_in_coarse_steps_it_is_the_formula_of_the_paper() -> None:
         return order * square / (2 * mu) + more
 
     wanted = min(
-        3 * renyi(a, 30, 16, 16)
-        + renyi(a, 8, 1, 1)
-        + math.log((a - 1) / a)
-        - (math.log(1e-5) + math.log(a)) / (a - 1)
+        3 * renyi(a, 30, 16, 16) + renyi(a, 8, 1, 1) + math.log((a - 1) / a) - (math.log(1e-5) + math.log(a)) / (a - 1)
         for a in noise.ORDERS.tolist()
     )
     assert found == pytest.approx(wanted, rel=1e-12)
@@ -112,7 +109,10 @@ def test_methods_without_noise_say_so() -> None:
 
 
 @given(
-    users=st.integers(1, 10**6), norm=st.floats(1, 1e5), multiplier=st.floats(0.05, 100), clip=st.sampled_from([1, 10**9])
+    users=st.integers(1, 10**6),
+    norm=st.floats(1, 1e5),
+    multiplier=st.floats(0.05, 100),
+    clip=st.sampled_from([1, 10**9]),
 )
 def test_a_ring_holds_all_users_and_ten_deviations(users: int, norm: float, multiplier: float, clip: int) -> None:
     leaf = Leaf("items", 10, 4, clip, 1, norm, (multiplier * norm) ** 2)

@@ -36,7 +36,7 @@ class Sums:
     def __init__(self, options: RunOptions, threads: int) -> None:
         self.options, self.threads = options, threads
         self.opened = 0  # sums that went through the real protocol
-        self.lost = 0  # and those that could not, for want of users
+        self.lost = 0  # and those that could not be opened, for want of users
 
     def total(
         self, method: Method, stage: Stage, cohort: Cohort, broadcast: Broadcast, arrived: Ints | None = None
@@ -51,18 +51,22 @@ class Sums:
         spec = method.spec(stage)
         if not spec.noisy:
             return upload
-        least = self.least(asked)
-        if upload.users < least:
-            raise SumLostError(
-                f"the sum of round {broadcast.round:,} was not opened: {upload.users} users are left, and their noise "
-                f"hides each of them from {least} on"
-            )
-        shares = spec.noise(upload.users / least, self.source(stage, broadcast))
+        self.check_left(upload.users, asked, broadcast.round)
+        shares = spec.noise(upload.users / self.least(asked), self.source(stage, broadcast))
         return Upload.from_ring(upload.to_ring(spec) + shares, spec, upload.users)
 
     def least(self, asked: int) -> int:
         """The fewest users that are planned to be left: a round may lose twice the average."""
         return max(asked - math.floor(2 * self.options.dropout * asked), 1)
+
+    def check_left(self, left: int, asked: int, round_: int) -> None:
+        """The shares of fewer users than were planned for are too little noise: they do not help to open the sum."""
+        if left < self.least(asked):
+            self.lost += 1
+            raise SumLostError(
+                f"the sum of round {round_:,} was not opened: {left} of {asked} users are left, and their noise hides "
+                f"each of them from {self.least(asked)} on"
+            )
 
     def source(self, stage: Stage, broadcast: Broadcast, user: int = EVERYBODY) -> Source:
         """Where the noise of a sum, or a user's share of it, comes from; never from what users draw by their keys."""
@@ -80,16 +84,18 @@ class SecureSums(Sums):
         from fedgrec.secagg import Population, SecAggError, Session, run_round
         from fedgrec.secagg.errors import TooFewLeft
 
-        spec, pending, planned = method.spec(stage), dict[int, Pending](), self.least(len(cohort))
+        spec, pending = method.spec(stage), dict[int, Pending]()
+        if spec.noisy and arrived is not None:
+            self.check_left(len(arrived), len(cohort), broadcast.round)
 
         def vector(user: int) -> NDArray[Any]:
             upload, pending[user] = method.local_update(cohort.take(np.array([user])), stage, broadcast)
             words = upload.to_ring(spec)
-            return words + spec.noise(1 / planned, self.source(stage, broadcast, user)) if spec.noisy else words
+            if spec.noisy:
+                words += spec.noise(1 / self.least(len(cohort)), self.source(stage, broadcast, user))
+            return words
 
         neighbours, threshold, least = self._parameters(len(cohort))
-        if spec.noisy:
-            least = max(least, planned)
         about = f"{self.options.seed} {stage.name} {broadcast.level} {broadcast.round}"
         round_id = hashlib.sha256(about.encode()).digest()[:16]
         session = Session(round_id, spec.rings, spec.users, neighbours, threshold, least=least)

@@ -67,7 +67,9 @@ def test_spectral_keeps_to_its_norm(seed: int, norm: float, dim: int) -> None:
     norms_=st.sampled_from([(0.0, 1.0), (0.01, 0.02), (3.0, 0.3)]),
     more=st.sampled_from([{}, {"loss": "bpr", "similarity": "inner"}, {"feedback": 0.5}, {"local_steps": 3}]),
 )
-def test_fedgrec_keeps_to_its_norms(seed: int, kernel: str, layers: int, norms_: tuple[float, float], more: Any) -> None:
+def test_fedgrec_keeps_to_its_norms(
+    seed: int, kernel: str, layers: int, norms_: tuple[float, float], more: Any
+) -> None:
     method = fedgrec(KERNELS[kernel], layers=layers, item_norm=norms_[0], latent_norm=norms_[1], **more)
     assert excess(method, seed) <= 0
 
@@ -117,7 +119,9 @@ def test_what_a_user_holds_in_the_latents_is_what_it_sent() -> None:
 
 
 def test_closed_items_are_neither_sent_nor_recommended() -> None:
-    method = spectral.SpectralMethod(spectral.Options(dim=3, spare=1, exponent=0.5), 10, 40, noise=Multipliers(0.3, 0.1))
+    method = spectral.SpectralMethod(
+        spectral.Options(dim=3, spare=1, exponent=0.5), 10, 40, noise=Multipliers(0.3, 0.1)
+    )
     rng = np.random.default_rng(0)
     liked = rng.random((40, 10)) < np.where(np.arange(10) < 6, 0.7, 0.04)
     users = method.init_users(
@@ -139,7 +143,9 @@ def test_closed_items_are_neither_sent_nor_recommended() -> None:
 
 def test_one_item_is_open_however_large_the_noise_is() -> None:
     server = spectral.make(spectral.Options(dim=2, spare=0), 4, 9).init(0)
-    noisy.take_counts(server, Rows(np.arange(4), np.array([[-5], [-2], [-9], [-3]])), Leaf("degrees", 4, 1, 1, 1, 5, 1e6))
+    noisy.take_counts(
+        server, Rows(np.arange(4), np.array([[-5], [-2], [-9], [-3]])), Leaf("degrees", 4, 1, 1, 1, 5, 1e6)
+    )
     assert server.more[noisy.OPEN].tolist() == [0, 1, 0, 0]
     assert server.degrees.tolist() == [0, 1, 0, 0]
 
