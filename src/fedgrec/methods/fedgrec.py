@@ -39,6 +39,7 @@ from fedgrec.core import (
     clamp,
     finest_step,
 )
+from fedgrec.errors import FedgrecError
 from fedgrec.kernels import reference
 from fedgrec.methods import change, noisy
 from fedgrec.methods.contract import WORD, Method
@@ -341,6 +342,8 @@ class FedGRecMethod(Method):
     def _train(self, cohort: Cohort, broadcast: Broadcast, stage: Stage) -> tuple[Upload, Pending]:
         """Lines 15 to 22; a lean round leaves out line 22, and what it would have sent is sent with the next."""
         o, spec = self.options_of(broadcast.round, broadcast.degrees), self.spec(stage)
+        if self.noise.rest and broadcast.row_steps is not None:  # a server could stretch rows beyond the norm by them
+            raise FedgrecError("under noise item updates are counted in one step, and the server sent others")
         gather, push = self.edge_weights(cohort, broadcast.degrees)
         tables = broadcast.tables[1:2] if o.combined else broadcast.tables[: o.layers]
         latents = self.kernel.refresh(cohort, gather, tables, cohort.items)  # line 15
