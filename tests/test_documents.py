@@ -49,6 +49,7 @@ RUN = {
     "fedgrec train --data clicks.csv --secure": f"{SMALL} --out runs/secure",
     "fedgrec train --data clicks.csv --secure=exact": f"{SMALL} --out runs/exact",
     "fedgrec train --data my-folder": SMALL,
+    "fedgrec train --data demo --method spectral --dp-epsilon 8": "--data clicks.csv --out runs/noise --quiet",
     "fedgrec train --config RUN/config.toml --out AGAIN": "--quiet",
     "fedgrec train --out RUN --resume": "--rounds 3 --quiet",
     "fedgrec train --out RUN --resume --grown": "--quiet",

@@ -139,7 +139,7 @@ def test_far_numbers_are_as_rare_as_the_bound_says() -> None:
 def test_nobody_takes_part_more_often_than_planned(sampled: int, rounds: int, seed: int) -> None:
     run = simulation(users_per_round=sampled, rounds=rounds, seed=seed)
     taken = Counter[int]()
-    for round_ in range(run._last_round()):
+    for round_ in range(budget.last_round(run.method, run.config.run)):
         users = run._sample(round_)[0].tolist()
         assert len(set(users)) == len(users) == min(sampled, 30)
         taken.update(users)

@@ -11,11 +11,15 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from fedgrec.core import Leaf
+import numpy as np
+
+from fedgrec.core import Ints, Leaf
 from fedgrec.errors import ConfigError
 from fedgrec.methods.contract import Method
 from fedgrec.noise import Multipliers, Release, factor_for, spent
+from fedgrec.options import RunOptions
 
+TURNS_STREAM = 5  # of the seed, for the order in which users take turns
 COUNT_SHARE = 0.1  # of the privacy, in units of 1/multiplier², that goes into the counts of items' users
 
 
@@ -29,9 +33,17 @@ def sampled(method: Method) -> int:
     return min(int(method.options.users_per_round), method.n_users)
 
 
-def rounds_of(method: Method, most: int) -> int:
-    """After how many rounds somebody has taken part so often, and nobody more often."""
-    return most * method.n_users // sampled(method)
+def next_in_turn(seed: int, round_: int, n_users: int, count: int) -> Ints:
+    """The users of a round, in one order that the seed draws: after R rounds nobody has had more than ⌈R·S/M⌉ turns."""
+    order = np.random.Generator(np.random.Philox(key=[seed, TURNS_STREAM])).permutation(n_users)
+    return order[(round_ * count + np.arange(count)) % n_users]
+
+
+def last_round(method: Method, run: RunOptions) -> int:
+    """All rounds; under noise, as many as nobody takes part in more often than was planned for."""
+    if not run.noisy:
+        return run.rounds
+    return min(run.rounds, turns(method, run.dp_rounds) * method.n_users // sampled(method))
 
 
 def releases(method: Method, rounds: int, most: int | None = None) -> tuple[Release, ...]:
@@ -73,6 +85,11 @@ def with_noise(method: Any, epsilon: float, delta: float, rounds: int, most: int
 @lru_cache(64)  # a node makes its method for every message
 def _scale(found: tuple[Release, ...], epsilon: float, delta: float) -> float:
     return math.sqrt(factor_for(epsilon, found, delta))
+
+
+def line(method: Method, delta: float, rounds: int, most: int | None = None) -> dict[str, float]:
+    """What a line of metrics says about it."""
+    return {"dp_epsilon_spent": spent_by(method, delta, rounds, most), "dp_delta": delta}
 
 
 def spent_by(method: Method, delta: float, rounds: int, most: int | None = None) -> float:

@@ -32,7 +32,7 @@ from fedgrec.record import RunRecord
 from fedgrec.resolve import resolved
 from fedgrec.selection import Progress, best_line, judge
 
-USERS_STREAM, SAMPLING_STREAM, TURNS_STREAM = 1, 2, 5
+USERS_STREAM, SAMPLING_STREAM = 1, 2
 
 
 class Observer:
@@ -91,7 +91,7 @@ class Simulation:
         if self.server.round == 0 and self.progress.traffic == Traffic():
             self.warm_up()
         self.observer.started(self.server.round, run.rounds)
-        last = self._last_round()
+        last = budget.last_round(self.method, run)
         while self.server.round < last and not 0 < run.patience <= self.progress.stale:
             if self.ranks.any(self.observer.stop_wanted()):
                 self._checkpoint()
@@ -107,13 +107,6 @@ class Simulation:
         if last < run.rounds and self.server.round == last:
             self.observer.noticed(f"training ends after round {last:,}: nobody has a turn left under dp_epsilon")
         return self._finish()
-
-    def _last_round(self) -> int:
-        """All rounds; under noise, as many as nobody takes part in more often than was planned for."""
-        run = self.config.run
-        if not run.noisy:
-            return run.rounds
-        return min(run.rounds, budget.rounds_of(self.method, budget.turns(self.method, run.dp_rounds)))
 
     def warm_up(self) -> None:
         """Lines 3 to 9: what everybody does once; for FedGRec degree counts, then the latents level by level."""
@@ -181,16 +174,12 @@ class Simulation:
         self.progress.clipped += pending.clipped
 
     def _sample(self, round_: int) -> tuple[Ints, NDArray[np.bool_]]:
-        """Line 12: S users without replacement, and whose upload will arrive.
-
-        Under noise users take turns, in one order that the seed draws: after R rounds nobody has had more than ⌈R·S/M⌉.
-        """
+        """Line 12: S users without replacement, under noise in turn, and whose upload will arrive."""
         key = [self.config.run.seed, SAMPLING_STREAM]
         rng = np.random.Generator(np.random.Philox(key=key, counter=[0, round_, 0, 0]))
         count = min(self.config.model.users_per_round, len(self.degrees))
         if self.config.run.noisy:
-            order = np.random.Generator(np.random.Philox(key=[key[0], TURNS_STREAM])).permutation(len(self.degrees))
-            sampled = order[(round_ * count + np.arange(count)) % len(order)]
+            sampled = budget.next_in_turn(self.config.run.seed, round_, len(self.degrees), count)
         else:
             sampled = rng.choice(len(self.degrees), count, replace=False, shuffle=False)
         return sampled, rng.random(count) >= self.config.run.dropout
@@ -241,15 +230,14 @@ class Simulation:
             "secure": run.secure,
             "secure_rounds": self.sums.opened,
             "secure_rounds_lost": self.sums.lost,
-            **self._privacy(server.round),
+            **self.privacy,
         }
 
-    def _privacy(self, round_: int) -> dict[str, float]:
-        """What was spent up to this round; nothing is said where nothing was promised."""
-        run = self.config.run
-        if not run.noisy:
-            return {}
-        return {"dp_epsilon_spent": budget.spent_by(self.method, run.dp_delta, round_), "dp_delta": run.dp_delta}
+    @property
+    def privacy(self) -> dict[str, float]:
+        """What all sums so far have spent, those behind the selected round included; nothing without noise."""
+        delta = self.config.run.dp_delta
+        return budget.line(self.method, delta, self.server.round) if self.config.run.noisy else {}
 
     def _finish(self) -> Model:
         """Under `honest` the test split is looked at here, once, for the round that validation chose."""

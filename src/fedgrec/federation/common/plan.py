@@ -92,8 +92,7 @@ class Plan:
 
 def privacy(method: Method, agreed: Agreement, rounds: int) -> dict[str, float]:
     """What the warm-up and so many rounds have spent of a user who was in all of them."""
-    spent = budget.spent_by(method, agreed.dp_delta, rounds, rounds)
-    return {"dp_epsilon_spent": spent, "dp_delta": agreed.dp_delta}
+    return budget.line(method, agreed.dp_delta, rounds, rounds)
 
 
 def is_once(method: Method, stage: str) -> bool:
