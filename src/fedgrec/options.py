@@ -84,6 +84,10 @@ class DataOptions:
 
 
 COUNT_ITEMS = "with noise: of how many items, a fresh sample, a user is counted at the most"
+ITEM_NORM = (
+    "with noise: the largest Euclidean norm of one user's item update of a round; what is longer is scaled down; the "
+    "default is about the median of first rounds on the demo"
+)
 
 ITEM_LEVELS = (
     "a word of a user's item update is a whole number up to this, in steps that are public, one for each item; 0 (and "
@@ -212,12 +216,7 @@ class FedGRecOptions:
     item_clip: float = option(30.0, "largest absolute item update that one user may send", least=1e-6)
     latent_clip: float = option(2.5, "largest absolute latent contribution w_ut·e_u that one user may hold", least=1e-6)
     count_items: int = option(30, COUNT_ITEMS, least=1)
-    item_norm: float = option(
-        0.0,
-        "with noise: the largest Euclidean norm of one user's item update of a round; what is longer is scaled down; "
-        "0: as much as item_clip lets a single number have",
-        least=0,
-    )
+    item_norm: float = option(15.0, ITEM_NORM, least=1e-6)
     latent_norm: float = option(
         1.0,
         "with noise: the largest Euclidean norm by which one user changes the latents in a round; what a user holds in "

@@ -190,8 +190,8 @@ class FedGRecMethod(Method):
             return UploadSpec((replace(latents, rows=o.layers * N),), self.n_users)
         items = Leaf("items", N, o.dim, o.item_clip, finest_step(o.item_clip, S))
         if self.noise.rest:
-            norm = o.item_norm or o.item_clip
-            items = noisy.bounded(replace(items, step=noisy.step_for(norm)), norm, self.noise.rest)
+            fine = replace(items, step=noisy.step_for(o.item_norm))
+            items = noisy.bounded(fine, o.item_norm, self.noise.rest)
         elif not stage.fine:
             items = Leaf("items", N, o.dim, clip=o.levels, step=1)
         if stage.lean or not o.layers:
