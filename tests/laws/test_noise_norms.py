@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgrec.core import Cohort, Leaf, Rows, ServerState, Upload, UploadSpec, fitting
+from fedgrec.errors import FedgrecError
 from fedgrec.kernels import reference
 from fedgrec.kernels.batched import Batched
 from fedgrec.methods import noisy, spectral
@@ -113,6 +114,22 @@ def test_what_a_user_holds_in_the_latents_is_what_it_sent() -> None:
         held[users.items] = np.rint(push[:, None] * users.state.sent[users.owner, k] / method.latents.step)
         np.testing.assert_array_equal(server.standing[k], held)
     assert np.abs(users.state.sent[:, 0]).max() < 0.5 * np.abs(users.state.embeddings[:, 0]).max()
+
+
+def test_a_server_that_lies_about_degrees_gets_nothing() -> None:
+    """With other degrees the latents that a user sent weigh more, and taking them back would exceed the norm."""
+    method = fedgrec(n_users=4, latent_norm=0.05, count_items=30)
+    users = method.init_users(np.arange(4, dtype=np.uint64), np.arange(0, 49, 12), np.tile(np.arange(12), 4))
+    server, stage = method.init(0), method.training(1)
+    for level, warm_up in enumerate(method.stages[:-1]):
+        total, pending = method.local_update(users, warm_up, method.broadcast(server, warm_up, level=level))
+        server = method.apply(server, warm_up, total, level)
+        method.commit(users, np.arange(4), pending)
+    assert not stage.lean
+    method.local_update(users, stage, method.broadcast(server, stage))
+    server.degrees[:] = 1
+    with pytest.raises(FedgrecError, match="other degrees"):
+        method.local_update(users, stage, method.broadcast(server, stage))
 
 
 # ------------------------------------------------------------------------------------------- open items

@@ -334,7 +334,8 @@ class FedGRecMethod(Method):
         k, spec, pending = broadcast.level, self.spec(PROPAGATE), cohort.state.copy()
         gather, push = self.edge_weights(cohort, broadcast.degrees)
         pending.embeddings[:, k : k + 1] = self.kernel.refresh(cohort, gather, broadcast.tables, cohort.items)
-        old, new = cohort.state.sent[:, k - 1 : k], self._held(cohort, push, cohort.state.embeddings[:, k - 1 : k])
+        old = cohort.state.sent[:, k - 1 : k]
+        new = self._held(cohort, push, cohort.state.embeddings[:, k - 1 : k], old)
         rows, cut = self.kernel.push(cohort, push, old, new, spec.leaf("latents"), spec.dtype, self.n_items)
         pending.sent[:, k - 1 : k] = new
         return Upload({"latents": rows}, len(cohort)), Pending(pending, cut, "", push)
@@ -356,7 +357,8 @@ class FedGRecMethod(Method):
             pending.embeddings[:, 1:] = self.kernel.refresh(cohort, gather, broadcast.tables[2:], cohort.items)
         leaves = {"items": items}
         if o.layers and not stage.lean:
-            old, new = cohort.state.sent, self._held(cohort, push, pending.embeddings[:, : o.layers])
+            old = cohort.state.sent
+            new = self._held(cohort, push, pending.embeddings[:, : o.layers], old)
             leaves["latents"], over = self.kernel.push(  # line 22
                 cohort, push, old, new, spec.leaf("latents"), spec.dtype, self.n_items
             )
@@ -367,11 +369,12 @@ class FedGRecMethod(Method):
             return Upload(leaves, len(cohort)), Pending(pending, cut, "pushed", push)
         return Upload(leaves, len(cohort)), Pending(pending, cut)
 
-    def _held(self, cohort: Cohort, push: Floats, embeddings: Floats) -> Floats:
+    def _held(self, cohort: Cohort, push: Floats, embeddings: Floats, before: Floats) -> Floats:
         """What users hold in the latents: their embeddings, under noise within a norm.  # [n, L, d]"""
         if not self.noise.rest:
             return embeddings
         step = self.latents.step
+        noisy.check_held(cohort, push, before, step, self.level_norm / step)
         return noisy.fitted(cohort, push, embeddings, step, self.level_norm / step)
 
     def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:

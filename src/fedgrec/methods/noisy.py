@@ -13,6 +13,7 @@ import numpy as np
 
 from fedgrec import draws
 from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, fitting
+from fedgrec.errors import FedgrecError
 
 OPEN = "open"
 STANDS_OUT = 3  # standard deviations of its noise that an open item's count has at least
@@ -98,11 +99,23 @@ def fitted(cohort: Cohort, weights: Floats, held: Floats, step: float, norm: flo
 
     Each level has this norm for itself.  # [n, L, d]
     """
-    squares = np.bincount(cohort.owner, weights.astype(np.float64) ** 2, len(cohort))
-    lengths = np.sqrt(squares)[:, None] * np.sqrt((held.astype(np.float64) ** 2).sum(axis=2)) / step  # [n, L]
-    words = (cohort.degrees * held.shape[2])[:, None]
+    lengths, words = _lengths(cohort, weights, held, step)
     scaled: Floats = held * fitting(lengths, words, norm)[..., None].astype(held.dtype)
     return scaled
+
+
+def check_held(cohort: Cohort, weights: Floats, held: Floats, step: float, norm: float) -> None:
+    """What users hold was fitted under the weights of then. A server that lies about degrees would stretch it."""
+    lengths, words = _lengths(cohort, weights, held, step)
+    if (lengths > np.maximum(norm - 0.5 * np.sqrt(words), 0)).any():
+        raise FedgrecError("the server sent other degrees than those under which users sent their latents")
+
+
+def _lengths(cohort: Cohort, weights: Floats, held: Floats, step: float) -> tuple[Floats, Ints]:
+    """Of w_ut·held_u over a user's items, in steps, [n, L]; and the words of a level, [n, 1]."""
+    squares = np.bincount(cohort.owner, weights.astype(np.float64) ** 2, len(cohort))
+    lengths: Floats = np.sqrt(squares)[:, None] * np.sqrt((held.astype(np.float64) ** 2).sum(axis=2)) / step
+    return lengths, (cohort.degrees * held.shape[2])[:, None]
 
 
 # --------------------------------------------------------------------------------------------- ranking
