@@ -19,7 +19,7 @@ from fedgrec.methods.contract import Method
 from fedgrec.noise import Multipliers, Release, factor_for, spent
 from fedgrec.options import RunOptions
 
-TURNS_STREAM = 5  # of the seed, for the order in which users take turns
+TURNS_STREAM = 22  # of the seed, for the order in which users take turns
 COUNT_SHARE = 0.1  # of the privacy, in units of 1/multiplier², that goes into the counts of items' users
 
 

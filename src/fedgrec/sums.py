@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fedgrec.secagg import Stage as SecureStage
 
 CORRUPT = DROPPED = 0.05  # the shares of users for which neighbours and threshold are chosen
-SILENCE_STREAM, NOISE_STREAM = 3, 4
+SILENCE_STREAM, NOISE_STREAM = 3, 21
 EVERYBODY = 2**63  # whose noise it is, where all shares are drawn at once
 
 
