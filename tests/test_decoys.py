@@ -108,7 +108,15 @@ def test_a_large_epsilon_tells_the_truth():
 # ------------------------------------------------------------------------------------------ in a simulation
 
 
-SMALL = {"users_per_round": 40, "rounds": 6, "dim": 8, "negatives": 16, "evaluate_every": 3, "device": "cpu"}
+SMALL = {
+    "dp_unit": "interaction",
+    "users_per_round": 40,
+    "rounds": 6,
+    "dim": 8,
+    "negatives": 16,
+    "evaluate_every": 3,
+    "device": "cpu",
+}
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +144,9 @@ def test_the_server_sees_nothing_but_what_users_told(demo, monkeypatch, changes)
     monkeypatch.setattr("fedgrec.population.told_next", _fixed_answers)
     servers, ranked = [], []
     for own in (train, other):
-        given = {k: v for k, v in SMALL.items() if k in {"rounds", "device"}} if "method" in changes else SMALL
+        given = (
+            {k: v for k, v in SMALL.items() if k in {"rounds", "device", "dp_unit"}} if "method" in changes else SMALL
+        )
         run = Simulation(preset("best").changed({**given, **changes, "dp_epsilon": 2.0, "rounds": 2}, "test"),
                          replace(demo, split=Split(own)))  # fmt: skip
         model = run.run()

@@ -38,6 +38,10 @@ class Config:
                 if key != "method":
                     section, found, kind = find(key, where, base.method)
                     sections.setdefault(section, {})[found.name] = checked(found, kind, value, where)
+        asked = sections.get("run", {})
+        noise = asked.get("dp_epsilon", base.run.dp_epsilon) and asked.get("dp_unit", base.run.dp_unit) == "user"
+        if noise and (method or not self.run.noisy):
+            base = replace(base, model=_with_noise(base.model))
         return dataclasses.replace(
             base, **{name: dataclasses.replace(getattr(base, name), **new) for name, new in sections.items()}
         )
@@ -56,6 +60,13 @@ class Config:
                     lines.append(f"{name} = {_toml(value)}")
             lines.append("")
         return "\n".join(lines)
+
+
+def _with_noise(model: Any) -> Any:
+    """The options that are better under noise, where they have their defaults still."""
+    fields = {f.name: f.default for f in dataclasses.fields(model)}
+    better = getattr(model, "with_noise", {})
+    return replace(model, **{name: new for name, new in better.items() if getattr(model, name) == fields[name]})
 
 
 Found = tuple[str, "dataclasses.Field[Any]", Any]  # an option: its section, its field, its type

@@ -9,7 +9,8 @@ cohort, K latent embeddings, d dimensions.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, Self
 
@@ -20,6 +21,12 @@ from fedgrec.errors import FedgrecError
 
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.integer[Any]]
+Source = Callable[[float, int], Ints]  # of noise: (variance, count) → so many whole numbers
+
+# Standard deviations of noise that a ring holds, and words more where these are few. A Skellam number of variance V is
+# a sum of jumps by ±1, so by Bernstein's inequality it exceeds t with a chance below 2·exp(−t²/(2V + 2t/3)). At
+# t = 10√V + 34 that is below 2·exp(−50) < 2⁻⁷¹: of 2³⁰ words some word wraps with a chance below 2⁻⁴⁰.
+DEVIATIONS, JUMPS = 10, 34
 
 
 # ---------------------------------------------------------------------------------------------- uploads
@@ -38,11 +45,14 @@ class Leaf:
     width: int
     clip: float
     step: float
+    norm: float = 0.0  # the largest Euclidean norm, in steps, of all that one user adds to this leaf; 0: no bound
+    noise: float = 0.0  # the variance, in steps², of the noise that the sum holds in every word at least
 
     @property
     def bound(self) -> int:
         """The largest integer that one user may add to one word."""
-        return int(self.clip / self.step)
+        by_word = int(self.clip / self.step)
+        return min(by_word, int(self.norm)) if self.norm else by_word
 
     def steps(self, dtype: Any) -> Floats:
         """The step of every row: one for all.  # [rows]"""
@@ -57,9 +67,16 @@ class UploadSpec:
     users: int
     fewest_bits: int = 8  # of a ring; more where noise is added to the users' numbers
 
+    def largest(self, leaf: Leaf, users: int) -> int:
+        """The largest integer that a word of a sum over so many users has, noise included."""
+        if not leaf.noise:
+            return leaf.bound * users
+        # Users add shares for the fewest that may be left: at worst, for one, and each adds all of the noise.
+        return leaf.bound * users + math.ceil(DEVIATIONS * math.sqrt(leaf.noise * users)) + JUMPS
+
     def ring(self, leaf: Leaf) -> tuple[int, int]:
         """Its words, and the bits b of their ring Z_2ᵇ: the smallest even number with which no signed sum can wrap."""
-        largest = leaf.bound * self.users
+        largest = self.largest(leaf, self.users)
         if largest >= 2**63:
             raise FedgrecError(f"{self.users} users at these clips overflow 64 bits: lower the clip or raise the step")
         return leaf.rows * leaf.width, max((largest.bit_length() + 2) // 2 * 2, self.fewest_bits)
@@ -82,6 +99,15 @@ class UploadSpec:
     def size(self) -> int:
         """Words in the dense vector that secure aggregation hides."""
         return sum(leaf.rows * leaf.width for leaf in self.leaves)
+
+    @property
+    def noisy(self) -> bool:
+        return any(leaf.noise for leaf in self.leaves)
+
+    def noise(self, share: float, source: Source) -> Ints:
+        """This share of every leaf's noise, for the dense vector.  # [size]"""
+        parts = [source(leaf.noise * share, leaf.rows * leaf.width) for leaf in self.leaves]
+        return np.concatenate(parts).astype(self.dtype)
 
     def leaf(self, name: str) -> Leaf:
         return next(leaf for leaf in self.leaves if leaf.name == name)
@@ -158,6 +184,16 @@ def quantize(
     steps = values / leaf.step if row_steps is None else values / row_steps[:, None]
     steps = np.rint(steps if shift is None else steps + shift)
     return np.clip(steps, -leaf.bound, leaf.bound).astype(dtype), int((np.abs(steps) > leaf.bound).sum())
+
+
+def fitting(lengths: Floats, words: Any, norm: float) -> Floats:
+    """By what vectors of so many words and of these lengths are multiplied so that, rounded, none exceeds `norm`.
+
+    Rounding adds at most ½ to a word, so at most ½√words to a length; the arithmetic of float32 far less than 2⁻¹⁶.
+    """
+    room = np.maximum(norm - 0.5 * np.sqrt(words), 0) * (1 - 2.0**-16)
+    factors: Floats = room / np.maximum(lengths, np.maximum(room, np.finfo(np.float64).tiny))
+    return factors
 
 
 def travelling(tables: Floats, kind: str) -> Floats:

@@ -266,8 +266,9 @@ class SharedSums(Sums):
         if len(own):
             upload, pending = method.local_update(own, stage, broadcast)
             words = upload.to_ring(spec)
-        users, clipped = self.ranks.added(np.array([len(own), pending.clipped])).tolist()
-        return Upload.from_ring(self.ranks.added(words), spec, users), Pending(pending.state, clipped)
+        users, clipped, asked = self.ranks.added(np.array([len(own), pending.clipped, len(cohort)])).tolist()
+        total = Upload.from_ring(self.ranks.added(words), spec, users)
+        return self.noised(total, method, stage, broadcast, asked), Pending(pending.state, clipped)
 
 
 def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:

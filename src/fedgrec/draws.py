@@ -33,6 +33,7 @@ class Purpose(IntEnum):
     POSITIVES = 3
     FEEDBACK = 4
     ROUNDING = 5
+    COUNTED = 6
 
 
 def philox(key: U64 | int, slot: U64 | int, step: int, round_: int, purpose: int) -> U32:

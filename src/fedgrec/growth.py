@@ -34,6 +34,8 @@ def grow(run: Simulation, dataset: Dataset, rounds: int = 0) -> None:
     method, rounds = run.method, rounds or season(run)
     if not isinstance(method, FedGRecMethod) or run.ranks.size > 1:
         raise ConfigError("only fedgrec and its kin go on with other data, and in one process: train anew")
+    if run.config.run.noisy:
+        raise ConfigError("under dp_epsilon all sums are planned before the first: a run cannot go on with other data")
     if method.options.latent_rate != 1:
         raise ConfigError("with latent_rate other than 1 the latents are not what users sent: train anew")
     before, now, seed = run.dataset.split.train, dataset.split.train, run.config.run.seed

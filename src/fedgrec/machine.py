@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from fedgrec.budget import with_noise
 from fedgrec.config import Config
 from fedgrec.core import Cohort, Ints, ServerState
 from fedgrec.devices import gpu_is_there, place, rank_on_gpu, top_k_on_device, within_memory
@@ -28,15 +29,24 @@ ENGINES = {
 
 
 def make_method(config: Config, n_items: int, n_users: int, ranks: Ranks) -> Method:
-    """The method that a configuration names, on the kernel that it asks for."""
+    """The method that a configuration names, on the kernel that it asks for, with the noise that it asks for."""
+    method, run = _on_kernel(config, n_items, n_users, ranks), config.run
+    if not run.noisy:
+        return method
+    return cast(Method, with_noise(method, run.dp_epsilon, run.dp_delta, run.dp_rounds or run.rounds))
+
+
+def _on_kernel(config: Config, n_items: int, n_users: int, ranks: Ranks) -> Method:
     make, run = method_module(config.method).make, config.run
     if run.kernel == "reference":
         return cast(Method, make(config.model, n_items, n_users))
     if run.device == "cuda":
         place("cuda")
     if isinstance(config.model, FedGRecOptions) and (
-        run.kernel == "batched" or (run.device == "cuda" and not fits_engine(config, ranks))
+        run.kernel == "batched" or run.noisy or (run.device == "cuda" and not fits_engine(config, ranks))
     ):
+        if run.noisy and importlib.util.find_spec("torch") is None:
+            return cast(Method, make(config.model, n_items, n_users))
         from fedgrec.kernels.batched import Batched
 
         return cast(Method, make(config.model, n_items, n_users, Batched(run.device)))
@@ -51,6 +61,7 @@ def fits_engine(config: Config, ranks: Ranks) -> bool:
     return (
         ranks.size == 1  # sums of several processes meet between two halves of a round
         and config.run.secure == "off"
+        and not config.run.noisy  # that a user's norm is bounded, and noise added, is the batched kernel's work
         and config.run.kernel == "auto"
         and _has_engine(config)
     )

@@ -11,37 +11,72 @@ in Rényi's sense. It adds up over sums, and turns into (ε, δ) by ε = ε(α) 
 
 import math
 import secrets
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-ORDERS = [1 + x / 16 for x in range(1, 160)] + [float(a) for a in range(11, 512)]
+ORDERS = np.array([1 + x / 16 for x in range(1, 160)] + list(range(11, 512)) + [2.0**x for x in range(9, 18)])
 DELTA = 1e-6  # the chance that ε does not hold
+
+
+class Release(NamedTuple):
+    """Numbers that are shown with noise of this variance in each, and how much one person changes them."""
+
+    variance: float
+    whole: float  # Δ₁
+    euclidean: float  # Δ₂
+    times: int = 1
+
+
+class Multipliers(NamedTuple):
+    """Standard deviations of a sum's noise, in units of the norm of what one user adds to it; 0: no noise."""
+
+    counts: float = 0.0  # in the counts of items' users
+    rest: float = 0.0  # in everything else
+
+
+NO_NOISE = Multipliers()
 
 
 def skellam(variance: float, count: int) -> NDArray[np.int64]:
     """So many whole numbers of this variance, drawn afresh from the operating system's randomness."""
-    draw = np.random.Generator(np.random.Philox(key=secrets.randbits(128)))
+    return drawn(np.random.Generator(np.random.Philox(key=secrets.randbits(128))), variance, count)
+
+
+def drawn(draw: np.random.Generator, variance: float, count: int) -> NDArray[np.int64]:
+    """So many whole numbers of this variance."""
     return draw.poisson(variance / 2, count) - draw.poisson(variance / 2, count)
 
 
-def spent(variance: float, whole: float, euclidean: float, times: int, delta: float = DELTA) -> float:
-    """The ε of so many sums, each with noise of this variance; `whole` and `euclidean` are Δ₁ and Δ₂."""
+def spent(releases: Sequence[Release], delta: float = DELTA) -> float:
+    """The ε of all these releases together."""
+    renyi = np.zeros_like(ORDERS)
+    for variance, whole, euclidean, times in releases:
+        little = ((2 * ORDERS - 1) * euclidean**2 + 6 * whole) / (4 * variance**2)
+        more = np.minimum(little, 3 * whole / (2 * variance))
+        renyi += times * (ORDERS * euclidean**2 / (2 * variance) + more)
+    found = renyi + np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
+    return max(float(found.min()), 0.0)
 
-    def at(order: float) -> float:
-        more = min(((2 * order - 1) * euclidean**2 + 6 * whole) / (4 * variance**2), 3 * whole / (2 * variance))
-        renyi = times * (order * euclidean**2 / (2 * variance) + more)
-        return renyi + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
 
-    return max(min(map(at, ORDERS)), 0.0)
+def factor_for(epsilon: float, releases: Sequence[Release], delta: float = DELTA) -> float:
+    """By what all variances are multiplied so that these releases spend no more than ε: the least, to a thousandth."""
+
+    def fits(factor: float) -> bool:
+        return spent([release._replace(variance=factor * release.variance) for release in releases], delta) <= epsilon
+
+    low = high = 1e-3
+    while not fits(high):
+        low, high = high, 2 * high
+    while high - low > 1e-3 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
 
 
 def variance_for(epsilon: float, whole: float, euclidean: float, times: int, delta: float = DELTA) -> float:
     """The least variance, to a thousandth, with which so many sums spend no more than ε."""
-    low, high = 1e-3 * euclidean**2, 1e-3 * euclidean**2
-    while spent(high, whole, euclidean, times, delta) > epsilon:
-        high *= 2
-    while high - low > 1e-3 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if spent(middle, whole, euclidean, times, delta) <= epsilon else (middle, high)
-    return high
+    square = euclidean**2
+    return square * factor_for(epsilon, [Release(square, whole, euclidean, times)], delta)

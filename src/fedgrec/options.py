@@ -83,6 +83,12 @@ class DataOptions:
     time_column: str = option("time", "name of the time column; its usual spellings are found too")
 
 
+COUNT_ITEMS = "with noise: of how many items, a fresh sample, a user is counted at the most"
+ITEM_NORM = (
+    "with noise: the largest Euclidean norm of one user's item update of a round; what is longer is scaled down; the "
+    "default is about the median of first rounds on the demo"
+)
+
 ITEM_LEVELS = (
     "a word of a user's item update is a whole number up to this, in steps that are public, one for each item; 0 (and "
     "without Adam at the server): words of 32 bits, in one step for all"
@@ -94,6 +100,9 @@ class FedGRecOptions:
     """The method: Algorithm 1 of the paper, with every choice that the paper leaves open."""
 
     turns: ClassVar[int] = 53  # of a user in training, when `turns` is left to us
+    # What is better where every round costs privacy: few rounds of everybody.
+    with_noise: ClassVar[dict[str, Any]] = {"users_per_round": 2**31 - 1}
+    noisy_rounds: ClassVar[int] = 20
 
     layers: int = option(
         2, "K, the number of latent embeddings; 0 is plain federated matrix factorisation", least=0, most=16
@@ -207,6 +216,14 @@ class FedGRecOptions:
     epsilon: float = option(1e-8, "Adam's ε", least=1e-30)
     item_clip: float = option(30.0, "largest absolute item update that one user may send", least=1e-6)
     latent_clip: float = option(2.5, "largest absolute latent contribution w_ut·e_u that one user may hold", least=1e-6)
+    count_items: int = option(30, COUNT_ITEMS, least=1)
+    item_norm: float = option(15.0, ITEM_NORM, least=1e-6)
+    latent_norm: float = option(
+        1.0,
+        "with noise: the largest Euclidean norm by which one user changes the latents in a round; what a user holds in "
+        "them is scaled down to half of that",
+        least=1e-6,
+    )
     evaluation_refresh: bool = option(True, "users refresh their latents by Eq. 6 before they rank items")
     precision: str = option("float32", "arithmetic of training", choices=("float32", "float64"))
 
@@ -294,15 +311,6 @@ class RunOptions:
         0, "users that a user masks with; 0: enough for 5 % corrupt users and 5 % dropouts at 2^-40", least=0
     )
     secure_threshold: int = option(0, "holders of a user's shares that must be left; 0: chosen with the above", least=0)
-    dp_epsilon: float = option(
-        0.0, "ε: what is opened in a run tells of one `dp_unit` by a factor e^ε at most; 0: no such promise", least=0
-    )
-    dp_unit: str = option(
-        "interaction",
-        "what ε is about; interaction: one item of one user, by decoys: every user trains on its items and on others, "
-        "drawn once",
-        choices=("interaction",),
-    )
     topk: tuple[int, ...] = option((20,), "list lengths k of Recall@k and NDCG@k; the first one selects the round")
     ndcg_ideal: str = option(
         "capped",
@@ -321,8 +329,37 @@ class RunOptions:
         choices=("auto", "cpu", "cuda"),
     )
     threads: int = option(0, "threads of the cpu kernel; 0: all cores. Results do not depend on it", least=0)
+    dp_epsilon: float = option(
+        0.0,
+        "ε of differential privacy: what is opened in a run tells of one `dp_unit` by a factor e^ε at most; 0: no such "
+        "promise",
+        least=0,
+        most=700,
+    )
+    dp_unit: str = option(
+        "user",
+        "what ε is about. user: one user with all of its items, by noise in every sum, for spectral, fedgrec, fedmf "
+        "and federank; interaction: one item of one user, by decoys: every user trains on its items and on others, "
+        "drawn once",
+        choices=("user", "interaction"),
+    )
+    dp_delta: float = option(
+        1e-6, "δ, the chance that ε does not hold: far below one in all users", least=1e-15, most=0.1
+    )
+    dp_rounds: int = option(
+        0, "rounds over which ε is spread; training ends when they are spent; 0: as many as `rounds`", least=0
+    )
+
+    @property
+    def noisy(self) -> bool:
+        """Whether users add noise to what they send."""
+        return self.dp_epsilon > 0 and self.dp_unit == "user"
 
     def __post_init__(self) -> None:
+        if 0 < self.dp_epsilon < 0.01:
+            raise ConfigError("dp_epsilon is 0, which means no promise, or at least 0.01")
+        if self.noisy and self.secure == "exact":
+            raise ConfigError("secure = 'exact' compares sums, and noise makes them differ: set it to off or protocol")
         if bool(self.secure_neighbours) != bool(self.secure_threshold):
             raise ConfigError("secure_neighbours and secure_threshold go together: set both, or neither")
         if not self.topk or min(self.topk) < 1:

@@ -18,6 +18,8 @@ def resolved(config: Config, dataset: Dataset) -> Config:
     run, model, n_users = config.run, config.model, dataset.split.train.n_users
     turns, evaluations = run.turns or getattr(model, "turns", TURNS), getattr(model, "evaluations", EVALUATIONS)
     rounds = run.rounds or getattr(model, "rounds", -(-turns * n_users // min(model.users_per_round, n_users)))
+    if run.noisy and not run.rounds and not run.turns:
+        rounds = getattr(model, "noisy_rounds", rounds)
     every = run.evaluate_every or -(-rounds // evaluations)
     device = "cuda" if run.device == "cuda" or (run.device == "auto" and wants_gpu(config)) else "cpu"
     source = config.data.data
@@ -26,12 +28,25 @@ def resolved(config: Config, dataset: Dataset) -> Config:
     return replace(
         config,
         model=falling(model, rounds),
-        run=replace(run, rounds=rounds, evaluate_every=every, device=device),
+        run=replace(
+            run,
+            rounds=rounds,
+            evaluate_every=every,
+            device=device,
+            dp_rounds=(run.dp_rounds or rounds) if run.noisy else run.dp_rounds,
+        ),
         data=replace(config.data, data=source),
     )
 
 
 def final(config: Config, best_round: int) -> Config:
     """A run that learns from everything, with the options and for the rounds that one with held-out items chose."""
-    changes = {"split": "all", "protocol": "honest", "validation": 0.0, "rounds": best_round, "patience": 0}
+    changes = {
+        "split": "all",
+        "protocol": "honest",
+        "validation": 0.0,
+        "rounds": best_round,
+        "patience": 0,
+        "dp_rounds": 0,
+    }
     return config.changed(changes | {"evaluate_every": 0}, "the final run")

@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgrec import budget
 from fedgrec.checkpoint import restored, tensors_of
 from fedgrec.config import Config
 from fedgrec.core import Cohort, Ints, Stage, Traffic
@@ -86,18 +87,21 @@ class Simulation:
         if self.server.round == 0 and self.progress.traffic == Traffic():
             self.warm_up()
         self.observer.started(self.server.round, run.rounds)
-        while self.server.round < run.rounds and not 0 < run.patience <= self.progress.stale:
+        last = budget.last_round(self.method, run)
+        while self.server.round < last and not 0 < run.patience <= self.progress.stale:
             if self.ranks.any(self.observer.stop_wanted()):
                 self._checkpoint()
                 return self.selected or self.model()
             self._advance()
             self.progress.seconds = time.perf_counter() - started
-            if self.server.round % run.evaluate_every == 0 or self.server.round == run.rounds:
+            if self.server.round % run.evaluate_every == 0 or self.server.round == last:
                 self._evaluate()
                 self.progress.seconds = time.perf_counter() - started
             if run.checkpoint_every and self.server.round % run.checkpoint_every == 0:
                 self._checkpoint()
             self.observer.round_done(self.server.round)
+        if last < run.rounds and self.server.round == last:
+            self.observer.noticed(f"training ends after round {last:,}: nobody has a turn left under dp_epsilon")
         return self._finish()
 
     def warm_up(self) -> None:
@@ -173,11 +177,14 @@ class Simulation:
         self.progress.clipped += pending.clipped
 
     def _sample(self, round_: int) -> tuple[Ints, NDArray[np.bool_]]:
-        """Line 12: S users without replacement, in a sweep everybody; and whose upload will arrive."""
+        """Line 12: S users without replacement, under noise in turn, in a sweep everybody; whose upload will arrive."""
         key = [self.config.run.seed, SAMPLING_STREAM]
         rng = np.random.Generator(np.random.Philox(key=key, counter=[0, round_, 0, 0]))
         count = min(self.config.model.users_per_round, len(self.degrees))
-        sampled = rng.choice(len(self.degrees), count, replace=False, shuffle=False)
+        if self.config.run.noisy:
+            sampled = budget.next_in_turn(self.config.run.seed, round_, len(self.degrees), count)
+        else:
+            sampled = rng.choice(len(self.degrees), count, replace=False, shuffle=False)
         if self.method.training(round_).sweep:
             sampled = np.arange(len(self.degrees))
         return sampled, rng.random(len(sampled)) >= self.config.run.dropout
@@ -228,7 +235,14 @@ class Simulation:
             "secure": run.secure,
             "secure_rounds": self.sums.opened,
             "secure_rounds_lost": self.sums.lost,
+            **self.privacy,
         }
+
+    @property
+    def privacy(self) -> dict[str, float]:
+        """What all sums so far have spent, those behind the selected round included; nothing without noise."""
+        delta = self.config.run.dp_delta
+        return budget.line(self.method, delta, self.server.round) if self.config.run.noisy else {}
 
     def _finish(self) -> Model:
         """Under `honest` the test split is looked at here, once, for the round that validation chose."""

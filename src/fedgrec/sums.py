@@ -2,15 +2,22 @@
 
 All three give the same integers. Under the protocol every user is a client of secure aggregation with keys of its own,
 and the server's half of the simulation sees nothing but the opened sum.
+
+Where sums hold noise, each user adds its share before it masks: as much as makes the noise whole once the fewest users
+that are planned for are left. The plain sum gets the shares of all who are in it at once. A sum of fewer is lost. Here
+the noise follows from the seed, so that a run can be repeated; in a federation it comes from the operating system.
 """
 
 import hashlib
+import math
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.core import Broadcast, Cohort, Ints, Pending, Stage, Upload
+from fedgrec import noise
+from fedgrec.core import Broadcast, Cohort, Ints, Pending, Source, Stage, Upload
 from fedgrec.errors import ConfigError, RunError, SumLostError
 from fedgrec.methods.contract import Method
 from fedgrec.options import RunOptions
@@ -19,7 +26,8 @@ if TYPE_CHECKING:
     from fedgrec.secagg import Stage as SecureStage
 
 CORRUPT = DROPPED = 0.05  # the shares of users for which neighbours and threshold are chosen
-SILENCE_STREAM = 3
+SILENCE_STREAM, NOISE_STREAM = 3, 21
+EVERYBODY = 2**63  # whose noise it is, where all shares are drawn at once
 
 
 class Sums:
@@ -28,13 +36,43 @@ class Sums:
     def __init__(self, options: RunOptions, threads: int) -> None:
         self.options, self.threads = options, threads
         self.opened = 0  # sums that went through the real protocol
-        self.lost = 0  # and those that could not, for want of users
+        self.lost = 0  # and those that could not be opened, for want of users
 
     def total(
         self, method: Method, stage: Stage, cohort: Cohort, broadcast: Broadcast, arrived: Ints | None = None
     ) -> tuple[Upload, Pending]:
         """The sum over those users of the cohort whose upload arrives (None: all), and their pending state."""
-        return method.local_update(cohort if arrived is None else cohort.take(arrived), stage, broadcast)
+        own = cohort if arrived is None else cohort.take(arrived)
+        upload, pending = method.local_update(own, stage, broadcast)
+        return self.noised(upload, method, stage, broadcast, len(cohort)), pending
+
+    def noised(self, upload: Upload, method: Method, stage: Stage, broadcast: Broadcast, asked: int) -> Upload:
+        """The sum with the shares of noise of all who are in it, of so many users asked."""
+        spec = method.spec(stage)
+        if not spec.noisy:
+            return upload
+        self.check_left(upload.users, asked, broadcast.round)
+        shares = spec.noise(upload.users / self.least(asked), self.source(stage, broadcast))
+        return Upload.from_ring(upload.to_ring(spec) + shares, spec, upload.users)
+
+    def least(self, asked: int) -> int:
+        """The fewest users that are planned to be left: a round may lose twice the average."""
+        return max(asked - math.floor(2 * self.options.dropout * asked), 1)
+
+    def check_left(self, left: int, asked: int, round_: int) -> None:
+        """The shares of fewer users than were planned for are too little noise: they do not help to open the sum."""
+        if left < self.least(asked):
+            self.lost += 1
+            raise SumLostError(
+                f"the sum of round {round_:,} was not opened: {left} of {asked} users are left, and their noise hides "
+                f"each of them from {self.least(asked)} on"
+            )
+
+    def source(self, stage: Stage, broadcast: Broadcast, user: int = EVERYBODY) -> Source:
+        """Where the noise of a sum, or a user's share of it, comes from; never from what users draw by their keys."""
+        place = [0, broadcast.round, broadcast.level << 32 | zlib.crc32(stage.name.encode()), user]
+        draw = np.random.Generator(np.random.Philox(key=[self.options.seed, NOISE_STREAM], counter=place))
+        return lambda variance, count: noise.drawn(draw, variance, count)
 
 
 class SecureSums(Sums):
@@ -47,10 +85,15 @@ class SecureSums(Sums):
         from fedgrec.secagg.errors import TooFewLeft
 
         spec, pending = method.spec(stage), dict[int, Pending]()
+        if spec.noisy and arrived is not None:
+            self.check_left(len(arrived), len(cohort), broadcast.round)
 
         def vector(user: int) -> NDArray[Any]:
             upload, pending[user] = method.local_update(cohort.take(np.array([user])), stage, broadcast)
-            return upload.to_ring(spec)
+            words = upload.to_ring(spec)
+            if spec.noisy:
+                words += spec.noise(1 / self.least(len(cohort)), self.source(stage, broadcast, user))
+            return words
 
         neighbours, threshold, least = self._parameters(len(cohort))
         about = f"{self.options.seed} {stage.name} {broadcast.level} {broadcast.round}"

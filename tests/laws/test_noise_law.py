@@ -4,10 +4,12 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from fedgrec import noise
 from fedgrec.federation.common import evaluation
 from fedgrec.federation.common.options import Agreement
+from fedgrec.noise import Release
 
 
 @pytest.mark.parametrize("variance", [0.5, 40.0, 1e6, 1e11])
@@ -17,6 +19,27 @@ def test_it_has_the_variance_that_was_asked_for(variance: float) -> None:
     for drawn in (one, shares):
         assert abs(drawn.mean()) < 5 * math.sqrt(variance / 40_000)
         assert drawn.var() == pytest.approx(variance, rel=0.06)
+
+
+def fit(drawn: np.ndarray, variance: float) -> float:
+    """How likely numbers so far from Skellam's distribution are: the p-value of a χ² test over its values."""
+    exact = stats.skellam(variance / 2, variance / 2)
+    reach = int(exact.ppf(1 - 20 / len(drawn)))  # beyond it all are one cell, in which about twenty are expected
+    cells = np.clip(drawn, -reach, reach) + reach
+    chances = exact.pmf(np.arange(-reach, reach + 1))
+    chances[0], chances[-1] = exact.cdf(-reach), exact.sf(reach - 1)
+    return float(stats.chisquare(np.bincount(cells, minlength=2 * reach + 1), len(drawn) * chances).pvalue)
+
+
+@pytest.mark.parametrize("variance", [0.3, 2.0, 50.0])
+@pytest.mark.parametrize(("users", "least"), [(1, 1), (6, 6), (9, 6)])
+def test_shares_add_up_to_the_stated_distribution(variance: float, users: int, least: int) -> None:
+    """Users add shares for the fewest that may be left; where more are left, the noise is larger by as much."""
+    draw = np.random.Generator(np.random.Philox(key=[users, least]))
+    total = sum(noise.drawn(draw, variance / least, 20_000) for _ in range(users))
+    assert fit(total, variance * users / least) > 1e-4
+    assert fit(noise.skellam(variance, 20_000), variance) > 1e-6  # not from a seed, so it fails once in a million
+    assert fit(total, 1.1 * variance * users / least) < 1e-4  # the test would notice a tenth
 
 
 def test_whole_numbers_of_every_residue() -> None:
@@ -29,11 +52,8 @@ def test_whole_numbers_of_every_residue() -> None:
 def test_no_more_is_spent_than_stated_and_little_is_given_away(epsilon: float, times: int) -> None:
     whole, euclidean = 3 * 2.0**14, math.sqrt(3) * 2.0**14
     variance = noise.variance_for(epsilon, whole, euclidean, times)
-    assert (
-        noise.spent(variance, whole, euclidean, times)
-        <= epsilon
-        < noise.spent(variance * 0.99, whole, euclidean, times)
-    )
+    right, less = (Release(part * variance, whole, euclidean, times) for part in (1, 0.99))
+    assert noise.spent([right]) <= epsilon < noise.spent([less])
     gaussian = euclidean * math.sqrt(times * 2 * math.log(1.25 / noise.DELTA)) / epsilon  # of the textbook, ε ≤ 1
     assert variance < gaussian**2 or epsilon > 1
 

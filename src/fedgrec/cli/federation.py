@@ -123,13 +123,18 @@ def settings(arguments: argparse.Namespace) -> tuple[Any, Any, Any]:
         mine = {field.name for field in dataclasses.fields(kind)} & named.keys()
         return kind().changed({key: named.pop(key) for key in sorted(mine)}, "--set")
 
-    is_said = "rounds" in named
-    options, agreed, values = of(FederationOptions), of(Agreement), named
+    is_said, sums_said = "rounds" in named, "dp_sums" in named
+    options, agreed = of(FederationOptions), of(Agreement)
+    values = named | {"dp_epsilon": agreed.dp_epsilon, "dp_delta": agreed.dp_delta}  # the method's defaults follow them
     values |= {"method": arguments.method} if arguments.method else {}
     values |= {"data": arguments.data} if arguments.data else {}
     config = Config().changed(values, "--set")
     if not is_said:  # a method may have a number of its own
-        options = dataclasses.replace(options, rounds=getattr(config.model, "rounds", options.rounds))
+        usual = getattr(config.model, "rounds", options.rounds)
+        rounds = getattr(config.model, "noisy_rounds", usual) if config.run.noisy else usual
+        options = dataclasses.replace(options, rounds=rounds)
+    if config.run.noisy and not sums_said:
+        agreed = dataclasses.replace(agreed, dp_sums=max(options.rounds, 1))
     return config, options, agreed
 
 

@@ -119,6 +119,9 @@ class Bar(Observer):
             kind = {"protocol": "every sum went through secure aggregation", "exact": "integer sums, checked by it"}
             lost = f", {simulation.sums.lost:,} more lost to dropouts" if simulation.sums.lost else ""
             self.say(f"  {kind[result['secure']]}: {simulation.sums.opened:,} real secure rounds{lost}")
+        if "dp_epsilon_spent" in result:
+            spent, asked = simulation.privacy["dp_epsilon_spent"], simulation.config.run.dp_epsilon
+            self.say(f"  noise: ε = {spent:.3g} of {asked:g} is spent, at δ = {result['dp_delta']:g}, for each user")
         if progress.clipped:
             o = simulation.config.model
             by = "item_levels" if getattr(o, "levels", 0) else "item_clip"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UserState
+from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UserState, fitting
 from fedgrec.devices import place
 from fedgrec.draws import shelves
 from fedgrec.errors import FedgrecError, missing_extra
@@ -31,7 +31,7 @@ except ImportError:
 from fedgrec.kernels import _draws_torch as draws
 from fedgrec.kernels import _steps_torch as steps
 from fedgrec.kernels import reference
-from fedgrec.kernels._trees_torch import added_up
+from fedgrec.kernels._trees_torch import across, added_up
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,8 @@ class Batched:
                 P = problem.weights.shape[1]
                 sent = draws.feedback(problem.keys, problem.round, P, o.feedback)
                 moved[:, :P] = torch.where(sent[..., None], moved[:, :P], 0)
+                if leaf.norm:
+                    moved *= within_norm(moved, P, problem.real, leaf)
                 if per_steps is None:
                     rows, over = rounded(moved, leaf, leaf.bound, sums.dtype)
                 else:
@@ -179,6 +181,14 @@ class Batched:
             raise FedgrecError(
                 f"device {self.device!r} is out of memory: free some of it, lower dim or layers, or use device 'cpu'"
             ) from None
+
+
+def within_norm(moved: Tensor, P: int, real: Tensor, leaf: Leaf) -> Tensor:
+    """By what each user's rows are multiplied so that they keep to the leaf's norm.  # [S, 1, 1]"""
+    squares = moved.to(torch.float64) ** 2
+    both = added_up(squares[:, :P]) + added_up(squares[:, P:])  # each part is padded at its own end
+    lengths, words = across(both).sqrt().cpu().numpy() / leaf.step, real.sum(1).cpu().numpy() * leaf.width
+    return torch.tensor(fitting(lengths, words, leaf.norm), dtype=moved.dtype, device=moved.device)[:, None, None]
 
 
 def rounded(rows: Tensor, leaf: Leaf, bound: int, dtype: torch.dtype) -> tuple[Tensor, int]:

@@ -54,6 +54,8 @@ def train(
     dtype: np.dtype[Any],
 ) -> tuple[Rows, UserState, int]:
     """Algorithm 1, lines 16–21, see reference.train. Needs the whole item table (a simulation has it)."""
+    if leaf.norm:
+        raise FedgrecError("the cpu kernel does not bound the norm of a user's update: use kernel batched or reference")
     tables, n_items, state = broadcast.tables, broadcast.n_items, cohort.state.copy()
     numbers, flags = _numbers(o, leaf, broadcast, tables.dtype), _flags(o, broadcast)
     alpha = np.asarray((1.0, 1.0) if o.combined else o.weights(), tables.dtype)

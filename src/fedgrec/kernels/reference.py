@@ -22,7 +22,19 @@ from typing import Any
 import numpy as np
 
 from fedgrec import draws
-from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UserState, quantize, travelling
+from fedgrec.core import (
+    Broadcast,
+    Cohort,
+    Floats,
+    Ints,
+    Leaf,
+    Rows,
+    ServerState,
+    UserState,
+    fitting,
+    quantize,
+    travelling,
+)
 from fedgrec.options import FedGRecOptions
 
 NAME = "reference"
@@ -75,6 +87,9 @@ def train(
         moved = local_steps(problem, state, u, o)
         sent = draws.feedback(problem.key, problem.round, problem.n_positives, o.feedback)
         moved[: problem.n_positives][~sent] = 0
+        if leaf.norm:
+            length = np.sqrt((moved.astype(np.float64) ** 2).sum()) / leaf.step
+            moved *= fitting(length, moved.size, leaf.norm).astype(moved.dtype)
         row_steps = shift = None
         if broadcast.row_steps is not None:
             row_steps = broadcast.row_steps[problem.items]

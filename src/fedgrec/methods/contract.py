@@ -28,6 +28,7 @@ from fedgrec.core import (
     UserState,
     clamp,
 )
+from fedgrec.noise import NO_NOISE, Multipliers
 
 WORD = 4  # bytes of a number or of a row's name, as it is sent in the clear
 
@@ -40,11 +41,17 @@ class Method(ABC):
     inner_product: ClassVar[bool] = True
     # What a user remembers: a core.State that has at least `embeddings` [n, L, d].
     State: ClassVar[type[Any]] = UserState
-    # The stage in which users tell what of the graph has changed; None: a run cannot go on with other data.
-    recount: ClassVar[Stage | None] = None
+    # Whether `noise` makes users keep to norms and sums hold noise.
+    takes_noise: ClassVar[bool] = False
     options: Any
     n_items: int
     n_users: int
+    noise: Multipliers = NO_NOISE
+
+    @property
+    def recount(self) -> Stage | None:
+        """The stage in which users tell what of the graph has changed; None: a run cannot go on with other data."""
+        return None
 
     @property
     @abstractmethod

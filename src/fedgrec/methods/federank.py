@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from fedgrec.kernels import reference
 from fedgrec.methods.fedgrec import FedGRecMethod, Kernel
-from fedgrec.options import FactorisationOptions, option
+from fedgrec.options import ITEM_NORM, FactorisationOptions, option
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Options(FactorisationOptions):
         0.5, "π: share of a user's positives whose update is sent in a round; the others stay at home", least=0, most=1
     )
     l2: float = option(0.003, "λ, the L2 penalty", least=0)
+    item_norm: float = option(0.1, ITEM_NORM, least=1e-6)
     loss: str = option("bpr", "pairs of a positive and a negative", choices=("bpr",))
 
 

@@ -39,9 +39,11 @@ from fedgrec.core import (
     clamp,
     finest_step,
 )
+from fedgrec.errors import FedgrecError
 from fedgrec.kernels import reference
-from fedgrec.methods import change
+from fedgrec.methods import change, noisy
 from fedgrec.methods.contract import WORD, Method
+from fedgrec.noise import NO_NOISE, Multipliers
 from fedgrec.options import FedGRecOptions, at_round
 
 DEGREES = Stage("degrees", everyone=True)
@@ -67,6 +69,7 @@ USUAL = 400  # users of a round
 LATENT_BITS = 26  # of a latent's word in such a round, where words of item updates are short, too
 SPREAD = 2.0  # how much larger than what is usual in a row an update of 20 levels may be; more levels serve both ends
 SELDOM = 1 / 64  # the least share of rounds that an item's users are taken to be in
+NOISY_EVERY = 20  # rounds of which one carries latents under noise, where nothing else is asked for
 FINE_ROUNDS, DRAWN = 20, 10  # the fewest rounds, and times that an item is drawn, before steps follow from moments
 CLICKS, ITEMS, SHARP = 25, 40_000, 0.11  # of a user, of a catalogue; the temperature there
 
@@ -127,13 +130,19 @@ class FedGRecMethod(Method):
     """The verbs of FedGRec over `n_items` items and at most `n_users` users."""
 
     name = "fedgrec"
-    recount = RECOUNT
+    takes_noise = True
     options: FedGRecOptions
     n_items: int
     n_users: int
     kernel: Kernel = reference
     begun: int = 0  # the round in which this season began: since then rates fall, and latents travel less and less
     most_users: int = 0  # that there may ever be, where people come and go: the latents' step follows from it
+    noise: Multipliers = NO_NOISE
+
+    @property
+    def recount(self) -> Stage | None:
+        """Under noise nobody is counted again: what a user adds to the degrees and holds in the latents is bounded."""
+        return None if self.noise.rest else RECOUNT
 
     # ------------------------------------------------------------------------------ what is uploaded
 
@@ -151,15 +160,20 @@ class FedGRecMethod(Method):
 
         Latents travel more often at first, when embeddings change fast. Either everybody sends them in a round of their
         own, after 1, 2, 4, 8, … turns of this season; or those of a round send them in the last of every
-        `latents_every` rounds, and while users have had t turns in the last of every t + 1.
+        `latents_every` rounds, and while users have had t turns in the last of every t + 1. Under noise they cost
+        privacy: they travel in the last of so many rounds, or of 20, and not more often.
         """
         o, done = self.options, round_ - self.begun
-        kind = replace(TRAIN, fine=not o.levels or round_ < self.fine_rounds)
+        kind = replace(TRAIN, fine=not o.levels or bool(self.noise.rest) or round_ < self.fine_rounds)
+        if not o.layers:
+            return kind
+        if self.noise.rest:
+            return replace(kind, lean=(done + 1) % (o.latents_every or NOISY_EVERY) > 0)
         turns, before = (count * self.sampled // self.n_users for count in (done, done - 1))
-        if o.layers and not o.latents_every:
+        if not o.latents_every:
             due = turns > before and turns & (turns - 1) == 0 and turns > 0
             return replace(kind, lean=not due, sweep=due)
-        return replace(kind, lean=o.layers > 0 and (done + 1) % min(o.latents_every or 1, 1 + turns) > 0)
+        return replace(kind, lean=(done + 1) % min(o.latents_every, 1 + turns) > 0)
 
     @property
     def fine_rounds(self) -> int:
@@ -172,16 +186,24 @@ class FedGRecMethod(Method):
         """The leaves of a stage: all that ever leaves a device, and only inside a sum."""
         o, N = self.options, self.n_items
         if stage in (DEGREES, RECOUNT):
-            return UploadSpec((Leaf("degrees", N, 1, clip=1, step=1),), self.n_users)
+            degrees = Leaf("degrees", N, 1, clip=1, step=1)
+            if self.noise.counts:
+                degrees = noisy.bounded(degrees, math.sqrt(o.count_items), self.noise.counts)
+            return UploadSpec((degrees,), self.n_users)
         S, latents = self.sampled, self.latents
-        if stage is PROPAGATE:
+        if stage is PROPAGATE:  # one level, of users who hold nothing in it yet
+            if self.noise.rest:
+                latents = noisy.bounded(latents, self.level_norm, self.noise.rest)
             return UploadSpec((latents,), self.n_users)
         if stage is RESEND:
             return UploadSpec((replace(latents, rows=o.layers * N),), self.n_users)
         if stage.sweep:
             return UploadSpec((replace(latents, rows=o.layers * N),), self.n_users)
         items = Leaf("items", N, o.dim, o.item_clip, finest_step(o.item_clip, S))
-        if not stage.fine:
+        if self.noise.rest:
+            fine = replace(items, step=noisy.step_for(o.item_norm))
+            items = noisy.bounded(fine, o.item_norm, self.noise.rest)
+        elif not stage.fine:
             items = Leaf("items", N, o.dim, clip=o.levels, step=1)
         if stage.lean or not o.layers:
             return UploadSpec((items,), S)
@@ -191,8 +213,16 @@ class FedGRecMethod(Method):
     def latents(self) -> Leaf:
         """Counted in the same step in warm-up, in training and after people have come, so that sums telescope."""
         o, clip = self.options, 2 * self.options.latent_clip
+        if self.noise.rest:
+            leaf = Leaf("latents", self.n_items, o.dim, clip, noisy.step_for(o.latent_norm))
+            return noisy.bounded(leaf, o.latent_norm, self.noise.rest)
         users = USUAL if o.levels else min(o.users_per_round, max(self.most_users or self.n_users, USUAL))
         return Leaf("latents", self.n_items, o.dim, clip, finest_step(clip, users, LATENT_BITS if o.levels else 32))
+
+    @property
+    def level_norm(self) -> float:
+        """Of what a user holds in one level of the latents: all levels, before and after, differ by `latent_norm`."""
+        return self.options.latent_norm / (2 * math.sqrt(max(self.options.layers, 1)))
 
     # --------------------------------------------------------------------------------- initial state
 
@@ -240,13 +270,15 @@ class FedGRecMethod(Method):
     def broadcast(self, server: ServerState, stage: Stage, level: int = 0) -> Broadcast:
         """What the server sends down: in warm-up round k the table k−1; in training what users compute with."""
         o, items = self.options, server.items
+        more = {name: part for name, part in server.more.items() if name == noisy.OPEN}
         if stage.everyone:
             tables = items[level - 1 : level] if stage is PROPAGATE else items[:0]
-            return Broadcast(server.round, self.n_items, tables, server.degrees, level)
+            return Broadcast(server.round, self.n_items, tables, server.degrees, level, more)
         tables = items
         if o.combined:
             tables = self.kernel.combine(items, np.asarray(o.weights(), items.dtype), o.download, stage.lean)
-        more = {} if stage.fine else {"steps": self.row_steps(server)}
+        if not stage.fine:
+            more["steps"] = self.row_steps(server)
         kind = o.download if o.combined else "float32"
         return Broadcast(server.round, self.n_items, tables, server.degrees, level, more, kind)
 
@@ -281,6 +313,15 @@ class FedGRecMethod(Method):
 
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
         """What users compute at home: the summed upload of the cohort, and its pending state."""
+        if stage is DEGREES and self.noise.counts:
+            return Upload({"degrees": noisy.counted(cohort, self.options.count_items)}, len(cohort)), Pending(
+                cohort.state
+            )
+        if noisy.OPEN in broadcast.more:
+            cohort, broadcast, ids = noisy.compact(cohort, broadcast)
+            upload, pending = replace(self, n_items=len(ids)).local_update(cohort, stage, broadcast)
+            whole = {name: noisy.expanded(part, ids, self.n_items) for name, part in upload.leaves.items()}
+            return Upload(whole, upload.users), pending._replace(weights=None)  # for a recount, which there is none of
         if stage is DEGREES:
             index, counts = np.unique(cohort.items, return_counts=True)  # Eq. (9): Y_u
             return Upload({"degrees": Rows(index, counts[:, None])}, len(cohort)), Pending(cohort.state)
@@ -306,7 +347,8 @@ class FedGRecMethod(Method):
         k, spec, pending = broadcast.level, self.spec(PROPAGATE), cohort.state.copy()
         gather, push = self.edge_weights(cohort, broadcast.degrees)
         pending.embeddings[:, k : k + 1] = self.kernel.refresh(cohort, gather, broadcast.tables, cohort.items)
-        old, new = cohort.state.sent[:, k - 1 : k], cohort.state.embeddings[:, k - 1 : k]
+        old = cohort.state.sent[:, k - 1 : k]
+        new = self._held(cohort, push, cohort.state.embeddings[:, k - 1 : k], old)
         rows, cut = self.kernel.push(cohort, push, old, new, spec.leaf("latents"), spec.dtype, self.n_items)
         pending.sent[:, k - 1 : k] = new
         return Upload({"latents": rows}, len(cohort)), Pending(pending, cut, "", push)
@@ -314,6 +356,8 @@ class FedGRecMethod(Method):
     def _train(self, cohort: Cohort, broadcast: Broadcast, stage: Stage) -> tuple[Upload, Pending]:
         """Lines 15 to 22; a lean round leaves out line 22, and what it would have sent is sent with the next."""
         o, spec = self.options_of(broadcast.round, broadcast.degrees), self.spec(stage)
+        if self.noise.rest and broadcast.row_steps is not None:  # a server could stretch rows beyond the norm by them
+            raise FedgrecError("under noise item updates are counted in one step, and the server sent others")
         gather, push = self.edge_weights(cohort, broadcast.degrees)
         tables = broadcast.tables[1:2] if o.combined else broadcast.tables[: o.layers]
         latents = self.kernel.refresh(cohort, gather, tables, cohort.items)  # line 15
@@ -340,18 +384,32 @@ class FedGRecMethod(Method):
 
     def _push_latents(self, cohort: Cohort, pending: UserState, push: Floats, spec: UploadSpec) -> tuple[Rows, int]:
         """What the latents of all levels have become since they were last sent; from now on they are sent."""
-        old, new = cohort.state.sent, pending.embeddings[:, : self.options.layers]
-        leaf = spec.leaf("latents")
+        old, leaf = cohort.state.sent, spec.leaf("latents")
+        new = self._held(cohort, push, pending.embeddings[:, : self.options.layers], old)
         rows, cut = self.kernel.push(cohort, push, old, new, leaf, spec.dtype, self.n_items)
         if cohort.past is not None and cohort.past.pushed:
             rows += change.moved(self.kernel.push, cohort, push, spec, self.n_items)
         pending.sent[:] = new
         return rows, cut
 
+    def _held(self, cohort: Cohort, push: Floats, embeddings: Floats, before: Floats) -> Floats:
+        """What users hold in the latents: their embeddings, under noise within a norm.  # [n, L, d]"""
+        if not self.noise.rest:
+            return embeddings
+        step = self.latents.step
+        noisy.check_held(cohort, push, before, step, self.level_norm / step)
+        return noisy.fitted(cohort, push, embeddings, step, self.level_norm / step)
+
     def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
         """The server's half; it consumes `server` and sees nothing of the users but their sum."""
         o, spec, kernel = at_round(self.options, server.round - self.begun), self.spec(stage), self.kernel
-        if stage is DEGREES:
+        if noisy.OPEN in server.more:
+            total = Upload(
+                {name: noisy.open_rows(part, server.more) for name, part in total.leaves.items()}, total.users
+            )
+        if stage is DEGREES and self.noise.counts:
+            noisy.take_counts(server, total.leaves["degrees"], spec.leaf("degrees"))
+        elif stage is DEGREES:
             counts = total.leaves["degrees"]
             server.degrees[counts.index] = counts.values[:, 0]
         elif stage is RECOUNT:
@@ -387,6 +445,8 @@ class FedGRecMethod(Method):
     def keep_possible(self, server: ServerState, late: int = 0) -> int:
         """Degrees; and of a latent what `latent_clip` lets each user of the item hold."""
         o, outside = self.options, super().keep_possible(server, late)
+        if self.noise.rest:  # carries latents anywhere
+            return outside
         # At another rate than 1 the latents are the first contribution and α times the way from there to the last.
         each = o.latent_clip * max(1.0, 2 * o.latent_rate - 1)
         most = (each * (server.degrees + late))[:, None]  # [N, 1]
@@ -409,6 +469,7 @@ class FedGRecMethod(Method):
     def represent_users(self, server: ServerState, cohort: Cohort) -> Floats:
         """Users' final representations, Eq. (2), after a refresh at home that is never stored.  # [n, D]"""
         o, embeddings = self.options, cohort.state.embeddings
+        cohort = noisy.without_closed(cohort, server.more)
         if o.layers and o.evaluation_refresh:
             gather, _ = self.edge_weights(cohort, server.degrees)
             tables = self.as_ranked(server).items
@@ -416,14 +477,15 @@ class FedGRecMethod(Method):
                 cohort, gather, tables[1:2] if o.combined else tables[: o.layers], cohort.items
             )
             if o.combined:
-                return self._ranked(embeddings.dtype.type(o.weights()[0]) * embeddings[:, 0] + latents[:, 0])
+                both = self._ranked(embeddings.dtype.type(o.weights()[0]) * embeddings[:, 0] + latents[:, 0])
+                return noisy.as_users(both, server.more)
             embeddings = np.concatenate([embeddings[:, :1], latents], axis=1)
-        return self._combined(embeddings.swapaxes(0, 1))
+        return noisy.as_users(self._combined(embeddings.swapaxes(0, 1)), server.more)
 
     def represent_items(self, server: ServerState) -> Floats:
         """Items' final representations, Eq. (2).  # [N, D]"""
         tables = self.as_ranked(server).items
-        return self._ranked(tables[0]) if self.options.combined else self._combined(tables)
+        return noisy.as_items(self._ranked(tables[0]) if self.options.combined else self._combined(tables), server.more)
 
     def as_ranked(self, server: ServerState) -> ServerState:
         """What of the server a device has, as it arrived there: people rank with that."""

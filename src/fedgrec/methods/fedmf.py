@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from fedgrec.kernels import reference
 from fedgrec.methods.fedgrec import FedGRecMethod, Kernel
-from fedgrec.options import FactorisationOptions, option
+from fedgrec.options import ITEM_NORM, FactorisationOptions, option
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Options(FactorisationOptions):
         choices=("mse0", "mse", "softmax"),
     )
     l2: float = option(3e-4, "λ, the L2 penalty", least=0)
+    item_norm: float = option(0.02, ITEM_NORM, least=1e-6)
     server_rate: float = option(0.005, "rate of the server's Adam", least=0)
 
 

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
+from fedgrec.budget import with_noise
 from fedgrec.config import Config, recorded
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.catalogue import CATALOGUE
@@ -136,7 +137,7 @@ class Folder:
 
     def method(self, n_users: int, begun: int = 0) -> Method:
         """The method, in the season that began with this round."""
-        method = make_method(self.config, self.n_items, n_users)
+        method = make_method(self.config, self.n_items, n_users, self.agreed)
         if isinstance(method, FedGRecMethod):
             return replace(method, begun=begun, most_users=self.agreed.most_users)
         return method
@@ -179,14 +180,16 @@ def _only_sums(name: str) -> bool:
     return all(stage.combine == "sum" for stage in module.make(module.Options(), 1, 1).stages)
 
 
-def make_method(config: Config, n_items: int, n_users: int) -> Method:
-    """The method, on the kernel that every device has; or a sentence why a federation cannot run it."""
+def make_method(config: Config, n_items: int, n_users: int, agreed: Agreement) -> Method:
+    """The method, on the kernel that every device has, with noise; or a sentence why a federation cannot run it."""
     method: Method = method_module(config.method).make(config.model, n_items, n_users)
     if any(stage.combine != "sum" for stage in method.stages):
         raise FederationError(
             f"{config.method} matches users through a third party, which a federation has not: choose one of "
             f"{', '.join(name for name in METHODS if _only_sums(name))}"
         )
+    if agreed.dp_epsilon:  # a node takes part in each round once
+        method = with_noise(method, agreed.dp_epsilon, agreed.dp_delta, agreed.dp_sums, agreed.dp_sums)
     return method
 
 
@@ -197,7 +200,7 @@ def new_federation() -> str:
 
 def write_common(path: Path, roster: Roster, config: Config, n_items: int, agreed: Agreement) -> None:
     """What all folders have."""
-    make_method(config, n_items, 1)
+    make_method(config, n_items, 1, agreed)
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_roster(path, roster)
     write_private(path / CONFIG, config.to_toml().encode())

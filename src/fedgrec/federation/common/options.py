@@ -64,6 +64,15 @@ class Agreement(_Options):
         least=0,
         most=700,
     )
+    dp_epsilon: float = option(
+        0.0,
+        "what all training sums together may tell of one user, with all of its items, by noise; 0: no noise",
+        least=0,
+    )
+    dp_delta: float = option(1e-6, "the chance that dp_epsilon does not hold", least=1e-15, most=0.1)
+    dp_sums: int = option(
+        20, "under dp_epsilon: training rounds that a node takes part in, in all; they are the first ones", least=1
+    )
     recount_users: int = option(
         50, "the fewest users whose changes are counted in one sum; until there are so many, changes wait", least=1
     )
@@ -77,6 +86,8 @@ class Agreement(_Options):
     def __post_init__(self) -> None:
         if not self.topk or min(self.topk) < 1:
             raise ConfigError("topk needs at least one list length, each 1 or more, such as  topk = [20]")
+        if 0 < self.dp_epsilon < 0.01:
+            raise ConfigError("dp_epsilon is 0, which means no noise, or at least 0.01")
 
     @cached_property
     def deviation(self) -> float:

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fedgrec import budget
 from fedgrec.core import Broadcast, Leaf, Stage, UploadSpec
 from fedgrec.federation.common import evaluation
 from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.options import Agreement
 from fedgrec.federation.common.packets import pack_broadcast
 from fedgrec.methods.contract import Method
 from fedgrec.secagg.session import ROUND_ID_BYTES
@@ -86,6 +88,11 @@ class Plan:
         except (TypeError, KeyError, ValueError):
             raise FederationError("the server sent something that is no plan of a sum") from None
         return plan
+
+
+def privacy(method: Method, agreed: Agreement, rounds: int) -> dict[str, float]:
+    """What the warm-up and so many rounds have spent of a user who was in all of them."""
+    return budget.line(method, agreed.dp_delta, rounds, rounds)
 
 
 def is_once(method: Method, stage: str) -> bool:

@@ -42,5 +42,5 @@ def make_folders(
             open_gateway(folder).take_in({user.id: marks(user) for user in users})
         else:
             with NodeStore(folder) as store:
-                store.add_users(make_method(config, n_items, 1), users, agreed.decoys_epsilon)
+                store.add_users(make_method(config, n_items, 1, agreed), users, agreed.decoys_epsilon)
     return root / "server", folders

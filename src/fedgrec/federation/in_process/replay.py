@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedgrec.core import Cohort, Edges, Ints, Past, ServerState
+from fedgrec.core import Cohort, Edges, Ints, Past, ServerState, Upload
 from fedgrec.federation.common.plan import CHANGES, EVALUATE, is_recount
 from fedgrec.federation.node import changes
 from fedgrec.federation.node.folder import open_node
@@ -32,6 +32,7 @@ class Had(NamedTuple):
     targets: Any = None
 
 
+Noise = Mapping[tuple[Path, tuple[str, int, int]], Ints]  # by node and sum: the words that the node added
 Recorded = dict[tuple[Path, str], dict[int, Had]]  # by node and session: users by their rows
 
 
@@ -79,9 +80,12 @@ class Person:
 
 
 def replay(
-    server: Path, nodes: Mapping[int, Path], recorded: Recorded | None = None
+    server: Path, nodes: Mapping[int, Path], recorded: Recorded | None = None, noise: Noise | None = None
 ) -> tuple[ServerState, dict[int, Any]]:
-    """The model and each node's users' states, computed again; `nodes` are folders by their place on the roster."""
+    """The model and each node's users' states, computed again; `nodes` are folders by their place on the roster.
+
+    `noise` is what nodes have added in which sum, where they do: nobody can compute it again.
+    """
     home = open_server(server)
     with ServerStore(home) as store:
         log, seasons, n_users = store.sums(), store.seasons(), store.get("n_users")
@@ -116,6 +120,10 @@ def replay(
         cohort = _together(method, there, people, broadcast.degrees, recount)
         total, pending = method.local_update(cohort, stage, broadcast)
         total = replace(total, users=line["users"])  # those who sent zeros count, too
+        if (spec := method.spec(stage)).noisy:
+            of = line["stage"], line["level"], line["round"]
+            words = total.to_ring(spec) + sum((noise or {})[nodes[index], of] for index in line["included"])
+            total = Upload.from_ring(words, spec, total.users)
         model = method.apply(model, stage, total, line["level"])
         for place, (who, person) in enumerate(there.items()):
             mine = slice(cohort.indptr[place], cohort.indptr[place + 1])

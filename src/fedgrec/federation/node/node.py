@@ -271,6 +271,8 @@ class Node:
         if plan.stage == EVALUATE:
             trained = self.store.trained_on((method.stages[-1].name, 0, plan.round))
             rules.check_evaluation(self.folder, self.store.evaluations(), trained == model)
+        if plan.stage == method.stages[-1].name:
+            rules.check_budget(self.folder, plan, self.store.trainings(plan.stage))
         if plan.once(method) and not is_recount(method, plan.stage):
             rules.check_memory(self.folder, method, self.store.counted(), plan.level)
         elif not plan.once(method) and self.store.took_part(plan.place) is not None:
@@ -303,7 +305,7 @@ class Node:
         if plan.stage == method.stages[-1].name and self.store.doubted():
             rows = sending(self.store, plan, rows, least)
         broadcast = unpack_broadcast(about, arrays)
-        share = rules.noise_share(self.folder, plan, sum_.client.session)
+        share = rules.noise_share(self.folder, sum_.client.session)
         inputs = sum_.name, sum_.client.context, method, least, rows, self.store.states(rows), self._had(rows)
         gone = catalogue.withdrawn(self.folder.shared) if plan.stage == EVALUATE else []
         return plan, users, rows, inputs, lambda: at_home(self.store, method, plan, rows, broadcast, least, share, gone)

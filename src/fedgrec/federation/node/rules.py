@@ -85,7 +85,8 @@ def check_committed(folder: NodeFolder, plan: Plan, clients: Sequence[int], own:
 
 def check_survivors(folder: NodeFolder, plan: Plan, session: Session, alive: Sequence[int]) -> None:
     """Before the lists are signed: it is those in the sum that count, not those who were to be in it."""
-    least = session.least if plan.stage == EVALUATE else folder.fewest_nodes  # the noise was shared out among so many
+    noisy = plan.stage == EVALUATE or plan.spec(folder.method(plan.n_users, plan.begun)).noisy
+    least = session.least if noisy else folder.fewest_nodes  # the noise was shared out among so many
     if len(alive) < least:
         raise FederationError(f"node {folder.name} opens only sums of {least} nodes or more, and {len(alive)} are left")
     if plan.stage == EVALUATE and most_users(folder, alive) < folder.agreed.evaluation_users:
@@ -109,9 +110,19 @@ def check_evaluation(folder: NodeFolder, taken_part: int, trained: bool) -> None
         raise FederationError(f"node {folder.name} evaluates only models that it has trained on")
 
 
-def noise_share(folder: NodeFolder, plan: Plan, session: Session) -> float:
-    """The variance of this node's noise, in units of 1: the honest nodes' shares are enough without the others'."""
-    return plan.deviation**2 / max(session.least - folder.corrupt_nodes, 1)
+def check_budget(folder: NodeFolder, plan: Plan, taken_part: int) -> None:
+    """Under noise the first rounds are all that there are: each costs privacy, and was planned for once."""
+    agreed = folder.agreed
+    if agreed.dp_epsilon and max(taken_part, plan.round) >= agreed.dp_sums:
+        raise FederationError(
+            f"node {folder.name} takes part in the first {agreed.dp_sums} training rounds (dp_sums), which spend "
+            f"dp_epsilon = {agreed.dp_epsilon:g}; it was in {taken_part}, and this is round {plan.round + 1}"
+        )
+
+
+def noise_share(folder: NodeFolder, session: Session) -> float:
+    """This node's share of a sum's noise: the honest nodes' shares are enough without the others'."""
+    return 1 / max(session.least - folder.corrupt_nodes, 1)
 
 
 def check_plan(folder: NodeFolder, method: Method, sum_: Plan, users: int) -> None:

@@ -292,6 +292,11 @@ class NodeStore(Store):
         found = self.rows("participation", "number", "WHERE stage = ?", [EVALUATE])
         return len(found) + int(self.get("evaluations_spent", 0))
 
+    def trainings(self, stage: str) -> int:
+        """In how many rounds of this stage this node has taken part; a copy from a backup does not know of all."""
+        found = self.rows("participation", "number", "WHERE stage = ?", [stage])
+        return len(found) + int(self.get("trainings_spent", 0))
+
     def false_verdicts(self) -> int:
         """Of the last sums how many were opened with this node's help and, by the server's word, did not count."""
         last = self.rows(

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec import draws, noise
-from fedgrec.core import Broadcast, UploadSpec, as_server
+from fedgrec.core import Broadcast, Source, UploadSpec, as_server
 from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, is_recount
 from fedgrec.federation.node import changes, own
 from fedgrec.federation.node.going_on import Computed
@@ -59,8 +59,28 @@ def at_home(
     least_users: int,
     noise_share: float = 0.0,
     withdrawn: Sequence[int] = (),
+    source: Source | None = None,
 ) -> Computed:
-    """What these users send, and what they will be if it counts.
+    """What these users send, with this node's share of the noise, and what they will be if it counts.
+
+    The noise comes from the operating system, or from the `source` of a test. It is added also where nobody sends
+    anything: the other nodes count on it.
+    """
+    spec = sum_.spec(method)
+    found = _exactly(store, method, sum_, rows, broadcast, least_users, withdrawn)
+    return found._replace(words=found.words + _noise(sum_, spec, noise_share, source or noise.skellam))
+
+
+def _exactly(
+    store: NodeStore,
+    method: Method,
+    sum_: Plan,
+    rows: Sequence[int],
+    broadcast: Broadcast,
+    least_users: int,
+    withdrawn: Sequence[int],
+) -> Computed:
+    """The same without noise.
 
     Whether this fails may depend on what somebody has: a server could send a model that only those cannot compute with
     who have a certain item. So it must not see a failure: zeros are sent instead, and nobody changes.
@@ -82,7 +102,7 @@ def at_home(
                 judged = [items[:0] for items in judged]  # fewer than `least_users` are reported as zero
             people = own.at_home(store, cohort, rows)
             upload = measured(method, as_server(broadcast), people, judged, sum_.topk, spec, withdrawn)
-            return Computed(upload.to_ring(spec) + _noise(spec, noise_share))
+            return Computed(upload.to_ring(spec))
         if method.recount:
             weights = method.push_weights(cohort, broadcast.degrees)
             cohort = changes.with_past(store, cohort, rows, weights)
@@ -93,11 +113,11 @@ def at_home(
         return Computed(upload.to_ring(spec), pending.state, pushed)
     except Exception:
         log.exception("this node's users could not compute their part of a sum: zeros were sent for them")
-        return Computed(nothing + _noise(spec, noise_share), failed=True)
+        return Computed(nothing, failed=True)
 
 
-def _noise(spec: UploadSpec, variance: float) -> NDArray[Any]:
-    """A node's share of the noise of this variance, in units of 1, counted in steps."""
-    if not variance:
-        return np.zeros(spec.size, spec.dtype)
-    return noise.skellam(variance / spec.leaves[0].step ** 2, spec.size).astype(spec.dtype)
+def _noise(sum_: Plan, spec: UploadSpec, share: float, source: Source) -> NDArray[Any]:
+    """A node's share of the noise, in steps; an evaluation's deviation is in units of 1."""
+    if sum_.stage == EVALUATE and sum_.deviation:
+        return source(share * (sum_.deviation / spec.leaves[0].step) ** 2, spec.size).astype(spec.dtype)
+    return spec.noise(share, source) if spec.noisy else np.zeros(spec.size, spec.dtype)

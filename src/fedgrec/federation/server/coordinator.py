@@ -25,7 +25,7 @@ from fedgrec.errors import ConfigError, SumLostError
 from fedgrec.federation.common import catalogue, evaluation, packets
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import Packet, pack_broadcast
-from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, is_recount
+from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, is_recount, privacy
 from fedgrec.federation.common.transport import Transport
 from fedgrec.federation.server import possible, seasons
 from fedgrec.federation.server.company import Company
@@ -80,6 +80,11 @@ class Coordinator:
             raise ConfigError(
                 f"seasons = {o.seasons}: {self.folder.config.method} learns from what users had at the start; set "
                 f"seasons = 1, or choose fedgrec"
+            )
+        if (agreed := self.folder.agreed).dp_epsilon and o.rounds > agreed.dp_sums:
+            raise ConfigError(
+                f"rounds = {o.rounds}: all agreed that dp_epsilon = {agreed.dp_epsilon:g} is spent in "
+                f"{agreed.dp_sums} training rounds (dp_sums), and nodes refuse more: lower it"
             )
         if self.store.get("n_users") is None:
             self._gather(max(o.start_nodes or len(self.folder.roster), self.quorum))
@@ -139,6 +144,11 @@ class Coordinator:
             self._keep(replace(season, served=served))
             with self.store.transaction():
                 self.store.put("ended", time.time())
+            if spent := self._privacy(self.store.get("round", 0)):
+                self.observer.noticed(
+                    f"season {season.number} ends with ε = {spent['dp_epsilon_spent']:.3g} of "
+                    f"{self.folder.agreed.dp_epsilon:g} spent in training, in all seasons, at δ = {spent['dp_delta']:g}"
+                )
         self.members.greet()
         self._publish()
         write_run(self.folder, self.store, self.server)
@@ -435,7 +445,13 @@ class Coordinator:
             **found,
             "seconds": round(before.seconds + cost.seconds, 3),
             **{"bytes_up": up, "bytes_down": down, "bytes_up_secure": up, "bytes_down_secure": down},
+            **self._privacy(round_ + 1),
         }
+
+    def _privacy(self, rounds: int) -> dict[str, float]:
+        """What these rounds have spent of a user who was in all of them."""
+        agreed = self.folder.agreed
+        return privacy(self.method, agreed, rounds) if agreed.dp_epsilon else {}
 
     def _lost(self, sentence: str) -> None:
         self.losses += 1

@@ -22,9 +22,9 @@ def check_users(opened: int, planned: int) -> None:
 
 
 def check_round(total: Upload, spec: UploadSpec) -> None:
-    """No user adds more than the clip to any entry."""
+    """No user adds more than the clip to any entry, and noise does not carry it further than its ring was made for."""
     for leaf in spec.leaves:
-        values, most = total.leaves[leaf.name].values, leaf.bound * total.users
+        values, most = total.leaves[leaf.name].values, spec.largest(leaf, total.users)
         if outside := int(((values > most) | (values < -most)).sum()):
             raise SumLostError(
                 f"{outside:,} entries of {leaf.name!r} are larger than {total.users} users can make them"

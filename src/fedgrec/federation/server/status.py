@@ -13,6 +13,7 @@ from typing import Any
 
 from fedgrec.federation.common.catalogue import version_of
 from fedgrec.federation.common.lock import is_taken
+from fedgrec.federation.common.plan import privacy
 from fedgrec.federation.server.folder import ServerFolder, open_server
 from fedgrec.federation.server.log import describe, last_lines, log_of
 from fedgrec.federation.server.store import Season, ServerStore
@@ -73,6 +74,7 @@ class Status:
     seconds_left: float | None
     users: int | None
     nodes: list[NodeStatus]
+    dp_epsilon_spent: float | None  # in training, of a user who was in all rounds; None: there is no noise
     metrics: list[dict[str, Any]]
     bytes_up: int
     bytes_down: int
@@ -129,6 +131,7 @@ def status(path: Path) -> Status:
             seconds_left=round(60 * max(rounds - done, 0) / rate, 1) if rate else None,
             users=store.get("n_users"),
             nodes=_nodes(home, store, trained),
+            dp_epsilon_spent=_spent(home, store.get("n_users"), done) if store.get("warm", 0) else None,
             metrics=store.metrics(),
             bytes_up=sum(line["bytes_up"] for line in closed),
             bytes_down=sum(line["bytes_down"] for line in closed),
@@ -144,6 +147,12 @@ def status(path: Path) -> Status:
             last_rounds=[_round(line) for line in trained[-SHOWN:]],
             log=last_lines(path, LINES),
         )
+
+
+def _spent(home: ServerFolder, n_users: int | None, rounds: int) -> float | None:
+    if not home.agreed.dp_epsilon:
+        return None
+    return round(privacy(home.method(n_users or 1), home.agreed, rounds)["dp_epsilon_spent"], 4)
 
 
 def _is_training(line: Line) -> bool:

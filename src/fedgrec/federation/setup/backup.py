@@ -44,6 +44,7 @@ def backup(folder: Path, out: Path, with_keys: bool = False) -> Path:
         for node in _nodes(part):
             with NodeStore(node) as store, store.transaction():
                 store.put("evaluations_spent", open_node(node).agreed.evaluations)
+                store.put("trainings_spent", open_node(node).agreed.dp_sums)  # which counts under dp_epsilon alone
         part.rename(out)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
