@@ -11,7 +11,7 @@ from fedgrec.decoys import told_next
 from fedgrec.errors import ConfigError
 from fedgrec.methods.contract import Method
 
-USERS_STREAM, DECOYS_STREAM = 1, 9
+USERS_STREAM, DECOYS_STREAM = 1, 23
 
 
 def population(config: Config, method: Method, own: Interactions, before: "Before | None" = None) -> Cohort:

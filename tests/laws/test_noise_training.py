@@ -12,7 +12,8 @@ from fedgrec.config import Config
 from fedgrec.core import Broadcast, Ints, Source, Stage
 from fedgrec.data import Dataset, Interactions, Split
 from fedgrec.errors import SumLostError
-from fedgrec.simulation import SAMPLING_STREAM, USERS_STREAM, Observer, Simulation
+from fedgrec.population import DECOYS_STREAM, USERS_STREAM
+from fedgrec.simulation import SAMPLING_STREAM, Observer, Simulation
 from fedgrec.sums import EVERYBODY, SecureSums, Sums
 from tests.interrupted import outcome
 
@@ -184,4 +185,6 @@ def test_users_keys_draw_no_noise() -> None:
     one, same, other = (noise_of(run, None, Sums(run.config.changed({"seed": s}).run, 1)) for s in (0, 0, 1))
     assert (one == same).all()
     assert (one != other).any()
-    assert sums.NOISE_STREAM not in (sums.SILENCE_STREAM, USERS_STREAM, SAMPLING_STREAM, TURNS_STREAM)
+    assert sums.NOISE_STREAM not in (
+        sums.SILENCE_STREAM, USERS_STREAM, SAMPLING_STREAM, TURNS_STREAM, DECOYS_STREAM,
+    )  # fmt: skip
