@@ -82,7 +82,9 @@ def others_sent(apart: Apart | None) -> Apart:
     return replace(apart, uploads=dict(zip(people, (apart.uploads[p] for p in people[1:] + people[:1]), strict=True)))
 
 
-@pytest.mark.parametrize(("audit", "part"), [(differences.audit, "trained"), (counts.audit, "counted")], ids=str)
+@pytest.mark.parametrize(
+    ("audit", "part"), [(differences.audit, "trained"), (counts.audit, "counted")], ids=["sums", "counts"]
+)
 def test_the_difference_of_another_person_names_nothing(audit: Audit, part: str) -> None:
     view, truth = plain()
     swapped: Any = {part: others_sent(getattr(truth, part))}
