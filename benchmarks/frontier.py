@@ -4,7 +4,7 @@ unit         interaction: decoys; user: noise in the secure sums
 recall       on test items, of the round that validation items chose; a few seeds
 attacks      of `fedgrec audit`, with the first seed: the share that is named or tied together, beside popularity
 
-`python -m benchmarks.frontier` draws docs/frontier.png from the kept result.
+`python -m benchmarks.frontier` draws docs/privacy-frontier.png from the kept result.
 """
 
 import json
@@ -132,9 +132,10 @@ def picture(rows: list[dict[str, Any]]) -> bytes:
             exact = mean(rows, data, method, "", 0.0)
             axes.axhline(exact, color=colour, linewidth=0.8, linestyle=":")
             for unit, style in (("interaction", "-"), ("user", "--")):
-                points = [(e, r) for e in EPSILONS[unit] if (r := mean(rows, data, method, unit, e)) is not None]
+                points = {e: r for e in EPSILONS[unit] if (r := mean(rows, data, method, unit, e)) is not None}
                 label = f"{method}, ε for each {unit}"
-                axes.plot(*zip(*points, strict=True), style, color=colour, marker="o", markersize=3, label=label)
+                if points:
+                    axes.plot(list(points), [*points.values()], style, color=colour, marker="o", ms=3, label=label)
         axes.set_xscale("log", base=2)
         axes.set_xticks([1, 2, 4, 8, 16, 32], [1, 2, 4, 8, 16, 32])
         set_frame(axes, data, "ε", "Recall@20" if axes is panels[0] else "")
@@ -146,4 +147,4 @@ def picture(rows: list[dict[str, Any]]) -> bytes:
 if __name__ == "__main__":
     kept = json.loads((RESULTS / "frontier.json").read_text())["result"]["rows"]
     print(*table(kept), sep="\n")
-    Path("docs/frontier.png").write_bytes(picture(kept))
+    Path("docs/privacy-frontier.png").write_bytes(picture(kept))

@@ -17,7 +17,8 @@ USERS_STREAM, DECOYS_STREAM = 1, 23
 def population(config: Config, method: Method, own: Interactions, before: "Before | None" = None) -> Cohort:
     """Everybody, under keys that the seed gives, with the items that each one trains on.
 
-    `before`: what they had and told until now, where a run goes on with other data.
+    `before`: what they had and told until now, where a run goes on with other data. What somebody had earlier still is
+    not known here: a click that went and comes back is new again, and answered twice. Nodes remember it.
     """
     seed = config.run.seed
     keys = np.random.Generator(np.random.Philox(key=[seed, USERS_STREAM]))
@@ -28,7 +29,8 @@ def population(config: Config, method: Method, own: Interactions, before: "Befor
         raise ConfigError("decoys have neither ratings nor neighbours: leave out keep_ratings, or another method")
     told = [_told(config, own, user, before) for user in range(own.n_users)]
     indptr = np.concatenate([[0], np.cumsum([len(items) for items in told])])
-    return method.init_users(drawn, indptr, np.concatenate([np.zeros(0, np.int64), *told]))
+    items = np.concatenate([np.zeros(0, np.int64), *told]).astype(own.items.dtype)
+    return method.init_users(drawn, indptr, items)
 
 
 class Before:

@@ -14,6 +14,7 @@ import pytest
 from fedgrec.cli import main
 from fedgrec.errors import FedgrecError
 from fedgrec.federation.common.arrays import read_arrays
+from fedgrec.federation.common.sqlite_store import FORMAT
 from fedgrec.federation.server import coordinator
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.store import ServerStore
@@ -156,7 +157,7 @@ def test_a_store_of_the_release_before_is_sealed_in_its_place(server: Path, tmp_
     made_older(home / "server.sqlite", 1)
     assert bits(everything(home)) == want
     with closing(sqlite3.connect(home / "server.sqlite", isolation_level=None)) as db:
-        assert db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone() == ("3",)
+        assert db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone() == (str(FORMAT),)
         db.execute("UPDATE nodes SET users = 4 WHERE idx = 1")
     with pytest.raises(FedgrecError, match=r"server\.sqlite.*a row of nodes has changed.*restore it from a backup"):
         everything(home)

@@ -13,6 +13,7 @@ import pytest
 from fedgrec.cli import main
 from fedgrec.federation.common.lock import is_taken
 from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.common.sqlite_store import FORMAT
 from fedgrec.federation.in_process.transport import Answer, on, silent
 from fedgrec.federation.server import status as module
 from fedgrec.federation.server.folder import open_server
@@ -160,7 +161,7 @@ def test_a_store_of_an_earlier_version_is_read_as_it_is(trained: World) -> None:
     assert (found.state, [node.heard_seconds for node in found.nodes]) == ("finished", [None] * 3)
     assert digest(trained.server) == before
     with ServerStore(open_server(trained.server)) as store:  # the server migrates it
-        assert store.get("format") == 3
+        assert store.get("format") == FORMAT
 
 
 def test_a_row_that_changed_by_itself_is_a_sentence(trained: World, capsys: pytest.CaptureFixture[str]) -> None:

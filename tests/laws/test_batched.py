@@ -85,7 +85,9 @@ def test_mutants_break_the_law(change: dict[str, Any]) -> None:
         return KERNEL.train(cohort, weights, broadcast, latents, replace(o, **change), leaf, dtype)
 
     mutant = SimpleNamespace(NAME="mutant", refresh=KERNEL.refresh, push=KERNEL.push, train=train)
-    options = FedGRecOptions(dim=8, negatives=12, users_per_round=9, l2=0.1, item_rate=0.05, precision="float64")
+    options = FedGRecOptions(
+        latents_every=1, dim=8, negatives=12, users_per_round=9, l2=0.1, item_rate=0.05, precision="float64"
+    )
     world = World(np.random.default_rng(4).random((9, 16)) < 0.5, options, seed=1)
     (_, honest, _), ((slow, fast), pending, _) = compare(world, KERNEL), compare(world, mutant)
     assert state_error(*honest) < 1e-9

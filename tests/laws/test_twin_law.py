@@ -95,7 +95,9 @@ def test_mutants_break_the_law(change) -> None:
     def train(cohort, weights, broadcast, latents, o, leaf, dtype):
         return cpu.train(cohort, weights, broadcast, latents, replace(o, **change), leaf, dtype)
 
-    options = FedGRecOptions(dim=8, negatives=12, users_per_round=9, l2=0.1, item_rate=0.05, precision="float64")
+    options = FedGRecOptions(
+        latents_every=1, dim=8, negatives=12, users_per_round=9, l2=0.1, item_rate=0.05, precision="float64"
+    )
     world = World(np.random.default_rng(4).random((9, 16)) < 0.5, options, seed=1)
     honest, mutant = compare(world), compare(world, SimpleNamespace(**{**vars(cpu), "train": train}))
     assert state_error(*honest[1]) < 1e-9

@@ -149,7 +149,7 @@ def test_tables_arrive_as_the_server_knows_them(tables: np.ndarray, kind: str, p
 
 def test_a_packed_broadcast_has_the_fingerprint_of_the_servers() -> None:
     for kind in ("float32", "bfloat16", "int8"):
-        run = Run.warmed_up(small(download=kind)).train(3)
+        run = Run.warmed_up(small(download=kind, latents_every=20)).train(3)
         broadcast = run.method.broadcast(run.server, run.method.training(3))
         header, arrays = pack_broadcast(broadcast)
         assert unpack_broadcast(header, arrays).fingerprint() == broadcast.fingerprint()

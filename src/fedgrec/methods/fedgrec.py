@@ -159,9 +159,9 @@ class FedGRecMethod(Method):
         """Which kind a round is follows from its number.
 
         Latents travel more often at first, when embeddings change fast. Either everybody sends them in a round of their
-        own, after 1, 2, 4, 8, … turns of this season; or those of a round send them in the last of every
-        `latents_every` rounds, and while users have had t turns in the last of every t + 1. Under noise they cost
-        privacy: they travel in the last of so many rounds, or of 20, and not more often.
+        own, after 1, 2, 4, 8, … turns of this season, and where a season follows a recount in its first round; or those
+        of a round send them in the last of every `latents_every` rounds, and while users have had t turns in the last
+        of every t + 1. Under noise they cost privacy: they travel in the last of so many rounds, or of 20.
         """
         o, done = self.options, round_ - self.begun
         kind = replace(TRAIN, fine=not o.levels or bool(self.noise.rest) or round_ < self.fine_rounds)
@@ -171,7 +171,8 @@ class FedGRecMethod(Method):
             return replace(kind, lean=(done + 1) % (o.latents_every or NOISY_EVERY) > 0)
         turns, before = (count * self.sampled // self.n_users for count in (done, done - 1))
         if not o.latents_every:
-            due = turns > before and turns & (turns - 1) == 0 and turns > 0
+            first = done == 0 and self.begun > 0  # what a recount has changed, and who has left, leaves the latents
+            due = first or (turns > max(before, 0) and turns & (turns - 1) == 0)
             return replace(kind, lean=not due, sweep=due)
         return replace(kind, lean=(done + 1) % min(o.latents_every, 1 + turns) > 0)
 
