@@ -89,11 +89,20 @@ def forgotten(view: View) -> View:
     return replace(view, sums=tuple(sums))
 
 
-@pytest.mark.parametrize("changes", [{"layers": 0}, {"l2": 0.001}, {"loss": "softmax", "live": True}], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"layers": 0}, marks=pytest.mark.slow),
+        pytest.param({"l2": 0.001}, marks=pytest.mark.slow),
+        {"loss": "softmax", "live": True},
+    ],
+    ids=str,
+)
 def test_cosines_hide_hardly_anybody(changes: dict[str, Any]) -> None:
     assert isolated(*plain(**{"similarity": "cosine", "live": False} | changes)) >= 0.9
 
 
+@pytest.mark.slow
 def test_cosines_hide_people_from_who_does_not_know_the_items() -> None:
     view, truth = plain(similarity="cosine", live=False)
     assert isolated(view, truth) >= 0.95
