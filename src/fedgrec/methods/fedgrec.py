@@ -196,9 +196,7 @@ class FedGRecMethod(Method):
             if self.noise.rest:
                 latents = noisy.bounded(latents, self.level_norm, self.noise.rest)
             return UploadSpec((latents,), self.n_users)
-        if stage is RESEND:
-            return UploadSpec((replace(latents, rows=o.layers * N),), self.n_users)
-        if stage.sweep:
+        if stage is RESEND or stage.sweep:
             return UploadSpec((replace(latents, rows=o.layers * N),), self.n_users)
         items = Leaf("items", N, o.dim, o.item_clip, finest_step(o.item_clip, S))
         if self.noise.rest:
@@ -403,7 +401,7 @@ class FedGRecMethod(Method):
 
     def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
         """The server's half; it consumes `server` and sees nothing of the users but their sum."""
-        o, spec, kernel = at_round(self.options, server.round - self.begun), self.spec(stage), self.kernel
+        o, spec = at_round(self.options, server.round - self.begun), self.spec(stage)
         if noisy.OPEN in server.more:
             total = Upload(
                 {name: noisy.open_rows(part, server.more) for name, part in total.leaves.items()}, total.users
@@ -421,17 +419,20 @@ class FedGRecMethod(Method):
         elif stage is RESEND:
             self._stand(server, total.leaves["latents"], 1.0)
         else:
-            if stage.sweep:
-                pass
-            elif o.server_optimizer == "adam":
-                steps = spec.leaf("items").steps(server.items.dtype) if stage.fine else self.row_steps(server)
-                kernel.server_adam(server, total.leaves["items"], steps, o)
-            else:  # Eq. (10)
-                kernel.add_rows(server.items[0], total.leaves["items"], spec.leaf("items"), o.server_rate)
+            if not stage.sweep:
+                self._move_items(server, total.leaves["items"], spec, stage, o)
             if o.layers and not stage.lean:  # Eq. (11), all levels as one table of K·N rows
                 self._stand(server, total.leaves["latents"], o.latent_rate)
             server.round += 1
         return server
+
+    def _move_items(self, server: ServerState, rows: Rows, spec: UploadSpec, stage: Stage, o: FedGRecOptions) -> None:
+        """Eq. (10), or Adam's step."""
+        if o.server_optimizer == "adam":
+            steps = spec.leaf("items").steps(server.items.dtype) if stage.fine else self.row_steps(server)
+            self.kernel.server_adam(server, rows, steps, o)
+        else:
+            self.kernel.add_rows(server.items[0], rows, spec.leaf("items"), o.server_rate)
 
     def _stand(self, server: ServerState, rows: Rows, rate: float, level: int = 1) -> None:
         """Add to the latents from this level on. Where they are counted in steps, rows and steps stay in step."""
