@@ -364,12 +364,10 @@ class Coordinator:
     def _upcoming(self, current: Plan) -> Prepared | None:
         """The sum behind this one, so that its keys can ride along; None where there is none, or nobody for it."""
         place = self._place(current)
-        try:  # who may judge is known only when the sum counts
-            return (
-                self._company.prepare(self.method, self.season.begun, *place)
-                if place and place[0] != EVALUATE
-                else None
-            )
+        if place is None or place[0] == EVALUATE:  # who may judge is known only when the sum counts
+            return None
+        try:
+            return self._company.prepare(self.method, self.season.begun, *place)
         except SumLostError:
             return None
 
