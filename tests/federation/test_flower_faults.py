@@ -202,4 +202,4 @@ def test_a_child_that_will_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.
         until(lambda: "deaf" in processes.log("deaf").read_text(), 20, "it does not start")
         begun = time.monotonic()
     assert not alive(pid)
-    assert 0.5 <= time.monotonic() - begun < 5
+    assert 0.5 <= time.monotonic() - begun < 30

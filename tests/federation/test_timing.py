@@ -28,8 +28,8 @@ def answer(method: FedGRecMethod, user: Cohort, broadcast: Broadcast) -> None:
 def slow_on_large_positives(method: FedGRecMethod, user: Cohort, broadcast: Broadcast) -> None:
     """Mutation: a shortcut for small rows of one's own items."""
     answer(method, user, broadcast)
-    wait = time.perf_counter() + 2e-4 * float((broadcast.tables[0, user.items, 0] > 0.5).sum())
-    while time.perf_counter() < wait:
+    wait = time.thread_time() + 2e-4 * float((broadcast.tables[0, user.items, 0] > 0.5).sum())
+    while time.thread_time() < wait:
         pass
 
 
@@ -46,9 +46,9 @@ def suspicion(respond: Callable[[FedGRecMethod, Cohort, Broadcast], None]) -> fl
         for round_ in range(N_ROUNDS):
             server.items[:] = np.where(large[round_], 0.9, 0.1)[None, :, None]
             broadcast = method.broadcast(server, TRAIN)
-            start = time.perf_counter()
+            start = time.thread_time()  # the clock of a server that hears nothing else of the node's machine
             respond(method, user, broadcast)
-            seconds[round_] = time.perf_counter() - start
+            seconds[round_] = time.thread_time() - start
         place = np.argsort(np.argsort(seconds))  # a hiccup counts once
         suspect = (large - large.mean(0)).T @ (place - place.mean())  # [N]
         mine = np.isin(np.arange(N_ITEMS), items)
