@@ -20,7 +20,8 @@ from fedgrec.config import FedGRecOptions, preset
 from fedgrec.core import Ints, Upload
 from fedgrec.data import Interactions
 from fedgrec.kernels import cpu, reference
-from fedgrec.methods.fedgrec import DEGREES, PROPAGATE, TRAIN, FedGRecMethod, Kernel
+from fedgrec.kernels.contract import Kernel
+from fedgrec.methods.fedgrec import DEGREES, PROPAGATE, TRAIN, FedGRecMethod
 
 Round = Callable[..., Sums]
 # How each baseline may be run; it takes what suits it best.

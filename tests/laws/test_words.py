@@ -12,7 +12,8 @@ from fedgrec.config import FedGRecOptions
 from fedgrec.core import Leaf, quantize, travelling
 from fedgrec.federation.common.packets import pack_broadcast, packed, unpack_broadcast, unpacked
 from fedgrec.kernels import _draws_numba, cpu, reference
-from fedgrec.methods.fedgrec import SPREAD, FedGRecMethod
+from fedgrec.methods.fedgrec import FedGRecMethod
+from fedgrec.methods.fedgrec_uploads import SPREAD
 from tests.laws.worlds import Run, World
 
 LEAF = Leaf("items", rows=5, width=8, clip=20, step=1)

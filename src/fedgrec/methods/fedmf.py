@@ -12,7 +12,8 @@ constant score as its optimum.
 from dataclasses import dataclass
 
 from fedgrec.kernels import reference
-from fedgrec.methods.fedgrec import FedGRecMethod, Kernel
+from fedgrec.kernels.contract import Kernel
+from fedgrec.methods.fedgrec import FedGRecMethod
 from fedgrec.options import ITEM_NORM, FactorisationOptions, option
 
 

@@ -40,10 +40,11 @@ from fedgrec.core import (
     UploadSpec,
 )
 from fedgrec.kernels import reference
+from fedgrec.kernels.contract import Kernel
 from fedgrec.kernels.directions import directions
 from fedgrec.methods import noisy
 from fedgrec.methods.contract import WORD, Method
-from fedgrec.methods.fedgrec import DEGREES, TRAIN, Kernel
+from fedgrec.methods.fedgrec import DEGREES, TRAIN
 from fedgrec.noise import NO_NOISE, Multipliers
 from fedgrec.options import COUNT_ITEMS, option
 

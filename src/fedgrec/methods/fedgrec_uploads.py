@@ -1,0 +1,175 @@
+"""What FedGRec's users upload, in which round and in which steps; and how many bytes that takes."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedgrec.core import Floats, Ints, Leaf, ServerState, Stage, Traffic, UploadSpec, finest_step
+from fedgrec.kernels import reference
+from fedgrec.kernels.contract import Kernel
+from fedgrec.methods import noisy
+from fedgrec.methods.contract import WORD, Method
+from fedgrec.noise import NO_NOISE, Multipliers
+from fedgrec.options import FedGRecOptions
+
+DEGREES = Stage("degrees", everyone=True)
+PROPAGATE = Stage("propagate", everyone=True)
+RECOUNT = Stage("recount", everyone=True)  # of what has changed since the users were counted
+RESEND = Stage("resend", everyone=True)  # latents under the new weights at once, for those who cannot wait for a round
+TRAIN = Stage("train", everyone=False)
+BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}  # of a number that travels down
+
+USUAL = 400  # users of a round
+LATENT_BITS = 26  # of a latent's word in such a round, where words of item updates are short, too
+SPREAD = 2.0  # how much larger than what is usual in a row an update of 20 levels may be; more levels serve both ends
+SELDOM = 1 / 64  # the least share of rounds that an item's users are taken to be in
+NOISY_EVERY = 20  # rounds of which one carries latents under noise, where nothing else is asked for
+FINE_ROUNDS, DRAWN = 20, 10  # the fewest rounds, and times that an item is drawn, before steps follow from moments
+
+
+@dataclass(frozen=True)
+class Uploads(Method):
+    """The public schedule: everybody can work it out from the options and the number of a round."""
+
+    options: FedGRecOptions
+    n_items: int
+    n_users: int
+    kernel: Kernel = reference
+    begun: int = 0  # the round in which this season began: since then rates fall, and latents travel less and less
+    most_users: int = 0  # that there may ever be, where people come and go: the latents' step follows from it
+    noise: Multipliers = NO_NOISE
+
+    @property
+    def recount(self) -> Stage | None:
+        """Under noise nobody is counted again: what a user adds to the degrees and holds in the latents is bounded."""
+        return None if self.noise.rest else RECOUNT
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return (DEGREES, *(PROPAGATE,) * self.options.layers, TRAIN)
+
+    @property
+    def sampled(self) -> int:
+        """S: users of a round."""
+        return min(self.options.users_per_round, self.n_users)
+
+    def training(self, round_: int) -> Stage:
+        """Which kind a round is follows from its number.
+
+        Latents travel more often at first, when embeddings change fast. Either everybody sends them in a round of their
+        own, after 1, 2, 4, 8, … turns of this season, and where a season follows a recount in its first round; or those
+        of a round send them in the last of every `latents_every` rounds, and while users have had t turns in the last
+        of every t + 1. Under noise they cost privacy: they travel in the last of so many rounds, or of 20.
+        """
+        o, done = self.options, round_ - self.begun
+        kind = replace(TRAIN, fine=not o.levels or bool(self.noise.rest) or round_ < self.fine_rounds)
+        if not o.layers:
+            return kind
+        if self.noise.rest:
+            return replace(kind, lean=(done + 1) % (o.latents_every or NOISY_EVERY) > 0)
+        turns, before = (count * self.sampled // self.n_users for count in (done, done - 1))
+        if not o.latents_every:
+            first = done == 0 and self.begun > 0  # what a recount has changed, and who has left, leaves the latents
+            due = first or (turns > max(before, 0) and turns & (turns - 1) == 0)
+            return replace(kind, lean=not due, sweep=due)
+        return replace(kind, lean=(done + 1) % min(o.latents_every, 1 + turns) > 0)
+
+    @property
+    def fine_rounds(self) -> int:
+        """Rounds before steps follow from the server's moments."""
+        o = self.options
+        drawn = self.sampled * (o.negatives if o.loss != "mse" else 1)
+        return o.fine_rounds or max(FINE_ROUNDS, -(-DRAWN * self.n_items // drawn))
+
+    def spec(self, stage: Stage) -> UploadSpec:
+        """The leaves of a stage: all that ever leaves a device, and only inside a sum."""
+        o, N = self.options, self.n_items
+        if stage in (DEGREES, RECOUNT):
+            degrees = Leaf("degrees", N, 1, clip=1, step=1)
+            if self.noise.counts:
+                degrees = noisy.bounded(degrees, math.sqrt(o.count_items), self.noise.counts)
+            return UploadSpec((degrees,), self.n_users)
+        S, latents = self.sampled, self.latents
+        if stage is PROPAGATE:  # one level, of users who hold nothing in it yet
+            if self.noise.rest:
+                latents = noisy.bounded(latents, self.level_norm, self.noise.rest)
+            return UploadSpec((latents,), self.n_users)
+        if stage is RESEND or stage.sweep:
+            return UploadSpec((replace(latents, rows=o.layers * N),), self.n_users)
+        items = Leaf("items", N, o.dim, o.item_clip, finest_step(o.item_clip, S))
+        if self.noise.rest:
+            fine = replace(items, step=noisy.step_for(o.item_norm))
+            items = noisy.bounded(fine, o.item_norm, self.noise.rest)
+        elif not stage.fine:
+            items = Leaf("items", N, o.dim, clip=o.levels, step=1)
+        if stage.lean or not o.layers:
+            return UploadSpec((items,), S)
+        return UploadSpec((items, replace(latents, rows=o.layers * N)), S)
+
+    @property
+    def latents(self) -> Leaf:
+        """Counted in the same step in warm-up, in training and after people have come, so that sums telescope."""
+        o, clip = self.options, 2 * self.options.latent_clip
+        if self.noise.rest:
+            leaf = Leaf("latents", self.n_items, o.dim, clip, noisy.step_for(o.latent_norm))
+            return noisy.bounded(leaf, o.latent_norm, self.noise.rest)
+        users = USUAL if o.levels else min(o.users_per_round, max(self.most_users or self.n_users, USUAL))
+        return Leaf("latents", self.n_items, o.dim, clip, finest_step(clip, users, LATENT_BITS if o.levels else 32))
+
+    @property
+    def level_norm(self) -> float:
+        """Of what a user holds in one level of the latents: all levels, before and after, differ by `latent_norm`."""
+        return self.options.latent_norm / (2 * math.sqrt(max(self.options.layers, 1)))
+
+    def step_scales(self, degrees: Ints) -> Floats:
+        """The square of a row's step, over the row's second moment.  # [N]
+
+        A moment is a mean over all rounds, and an item's own users, whose updates are the large ones, are in few of
+        them: the moment of the rounds that have one is larger by the share of such rounds.
+        """
+        share = np.clip(np.where(degrees > 0, degrees * (self.sampled / self.n_users), 1.0), SELDOM, 1.0)
+        scales: Floats = SPREAD**2 / (20 * self.options.levels * share)
+        return scales
+
+    def untouched(self, server: ServerState) -> int:
+        """The step of a row that nobody has touched yet, as a power of two."""
+        if "untouched" in server.more:
+            return int(server.more["untouched"][0])
+        return math.ceil(math.log2(self.options.item_clip / self.options.levels))
+
+    def row_steps(self, server: ServerState) -> Floats:
+        """The step of every item's updates: what the largest entry of its row uses to change by, over the levels.
+
+        Powers of two, so that scaling loses nothing. A row that nobody has touched has the step of the clip.  # [N]
+        """
+        o, real = self.options, server.moment2.dtype.type
+        unbiased = real(1 / (1 - o.beta2 ** max(server.round, 1)))
+        usual = server.moment2.max(axis=1) * unbiased * self.step_scales(server.degrees).astype(real)
+        exponent = (np.frexp(usual.astype(np.float32))[1] + 1) // 2
+        exponent[usual == 0] = self.untouched(server)
+        steps: Floats = np.ldexp(real(1), exponent)
+        return steps
+
+    def traffic(self, stage: Stage, degrees: Ints, lost: int = 0) -> Traffic:
+        """Bytes of a stage for users with these degrees, of whom the last `lost` never upload."""
+        o, N = self.options, self.n_items
+        word, row, n = WORD, WORD * o.dim, len(degrees)
+        up_secure = self.secure_upload(stage, n - lost)
+        sent = degrees[: n - lost]
+        if stage in (DEGREES, RECOUNT):
+            return Traffic(int(sent.sum()) * word, 0, up_secure, 0)
+        if stage is PROPAGATE:
+            down = n * N * (row + word)  # the degree of each item comes with its row
+            return Traffic(int(sent.sum()) * (word + row), down, up_secure, down)
+        positives = np.minimum(degrees, o.max_positives or N)
+        negatives = np.where(degrees > 0, np.minimum(o.negatives if o.loss != "mse" else 0, N - degrees), 0)
+        trained = 0 if stage.sweep else int((positives + negatives)[: n - lost].sum())
+        latents = 0 if stage.lean or not o.layers else int(sent.sum()) * (word + o.layers * row)
+        up = trained * (word + row) + latents
+        down = (o.layers + 1) * row
+        if o.combined:
+            tables = 2 if stage.lean else 2 + o.layers
+            down = tables * (o.dim * BYTES[o.download] + (o.download == "int8"))
+        down = n * N * (down + word + (not stage.fine))  # with the item's degree and, as a byte, its step
+        return Traffic(up, down, up_secure, down)
