@@ -1,1 +1,1 @@
-"""What a server can find out although it sees only exact sums: attacks on one's own data and options, scored."""
+"""What a server can find out although it sees only exact sums: attacks on the user's own data and options, scored."""

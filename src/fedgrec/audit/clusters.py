@@ -1,8 +1,8 @@
 """Rows of an exact sum, grouped by direction: which rows came from the same person.
 
 After one plain step a user's rows are multiples of one vector, its own. So rows that only one user touched lie on as
-many lines as there are users. On such a line a user's own items move one way and what it drew to compare them with the
-other way; there are more of the latter. Where scores are cosines, each row is without its part along the item's own
+many lines as there are users. On its line a user's own items move one way, and the items that it drew as negatives move
+the other way; there are more negatives. Where scores are cosines, each row lacks its part along the item's own
 embedding, which is public: see `LeaningLines`.
 """
 
@@ -30,7 +30,7 @@ def guess(view: View) -> Ints:
 
 
 def embeddings(view: View) -> Floats | None:
-    """What was broadcast of each item, where scores are cosines: updates are at a right angle to that.  # [N, d]"""
+    """Where scores are cosines: each item's broadcast embedding. Updates are at a right angle to it.  # [N, d]"""
     o, tables = view.options, view.sums[-1].broadcast.tables
     if getattr(o, "similarity", "") != "cosine":
         return None
@@ -39,7 +39,7 @@ def embeddings(view: View) -> Floats | None:
 
 
 def guess_items(view: View, groups: Ints) -> list[Ints]:
-    """For each group the items of whoever it is."""
+    """For each group, the items that its person has."""
     rows = view.sums[-1].total.leaves[ITEMS]
     items, found = rows.index % view.n_items, []
     for one in range(int(groups.max(initial=-1)) + 1):
@@ -51,7 +51,7 @@ def guess_items(view: View, groups: Ints) -> list[Ints]:
 
 
 def _fewer(rows: Floats) -> NDArray[np.bool_]:
-    """Of rows on one line those that point the way that fewer do.  # [r]"""
+    """Rows on one line point two ways: which rows point the way of the minority?  # [r]"""
     forward: NDArray[np.bool_] = rows @ rows[np.argmax((rows * rows).sum(axis=1))] > 0
     return forward if forward.mean() < 0.5 else ~forward
 
@@ -75,9 +75,9 @@ def isolated(groups: Ints, view: View, truth: Truth) -> Floats:
 
 
 def rightly_named(groups: Ints, view: View, truth: Truth) -> Floats:
-    """Of each person's items the share that is named for the group that is this person's, if no more are named.
+    """The share of each person's items that are named for this person's group.
 
-    Where more are named than the person has, the share of those named that are right.
+    Where more items are named than the person has: the share of the named items that are right.
     """
     found, people = truth.contributions, view.sums[-1].people
     rows = np.searchsorted(view.sums[-1].total.leaves[ITEMS].index, found.rows)

@@ -17,7 +17,7 @@ def guess(first: Upload, second: Upload, view: View) -> Floats:
 
 
 def audit(view: View, truth: Truth) -> Finding | NotApplicable:
-    """Each of some people is missing once."""
+    """For each of some people: a count over everybody, and one without this person."""
     both = truth.counted
     if both is None:
         return NotApplicable(NAME, "the method counts no degrees")

@@ -1,4 +1,4 @@
-"""Two sums over the same people but one: their difference is what that one person sent.
+"""Two sums whose people differ by one person: the sums' difference is what this person sent.
 
 This is what a server would find if it could open one round of training twice. Nodes refuse that: docs/privacy.md.
 """
@@ -16,12 +16,12 @@ NAME = "if two sums differed by one person"
 
 
 def difference(first: Upload, second: Upload) -> Upload:
-    """What the person sent who is in the first sum alone."""
+    """What the person who is only in the first sum sent."""
     return visible(minus(first, second))
 
 
 def audit(view: View, truth: Truth) -> Finding | NotApplicable:
-    """Each of some people is missing once."""
+    """For each of some people: a sum over everybody, and one without this person."""
     both = truth.trained
     if both is None:
         return NotApplicable(NAME, "the sum that carries the most was not opened")

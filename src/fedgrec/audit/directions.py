@@ -1,4 +1,4 @@
-"""Rows of a sum that point in one direction, put into one group; and whose groups these are."""
+"""Groups rows of a sum that point in one direction, and finds which person a group belongs to."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,16 +8,16 @@ from numpy.typing import NDArray
 
 from fedgrec.core import Floats, Ints
 
-THRESHOLDS = (0.9999, 0.999, 0.99, 0.97, 0.95, 0.9, 0.8)  # cosines from which on two rows are of one direction
+THRESHOLDS = (0.9999, 0.999, 0.99, 0.97, 0.95, 0.9, 0.8)  # cosines: two rows with at least this one have one direction
 LEAST = 3  # rows of a group
 SEEDS = 512  # rows that are compared with all others at a time
 PURE = 0.9  # the share of a group's rows that one person must have, and of a person's rows that a group must have
-TINY = 1e-6  # a share of a length that rounding may give
+TINY = 1e-6  # a squared length below this may be rounding alone
 GROUPS_STREAM = 6
 
 
 class Lines:
-    """Rows of what several people sent, of which those of one person are multiples of one vector."""
+    """Rows that several people sent; one person's rows are multiples of one vector."""
 
     def __init__(self, rows: NDArray[Any], either_sign: bool) -> None:
         self.unit, self.either_sign = _unit(rows), either_sign  # [r, d]
@@ -27,7 +27,7 @@ class Lines:
         return self._signed(self.unit[rows] @ self.unit[seeds].T)
 
     def centre(self, rows: Ints) -> Floats:
-        """The direction in the middle of those that lie around the first, which may point the other way.  # [d]"""
+        """The mean direction of rows that lie around the first row; rows that point the other way are turned.  # [d]"""
         unit = self.unit[rows]
         total = np.where(unit @ unit[0] < 0, -1, 1) @ unit
         centre: Floats = total / np.sqrt(total @ total)
@@ -42,10 +42,10 @@ class Lines:
 
 
 class LeaningLines(Lines):
-    """The same where each row is a multiple of u − (u·f)f: of its person's u without the part along a public f.
+    """The same where each row is a multiple of u − (u·f)f: its person's u without the part along a public f.
 
-    Two rows of one person are multiples of one vector once both public directions are taken out of both. A row and its
-    public direction span a plane in which u lies. So u is the direction that is nearest to all planes of a person.
+    Without the parts along both public directions, two rows of one person are multiples of one vector. A row and its
+    public direction span a plane that contains u. So u is the direction that is nearest to all planes of a person.
     """
 
     def __init__(self, rows: NDArray[Any], public: Floats, either_sign: bool) -> None:
@@ -78,9 +78,9 @@ def _unit(rows: NDArray[Any]) -> Floats:
 def group(lines: Lines, people: int) -> Ints:
     """A group for each row of what `people` people sent, −1 for none.  # [r]
 
-    How near rows of one person are depends on the method. But how many people there are is known to a server: the
-    threshold that gives about so many groups is the right one; of several the one that leaves the fewest rows over.
-    "About" is within a quarter: rows of several people make a few groups more, people alike a few less.
+    How near the rows of one person are depends on the method. But the server knows how many people there are. The right
+    threshold gives about as many groups; among several, the one that leaves the fewest rows over. "About" means within
+    a quarter: rows of several people add a few groups, and similar people share one.
     """
     tries = [_group_at(lines, threshold) for threshold in THRESHOLDS]
 
@@ -92,7 +92,7 @@ def group(lines: Lines, people: int) -> Ints:
 
 
 def _group_at(lines: Lines, threshold: float) -> Ints:
-    """Greedy: of some rows at a time, those with the most rows near them take these, until such a round finds none."""
+    """Greedy: draw some rows, and let those with the most rows near them form groups; stop when a draw finds none."""
     rng = np.random.Generator(np.random.Philox(key=[len(lines.unit), GROUPS_STREAM]))
     groups = np.full(len(lines.unit), -1)
     found = -1
@@ -114,12 +114,12 @@ def _group_at(lines: Lines, threshold: float) -> Ints:
 
 
 def at_random(n_rows: int, people: int) -> Ints:
-    """Groups by a guess that knows nothing."""
+    """Random groups: a guess that knows nothing."""
     return np.random.Generator(np.random.Philox(key=[n_rows, GROUPS_STREAM])).integers(0, people, n_rows)
 
 
 def by_popularity(popularity: Ints, people: int) -> Ints:
-    """Groups by a guess that knows only how popular each row's item is: rows of like popularity together."""
+    """Groups of rows whose items are about equally popular: a guess that knows popularity alone."""
     rank = np.empty(len(popularity), np.int64)
     rank[np.argsort(popularity, kind="stable")] = np.arange(len(popularity))
     return rank * people // max(len(popularity), 1)

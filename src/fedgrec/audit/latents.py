@@ -1,4 +1,4 @@
-"""Latent updates, grouped by direction: which items are of the same person.
+"""Latent updates, grouped by direction: which items belong to the same person.
 
 A user adds w_ut·(new − old latent) to the rows of its own items, and to no others. So all its rows point in the
 direction of one difference, at every level.
@@ -35,9 +35,9 @@ def guess(seen: OpenedSum, n_items: int) -> Ints:
 
 
 def tied(groups: Ints, seen: OpenedSum, view: View, truth: Truth) -> Floats:
-    """The share of each person's items that stand in one group that is this person's and nobody else's.
+    """The share of each person's items that are in a group of this person.
 
-    A group is of the one person who has at least 90 % of its items; of several groups of a person the largest counts.
+    A group belongs to the one person who has at least 90 % of its items. If a person has several, the largest counts.
     """
     items, people = rows_of_items(seen, view.n_items)[0], len(seen.people)
     mine = [truth.people.of(user) for user in seen.people.tolist()]

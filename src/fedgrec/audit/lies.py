@@ -1,6 +1,6 @@
 """Servers that lie to real clients of a secure sum. Each lie gives one person's vector, or None where clients refuse.
 
-The clients are the state machines that a device runs. Only the server is another one.
+The clients are the state machines that a device runs. Only the server is replaced.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,12 +22,12 @@ Numbers = NDArray[Any]
 
 
 def agreed(rings: ring.Rings, users: int = CLIENTS) -> Session:
-    """What ten clients insist on: that all take part, and that six of them were told the same."""
+    """Ten clients insist that all ten take part, and that the server told six of them the same."""
     return Session(fresh_round_id(), rings, users, CLIENTS, THRESHOLD, least=CLIENTS)
 
 
 def play(server: Server, clients: Mapping[int, Client]) -> None:
-    """All stages; whoever refuses is silent from then on, and a server that cannot go on gives up."""
+    """All stages; a client that refuses is silent from then on, and a server that cannot go on gives up."""
     inbox: dict[int, bytes | None] = dict.fromkeys(clients)
     with suppress(SecAggError):
         while not server.done:
@@ -40,7 +40,7 @@ def play(server: Server, clients: Mapping[int, Client]) -> None:
 def company(
     session: Session, people: Population, vector: Numbers, contexts: Mapping[int, bytes] | None = None
 ) -> dict[int, Client]:
-    """The victim with its vector, and others who send zeros, so that a sum over all of them is the victim's vector."""
+    """The victim with its vector, and others who send zeros: their sum is the victim's vector."""
     clients = {
         me: Client(session, me, identity, people.roster, (contexts or {}).get(me, b""))
         for me, identity in people.identities.items()
@@ -54,7 +54,7 @@ def company(
 
 
 def with_an_accomplice(session: Session, vector: Numbers) -> Numbers | None:
-    """The sum is over the victim and one client that works for the server."""
+    """The sum has two members: the victim, and one client that works for the server."""
     people = Population([VICTIM, VICTIM + 1])
     server = Uncritical(session, people.roster)
     play(server, company(session, people, vector))
@@ -62,7 +62,7 @@ def with_an_accomplice(session: Session, vector: Numbers) -> Numbers | None:
 
 
 def two_models(session: Session, vector: Numbers) -> Numbers | None:
-    """The others are shown a model from which there is nothing to learn, so that they send zeros."""
+    """The server sends the others a different model, to which their updates are zeros."""
     people = Population(range(CLIENTS))
     contexts = {me: b"the model" if me == VICTIM else b"a model to which zeros are the answer" for me in range(CLIENTS)}
     server = Server(session, people.roster, contexts[VICTIM])
@@ -71,11 +71,11 @@ def two_models(session: Session, vector: Numbers) -> Numbers | None:
 
 
 def two_stories(session: Session, vector: Numbers) -> Numbers | None:
-    """Of those with whom the victim masks, each is called lost to as many clients as can open its mask key."""
+    """The server calls each of the victim's masking partners lost, to as many clients as can open its mask key."""
     near = list(range(1, session.threshold))
     lost: dict[int, set[int]] = {me: set() for me in range(CLIENTS)}
     turn = 0
-    for peer in near:  # in turns, so that nobody is told of more losses than it would believe
+    for peer in near:  # in turns, so that no client hears of more losses than it would believe
         for _ in range(session.threshold):
             turn += turn % (CLIENTS - 1) + 1 == peer
             lost[turn % (CLIENTS - 1) + 1].add(peer)
@@ -84,7 +84,7 @@ def two_stories(session: Session, vector: Numbers) -> Numbers | None:
 
 
 def asked_again(session: Session, vector: Numbers) -> Numbers | None:
-    """After the sum is opened the victim is called lost, so that both its secrets were opened."""
+    """Once the sum is open, the server calls the victim lost, to get the victim's second secret too."""
     return _told(session, vector, list(range(1, CLIENTS)), {}, again=True)
 
 
@@ -116,7 +116,7 @@ def opened(server: Server) -> Numbers | None:
 
 
 class Uncritical(Server):
-    """Goes on with however few."""
+    """Goes on with any number of clients."""
 
     def _close_keys(self) -> dict[int, Message]:
         honest, self.session = self.session, replace(self.session, least=2, threshold=1)
@@ -127,13 +127,13 @@ class Uncritical(Server):
 
 
 class Storyteller(Server):
-    """Tells each client who was lost as it likes, keeps every share that it gets, and takes the victim's masks off."""
+    """Tells each client its own list of lost clients, keeps every share, and removes the victim's masks."""
 
     def __init__(
         self, session: Session, roster: Mapping[int, bytes], near: list[int], lost: Mapping[int, set[int]], again: bool
     ) -> None:
         super().__init__(session, roster)
-        self.near, self.lost, self.again = near, lost, again  # with whom the victim masks; whom each client is told
+        self.near, self.lost, self.again = near, lost, again  # near: the victim's masking partners; lost: by client
         self.masked: ring.Words | None = None
         self.told: dict[int, Message] = {}
 
@@ -163,7 +163,7 @@ class Storyteller(Server):
         self._confirmed[sender] = message.signature
 
     def _close_confirm(self) -> dict[int, Message]:
-        """To each the signatures of those who were told the same."""
+        """Each client gets the signatures of the clients that heard the same list."""
         self.stage, signed = Stage.UNMASK, self._confirmed
         return {
             me: Confirmations(
@@ -194,7 +194,7 @@ class Storyteller(Server):
         return ring.decode(self.masked, self.session.rings, self.session.users)[0]
 
     def _pair(self, peer: int) -> Mask | None:
-        """What takes the mask of the victim and this peer off: the mask key of either tells it."""
+        """What removes the mask between the victim and this peer: one of their two mask keys is enough."""
         for owner, other, sign in ((peer, VICTIM, 1), (VICTIM, peer, -1)):
             key = self._rebuilt(self._mask_keys, owner)
             if key is not None:
@@ -204,6 +204,6 @@ class Storyteller(Server):
         return None
 
     def _rebuilt(self, kept: Mapping[int, Mapping[int, int]], owner: int) -> bytes | None:
-        """A secret of which there are enough shares."""
+        """The secret, if there are enough shares."""
         shares, t = kept.get(owner, {}), self.session.threshold
         return self._secret(shares, t) if len(shares) >= t else None

@@ -1,8 +1,8 @@
 """What can be linked in the recorded sums of a federation, and how often that is right.
 
-Whoever has the sums alone can group rows and compare sums, and cannot say whether a group is one person's. With what
-people have, read from the nodes' folders, the same groups are scored as in a simulation. A node adds its users up
-before it masks: so the server knows which nodes are in a sum, and not which users.
+With the sums alone one can group rows and compare sums, but cannot say whether a group is one person's. With the
+people's items, read from the nodes' folders, the same groups are scored as in a simulation. A node adds up its users
+before it masks, so the server knows which nodes are in a sum, but not which users.
 """
 
 from collections.abc import Sequence
@@ -87,7 +87,7 @@ def _said(found: Groups, what: str) -> str:
 
 
 def linked(sums: Sequence[RecordedSum]) -> Links:
-    """Every link that takes no more than the sums."""
+    """Every link that can be found from the sums alone."""
     trained = [seen for seen in sums if ITEMS in seen.total.leaves]  # a sweep carries latents alone
     if not trained:
         raise ConfigError("no recorded sum carries item updates: record more of them (option record)")
@@ -119,7 +119,7 @@ def by_company(sums: Sequence[RecordedSum]) -> dict[str, int] | None:
 
 
 def present(seen: RecordedSum, n_items: int) -> NDArray[np.bool_] | None:
-    """Which items somebody in the sum has, where rows of people's own items alone tell; None: no such rows.  # [N]"""
+    """Which items somebody in the sum has, if it has rows of people's own items alone; else None.  # [N]"""
     leaf = LATENTS if LATENTS in seen.total.leaves else ITEMS
     if leaf == ITEMS and seen.method not in POSITIVES_ONLY:
         return None
@@ -145,7 +145,7 @@ class KnownUser:
 
 
 def scored(sums: Sequence[RecordedSum], users: Sequence[KnownUser]) -> Audit:
-    """How often what is linked is right."""
+    """How often the links are right."""
     known = {user.node for user in users}
     missing = sorted(
         {name for seen in sums for node, name in zip(seen.nodes, seen.names, strict=True) if node not in known}

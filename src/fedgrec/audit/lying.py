@@ -1,6 +1,6 @@
-"""A server that lies: what it reads where clients check nothing, and that it reads nothing where they check.
+"""A server that lies: what it reads if clients check nothing, and that it reads nothing if they check.
 
-Both are carried out against the real clients of a secure sum, in this process.
+Both attacks run against the real clients of a secure sum, in this process.
 """
 
 from dataclasses import replace
@@ -15,7 +15,7 @@ from fedgrec.core import Floats, Upload
 
 UNCHECKED = "if a lying server met no checks"
 CHECKED = "a lying server that clients check"
-READ, LIED_TO = 20, 5  # people whose uploads it tries to read where clients check nothing, and where they check
+READ, LIED_TO = 20, 5  # people whose uploads it tries to read: without checks, with checks
 
 
 def audit(view: View, truth: Truth) -> list[Finding | NotApplicable]:
@@ -27,7 +27,7 @@ def audit(view: View, truth: Truth) -> list[Finding | NotApplicable]:
 
 
 def read(upload: Upload, seen: Apart) -> Upload | None:
-    """One person's upload, by a session over this person and an accomplice in which neither checks anything."""
+    """One person's upload, read in a session of this person and an accomplice, where neither checks anything."""
     spec = seen.sum.spec
     trusting = replace(agreed(spec.rings, spec.users), least=2, threshold=2, lying_server=False)
     values = with_an_accomplice(trusting, upload.to_ring(spec))
@@ -53,7 +53,7 @@ def _unchecked(seen: Apart, view: View, truth: Truth) -> Finding | NotApplicable
 def attempts(seen: Apart) -> Floats:
     """Every lie to the clients of some people: 1 where the server held the person's vector in the end, else 0.
 
-    Masks do not depend on how long a vector is. So one row of a person's upload stands for all of it.
+    Masks do not depend on the length of a vector, so one row of a person's upload stands for all of it.
     """
     leaf = seen.sum.spec.leaves[0]
     _, bits = seen.sum.spec.ring(leaf)

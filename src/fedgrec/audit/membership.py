@@ -14,7 +14,7 @@ from fedgrec.data import Interactions
 FROM_SUMS = "your items, from the sums you were in"
 FROM_MODEL = "your other items, from the model"
 STRANGERS = "the same for people who were in no sum"
-SURE, UNSURE = 1e-6, 0.2  # how often it is wrong that somebody in a sum has an item
+SURE, UNSURE = 1e-6, 0.2  # how often the claim "somebody in this sum has this item" is wrong
 MOST = 500  # people who are looked at
 MEMBERSHIP_STREAM = 7
 
@@ -23,10 +23,10 @@ MEMBERSHIP_STREAM = 7
 
 
 def guess_from_sums(view: View, people: Ints) -> Floats:
-    """How likely each item is each person's: log-odds, up to what is the same for all of a person's items.  # [p, N]
+    """How likely each item is each person's: log-odds, plus a constant for each person.  # [p, N]
 
-    An item that a person has is present in every sum that the person is in. In a sum without the person it is present
-    as often as somebody else has it. Both together are Bayes' rule, with popularity as what is known beforehand.
+    A person's item is present in every sum that the person is in. An item that the person does not have is present if
+    somebody else in the sum has it. Bayes' rule combines both; popularity is the prior.
     """
     sure = [_surely_present(view, seen) for seen in view.sums]
     shares = _shares(view, sure)
@@ -34,14 +34,14 @@ def guess_from_sums(view: View, people: Ints) -> Floats:
     for seen, known in zip(view.sums, sure, strict=True):
         others = 1 - (1 - shares) ** (len(seen.people) - 1)
         present, wrong = (_loud(view, seen, others), UNSURE) if known is None else (known, SURE)
-        anyway = others * (1 - wrong) + (1 - others) * wrong  # present, whether the person has it or not
+        anyway = others * (1 - wrong) + (1 - others) * wrong  # present because of others, or wrongly
         evidence = np.where(present, np.log((1 - wrong) / anyway), np.log(wrong / (1 - anyway)))
         scores[np.isin(people, seen.people)] += evidence
     return scores
 
 
 def _surely_present(view: View, seen: OpenedSum) -> NDArray[np.bool_] | None:
-    """Which items somebody in the sum has, where rows of positives alone tell; None: no such rows.  # [N]"""
+    """Which items somebody in the sum has, if it has rows of positives alone; else None.  # [N]"""
     leaf = LATENTS if LATENTS in seen.total.leaves else ITEMS
     if leaf == ITEMS and view.method not in POSITIVES_ONLY:
         return None
@@ -51,7 +51,7 @@ def _surely_present(view: View, seen: OpenedSum) -> NDArray[np.bool_] | None:
 
 
 def _loud(view: View, seen: OpenedSum, others: Floats) -> NDArray[np.bool_]:
-    """Positives move more than negatives: of all items the loudest, as many as there should be.  # [N]"""
+    """Positives move more than negatives: the items that move most, as many as should be present.  # [N]"""
     rows, steps = seen.total.leaves[ITEMS], seen.broadcast.row_steps
     power = np.einsum("rd,rd->r", rows.values, rows.values, dtype=np.float64)
     loudness = np.bincount(rows.index % view.n_items, power, view.n_items).astype(np.float64)
@@ -80,7 +80,7 @@ def _shares(view: View, sure: list[NDArray[np.bool_] | None]) -> Floats:
 
 
 def guess_from_model(view: View, known: Sequence[Ints]) -> Floats:
-    """How near each item is to what is known of each person.  # [p, N]"""
+    """How near each item is to each person's known items.  # [p, N]"""
     means = np.stack([view.model[items].mean(axis=0) for items in known])
     near: Floats = means @ view.model.T
     return near
@@ -88,7 +88,7 @@ def guess_from_model(view: View, known: Sequence[Ints]) -> Floats:
 
 @dataclass(frozen=True)
 class Halves:
-    """People of whom half of the items, drawn at random, are known."""
+    """People's items in two random halves: the attacker knows one of them."""
 
     known: Sequence[Ints]
     hidden: Sequence[Ints]
@@ -104,7 +104,7 @@ class Halves:
 
 
 def auc(scores: Floats, items: Sequence[Ints], but: Sequence[Ints] | None = None) -> Floats:
-    """How often an item of the person has a higher score than one that is not; equal ones count half.  # [p]"""
+    """How often an item of the person scores higher than another item; equal scores count half.  # [p]"""
     found = np.full(len(items), 0.5)
     for at, mine in enumerate(items):
         others = np.ones(scores.shape[1], bool)

@@ -1,4 +1,4 @@
-"""What users that lie do to the model: they want one item recommended to everybody.
+"""What lying users do to the model: they want one item recommended to everybody.
 
 A server sees sums alone, so a lying user may send any words that its checks let pass. Two lies:
 
@@ -35,9 +35,9 @@ class Lie:
     within_bounds: bool = False  # else the profile is the whole lie
     leaves: tuple[str, ...] = ("items", "latents")  # whose words are filled
     strength: float = 1.0  # the largest word, over the leaf's bound; above 1 the user breaks its own clip
-    signs: bool = True  # every word is as large as the largest one; else the row points along the mean user
+    signs: bool = True  # every word has the largest size allowed; else the row points along the mean user
     suppress: tuple[int, ...] = ()  # items whose rows get the opposite
-    capped: bool = False  # no leaf is longer than those of nearly all honest users: as if a server could check that
+    capped: bool = False  # each leaf keeps to the norm of nearly all honest users, as if a server could check that
 
     def upload(self, method: Method, stage: Stage, broadcast: Broadcast, most: Mapping[str, float]) -> Upload:
         """The strongest upload for a training sum; `most`: the largest norm of a leaf, in steps."""
@@ -59,12 +59,12 @@ class Lie:
 
 
 def mean_user(broadcast: Broadcast) -> Floats:
-    """The direction of most users: the mean of the items' rows, each as often as users have it. All of it is public."""
+    """The direction of most users: the items' rows, each weighted by its number of users. All of it is public."""
     return np.asarray(broadcast.degrees.astype(np.float64) @ broadcast.tables[0].astype(np.float64))
 
 
 class Liars(Sums):
-    """Adds up as `inner` does; users with these keys send the lie instead of what they have."""
+    """Adds up as `inner` does; users with these keys send the lie instead of their own upload."""
 
     def __init__(self, inner: Sums, keys: NDArray[np.uint64], lie: Lie) -> None:
         super().__init__(inner.options, inner.threads)
@@ -90,19 +90,19 @@ def norm(rows: Rows) -> float:
 
 
 def usual_norms(method: Method, stage: Stage, cohort: Cohort, broadcast: Broadcast) -> dict[str, float]:
-    """Of each leaf the norm that 95 % of the cohort's first users do not exceed."""
+    """For each leaf, the norm that 95 % of the cohort's first users keep to."""
     alone = [cohort.take(np.array([user])) for user in range(min(len(cohort), NORMS))]
     each = [method.local_update(one, stage, broadcast)[0] for one in alone]
     return {name: float(np.quantile([norm(one.leaves[name]) for one in each], USUAL)) for name in each[0].leaves}
 
 
 def times(upload: Upload, factor: int) -> Upload:
-    """The upload of so many users who send the same; with −1 what takes an upload out of a sum."""
+    """The sum of `factor` users who send the same; −1 removes an upload from a sum."""
     return Upload({name: Rows(r.index, factor * r.values) for name, r in upload.leaves.items()}, factor * upload.users)
 
 
 def disguised(cohort: Cohort, lying: NDArray[np.bool_], profile: Ints) -> Cohort:
-    """The cohort in which those who lie have the items of the profile."""
+    """The cohort, in which lying users have the items of the profile."""
     if not lying.any():
         return cohort
     if cohort.targets is not None or cohort.around is not None:
@@ -127,7 +127,7 @@ class Guarded(Simulation):
 
 
 def poisoned(config: Config, dataset: Dataset, liars: Ints, lie: Lie) -> Simulation:
-    """A training, done, in which users at these positions lie."""
+    """A finished training in which users at these positions lie."""
     simulation = Guarded(config.changed({"device": "cpu"}, "the attack"), dataset)
     simulation.sums = Liars(simulation.sums, simulation.users.keys[liars], lie)
     simulation.train()
@@ -135,9 +135,9 @@ def poisoned(config: Config, dataset: Dataset, liars: Ints, lie: Lie) -> Simulat
 
 
 def harm(simulation: Simulation, target: int, liars: Ints, k: int = 20) -> dict[str, Any]:
-    """Of users who do not lie: the share of those without the target who are recommended it, and their recall."""
+    """For honest users: the share of those without the target to whom it is recommended, and the recall of all."""
     method, server, split = simulation.method, simulation.server, simulation.dataset.split
-    found: dict[str, Any] = {"finite": bool(np.isfinite(server.moment2).all())}  # else a deployed one loses the sum
+    found: dict[str, Any] = {"finite": bool(np.isfinite(server.moment2).all())}  # else a deployed server loses the sum
     honest = np.setdiff1d(np.arange(len(simulation.users)), liars)
     asked = simulation.users.take(honest[[target not in split.known.of(user) for user in honest.tolist()]])
     own, items = method.represent_users(server, asked), method.represent_items(server)

@@ -1,7 +1,7 @@
 """A design that this product does not use: users ask for the rows that they need, and for decoys.
 
-Here everybody is sent all rows, so nobody asks. Elsewhere a user asks for its items and for others that it draws afresh
-in every round. Its items are in every one of its queries, and a decoy is in few.
+Here the server sends all rows to everybody, so nobody asks. In other designs a user asks for its items and for decoys,
+which it draws afresh in every round. Its items are in all its queries, and a decoy is in few.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def query(mine: Ints, decoys: int, n_items: int, rng: np.random.Generator) -> In
 
 
 def guess(queries: Sequence[Ints], view: View) -> Floats:
-    """In how many of one person's queries each item is; of equals those that more people have come first.  # [N]"""
+    """In how many of one person's queries each item is; popular items win ties.  # [N]"""
     often = np.bincount(np.concatenate(queries), minlength=view.n_items).astype(np.float64)
     return often if view.degrees is None else often + view.degrees / (view.n_users + 1)
 

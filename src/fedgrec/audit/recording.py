@@ -1,8 +1,8 @@
 """What a server sees of a training, and beside it the truth.
 
 A `View` is all that an attack may read: the opened sums, what was broadcast before each, who took part, the degrees
-that were counted, the options, the model that comes out. The `Truth` is for whoever counts how often an attack is
-right, and for attacks that ask what would be found if a server had more than it has.
+that were counted, the options, the final model. The `Truth` serves to count how often an attack is right, and attacks
+that ask what a server would find if it saw more.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,8 +23,8 @@ from fedgrec.sums import Sums
 
 ITEMS = "items"  # the leaf of item updates, which every method sends
 DEGREES = "degrees"  # the leaf of the counts of users
-LATENTS = "latents"  # the leaf of latents, of a user's own items alone
-POSITIVES_ONLY = ("fcf", "spectral")  # methods whose item updates are of a user's own items alone
+LATENTS = "latents"  # the leaf of latents, with rows of a user's own items alone
+POSITIVES_ONLY = ("fcf", "spectral")  # methods whose item updates have rows of a user's own items alone
 OUTSIDERS = 0.1  # the share of people who are in no sum
 APART = 100  # people, at most, whose uploads are kept
 OUTSIDERS_STREAM, APART_STREAM = 4, 9
@@ -122,7 +122,7 @@ class Recorder(Sums):
         return OpenedSum(seen, method.spec(stage), visible(total), people)
 
     def _write_down(self, method: Method, stage: Stage, present: Cohort, seen: OpenedSum) -> None:
-        """A training round; of one sum alone each user's upload is computed once more, and of one some are kept."""
+        """Keep a training round's sum; for one round also who is in which row, and for one some users' uploads."""
         self.seen.append(seen)
         if seen.broadcast.round == max(self.rounds):
             self.contributions = contributions(method, stage, present, seen.broadcast)
@@ -131,12 +131,12 @@ class Recorder(Sums):
 
 
 def counts(method: Method, stage: Stage) -> bool:
-    """Whether users tell in this stage which items they have."""
+    """Whether users count their items in this stage."""
     return stage.combine == "sum" and any(leaf.name == DEGREES for leaf in method.spec(stage).leaves)
 
 
 def minus(one: Upload, other: Upload) -> Upload:
-    """What is left of an upload without another."""
+    """An upload minus another."""
     negative = {name: Rows(rows.index, -rows.values) for name, rows in other.leaves.items()}
     return one + Upload(negative, -other.users)
 
@@ -175,9 +175,9 @@ def apart(method: Method, stage: Stage, cohort: Cohort, seen: OpenedSum) -> Apar
 def record(
     config: Config, dataset: Dataset | None = None, sums: int = 10, observer: Observer | None = None
 ) -> tuple[View, Truth]:
-    """Train on nine people in ten, and write down the last sums: as many as are asked for.
+    """Train on nine people in ten, and write down the last `sums` sums.
 
-    Where none of these carries latents, the last one that does is written down as well.
+    If none of these carries latents, the last one that does is written down as well.
     """
     config = config.changed({"split": "all", "checkpoint_every": 0}, "the audit")
     whole = dataset or load_for(config)
@@ -208,13 +208,13 @@ def record(
 
 
 def worth_recording(method: Method, rounds: int, sums: int) -> list[int]:
-    """The last rounds that carry item updates; and of the rounds until then the one that tells the most."""
+    """The last rounds that carry item updates; and, of all rounds up to there, the fullest one."""
     with_items = [round_ for round_ in range(rounds) if ITEMS in carried(method, round_)]
     return sorted({*with_items[-sums:], fullest(method, range(with_items[-1] + 1))})
 
 
 def fullest(method: Method, rounds: Iterable[int]) -> int:
-    """The last of the rounds whose sums carry latents, or else the most."""
+    """The last of these rounds that carries latents; if none does, the last that carries the most leaves."""
     return max(rounds, key=lambda round_: (LATENTS in (names := carried(method, round_)), len(names), round_))
 
 

@@ -1,7 +1,7 @@
 """How often an attack is right: shares over people, their intervals, and whether popularity alone does as well.
 
-Intervals are bootstrapped over people. What is shown has 95 %. An attack is said to be better than the guess by
-popularity where the 99.9 % interval of the difference, person by person, lies above 0.
+Intervals are bootstrapped over people. The shown ones have 95 %. An attack counts as better than the guess by
+popularity if the 99.9 % interval of the difference, person by person, lies above 0.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Successes:
-    """For each person the share in which a guess was right, and what each person weighs."""
+    """For each person, the share of right guesses, and the person's weight in the mean."""
 
     attack: Floats  # [n]
     chance: Floats | None = None  # [n] the same for a guess that knows nothing; None: there is nothing to guess
@@ -82,7 +82,7 @@ def is_better(attack: Floats, other: Floats, weights: Floats | None = None) -> b
 
 
 def interval(values: Floats, weights: Floats | None = None, level: float = SHOWN) -> Estimate:
-    """The weighted mean over people, and its interval: the quantiles of that mean over people drawn with repeats."""
+    """The weighted mean over people, and its interval: the quantiles of the mean over people drawn with repeats."""
     weights = np.ones(len(values)) if weights is None else weights.astype(np.float64)
     parts = weights * values
     rng = np.random.Generator(np.random.Philox(key=[len(values), BOOTSTRAP_STREAM]))
@@ -95,9 +95,9 @@ def interval(values: Floats, weights: Floats | None = None, level: float = SHOWN
 
 
 def named(scores: Floats, items: Sequence[Ints], but: Sequence[Ints] | None = None) -> Floats:
-    """Of as many items as each person has, the highest ones: the share that the person does have.  # [p]
+    """Name the highest scores, as many items as each person has: the share that the person does have.  # [p]
 
-    Items `but` are known already: they are not named. Of equal scores chance decides.
+    Items in `but` are known already, so they are not named. Chance decides between equal scores.
     """
     order = np.random.Generator(np.random.Philox(key=[scores.shape[1], TIES_STREAM])).permutation(scores.shape[1])
     right = np.zeros(len(items))

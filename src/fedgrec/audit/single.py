@@ -1,4 +1,4 @@
-"""Rows of a sum with one contributor: such a row is that person's update, as if nothing had been added."""
+"""Rows of a sum with one contributor: such a row is that person's update, in the clear."""
 
 import numpy as np
 
@@ -22,7 +22,7 @@ def rows_alone(found: Contributions, people: int) -> Ints:
 
 
 def audit(view: View, truth: Truth) -> Finding:
-    """A count and no guess: the share of the touched rows."""
+    """The share of touched rows with one contributor; this is counted, not guessed."""
     found, people = truth.contributions, len(view.sums[-1].people)
     # A row of c people counts 1/c for each: over all people that is the number of touched rows.
     touched: Floats = np.bincount(found.places, 1 / contributors(found), people).astype(np.float64)

@@ -1,9 +1,9 @@
 """One person's upload in the clear: which items are that person's.
 
-Rows of latents, and all rows of some methods, are of the person's own items alone. Otherwise there are rows of items
-that the person drew, too. Nearly all rows lie along one line, the person's own: its items move one way on it and what
-it drew the other way. There are more of the latter, or each moves less. So the long tail of where rows are on the line
-is that of the items.
+Rows of latents, and all rows of some methods, belong to the person's own items alone. Other uploads also have rows of
+negatives, which the person drew. Nearly all rows lie along one line, the person's own: its items move one way, and
+negatives move the other way. There are more negatives, or each moves less. So the side with the longer tail has the
+items.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ def guess(upload: Upload, view: View, steps: Floats | None) -> Floats:
 
 
 def guess_by_signs(upload: Upload, view: View, steps: Floats | None) -> Floats:
-    """The same from the rows of item updates, among which are those of items that the sender drew.  # [N]"""
+    """The same from the rows of item updates, which include rows of negatives.  # [N]"""
     rows, found = visible(upload).leaves[ITEMS], np.zeros(view.n_items)  # rows of zeros were touched by nobody
     items, tables = rows.index % view.n_items, rows.index // view.n_items  # some methods send two rows for an item
     values = rows.values * (1.0 if steps is None else steps[items, None])
@@ -36,7 +36,7 @@ def guess_by_signs(upload: Upload, view: View, steps: Floats | None) -> Floats:
 
 
 def towards_the_few(rows: Floats) -> Floats:
-    """How far each row goes on the line of them all, in the way that few go or few go far; at most 1.  # [r]"""
+    """How far each row goes along the main line, towards the side with the longer tail; at most 1.  # [r]"""
     line = np.linalg.eigh(rows.T @ rows)[1][:, -1]
     along: Floats = rows @ line
     along = along / max(np.abs(along).max(initial=0), np.finfo(float).tiny)
@@ -51,7 +51,7 @@ def touched(items: Ints, n_items: int) -> Floats:
 
 
 def told(name: str, guesses: Mapping[int, Floats], truth: Truth, sentence: str, **more: Any) -> Finding:
-    """The table's line about guesses at the items of people, by person: as many are named as the person has."""
+    """The table's line about guesses by person; as many items are named as the person has."""
     mine = [truth.people.of(person) for person in guesses]
     alike: Floats = np.tile(truth.popularity.astype(np.float64), (len(mine), 1))
     chance: Floats = np.array([len(items) for items in mine]) / truth.people.n_items

@@ -1,8 +1,8 @@
-"""A graph that changes: what users send so that the sums hold their graph as it is now.
+"""A graph that changes: what users send so that the sums match their present items.
 
-Users remember what each sum holds of them (core.Past). Degrees follow by a sum of changes; latents follow with the next
-round that carries latents, in which a user takes what stands under its old items and weights out and puts it in under
-the new ones, to the last integer. A user without items leaves: what it sent is taken out, and nothing put in.
+A user remembers its part of each sum (core.Past). A sum of changes updates the degrees. The next round that carries
+latents updates the latents: a user subtracts what it sent under its old items and weights, and adds it under the new
+ones, in exact integers. A user without items leaves: it subtracts what it sent, and adds nothing.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ import numpy as np
 
 from fedgrec.core import Cohort, Edges, Floats, Ints, Past, Rows, UploadSpec
 
-Weights = Callable[[Cohort], Floats]  # under which a cohort's latents stand now, one for each of its items
+Weights = Callable[[Cohort], Floats]  # under which a cohort has sent its latents, one for each of its items
 
 
 def with_items(users: Cohort, indptr: Ints, items: Ints, weights: Weights, targets: Floats | None = None) -> Cohort:
@@ -29,7 +29,7 @@ def with_items(users: Cohort, indptr: Ints, items: Ints, weights: Weights, targe
 
 
 def before_recount(users: Cohort, weights: Weights) -> Cohort:
-    """Degrees are about to change: all users remember the weights under which their latents stand."""
+    """Degrees are about to change: all users remember the weights under which they sent their latents."""
     past, sent = users.past or Past(), weights(users)
     for user in range(len(users)):
         if user not in past.pushed and users.state.sent[user].any():
@@ -39,7 +39,7 @@ def before_recount(users: Cohort, weights: Weights) -> Cohort:
 
 
 def recounted(cohort: Cohort) -> Rows:
-    """Items that users have now, less those that were counted; nothing of those who did not change."""
+    """Counts of the items that users have now, minus those already counted; unchanged users add nothing."""
     changed = sorted(cohort.past.counted) if cohort.past else []
     now = [cohort.items_of(user) for user in changed]
     before = [cohort.past.counted[user] for user in changed] if cohort.past else []
@@ -52,7 +52,7 @@ def recounted(cohort: Cohort) -> Rows:
 
 
 def moved(push: Callable[..., tuple[Rows, int]], cohort: Cohort, weights: Floats, spec: UploadSpec, N: int) -> Rows:
-    """What stands of these users, out of the items and weights of before, into those of now."""
+    """Rows that move what these users have sent from their old items and weights to the new ones."""
     pushed = cohort.past.pushed if cohort.past else {}
     leaf, stale = spec.leaf("latents"), np.array(sorted(pushed), np.int64)
     if not len(stale):
@@ -70,7 +70,7 @@ def moved(push: Callable[..., tuple[Rows, int]], cohort: Cohort, weights: Floats
 
 
 def joined(users: Cohort, newcomers: Cohort) -> Cohort:
-    """More users, whom no sum has counted yet."""
+    """The users, then the newcomers, whom no sum has counted yet."""
     past, n = users.past or Past(), len(users)
     past.counted.update({n + place: newcomers.items[:0] for place in range(len(newcomers))})
     rated = users.targets is not None and newcomers.targets is not None

@@ -41,7 +41,7 @@ class Method(ABC):
     inner_product: ClassVar[bool] = True
     # What a user remembers: a core.State that has at least `embeddings` [n, L, d].
     State: ClassVar[type[Any]] = UserState
-    # Whether `noise` makes users keep to norms and sums hold noise.
+    # Whether the method can add `noise`: users then keep to norms, and sums hold noise.
     takes_noise: ClassVar[bool] = False
     options: Any
     n_items: int
@@ -50,7 +50,7 @@ class Method(ABC):
 
     @property
     def recount(self) -> Stage | None:
-        """The stage in which users tell what of the graph has changed; None: a run cannot go on with other data."""
+        """The stage in which users report how their items changed; None: a run cannot go on with other data."""
         return None
 
     @property
@@ -71,7 +71,7 @@ class Method(ABC):
         """What the server starts with."""
 
     def push_weights(self, cohort: Cohort, degrees: Ints) -> Floats:
-        """Under which weights the cohort's latents are sent to its items, [nnz]; where there is a recount."""
+        """The weights under which a cohort sends latents to its items, [nnz]; only methods with a recount need them."""
         raise NotImplementedError
 
     def grown(self, server: ServerState, seed: int) -> ServerState:
@@ -95,10 +95,10 @@ class Method(ABC):
         """The server's half; it consumes `server` and sees nothing of the users but their sum."""
 
     def keep_possible(self, server: ServerState, late: int = 0) -> int:
-        """Put what users send once back into the range that it can have; returns how many entries were outside.
+        """Clamp what users send once to the range that it can have; returns how many entries were outside.
 
-        The degrees were counted without `late` users, or before these had other items. Where all users keep to the
-        rules nothing changes.
+        Degrees do not count `late` users yet: these joined, or changed their items, after the count. If all users keep
+        to the rules, nothing changes.
         """
         return clamp(server.degrees, 0, self.n_users)
 
@@ -134,7 +134,7 @@ class Method(ABC):
         return cohort
 
     def as_ranked(self, server: ServerState) -> ServerState:
-        """What of the server a device ranks with; making it once saves making it for every user."""
+        """The part of the server that a device ranks with; making it once saves making it for every user."""
         return server
 
     def represent_users(self, server: ServerState, cohort: Cohort) -> Floats:
@@ -150,7 +150,7 @@ class Method(ABC):
         return self.represent_users(server, cohort) @ self.represent_items(server).T
 
     def scorer(self, server: ServerState, users: Cohort, device: str) -> Callable[[Ints], Any] | None:
-        """What scores users on a device, positions → tensor [n, N]; None: `scores` does it here."""
+        """A function that scores users on a device, positions → tensor [n, N]; None: `scores` does it on the CPU."""
         return None
 
     # ---------------------------------------------------------------------------------------- traffic

@@ -3,16 +3,17 @@
     users ──Offer──▶ third party ──Reply──▶ users        the server has no part in it and sees none of it
 
 A user sends a keyed hash of each of its items and its embedding. The third party groups equal hashes and answers, for
-each hash, with the embeddings of others who sent it. The key is the users' alone. It must be: a catalogue is small, so
-a hash without a key, or a name under a public key, is opened by trying every item. In a federation one user draws the
-key from its operating system and seals it for every other user's X25519 key; the server relays these sealed letters,
-as it relays the shares of secure aggregation, and can open none. In a simulation it is derived from a user's secret.
+each hash, with the embeddings of others who sent it. Only users know the key. This matters: a catalogue is small, so
+anybody could open a hash without a key, or a name under a public key, by trying every item. In a federation one user
+draws the key from its operating system and seals it for every other user's X25519 key; the server relays these sealed
+letters, as it relays the shares of secure aggregation, and can open none. In a simulation the key is derived from a
+user's secret.
 
-Hashes are sent in their own order. In the order of the items they would tell the third party which of two hashes is the
-smaller item, and over many users all items in a row.
+Users sort their hashes by value. In the order of the items, hashes would tell the third party which of two is the
+smaller item, and over many users the order of all items.
 
-What the third party does learn: which users share items and how many (so it may guess an item that is known to be
-everybody's), and every user's embedding. What a user learns: embeddings without names, and which of its items somebody
+What the third party does learn: which users share items and how many (so it may guess an item that everybody is known
+to have), and every user's embedding. What a user learns: embeddings without names, and which of its items somebody
 shares with it. A third party in league with one user has the key and with it every user's items.
 """
 
@@ -27,7 +28,7 @@ from fedgrec.core import Cohort, Floats, Ints, Traffic
 
 HASH_BYTES = 16
 WORD = 4  # bytes of a number
-ROWS = 1 << 15  # embeddings that a simulation holds of the replies at a time
+ROWS = 1 << 15  # embeddings of replies that a simulation holds at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +74,7 @@ def keyed_hashes(items: Ints, key: bytes) -> NDArray[np.uint64]:
 
 
 def offer(users: Cohort, key: bytes) -> tuple[Offer, Ints]:
-    """What users send, and which of their items each hash is, which they keep to themselves.  # [nnz]"""
+    """What users send; and the item behind each hash, which users keep to themselves.  # [nnz]"""
     hashes = keyed_hashes(users.items, key)
     order = np.lexsort((hashes[:, 1], hashes[:, 0], users.owner))
     return Offer(users.indptr, hashes[order], users.state.embeddings[:, 0].copy()), order
@@ -100,7 +101,7 @@ class ThirdParty:
         self.neighbours, self.rng = neighbours, rng
 
     def match(self, offer: Offer) -> None:
-        """Find equal hashes; those who share one stand in a circle, in random order."""
+        """Find equal hashes; users who share a hash form a circle, in random order."""
         self.offer, nnz = offer, len(offer.hashes)
         self.owner = np.repeat(np.arange(len(offer.embeddings)), np.diff(offer.indptr))
         self.circle = np.lexsort((self.rng.random(nnz), offer.hashes[:, 1], offer.hashes[:, 0]))
@@ -116,7 +117,7 @@ class ThirdParty:
         return np.minimum(self.size[some] - 1, self.neighbours)
 
     def reply(self, some: slice) -> Reply:
-        """The answer to these hashes: who comes next in the circle. Nobody meets itself."""
+        """The answer to these hashes: the next users in the circle, never the sender itself."""
         counts, first, size = self.counts(some), self.first[some], self.size[some]
         step = 1 + np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         first, size, place = (np.repeat(part, counts) for part in (first, size, self.place[some]))
@@ -128,7 +129,7 @@ class ThirdParty:
 
 
 def means(third: ThirdParty) -> Floats:
-    """What every user accepts of its replies, in the order of the offer.  # [nnz, d]"""
+    """What users keep of their replies, in the order of the offer.  # [nnz, d]"""
     counts, offer = third.counts(), third.offer
     told = np.zeros((len(counts), offer.embeddings.shape[1]), offer.embeddings.dtype)
     ends = np.searchsorted(np.cumsum(counts), np.arange(ROWS, int(counts.sum()) + ROWS, ROWS), side="right")
@@ -142,7 +143,7 @@ def means(third: ThirdParty) -> Floats:
 def expand(
     users: Cohort, key: bytes, third: ThirdParty, accepted: Callable[[ThirdParty], Floats] = means
 ) -> tuple[Cohort, Traffic]:
-    """The users with what they were told, and the bytes that it took; `means` has a compiled twin in `gnn_cpu`."""
+    """The users with what they heard, and the bytes that this took; `means` has a compiled twin in `gnn_cpu`."""
     sent, order = offer(users, key)
     third.match(sent)
     around = np.empty((len(order), sent.embeddings.shape[1]), sent.embeddings.dtype)

@@ -3,12 +3,12 @@
     J = Σ_u Σ_i c_ui (p_ui − x_uᵀy_i)² + λ (Σ_u ‖x_u‖² + Σ_i ‖y_i‖²)      c_ui = 1 + α r_ui,  p_ui = 1 where r_ui > 0
 
 A user solves its own vector exactly. The sum over all items that it needs is the same for everybody, YᵀY, and comes
-down with the items; what differs are its few positives:
+down with the items; only its few positives are its own:
 
     x_u = (YᵀY + Yᵀ(C_u − I)Y + λI)⁻¹ YᵀC_u p_u
 
-The server descends along the gradient in every item. What users send for it is a row for each positive, and a square
-of d × d in place of rows for all the other items:
+The server descends along the gradient in every item. For this a user sends a row for each positive, and a d × d matrix
+in place of rows for all other items:
 
     ∂J/∂y_i = −2 [Σ_{u∋i} (c_ui − (c_ui − 1) x_uᵀy_i) x_u − (Σ_u x_u x_uᵀ) y_i] + 2λ y_i
                   `items`, row i                            `gram`
@@ -74,13 +74,13 @@ class Options:
 
 @dataclass
 class Home(State):
-    """What a user remembers: nothing that it could not solve for again."""
+    """What a user remembers, and could solve for again at any time."""
 
     embeddings: Floats  # [n, 1, d]: x_u
 
 
 class Loops(NamedTuple):
-    """The hot loops: those below to read, and their compiled twins in `kernels._fcf`."""
+    """The hot loops: the readable ones below, or their compiled twins in `kernels._fcf`."""
 
     solve: Callable[[Cohort, Ints, Floats, Floats, Floats, float], Floats]
     contributions: Callable[..., tuple[Rows, Rows, int]]
@@ -128,7 +128,7 @@ def contributions(
 
 
 def descend(server: ServerState, rows: Rows, step: float, gram: Floats, many: float, o: Options) -> None:
-    """One step of the server along ∂J/∂y_i, in which each of its users stands for `many`."""
+    """One step of the server along ∂J/∂y_i; each user in the sum counts as `many` users."""
     Y = server.items[0]
     pull = -(Y @ gram.astype(Y.dtype))  # [N, d]
     pull[rows.index] += (rows.values * step).astype(Y.dtype)
@@ -170,7 +170,7 @@ class FCF(Method):
         return (TRAIN,)
 
     def spec(self, stage: Stage) -> UploadSpec:
-        """Rows of the user's positives, and its x_u x_uᵀ: from that alone x_u could be read, but for its sign."""
+        """Rows of the user's positives, and its x_u x_uᵀ: outside a sum, this would tell x_u except for its sign."""
         o, S = self.options, min(self.options.users_per_round, self.n_users)
         clip = o.item_clip * (1 + o.alpha)
         items = Leaf("items", self.n_items, o.dim, clip, finest_step(clip, S))

@@ -3,10 +3,10 @@
     L_u = Σ softplus(e_uᵀe_i − e_uᵀe_j) + λ-penalty       pairs of a positive j and a drawn negative i
     user: e_u ← e_u − β ∂L_u/∂e_u      upload: −∂L_u/∂e_t of all negatives and of a share π of the positives, summed
 
-The user decides with π (`feedback`) how much of what it likes it lets the server learn from; every round draws anew
-which positives those are. It is FedGRec's canonical score without latents, so FedGRec's verbs and kernels train it.
-Departures: item rows have no bias term; uploads travel in secure sums; the original draws as many negatives as a user
-has positives, one for each triple, here their number is the option `negatives`.
+With π (`feedback`) the user decides from which share of its positives the server learns; every round draws them anew.
+The score is FedGRec's canonical one without latents, so FedGRec's verbs and kernels train it. Departures: item rows
+have no bias term; uploads travel in secure sums; the original draws one negative for each triple, as many as a user has
+positives, and here the option `negatives` sets their number.
 """
 
 from dataclasses import dataclass

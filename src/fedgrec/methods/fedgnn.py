@@ -11,12 +11,12 @@ A user learns the embeddings of others who have its items through a third party 
     α        options.own          γ        options.others       ω        options.negative_weight
     δ        options.clip         λ        options.noise        M        options.negatives
 
-Departures. Messages are linear: no attention, no weights to learn, so users need of their neighbours the mean alone.
-The original predicts ratings, and its pseudo-interacted items carry random rows; with clicks alone every target is 1
-and the constant score is the optimum, so here they are drawn as targets 0 and carry gradients of their own (`pseudo`
-has the original's). Its authors' code takes M = 1,000, 100 neighbours, δ = 0.1 by norm and ε = 1 with λ = 2δ/ε = 0.2.
-That ε is the budget of one word: over the rows of a round it adds up, and such noise is far beyond the gradients of a
-mean over pairs, so it is off unless asked for.
+Departures. Messages are linear: no attention, no weights to learn, so a user needs only its neighbours' mean. The
+original predicts ratings, and its pseudo-interacted items carry random rows. With clicks alone every target is 1, and a
+constant score would be the optimum; so here pseudo-interacted items have target 0 and carry their own gradients
+(`pseudo` offers the original's rows). Its authors' code takes M = 1,000, 100 neighbours, δ = 0.1 by norm and ε = 1 with
+λ = 2δ/ε = 0.2. That ε is the budget of one word and adds up over the rows of a round. The noise is far larger than the
+gradients of a mean over pairs, so it is off by default.
 """
 
 from dataclasses import dataclass
@@ -141,7 +141,7 @@ class FedGNN(Method):
         return (DEGREES, EXPAND, TRAIN)
 
     def spec(self, stage: Stage) -> UploadSpec:
-        """What goes up in sums; of an expansion nothing does."""
+        """What goes up in sums; an expansion sends nothing to the server."""
         o, N = self.options, self.n_items
         if stage is DEGREES:
             return UploadSpec((Leaf("degrees", N, 1, clip=1, step=1),), self.n_users)
@@ -214,7 +214,7 @@ class FedGNN(Method):
         """What stays until the next expansion: v_t of every edge [nnz], and (1−α)Σ w_ut·γ_t·a_t  # [n, d]"""
         o, state, around = self.options, cohort.state, cohort.around
         dtype, w = state.embeddings.dtype, (1 - o.own) * self._edge_weights(cohort, broadcast)
-        if around is None or not o.others:  # nobody was told of anybody
+        if around is None or not o.others:  # no user has heard of others
             return w.astype(dtype), np.zeros_like(state.embeddings[:, 0])
         gamma = o.others * (around != 0).any(axis=1)
         v, theirs = (w * (1 - gamma)).astype(dtype), (w * gamma).astype(dtype)
@@ -246,7 +246,7 @@ class FedGNN(Method):
 
     @property
     def knows_strangers(self) -> bool:
-        """Their items speak for them."""
+        """Their items are enough where they count in f_u."""
         return self.options.own < 1
 
     def represent_users(self, server: ServerState, cohort: Cohort) -> Floats:
@@ -262,7 +262,7 @@ class FedGNN(Method):
     # -------------------------------------------------------------------------------------- traffic
 
     def traffic(self, stage: Stage, degrees: Ints, lost: int = 0) -> Traffic:
-        """As the contract says; an expansion weighs at most this, and what it did weigh `match` tells."""
+        """As the contract says; for an expansion the most that it can take: `match` returns what it took."""
         o, N, n, row = self.options, self.n_items, len(degrees), WORD * self.options.dim
         sent = degrees[: n - lost]
         if stage is EXPAND:

@@ -56,11 +56,11 @@ def _symmetric(item: Floats, user: Floats) -> Floats:
     return 1.0 / (np.sqrt(item) * np.sqrt(user))
 
 
-CLICKS, ITEMS, SHARP = 25, 40_000, 0.11  # of a user, of a catalogue; the temperature there
+CLICKS, ITEMS, SHARP = 25, 40_000, 0.11  # clicks of a user, items of a catalogue, and the temperature for both
 
 
 def temperature(clicks: float, n_items: int) -> float:
-    """Softer where users have few clicks, so that less is certain, and where items are few: more of them would do."""
+    """Softer where users have few clicks (less is certain) and where items are few (more of them suit a user)."""
     few, small = max(CLICKS / max(clicks, 1), 1.0), max(ITEMS / n_items, 1.0)
     return float(SHARP * few**0.4 * small**0.2)
 
@@ -96,7 +96,7 @@ class FedGRecMethod(Uploads):
         return ServerState(items, np.zeros(self.n_items, np.int64), zeros[0], zeros[1], standing=standing)
 
     def grown(self, server: ServerState, seed: int) -> ServerState:
-        """The server with a row for every item of a longer catalogue; rows of before stay what they are."""
+        """The server with a row for every item of a longer catalogue; old rows stay as they are."""
         whole, o = self.init(seed), self.options
         whole.round, n = server.round, len(server.degrees)
         for name in ("degrees", "moment1", "moment2"):
@@ -106,7 +106,7 @@ class FedGRecMethod(Uploads):
             whole.standing = None
         elif whole.standing is not None:
             whole.standing[:, :n] = server.standing
-        if o.levels and server.moment2.any():  # new rows begin in the steps that are usual by now
+        if o.levels and server.moment2.any():  # new rows begin with the steps that are usual by now
             touched = np.frexp(self.row_steps(server))[1][server.moment2.any(axis=1)] - 1
             whole.more["untouched"] = np.array([np.median(touched)], o.precision)
         return whole
@@ -152,7 +152,7 @@ class FedGRecMethod(Uploads):
             cohort, broadcast, ids = noisy.compact(cohort, broadcast)
             upload, pending = replace(self, n_items=len(ids)).local_update(cohort, stage, broadcast)
             whole = {name: noisy.expanded(part, ids, self.n_items) for name, part in upload.leaves.items()}
-            return Upload(whole, upload.users), pending._replace(weights=None)  # for a recount, which there is none of
+            return Upload(whole, upload.users), pending._replace(weights=None)  # only a recount needs them
         if stage is DEGREES:
             index, counts = np.unique(cohort.items, return_counts=True)  # Eq. (9): Y_u
             return Upload({"degrees": Rows(index, counts[:, None])}, len(cohort)), Pending(cohort.state)
@@ -185,10 +185,10 @@ class FedGRecMethod(Uploads):
         return Upload({"latents": rows}, len(cohort)), Pending(pending, cut, "", push)
 
     def _train(self, cohort: Cohort, broadcast: Broadcast, stage: Stage) -> tuple[Upload, Pending]:
-        """Lines 15 to 22; a lean round leaves out line 22, and what it would have sent is sent with the next."""
+        """Lines 15 to 22; a lean round leaves out line 22: the next round with latents sends that change too."""
         o, spec = self.options_of(broadcast.round, broadcast.degrees), self.spec(stage)
-        if self.noise.rest and broadcast.row_steps is not None:  # a server could stretch rows beyond the norm by them
-            raise FedgrecError("under noise item updates are counted in one step, and the server sent others")
+        if self.noise.rest and broadcast.row_steps is not None:  # they could stretch rows beyond the norm
+            raise FedgrecError("under noise all item updates have one fixed step, but the server sent other steps")
         gather, push = self.edge_weights(cohort, broadcast.degrees)
         tables = broadcast.tables[1:2] if o.combined else broadcast.tables[: o.layers]
         latents = self.kernel.refresh(cohort, gather, tables, cohort.items)  # line 15
@@ -197,7 +197,7 @@ class FedGRecMethod(Uploads):
         )
         if not o.combined:
             pending.embeddings[:, 1:] = latents
-        elif not stage.lean:  # what trained was their sum alone
+        elif not stage.lean:  # training used only the sum of all levels
             pending.embeddings[:, 1:] = self.kernel.refresh(cohort, gather, broadcast.tables[2:], cohort.items)
         if stage.lean or not o.layers:
             return Upload({"items": items}, len(cohort)), Pending(pending, cut)
@@ -214,7 +214,7 @@ class FedGRecMethod(Uploads):
         return Upload({"latents": rows}, len(cohort)), Pending(pending, cut, "pushed", push)
 
     def _push_latents(self, cohort: Cohort, pending: UserState, push: Floats, spec: UploadSpec) -> tuple[Rows, int]:
-        """What the latents of all levels have become since they were last sent; from now on they are sent."""
+        """How the latents of all levels changed since they were last sent; `pending` notes them as sent."""
         old, leaf = cohort.state.sent, spec.leaf("latents")
         new = self._held(cohort, push, pending.embeddings[:, : self.options.layers], old)
         rows, cut = self.kernel.push(cohort, push, old, new, leaf, spec.dtype, self.n_items)
@@ -224,7 +224,7 @@ class FedGRecMethod(Uploads):
         return rows, cut
 
     def _held(self, cohort: Cohort, push: Floats, embeddings: Floats, before: Floats) -> Floats:
-        """What users hold in the latents: their embeddings, under noise within a norm.  # [n, L, d]"""
+        """What users hold in the latents: their embeddings; under noise, scaled down to a norm.  # [n, L, d]"""
         if not self.noise.rest:
             return embeddings
         step = self.latents.step
@@ -267,7 +267,7 @@ class FedGRecMethod(Uploads):
             self.kernel.add_rows(server.items[0], rows, spec.leaf("items"), o.server_rate)
 
     def _stand(self, server: ServerState, rows: Rows, rate: float, level: int = 1) -> None:
-        """Add to the latents from this level on. Where they are counted in steps, rows and steps stay in step."""
+        """Add to the latents from this level on. Where `standing` counts them in steps, both change together."""
         table, dim = server.items[level:].reshape(-1, self.options.dim), self.options.dim
         if server.standing is None:
             self.kernel.add_rows(table, rows, self.latents, rate)
@@ -277,11 +277,11 @@ class FedGRecMethod(Uploads):
         table[rows.index] = (steps[rows.index] * self.latents.step).astype(table.dtype)
 
     def keep_possible(self, server: ServerState, late: int = 0) -> int:
-        """Degrees; and of a latent what `latent_clip` lets each user of the item hold."""
+        """Also clamp each latent to what `latent_clip` lets the item's users hold."""
         o, outside = self.options, super().keep_possible(server, late)
-        if self.noise.rest:  # carries latents anywhere
+        if self.noise.rest:  # noise can carry latents anywhere
             return outside
-        # At another rate than 1 the latents are the first contribution and α times the way from there to the last.
+        # With a rate α ≠ 1 a latent holds a user's first contribution, plus α times the change from first to last.
         each = o.latent_clip * max(1.0, 2 * o.latent_rate - 1)
         most = (each * (server.degrees + late))[:, None]  # [N, 1]
         if server.standing is None:
@@ -322,7 +322,7 @@ class FedGRecMethod(Uploads):
         return noisy.as_items(self._ranked(tables[0]) if self.options.combined else self._combined(tables), server.more)
 
     def as_ranked(self, server: ServerState) -> ServerState:
-        """What of the server a device has, as it arrived there: people rank with that."""
+        """The server as it arrived at a device: people rank with that."""
         return server if server.arrived else as_server(self.broadcast(server, replace(TRAIN, lean=True)))
 
     def _combined(self, embeddings: Floats) -> Floats:  # [K+1, n, d] → [n, D]
@@ -332,17 +332,17 @@ class FedGRecMethod(Uploads):
         weights = np.asarray(o.weights(), embeddings.dtype)
         total: Floats = weights[0] * embeddings[0]
         for alpha, level in zip(weights[1:], embeddings[1:], strict=True):
-            total += alpha * level  # not a product of BLAS: that rounds by place and by the number of threads
+            total += alpha * level  # no BLAS: its rounding depends on place and number of threads
         return self._ranked(total)
 
     def _ranked(self, rows: Floats) -> Floats:
-        """Rows whose inner products rank: those of directions are cosines."""
+        """Rows whose inner products rank; for cosines, rows of length 1."""
         return rows / reference.length(rows)[:, None] if self.options.ranking == "cosine" else rows
 
     def edge_weights(self, cohort: Cohort, degrees: Ints) -> tuple[Floats, Floats]:
         """w_ut of every edge of the cohort, for gathering and for pushing.  # [nnz] each"""
         rule, dtype = RULES[self.options.message_passing], cohort.state.embeddings.dtype
-        # Degrees are frozen: an item first met by a user who joined later counts as met once.
+        # Degrees are frozen: an item that only later users have counts as if one user had it.
         item = np.maximum(degrees[cohort.items], 1).astype(np.float64)
         user = np.repeat(cohort.degrees, cohort.degrees).astype(np.float64)
         return rule.gather(item, user).astype(dtype), rule.push(item, user).astype(dtype)

@@ -16,16 +16,16 @@ from fedgrec.options import FedGRecOptions
 DEGREES = Stage("degrees", everyone=True)
 PROPAGATE = Stage("propagate", everyone=True)
 RECOUNT = Stage("recount", everyone=True)  # of what has changed since the users were counted
-RESEND = Stage("resend", everyone=True)  # latents under the new weights at once, for those who cannot wait for a round
+RESEND = Stage("resend", everyone=True)  # latents under the new weights at once, where nobody waits for a round
 TRAIN = Stage("train", everyone=False)
 BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}  # of a number that travels down
 
 USUAL = 400  # users of a round
-LATENT_BITS = 26  # of a latent's word in such a round, where words of item updates are short, too
-SPREAD = 2.0  # how much larger than what is usual in a row an update of 20 levels may be; more levels serve both ends
-SELDOM = 1 / 64  # the least share of rounds that an item's users are taken to be in
-NOISY_EVERY = 20  # rounds of which one carries latents under noise, where nothing else is asked for
-FINE_ROUNDS, DRAWN = 20, 10  # the fewest rounds, and times that an item is drawn, before steps follow from moments
+LATENT_BITS = 26  # of a latent's word in a usual round, where words of item updates are short, too
+SPREAD = 2.0  # with 20 levels an update may be so many times the usual of its row; more levels: larger, and finer too
+SELDOM = 1 / 64  # the smallest share of rounds in which we assume one of an item's users
+NOISY_EVERY = 20  # under noise one round in so many carries latents, unless the options say otherwise
+FINE_ROUNDS, DRAWN = 20, 10  # steps follow from moments after so many rounds and draws of each item, at least
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class Uploads(Method):
     n_users: int
     kernel: Kernel = reference
     begun: int = 0  # the round in which this season began: since then rates fall, and latents travel less and less
-    most_users: int = 0  # that there may ever be, where people come and go: the latents' step follows from it
+    most_users: int = 0  # the most ever, where people come and go; it sets the latents' step
     noise: Multipliers = NO_NOISE
 
     @property
     def recount(self) -> Stage | None:
-        """Under noise nobody is counted again: what a user adds to the degrees and holds in the latents is bounded."""
+        """None under noise: it bounds what a user adds to the degrees and holds in the latents."""
         return None if self.noise.rest else RECOUNT
 
     @property
@@ -55,12 +55,13 @@ class Uploads(Method):
         return min(self.options.users_per_round, self.n_users)
 
     def training(self, round_: int) -> Stage:
-        """Which kind a round is follows from its number.
+        """The kind of a round follows from its number.
 
-        Latents travel more often at first, when embeddings change fast. Either everybody sends them in a round of their
-        own, after 1, 2, 4, 8, … turns of this season, and where a season follows a recount in its first round; or those
-        of a round send them in the last of every `latents_every` rounds, and while users have had t turns in the last
-        of every t + 1. Under noise they cost privacy: they travel in the last of so many rounds, or of 20.
+        Latents travel more often at first, when embeddings change fast. With `latents_every` 0, everybody sends them in
+        a round of their own: after 1, 2, 4, 8, … turns of this season, and in the first round of a season that follows
+        a recount. Otherwise a round's users send them, in the last of every `latents_every` rounds; while users have
+        had fewer turns t, in the last of every t + 1. Under noise latents cost privacy: they travel in the last of
+        every `latents_every` rounds, or of every 20.
         """
         o, done = self.options, round_ - self.begun
         kind = replace(TRAIN, fine=not o.levels or bool(self.noise.rest) or round_ < self.fine_rounds)
@@ -70,7 +71,7 @@ class Uploads(Method):
             return replace(kind, lean=(done + 1) % (o.latents_every or NOISY_EVERY) > 0)
         turns, before = (count * self.sampled // self.n_users for count in (done, done - 1))
         if not o.latents_every:
-            first = done == 0 and self.begun > 0  # what a recount has changed, and who has left, leaves the latents
+            first = done == 0 and self.begun > 0  # latents drop what a recount changed and who left
             due = first or (turns > max(before, 0) and turns & (turns - 1) == 0)
             return replace(kind, lean=not due, sweep=due)
         return replace(kind, lean=(done + 1) % min(o.latents_every, 1 + turns) > 0)
@@ -109,7 +110,7 @@ class Uploads(Method):
 
     @property
     def latents(self) -> Leaf:
-        """Counted in the same step in warm-up, in training and after people have come, so that sums telescope."""
+        """Latents have the same step in warm-up, in training and after people joined, so that sums telescope."""
         o, clip = self.options, 2 * self.options.latent_clip
         if self.noise.rest:
             leaf = Leaf("latents", self.n_items, o.dim, clip, noisy.step_for(o.latent_norm))
@@ -119,14 +120,14 @@ class Uploads(Method):
 
     @property
     def level_norm(self) -> float:
-        """Of what a user holds in one level of the latents: all levels, before and after, differ by `latent_norm`."""
+        """The norm of what a user holds in one level: old and new then differ, over all levels, by `latent_norm`."""
         return self.options.latent_norm / (2 * math.sqrt(max(self.options.layers, 1)))
 
     def step_scales(self, degrees: Ints) -> Floats:
-        """The square of a row's step, over the row's second moment.  # [N]
+        """The square of a row's step, divided by the row's second moment.  # [N]
 
-        A moment is a mean over all rounds, and an item's own users, whose updates are the large ones, are in few of
-        them: the moment of the rounds that have one is larger by the share of such rounds.
+        A moment is a mean over all rounds. The large updates come from the item's own users, who are in few rounds: the
+        mean over those rounds alone is the moment divided by their share.
         """
         share = np.clip(np.where(degrees > 0, degrees * (self.sampled / self.n_users), 1.0), SELDOM, 1.0)
         scales: Floats = SPREAD**2 / (20 * self.options.levels * share)
@@ -139,7 +140,7 @@ class Uploads(Method):
         return math.ceil(math.log2(self.options.item_clip / self.options.levels))
 
     def row_steps(self, server: ServerState) -> Floats:
-        """The step of every item's updates: what the largest entry of its row uses to change by, over the levels.
+        """The step of every item's updates: the usual change of its row's largest entry, divided by the levels.
 
         Powers of two, so that scaling loses nothing. A row that nobody has touched has the step of the clip.  # [N]
         """

@@ -3,10 +3,9 @@
     L_u = Σ_t (y_ut − e_uᵀe_t)²/|terms| + λ-penalty      over a user's items (y = 1, or its ratings) and drawn zeros
     user: e_u ← e_u − β ∂L_u/∂e_u      upload: −∂L_u/∂e_t, summed      server: e_t ← e_t + α·Σ (or Adam on it)
 
-It is FedGRec's canonical score without latents, so FedGRec's verbs and kernels train it. Departures: the original
-encrypts each user's gradient homomorphically, here the sum is a secure one, which the server cannot open for one user
-either; the original has ratings of all kinds and draws no zeros, which with clicks alone (every target 1) has the
-constant score as its optimum.
+The score is FedGRec's canonical one without latents, so FedGRec's verbs and kernels train it. Departures: the original
+encrypts each user's gradient homomorphically; here secure sums hide it from the server. The original has ratings of all
+kinds and draws no zeros; with clicks alone (every target 1) a constant score would then be the optimum.
 """
 
 from dataclasses import dataclass

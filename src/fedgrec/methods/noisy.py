@@ -16,8 +16,8 @@ from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerStat
 from fedgrec.errors import FedgrecError
 
 OPEN = "open"
-STANDS_OUT = 3  # standard deviations of its noise that an open item's count has at least
-FINE = 2**14  # steps in a norm: rounding then costs a user little of it
+STANDS_OUT = 3  # an open item's count is at least so many standard deviations of its noise
+FINE = 2**14  # steps in a norm: so many that rounding takes little of it
 NEVER = -1e9  # a score below that of every open item
 
 
@@ -33,7 +33,7 @@ def bounded(leaf: Leaf, norm: float, multiplier: float) -> Leaf:
 
 
 def counted(cohort: Cohort, most: int) -> Rows:
-    """How many users have each item; of each user a fresh sample of so many items counts."""
+    """How many users have each item; a user with more than `most` items counts a sample of `most`."""
     parts = [cohort.items[:0]]
     for user, key in enumerate(cohort.keys.tolist()):
         mine = cohort.items_of(user)
@@ -57,7 +57,7 @@ def take_counts(server: ServerState, counts: Rows, leaf: Leaf) -> None:
 
 
 def compact(cohort: Cohort, broadcast: Broadcast) -> tuple[Cohort, Broadcast, Ints]:
-    """The same without closed items, open ones numbered anew; and the numbers that they have.  # [open items]"""
+    """The same without closed items, open ones numbered from 0; and their original numbers.  # [open items]"""
     is_open = broadcast.more[OPEN] > 0
     ids, place = np.flatnonzero(is_open), np.cumsum(is_open) - 1
     cohort = without_closed(cohort, broadcast.more)
@@ -68,7 +68,7 @@ def compact(cohort: Cohort, broadcast: Broadcast) -> tuple[Cohort, Broadcast, In
 
 
 def without_closed(cohort: Cohort, more: Mapping[str, Floats]) -> Cohort:
-    """Users with those of their items that are open; all, where nothing is closed."""
+    """Users with their open items; with all items where nothing is closed."""
     if OPEN not in more:
         return cohort
     kept = more[OPEN][cohort.items] > 0
@@ -78,13 +78,13 @@ def without_closed(cohort: Cohort, more: Mapping[str, Floats]) -> Cohort:
 
 
 def expanded(rows: Rows, ids: Ints, n_items: int) -> Rows:
-    """Rows of a world of open items, in the numbers of all; rows of level k stand behind those of k levels."""
+    """Rows of a world of open items, under the items' original numbers; the levels' rows follow each other."""
     level, item = np.divmod(rows.index, len(ids))
     return Rows(level * n_items + ids[item], rows.values)
 
 
 def open_rows(rows: Rows, more: Mapping[str, Floats]) -> Rows:
-    """What of a sum is about open items; all, where nothing is closed."""
+    """The rows of a sum that belong to open items; all, where nothing is closed."""
     if OPEN not in more:
         return rows
     kept = more[OPEN][rows.index % len(more[OPEN])] > 0
@@ -105,14 +105,14 @@ def fitted(cohort: Cohort, weights: Floats, held: Floats, step: float, norm: flo
 
 
 def check_held(cohort: Cohort, weights: Floats, held: Floats, step: float, norm: float) -> None:
-    """What users hold was fitted under the weights of then. A server that lies about degrees would stretch it."""
+    """What users hold was fitted under earlier weights: a server that lies about degrees could stretch it."""
     lengths, words = _lengths(cohort, weights, held, step)
     if (lengths > np.maximum(norm - 0.5 * np.sqrt(words), 0)).any():
         raise FedgrecError("the server sent other degrees than those under which users sent their latents")
 
 
 def _lengths(cohort: Cohort, weights: Floats, held: Floats, step: float) -> tuple[Floats, Ints]:
-    """Of w_ut·held_u over a user's items, in steps, [n, L]; and the words of a level, [n, 1]."""
+    """Lengths of w_ut·held_u over a user's items, in steps, [n, L]; and the words of a level, [n, 1]."""
     squares = np.bincount(cohort.owner, weights.astype(np.float64) ** 2, len(cohort))
     lengths: Floats = np.sqrt(squares)[:, None] * np.sqrt((held.astype(np.float64) ** 2).sum(axis=2)) / step
     return lengths, (cohort.degrees * held.shape[2])[:, None]
@@ -122,12 +122,12 @@ def _lengths(cohort: Cohort, weights: Floats, held: Floats, step: float) -> tupl
 
 
 def as_users(vectors: Floats, more: Mapping[str, Floats]) -> Floats:
-    """Users' representations with a number more, by which closed items are put last.  # [n, D+1]"""
+    """Users' representations with one more number, which puts closed items last.  # [n, D+1]"""
     return np.hstack([vectors, np.ones_like(vectors[:, :1])]) if OPEN in more else vectors
 
 
 def as_items(vectors: Floats, more: Mapping[str, Floats]) -> Floats:
-    """The items' side of that.  # [N, D+1]"""
+    """Items' representations with that number.  # [N, D+1]"""
     if OPEN not in more:
         return vectors
     is_open = more[OPEN] > 0

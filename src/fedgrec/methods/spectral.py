@@ -1,20 +1,21 @@
-"""Spectral: a few sums over everybody and no training; what recommends are the leading directions of the items' graph.
+"""Spectral: no training; a few sums over everybody find the leading directions of the items' graph, which recommend.
 
     R̃_ut = 1/√(|N_u||N_t|)           LightGCN's weights
     round    user: y_u = Σ_{t∈N_u} R̃_ut Q_t, and to each of its items y_u/√|N_u|      server: Z_t = Σ_u (…)/√|N_t|
              so Z = R̃ᵀR̃ Q, a step of subspace iteration: Q ← an orthonormal basis of Z, the strongest direction first
     score    s_ut = Σ_{s∈N_u} |N_s|^−e ⟨V_s, V_t⟩ |N_t|^e        V: the leading columns of Q
 
-A round is FedGRec's propagation with an orthonormalisation behind it, so FedGRec's kernels compute it. The factor
-1/√|N_t| is the server's to apply: what a user sends is then of about one size for popular and rare items. Columns of Q
-have length 1, so no word is larger than 1 and none is ever clipped.
+A round is FedGRec's propagation, then an orthonormalisation, so FedGRec's kernels compute it. The server applies the
+factor 1/√|N_t|, so that users send numbers of about one size for popular and rare items. Columns of Q have length 1, so
+no word is larger than 1 and none is ever clipped.
 
 Under noise (`Method.noise`) fewer directions and fewer sums are better, only open items take part (noisy.py), and y_u
 is scaled down to a norm. Since Σ_u |y_u|² is the sum of the squared singular values, of which each is at most 1,
 √(directions/users) is as long as a y_u can be on average; most are less than half as long.
 
-Everybody takes part in every round. Who is missing is missing from that step alone: directions are then those of the
-others, and a later round has everybody again. A user needs only its items, so people who never took part are known.
+Everybody takes part in every round. A user who misses a round is missing from that step alone: its directions are those
+of the others, and a later round has everybody again. A user needs only its items, so the method also recommends to
+people who never took part.
 """
 
 import math
@@ -50,7 +51,7 @@ from fedgrec.options import COUNT_ITEMS, option
 
 FEW, GROWTH = 0.38, 0.7  # directions: 64 of 1,500 users or items, 120 of 4,000, 512 from 30,000 on
 FINE = 12  # bits behind 1/√users, about the size of a number that a user sends
-USUAL_NORM = 0.4  # of √(directions/users): the median |y_u| on Gowalla and on Yelp2018
+USUAL_NORM = 0.4  # times √(directions/users): the median |y_u| on Gowalla and on Yelp2018
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class SpectralMethod(Method):
 
     @property
     def width(self) -> int:
-        """Columns of Q. What few people have in common has few directions; the others would be chance."""
+        """Columns of Q. Few users or items have few directions in common; any more would be chance."""
         few = int(FEW * min(self.n_users, self.n_items) ** GROWTH + 0.5)
         return min(max(min(self.options.dim, few), 1) + self.options.spare, self.n_items)
 
@@ -197,7 +198,7 @@ class SpectralMethod(Method):
         return noisy.as_items(vectors, server.more)
 
     def _leading(self, server: ServerState) -> Floats:
-        """V: the table tells how many directions there are, whoever looks at it.  # [N, d]"""
+        """V; how many directions it has follows from the table, not from the number of users.  # [N, d]"""
         return server.items[0, :, : max(server.items.shape[2] - self.options.spare, 1)]
 
     def _popularity(self, server: ServerState) -> Floats:

@@ -1,4 +1,4 @@
-"""The search for options: trials that train, are judged on validation items, and never have test items at hand.
+"""The search for options: trials train, are judged on validation items, and never see test items.
 
 from fedgrec.tune import Request, tune
 found = tune(Request(subject, searches, "recall@20", trials=30), folder)

@@ -1,6 +1,6 @@
-"""The trials, one after the other, kept in a file: what was interrupted is done again, all else goes on.
+"""The trials, one after the other, kept in a file: a search that goes on repeats only the interrupted trial.
 
-Optuna proposes (TPE) and gives up on what is below the median (MedianPruner). The proposal of trial n is a function
+Optuna proposes values (TPE) and gives up trials below the median (MedianPruner). The proposal of trial n is a function
 of (seed, n, the results before it), so a search that was killed and goes on ends like one that was not.
 """
 
@@ -22,8 +22,8 @@ from fedgrec.tune.subjects import Subject
 
 STUDY, NAME, ASKED = "study.db", "tune", "asked"
 FAILURE, ROUND, SECONDS, BEST, SECOND, USERS = "failure", "round", "seconds", "best", "second", "users"
-UNPRUNED = 5  # trials that are finished before one is given up
-PATIENCE = 4  # a trial is given up after this part of its rounds at the earliest
+UNPRUNED = 5  # trials that finish before any is given up
+PATIENCE = 4  # a trial is given up after a quarter of its rounds at the earliest
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class Request:
     seed: int = 0
 
     def about(self) -> dict[str, Any]:
-        """What a search in the same folder must have in common; more trials are welcome."""
+        """What must be the same when a search goes on in a folder; the number of trials may grow."""
         return {"searches": [str(s) for s in self.searches], "metric": self.metric, **self.subject.about()}
 
 
 @dataclass(frozen=True)
 class Tried:
-    """One trial; `value` is the best evaluation's, also of a trial that was given up."""
+    """One trial; `value` is its best evaluation's, even if the trial was given up."""
 
     number: int
     state: str  # complete, pruned or failed
@@ -67,12 +67,12 @@ class Found:
 
     @property
     def best(self) -> Tried | None:
-        """Among those that were not given up."""
+        """The best trial that was not given up."""
         return next(iter(self.ranked), None)
 
     @property
     def ranked(self) -> list[Tried]:
-        """Those that were not given up, the best first."""
+        """Trials that were not given up, the best first."""
         return sorted((trial for trial in self.trials if trial.state == "complete"), key=lambda trial: trial.rank)
 
 
@@ -92,7 +92,7 @@ def list_length(metric: str) -> int:
 
 
 def other_metric(metric: str) -> str:
-    """What ranks trials that are equal by this one: NDCG of the same list for recall, and the other way round."""
+    """The metric that ranks trials that are equal by this one: ndcg@k for recall@k, and the other way round."""
     name, _, k = metric.partition("@")
     return f"{'ndcg' if name == 'recall' else 'recall'}@{k}"
 
@@ -198,7 +198,7 @@ class _Study:
         return {search.key: search.suggest(trial) for search in self.request.searches}, trial
 
     def attempt(self, trial: Any, values: dict[str, Any], watcher: Watcher) -> bool:
-        """Train with these values; whether it was stopped before its end, and is to be done again."""
+        """Train with these values; returns whether it was stopped before its end and must be repeated."""
         state = self.optuna.trial.TrialState
         judge = _Judge(trial, self.request.metric, watcher, self.optuna.TrialPruned)
         started, outcome = time.perf_counter(), {"state": state.COMPLETE}
@@ -224,7 +224,7 @@ class _Study:
         return False
 
     def tried(self) -> list[Tried]:
-        """All trials that came to an end, in order, numbered without those that were interrupted."""
+        """All trials that ended, in order; interrupted ones have no number."""
         state = self.optuna.trial.TrialState
         found: list[Tried] = []
         words = {state.COMPLETE: "complete", state.PRUNED: "pruned", state.FAIL: "failed"}
@@ -238,7 +238,7 @@ class _Study:
 
 
 class _Judge(Observer):
-    """Hands every evaluation to Optuna, and gives up where it says so."""
+    """Reports every evaluation to Optuna, and gives the trial up when Optuna says so."""
 
     def __init__(self, trial: Any, metric: str, watcher: Watcher, pruned: type[Exception]) -> None:
         self.trial, self.metric, self.watcher, self.pruned = trial, metric, watcher, pruned

@@ -35,7 +35,7 @@ class Subject(Protocol):
 
 
 def validated(config: Config) -> Dataset:
-    """The data of a search: train and validation. What is not there cannot be looked at."""
+    """The data of a search: train and validation, without the test items."""
     dataset = load_for(config)
     held_out = dataset.split.validation
     if held_out is None or not held_out.n_pairs:
