@@ -1,8 +1,8 @@
-"""How much noise a method's sums need so that all that one user takes part in spends ε, and what was spent so far.
+"""How much noise a method's sums need so that all sums with one user spend ε together, and what was spent so far.
 
 Every leaf of every sum is one release. What one user changes in it is bounded by the leaf's norm, in whole steps, so Δ₂
 is the norm, and Δ₁ at most its square (the numbers are whole) and √words times it. The server may choose who takes part
-in a round, so nothing is counted for being drawn by chance: what counts is how often a user takes part.
+in a round, so drawing users at random saves nothing: what counts is how often a user takes part.
 """
 
 import math
@@ -20,11 +20,11 @@ from fedgrec.noise import Multipliers, Release, factor_for, spent
 from fedgrec.options import RunOptions
 
 TURNS_STREAM = 22  # of the seed, for the order in which users take turns
-COUNT_SHARE = 0.1  # of the privacy, in units of 1/multiplier², that goes into the counts of items' users
+COUNT_SHARE = 0.1  # of the budget, in units of 1/multiplier², that goes into the counts of items' users
 
 
 def turns(method: Method, rounds: int) -> int:
-    """How often a user takes part at the most, where everybody takes turns."""
+    """How often a user takes part at most, if everybody takes turns."""
     return -(-rounds * sampled(method) // method.n_users)
 
 
@@ -40,16 +40,16 @@ def next_in_turn(seed: int, round_: int, n_users: int, count: int) -> Ints:
 
 
 def last_round(method: Method, run: RunOptions) -> int:
-    """All rounds; under noise, as many as nobody takes part in more often than was planned for."""
+    """All rounds; under noise, as many as give no user more turns than planned."""
     if not run.noisy:
         return run.rounds
     return min(run.rounds, turns(method, run.dp_rounds) * method.n_users // sampled(method))
 
 
 def releases(method: Method, rounds: int, most: int | None = None) -> tuple[Release, ...]:
-    """What a user who takes part in all stages of the warm-up and in `most` of these training rounds adds to.
+    """The releases of a user who takes part in all stages of the warm-up and in `most` of these training rounds.
 
-    None: as often as turns are taken. Rounds that show more count first.
+    None: in as many as it has turns. Rounds that show more count first.
     """
     left = turns(method, rounds) if most is None else most
     stages = Counter(method.training(round_) for round_ in range(rounds))
@@ -76,7 +76,7 @@ def with_noise(method: Any, epsilon: float, delta: float, rounds: int, most: int
         )
     plain = replace(method, noise=Multipliers(1.0, 1.0))
     rest = sum(release.times for release in releases(plain, rounds, most)) - 1  # without the count, which comes first
-    # Of 1/counts² + rest/multiplier² the first part is the counts' share.
+    # In 1/counts² + rest/multiplier² the first part is the counts' share.
     relative = Multipliers(1 / math.sqrt(COUNT_SHARE), math.sqrt(max(rest, 1) / (1 - COUNT_SHARE)))
     scale = _scale(releases(replace(method, noise=relative), rounds, most), epsilon, delta)
     return replace(method, noise=Multipliers(scale * relative.counts, scale * relative.rest))
@@ -88,7 +88,7 @@ def _scale(found: tuple[Release, ...], epsilon: float, delta: float) -> float:
 
 
 def line(method: Method, delta: float, rounds: int, most: int | None = None) -> dict[str, float]:
-    """What a line of metrics says about it."""
+    """What a line of metrics says about the budget."""
     return {"dp_epsilon_spent": spent_by(method, delta, rounds, most), "dp_delta": delta}
 
 

@@ -14,7 +14,7 @@ SERVER_PARTS = ("items", "degrees", "moment1", "moment2")
 
 
 def tensors_of(server: ServerState, users: Cohort, told: bool = False) -> dict[str, NDArray[Any]]:
-    """All that training changes; and what users have told, where that is not what they have."""
+    """All that training changes; and what users have told, if that differs from what they have."""
     tensors = {f"server.{name}": getattr(server, name) for name in SERVER_PARTS}
     if server.standing is not None:
         tensors["server.standing"] = server.standing
@@ -28,7 +28,7 @@ def tensors_of(server: ServerState, users: Cohort, told: bool = False) -> dict[s
 
 
 def restored(tensors: Tensors, round_: int, server: ServerState, users: Cohort) -> tuple[ServerState, Cohort]:
-    """Server and users as they were; what is given tells the kinds and names of their parts."""
+    """Server and users as they were; the given ones tell the names and types of their parts."""
     parts: dict[str, Any] = {name: tensors[f"server.{name}"] for name in SERVER_PARTS}
     found = [name.removeprefix("more.") for name in tensors if name.startswith("more.")]
     more = {name: tensors[f"more.{name}"] for name in dict.fromkeys([*server.more, *found])}
@@ -42,7 +42,7 @@ def restored(tensors: Tensors, round_: int, server: ServerState, users: Cohort) 
 
 
 def _tensors_of_past(past: Past) -> dict[str, NDArray[Any]]:
-    """What stands in the latents of users who have yet to follow; all that changed is counted before a round."""
+    """What the latents hold of users who have not sent their changes; degrees are recounted before any round."""
     users = sorted(past.pushed)
     edges = [past.pushed[user] for user in users]
     return {

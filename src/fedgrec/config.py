@@ -63,7 +63,7 @@ class Config:
 
 
 def _with_noise(model: Any) -> Any:
-    """The options that are better under noise, where they have their defaults still."""
+    """Values that are better under noise, for options that still have their defaults."""
     fields = {f.name: f.default for f in dataclasses.fields(model)}
     better = getattr(model, "with_noise", {})
     return replace(model, **{name: new for name, new in better.items() if getattr(model, name) == fields[name]})
@@ -81,7 +81,7 @@ def options(method: str = "fedgrec") -> Iterator[Found]:
 
 @cache
 def _of_section(section: str, cls: Any) -> list[Found]:
-    """Types are read once: a file of options asks for each of its names."""
+    """Cached: reading types takes long, and a file of options asks for each of its names."""
     hints = get_type_hints(cls)
     return [(section, f, hints[f.name]) for f in dataclasses.fields(cls)]
 
@@ -133,9 +133,9 @@ def read_toml(path: Path) -> dict[str, Any]:
     return flat
 
 
-# What options that a file of a run may lack meant before there were such options.
+# A run of an earlier release may lack these options. These values give what it did.
 FORMER = {"similarity": "inner", "popular_negatives": 0.0, "latents_every": 1, "item_levels": 0, "download": "float32"}
-GONE = {"query"}  # options that there were
+GONE = {"query"}  # options of earlier releases
 
 
 def recorded(path: Path) -> Config:

@@ -23,7 +23,7 @@ Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.integer[Any]]
 Source = Callable[[float, int], Ints]  # of noise: (variance, count) → so many whole numbers
 
-# Standard deviations of noise that a ring holds, and words more where these are few. A Skellam number of variance V is
+# A ring has room for so many standard deviations of noise, plus so many steps. A Skellam number of variance V is
 # a sum of jumps by ±1, so by Bernstein's inequality it exceeds t with a chance below 2·exp(−t²/(2V + 2t/3)). At
 # t = 10√V + 34 that is below 2·exp(−50) < 2⁻⁷¹: of 2³⁰ words some word wraps with a chance below 2⁻⁴⁰.
 DEVIATIONS, JUMPS = 10, 34
@@ -46,7 +46,7 @@ class Leaf:
     clip: float
     step: float
     norm: float = 0.0  # the largest Euclidean norm, in steps, of all that one user adds to this leaf; 0: no bound
-    noise: float = 0.0  # the variance, in steps², of the noise that the sum holds in every word at least
+    noise: float = 0.0  # the least variance, in steps², of the noise in every word of the sum
 
     @property
     def bound(self) -> int:
@@ -68,14 +68,14 @@ class UploadSpec:
     fewest_bits: int = 8  # of a ring; more where noise is added to the users' numbers
 
     def largest(self, leaf: Leaf, users: int) -> int:
-        """The largest integer that a word of a sum over so many users has, noise included."""
+        """The largest integer that a word of a sum over so many users can have, noise included."""
         if not leaf.noise:
             return leaf.bound * users
-        # Users add shares for the fewest that may be left: at worst, for one, and each adds all of the noise.
+        # A user's share allows for the fewest users that may be left: at worst one, so each adds all of the noise.
         return leaf.bound * users + math.ceil(DEVIATIONS * math.sqrt(leaf.noise * users)) + JUMPS
 
     def ring(self, leaf: Leaf) -> tuple[int, int]:
-        """Its words, and the bits b of their ring Z_2ᵇ: the smallest even number with which no signed sum can wrap."""
+        """A leaf's words, and the bits b of its ring Z_2ᵇ: the smallest even number with which no signed sum wraps."""
         largest = self.largest(leaf, self.users)
         if largest >= 2**63:
             raise FedgrecError(f"{self.users} users at these clips overflow 64 bits: lower the clip or raise the step")
@@ -88,7 +88,7 @@ class UploadSpec:
 
     @property
     def bits(self) -> int:
-        """Of the words in which kernels add, before anything is masked: 32 where every ring fits, else 64."""
+        """Bits of the words in which kernels add, before anything is masked: 32 if every ring fits, else 64."""
         return 32 if all(bits <= 32 for _, bits in self.rings) else 64
 
     @property
@@ -147,7 +147,7 @@ class Upload:
         return Upload({name: rows + other.leaves[name] for name, rows in self.leaves.items()}, self.users + other.users)
 
     def to_ring(self, spec: UploadSpec) -> NDArray[Any]:
-        """The dense vector of signed integers that masks hide: which rows were touched cannot be seen in it."""
+        """The dense vector of signed integers that masks hide: it does not show which rows were touched."""
         if self.users > spec.users:
             raise FedgrecError(f"an upload of {self.users} users does not fit a sum that was sized for {spec.users}")
         parts = []
@@ -160,7 +160,7 @@ class Upload:
 
     @staticmethod
     def from_ring(words: NDArray[Any], spec: UploadSpec, users: int) -> "Upload":
-        """The upload that a summed, unmasked vector is."""
+        """A summed, unmasked vector as an upload."""
         if users > spec.users:
             raise FedgrecError(f"a sum of {users} users may have wrapped: it was sized for {spec.users}")
         leaves, at = {}, 0
@@ -187,9 +187,9 @@ def quantize(
 
 
 def fitting(lengths: Floats, words: Any, norm: float) -> Floats:
-    """By what vectors of so many words and of these lengths are multiplied so that, rounded, none exceeds `norm`.
+    """Factors for vectors of so many words and of these lengths, with which none exceeds `norm` after rounding.
 
-    Rounding adds at most ½ to a word, so at most ½√words to a length; the arithmetic of float32 far less than 2⁻¹⁶.
+    Rounding adds at most ½ to a word, so at most ½√words to a length; float32's arithmetic adds far less than 2⁻¹⁶.
     """
     room = np.maximum(norm - 0.5 * np.sqrt(words), 0) * (1 - 2.0**-16)
     factors: Floats = room / np.maximum(lengths, np.maximum(room, np.finfo(np.float64).tiny))
@@ -228,11 +228,11 @@ def clamp(values: NDArray[Any], low: Any, high: Any) -> int:
 
 @dataclass(frozen=True)
 class Broadcast:
-    """What travels down: item tables with all their rows, since to ask for some would tell which, and degrees."""
+    """What travels down: degrees, and item tables with all their rows: asking for some rows would tell which."""
 
     round: int
     n_items: int
-    tables: Floats  # [L, N, d]: which ones the method's stage says
+    tables: Floats  # [L, N, d]: the method's stage says which ones
     degrees: Ints  # [N]
     level: int = 0  # in warm-up: the k of Eqs. (6) to (8)
     more: Mapping[str, Floats] = field(default_factory=dict)  # what else a method hands out, the same to everybody
@@ -244,7 +244,7 @@ class Broadcast:
         return self.more.get("steps")
 
     def fingerprint(self) -> bytes:
-        """A hash of all that was broadcast: users who were shown different models have masks that do not cancel."""
+        """A hash of all that was broadcast: masks cancel only between users who got the same model."""
         about = hashlib.sha256(f"{self.round} {self.n_items} {self.level} {self.tables.shape} {self.kind}".encode())
         for part in (self.tables, self.degrees, *(self.more[name] for name in sorted(self.more))):
             about.update(np.ascontiguousarray(part).data)
@@ -291,7 +291,7 @@ class Pending(NamedTuple):
     state: Any  # a State
     clipped: int = 0  # words of the upload that a clip cut; known at home, never sent
     settles: str = ""  # the part of `Past` that the upload brings up to date
-    weights: Any = None  # Floats [nnz]: under which the cohort's latents stand then, where it sent any
+    weights: Any = None  # Floats [nnz]: under which the cohort sent its latents, if it sent any
 
 
 class Edges(NamedTuple):
@@ -305,11 +305,11 @@ class Edges(NamedTuple):
 class Past:
     """What the sums hold of users whose items, or whose items' degrees, have changed since; by position.
 
-    Of a user who is in neither part, the sums hold the present items under the present degrees.
+    For a user in neither part, the sums hold the present items under the present degrees.
     """
 
-    counted: dict[int, Ints] = field(default_factory=dict)  # items, in the degrees
-    pushed: dict[int, Edges] = field(default_factory=dict)  # in the latents
+    counted: dict[int, Ints] = field(default_factory=dict)  # what the degrees hold: items
+    pushed: dict[int, Edges] = field(default_factory=dict)  # what the latents hold
 
     def take(self, users: Ints) -> "Past":
         places = list(enumerate(users.tolist()))
@@ -319,7 +319,7 @@ class Past:
         )
 
     def settle(self, part: str, users: Ints) -> None:
-        """What these users sent of this part is what they have now."""
+        """This part of the sums now holds what these users have."""
         for user in users.tolist() if part else ():
             getattr(self, part).pop(user, None)
 
@@ -375,7 +375,7 @@ class ServerState:
     moment2: Floats  # [N, d]
     round: int = 0  # training rounds applied
     more: dict[str, Floats] = field(default_factory=dict)  # what else a method keeps: a network's weights, moments
-    arrived: bool = False  # what a device has of it: `items` are the tables of a broadcast
+    arrived: bool = False  # whether this is a device's copy: `items` are the tables of a broadcast
     standing: Ints | None = None  # [K, N, d]: the latents in steps, where a sum must give back exactly what was added
 
 
@@ -404,13 +404,13 @@ class Stage:
     name: str
     everyone: bool
     combine: str = "sum"
-    lean: bool = False  # without what is sent in some rounds only
-    sweep: bool = False  # a training round of everybody, in which that alone is sent
+    lean: bool = False  # without what only some rounds send
+    sweep: bool = False  # a training round of everybody that sends this alone
     fine: bool = True  # in the finest steps that 32 bits hold; else in few levels of a public step for each row
 
 
 def printable(text: str) -> str:
-    """Without what a terminal would obey: names of items and words of other machines may hold anything."""
+    """Text without control characters: names of items and texts of other machines may hold anything."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 

@@ -1,14 +1,14 @@
-"""Decoys: what a user tells of each item is true only by chance (randomised response, Warner 1965).
+"""Decoys: chance decides whether a user tells the truth about an item (randomised response, Warner 1965).
 
     a user tells an item that is new to it with chance p = e^ε/(1 + e^ε), and any other with chance q = 1/(1 + e^ε)
 
-What it has told it goes on telling; it trains on that, and every sum is computed from that. At home it ranks with what
-it really has. So whatever is opened, in any number of sums, under whatever lies of a server, is at most e^ε times as
-likely if the user has an item as if it has not: ε per interaction, for ever, with δ = 0.
+A told item stays told. A user trains on the items that it told, and every sum is computed from them. At home it ranks
+with the items that it really has. So anything that a server sees, in any number of sums and with any lies, is at most
+e^ε times as likely if the user has an item as if it does not: ε per interaction, for ever, with δ = 0.
 
-A click that comes later is new once. The user then tells again of all items: of those that are new with chance p, and
-of all others that it has not told, once more, with chance q. It does so whether it has new ones or not, so that even
-that cannot be seen. A click that is taken back stays told: it is one decoy more.
+A later click is new once. The user then draws again for all items that it has not told: it tells new ones with chance p
+and all others with chance q. It does so even without new clicks, so that nobody sees whether there are any. A click
+that is taken back stays told: it is one more decoy.
 """
 
 import math
@@ -20,7 +20,7 @@ from fedgrec.core import Ints
 
 
 def false_share(epsilon: float) -> float:
-    """q: the chance of telling an item that one has not, and of not telling one that is new."""
+    """q: the chance of telling an item that the user does not have, and of not telling one that is new."""
     return 1 / (1 + math.exp(epsilon))
 
 
@@ -30,7 +30,7 @@ def fresh_source() -> np.random.Generator:
 
 
 def told_next(told: Ints, new: Ints, n_items: int, epsilon: float, draw: np.random.Generator) -> Ints:
-    """What a user tells from now on, who has told these items, and to whom these are new.  # sorted"""
+    """What a user tells from now on, given the items that it has told and those that are new to it.  # sorted"""
     q = false_share(epsilon)
     asked = np.setdiff1d(new, told)
     answered = asked[draw.random(len(asked)) >= q]

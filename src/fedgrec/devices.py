@@ -20,7 +20,7 @@ RANKED_AT_ONCE = 2**28  # scores on the device at a time: 1 GB
 
 
 def gpu_is_there() -> bool:
-    """Whether PyTorch and a driver are; quick, because PyTorch is not asked where there is no driver."""
+    """Whether PyTorch has a GPU; quick without a driver, because PyTorch is not imported then."""
     if importlib.util.find_spec("torch") is None:
         return False
     try:
@@ -49,7 +49,7 @@ def place(device: str) -> Any:
 
 @contextmanager
 def within_memory(doing: str, lower: str, device: str = "cuda") -> Iterator[None]:
-    """Says in a sentence that the GPU's memory is too small, or that the GPU failed; elsewhere nothing."""
+    """Turns a GPU's errors (memory too small, failure) into one sentence; does nothing on other devices."""
     if not device.startswith("cuda"):
         yield
         return

@@ -2,8 +2,8 @@
 
 Users are dealt out: of n processes the r-th has users r, r + n, r + 2n, ... and it alone holds and moves their state.
 Every process draws the same cohort, computes what its own users send, and all add up the ring words: integers, so the
-sum has the bits that it has in one process. Each then does the server's half for itself. The rows of all users meet
-only to be ranked and saved, and the first process alone writes.
+sum has the bits that it has in one process. Each then does the server's half for itself. All users' rows come together
+only for ranking and saving, and the first process alone writes.
 """
 
 import atexit
@@ -37,7 +37,7 @@ MEETING_POINT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what tor
 
 
 class Ranks:
-    """This process alone: it has all users, and whatever the others would say it knows."""
+    """This process alone: it has all users, and needs nothing from other processes."""
 
     rank, size = 0, 1
 
@@ -51,7 +51,7 @@ class Ranks:
         return users
 
     def local(self, users: Ints, arrived: Ints) -> tuple[Ints, Ints]:
-        """Own users of a sample, as positions among one's own, and positions of those who arrived among them."""
+        """This process's users of a sample, as positions among its own; and which of these arrived, by position."""
         return users, arrived
 
     def everyone(self, users: Cohort) -> Cohort:
@@ -71,14 +71,14 @@ class Ranks:
         return wish
 
     def shown(self, folder: Path) -> Path:
-        """A folder with what the first process has in this one."""
+        """A folder with the files that the first process has in this one."""
         return folder
 
     def agree(self, about: str) -> None:
         """Refuses to train together where a process has other options or data than the first."""
 
     def in_turn(self, load: Callable[[], T]) -> T:
-        """What `load` gives, the first process before all others: they find what it has fetched."""
+        """What `load` gives; the first process loads before all others, so that they find what it has fetched."""
         return load()
 
 
@@ -95,7 +95,7 @@ def launched(patience: timedelta = PATIENCE) -> Iterator[Ranks]:
         raise missing_extra("training in several processes", "torch") from None
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     on_gpus = torch.cuda.is_available() and group.is_nccl_available()
-    if on_gpus:  # "cuda" then names this process's own
+    if on_gpus:  # "cuda" then means this process's own GPU
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)) % torch.cuda.device_count())
     try:
         group.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo", timeout=patience)
@@ -147,7 +147,7 @@ class Processes(Ranks):
         return SharedSums(options, threads, self)
 
     def split(self, rank: Rank, n_items: int) -> Rank:
-        """Processes take whole blocks, those that one would: a matrix product of another height may round otherwise."""
+        """Processes rank the same blocks as one would: a matrix product of another height may round differently."""
 
         def shared(users: NDArray[np.int64], k: int, indptr: Indptr, seen: Ids) -> Ids:
             block = users_at_once(n_items)
@@ -179,7 +179,7 @@ class Processes(Ranks):
             group.all_reduce(tensor)
 
     def gathered(self, rows: NDArray[Any]) -> list[NDArray[Any]]:
-        """The rows of every process, by rank; all but their number must be alike."""
+        """The rows of every process, by rank; only the number of rows may differ."""
         import torch
         import torch.distributed as group
 
@@ -223,7 +223,7 @@ class Processes(Ranks):
         return loaded if self.first else load()
 
     def shown(self, folder: Path) -> Path:
-        """Elsewhere a copy, for as long as this process lives: not every machine sees the run's folder."""
+        """For other processes a copy, as long as they live: not every machine sees the run's folder."""
         found = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix in COPIED)
         files = list(found) if self.first else []
         names = json.loads(self.told(json.dumps([path.relative_to(folder).as_posix() for path in files]).encode()))
@@ -241,7 +241,7 @@ class Processes(Ranks):
 
     @contextmanager
     def _in_contact(self) -> Iterator[None]:
-        """A closed connection and a silence that lasts too long come as one kind of error."""
+        """Turns a closed connection, or a silence that lasts too long, into one error."""
         try:
             yield
         except RuntimeError:

@@ -113,8 +113,8 @@ class Shelves(NamedTuple):
 def shelves(degrees: NDArray[np.integer], count: int, popular: float) -> Shelves:
     """For `count` negatives of which the share `popular` follows the degrees and the rest is uniform.
 
-    On a shelf degrees differ by a factor of √2 at the most. To draw from it distinct items, each as likely as the
-    others, is then nearly to draw by degree; and no item is drawn twice, which a user's bounded upload needs.
+    On a shelf degrees differ by a factor of √2 at most. So drawing distinct items of a shelf, all equally likely, is
+    nearly drawing by degree; and no item is drawn twice, which a user's bounded upload needs.
     """
     return _shelves(degrees.astype(np.int64).tobytes(), count, popular)
 
@@ -134,7 +134,7 @@ def _shelves(degrees: bytes, count: int, popular: float) -> Shelves:
 
 
 def negatives_from(key: int, round_: int, shelves: Shelves, positives: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Distinct items that are not among the positives, as many from each shelf as it has to give."""
+    """Distinct items that are not among the positives: from each shelf its quota, or all that it has."""
     mine, parts = np.sort(shelves.place[positives]), []
     for shelf, quota in enumerate(shelves.quotas):
         start, end = shelves.first[shelf : shelf + 2]

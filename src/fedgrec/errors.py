@@ -29,7 +29,7 @@ class BusyError(RunError):
 
 
 class SumLostError(FedgrecError):
-    """Too few users or nodes are left: the sum cannot be opened, and nobody's upload is in anything."""
+    """Too few users or nodes are left: the sum cannot be opened, and no upload has any effect."""
 
 
 class DiskError(FedgrecError):

@@ -1,7 +1,7 @@
 """Files that are whole or not there: written beside their place, flushed to the disk, then renamed into it.
 
 A tensor file has a digest of all its bytes in its metadata, which is checked when it is read. It may also hold digests
-of what the text files beside it say (`digest_of`), so that these need no room for one. Files of before have none.
+of the text files beside it (`digest_of`), so that those need no place for one. Files of earlier releases have none.
 """
 
 import fcntl
@@ -62,7 +62,7 @@ def _save_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str]) -> 
 
     try:
         save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, path, dict(metadata))
-    except SafetensorError as error:  # of a full disk too: it keeps the system's number in its text
+    except SafetensorError as error:  # on a full disk too: its text has the system's error number
         if number := re.search(r"\(os error (\d+)\)", str(error)):
             raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
         raise
@@ -80,7 +80,7 @@ def _sort_metadata(file: BufferedIOBase) -> None:
 
 
 def _write_digest(file: BufferedIOBase) -> None:
-    """In the place that was kept for it."""
+    """Into the place that was kept for it."""
     head, digest = _digest(file)
     file.seek(head.index(_entry(NO_DIGEST)))
     file.write(_entry(digest))
@@ -103,13 +103,13 @@ def _entry(digest: str) -> bytes:
 
 
 def digest_of(content: Any) -> str:
-    """Of plain values, as JSON gives them back."""
+    """The digest of plain values, as JSON gives them back."""
     same = json.loads(json.dumps(content))
     return hashlib.blake2b(json.dumps(same, sort_keys=True).encode(), digest_size=32).hexdigest()
 
 
 def check_digest(path: Path, content: Any, wanted: str | None, mend: str = "restore it, or train again") -> None:
-    """Whether a text file says what it said when its digest was written; None: nobody wrote one."""
+    """Refuse a text file that changed after its digest was written; None: it has no digest."""
     if wanted is not None and digest_of(content) != wanted:
         raise DamagedError(f"{path} was damaged or edited after it was written: {mend}")
 
@@ -137,14 +137,14 @@ def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
 
 
 def read_json(path: Path, mend: str) -> Any:
-    """What a file of ours holds; `mend`: what to do where it is damaged or gone."""
+    """What a file of ours holds; `mend`: what to do if it is damaged or gone."""
     with understood(path, mend):
         return json.loads(path.read_text(encoding="utf-8"))
 
 
 @contextmanager
 def understood(path: Path, mend: str) -> Iterator[None]:
-    """Within, what a file should hold and does not is one sentence that names the file and ends in `mend`."""
+    """Turns errors about a file's content into one sentence that names the file and ends in `mend`."""
     try:
         yield
     except FileNotFoundError:
@@ -158,7 +158,7 @@ def understood(path: Path, mend: str) -> Iterator[None]:
 
 
 class Checkpoints:
-    """One folder a checkpoint, written whole; then the pointer `latest` is renamed to it and older ones go."""
+    """One folder for each checkpoint, written whole; then the pointer `latest` names it, and older ones are removed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -193,7 +193,7 @@ class Checkpoints:
 
     @property
     def mend(self) -> str:
-        """What to do where a checkpoint is damaged."""
+        """What to do if a checkpoint is damaged."""
         return f"restore it, or remove {self.folder}, and --resume begins the run anew"
 
     def load(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
@@ -229,8 +229,8 @@ class Checkpoints:
 def check_writable(folder: Path, flag: str = "--out") -> None:
     """Refuse a folder that cannot be written now, not after hours of work; leaves nothing behind.
 
-    Permission bits say little (to root, or of a read-only file system), so a folder is really made: inside the nearest
-    one that is there, under a name of its own, with all that is missing inside it.
+    Permission bits say little (for root, or on a read-only file system), so this really makes a folder: inside the
+    nearest one that is there, under a fresh name, with all missing folders inside it.
     """
     try:
         there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
@@ -250,7 +250,7 @@ def check_writable(folder: Path, flag: str = "--out") -> None:
 
 @contextmanager
 def claimed(folder: Path, wait: bool = False) -> Iterator[None]:
-    """Nobody else who asks has this folder meanwhile. A process that dies gives it back."""
+    """Only one process at a time can claim this folder. A process that dies releases it."""
     new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY)
@@ -263,7 +263,7 @@ def claimed(folder: Path, wait: bool = False) -> Iterator[None]:
             yield
         finally:
             if new:
-                with suppress(OSError):  # it is not empty, as a rule: then something came of it
+                with suppress(OSError):  # usually it is not empty, and stays
                     folder.rmdir()
     finally:
         os.close(handle)

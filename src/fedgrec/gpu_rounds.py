@@ -1,4 +1,4 @@
-"""Rounds that run on a GPU from end to end: as many at a time as nobody wants to look into."""
+"""Rounds that run on a GPU from end to end, as many at a time as possible until something reads the state."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,19 +9,19 @@ from fedgrec.devices import within_memory
 from fedgrec.machine import LESS, make_engine
 from fedgrec.methods.contract import Method
 
-AT_ONCE = 200  # rounds that a GPU runs before anybody hears of them
+AT_ONCE = 200  # the most rounds that a GPU runs without a report
 
 
 class GpuRounds:
-    """The engine of a run. It has the state from its first round on, until somebody fetches it."""
+    """The engine of a run. It holds the state from its first round on, until `fetch`."""
 
     def __init__(self, config: Config, method: Method) -> None:
         self.config, self.method = config, method
         self._engine: Any = None
-        self.leave = config.run.rounds  # from this round on the verbs are called one by one, so that sums can be seen
+        self.leave = config.run.rounds  # from this round on the verbs run one by one, so that sums can be seen
 
     def until(self, done: int) -> int:
-        """The round after which somebody wants to look, or which is followed by one that does not run here."""
+        """The round at which to stop: then something reads the state, or the next round cannot run here."""
         run = self.config.run
         stops = [every for every in (run.evaluate_every, run.checkpoint_every, AT_ONCE) if every]
         until = min([self.leave, *((done // every + 1) * every for every in stops)])
@@ -29,7 +29,7 @@ class GpuRounds:
         return next(elsewhere, until)
 
     def runs(self, round_: int) -> bool:
-        """Whether a round needs nothing but the engine: neither are users matched before it, nor is it a sweep."""
+        """Whether the engine alone can run a round: no users are matched before it, and it is no sweep."""
         return not (self.method.rematch(round_) or self.method.training(round_).sweep)
 
     def run(self, server: ServerState, users: Cohort, rounds: Sequence[Ints]) -> None:
@@ -55,5 +55,5 @@ class GpuRounds:
             return int(self._engine.give_back(server, users.state))
 
     def begin_anew(self) -> None:
-        """What users know has changed outside: the next rounds start from the state as it is then."""
+        """Something outside changed what users know: the next rounds start from the state as it is then."""
         self._engine = None

@@ -1,7 +1,7 @@
 """A run folder that goes on with grown data: it takes the data in whole, or not at all.
 
-What the run becomes is written as a run folder inside the old one, `grown.part`. Once it is renamed to `grown`, it
-counts: its files take their places, and where that is interrupted the next --resume ends it.
+The grown run is written as a run folder inside the old one, `grown.part`. Once it is renamed to `grown`, it counts: its
+files replace the old ones. If that is interrupted, the next --resume finishes it.
 """
 
 import shutil
@@ -22,7 +22,7 @@ from fedgrec.whole_files import said, whole
 
 
 def split_of(folder: Path) -> Split:
-    """The split of a run; one that an earlier release has not written down follows from the data of then."""
+    """The split of a run; earlier releases did not write it down, so it is made again from their data."""
     kept = read_split(folder)
     if kept is not None:
         return kept
@@ -69,7 +69,7 @@ def _save(run: Simulation, folder: Path) -> None:
 
 
 def end_growth(folder: Path) -> None:
-    """Put the files of an interrupted growth in their places; without a whole one the run stays that of before."""
+    """Put the files of an interrupted growth in their places; if it was not whole, the run stays as it was."""
     if (folder / GROWN).exists() or (folder / f"{GROWN}.part").exists():
         with claimed(folder):
             shutil.rmtree(folder / f"{GROWN}.part", ignore_errors=True)

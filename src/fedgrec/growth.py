@@ -1,6 +1,6 @@
-"""A run that goes on with more: users, items and clicks that came since; people without items have left.
+"""A run that goes on with more users, items and clicks; people without items have left.
 
-The sums are those of a federation that lives (methods/change.py): one recount of what has changed, then rounds, each of
+The sums are those of a living federation (methods/change.py): one recount of what has changed, then rounds, each of
 which brings the latents of its users up to date. A GPU's loops know one graph, so there everybody sends its latents
 again at once.
 """
@@ -20,20 +20,20 @@ from fedgrec.population import Before, population
 from fedgrec.selection import Progress
 from fedgrec.simulation import Simulation
 
-SEASON = 5  # the first training is so many times as long as one that goes on
+SEASON = 5  # the first training is so many times as long as a season
 
 
 def season(run: Simulation) -> int:
-    """Rounds of a season that nobody gave a number: as many as the last one has, at first a fifth of the training."""
+    """The default length of a season: that of the last season; for the first one, a fifth of the training."""
     begun, rounds = run.progress.begun, run.config.run.rounds
     return rounds - begun if begun else -(-rounds // SEASON)
 
 
 def grow(run: Simulation, dataset: Dataset, rounds: int = 0) -> None:
-    """Take the data as it is now in; the run then has `rounds` more to train, a season."""
+    """Take in the data as it is now; the run then has `rounds` more to train, a season."""
     method, rounds = run.method, rounds or season(run)
     if not isinstance(method, FedGRecMethod) or run.ranks.size > 1:
-        raise ConfigError("only fedgrec and its kin go on with other data, and in one process: train anew")
+        raise ConfigError("only fedgrec, fedmf and federank go on with other data, and only in one process: train anew")
     if run.config.run.noisy:
         raise ConfigError("under dp_epsilon all sums are planned before the first: a run cannot go on with other data")
     if method.options.latent_rate != 1:
@@ -56,7 +56,7 @@ def grow(run: Simulation, dataset: Dataset, rounds: int = 0) -> None:
     run.begin_season(made)
     everyone = population(run.config, made, now, Before(before, users, server.round))
     run.degrees = everyone.degrees
-    # Old users get their items as they are now; users who are new bring all of theirs.
+    # Old users get their present items; new users come with all of theirs.
     part, end = slice(0, n + 1), everyone.indptr[n]
     targets = None if everyone.targets is None else everyone.targets[:end]
 
@@ -77,7 +77,7 @@ def grow(run: Simulation, dataset: Dataset, rounds: int = 0) -> None:
 def _standing(
     method: FedGRecMethod, server: ServerState, users: Cohort
 ) -> "np.ndarray[tuple[int, ...], np.dtype[np.int64]]":
-    """The latents in steps, from what users sent: a GPU adds numbers."""
+    """The latents in steps, from what users sent: a GPU's loops do not count steps."""
     o, sent = method.options, users.state.sent
     leaf = replace(method.latents, rows=o.layers * method.n_items)
     _, push = method.edge_weights(users, server.degrees)

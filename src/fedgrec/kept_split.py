@@ -19,7 +19,7 @@ def write_split(folder: Path, split: Split) -> None:
 
 
 def read_split(folder: Path) -> Split | None:
-    """The split of a run, without ratings and times; None of one that has written none."""
+    """The split of a run, without ratings and times; None if the run has written none."""
     if not (folder / SPLIT).exists():
         return None
     with understood(folder / SPLIT, MEND):

@@ -17,7 +17,7 @@ from fedgrec.methods.contract import Method
 from fedgrec.metrics import Ideal
 from fedgrec.options import FedGRecOptions, method_module
 
-LESS = "users_per_round, negatives, max_positives or local_steps"  # of which training on a GPU needs less memory
+LESS = "users_per_round, negatives, max_positives or local_steps"  # lower, they save GPU memory in training
 # Methods that are not FedGRec with other options, and the module of `kernels` that runs their rounds on a GPU.
 ENGINES = {
     "fcf": "fcf_torch",
@@ -59,9 +59,9 @@ def _on_kernel(config: Config, n_items: int, n_users: int, ranks: Ranks) -> Meth
 def fits_engine(config: Config, ranks: Ranks) -> bool:
     """Whether rounds may run on a GPU from end to end: a method and options that its kernel knows, plain sums."""
     return (
-        ranks.size == 1  # sums of several processes meet between two halves of a round
+        ranks.size == 1  # several processes exchange sums in the middle of a round
         and config.run.secure == "off"
-        and not config.run.noisy  # that a user's norm is bounded, and noise added, is the batched kernel's work
+        and not config.run.noisy  # the batched kernel bounds a user's norm, which noise needs
         and config.run.kernel == "auto"
         and _has_engine(config)
     )
@@ -104,20 +104,20 @@ def judged(
     device: str = "cpu",
     ranks: Ranks | None = None,
 ) -> Result:
-    """Full ranking with what the method makes of server and users."""
+    """Full ranking by the method, with this server and these users."""
     with within_memory("ranking", "dim or layers", device):
         shared = (ranks or Ranks()).split(_ranker(method, server, users, device), method.n_items)
         return evaluate_ranking(shared, method.n_items, seen, held_out, ks, ideal)
 
 
 def _ranker(method: Method, server: ServerState, users: Cohort, device: str) -> Rank:
-    """Who ranks these users' items: by inner products or by scores, here or on a GPU."""
+    """A function that ranks items for these users: by inner products or by scores, here or on a GPU."""
     server = method.as_ranked(server)
     if method.inner_product:
         items = method.represent_items(server).astype(np.float32)
 
         def rank_products(chosen: Ints, k: int, indptr: Any, seen: Any) -> Any:
-            own = method.represent_users(server, users.take(chosen)).astype(np.float32)  # no others: they may be many
+            own = method.represent_users(server, users.take(chosen)).astype(np.float32)  # not of all: they may be many
             if device == "cuda":
                 return rank_on_gpu(own, items)(np.arange(len(own)), k, indptr, seen)
             return top_k(own, items, k, indptr, seen)[0]

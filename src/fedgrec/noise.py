@@ -1,8 +1,8 @@
 """Noise that several parties add in shares, and how much of it a stated ε takes.
 
-Skellam noise is the difference of two Poisson numbers: whole numbers, so that it is exact in a ring, and the sum of
-independent ones is one again, so that nobody has to be trusted with all of it (Agarwal, Kairouz, Liu 2021). For whole
-numbers that one person changes by Δ₁ in all and by Δ₂ in the Euclidean sense, noise of variance μ in each gives
+Skellam noise is the difference of two Poisson numbers (Agarwal, Kairouz, Liu 2021). It is whole, so it is exact in a
+ring. The sum of independent Skellam numbers is Skellam again, so no party has to be trusted with all of the noise.
+Where one person changes whole numbers by Δ₁ in all and by Δ₂ in Euclidean norm, noise of variance μ in each gives
 
     ε(α) = αΔ₂²/2μ + min(((2α − 1)Δ₂² + 6Δ₁)/4μ², 3Δ₁/2μ)
 
@@ -22,7 +22,7 @@ DELTA = 1e-6  # the chance that ε does not hold
 
 
 class Release(NamedTuple):
-    """Numbers that are shown with noise of this variance in each, and how much one person changes them."""
+    """Numbers that are published with noise of this variance in each, and how much one person changes them."""
 
     variance: float
     whole: float  # Δ₁
@@ -62,7 +62,7 @@ def spent(releases: Sequence[Release], delta: float = DELTA) -> float:
 
 
 def factor_for(epsilon: float, releases: Sequence[Release], delta: float = DELTA) -> float:
-    """By what all variances are multiplied so that these releases spend no more than ε: the least, to a thousandth."""
+    """The least factor for all variances, to a thousandth, with which these releases spend no more than ε."""
 
     def fits(factor: float) -> bool:
         return spent([release._replace(variance=factor * release.variance) for release in releases], delta) <= epsilon

@@ -45,7 +45,7 @@ def option(
 
 
 def at_round(options: Any, round_: int) -> Any:
-    """The options of a round: rates that fall have fallen this far. A share of all rounds is no half-life yet."""
+    """The options of a round, with rates fallen this far. A half-life below 1 is a share, which `falling` resolves."""
     if options.half_life < 1:
         return options
     left = 0.5 ** (round_ / options.half_life)
@@ -53,7 +53,7 @@ def at_round(options: Any, round_: int) -> Any:
 
 
 def falling(options: Any, rounds: int) -> Any:
-    """A method's options, the half-life of its rates in rounds."""
+    """A method's options, with the half-life of its rates in rounds."""
     if not 0 < getattr(options, "half_life", 0) < 1:
         return options
     return replace(options, half_life=max(options.half_life * rounds, 1.0))
@@ -67,7 +67,7 @@ class DataOptions:
     split: str = option(
         "auto",
         "how test items are chosen: given (train and test files), ratio (a share of each "
-        "user's items), last (each user's latest item), all (none is: everything trains); auto: given for "
+        "user's items), last (each user's latest item), all (no test items: everything trains); auto: given for "
         "folders, ratio for files",
         choices=("auto", "given", "ratio", "last", "all"),
     )
@@ -83,15 +83,15 @@ class DataOptions:
     time_column: str = option("time", "name of the time column; its usual spellings are found too")
 
 
-COUNT_ITEMS = "with noise: of how many items, a fresh sample, a user is counted at the most"
+COUNT_ITEMS = "with noise: the most items of a user that are counted; a user with more counts a random sample"
 ITEM_NORM = (
     "with noise: the largest Euclidean norm of one user's item update of a round; what is longer is scaled down; the "
     "default is about the median of first rounds on the demo"
 )
 
 ITEM_LEVELS = (
-    "a word of a user's item update is a whole number up to this, in steps that are public, one for each item; 0 (and "
-    "without Adam at the server): words of 32 bits, in one step for all"
+    "users send item updates as whole numbers up to this, in units of a public step for each item; 0, or a server "
+    "without Adam: numbers of 32 bits, with one step for all items"
 )
 
 
@@ -100,7 +100,7 @@ class FedGRecOptions:
     """The method: Algorithm 1 of the paper, with every choice that the paper leaves open."""
 
     turns: ClassVar[int] = 53  # of a user in training, when `turns` is left to us
-    # What is better where every round costs privacy: few rounds of everybody.
+    # Under noise every round costs privacy: few rounds of everybody are better.
     with_noise: ClassVar[dict[str, Any]] = {"users_per_round": 2**31 - 1}
     noisy_rounds: ClassVar[int] = 20
 
@@ -127,16 +127,16 @@ class FedGRecOptions:
     )
     latents_every: int = option(
         0,
-        "training rounds of which one, the last, carries latents up, and more often in users' first turns; the others "
-        "carry item updates alone. 0: latents travel in rounds of their own, in which everybody takes part: after 1, "
-        "2, 4, 8, … turns, so that no row of them is one user's alone",
+        "users send latents in the last of every so many training rounds, and more often in their first turns; the "
+        "other rounds carry item updates alone. 0: latents travel in rounds of their own, in which everybody takes "
+        "part, after 1, 2, 4, 8, … turns: so no row of a sum is one user's alone",
         least=0,
     )
     item_levels: int = option(20, ITEM_LEVELS, least=0, most=2**20)
     fine_rounds: int = option(
         0,
-        "first rounds, whose words have 32 bits, so that later steps can follow from them; 0: 20, and more where items "
-        "would be drawn less than ten times",
+        "first rounds, in which item updates have 32 bits; they set the steps of later rounds; 0: 20, or more, until "
+        "items have been drawn ten times on average",
         least=0,
     )
     download: str = option(
@@ -147,7 +147,7 @@ class FedGRecOptions:
     )
     exclude_positives: bool = option(True, "negatives are never positives of the user")
     max_positives: int = option(
-        256, "positives of a user that train in one round, a fresh sample of those with more; 0: all", least=0
+        256, "the most positives of a user that train in one round; a user with more draws some; 0: all", least=0
     )
     feedback: float = option(
         1.0, "share of a user's positives whose update is sent in a round; the others stay at home", least=0, most=1
@@ -165,8 +165,7 @@ class FedGRecOptions:
     )
     temperature: float = option(
         0.0,
-        "by which softmax divides scores; 0: 0.11, and more where items are fewer than 40,000 or a user's clicks fewer "
-        "than 25",
+        "softmax divides scores by this; 0: 0.11, and more if there are fewer than 40,000 items or 25 clicks a user",
         least=0,
     )
     negative_weight: float = option(1.0, "weight of the negatives' part of softmax", least=0)
@@ -182,7 +181,7 @@ class FedGRecOptions:
     live: bool = option(
         True,
         "the user's own first-order latent follows its local items during training, so positives "
-        "feel it too; off: the paper's frozen latents",
+        "also train through it; off: the paper's frozen latents",
     )
     local_steps: int = option(1, "τ, local steps in a round", least=1, most=1000)
     item_optimizer: str = option(
@@ -229,12 +228,12 @@ class FedGRecOptions:
 
     @property
     def levels(self) -> int:
-        """`item_levels`; 0 where the server has no moments that say the steps."""
+        """`item_levels`; 0 if the server has no moments, from which steps follow."""
         return self.item_levels if self.server_optimizer == "adam" else 0
 
     @property
     def combined(self) -> bool:
-        """Whether Σ α_k e_t^k and Σ α_k e_t^{k−1} are all that training needs: no penalty asks for e_t^0 itself."""
+        """Whether training needs only Σ α_k e_t^k and Σ α_k e_t^{k−1}: no penalty needs e_t^0 itself."""
         return self.layers > 0 and self.l2 == 0 and self.combine != "concat"
 
     def weights(self) -> tuple[float, ...]:
@@ -283,8 +282,8 @@ class FactorisationOptions(FedGRecOptions):
 class RunOptions:
     """The simulation: how long, how judged, how saved."""
 
-    rounds: int = option(0, "training rounds; 0: `turns` for every user, on average", least=0)
-    turns: int = option(0, "rounds that a user takes part in, where rounds = 0; 0: as the method asks for", least=0)
+    rounds: int = option(0, "training rounds; 0: so many that users take part in `turns` of them on average", least=0)
+    turns: int = option(0, "rounds that a user takes part in, if rounds = 0; 0: the method's default", least=0)
     seed: int = option(0, "seed of users' keys, sampling and splits", least=0, most=2**63 - 1)
     protocol: str = option(
         "honest",
@@ -306,11 +305,13 @@ class RunOptions:
         choices=("off", "protocol", "exact"),
         bare="protocol",
     )
-    secure_every: int = option(1000, "rounds between those that secure = exact checks against the protocol", least=1)
+    secure_every: int = option(1000, "secure = exact checks one round in so many against the protocol", least=1)
     secure_neighbours: int = option(
         0, "users that a user masks with; 0: enough for 5 % corrupt users and 5 % dropouts at 2^-40", least=0
     )
-    secure_threshold: int = option(0, "holders of a user's shares that must be left; 0: chosen with the above", least=0)
+    secure_threshold: int = option(
+        0, "holders of a user's shares that must be left; 0: chosen with secure_neighbours", least=0
+    )
     topk: tuple[int, ...] = option((20,), "list lengths k of Recall@k and NDCG@k; the first one selects the round")
     ndcg_ideal: str = option(
         "capped",
@@ -331,8 +332,8 @@ class RunOptions:
     threads: int = option(0, "threads of the cpu kernel; 0: all cores. Results do not depend on it", least=0)
     dp_epsilon: float = option(
         0.0,
-        "ε of differential privacy: what is opened in a run tells of one `dp_unit` by a factor e^ε at most; 0: no such "
-        "promise",
+        "ε of differential privacy: one `dp_unit` more or less changes the chance of any opened result by a factor of "
+        "e^ε at most; 0: no such promise",
         least=0,
         most=700,
     )
@@ -343,9 +344,7 @@ class RunOptions:
         "drawn once",
         choices=("user", "interaction"),
     )
-    dp_delta: float = option(
-        1e-6, "δ, the chance that ε does not hold: far below one in all users", least=1e-15, most=0.1
-    )
+    dp_delta: float = option(1e-6, "δ, the chance that ε does not hold: far below 1/users", least=1e-15, most=0.1)
     dp_rounds: int = option(
         0, "rounds over which ε is spread; training ends when they are spent; 0: as many as `rounds`", least=0
     )

@@ -1,4 +1,4 @@
-"""The users of a simulation: what they train on, which is what they tell, and what they have at home."""
+"""The users of a simulation: the items that they tell and train on, and those that they have at home."""
 
 from dataclasses import replace
 
@@ -15,10 +15,10 @@ USERS_STREAM, DECOYS_STREAM = 1, 23
 
 
 def population(config: Config, method: Method, own: Interactions, before: "Before | None" = None) -> Cohort:
-    """Everybody, under keys that the seed gives, with the items that each one trains on.
+    """All users, with keys drawn from the seed and the items that each one trains on.
 
-    `before`: what they had and told until now, where a run goes on with other data. What somebody had earlier still is
-    not known here: a click that went and comes back is new again, and answered twice. Nodes remember it.
+    `before`: what they had and told until now, where a run goes on with other data. Nothing older is known here: a
+    click that was taken back and returns is new again, and answered twice. Nodes remember such clicks.
     """
     seed = config.run.seed
     keys = np.random.Generator(np.random.Philox(key=[seed, USERS_STREAM]))
@@ -56,10 +56,10 @@ def _told(config: Config, own: Interactions, user: int, before: Before | None) -
 
 
 def tells_decoys(config: Config) -> bool:
-    """Whether users tell what they have only by chance."""
+    """Whether chance decides what users tell."""
     return config.run.dp_epsilon > 0 and config.run.dp_unit == "interaction"
 
 
 def at_home(config: Config, users: Cohort, own: Interactions) -> Cohort:
-    """The users with what they have: people rank with that, whatever they told."""
+    """The users with the items that they have: people rank with these, whatever they told."""
     return replace(users, indptr=own.indptr, items=own.items, past=None) if tells_decoys(config) else users

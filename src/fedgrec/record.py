@@ -55,10 +55,10 @@ class RunRecord:
         write_json(self.folder / RESULT, result)
 
     def selected(self) -> Model | None:
-        """The model of the best round so far. Torn between two rounds it will be written again as training goes on."""
+        """The model of the best round so far; None if its files are of two rounds: training writes it again."""
         try:
             return Model.load(self.folder)
-        except DamagedError:  # or the result would be another model
+        except DamagedError:  # training cannot write that model again
             raise
         except RunError:
             return None

@@ -37,7 +37,7 @@ class RecordedSum:
 
 
 def write_sum(folder: Path, seen: RecordedSum, keep: int) -> None:
-    """Write a sum, whole or not at all; of all that are there the last `keep` stay."""
+    """Write a sum, whole or not at all; only the last `keep` recorded sums stay."""
     folder.mkdir(exist_ok=True, mode=0o700)
     broadcast = seen.broadcast
     arrays = {"tables": broadcast.tables, "degrees": broadcast.degrees}

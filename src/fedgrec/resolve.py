@@ -40,7 +40,7 @@ def resolved(config: Config, dataset: Dataset) -> Config:
 
 
 def final(config: Config, best_round: int) -> Config:
-    """A run that learns from everything, with the options and for the rounds that one with held-out items chose."""
+    """A run that learns from all items, with the options and rounds that a run with held-out items chose."""
     changes = {
         "split": "all",
         "protocol": "honest",

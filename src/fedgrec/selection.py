@@ -1,7 +1,7 @@
 """How far a run has come, and which of its rounds (or epochs) counts.
 
 The judge is the validation split under `honest`, the test split under `paper`. A round is better by its first metric,
-then by the next one, and of equals the later round counts. Only a real improvement keeps patience from running out.
+then by the next one; between equal rounds the later one counts. Only a real improvement resets patience.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class Progress:
         return [line for line in self.metrics if line["round"] > self.begun] if self.begun else self.metrics
 
     def judged(self, line: Line, ks: Sequence[int]) -> bool:
-        """Take an evaluation down; returns whether its round is the one that counts now."""
+        """Add an evaluation; returns whether its round is the one that counts now."""
         self.metrics.append(line)
         found = worth(line, ks)
         self.stale = 0 if found > self.best else self.stale + 1
@@ -60,7 +60,7 @@ class Progress:
         return True
 
     def verdict(self, ks: Sequence[int]) -> str:
-        """What a person should know about the choice: it means little at the ceiling, or where the end is the best."""
+        """What a person should know about the choice: it means little if recall is 1, or if the last round is best."""
         rounds = [line["round"] for line in self.season if line["split"] == self.metrics[0]["split"]]
         if self.best and self.best[0] >= 1:
             return f"recall@{ks[0]} is 1: lists this long cannot tell rounds apart; a smaller --topk can"

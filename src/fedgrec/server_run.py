@@ -18,7 +18,7 @@ def check_has_users(folder: Path) -> None:
 
 
 def is_of_server(folder: Path) -> bool:
-    """By data.json; a run that an earlier version left has none, and its lines of metrics tell."""
+    """data.json tells; a run of an earlier version has none, and its metrics.jsonl tells."""
     if (folder / "users.safetensors").exists():
         return False
     for name in ("data.json", "metrics.jsonl"):

@@ -50,7 +50,7 @@ class Observer:
 class Simulation:
     """One run of a configuration, on the data that it names or on `dataset`; with `out` it leaves a run folder.
 
-    `run()` trains until the rounds are done, patience is lost, or the observer wants to stop, and returns the model of
+    `run()` trains until the rounds are done, patience ends, or the observer wants to stop, and returns the model of
     the round that counts. `metrics` are the evaluations, `result()` is the one that counts.
     """
 
@@ -121,7 +121,7 @@ class Simulation:
         self._count(traffic)
 
     def _advance(self) -> None:
-        """One round; on a GPU as many as nobody wants to look into."""
+        """One round; on a GPU, all rounds until something reads the state."""
         if self.gpu is not None and self.server.round >= self.gpu.leave:
             self._settle()
             self.gpu = None
@@ -147,7 +147,7 @@ class Simulation:
             self._settle()
 
     def _settle(self) -> None:
-        """The state is here, wherever the last round ran."""
+        """Bring the state here, if the last round ran on a GPU."""
         if self.gpu is not None:
             self.progress.clipped += self.gpu.fetch(self.server, self.users)
 
@@ -177,7 +177,7 @@ class Simulation:
         self.progress.clipped += pending.clipped
 
     def _sample(self, round_: int) -> tuple[Ints, NDArray[np.bool_]]:
-        """Line 12: S users without replacement, under noise in turn, in a sweep everybody; whose upload will arrive."""
+        """Line 12: S users without replacement (under noise in turn, in a sweep all), and whose uploads arrive."""
         key = [self.config.run.seed, SAMPLING_STREAM]
         rng = np.random.Generator(np.random.Philox(key=key, counter=[0, round_, 0, 0]))
         count = min(self.config.model.users_per_round, len(self.degrees))
@@ -240,12 +240,12 @@ class Simulation:
 
     @property
     def privacy(self) -> dict[str, float]:
-        """What all sums so far have spent, those behind the selected round included; nothing without noise."""
+        """What all sums so far have spent, including those after the selected round; nothing without noise."""
         delta = self.config.run.dp_delta
         return budget.line(self.method, delta, self.server.round) if self.config.run.noisy else {}
 
     def _finish(self) -> Model:
-        """Under `honest` the test split is looked at here, once, for the round that validation chose."""
+        """Under `honest` this alone uses the test split: once, for the round that validation chose."""
         model = self.selected or self.model()
         if self.config.run.checkpoint_every:  # so that a larger number of rounds can go on from here
             self._checkpoint()
@@ -275,11 +275,11 @@ class Simulation:
         return Model.of(self.config, self.server, self._at_home(), self.dataset.split.known)
 
     def _at_home(self) -> Cohort:
-        """Everybody, with what people rank by."""
+        """Everybody, with the items that people rank with."""
         return at_home(self.config, self.ranks.everyone(self.users), self.dataset.split.train)
 
     def _checkpoint(self) -> None:
-        users = self.ranks.everyone(self.users)  # all take part; the first one writes
+        users = self.ranks.everyone(self.users)  # all processes take part; the first one writes
         if self.record is None:
             return
         self._settle()
@@ -306,14 +306,16 @@ class Simulation:
             self.sums.opened, self.sums.lost = info.pop("secure")
             self.progress = Progress.from_json(info)
         if everyone.past is not None and self.ranks.size > 1:
-            raise ConfigError("some users have yet to follow the grown data, in one process: leave out torchrun")
+            raise ConfigError(
+                "some users have yet to send changes of the grown data, and that takes one process: leave out torchrun"
+            )
         self.users, self.degrees = self.ranks.own(everyone), everyone.degrees
         if self.progress.begun:
             self.begin_season(cast(FedGRecMethod, self.method))
         return True
 
     def begin_season(self, method: FedGRecMethod) -> None:
-        """Go on with this method, whose rates fall from the round on in which the season began."""
+        """Go on with this method; its rates fall from the season's first round on."""
         self.method = replace(method, begun=self.progress.begun)
         if self.gpu is not None:
             self.gpu = type(self.gpu)(self.config, self.method)

@@ -1,10 +1,10 @@
-"""How a simulation adds uploads up: plainly, through the real protocol, or plainly with the protocol looking on.
+"""How a simulation adds uploads up: plainly, through the real protocol, or plainly with the protocol as a check.
 
 All three give the same integers. Under the protocol every user is a client of secure aggregation with keys of its own,
 and the server's half of the simulation sees nothing but the opened sum.
 
-Where sums hold noise, each user adds its share before it masks: as much as makes the noise whole once the fewest users
-that are planned for are left. The plain sum gets the shares of all who are in it at once. A sum of fewer is lost. Here
+Where sums hold noise, each user adds its share before it masks. Shares are so large that those of the fewest planned
+users make up all of the noise; a sum of fewer users is lost. A plain sum gets the shares of all its users at once. Here
 the noise follows from the seed, so that a run can be repeated; in a federation it comes from the operating system.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 CORRUPT = DROPPED = 0.05  # the shares of users for which neighbours and threshold are chosen
 SILENCE_STREAM, NOISE_STREAM = 3, 21
-EVERYBODY = 2**63  # whose noise it is, where all shares are drawn at once
+EVERYBODY = 2**63  # in place of a user, where the shares of all are drawn at once
 
 
 class Sums:
@@ -36,7 +36,7 @@ class Sums:
     def __init__(self, options: RunOptions, threads: int) -> None:
         self.options, self.threads = options, threads
         self.opened = 0  # sums that went through the real protocol
-        self.lost = 0  # and those that could not be opened, for want of users
+        self.lost = 0  # sums that could not be opened: too few users were left
 
     def total(
         self, method: Method, stage: Stage, cohort: Cohort, broadcast: Broadcast, arrived: Ints | None = None
@@ -47,7 +47,7 @@ class Sums:
         return self.noised(upload, method, stage, broadcast, len(cohort)), pending
 
     def noised(self, upload: Upload, method: Method, stage: Stage, broadcast: Broadcast, asked: int) -> Upload:
-        """The sum with the shares of noise of all who are in it, of so many users asked."""
+        """The sum with the noise of all its users; `asked`: how many users were asked to take part."""
         spec = method.spec(stage)
         if not spec.noisy:
             return upload
@@ -56,16 +56,16 @@ class Sums:
         return Upload.from_ring(upload.to_ring(spec) + shares, spec, upload.users)
 
     def least(self, asked: int) -> int:
-        """The fewest users that are planned to be left: a round may lose twice the average."""
+        """The fewest users planned for: a round may lose twice the average."""
         return max(asked - math.floor(2 * self.options.dropout * asked), 1)
 
     def check_left(self, left: int, asked: int, round_: int) -> None:
-        """The shares of fewer users than were planned for are too little noise: they do not help to open the sum."""
+        """Fewer users than planned for would add too little noise, so they do not help to open the sum."""
         if left < self.least(asked):
             self.lost += 1
             raise SumLostError(
-                f"the sum of round {round_:,} was not opened: {left} of {asked} users are left, and their noise hides "
-                f"each of them from {self.least(asked)} on"
+                f"the sum of round {round_:,} was not opened: {left} of {asked} users are left, and it takes "
+                f"{self.least(asked)} for enough noise to hide each of them"
             )
 
     def source(self, stage: Stage, broadcast: Broadcast, user: int = EVERYBODY) -> Source:
@@ -117,7 +117,7 @@ class SecureSums(Sums):
         return total, Pending(type(states[0]).joined(states), sum(p.clipped for p in kept), kept[0].settles)
 
     def _silence(self, n: int, arrived: Ints, round_: int) -> "dict[int, SecureStage]":
-        """When each user falls silent. A lost upload is lost before it is sent; the later ones are in the sum."""
+        """When each user falls silent: before it sends its upload, which is lost then, or after it, which is not."""
         from fedgrec.secagg import Stage as SecureStage
 
         counter = [0, round_, 0, 0]
@@ -129,7 +129,7 @@ class SecureSums(Sums):
         return lost | {user: after[when[user] % 2] for user in arrived[late[arrived]].tolist()}
 
     def _parameters(self, clients: int) -> tuple[int, int, int]:
-        """k, t and the fewest users: as the options say, else what 5 % corrupt users and the dropouts ask for."""
+        """k, t and the fewest users: as the options say, else enough for 5 % corrupt users and the dropouts."""
         o = self.options
         if o.secure_neighbours:
             return o.secure_neighbours, o.secure_threshold, max(2, min(o.secure_threshold, clients))
@@ -154,7 +154,7 @@ class ExactSums(SecureSums):
         if not stage.everyone and broadcast.round % self.options.secure_every == 0:
             try:
                 secure, _ = super().total(method, stage, cohort, broadcast, arrived)
-            except SumLostError:  # the protocol has nothing to compare with
+            except SumLostError:  # the protocol gave no sum to compare with
                 return plain, pending
             spec = method.spec(stage)
             if plain.users != secure.users or (plain.to_ring(spec) != secure.to_ring(spec)).any():

@@ -10,7 +10,7 @@ from fedgrec.errors import DiskError, system_trouble
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A place beside `path` to write to. In the end it is renamed to `path`; where anything goes wrong it is gone."""
+    """A place beside `path` to write to. In the end it is renamed to `path`; if anything goes wrong, it is removed."""
     part = path.with_name(path.name + ".part")
     try:
         with said(path):

@@ -86,7 +86,7 @@ def model_class(name: str) -> type[Model]:
 
 
 def make(name: str, train: Interactions, seed: int = 0, device: str = "cpu", **options: Any) -> Model:
-    """A model by name, before any training; what is not said of its options stays at its default."""
+    """A model by name, before any training; options that are not given keep their defaults."""
     kind = model_class(name)
     try:
         chosen = kind.Options(**options)

@@ -1,17 +1,17 @@
 """LightGCN's loops on a GPU. A batch is a few launches, one after the other:
 
-    product      (pieces)    Â x, or G + Â x; of an x that is 0 but in the rows of the batch, those rows alone are read
-    join         (long rows) of Â x, which are cut into several pieces
-    represent    (3 × batch) rows of F that the batch needs; the last of the K products is made for them alone
+    product      (pieces)    Â x, or G + Â x; if x is 0 outside the batch's rows, it reads those rows alone
+    join         (long rows) joins the pieces of Â x's long rows
+    represent    (3 × batch) rows of F that the batch needs; the last of the K products is computed for them alone
     slopes       (batch)     the loss, and ∂L/∂F in place of these rows
-    add_up       (3 × batch) rows of ∂L/∂F to their nodes, each node's in a fixed order
+    add_up       (3 × batch) adds rows of ∂L/∂F to their nodes, in a fixed order
     adam         (nodes)     with λ for the nodes of the batch
 
-The backward pass is K products more, by Horner. NGCF has its products here too, and some rows of them:
+The backward pass takes K more products, by Horner. NGCF uses the same products, and some rows of one:
 
-    product_at   (rows)      of Â x
+    product_at   (rows)      rows of Â x
 
-`rows` of a batch are [3, m], as _torch.with_order has them; a shorter one ends with a node that does not exist.
+`rows` of a batch are [3, m], as _torch.with_order makes them; a node that does not exist fills up a shorter batch.
 """
 
 import triton
@@ -30,7 +30,7 @@ def weighed(at, ok, columns, values, x, col, inside, DIM: tl.constexpr):
 def neighbours(
     first, last, columns, values, x, col, inside, DIM: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Σ_j Â_rj x_j over edges `first` … `last` − 1 of a row, by several warps: they add up in the end."""
+    """Σ_j Â_rj x_j over edges `first` … `last` − 1 of a row, by several warps, whose sums are added at the end."""
     total = tl.zeros((BLOCK, D), x.dtype.element_ty)
     for start in range(first, last, BLOCK):
         at = start + tl.arange(0, BLOCK)
@@ -55,7 +55,7 @@ def neighbours_in(
     first, last, columns, values, x, counts, col, inside,
     DIM: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, SCAN: tl.constexpr,
 ):  # fmt: skip
-    """Over the j that `counts` has: among SCAN edges they are found first, then read BLOCK at a time."""
+    """The same over the j with counts[j] > 0: find them among SCAN edges, then read BLOCK of them at a time."""
     total = tl.zeros((D,), x.dtype.element_ty)
     place = tl.arange(0, BLOCK)
     for start in range(first, last, SCAN):
@@ -75,7 +75,7 @@ def product(
     pieces, columns, values, x, more, counts, parts, out,
     SOME: tl.constexpr, ADD: tl.constexpr, DIM: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A piece is [row, first, last, part]: a part of a long row is left for `join`, −1 is a whole row."""
+    """A piece is [row, first, last, part]: `join` adds up the parts of a long row; part −1 is a whole row."""
     piece = pieces + tl.program_id(0) * 4
     row = tl.load(piece).to(tl.int64)
     first = tl.load(piece + 1)
@@ -132,7 +132,7 @@ def represent(
     rows, indptr, columns, values, E, levels, n_nodes, F,
     K: tl.constexpr, DIM: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """F of the nodes of this batch: the mean of e⁰ … e^K, of which `levels` has e¹ … e^{K−1}."""
+    """F of the nodes of this batch: the mean of e⁰ … e^K; `levels` holds e¹ … e^{K−1}."""
     i = tl.program_id(0)
     node = tl.load(rows + i)
     if node < n_nodes:
@@ -181,7 +181,7 @@ def slopes(
 
 @triton.jit
 def add_up(rows, order, x, out, counts, n, n_nodes, DIM: tl.constexpr, D: tl.constexpr):
-    """Σ of the x of a node, and how many they are. `rows` are sorted; the first of equal ones sees to all of them."""
+    """Each node's sum of x, and how many rows it adds. `rows` are sorted; the first of equal ones adds up all."""
     i = tl.program_id(0)
     node = tl.load(rows + i)
     before = tl.load(rows + i - 1, mask=i > 0, other=-1)
@@ -202,7 +202,7 @@ def adam(
     batch, n_triples, E, m, v, G, counts, rates, numbers, n_words,
     SIZE: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One step of Adam; λ is felt by the nodes of the batch, as often as they are in it."""
+    """One step of Adam; λ applies to the nodes of the batch, as often as they are in it."""
     turn = tl.load(batch)
     many = tl.minimum(n_triples - turn * SIZE, SIZE)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)

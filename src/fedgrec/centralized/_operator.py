@@ -1,4 +1,4 @@
-"""The product with Â as autograd takes it, by PyTorch or, on a GPU, by the loops in Triton."""
+"""The product with Â for autograd, by PyTorch or, on a GPU, by the loops in Triton."""
 
 import importlib.util
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Products on a GPU, and LightGCN: a batch is a graph of launches that is recorded once and replayed.
 
-`_torch.Products` and `_torch.LightGCNEngine` say the same in a few lines, and tests hold these to them.
+`_torch.Products` and `_torch.LightGCNEngine` compute the same in a few lines, and tests compare both.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,9 @@ from fedgrec.centralized.graph import Graph
 from fedgrec.centralized.options import BETA1, BETA2, EPSILON, LightGCNOptions
 
 TRIPLES, WORDS = 32, 1024  # triples and words that a program holds at a time
-LONG = 256  # edges of a row that a program goes through one after the other; the last one would be waited for
-ALL_ROWS = {"BLOCK": 16, "num_warps": 1}  # neighbours that are read at a time: most rows are short
-SOME_ROWS = {"BLOCK": 64, "num_warps": 4}  # few enough that the longest decides
+LONG = 256  # edges of a row that one program adds up; longer rows are cut, or all would wait for the longest
+ALL_ROWS = {"BLOCK": 16, "num_warps": 1}  # BLOCK: neighbours read at a time; most rows are short
+SOME_ROWS = {"BLOCK": 64, "num_warps": 4}  # with so few rows, the longest decides the time
 
 
 def sizes(dim: int) -> dict[str, int]:
@@ -43,7 +43,7 @@ def pieces_of(indptr: Tensor, longest: int) -> tuple[Tensor, Tensor]:
 
 
 class FusedProducts(Products):
-    """One launch each, and one more for long rows; of a sum S only the rows that are in it are read."""
+    """One launch each, and one more for long rows; a product with S reads only the rows that are in S."""
 
     def __init__(self, A: Tensor, longest: int = LONG) -> None:
         super().__init__(A)
@@ -77,7 +77,7 @@ class FusedProducts(Products):
         """out = A x, plus `more`. With counts, x is not read where they are 0."""
         size, x = sizes(x.shape[1]), x.contiguous()
         parts, add, some = x.new_empty(self.parts, x.shape[1]), more is not None, counts is not None
-        unused = x  # a kernel wants something in every place
+        unused = x  # a kernel needs a tensor for every argument
         loops.product[(len(self.pieces),)](
             self.pieces, *self.edges[1:], x, more if add else unused, counts if some else unused, parts, out,
             SOME=some, ADD=add, **size, **ALL_ROWS,
@@ -88,7 +88,7 @@ class FusedProducts(Products):
 
 
 class RecordedEngine(LightGCNEngine):
-    """LightGCN's closed form on a GPU, without a word from the host within an epoch."""
+    """LightGCN's closed form on a GPU; within an epoch the host sends no data."""
 
     def __init__(self, graph: Graph, start: NDArray[Any], options: LightGCNOptions, device: str = "cuda") -> None:
         super().__init__(graph, start, options, device)
@@ -113,7 +113,7 @@ class RecordedEngine(LightGCNEngine):
         return self.losses.double().sum() / self.triples
 
     def _open(self, nodes: Tensor) -> None:
-        """What the steps of this epoch read; a recorded graph finds it where the last epoch's was."""
+        """Write what the steps of this epoch read; a recorded graph reads it at the same addresses in every epoch."""
         size, n = self.options.batch, nodes.shape[1]
         batches = triton.cdiv(n, size)
         if self.triples != n:
@@ -130,7 +130,7 @@ class RecordedEngine(LightGCNEngine):
         self.batch.zero_()
 
     def _step(self) -> None:
-        if self.device.type != "cuda":  # the interpreter of the loops
+        if self.device.type != "cuda":  # Triton's interpreter
             self._launch()
             return
         if self._replay is None:
@@ -151,7 +151,7 @@ class RecordedEngine(LightGCNEngine):
         )  # fmt: skip
         G, counts = products.counted(self.F, rows)
         x = G
-        for k in range(K):  # Horner: α G + Â(α G + Â(α G + ...)), and G is 0 but at the nodes of the batch
+        for k in range(K):  # Horner: α G + Â(α G + Â(α G + ...)); G is 0 outside the batch's nodes
             out = self.total if k % 2 == 0 else self.spare
             x = products.into(out, x, more=G, counts=None if k else counts)
         words = self.E.numel()

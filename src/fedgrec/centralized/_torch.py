@@ -1,4 +1,4 @@
-"""What the models take from PyTorch: Adam with moments that can be kept, products with Â, ranking on a GPU.
+"""What the models use of PyTorch: Adam with moments that can be saved, products with Â, ranking on a GPU.
 
 Importing this file needs PyTorch; the rest of the package imports it only when a model does.
 """
@@ -31,7 +31,7 @@ def reseeded(noise: torch.Generator, seed: int, epoch: int) -> torch.Generator:
 
 
 class Learner:
-    """Named parameters and Adam, as tensors that can be kept and put back; a recorded step finds them in one place."""
+    """Named parameters and Adam, as tensors to save and load; they never move, so recorded steps find them."""
 
     def __init__(
         self, start: Mapping[str, NDArray[Any]], rate: float, device: torch.device, weight_decay: float = 0.0
@@ -45,7 +45,7 @@ class Learner:
         )
         self.averages: dict[str, Tensor] = {}
         self.steps: list[Tensor] = []
-        for name, p in self.parameters.items():  # from the start: what a step is recorded with is what is loaded later
+        for name, p in self.parameters.items():  # made now: a recorded step and a later load share these tensors
             m, v = torch.zeros_like(p), torch.zeros_like(p)
             steps = torch.zeros((), dtype=torch.float32, device=device)
             self.adam.state[p] = {"step": steps, "exp_avg": m, "exp_avg_sq": v}
@@ -93,9 +93,9 @@ class Learner:
 def recorded(
     step: Callable[[], None], state: Sequence[Tensor], noise: torch.Generator | None = None
 ) -> Callable[[], None]:
-    """`step` as a graph of launches, to be replayed. What it reads and writes stays where it is.
+    """`step` as a graph of launches, to be replayed. What it reads and writes must keep its address.
 
-    It changes `state` and `noise` and nothing else that lasts; after the recording these are as before.
+    A step changes `state` and `noise` and nothing else that lasts; the recording leaves both as they were.
     """
     before, drawn = [tensor.detach().clone() for tensor in state], noise.get_state() if noise else None
     replay = capture(step, noise)
@@ -108,10 +108,10 @@ def recorded(
 
 
 def capture(step: Callable[[], None], noise: torch.Generator | None) -> Callable[[], None]:
-    """Takes a step, which compiles and allocates what later ones find there, and records another."""
+    """Take one step, which compiles and allocates for all later ones, then record another."""
     graph, aside = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):  # autograd remembers streams, and one that is not recorded must not be among them
+    with torch.cuda.stream(aside):  # autograd remembers the stream, so both steps must use the recorded one
         step()
     if noise:
         graph.register_generator_state(noise)
@@ -127,7 +127,7 @@ def sparse(graph: Graph, device: torch.device, dtype: torch.dtype = torch.float3
     """Â as PyTorch's CSR."""
     matrix = graph.to_scipy()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Sparse (CSR|invariant)")  # beta, and unchecked: ours are well made
+        warnings.filterwarnings("ignore", "Sparse (CSR|invariant)")  # CSR is beta, and our matrices are valid
         return torch.sparse_csr_tensor(
             torch.from_numpy(matrix.indptr.astype(np.int32)),  # int32: what MKL and cuSPARSE are fastest with
             torch.from_numpy(matrix.indices.astype(np.int32)),
@@ -138,7 +138,7 @@ def sparse(graph: Graph, device: torch.device, dtype: torch.dtype = torch.float3
 
 
 def with_order(nodes: Tensor) -> Tensor:
-    """`rows`, as Products has them: nodes [..., m], these sorted, and where each of the sorted was. [..., 3, m]"""
+    """`rows` for Products: nodes [..., m], the sorted nodes, and the place of each before sorting. [..., 3, m]"""
     return torch.stack([nodes, *nodes.sort(stable=True)], -2)
 
 
@@ -148,7 +148,7 @@ def in_batches(triples: Tensor, size: int) -> Tensor:
 
 
 class Products:
-    """With a sparse matrix A [n, n]. `rows` [3, m] are of `with_order` and may repeat."""
+    """Products with a sparse matrix A [n, n]. `rows` [3, m] come from `with_order` and may repeat."""
 
     def __init__(self, A: Tensor) -> None:
         self.A = A
@@ -162,11 +162,11 @@ class Products:
         return self.full(x)[rows[0]]
 
     def of(self, x: Tensor, rows: Tensor) -> Tensor:
-        """A S, where S has x [m, d] added up at its rows and is 0 elsewhere. [n, d]"""
+        """A S, where S is the sum of x [m, d] at `rows`, and 0 elsewhere. [n, d]"""
         return self.full(self.summed(x, rows))
 
     def summed(self, x: Tensor, rows: Tensor) -> Tensor:
-        """S, in a fixed order of sums as in the gradient of `embedding`. [n, d]"""
+        """S, added up in a fixed order, as in the gradient of `embedding`. [n, d]"""
         S: Tensor = torch.ops.aten.embedding_dense_backward(x, rows[0], len(self.A), -1, False)
         return S
 
@@ -175,14 +175,14 @@ class Products:
 
 
 def bpr(u: Tensor, p: Tensor, n: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The mean of softplus(f_u·f_n − f_u·f_p), and its gradients by the rows, [B, d] each."""
+    """The mean of softplus(f_u·f_n − f_u·f_p), and its gradients for the rows, [B, d] each."""
     x = (u * (n - p)).sum(1)
     slope = (torch.sigmoid(x) / len(x))[:, None]
     return torch.nn.functional.softplus(x).mean(), slope * (n - p), -slope * u, slope * u
 
 
 class LightGCNEngine:
-    """LightGCN's closed form in plain PyTorch: for GPUs, and the clear twin that tests hold the compiled one to."""
+    """LightGCN's closed form in plain PyTorch: for GPUs, and for tests, which compare the compiled one with it."""
 
     def __init__(self, graph: Graph, start: NDArray[Any], options: LightGCNOptions, device: str = "cpu") -> None:
         self.options, self.device = options, place(device)

@@ -24,7 +24,7 @@ Scorer = Callable[[Ints], Any]  # user indices [n] → scores [n, N]: an array, 
 
 
 class Model(ABC):
-    """Made from all train pairs at once, trained in epochs, resumable after each of them.
+    """A model over all train pairs, trained in epochs, and resumable after each epoch.
 
     Everything random is a function of (seed, epoch): a model that was loaded goes on as if it had never stopped.
     """
@@ -65,7 +65,7 @@ class Model(ABC):
         return {}
 
     def load_tensors(self, tensors: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what `tensors` gave and, where they are there, `moments`."""
+        """Load what `tensors` gave and, if they are there, what `moments` gave."""
         return
 
     def state(self) -> Tensors:
@@ -85,7 +85,7 @@ class Model(ABC):
         return to_numpy(self.scorer()(np.asarray(users, np.int64)))
 
     def embeddings(self) -> tuple[Matrix, Matrix] | None:
-        """(users [M, D], items [N, D]) whose inner products are the scores, where there are such."""
+        """(users [M, D], items [N, D]) whose inner products are the scores, or None."""
         return None
 
     # ----------------------------------------------------------------------------------------- files

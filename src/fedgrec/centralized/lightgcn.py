@@ -4,7 +4,7 @@
     L = mean of softplus(f_u·f_n − f_u·f_p) + λ/2B Σ ‖e⁰‖² over the rows of the batch; or softmax.py in its place
 
 Â is symmetric and F is linear in E⁰, so the gradient needs no tape: ∂L/∂E⁰ = f(Â) ∂L/∂F + λ/B e⁰, the same K products
-once more. ∂L/∂F is 0 but in the rows of the batch, and only those rows of F are needed.
+once more. ∂L/∂F is 0 outside the rows of the batch, and only those rows of F are needed.
 """
 
 import importlib.util
@@ -25,7 +25,7 @@ class Engine(Protocol):
     """Holds E⁰ and Adam's moments, and takes steps."""
 
     def epoch(self, nodes: Ints) -> Any:
-        """One step for each batch of the triples `nodes` [3, n]; the mean loss, which a GPU may still be at."""
+        """One step for each batch of the triples `nodes` [3, n]; the mean loss, which a GPU may still compute."""
 
     def final(self) -> Any:
         """F, an array or a tensor. [M+N, d]"""
@@ -40,7 +40,7 @@ class Engine(Protocol):
 
 
 class LightGCN(Model):
-    """The embeddings of all users and items, which pass along the edges K times."""
+    """Embeddings of all users and items, which pass along the edges K times."""
 
     name, Options = "lightgcn", LightGCNOptions
 
@@ -48,7 +48,7 @@ class LightGCN(Model):
         super().__init__(options, train, seed, device)
         graph = bipartite(train)
         start = generator(seed, INIT_STREAM).normal(0, options.init_std, (len(graph), options.dim)).astype(np.float32)
-        self.triples = Triples(train, by_pair=options.loss == "softmax")  # FedGRec's counts pairs, too
+        self.triples = Triples(train, by_pair=options.loss == "softmax")  # as FedGRec's softmax does
         self.engine = self._engine(graph, start)
 
     def _engine(self, graph: Graph, start: Matrix) -> Engine:
@@ -94,14 +94,14 @@ class MF(LightGCN):
 
 
 class CpuEngine:
-    """Compiled loops on all cores; bits do not depend on how many there are."""
+    """Compiled loops on all cores; the bits of a result do not depend on the number of cores."""
 
     def __init__(self, graph: Graph, start: Matrix, options: LightGCNOptions) -> None:
         self.graph, self.options = graph, options
         self.E, self.m, self.v = start, np.zeros_like(start), np.zeros_like(start)
         self.steps = 0
         self.levels = [np.zeros_like(start) for _ in range(max(options.layers, 1))]  # E^1 … E^{K−1}, and one to spare
-        self.slot = np.full(len(graph), -1, np.int32)  # where a node's row is in the tables of the batch; −1: nowhere
+        self.slot = np.full(len(graph), -1, np.int32)  # a node's row in the tables of the batch; −1: none
 
     def epoch(self, nodes: Ints) -> float:
         n, size = nodes.shape[1], self.options.batch
@@ -137,7 +137,7 @@ class CpuEngine:
         return float(loss) + 0.5 * float(decay @ np.einsum("rd,rd->r", ego, ego)), G, decay
 
     def _final_at(self, rows: Ints, ego: Matrix) -> Matrix:
-        """F at some rows: the last product is taken at those alone."""
+        """F at some rows: the last product is computed for these alone."""
         from fedgrec.centralized import _compiled as loops
 
         K, x, total = self.options.layers, self.E, ego.copy()

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class MultVAE(NeuralModel):
-    """A user is what the encoder makes of its items: there is no row per user to learn."""
+    """The encoder computes a user's representation from its items: no rows of users are learned."""
 
     name, Options = "multvae", MultVAEOptions
 
     def __init__(self, options: MultVAEOptions, train: Interactions, seed: int = 0, device: str = "cpu") -> None:
         super().__init__(options, train, seed, device)
-        self.users = np.flatnonzero(train.user_degrees())  # who has nothing teaches nothing
+        self.users = np.flatnonzero(train.user_degrees())  # users without items teach nothing
 
     def _start(self) -> Tensors:
         rng, N, h, z = generator(self.seed, INIT_STREAM), self.train.n_items, self.options.hidden, self.options.latent
@@ -66,7 +66,7 @@ class MultVAE(NeuralModel):
         return (kl_weight * kl - likelihood) / len(users)
 
     def encode(self, items: "Tensor", counts: "Tensor", noise: "Generator | None") -> tuple["Tensor", "Tensor"]:
-        """(μ, log σ²), [n, z] each, of users whose items stand one after the other."""
+        """(μ, log σ²), [n, z] each, of users whose items follow each other in `items`."""
         import torch
         from torch.nn.functional import embedding_bag
 
@@ -80,7 +80,7 @@ class MultVAE(NeuralModel):
         return mu, log_variance
 
     def decode(self, z: "Tensor") -> "Tensor":
-        """log π, up to a constant of each user. [n, N]"""
+        """log π, plus a constant for each user. [n, N]"""
         import torch
 
         w = self.learner

@@ -1,4 +1,4 @@
-"""What models that PyTorch differentiates share: parameters by name, steps of Adam, draws of an epoch."""
+"""Shared by the models that PyTorch differentiates: parameters by name, steps of Adam, draws of an epoch."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class NeuralModel(Model):
-    """A model that says where its parameters start, what its batches are and what the loss of one is."""
+    """A model that defines its first parameters, its batches and the loss of a batch."""
 
     def __init__(self, options: Any, train: Interactions, seed: int = 0, device: str = "cpu") -> None:
         super().__init__(options, train, seed, device)
@@ -36,11 +36,11 @@ class NeuralModel(Model):
 
     @abstractmethod
     def _batches(self) -> Iterator[tuple[tuple[Any, ...], int]]:
-        """What `loss` takes for each batch of this epoch, and how many its mean is of."""
+        """The arguments of `loss` for each batch of this epoch, and the batch's size."""
 
     @abstractmethod
     def loss(self, *given: Any, **more: Any) -> "Tensor":
-        """The mean loss of a batch at the parameters of this moment; without noise nothing is random."""
+        """The mean loss of a batch with the present parameters; without noise nothing is random."""
 
     def _train(self) -> float:
         from fedgrec.centralized._torch import reseeded

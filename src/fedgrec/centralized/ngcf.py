@@ -64,7 +64,7 @@ class NGCF(NeuralModel):
             self.triples.draw_ahead(self.seed, self.epochs_done + 1, self.train.n_pairs)
 
     def _step(self, batch: tuple[Any, ...], size: int) -> None:
-        """A full batch replays the recorded step; a shorter one is launched as ever."""
+        """A full batch replays the recorded step; a shorter one is launched step by step."""
         if not self.records or size < self.options.batch:
             super()._step(batch, size)
             return
@@ -92,7 +92,7 @@ class NGCF(NeuralModel):
         return torch.stack([*found, self._layer(last, N, found[last], self._kept(noise, rows[0]))])
 
     def levels(self, noise: "Generator | None" = None, layers: int | None = None) -> list["Tensor"]:
-        """E⁰ … E^K, or fewer; something is dropped only where `noise` says what. [M+N, d] each"""
+        """E⁰ … E^K, or fewer; dropout only with `noise`. [M+N, d] each"""
         levels = [self.learner["embeddings"]]
         for k in range(self.options.layers if layers is None else layers):
             levels.append(self._layer(k, self.operator(levels[k]), levels[k], self._kept(noise)))
@@ -103,7 +103,7 @@ class NGCF(NeuralModel):
         return self.mixed(N, E, *weights, kept, 1 / (1 - self.options.dropout), self.options.slope, self.symmetric)
 
     def _kept(self, noise: "Generator | None", nodes: "Tensor | None" = None) -> "Tensor | None":
-        """False where a layer drops something. All nodes are drawn for: one has one fate in a batch."""
+        """False where a layer drops a number. It draws for all nodes, so a node drops the same wherever it repeats."""
         import torch
 
         if noise is None or not self.options.dropout:
@@ -133,11 +133,11 @@ def mixed(
     N: "Tensor", E: "Tensor", W1: "Tensor", b1: "Tensor", W2: "Tensor", b2: "Tensor",
     kept: "Tensor | None", scale: float, slope: float, symmetric: bool,
 ) -> "Tensor":  # fmt: skip
-    """E^{k+1} from N = Â E^k and E^k; what is kept grows by `scale`."""
+    """E^{k+1} from N = Â E^k and E^k; kept numbers are multiplied by `scale`."""
     from torch import addmm
     from torch.nn.functional import leaky_relu
 
-    near = N + E if symmetric else N  # A + I has the sum's E in it
+    near = N + E if symmetric else N  # the mean's A + I adds E already
     out = leaky_relu(addmm(b1, near, W1), slope) + leaky_relu(addmm(b2, N * E, W2), slope)
     return out if kept is None else out * kept * scale
 

@@ -15,7 +15,7 @@ CONTRAST = (
 
 
 class Options:
-    """What all share: values out of bounds are refused where they are given."""
+    """The base of all: it refuses values out of bounds."""
 
     def __post_init__(self) -> None:
         for f in fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
@@ -47,7 +47,7 @@ class LightGCNOptions(Options):
         "bpr: a positive against a negative; softmax: against all that the batch has drawn",
         choices=("bpr", "softmax"),
     )
-    temperature: float = option(0.12, "by which softmax divides cosines", least=1e-3)
+    temperature: float = option(0.12, "softmax divides cosines by this", least=1e-3)
     negative_weight: float = option(0.84, "weight of the negatives' part of softmax", least=0)
     contrast: str = option("batch", CONTRAST, choices=("batch", "uniform", "both"))
     ranking: str = option("inner", "a score in recommendations: inner product or cosine", choices=("inner", "cosine"))
@@ -70,7 +70,7 @@ class MFOptions(LightGCNOptions):
 
     layers: int = option(0, "K: matrix factorisation has no layers", least=0, most=0)
     l2: float = option(1e-3, "λ, the L2 penalty on the embeddings of a batch, over its size", least=0)
-    temperature: float = option(0.11, "by which softmax divides cosines", least=1e-3)
+    temperature: float = option(0.11, "softmax divides cosines by this", least=1e-3)
     negative_weight: float = option(1.1, "weight of the negatives' part of softmax", least=0)
     contrast: str = option("uniform", CONTRAST, choices=("uniform", "batch", "both"))
 
@@ -98,7 +98,7 @@ class NGCFOptions(Options):
 class MultVAEOptions(Options):
     """Liang et al. 2018: a variational autoencoder of a user's items with a multinomial likelihood.
 
-    Dropout, β, its annealing and the rate suit Gowalla; the authors' own data asked for 0.5, 0.2, longer and 1e-3.
+    Dropout, β, its annealing and the rate suit Gowalla; on their data the authors used 0.5, 0.2, longer and 1e-3.
     """
 
     hidden: int = option(600, "size of the hidden layers", least=1)
@@ -116,7 +116,7 @@ class MultVAEOptions(Options):
 
 @dataclass(frozen=True)
 class PopularityOptions(Options):
-    """Everyone is shown what most have: nothing to choose."""
+    """Everybody gets the most popular items: no options."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Everyone is shown what most people have: the floor that every system has to beat."""
+"""Everybody gets the most popular items: the floor that every system has to beat."""
 
 import numpy as np
 

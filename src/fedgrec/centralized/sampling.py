@@ -9,7 +9,7 @@ from fedgrec.data import Interactions
 from fedgrec.errors import DataError
 
 Ints = NDArray[np.int64]
-INIT_STREAM, EPOCH_STREAM = 11, 12  # Philox keys: draws for different ends never meet
+INIT_STREAM, EPOCH_STREAM = 11, 12  # Philox keys: draws for different purposes never coincide
 
 
 def generator(seed: int, stream: int, epoch: int = 0) -> np.random.Generator:
@@ -17,10 +17,10 @@ def generator(seed: int, stream: int, epoch: int = 0) -> np.random.Generator:
 
 
 class Triples:
-    """A uniform user, a uniform item of that user's train items, a uniform item that is not one of them.
+    """A uniform user, a uniform item of the user's train items, a uniform item outside of them.
 
-    Or, `by_pair`, a uniform pair of train: users then come as often as they have items. Only train items are kept out
-    of the negatives: nobody can know test items while training.
+    With `by_pair`, a uniform train pair: a user is then drawn as often as it has items. Negatives exclude train items
+    only: nobody can know test items while training.
     """
 
     def __init__(self, train: Interactions, by_pair: bool = False) -> None:
@@ -40,7 +40,7 @@ class Triples:
         return ready[1] if ready and ready[0] == (seed, epoch, count) else self._drawn(seed, epoch, count)
 
     def draw_ahead(self, seed: int, epoch: int, count: int) -> None:
-        """Drawn now, so that `draw` has it at once: for when the host waits for a GPU anyway."""
+        """Draw now, while the host waits for a GPU anyway, so that `draw` has it at once."""
         self._ready = (seed, epoch, count), self._drawn(seed, epoch, count)
 
     def _drawn(self, seed: int, epoch: int, count: int) -> Ints:
@@ -53,7 +53,7 @@ class Triples:
 
 
 def skip_positives(train: Interactions, users: Ints, ranks: Ints) -> Ints:
-    """The items of these ranks among all that the users do not have: exact, so nothing is drawn twice."""
+    """The items with these ranks among those that the users do not have: exact, so no draw is rejected."""
     from fedgrec.centralized._compiled import skip_positives as compiled
 
     out = np.empty_like(ranks)
@@ -62,7 +62,7 @@ def skip_positives(train: Interactions, users: Ints, ranks: Ints) -> Ints:
 
 
 def skip_positives_reference(train: Interactions, users: Ints, ranks: Ints) -> Ints:
-    """`skip_positives` as one reads it."""
+    """`skip_positives`, readable."""
     out = [np.setdiff1d(np.arange(train.n_items), train.of(int(u)))[rank] for u, rank in zip(users, ranks, strict=True)]
     return np.array(out, np.int64)
 

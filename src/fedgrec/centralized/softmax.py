@@ -1,8 +1,8 @@
-"""The softmax loss of a batch: every pair against all that the batch has drawn, in NumPy and in PyTorch.
+"""The softmax loss of a batch: every pair against all items that the batch has drawn, in NumPy and in PyTorch.
 
     s = cosine of f_u and f_t      L = mean over pairs (u, p) of  −s_up/T + w·log Σ_n exp(s_un/T)
 
-n: the negatives of all triples (uniform), the positives of all others (so by degree), or both.
+n: the negatives of all triples (uniform), the positives of all other pairs (so drawn by degree), or both.
 Through the norm: ∂s_ut/∂f_t = (f̂_u − s_ut f̂_t)/|f_t|, and the same for the user.
 """
 
@@ -14,7 +14,7 @@ NEVER = -1e30  # a score whose exponential is 0
 
 
 def softmax(u: Any, p: Any, n: Any, o: LightGCNOptions, xp: Any) -> tuple[Any, Any, Any, Any]:
-    """L and its gradients by the rows of users, positives and negatives, [B, d] each; `xp`: numpy or torch."""
+    """L and its gradients for the rows of users, positives and negatives, [B, d] each; `xp`: numpy or torch."""
     B, T = len(u), o.temperature
     (u, u_length), (p, p_length), (n, n_length) = (_unit(x, xp) for x in (u, p, n))
     drawn = {"uniform": n, "batch": p, "both": xp.concatenate([p, n])}[o.contrast]
@@ -46,5 +46,5 @@ def _unit(rows: Any, xp: Any) -> tuple[Any, Any]:
 
 
 def _through(slope: Any, unit: Any, length: Any, xp: Any) -> Any:
-    """The gradient by rows from the one by their directions."""
+    """The gradient for rows, from the one for their directions."""
     return (slope - xp.sum(slope * unit, 1)[:, None] * unit) / length

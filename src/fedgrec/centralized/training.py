@@ -1,4 +1,4 @@
-"""Trains any model in epochs: evaluations, the best epoch, checkpoints, and going on exactly where a run was killed."""
+"""Trains any model in epochs: evaluations, the best epoch, checkpoints, and exact resumption of a killed run."""
 
 import json
 import time
@@ -64,7 +64,7 @@ class Training:
         self.judge = judge(dataset.split, options.protocol)
 
     def run(self) -> None:
-        """Until the epochs are done, patience is lost, or the observer wants to stop."""
+        """Train until the epochs are done, patience ends, or the observer wants to stop."""
         with within_memory("training", "dim, layers or batch", self.model.device):
             self._run()
 
@@ -113,7 +113,7 @@ class Training:
         }
 
     def _finish(self) -> None:
-        """Under `honest` the test split is looked at here, once, for the epoch that validation chose."""
+        """Under `honest` this alone uses the test split: once, for the epoch that validation chose."""
         if self.options.checkpoint_every and self.epochs:
             self._checkpoint()  # before the model becomes the selected one, so that more epochs can go on from here
         if self.selected is not None and self.progress.best_round != self.model.epochs_done:

@@ -21,7 +21,7 @@ DEVICE void expect(Mailbox &box, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(&box)), "r"(bytes) : "memory");
 }
 
-// Writes where `mine` is, but in the given block, and counts it in the box of that block.
+// Writes to the place of `mine` in the given block, and counts it in that block's box.
 #define POST(type, bits, constraint)                                                                    \
     DEVICE void post(type *mine, type value, const Mailbox &box, int rank) {                            \
         asm volatile(                                                                                   \
@@ -60,8 +60,8 @@ DEVICE void collect(Mailbox &box, int step) {
     while (!here);
 }
 
-// Nobody goes on before all blocks are here and have opened their mailboxes; a block's own threads see what it wrote.
-// `relaxed`, since nothing else that was written concerns other blocks, and a fence for all of it takes long.
+// No block goes on before all have arrived and opened their mailboxes; a block's own threads see what it wrote.
+// `relaxed`: other blocks read nothing else that a block wrote, and a fence for all of it takes long.
 DEVICE void cluster_barrier() {
     asm volatile("barrier.cluster.arrive.relaxed;\n barrier.sync 0;\n barrier.cluster.wait;" ::: "memory");
 }

@@ -43,7 +43,7 @@ def permuted(count: int, sizes: Tensor, keys: Tensor, round_: int, purpose: int,
     n_rows = (sizes + n_columns - 1) // n_columns
     k = words(keys, 5, step, round_, purpose)
     slots = torch.arange(count, device=keys.device)
-    # A slot beyond the user's size could walk a cycle that lies beyond it too, for ever: it takes slot 0's walk.
+    # A slot beyond the user's size could walk for ever through values beyond it, so it takes slot 0's walk.
     value = torch.where(slots < sizes, slots, 0)
     outside = torch.ones_like(value, dtype=torch.bool)
     while outside.any():
@@ -93,7 +93,7 @@ def negatives_from(
         drawn.append(order[start + found.clamp(max=end - start - 1)])
         real.append(torch.arange(quota, device=keys.device) < (end - start - n_taken)[:, None])
     there = torch.cat(real, dim=1)
-    first = torch.argsort(~there, dim=1, stable=True)  # what a shelf could not give is padding at the end
+    first = torch.argsort(~there, dim=1, stable=True)  # a shelf's missing draws become padding at the end
     return torch.cat(drawn, dim=1).gather(1, first), there.sum(dim=1)
 
 

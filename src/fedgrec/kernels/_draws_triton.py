@@ -73,7 +73,7 @@ def words(key, i, step, round_, purpose):
 
 @triton.jit
 def skipped(rank, mine, P, least=0):
-    """The rank-th from `least` that is not among the P sorted ones at `mine`: rank and the positives before it."""
+    """The rank-th number from `least` on that is not among the P sorted ones at `mine`: rank + those before it."""
     before = rank * 0
     step = 1
     while 2 * step <= P:

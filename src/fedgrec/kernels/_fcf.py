@@ -1,8 +1,8 @@
 # mypy: ignore-errors
 """The compiled twin of the loops in `methods.fcf`: the same functions, for a whole cohort on all cores.
 
-Users and items are shared out among the threads whole, and nobody adds to what another thread writes: neither the
-number of threads nor the company of a user can be seen in a result.
+Each user and each item belongs to one thread, and no thread adds to what another writes. So a result depends neither on
+the number of threads nor on the other users of a cohort.
 """
 
 import numba as nb
@@ -54,8 +54,8 @@ def square(Y):
 
 
 # --------------------------------------------------------------------------------------------------- loops
-# A loop that starts anywhere but at 0 counts in U: signed, Numba would look for negative indices in it, and not
-# vectorise. Rows are taken four at a time, so that what they are added to is loaded and stored less often.
+# A loop that does not start at 0 counts in U: with signed numbers Numba would look for negative indices, and not
+# vectorise. Loops take four rows at a time, so that sums are loaded and stored less often.
 
 U = np.uint64
 

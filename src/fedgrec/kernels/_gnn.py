@@ -83,7 +83,7 @@ def norm(rows, P, g, v, f_u, pull, decays, x):
 
 @fused
 def one_user(key, items, v_items, y, B, user, x, numbers, flags, rows, g, v, f_u, pull, counts, decays):
-    """A user's rows with the numbers that tell its gradient: ∂L/∂x_t = g_t·f_u + v_t·pull + decay·x_t.
+    """A user's rows with the numbers that make up its gradient: ∂L/∂x_t = g_t·f_u + v_t·pull + decay·x_t.
 
     Moves the user; returns how many words the clip of its norm changed.
     """
@@ -129,7 +129,7 @@ def one_user(key, items, v_items, y, B, user, x, numbers, flags, rows, g, v, f_u
 
 @inlined
 def add_noisy_row(slope, decay, weight, u, t, f_users, pulls, x, noise, row, numbers, sums):
-    """`add_row` under noise, which hides what is left after the clip."""
+    """`add_row` with noise, which is added after the clip."""
     per_step, bound, over = -numbers.per_step, numbers.bound, numbers.l2 - numbers.l2
     for j in range(x.shape[1]):
         clean = per_step * (slope * f_users[u, j] + decay * x[t, j] + weight * pulls[u, j])
@@ -145,7 +145,7 @@ def add_noisy_row(slope, decay, weight, u, t, f_users, pulls, x, noise, row, num
 
 @threaded
 def user_slopes(users, x, numbers, flags, told, cut):
-    """What tells each user's gradient, see Told; moves the users."""
+    """The numbers that make up each user's gradient, see Told; moves the users."""
     keys, indptr, items, v_edges, targets, B, embeddings, moment1, moment2, steps = users
     rows, g, v, f_users, pulls, counts, decays, _, _ = told
     for u_ in nb.prange(len(keys)):
@@ -188,7 +188,7 @@ def add_up(x, who, where, first, told, reaches, noise, offsets, numbers, sums, c
 
 @threaded
 def add_neighbours(whose, place, first, size, most, embeddings, out):
-    """For each hash the mean of those who come next in its circle, added in that order."""
+    """For each hash, the mean of the next users in its circle, added in that order."""
     for edge_ in nb.prange(len(place)):
         edge = np.int64(edge_)
         row, count = out[edge], min(size[edge] - 1, most)

@@ -1,9 +1,9 @@
 """The negatives of a cohort on the GPU: their slopes in each local step, and how far they have moved.
 
 Unlike positives, the many negatives keep no state between launches: the gradient of row i in step q is g_qi·p·f_q +
-λx_i, so the row's whole history is its slopes g_0i, g_1i, ... (for softmax its scores, which tell them), and `moved_by`
-plays it again whenever the row is needed. That costs arithmetic, of which there is plenty, and saves the memory traffic
-of all rows and their moments in every step, which takes longer.
+λx_i, so the row's whole history is its slopes g_0i, g_1i, ... (for softmax its scores, from which slopes follow), and
+`moved_by` repeats the history whenever the row is needed. That costs arithmetic, and saves moving all rows and their
+moments through memory in every step, which would take longer.
 """
 
 import triton
@@ -125,7 +125,7 @@ def negatives(step, at, size, rules, SPLITS: tl.constexpr, SPLIT: tl.constexpr, 
         if rules.CONCAT:
             score += constant(at, user, t, ok, size)
         slopes = at.scratch.slopes + (slot * (size.TAU + 1) + step) * size.MANY + i
-        if rules.LOSS == SOFTMAX:  # of these only the part of Σ exp that was seen so far is known
+        if rules.LOSS == SOFTMAX:  # only the part of Σ exp up to this row is known
             tl.store(slopes, score, mask=ok)
             scaled = score * tl.load(at.numbers.real + PER_TEMPERATURE)
             higher = tl.maximum(top, tl.max(tl.where(ok, scaled, LOWEST), axis=0))

@@ -2,8 +2,8 @@
 """The loops of `neumf_cpu`, compiled; they follow `neumf` with the same names.
 
 Hidden units are laid out as [unit, LANES]: a user's items go through the network LANES at a time, and every inner loop
-runs along items or along dimensions. Each thread adds finished, rounded rows to sums of its own, and nobody's
-arithmetic depends on who else is in the cohort.
+runs along items or along dimensions. Each thread adds finished, rounded rows to its own sums, and a user's arithmetic
+does not depend on the other users of the cohort.
 """
 
 from typing import Any, NamedTuple
@@ -143,7 +143,7 @@ def slopes(weighted, h_m, first, n, P, each, desk):
 
 @fused
 def downwards(theta, grad, d, hidden, h_m, by_h_m, desk):
-    """δ_L .. δ_1 of a block, and the gradients by the network above its first layer."""
+    """δ_L .. δ_1 of a block, and the gradients of the network above its first layer."""
     f, delta, g, zero = desk.f, desk.delta, desk.g, desk.g.dtype.type(0)
     start = hidden[:-1].sum()
     for o in range(len(h_m)):
@@ -184,7 +184,7 @@ def add_sums(delta, out):
 
 @fused
 def row_gradients(weighted, W_q, by_W_q, by_user, pull, decay, desk):
-    """The gradients by a block's rows, and what it adds to those by W_q, to Σ δ_1 and to Σ g_i q_i."""
+    """The gradients of a block's rows, and what the block adds to that of W_q, to Σ δ_1 and to Σ g_i q_i."""
     x, g, delta = desk.x, desk.g, desk.delta[: len(W_q)]
     add_sums(delta, by_user)
     add_product(delta, x[1], by_W_q)
@@ -198,7 +198,7 @@ def row_gradients(weighted, W_q, by_W_q, by_user, pull, decay, desk):
 
 @fused
 def move_rows(ids, first, n, step, numbers, flags, desk, sums):
-    """One optimizer step of a block's rows; where it is their only one, rounded and added. Words that a clip cut."""
+    """One optimizer step of a block's rows; their only step is also rounded and added. How many words the clip cut."""
     cut, moved, N = 0, desk.moved, len(sums) // 2
     for half in range(2):
         x = desk.x[2 + half]
@@ -246,7 +246,7 @@ def move(x, grad, m, v, t, rate, numbers, adam):
 
 @inlined
 def gradients(step, ids, rows, P, e, by_e, tables, projected, theta, grad, hidden, decay, numbers, flags, desk, sums):
-    """Adds the gradients by Θ and e; moves the rows, or adds their only movement to the sums. Words that a clip cut."""
+    """Adds the gradients of Θ and e; moves the rows, or adds their only step to the sums. How many words a clip cut."""
     m, d, real, cut = len(rows), tables.shape[2], theta.dtype.type, 0
     each = real(1 / m) if flags.mean else real(1)
     W_p, W_q, h_g, h_m = ends(theta, d, hidden)
@@ -278,7 +278,7 @@ def gradients(step, ids, rows, P, e, by_e, tables, projected, theta, grad, hidde
 
 @inlined
 def local_steps(ids, rows, P, user, tables, projected, theta, hidden, numbers, flags, desk, sums, of_theta):
-    """τ steps of one user; its rows and Θ are rounded and added to the sums. Words that the clips cut."""
+    """τ steps of one user; its rows and Θ are rounded and added to the sums. How many words the clips cut."""
     e, moment1, moment2, steps = user
     m, real, cut, by_e = len(rows), theta.dtype.type, 0, np.empty_like(e)
     now, grad, moved = desk.theta[0], desk.theta[1], desk.theta[2]

@@ -13,7 +13,7 @@
 //     all     the optimizer's step of the negatives, while chain and leader do the above
 //
 // What goes from block to block is posted: written into the other's shared memory and counted there by a mailbox, so
-// that nobody waits but who needs it. The optimizer's step, whose roots and reciprocals take most of the time, needs
+// that only threads that need it wait. The optimizer's step, whose roots and reciprocals take most of the time, needs
 // nothing from elsewhere, and hides the exchange. The names are those of reference.local_steps and of _triton, whose
 // launches do everything before and after. Sums of real numbers have one order and sums without an order are of
 // integers, so the bits are the same every time.
@@ -68,8 +68,8 @@ struct Shared {
     real slopes[OWNED];    // of this block's positives
 };
 static_assert(sizeof(Shared) <= SHARED, "resident.py counts less shared memory than this");
-// What is there twice is for even and odd steps. A block that owns no positive waits for nobody's slopes, so it may post
-// its next part while another block still reads this one. It cannot be two steps ahead, since it needs all parts.
+// Members that exist twice serve even and odd steps. A block without positives waits for no slopes, so it may post its
+// next part while another block still reads this one. It cannot be two steps ahead, since it needs all parts.
 
 // The tensors of _state_triton that are read or written here, in the order of resident.py.
 struct Tensors {
@@ -86,7 +86,7 @@ struct Tensors {
     const real *alphas, *rates, *epsilons, *unbias1, *unbias2;
 };
 
-// Rows of a thread. What is missing, the second moments of its first one, is in shared memory: registers are short.
+// Rows of a thread. The second moments of its first row are in shared memory: registers are short.
 struct Negatives { Four moved[ROWS][FOURS], first[ROWS][FOURS], second[ROWS - 1][FOURS]; };
 
 DEVICE int thread() { return threadIdx.x; }
@@ -185,7 +185,7 @@ DEVICE void store_warp_sum(Four (&x)[FOURS], real *sum) {
     for (int c = 0; c < width; ++c) sum[column((first + c) / 4) + (first + c) % 4] = x[c / 4].x[c % 4];
 }
 
-// Σ of what all warps have stored of their negatives, and the chain of its positives, to all blocks: by the leader.
+// The leader adds up what all warps stored of negatives and the chain of positives, and posts the sum to all blocks.
 DEVICE void post_block_sum(Shared &here, const User &user, bool negatives, real (&parts)[CLUSTER][D], int box) {
     const int warps = user.chain < WARPS ? user.chain + 1 : WARPS;  // the leader may be of the chain
     if (warp() < LEADER) return announce(SUMMED, warps);
@@ -201,7 +201,7 @@ DEVICE void post_block_sum(Shared &here, const User &user, bool negatives, real 
     for (int w = 0; negatives && w < WARPS; ++w) add(here.sums[w]);
     meet(SUMMED, warps);
     for (int w = 0; w < user.chain; ++w) add(here.sums[WARPS + w]);
-    __syncwarp();  // whoever has the parts of all may write here anew, so all lanes have read before one posts
+    __syncwarp();  // a warp that has all parts may overwrite these sums, so all lanes must read before one posts
     for (int i = 0; i < TURNS; ++i)
         for (int rank = lane / QUADS; rank < CLUSTER; rank += AT_ONCE)
             post(reinterpret_cast<real(*)[4]>(&parts[user.rank][quad]) + i * WARP, sum[i].x, here.mail[box], rank);
@@ -257,8 +257,8 @@ DEVICE void sum_negatives(const Negatives &mine, Shared &here, real g) {
 // All lanes of a warp must exchange together, so a warp goes on while any of its groups has a positive j.
 #define FOR_POSITIVES(j) for (int j = group(); j - group() % PER_WARP < user.owned; j += GROUPS)
 
-// HOME: all of this block's positives have room in shared memory, as nearly everybody's have; the compiler then knows
-// where they are, which makes reading them faster.
+// HOME: all of this block's positives fit into shared memory, as nearly all users' do; the compiler then knows where
+// they are, which makes reading them faster.
 template <bool HOME>
 DEVICE State &state_of(Shared &here, const Tensors &at, const User &user, int j) {
     if (HOME || j < HOMES) return here.owned[j];
@@ -269,7 +269,7 @@ DEVICE int row_of(const Tensors &at, const User &user, int j) {
     return at.rows[(long long)user.slot * M + j * CLUSTER + user.rank];
 }
 
-// A thread's columns of f as the positive moved.
+// A thread's columns of f, with the positive's movement so far.
 DEVICE Four f_now(const State &state, int v) {
     Four f = four(state.f, v);
     const Four moved = four(state.moved, v);
@@ -323,7 +323,7 @@ DEVICE void slopes_of_positives(Shared &here, const Tensors &at, const User &use
     store_warp_sum(total, here.sums[WARPS + warp()]);
 }
 
-// One step of this block's positives. LIVE: they feel ∂L/∂f_u, and the user feels Σ w·moved.
+// One step of this block's positives. LIVE: ∂L/∂f_u moves them too, and Σ w·moved enters the next f_u.
 template <bool HOME>
 DEVICE void move_positives(
     Shared &here, const Tensors &at, const User &user, const real *f_u, real rate, real epsilon, int step
@@ -356,7 +356,7 @@ DEVICE void move_positives(
 
 // ------------------------------------------------------------------------------------------------- the kernel
 
-// Who this cluster works for; false: nobody, or somebody without items.
+// The user of this cluster; false: there is none, or it has no items.
 DEVICE bool find_user(User &user, const Tensors &at) {
     const int turn = *at.counter - *at.first_round;
     user.slot = blockIdx.x / CLUSTER;
@@ -427,7 +427,7 @@ DEVICE void load(Shared &here, const Tensors &at, const User &user, const int *r
 DEVICE void send_negatives(const Negatives &mine, const Tensors &at, const int *chosen, int left) {
     int over = 0, t[ROWS];
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) t[r] = r < left ? chosen[r] : 0;  // all four on their way before one is needed
+    for (int r = 0; r < ROWS; ++r) t[r] = r < left ? chosen[r] : 0;  // starts all four loads before one is needed
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         if (r >= left) break;
@@ -448,7 +448,7 @@ DEVICE void send_negatives(const Negatives &mine, const Tensors &at, const int *
     if (over) atomicAdd(at.cut, word(over));
 }
 
-// What outlasts the cluster: positives, which _triton.send sends with the latents, and the user.
+// Stores what later launches read: positives, which _triton.send sends with the latents, and the user.
 DEVICE void store(const Shared &here, const Tensors &at, const User &user) {
     for (int j = group(); j < user.owned && j < HOMES; j += GROUPS) {
         State &state = at.positives[(long long)user.slot * C + j * CLUSTER + user.rank];
@@ -511,7 +511,7 @@ DEVICE void train(Shared &here, const Tensors &at, const User &user, const int *
         collect(here.mail[SCORES], step);
         const real g = negative_slope(here, user, score, there, partner);
         sum_negatives(mine, here, g);
-        // From here on the negatives need nothing more, so the exchange goes on between their rows.
+        // From here on the negatives need nothing from elsewhere, so their rows fill the waits of the exchange.
         if (chained || leads) meet(GATHERED, WARPS);
         else announce(GATHERED, WARPS);
         if (chained) post_gathered(here, user);
@@ -522,7 +522,7 @@ DEVICE void train(Shared &here, const Tensors &at, const User &user, const int *
         }
         if (chained || leads) post_block_sum(here, user, true, here.parts[step % 2], PARTS + step % 2);
         if (chained) {
-            if (LIVE) collect(here.mail[PARTS + step % 2], step / 2);  // positives feel ∂L/∂f_u
+            if (LIVE) collect(here.mail[PARTS + step % 2], step / 2);  // ∂L/∂f_u moves positives
             move_positives<HOME>(here, at, user, f_u, rate, epsilon, step);
         }
         if (LIVE && (chained || leads)) post_block_sum(here, user, false, here.drifts, DRIFTS);

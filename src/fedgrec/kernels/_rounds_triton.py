@@ -1,6 +1,6 @@
-"""What `rounds_torch` leaves to a launch of its own on a GPU: draws, and rows that are rounded, clipped and added.
+"""One launch each for two tasks of `rounds_torch` on a GPU: to draw; and to round, clip and add rows.
 
-In PyTorch each would be a dozen passes over tables [users, rows, d], or some hundred launches.
+In PyTorch each would take a dozen passes over tables [users, rows, d], or some hundred launches.
 """
 
 from typing import Any
@@ -61,14 +61,14 @@ def round_and_add(
     most = (x * 0 + 1) * bound
     steps = rounded(x * to_steps)
     over = tl.sum(tl.sum((tl.abs(steps) > most).to(tl.int32), axis=1), axis=0)
-    bad = tl.sum(tl.sum((x - x != 0).to(tl.int32), axis=1), axis=0)  # neither infinity nor NaN is 0 less itself
+    bad = tl.sum(tl.sum((x - x != 0).to(tl.int32), axis=1), axis=0)  # x − x is 0 unless x is infinite or NaN
     if over > 0:
         tl.atomic_add(cut, over.to(tl.int64), sem="relaxed")
     if bad > 0:
         tl.atomic_add(broken, bad.to(tl.int64), sem="relaxed")
     word = tl.minimum(tl.maximum(steps, -most), most).to(sums.dtype.element_ty)
     t = tl.load(ids + row, mask=row < n_rows, other=0)
-    # Padding is rows of zeros, all of the same item: adding them would mean to queue for it.
+    # Padding is rows of zeros, all of the same item: threads would wait for each other to add them.
     tl.atomic_add(sums + t[:, None] * DIM + col[None, :], word, mask=ok & (word != 0), sem="relaxed")
 
 

@@ -39,7 +39,7 @@ class Users(NamedTuple):
     moment1: Any  # [M, d]
     moment2: Any  # [M, d]
     steps: Any  # [M]
-    ranked: Any  # [nnz]: where the items that are no negatives stand in `order`, sorted
+    ranked: Any  # [nnz]: places in `order` of the items that cannot be negatives, sorted
     taken: Any  # [M, B+1]: where those of each shelf begin
     begins: Any  # [M, B+1]: where the negatives from each shelf begin; the last is their number
 
@@ -84,7 +84,7 @@ class Scratch(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """Options. Real ones in arrays keep their precision; whole ones in arrays need no compilation of their own."""
+    """Options, in arrays: so real ones keep their precision, and whole ones need no compilation for each value."""
 
     real: Any  # as Reals
     whole: Any  # as Wholes
@@ -166,7 +166,7 @@ LATENTS_EVERY, FINE_ROUNDS, UNTOUCHED = _whole.latents_every, _whole.fine_rounds
 BEGUN = _whole.begun
 LEVELS = _real.levels
 PER_TEMPERATURE, NEGATIVE_WEIGHT = _real.per_temperature, _real.negative_weight
-LOWEST = tl.constexpr(-1e30)  # no score is
+LOWEST = tl.constexpr(-1e30)  # lower than every score
 TINY = tl.constexpr(1.1754943508222875e-38)  # see reference.length
 BPR, SOFTMAX = tl.constexpr(0), tl.constexpr(3)  # of LOSSES
 
@@ -198,7 +198,7 @@ class Rules(NamedTuple):
     LOSS: Any  # of LOSSES
     COSINE: Any
     MEAN: Any
-    PER_ROW: Any  # λ is of a row
+    PER_ROW: Any  # λ is the same for every row
     CONCAT: Any
     LIVE: Any
     ITEM_ADAM: Any
@@ -210,7 +210,7 @@ class Rules(NamedTuple):
 
 
 def constants(given: Any) -> Any:
-    """Sizes or Rules as a loop takes them: Triton compiles for what a tuple's constexpr values are."""
+    """Sizes or Rules for a loop: Triton compiles the loop for the tuple's constexpr values."""
     return type(given)(*map(tl.constexpr, given))
 
 

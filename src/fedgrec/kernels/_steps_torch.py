@@ -44,7 +44,7 @@ class Problems(NamedTuple):
     keys: Tensor  # [S]
     n_positives: Tensor  # [S, 1]
     n_negatives: Tensor  # [S, 1]
-    real: Tensor  # [S, m] what is no padding
+    real: Tensor  # [S, m] what is not padding
     items: Tensor  # [S, m] ids
     start: Tensor  # [S, m, d] x_t as broadcast
     a: Tensor  # [S, m, d]
@@ -64,7 +64,7 @@ def constants(tables: Tensor, latents: Tensor, o: FedGRecOptions) -> tuple[Tenso
 
 
 def side_by_side(n_rows: Ints, fit: int) -> Iterator[Ints]:
-    """The users that have rows, those with few first, as many at a time as one table of `fit` rows holds, padded."""
+    """Users that have rows, those with few first; each batch, padded, fits into a table of `fit` rows."""
     order = np.argsort(n_rows, kind="stable")
     order = order[n_rows[order] > 0]
     while len(order):
@@ -75,7 +75,7 @@ def side_by_side(n_rows: Ints, fit: int) -> Iterator[Ints]:
 
 
 def padded(first: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """first, first + 1, ... of each user, and which of these are its own; others are its first.  # [S, longest]"""
+    """first, first + 1, ... of each user, and which of these are its own; padding repeats `first`.  # [S, longest]"""
     place = torch.arange(int(counts.max()) if len(counts) else 0, device=counts.device)
     real = place < counts[:, None]
     return first[:, None] + torch.where(real, place, 0), real
@@ -236,7 +236,7 @@ def unbiased(beta: float, steps: int) -> float:
 def adam(
     grad: Tensor, m: Tensor, v: Tensor, unbias1: Tensor | float, unbias2: Tensor | float, rate: float, o: FedGRecOptions
 ) -> Tensor:
-    """Adam's step (to add); its moments are updated in place. One rounding an operation, as everywhere here."""
+    """Adam's step (to add); its moments are updated in place. Each operation rounds once, as everywhere here."""
     m.mul_(o.beta1).add_(grad * (1 - o.beta1))
     v.mul_(o.beta2).add_((grad * (1 - o.beta2)).mul_(grad))
     return (m * unbias1).mul_(-rate).div_((v * unbias2).sqrt_().add_(o.epsilon))

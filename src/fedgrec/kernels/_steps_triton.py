@@ -68,7 +68,7 @@ def user_step(step, at, size, rules, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
             tl.store(at.scratch.norms + user.slot * (size.TAU + 1) + step, norm)
             f_u /= norm
         tl.store(at.scratch.f + user.slot * (size.TAU + 1) * size.D + col + step * size.D, f_u)
-        if rules.LOSS != SOFTMAX:  # whose positives all have one slope
+        if rules.LOSS != SOFTMAX:  # softmax has one slope for all positives, whatever they score
             score_positives(f_u, decay.scale, at, user, size, rules, BLOCK)
 
 
@@ -84,7 +84,7 @@ def copy_positives(at, user, size, BLOCK: tl.constexpr):
 
 @triton.jit
 def user_gradient(step, scale, at, user, size, rules, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
-    """∂L/∂f_u = Σ g f. Where positives feel it, it must be known before they move; else theirs is added then."""
+    """∂L/∂f_u = Σ g f. Where the positives' step needs it, their part is added here; else in `move_positives`."""
     n = tl.arange(0, BLOCK)
     scratch = at.scratch
     part = user.slot * SPLITS + tl.arange(0, SPLITS)
@@ -197,7 +197,7 @@ def move_user(taken, e, grad_f, decay, at, user, size, rules):
         old = inside & (col * 0 + taken > 1)
         first = tl.load(at1, mask=old, other=0.0)
         second = tl.load(at2, mask=old, other=0.0)
-    tl.debug_barrier()  # several lanes hold the same word: all have read it before one writes
+    tl.debug_barrier()  # several lanes hold the same word: all must read it before one writes
     if rules.KEPT:
         tl.store(users.steps + user.u, taken)
     first = beta1 * first + (1 - beta1) * grad
@@ -211,7 +211,7 @@ def move_user(taken, e, grad_f, decay, at, user, size, rules):
 
 @triton.jit
 def combined(e, drift, home, at, user, size, rules):
-    """f_u; `home` is where e_u^0 and behind it the latents are."""
+    """f_u; at `home` is e_u^0, and behind it are the latents."""
     numbers = at.numbers
     f_u = tl.load(numbers.real + SHARE) * e + tl.load(numbers.real + LIVE_SHARE) * drift
     if size.COMBINED:

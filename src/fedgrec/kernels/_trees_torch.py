@@ -1,8 +1,8 @@
 """Sums and an exponential in PyTorch whose every bit is a function of the numbers alone, not of the batch around them.
 
 A library may add in an order that follows from a tensor's shape, and treat a row's last elements unlike the others.
-Here are only elementwise operations that round once (+, −, ·, /), in trees whose shape follows from an element's own
-place. So a user's sums are the same alone, in company and under any padding.
+These functions use only elementwise operations that round once (+, −, ·, /), in trees whose shape follows from an
+element's own place. So a user's sums are the same alone, beside other users and under any padding.
 """
 
 import math
@@ -20,7 +20,7 @@ def added_up(x: Tensor) -> Tensor:
         if odd:
             pairs[:, half] = x[:, -1]
         x = pairs
-    # + 0: where padding turned −0 into 0 and where it did not, the result is the same.
+    # + 0 turns −0 into 0, as padding may have done already.
     return x[:, 0] + 0.0 if x.shape[1] else x.new_zeros(x.shape[0], x.shape[2])
 
 

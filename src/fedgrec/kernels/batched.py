@@ -43,7 +43,7 @@ class Batched:
     memory: int = 2**26  # bytes of one working table [users, rows, d]; training holds about ten of them
 
     def __post_init__(self) -> None:
-        place(self.device)  # says why where it is not there
+        place(self.device)  # raises an error that says why, if the device is not there
 
     def refresh(self, cohort: Cohort, weights: Floats, tables: Floats, at: Ints) -> Floats:
         """Eq. (6), see reference.refresh."""
@@ -117,11 +117,11 @@ class Batched:
             return Rows(np.arange(broadcast.n_items), sums.cpu().numpy()), state, cut
 
     def combine(self, items: Floats, alphas: Floats, download: str, lean: bool) -> Floats:
-        """See reference.combine; here, where the server's arrays are."""
+        """See reference.combine; on the CPU, where the server's arrays are."""
         return reference.combine(items, alphas, download, lean)
 
     def server_adam(self, server: ServerState, update: Rows, steps_: Floats, o: FedGRecOptions) -> None:
-        """See reference.server_adam. In place, where the server's arrays are: moving them would take longer."""
+        """See reference.server_adam. In place on the CPU: moving the server's arrays would take longer."""
         x, m, v = (torch.from_numpy(table) for table in (server.items[0], server.moment1, server.moment2))
         grad = torch.zeros_like(m)
         of_rows = torch.from_numpy(-steps_[update.index, None])
@@ -184,7 +184,7 @@ class Batched:
 
 
 def within_norm(moved: Tensor, P: int, real: Tensor, leaf: Leaf) -> Tensor:
-    """By what each user's rows are multiplied so that they keep to the leaf's norm.  # [S, 1, 1]"""
+    """The factors that bring each user's rows within the leaf's norm.  # [S, 1, 1]"""
     squares = moved.to(torch.float64) ** 2
     both = added_up(squares[:, :P]) + added_up(squares[:, P:])  # each part is padded at its own end
     lengths, words = across(both).sqrt().cpu().numpy() / leaf.step, real.sum(1).cpu().numpy() * leaf.width

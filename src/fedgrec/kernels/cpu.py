@@ -1,7 +1,7 @@
 """The local computations of FedGRec for a whole cohort on all cores: the fused Numba twin of `reference`.
 
 Same functions, same draws, same integers up to the last rounding. Rows are finished, clipped and rounded before they
-are added, so neither the order nor the number of threads can be seen in a sum. This page prepares the arrays; the loops
+are added, so a sum depends neither on the order nor on the number of threads. This page prepares the arrays; the loops
 are in `_compiled`, a user's part of them in `_steps_numba`.
 """
 
@@ -61,13 +61,13 @@ def train(
     alpha = np.asarray((1.0, 1.0) if o.combined else o.weights(), tables.dtype)
     if flags.concat:
         alpha[1:] = 0  # the latents enter through c_t alone
-    if o.combined:  # x_t itself is never needed: no penalty pulls at it
+    if o.combined:  # x_t itself is never needed: no penalty depends on it
         tables = tables[:1]
     f_table = np.empty_like(tables[0])
     loops.combine(alpha[: len(tables)], tables, f_table)
     shelves = draws.shelves(broadcast.degrees, flags.negatives, o.popular_negatives)
     B = np.zeros_like(latents, shape=(len(latents), latents.shape[2]))
-    for k in range(latents.shape[1]):  # not a product of BLAS: that rounds a user by its place in the batch
+    for k in range(latents.shape[1]):  # no BLAS: its rounding depends on a user's place in the batch
         B += alpha[k + 1] * latents[:, k]
     steps = np.full(n_items, leaf.step) if broadcast.row_steps is None else broadcast.row_steps
     per_steps = (1 / steps).astype(tables.dtype)

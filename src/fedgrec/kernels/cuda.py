@@ -1,8 +1,8 @@
 """A federation on one GPU: users, server and sums live there, and a round is two launches of one recorded graph.
 
-An engine takes over a method's server and population, runs rounds, and gives both back when somebody wants to look
-(an evaluation, a checkpoint). Its rounds are those of the verbs: the same draws, the same rounded integers, the same
-order. The loops are in `_triton`.
+An engine takes over a method's server and population, runs rounds, and gives both back when something reads them (an
+evaluation, a checkpoint). Its rounds are those of the verbs: the same draws, the same rounded integers, the same order.
+The loops are in `_triton`.
 """
 
 from collections.abc import Sequence
@@ -45,13 +45,13 @@ from fedgrec.kernels._steps_triton import user_step
 from fedgrec.kernels.resident import where_it_fits
 
 STRETCH = 256  # rounds whose users are sent to the GPU at once
-UNBIASED_AFTER = 40_000  # steps after which Adam's bias corrections are 1 in any precision that trains
+UNBIASED_AFTER = 40_000  # steps after which Adam's bias corrections are 1 in every precision of training
 LOSSES = {"bpr": 0, "mse": 1, "mse0": 2, "softmax": 3}
 STATE = ("embeddings", "sent", "moment1", "moment2", "steps")
 
 
 class Trainer(Protocol):
-    """What the engine needs to know of a method: FedGRec, and those that are FedGRec with other options."""
+    """What the engine needs of a method: FedGRec, or one that is FedGRec with other options."""
 
     @property
     def n_items(self) -> int: ...
@@ -75,7 +75,7 @@ class Trainer(Protocol):
 
 @dataclass(frozen=True)
 class Launch:
-    """How the loops are cut: a matter of speed, and of the last bits of sums of real numbers."""
+    """How the loops are cut: this changes speed, and the last bits of sums of real numbers."""
 
     rows: int = 32  # negatives of one user, held at a time
     warps: int = 4
@@ -84,7 +84,7 @@ class Launch:
     split: int = 256  # negatives of one program
     drawn: int = 256  # negatives drawn by one program
     items: int = 32  # of the server, held at a time
-    registers: int | None = 128  # the most of a thread, so that enough of them fit
+    registers: int | None = 128  # the most that a thread gets, so that enough threads fit
     resident: bool = True  # rows stay on the chip over all local steps, where GPU and options allow it
 
 
@@ -330,11 +330,11 @@ class Engine:
 
     def _sent(self, array: Any) -> Any:
         tensor = torch.from_numpy(array)
-        return tensor.pin_memory() if self.device.type == "cuda" else tensor  # so that nobody waits for the copy
+        return tensor.pin_memory() if self.device.type == "cuda" else tensor  # the host then need not wait for the copy
 
     def _round(self) -> None:
-        """One round; on a GPU recorded once and played again, so that it costs a single launch."""
-        if self.device.type != "cuda":  # the interpreter of the loops
+        """One round; on a GPU recorded once and replayed, so that it costs a single launch."""
+        if self.device.type != "cuda":  # Triton's interpreter
             self._launch()
             return
         if self._graph is None:
@@ -342,7 +342,7 @@ class Engine:
         self._graph.replay()
 
     def _record(self) -> None:
-        """Compile by running without users: nothing changes but the counter."""
+        """Compile by a run without users: it changes only the counter."""
         there = self.federation
         before, waiting = there.counter.clone(), there.counts.clone()
         there.counts.zero_()
@@ -374,7 +374,7 @@ class Engine:
         )  # fmt: skip
 
     def _launch_steps(self, programs: int, many: dict[str, int]) -> None:
-        """The local steps, two launches each: rows do not stay on the chip, but are played again."""
+        """The local steps, two launches each: rows do not stay on the chip, but are computed again."""
         both = self.tensors, self.size, self.rules
         few = {"BLOCK": self.launch.positives, "num_warps": self.launch.positive_warps}
         for step in range(self.options.local_steps + 1):

@@ -1,10 +1,10 @@
-"""What the server of `methods.spectral` makes of a sum, on the host or on a GPU."""
+"""What the server of `methods.spectral` computes from a sum, on the CPU or on a GPU."""
 
 from typing import Any
 
 import numpy as np
 
-NOTHING = 1e-12  # of the strongest direction's share: a direction that the graph has not
+NOTHING = 1e-12  # a direction with less than this part of the strongest one's share is not in the graph
 
 
 def directions(Z: Any, xp: Any = np) -> Any:

@@ -10,7 +10,7 @@ from fedgrec.kernels.rounds_torch import Rounds, Sums, adam
 
 
 def fits(options: Any) -> bool:
-    """Whether these rounds know all that the options ask for."""
+    """Whether these rounds support these options."""
     return True
 
 
@@ -33,9 +33,8 @@ class Engine(Rounds):
         Y = self.server["items"][0][self.items[edges]].to(exact)  # [S, P, d]
         everyone = self.more["gram"].to(exact) + self.options.l2 * torch.eye(Y.shape[2], dtype=exact, device=Y.device)
         A = torch.baddbmm(everyone[None], Y.transpose(1, 2), beyond[..., None] * Y)
-        factor = torch.linalg.cholesky_ex(A)[
-            0
-        ]  # cholesky() would wait; it fails only where A is not finite, and sums see that
+        # cholesky() would wait to hear of a failure. It fails only if A is not finite, which the sums notice.
+        factor = torch.linalg.cholesky_ex(A)[0]
         X = torch.cholesky_solve((c[:, None] @ Y).transpose(1, 2), factor)[..., 0]  # [S, d]
         weights = c - beyond * (Y @ X[..., None])[..., 0]
         self.add_rows(sums["items"], self.items[edges], weights[..., None] * X[:, None], items)

@@ -1,14 +1,14 @@
 """FedGNN's local computation, one user at a time in NumPy: the page one reads, and what a device runs.
 
-A user's subgraph is itself, its items, and what a third party told it of other users who have them:
+A user's subgraph is itself, its items, and what a third party told it about other users of these items:
 
     h_t = (1−γ_t)·x_t + γ_t·a_t                an item hears its other users; a_t: the mean of their embeddings
     f_u = α·e_u + (1−α)·Σ_{t∈N_u} w_ut·h_t     the user hears its items
     s_t = f_uᵀx_t                              x_t: the local copy of e_t; γ_t = 0 where nobody else is known
 
-The item that is scored speaks for itself alone: what is ranked are items that the user does not have, whose other users
-it cannot know, and what is trained should be what is ranked. With v_t = (1−α)(1−γ_t)w_ut and B = f_u − α·e_u, and
-g_t = ∂L/∂s_t, the gradients are closed form (a_t was told, it does not train):
+A score uses x_t, not h_t: a user ranks items that it does not have, and cannot know their other users; so training must
+not use them either. With v_t = (1−α)(1−γ_t)w_ut and B = f_u − α·e_u, and g_t = ∂L/∂s_t, the gradients are closed form
+(a_t came from outside, and does not train):
 
     ∂L/∂f_u = Σ_t g_t·x_t      ∂L/∂e_u = α·∂L/∂f_u      ∂L/∂x_t = g_t·f_u + v_t·∂L/∂f_u   (v_t = 0 unless t∈N_u)
 """

@@ -1,7 +1,7 @@
 """FedGNN's local computation for a whole cohort on all cores: the fused twin of `kernels.gnn`.
 
-Same draws, same integers up to the last rounding. This page prepares the arrays; the loops are in `_gnn`. Its
-pseudo-interacted items are negatives: Gaussian ones stay with the readable twin.
+Same draws, same integers up to the last rounding. This page prepares the arrays; the loops are in `_gnn`. It supports
+pseudo-interacted items that are negatives; Gaussian ones need the readable twin.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from fedgrec.kernels import _gnn as loops
 from fedgrec.kernels._sums_numba import Told, by_item
 from fedgrec.kernels.gnn import GnnState, laplace
 
-NOISY_USERS = 64  # whose noise is held at a time: a user's is as large as all that it sends
+NOISY_USERS = 64  # whose noise is held at a time: a user's noise is as large as its whole upload
 
 
 def train(
@@ -82,8 +82,8 @@ def _numbers(o: Any, leaf: Leaf, dtype: np.dtype[Any]) -> loops.Numbers:
 
 
 def means(third: Any) -> Floats:
-    """methods.expansion.means without the replies between.  # [nnz, d]"""
+    """methods.expansion.means, without making the replies.  # [nnz, d]"""
     told = np.empty((len(third.owner), third.offer.embeddings.shape[1]), third.offer.embeddings.dtype)
-    whose = third.owner[third.circle]  # who stands where
+    whose = third.owner[third.circle]  # the user at each place of a circle
     loops.add_neighbours(whose, third.place, third.first, third.size, third.neighbours, third.offer.embeddings, told)
     return told

@@ -15,11 +15,11 @@ from fedgrec.core import Ints
 from fedgrec.kernels.rounds_torch import Rounds, Sums, adam
 from fedgrec.options import at_round
 
-WHOLE = 2.0**60  # a user's slopes sum to 1 at most: as integers of this unit they add up the same in any order
+WHOLE = 2.0**60  # a user's slopes sum to 1 at most: times this, as integers, they add up the same in any order
 
 
 def fits(options: Any) -> bool:
-    """Whether these rounds know all that the options ask for: real random numbers are NumPy's."""
+    """Whether these rounds support these options: Gaussian and Laplace numbers come from NumPy alone."""
     return bool(options.pseudo == "negatives" and not options.noise)
 
 
@@ -73,7 +73,7 @@ class Engine(Rounds):
         P, M = (int(sizes.max()) for sizes in self._sizes(counts))
         edges, mine = self.edges(users, int(counts.max()))
         chosen, drawn = edges, self.negatives(users, M)
-        if edges.shape[1] > P:  # some have more than train in one round
+        if edges.shape[1] > P:  # some users have more items than train in one round
             mine, sample = mine[:, :P], self.positives_sample(users, P)
             chosen = torch.where(mine, self.first[users][:, None] + sample, 0)
         n_positives, n_negatives = degrees.clamp(max=P), (n_items - degrees).clamp(max=M)
@@ -104,7 +104,7 @@ class Engine(Rounds):
         return torch.cat([(met.to(torch.float64) / -WHOLE).to(slope.dtype), slope], dim=1)
 
     def _shorten(self, upload: Tensor, n_rows: Tensor, clip: float) -> None:
-        """Clip what each user sends by the norm of it all, in place; what is cut are all its words."""
+        """Clip each user's upload by its norm, in place; a clip counts as cutting all of the user's words."""
         norm = torch.linalg.vector_norm(upload, dim=(1, 2), dtype=torch.float64)
         self.cut += torch.where(norm > clip, n_rows, 0).sum() * upload.shape[2]
         upload *= torch.where(norm > clip, clip / norm, 1).to(upload.dtype)[:, None, None]

@@ -21,7 +21,7 @@ from fedgrec.kernels import reference
 
 
 class Network(NamedTuple):
-    """Views of a flat Θ, or of a gradient by it."""
+    """Views of a flat Θ, or of its gradient."""
 
     W_p: Floats  # [H_1, d]
     W_q: Floats  # [H_1, d]
@@ -134,6 +134,6 @@ def local_steps(start: Floats, y: Floats, theta: Floats, state: Any, u: int, o: 
 
 
 def scores(embeddings: Floats, items: Floats, theta: Floats, o: Any) -> Floats:
-    """Every item's score for every user, one user at a time: what is held is [N, H_1].  # [n, N]"""
+    """Every item's score for every user; one user at a time, so that memory holds only [N, H_1].  # [n, N]"""
     net = network(theta, o)
     return np.array([forward(net, e, items)[0] for e in embeddings]).reshape(len(embeddings), items.shape[1])

@@ -48,7 +48,7 @@ def train(
         )
         return cut
 
-    # Threads of ours: a parallel loop of Numba's around so much code takes ten seconds more to compile.
+    # Our own threads: Numba would take ten seconds longer to compile a parallel loop around so much code.
     with ThreadPoolExecutor(n_threads) as pool:
         cut = sum(pool.map(share, range(n_threads)))
     for more in sums[1:]:
@@ -60,7 +60,7 @@ def train(
 
 
 def training_rows(cohort: Cohort, round_: int, count: int, n_items: int) -> tuple[Ints, Ints]:
-    """Positives, then negatives of each user, one user behind the other; and where each begins."""
+    """Each user's positives, then its negatives, one user after the other; and where each user begins."""
     P = cohort.degrees
     first = np.concatenate([[0], np.cumsum(np.where(P > 0, P + np.minimum(count, n_items - P), 0))])
     rows = np.empty(first[-1], np.int64)
@@ -76,7 +76,7 @@ def projected(table: Floats, theta: Floats, o: Any) -> Floats:
 
 
 def _desk(longest: int, flags: Any, theta: Floats, o: Any) -> Any:
-    """Room for a thread."""
+    """Working memory for a thread."""
     shapes = loops.Desk(
         x=(4, LANES, o.dim),
         f_1=(LANES, o.hidden[0]),
@@ -91,7 +91,7 @@ def _desk(longest: int, flags: Any, theta: Floats, o: Any) -> Any:
 
 
 def scores(embeddings: Floats, items: Floats, theta: Floats, o: Any) -> Floats:
-    """See neumf.scores; items in blocks, each for all users, so that what is held at a time stays in cache."""
+    """See neumf.scores; in blocks of items, each for all users, so that a block stays in cache."""
     net, n_items = network(theta, o), items.shape[1]
     blocks = np.zeros((-(-n_items // WIDE) * WIDE, o.hidden[0]), items.dtype)
     blocks[:n_items] = projected(items[1], theta, o)

@@ -19,7 +19,7 @@ from fedgrec.kernels.rounds_torch import Rounds, Sums, adam
 
 
 def fits(options: Any) -> bool:
-    """Whether these rounds know all that the options ask for."""
+    """Whether these rounds support these options."""
     return True
 
 
@@ -48,11 +48,11 @@ def network(theta: Tensor, o: Any) -> Network:
 class Problems(NamedTuple):
     """What S users train with in a round."""
 
-    items: Tensor  # [S, m] ids; padding names any
-    real: Tensor  # [S, m] what is no padding
+    items: Tensor  # [S, m] ids; padding has any id
+    real: Tensor  # [S, m] what is not padding
     n_positives: int  # columns of positives
-    each: Tensor  # [S, 1] what one item's loss weighs
-    terms: Tensor  # [S, 1] what all of them weigh
+    each: Tensor  # [S, 1] weight of one item's loss
+    terms: Tensor  # [S, 1] weight of all items' losses
 
 
 def forward(net: Network, e: Tensor, q: Tensor, q_: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -64,9 +64,9 @@ def forward(net: Network, e: Tensor, q: Tensor, q_: Tensor) -> tuple[Tensor, lis
 
 
 def gradients(at: list[Tensor], e: Tensor, problems: Problems, o: Any, scale: float) -> tuple[Tensor, list[Tensor]]:
-    """neumf.gradients by (p_u, p'_u) [S, 2, d], and `scale` times those by Θ, q and q', which are `at`.
+    """neumf.gradients of (p_u, p'_u) [S, 2, d], and `scale` times those of Θ, q and q', which are in `at`.
 
-    Small factors are scaled: to scale a table [S, m, d] would take as long as to make it.
+    It scales small factors: scaling a table [S, m, d] would take as long as computing it.
     """
     theta, q, q_ = at
     net, p, p_ = network(theta, o), e[:, 0], e[:, 1]
@@ -104,7 +104,7 @@ def local_steps(start: list[Tensor], home: dict[str, Tensor], problems: Problems
     for step in range(o.local_steps):
         at = [a + b for a, b in zip(start, moved, strict=True)] if moved else start
         by_e, changes = gradients(at, e, problems, o, -o.item_rate if sgd else 1.0)
-        del at  # what is freed here the rest may use
+        del at  # frees its memory for what follows
         if not sgd and o.local_steps == 1:
             changes = [first_adam_step(grad, o.item_rate, o) for grad in changes]
         elif not sgd:

@@ -1,6 +1,6 @@
 """The local computations of FedGRec, one user at a time in NumPy: the page one reads, and what a device runs.
 
-Every other kernel has these functions with these signatures and is held equal to them by a test.
+Every other kernel has these functions with these signatures, and tests hold it equal to this one.
 
 One canonical score serves all ways of combining embeddings,
 
@@ -55,9 +55,9 @@ def push(
 ) -> tuple[Rows, int]:
     """Eqs. (7) and (11): Σ_u w_ut(ẽ_u^k − e_u^k) for the items of each user, at leaf rows k·N + t.
 
-    What is rounded is the user's whole standing contribution w_ut·e_u^k, before and after, and the difference of
-    the two integers is sent. Over any number of rounds these differences telescope: the server always holds the
-    rounded contribution of what each user last sent, and rounding errors never pile up.
+    A user rounds its whole standing contribution w_ut·e_u^k, before and after, and sends the difference of the two
+    integers. Over any number of rounds these differences telescope: the server always holds the rounded contribution of
+    what each user last sent, and rounding errors never pile up.
     """
     half = Leaf(leaf.name, leaf.rows, leaf.width, leaf.clip / 2, leaf.step)  # two such differ by at most the clip
     parts, cut = [], 0
@@ -119,7 +119,7 @@ class LocalProblem:
 def local_problem(
     cohort: Cohort, u: int, weights: Floats, broadcast: Broadcast, latents: Floats, o: FedGRecOptions
 ) -> LocalProblem:
-    """Draw the user's positives and negatives and lay out what of the broadcast its score needs."""
+    """Draw the user's positives and negatives, and take from the broadcast what its scores need."""
     key, everything = int(cohort.keys[u]), cohort.items_of(u)
     cap = o.max_positives or len(everything)
     chosen = cohort.indptr[u] + draws.positives_sample(key, broadcast.round, len(everything), cap)
@@ -134,7 +134,7 @@ def local_problem(
     items = np.concatenate([positives, negatives])
     tables = broadcast.tables[:, items]  # [K+1, m, d]; combined: f_t, c_t and maybe more
     start, alpha = tables[0], np.asarray(o.weights(), tables.dtype)
-    if o.combined:  # how far x_t moves is all that is needed of it
+    if o.combined:  # training needs only how far x_t moves
         a, B, c = start, latents[u, 0], np.zeros(len(items), start.dtype)
         start = np.zeros_like(start)
     elif o.combine == "concat":
@@ -187,7 +187,7 @@ def gradients(problem: LocalProblem, e: Floats, moved: Floats, step: int, o: Fed
 
 
 def length(f: Floats) -> Floats:
-    """|f| of each row; of nothing it is tiny and not 0, so that its direction is nothing too."""
+    """|f| of each row; a row of zeros has a tiny length, not 0, so that its direction is zeros too."""
     norm: Floats = np.sqrt((f * f).sum(axis=-1) + np.finfo(f.dtype).tiny)
     return norm
 

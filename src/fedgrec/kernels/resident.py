@@ -1,8 +1,7 @@
 """The local steps of a cohort with all negatives' rows on the chip: `_resident.cu`, compiled for one engine.
 
-It takes several local steps, BPR and a GPU whose thread blocks form clusters (compute capability 9.0, Hopper). There it
-takes the place of `_steps_triton` and `_negatives_triton`, and of the negatives' part of `_triton.send`. Elsewhere
-those run.
+It needs several local steps, BPR and a GPU whose thread blocks form clusters (compute capability 9.0, Hopper). There it
+replaces `_steps_triton`, `_negatives_triton` and the negatives' part of `_triton.send`. Elsewhere those run.
 """
 
 import warnings
@@ -25,7 +24,7 @@ Compile = Callable[[str, Constants, int], Any]  # source, what its names in capi
 
 @dataclass(frozen=True)
 class Cut:
-    """How a user is cut into blocks, and what one of them may have: as much as makes one fill a multiprocessor."""
+    """How many blocks share a user, and what a block may use: so much that one block fills a multiprocessor."""
 
     cluster: int = CLUSTERS[-1]
     threads: int = 512
@@ -47,7 +46,7 @@ class Cut:
         return (rows + vectors + cap + owned) * real + 8 * (cap + owned * self.cluster) + 1024
 
     def homes(self, D: int, cap: int, real: int) -> int:
-        """Positives of a block whose state finds room in shared memory; that of the others is in the scratch."""
+        """Positives of a block whose state fits into shared memory; the scratch holds that of the others."""
         return min((self.shared - self.fixed(D, cap, real)) // self.home(D, real), -(-cap // self.cluster))
 
     def home(self, D: int, real: int) -> int:
@@ -56,7 +55,7 @@ class Cut:
 
 
 def fits(o: FedGRecOptions, D: int, negatives: int, cap: int, cut: Cut) -> bool:
-    """Whether these options can run so."""
+    """Whether this kernel supports these options."""
     known = o.loss == "bpr" and o.combine != "concat" and o.local_steps > 1 and o.precision == "float32"
     known = known and o.similarity == "inner" and not (o.popular_negatives or o.levels or o.combined)
     return known and cut.lanes(D) <= cut.warp and negatives <= cut.held(D) and cut.homes(D, cap, real=4) > 0
@@ -127,7 +126,7 @@ class Resident:
 
 
 def where_it_fits(o: FedGRecOptions, device: torch.device, sizes: dict[str, int], numbers: Numbers) -> Resident | None:
-    """The kernel, if options and GPU allow it, in clusters as small as hold a user."""
+    """The kernel, if options and GPU allow it, in the smallest clusters that can hold a user."""
     if not can_run(device):
         return None
     shared = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0)

@@ -1,8 +1,8 @@
-"""Whole rounds in PyTorch on a GPU, for methods that have no fused loops: nothing is copied between two looks.
+"""Whole rounds in PyTorch on a GPU, for methods that have no fused loops; no state is copied between rounds.
 
 Like `cuda.Engine`, `Rounds` takes over a method's server and population, runs rounds, and gives both back when
-somebody wants to look. Its rounds are those of the verbs: the same draws, the same rounded integers, the same order.
-A method's own file says what users compute side by side and what the server makes of their sum.
+something reads them. Its rounds are those of the verbs: the same draws, the same rounded integers, the same order.
+A method's own file says what users compute side by side and what the server does with their sum.
 """
 
 from abc import ABC, abstractmethod
@@ -26,7 +26,7 @@ from fedgrec.kernels._steps_torch import side_by_side
 
 try:
     from fedgrec.kernels import _rounds_triton as launched
-except ImportError:  # PyTorch does it all, which takes two or three times as long
+except ImportError:  # then PyTorch does it all, in two or three times the time
     launched = None  # type: ignore[assignment]
 
 Sums = dict[str, Tensor]
@@ -48,7 +48,7 @@ class Rounds(ABC):
         self.fused = self.device.type == "cuda" and launched is not None if fused is None else fused
         self.spec: UploadSpec = method.spec(method.stages[-1])
         self.round = server.round
-        self.counts = users.degrees  # known here too: to ask the device for a size would mean to wait for it
+        self.counts = users.degrees  # kept on the CPU too: asking the device for a size would mean to wait for it
         self.keys, self.items = self._place(users.keys.view(np.int64)), self._place(users.items.astype(np.int64))
         self.first, self.degrees = (self._place(part.astype(np.int64)) for part in (users.indptr[:-1], self.counts))
         self.state = {name: self._place(value) for name, value in vars(users.state).items()}
@@ -68,7 +68,7 @@ class Rounds(ABC):
 
     @abstractmethod
     def local_update(self, users: Tensor, counts: Ints, sums: Sums) -> None:
-        """Train these users, all of whom have items: `counts` of them. Adds to the sums, and keeps their new state."""
+        """Train these users; each has items, as many as `counts` says. Adds to the sums, and keeps the new state."""
 
     @abstractmethod
     def apply(self, sums: Sums, users: int) -> None:
@@ -78,7 +78,7 @@ class Rounds(ABC):
         """Train rounds, each with these users: those whose upload arrives."""
         batches = [list(self._batches(users)) for users in rounds]
         everyone = [some for batch in batches for some in batch]
-        # All in one piece: to send each batch by itself would mean to wait for the device every time.
+        # All in one copy: sending each batch by itself would mean to wait for the device every time.
         sent = self._place(np.concatenate([np.zeros(0, np.int64), *everyone]))
         there = iter(torch.split(sent, [len(some) for some in everyone]))
         with torch.no_grad():
@@ -103,13 +103,13 @@ class Rounds(ABC):
         return (users[some] for some in side_by_side(self.rows(self.counts[users]), fit))
 
     def edges(self, users: Tensor, longest: int) -> tuple[Tensor, Tensor]:
-        """Where each user's items are, and which of these are its own; others are its first.  # [S, longest] both"""
+        """Where each user's items are, and which places are its own; padding repeats its first.  # [S, longest] both"""
         at = torch.arange(longest, device=self.device)
         real = at < self.degrees[users][:, None]
         return self.first[users][:, None] + torch.where(real, at, 0), real
 
     def negatives(self, users: Tensor, width: int) -> Tensor:
-        """What these users draw, items that they do not have; no meaning beyond what a user draws.  # [S, width]"""
+        """Items that these users draw and do not have; columns beyond a user's draws mean nothing.  # [S, width]"""
         if self.fused:
             return launched.negatives(self, users, width)
         mine, degrees = self.edges(users, int(self.degrees[users].max()))[0], self.degrees[users]

@@ -11,7 +11,7 @@ from fedgrec.kernels.rounds_torch import Rounds, Sums
 
 
 def fits(options: Any) -> bool:
-    """Whether these rounds know all that the options ask for."""
+    """Whether these rounds support these options."""
     return True
 
 
@@ -26,7 +26,7 @@ class Engine(Rounds):
         return counts
 
     def local_update(self, users: Tensor, counts: Ints, sums: Sums) -> None:
-        """y_u, and to each of the user's items y_u/√|N_u|."""
+        """y_u, of which each of the user's items gets y_u/√|N_u|."""
         Q, leaf = self.server["items"][0], self.spec.leaf("items")
         edges, real = self.edges(users, int(counts.max()))
         items, root = self.items[edges], self.degrees[users].to(torch.float64).sqrt()[:, None]  # [S, P], [S, 1]

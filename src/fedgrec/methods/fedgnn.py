@@ -60,19 +60,25 @@ class Options:
     """FedGNN: a local graph of one layer, gradients hidden among pseudo-interacted items and under noise."""
 
     dim: int = option(64, "d, the size of an embedding", least=1, most=4096)
-    own: float = option(0.25, "α, the user's own embedding in its representation; its items have 1−α", least=0, most=1)
-    others: float = option(0.1, "γ, other users in what an item says; its own embedding has 1−γ", least=0, most=1)
+    own: float = option(
+        0.25, "α, weight of the user's own embedding in its representation; its items have 1−α", least=0, most=1
+    )
+    others: float = option(
+        0.1, "γ, weight of other users in an item's message; its own embedding has 1−γ", least=0, most=1
+    )
     message_passing: str = option(
         "mean",
         "w_ut: mean, 1/|N_u|; root, 1/√|N_u|; symmetric, 1/√(|N_t||N_u|) as in LightGCN",
         choices=("mean", "root", "symmetric"),
     )
-    neighbours: int = option(10, "others of whom a user hears for one item, at most", least=1)
+    neighbours: int = option(10, "the most other users whose embeddings a user hears for one item", least=1)
     expand_every: int = option(500, "rounds between expansions of the users' graphs; 0: only at the start", least=0)
     init_std: float = option(0.1, "σ of the Gaussian that starts e_u and e_t", least=0)
     users_per_round: int = option(400, "S, users sampled in a round", least=1)
     loss: str = option("mse", "mse, targets 1 (or ratings, if kept) and 0; or bpr", choices=("mse", "bpr"))
-    negative_weight: float = option(50.0, "ω of the mse over pseudo-interacted items, beside 1 of positives", least=0)
+    negative_weight: float = option(
+        50.0, "ω, weight of the mse over pseudo-interacted items; positives have 1", least=0
+    )
     negatives: int = option(1024, "M, pseudo-interacted items of a user in a round, distinct", least=1)
     pseudo: str = option(
         "negatives",
@@ -81,7 +87,7 @@ class Options:
         choices=("negatives", "gaussian"),
     )
     max_positives: int = option(
-        256, "positives of a user that train in one round, a fresh sample of those with more; 0: all", least=0
+        256, "the most positives of a user that train in one round; a user with more draws some; 0: all", least=0
     )
     l2: float = option(1e-3, "λ₂: L2 penalty λ₂e_u, λ₂e_t/P for each of P positives, λ₂e_t/M for a negative", least=0)
     clip: float = option(0.1, "δ, the largest update of a user", least=1e-6)
