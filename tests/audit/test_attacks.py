@@ -34,7 +34,7 @@ def shuffled(values: Any) -> Any:
 
 
 def lengths(values: Any) -> Any:
-    """Of each row its length alone: no direction."""
+    """Each row's length alone, without its direction."""
     kept = np.zeros_like(values)
     kept[:, 0] = np.linalg.norm(values, axis=1) + 1
     return kept
@@ -81,7 +81,7 @@ def test_without_directions_nobody_is_isolated(mutant: Any) -> None:
 
 
 def forgotten(view: View) -> View:
-    """The mutant: the server has forgotten which item each row that it broadcast was of."""
+    """The mutant: the server has forgotten which item each broadcast row belongs to."""
     sums = []
     for seen in view.sums:
         tables = np.random.default_rng(1).permutation(seen.broadcast.tables, axis=1)

@@ -1,4 +1,4 @@
-"""Two sums, or two counts, over the same people but one: the difference names that person's items."""
+"""Two sums, or two counts, that differ by one person: the difference names that person's items."""
 
 from collections.abc import Callable
 from dataclasses import replace

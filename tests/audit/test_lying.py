@@ -1,6 +1,6 @@
-"""A server that lies reads a person where clients check nothing, and nobody where they check.
+"""A lying server reads a person's vector if clients check nothing, and nobody's if they check.
 
-Each lie works once the checks are gone that stand against it. Without that a lie that fails would prove nothing.
+Each lie works once the checks against it are removed. Otherwise a lie that fails would prove nothing.
 """
 
 from collections.abc import Callable

@@ -188,7 +188,7 @@ def test_an_invented_profile_has_no_ratings() -> None:
 
 
 def test_exposure_counts_honest_users_who_do_not_have_the_target() -> None:
-    """All users are alike and item t scores −t: whoever has not 0 is recommended it, and nobody 29."""
+    """All users are alike and item t scores −t: users without item 0 get it recommended, and nobody gets 29."""
     pairs = [(user, item) for user in range(4) for item in (0 if user == 0 else 1, 2 + user)]
     here = Simulation(Config().changed({"layers": 0, "dim": 1, "kernel": "reference"}), dataset(pairs, 4, 30))
     here.users.state.embeddings[:] = 1

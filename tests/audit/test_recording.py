@@ -1,4 +1,4 @@
-"""A recording holds what a server sees: exactly that, of the rounds asked for, and the training goes on as without."""
+"""A recording holds exactly what a server sees in the rounds asked for, and does not change the training."""
 
 from dataclasses import fields, replace
 

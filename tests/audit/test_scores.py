@@ -68,7 +68,7 @@ def test_rows_on_lines_are_grouped_whatever_their_noise(noise: float) -> None:
 
 
 def test_rows_that_lean_are_grouped_by_what_they_were_before() -> None:
-    """Each row is without its part along a direction of its own; without knowing that direction nothing is found."""
+    """Each row lacks its part along its own direction; an attack that does not know this direction finds nothing."""
     rng = np.random.default_rng(0)
     people, owner = rng.standard_normal((30, 16)), np.repeat(np.arange(30), 12)
     public = people[owner] + rng.standard_normal((len(owner), 16))

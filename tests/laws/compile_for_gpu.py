@@ -1,6 +1,6 @@
 """Compiles every loop in Triton for an H100 as the engines launch it, on a machine without a GPU; prints their names.
 
-The interpreter takes programs that the compiler refuses. Here engines go through their rounds while nothing runs:
+Triton's interpreter accepts programs that its compiler rejects. Here engines go through their rounds and nothing runs:
 a launch is compiled, and what it would have written stays 0.
 """
 

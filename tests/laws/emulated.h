@@ -1,5 +1,5 @@
-// What _resident.cu needs of a GPU, by C++ threads: small blocks and warps, and every barrier for real, so that one
-// that is missing shows, in a wrong result or under -fsanitize=thread. Whoever waits in vain says so and stops.
+// What _resident.cu needs of a GPU, by C++ threads: small blocks and warps, and real barriers, so that a missing one
+// shows, in a wrong result or under -fsanitize=thread. A thread that waits in vain says so and stops.
 
 #pragma once
 #include <atomic>

@@ -139,7 +139,7 @@ def test_uneven_users_compute_the_same_bits_in_any_batch(precision: str, dim: in
 
 
 def test_a_tree_that_follows_the_padding_breaks_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutation: add the second half of the rows to the first, and so on. Where the half is depends on the company."""
+    """Mutation: add the second half of the rows to the first, and so on. Where that is depends on the other users."""
     from fedgrec.kernels import _steps_torch
 
     def halved(x: Any) -> Any:

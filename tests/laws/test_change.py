@@ -28,7 +28,7 @@ class Life:
         self.world = replace(world, options=replace(world.options, layers=layers))
         self.run = Run.warmed_up(self.world, self.world.method(kernel))
         self.rng = np.random.default_rng(world.seed + 2)
-        self.everybody = False  # is there in every sum
+        self.everybody = False  # whether all users are in every sum
         self.counted = {u: set(self.users.items_of(u).tolist()) for u in range(len(self.users))}
         self.pushed = {u: self.edges(u) for u in range(len(self.users))}
 

@@ -1,4 +1,4 @@
-"""Several processes leave the bits that one leaves; one that dies takes nothing with it that was saved."""
+"""Several processes leave the same bits as one; if a process dies, nothing that was saved is lost."""
 
 import os
 import signal
@@ -88,7 +88,7 @@ def test_torchrun_leaves_the_bits_that_one_process_leaves(group: Group, tmp_path
     chosen = TRAIN | {"dim": 16, "layers": 3, "negatives": 50, "kernel": "cpu"}
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
     torchrun += ["--master-port", str(free_port()), "-m", "fedgrec"]
-    one = outcome(train("demo", tmp_path / "one", **chosen))  # first: what is compiled here the others find
+    one = outcome(train("demo", tmp_path / "one", **chosen))  # first: it compiles what the others then find
     two = group.start([*torchrun, *train_words("demo", tmp_path / "two", **chosen)])
     said, complaints = two.communicate(timeout=120)
     assert two.returncode == 0, complaints
@@ -171,7 +171,7 @@ def test_processes_that_never_come_are_not_waited_for_without_end(monkeypatch: p
 
 
 class Meeting:
-    """Where the threads of one process leave what they have for each other."""
+    """Where the threads of one process exchange arrays."""
 
     def __init__(self, size: int) -> None:
         self.barrier, self.left = threading.Barrier(size, timeout=30), [np.zeros(0)] * size
@@ -249,7 +249,7 @@ Law = Callable[..., bool]
 
 @pytest.fixture
 def law(data: Path, tmp_path: Path) -> Law:
-    """Whether several ranks, each with its own users, leave what one leaves."""
+    """Whether several ranks, each with its own users, end like one."""
 
     def holds(size: int, kind: type[Thread] = Thread, **values: Any) -> bool:
         simulations(data, tmp_path / "one", 1, **values)

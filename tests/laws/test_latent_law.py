@@ -87,7 +87,7 @@ class ThinksThatItSent(FedGRecMethod):
 
 
 def test_latents_that_are_not_due_stay_at_home() -> None:
-    """Nothing of them is in the upload, and the next one that is due brings what has changed since the last."""
+    """The upload holds no latents, and the next due one brings all changes since the last."""
     run = Run.warmed_up(small_world(latents_every=3)).train(3)  # in the first turns they are due more often
     before, tables = run.users.state.sent.copy(), run.server.items[1:].copy()
     run.train(2)
@@ -115,7 +115,7 @@ def test_mutants_break_the_law(mutant, every: int) -> None:
 
 
 def test_a_wrong_degree_breaks_equation_1() -> None:
-    """Mutation: weights of another graph, one column of which is turned round."""
+    """Mutation: weights of another graph, in which one column is inverted."""
     run = Run.warmed_up(small_world())
     run.world.Y[:, 0] = ~run.world.Y[:, 0]
     assert warm_up_error(run) > 1e-3

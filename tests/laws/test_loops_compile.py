@@ -1,4 +1,4 @@
-"""The GPU's loops are programs that the compiler takes: the interpreter, in which the laws hold, takes more."""
+"""Triton's compiler accepts the GPU's loops: its interpreter, in which the laws run, accepts more."""
 
 import ast
 import os

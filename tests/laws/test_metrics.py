@@ -42,7 +42,7 @@ def world(seed: int) -> World:
     for u in range(M):
         mixed = rng.permutation(N).tolist()
         n_train, n_test = 1 + u % 30, {0: 0, 1: 35}.get(u, int(rng.integers(1, 7)))
-        # What is in train scores high, as it does after training: whoever forgets to mask it notices.
+        # Train items score high, as they do after training: if a ranking forgets to mask them, it shows.
         mixed.sort(key=lambda t: -float(users[u] @ items[t]) if u % 2 else 0.0)
         train.append(sorted(mixed[:n_train]))
         test.append(sorted(rng.permutation(mixed[n_train:])[:n_test].tolist()))

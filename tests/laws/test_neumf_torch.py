@@ -43,7 +43,7 @@ def test_rounds_are_those_of_the_verbs(options: dict[str, Any], how: How) -> Non
 
 
 def test_the_clips_do_cut() -> None:
-    """Or the choice above would say nothing of cut words."""
+    """Otherwise the case above would not test cut words."""
     world = World.of("fedncf", **SMALL, item_clip=1e-3, network_clip=1e-3)
     assert by_engine(world, TURNS, neumf_torch) > 1000
 

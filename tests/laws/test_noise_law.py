@@ -1,4 +1,4 @@
-"""Noise that nodes add in shares is what was agreed upon, and no more of a person is told than was stated."""
+"""Noise that nodes add in shares is what was agreed upon, and sums tell no more of a person than was stated."""
 
 import math
 
@@ -14,7 +14,7 @@ from fedgrec.noise import Release
 
 @pytest.mark.parametrize("variance", [0.5, 40.0, 1e6, 1e11])
 def test_it_has_the_variance_that_was_asked_for(variance: float) -> None:
-    """Its mean is 0; shares of several add up to a whole of theirs together."""
+    """Its mean is 0; shares of several parties add up to the whole noise."""
     one, shares = noise.skellam(variance, 40_000), sum(noise.skellam(variance / 5, 40_000) for _ in range(5))
     for drawn in (one, shares):
         assert abs(drawn.mean()) < 5 * math.sqrt(variance / 40_000)
@@ -34,7 +34,7 @@ def fit(drawn: np.ndarray, variance: float) -> float:
 @pytest.mark.parametrize("variance", [0.3, 2.0, 50.0])
 @pytest.mark.parametrize(("users", "least"), [(1, 1), (6, 6), (9, 6)])
 def test_shares_add_up_to_the_stated_distribution(variance: float, users: int, least: int) -> None:
-    """Users add shares for the fewest that may be left; where more are left, the noise is larger by as much."""
+    """Shares are sized for the fewest users that may be left; if more are left, the noise is larger in proportion."""
     draw = np.random.Generator(np.random.Philox(key=[users, least]))
     total = sum(noise.drawn(draw, variance / least, 20_000) for _ in range(users))
     assert fit(total, variance * users / least) > 1e-4
@@ -43,7 +43,7 @@ def test_shares_add_up_to_the_stated_distribution(variance: float, users: int, l
 
 
 def test_whole_numbers_of_every_residue() -> None:
-    """Noise that is always even would leave the last bit of a sum bare."""
+    """Noise that is always even would not hide the last bit of a sum."""
     assert 0.48 < (noise.skellam(1e9, 20_000) % 2).mean() < 0.52
 
 

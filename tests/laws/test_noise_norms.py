@@ -24,7 +24,7 @@ KERNELS = {"reference": reference, "batched": Batched()}
 
 
 def norms(upload: Upload, spec: UploadSpec) -> list[tuple[Leaf, float]]:
-    """Of each leaf, in whole steps."""
+    """The norm of each leaf, in whole steps."""
     found = [(leaf, upload.leaves[leaf.name].values.astype(np.float64)) for leaf in spec.leaves]
     return [(leaf, math.sqrt((values**2).sum())) for leaf, values in found]
 

@@ -29,7 +29,7 @@ Recorded = dict[tuple[Place, int], list[Ints]]
 
 def simulation(out: Path | None = None, observer: Observer | None = None, **values: Any) -> Simulation:
     liked = np.random.default_rng(0).random((USERS, ITEMS)) < 0.4
-    liked[:, 0] = True  # nobody has nothing
+    liked[:, 0] = True  # everybody has an item
     data, _ = Interactions.from_pairs(*np.nonzero(liked))
     chosen = {"dp_epsilon": 300.0, "evaluate_every": 2, "protocol": "paper", "checkpoint_every": 1}
     chosen |= {"secure_neighbours": 8, "secure_threshold": 5} | values
@@ -88,7 +88,7 @@ def replaying(book: Recorded) -> Any:
 @pytest.mark.parametrize("values", METHODS)
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_secure_training_is_plain_training_with_the_noise_of_its_users(values: dict[str, Any], dropout: float) -> None:
-    """The noise of who drops out is lost with the upload: what the others drew is all that the sum holds."""
+    """A dropped user's noise is lost with its upload: the sum holds only what the others drew."""
     book: Recorded = {}
     values = values | {"dropout": dropout, "seed": 3}
     secure = simulation(secure="protocol", **values)
@@ -139,7 +139,7 @@ def test_a_resumed_run_that_draws_its_noise_afresh_is_noticed(tmp_path: Path, mo
 
 
 def noise_of(run: Simulation, arrived: Ints | None, sums_: Sums) -> Ints:
-    """What of an opened sum is noise."""
+    """The noise in an opened sum."""
     stage = run.method.stages[-1]
     run.server.degrees[:] = 5
     broadcast, spec = run.method.broadcast(run.server, stage), run.method.spec(stage)
@@ -152,7 +152,7 @@ def noise_of(run: Simulation, arrived: Ints | None, sums_: Sums) -> Ints:
 @pytest.mark.parametrize("kind", [Sums, SecureSums])
 @pytest.mark.parametrize(("dropout", "left", "larger"), [(0.0, 18, 1.0), (0.12, 18, 18 / 14), (0.12, 14, 1.0)])
 def test_an_opened_sum_holds_the_planned_noise(kind: Any, dropout: float, left: int, larger: float) -> None:
-    """At least, and as much more as more users are left than were planned for."""
+    """At least that much, and more in proportion if more users are left than planned."""
     run = simulation(**METHODS[0] | {"dim": 12, "dropout": dropout, "secure_neighbours": 17, "secure_threshold": 10})
     arrived = None if left == 18 else np.arange(left)
     planned = run.method.spec(run.method.stages[-1]).leaves[0].noise

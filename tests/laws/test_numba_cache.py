@@ -12,7 +12,7 @@ ROOMS = ("_compiled", "_draws_numba", "_fcf", "_gnn", "_neumf", "_product", "_st
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_what_is_kept_is_stamped_with_all_sources(room: str) -> None:
-    """The stamp stands in a private place of Numba's: here one learns that it has moved."""
+    """The stamp is in a private place of Numba: this test fails if Numba moves it."""
     here = vars(importlib.import_module(f"fedgrec.kernels.{room}"))
     compiled = [each for each in here.values() if hasattr(each, "py_func")]
     assert compiled

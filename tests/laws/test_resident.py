@@ -131,7 +131,7 @@ def test_options_and_rounds_follow_the_verbs(change: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("slow", range(CUTS[16].cluster))
 def test_no_block_runs_away_from_a_slow_one(slow: int, monkeypatch: Any) -> None:
-    """A user with one positive, which one block owns: the others wait for nobody's slopes."""
+    """A user with one positive, which one block owns: the other blocks wait for no slopes."""
     world = World(np.arange(60) == np.array([[7], [8]]), replace(OPTIONS, negatives=48, live=False), seed=1)
     monkeypatch.setenv("SLOW_BLOCK", str(slow))
     assert max(differences(world, [np.arange(2)]).values()) < 1e-6

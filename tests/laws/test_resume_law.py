@@ -29,7 +29,7 @@ from fedgrec.simulation import Observer, Simulation
 from tests.cli.small import QUICK, clicks, lines, train, train_words
 from tests.interrupted import Killed, deadly_files, files, outcome
 
-LOSSY = {**QUICK, "rounds": 7, "dropout": 0.3}  # the last evaluation and checkpoint fall beside their rhythm
+LOSSY = {**QUICK, "rounds": 7, "dropout": 0.3}  # 7: the last evaluation and checkpoint come early
 LONG = {"rounds": 120, "evaluate_every": 5, "checkpoint_every": 1, "dropout": 0.2}
 
 
@@ -341,7 +341,7 @@ def test_two_processes_never_train_in_one_folder(data: Path, tmp_path: Path, cap
 
 
 def test_who_comes_second_leaves_the_folder_to_the_first(tmp_path: Path, monkeypatch: Any) -> None:
-    """Also where both saw none a moment before."""
+    """Also if both saw a moment before that there was no folder."""
     run = tmp_path / "run"
     with claimed(run):
         monkeypatch.setattr(Path, "exists", lambda path: False)

@@ -104,7 +104,7 @@ def test_a_ring_is_the_smallest_that_no_sum_wraps_in(bound, users) -> None:
 
 @st.composite
 def extreme_uploads(draw) -> tuple[UploadSpec, dict[int, Upload]]:
-    """Leaves of other sizes and bounds, and users of whom each adds as much as it may, either way."""
+    """Leaves of different sizes and bounds; each user adds the largest numbers allowed, of either sign."""
     users = draw(st.integers(3, 6))
     shapes = st.tuples(st.integers(1, 5), st.integers(1, 3), st.integers(1, 40).map(lambda n: 2**n - 1))
     leaves = [Leaf(f"{n}", *shape, 1.0) for n, shape in enumerate(draw(st.lists(shapes, min_size=1, max_size=4)))]
@@ -142,7 +142,7 @@ def test_the_largest_uploads_add_up_in_their_rings(drawn, mechanism) -> None:
 
 @pytest.mark.parametrize("mechanism", ["secagg", "pairwise", "lightsecagg"])
 def test_a_ring_two_bits_too_small_gives_another_sum(mechanism) -> None:
-    """Mutation: each upload fits, and so do those leaves that keep their ring; the sum of the other one wraps."""
+    """Mutation: each upload fits, and so does the leaf that keeps its ring; the sum of the other leaf wraps."""
     leaves = (Leaf("a", 2, 2, 1000.0, 1.0), Leaf("b", 3, 1, 1000.0, 1.0))
     spec = UploadSpec(leaves, 4)
     assert spec.rings == ((4, 14), (3, 14))

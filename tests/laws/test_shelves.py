@@ -84,7 +84,7 @@ def test_users_side_by_side_draw_the_same() -> None:
 
 
 def test_ranking_by_cosine_is_one_representation() -> None:
-    """All that rank take inner products of representations: with this option those are of length 1."""
+    """Every ranking takes inner products of representations: with this option these have length 1."""
     rng = np.random.default_rng(0)
     options = FedGRecOptions(dim=8, layers=2, ranking="cosine")
     method = FedGRecMethod(options, 30, 5)

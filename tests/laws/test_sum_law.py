@@ -63,7 +63,7 @@ def test_any_number_of_threads_gives_the_same_integers() -> None:
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_batches_of_a_real_size_give_the_same_integers(layers: int) -> None:
-    """A matrix product rounds a row by its place among the others, which a few users are too few to show."""
+    """A matrix product's rounding depends on a row's place among the others; only many users show that."""
     for seed in range(4):
         liked = np.random.default_rng(seed).random((60, 80)) < 0.2
         options = FedGRecOptions(dim=8, layers=layers, negatives=20, users_per_round=60)

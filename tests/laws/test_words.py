@@ -88,8 +88,8 @@ def test_a_step_holds_what_is_usual_and_is_a_power_of_two() -> None:
 
 @pytest.mark.parametrize("blind", [False, True])
 def test_the_steps_of_a_rare_item_do_not_starve_it(blind: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its one user comes every 64th round and always wants to move it by 1. Steps that do not ask for degrees cut that,
-    then follow what they cut."""
+    """Its one user comes every 64th round and always wants to move it by 1. Steps that ignore degrees would clip that,
+    and then shrink with the clipped updates."""
     method = FedGRecMethod(FedGRecOptions(dim=1, users_per_round=1, precision="float64"), 1, 64)
     if blind:
         scales = FedGRecMethod.step_scales
@@ -189,7 +189,7 @@ def test_a_device_ranks_with_what_arrived_there() -> None:
 
 
 def test_a_run_of_an_earlier_release_keeps_its_words(tmp_path) -> None:
-    """What its file does not name had another meaning than the defaults of today."""
+    """Options that its file does not name keep their meaning of then, not today's defaults."""
     from fedgrec.config import recorded
 
     (tmp_path / "config.toml").write_text(

@@ -12,7 +12,7 @@ KEY = b"known to users alone"
 
 
 def board(users: int = 7, items: int = 15, density: float = 0.35, seed: int = 0) -> np.ndarray:
-    """Who likes what, at random; nobody has nothing.  # [M, N]"""
+    """Who likes what, at random; everybody has an item.  # [M, N]"""
     Y = np.random.default_rng(seed).random((users, items)) < density
     Y[:, 0] |= ~Y.any(1)
     return Y

@@ -32,7 +32,7 @@ class World:
     ) -> "World":
         rng = np.random.default_rng(seed)
         Y = rng.random(size) < 0.4
-        Y[0] = False  # somebody has nothing
+        Y[0] = False  # one user has no items
         options = {"users_per_round": size[0]} | options
         method = method_module(name).make(method_module(name).Options(**options), size[1], size[0], kernel)
         indptr, items = np.concatenate([[0], np.cumsum(Y.sum(1))]), np.nonzero(Y)[1].astype(np.int32)
@@ -97,7 +97,7 @@ def twins(slow: World, kernel: Any) -> tuple[int, float]:
 def simulation(name: str, out: Path | None = None, **values: Any) -> Simulation:
     """A run over 18 users and 15 items."""
     liked = np.random.default_rng(0).random((18, 15)) < 0.3
-    liked[:, 0] = True  # nobody has nothing
+    liked[:, 0] = True  # everybody has an item
     data, _ = Interactions.from_pairs(*np.nonzero(liked))
     chosen = {"method": name, "dim": 4, "users_per_round": 12, "rounds": 3, "evaluate_every": 3, "protocol": "paper"}
     chosen |= {"secure_neighbours": 8, "secure_threshold": 5, "kernel": "reference", "dropout": 0.15} | values

@@ -40,7 +40,7 @@ def test_server_and_users_take_it_from_the_degrees() -> None:
 
 def test_a_half_life_below_one_is_a_share_of_the_rounds() -> None:
     o = FedGRecOptions(half_life=0.5)
-    assert at_round(o, 10**6) is o  # nobody knows yet how many there are
+    assert at_round(o, 10**6) is o  # the number of all rounds is not known yet
     assert falling(o, 100).half_life == 50
     assert at_round(falling(o, 100), 100).user_rate == o.user_rate / 4
     assert falling(falling(o, 100), 7).half_life == 50  # decided once

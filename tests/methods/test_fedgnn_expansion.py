@@ -26,7 +26,7 @@ def test_three_users_and_three_items_by_hand(kernel) -> None:
     users, _ = method.match(users, 0, 0)
     assert users.around is not None
     assert users.around[:, 0].tolist() == [2, 1, 3, 2, 0]  # u0: u1; u1: u0, u2; u2: u1, nobody
-    h = [[(10 + 2) / 2], [(10 + 1) / 2, (20 + 3) / 2], [(20 + 2) / 2, 30]]  # who knows nobody hears the item alone
+    h = [[(10 + 2) / 2], [(10 + 1) / 2, (20 + 3) / 2], [(20 + 2) / 2, 30]]  # without other users: the item alone
     wanted = [0.5 * e + 0.5 * np.mean(heard) for e, heard in zip([1, 2, 3], h, strict=True)]
     assert method.represent_users(server, users)[:, 0] == pytest.approx(wanted)
 
@@ -36,7 +36,7 @@ def test_a_user_hears_of_others_never_of_itself_and_of_no_more_than_asked(neighb
     Y = np.random.default_rng(0).random((12, 7)) < 0.6
     method = fedgnn.make(fedgnn.Options(dim=12, precision="float64"), 7, 12)
     users = people(method, Y)
-    users.state.embeddings[:, 0] = np.eye(12)  # so that a mean names who is in it
+    users.state.embeddings[:, 0] = np.eye(12)  # so that a mean shows who is in it
     told, _ = expansion.expand(users, KEY, third(neighbours))
     assert told.around is not None
     for edge, (u, t) in enumerate(np.argwhere(Y)):
