@@ -58,7 +58,7 @@ class RunRecord:
         """The model of the best round so far; None if its files are of two rounds: training writes it again."""
         try:
             return Model.load(self.folder)
-        except DamagedError:  # training cannot write that model again
+        except DamagedError:  # going on without it would give another model
             raise
         except RunError:
             return None

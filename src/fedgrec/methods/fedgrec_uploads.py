@@ -42,7 +42,7 @@ class Uploads(Method):
 
     @property
     def recount(self) -> Stage | None:
-        """None under noise: it bounds what a user adds to the degrees and holds in the latents."""
+        """None under noise, which bounds what a user adds to the degrees and holds in the latents."""
         return None if self.noise.rest else RECOUNT
 
     @property
