@@ -82,7 +82,7 @@ class FlowerServer:
             f"[{host}]:{self.network.port}" if ":" in host else f"{host}:{self.network.port}",
             (self.folder / CA).read_bytes(),
             [RuntimeVersionHttpInterceptor(component_name="flwr"), Secret(self.secret)],
-            patient(httpx.ConnectError, httpx.ConnectTimeout, seconds=START),  # others may come after the request arrived
+            patient(httpx.ConnectError, httpx.ConnectTimeout, seconds=START),  # no error after the request arrived
         )
         self.here = (host, self.network.port)
 
