@@ -35,8 +35,8 @@ from dataclasses import dataclass
 
 from fedgrec.secagg.errors import BadInput
 
-SMALL = 64  # for up to so many clients the complete graph costs little; it withstands *any* losses up to n − t
-SURE = 400  # for up to so many clients, nothing is left to chance against a lying server
+SMALL = 64  # up to this many clients the complete graph costs little; it withstands *any* losses up to n − t
+SURE = 400  # up to this many clients nothing is left to chance against a lying server
 SECURITY = 80  # a chance of 2⁻⁸⁰ that a larger graph fails counts as none
 NEVER = -math.inf  # log₂ of a chance of 0
 

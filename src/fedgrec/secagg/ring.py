@@ -118,7 +118,7 @@ def _joined(plane: NDArray[np.uint8], width: int) -> NDArray[Any]:
 
 
 def _parted(plane: NDArray[Any], width: int) -> NDArray[Any]:
-    """And back."""
+    """The inverse of `_joined`."""
     parted: NDArray[Any] = plane.astype("<u2" if width == 4 else "<u4")
     for shift in (4,) if width == 4 else (12, 6):
         parted = parted | parted << shift

@@ -91,7 +91,7 @@ class Plan:
 
 
 def privacy(method: Method, agreed: Agreement, rounds: int) -> dict[str, float]:
-    """The privacy that a user has spent who was in the warm-up and in this many rounds."""
+    """The privacy spent by a user who was in the warm-up and in this many rounds."""
     return budget.line(method, agreed.dp_delta, rounds, rounds)
 
 

@@ -34,7 +34,7 @@ class Sum:
     client: Client
     place: tuple[str, int, int]  # as announced
     plan: Plan | None = None  # once the server has sent it
-    company: tuple[int, ...] = ()  # who is in it, as the server says with the plan
+    company: tuple[int, ...] = ()  # the nodes in it, as the server names them with the plan
     model: bytes = b""  # the digest of the model that came with it
     survivors: bytes = b""  # the digest of the list of survivors that the node signed
     ahead: tuple[Any, Computed] | None = None  # inputs and result of work that was done early

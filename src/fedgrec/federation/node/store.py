@@ -278,7 +278,7 @@ class NodeStore(Store):
             )
 
     def took_part(self, place: tuple[str, int, int]) -> list[int] | None:
-        """Who was in this node's last upload for a stage and round; None where there was none."""
+        """The users in this node's last upload for a stage and round; None if there was none."""
         found = self.rows("participation", "users", f"{HERE} ORDER BY number DESC LIMIT 1", place)
         return json.loads(found[0][0]) if found else None
 

@@ -3,7 +3,7 @@
     the source is read     new items are noted; nothing is told, nothing taken back                          (own.py)
     a season ends          before the first count of changes after it, or the recount if the node missed that count,
                            every user tells once more, whether it has new items or not               (fedgrec/decoys.py)
-    the recount            what is told anew waits for it in `changes`, as any change does               (changes.py)
+    the recount            new answers wait for it in `changes`, as any change does                      (changes.py)
 
 The operating system draws, in the transaction of the message that asks: a second request finds the answers made.
 """

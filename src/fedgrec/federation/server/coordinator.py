@@ -446,7 +446,7 @@ class Coordinator:
         }
 
     def _privacy(self, rounds: int) -> dict[str, float]:
-        """The privacy that a user has spent who was in all of these rounds."""
+        """The privacy spent by a user who was in all of these rounds."""
         agreed = self.folder.agreed
         return privacy(self.method, agreed, rounds) if agreed.dp_epsilon else {}
 

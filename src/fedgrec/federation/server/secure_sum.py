@@ -32,7 +32,7 @@ class Prepared:
     plan: Plan
     session: Session
     nodes: list[int]  # the nodes to ask
-    wanted: int  # how many of them are to take part
+    wanted: int  # how many of them should take part
     all_of_them: bool = False  # the sum is lost if one of them is missing
     attempt: int = 0
     as_before: bool = False  # the nodes have the model from the previous sum
