@@ -1,1 +1,1 @@
-"""What was tried against a federation, each attack as a test."""
+"""Attacks on a federation, each as a test."""

@@ -1,4 +1,4 @@
-"""An enrolled node that masks other numbers than its users have."""
+"""An enrolled node that masks other numbers than those of its users."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,14 +12,14 @@ from fedgrec.secagg.client import Client
 from tests.federation.worlds import N_ITEMS
 
 LIAR = 3  # of four nodes
-# A sum's length tells its stage: two layers of four dimensions, and the two metrics of one list length with a count.
+# A sum's length gives its stage: two layers of four dimensions, and the two metrics of one list length with a count.
 STAGES = {N_ITEMS: "degrees", 4 * N_ITEMS: "propagate", 12 * N_ITEMS: "train", 3: "evaluate"}
-Lie = Callable[[str, Any], None]  # changes the stage's signed numbers in place; behind them is the number of users
+Lie = Callable[[str, Any], None]  # changes the stage's signed numbers in place; the number of users follows them
 
 
 @contextmanager
 def told(client: Client) -> Iterator[Any]:
-    """What a client is about to mask, to be changed: its signed numbers, and behind them that of its users."""
+    """What a client is about to mask, as an array to change: its signed numbers, then its number of users."""
     assert client._words is not None
     *parts, trailer = client._words
     ends = np.cumsum([len(part) for part in parts])
@@ -43,7 +43,7 @@ def lies(monkeypatch: pytest.MonkeyPatch, lie: Lie, liar: int = LIAR) -> None:
 
 
 def only(stage: str, lie: Callable[[Any], None], times: int = 10**9) -> Lie:
-    """In this stage alone, so many times."""
+    """Lie only in this stage, this many times."""
     left = [times]
 
     def lied(now: str, numbers: Any) -> None:

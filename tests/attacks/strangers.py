@@ -1,4 +1,4 @@
-"""Strangers at a SuperLink's door: `python strangers.py PORT KIND`, until they are ended. They have no credentials."""
+"""Strangers at a SuperLink's door, without credentials: `python strangers.py PORT KIND` runs until it is ended."""
 
 import contextlib
 import socket
@@ -8,7 +8,7 @@ import threading
 import time
 
 HELLO = bytes.fromhex("16030102000100") + b"\x01"  # the first bytes of a TLS handshake that says it is longer
-HALF_OPEN, A_SECOND = 5000, 250  # connections, and how many of those that were closed are opened again in a second
+HALF_OPEN, A_SECOND = 5000, 250  # connections, and how many closed ones are opened again in a second
 SLOW = 300
 HUGE = 2 * 2**30
 HEAD = "POST /v1/fleet/push-object HTTP/1.1\r\nhost: x\r\ncontent-type: application/protobuf\r\n"
@@ -24,7 +24,7 @@ def reach(port: int, tls: bool = True) -> socket.socket:
 
 
 def send_bodies(port: int, chunked: bool) -> None:
-    """2 GB at a time, for as long as the server takes them."""
+    """Send 2 GB at a time, as long as the server accepts them."""
     piece = bytes(2**20)
     head = HEAD + ("transfer-encoding: chunked\r\n\r\n" if chunked else f"content-length: {HUGE}\r\n\r\n")
     framed = b"100000\r\n" + piece + b"\r\n" if chunked else piece
@@ -37,7 +37,7 @@ def send_bodies(port: int, chunked: bool) -> None:
 
 
 def hold_open(port: int) -> None:
-    """Half of them say nothing, half begin a handshake."""
+    """Hold connections open: half of them send nothing, half begin a handshake."""
     held: list[socket.socket] = []
     while True:
         opened = 0
@@ -66,7 +66,7 @@ def hold_open(port: int) -> None:
 
 
 def send_slowly(port: int) -> None:
-    """A byte a second: of a handshake, of headers, or of a body."""
+    """Send a byte a second: of a handshake, of headers, or of a body."""
     held: list[tuple[socket.socket, bytes]] = []
     while True:
         while len(held) < SLOW:

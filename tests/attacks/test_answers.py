@@ -1,4 +1,4 @@
-"""A node that answers with anything at all: the server names it, drops the answer and goes on."""
+"""A node that sends any kind of wrong answer: the server names it, drops the answer and goes on."""
 
 import itertools
 from collections.abc import Iterable
@@ -65,7 +65,7 @@ ODD: dict[str, Any] = {
 
 
 def run_until_trained(fed: World, meddler: Any) -> None:
-    """Start the server again where it stops with one of the sentences that it may stop with."""
+    """Start the server again whenever it stops with one of the expected sentences."""
     for _ in range(5):
         try:
             fed.run(meddler)
@@ -108,7 +108,7 @@ def test_odd_introductions_of_all_kinds_do_not_end_the_server(tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ODD)
 def test_one_odd_answer_does_not_end_the_server(tmp_path: Path, what: str) -> None:
-    """One node of four answers oddly in each kind of exchange, some sums long, and the server ends with a traceback."""
+    """One node of four answers oddly in each kind of exchange; earlier the server ended with a traceback."""
     fed = world(tmp_path, nodes=4, users=3, options={"rounds": 5, "start_nodes": 3, "retries": 9})
     turns = [0]
 
@@ -123,7 +123,7 @@ def test_one_odd_answer_does_not_end_the_server(tmp_path: Path, what: str) -> No
 
     run_until_trained(fed, odd)
     assert fed.model().round == 5
-    silent = ("another kind", "not a number")  # to those who have joined the first is an answer like any other
+    silent = ("another kind", "not a number")  # they may pass without a note
     if what not in (*silent, "lists that it waits for", "half a letter", "half a letter that it waits for"):
         assert any("node3" in notice or "node at 3" in notice for notice in fed.witness.notices), fed.witness.notices
 
@@ -145,7 +145,7 @@ def test_one_odd_introduction_does_not_end_the_server(tmp_path: Path, what: str)
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ODD)
 def test_one_odd_answer_in_a_bundle_costs_its_gateway_only(tmp_path: Path, what: str) -> None:
-    """One gateway of three answers oddly, to the question whom it hosts and in bundles of its users' answers."""
+    """One gateway of three answers oddly, both about whom it hosts and in bundles of its users' answers."""
     fed = masked_world(tmp_path, options={"rounds": 1, "start_nodes": 4, "retries": 9})
     turns = [0]
 
@@ -188,7 +188,7 @@ def test_bundles_with_odd_parts_cost_their_gateway_only(tmp_path: Path) -> None:
 
 
 def test_answers_of_other_times_and_kinds_are_dropped(tmp_path: Path) -> None:
-    """One node of four repeats its old answers, several at once, to whatever it is asked."""
+    """One node of four answers every request with old answers, several at once."""
     fed = world(tmp_path, nodes=4, users=3, options={"rounds": 4, "start_nodes": 3, "retries": 9})
     old: list[Packet] = []
 

@@ -1,4 +1,4 @@
-"""A bit that flips on the disk: what is read back is what was written, or a sentence names the file."""
+"""A bit flips on the disk: either the program reads back what was written, or an error names the file."""
 
 import random
 import shutil
@@ -29,7 +29,7 @@ Read = Callable[[], Any]
 
 
 def bits(value: Any) -> Any:
-    """Something that is equal where all of it is."""
+    """A value that compares equal only if all parts are equal."""
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()
     if isinstance(value, dict):
@@ -41,7 +41,7 @@ def bits(value: Any) -> Any:
 
 @contextmanager
 def kept(folder: Path) -> Iterator[None]:
-    """Afterwards the folder is as it was."""
+    """After the block, the folder is as it was."""
     content = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     try:
         yield
@@ -60,7 +60,7 @@ def flip(path: Path, bit: int) -> None:
 
 
 def silent_changes(path: Path, read: Read, flips: int, names: tuple[str, ...] = ()) -> list[int]:
-    """Of so many flips in a file those that no sentence names it for, though what is read back is something else."""
+    """The flips, of this many in a file, after which something else is read back and no error names the file."""
     with kept(path.parent):
         want = bits(read())
     rng, silent = random.Random(path.name), []
@@ -138,13 +138,13 @@ def test_an_item_table(server: Path, tmp_path: Path) -> None:
 
 
 def test_a_servers_store(server: Path, tmp_path: Path) -> None:
-    """A bit flips in the server's store: who was counted, how far it is, which model counts."""
+    """A bit flips in the server's store: users that were counted, progress, the present model."""
     home = of_server(server, tmp_path)
     assert not silent_changes(home / "server.sqlite", lambda: everything(home), 60)
 
 
 def test_a_servers_write_ahead_log(killed: Path, tmp_path: Path) -> None:
-    """A bit flips in the log that a killed server left: SQLite then forgets all that came behind it."""
+    """A bit flips in the log that a killed server left: SQLite then drops all entries after it."""
     home = of_server(killed, tmp_path)
     names = ("server.sqlite", "model-")
     assert not silent_changes(home / "server.sqlite-wal", lambda: coordinator.model_of(home), 40, names)
@@ -164,7 +164,7 @@ def test_a_store_of_the_release_before_is_sealed_in_its_place(server: Path, tmp_
 
 
 def test_a_row_that_changes_under_a_running_server(server: Path, tmp_path: Path) -> None:
-    """A bit flips behind the server's back: neither reading nor writing the row takes it for its own."""
+    """A bit flips while the server runs: it refuses both to read and to write the row."""
     home = of_server(server, tmp_path)
     with ServerStore(open_server(home)) as store:
         with closing(sqlite3.connect(home / "server.sqlite", isolation_level=None)) as other:
@@ -228,7 +228,7 @@ def test_it_is_a_sentence_and_code_2(finished: Path, tmp_path: Path, capsys: pyt
 
 @pytest.mark.slow
 def test_a_thousand_flips(finished: Path, server: Path, killed: Path, tmp_path: Path) -> None:
-    """The same in all these files, a thousand times in all."""
+    """The same in all these files, a thousand times in total."""
     homes = {name: of_server(folder, tmp_path / name) for name, folder in (("whole", server), ("killed", killed))}
     run = Path(shutil.copytree(finished, tmp_path / "run"))
     for path in (current(homes["whole"]), homes["whole"] / "server.sqlite"):

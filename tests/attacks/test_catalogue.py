@@ -1,4 +1,4 @@
-"""A node whose catalogue has the same size and other lines would train other items than it names."""
+"""A node whose catalogue has the same size but other lines would train other items than it names."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def with_catalogues(path: Path, *names: list[str], **options: object) -> World:
 
 
 def test_a_node_with_shuffled_lines_is_refused_by_name(tmp_path: Path) -> None:
-    """Its digest is part of what everybody signs."""
+    """The catalogue's digest is part of what every node signs."""
     fed = with_catalogues(tmp_path, NAMES, NAMES, NAMES[::-1], NAMES, start_nodes=2)
     fed.run()
     assert fed.witness.joiners == ["node0", "node2"]
@@ -28,12 +28,12 @@ def test_a_node_with_shuffled_lines_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_a_server_that_lets_it_in_gets_no_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Masks are bound to the catalogue: the odd node's shares open for nobody."""
+    """Masks are bound to the catalogue: nobody can open the odd node's shares."""
     fed = with_catalogues(tmp_path, NAMES, NAMES, NAMES[::-1], NAMES)
     agreement = ServerFolder.agreement.fget  # type: ignore[attr-defined]
 
     class Anything(str):
-        """Equal to whatever a node says."""
+        """Equal to any text that a node sends."""
 
         __slots__ = ()
         __hash__ = str.__hash__

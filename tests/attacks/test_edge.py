@@ -1,4 +1,4 @@
-"""Attacks on the network's edge: strangers, other accounts of the server's machine, enrolled nodes, hostile servers."""
+"""Attacks on the network's edge by strangers, other accounts of the server's machine, nodes and hostile servers."""
 
 import asyncio
 import base64
@@ -45,7 +45,7 @@ SECRET, BODY = "a secret of this start", 1000
 
 @pytest.fixture
 def a_run() -> Iterator[None]:
-    """Flower's messages belong to a run, which the process of an app is told of."""
+    """A run for Flower's messages: Flower tells it to the process of an app."""
     before = {name: getattr(TaskIdentity, f"_{name}") for name in ("run_id", "task_id", "node_id")}
     TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
     yield
@@ -57,7 +57,7 @@ def a_run() -> Iterator[None]:
 
 
 class Edge(NamedTuple):
-    """The SuperLink's HTTP server with its door, and behind it an app that says how long a body is."""
+    """The SuperLink's HTTP server with its door, and behind it an app that answers with a body's length."""
 
     port: int
     ca: bytes
@@ -109,7 +109,7 @@ def edge(files: Path) -> Iterator[Edge]:
 
 
 def signature(key: Any, late: float = 0.0) -> dict[str, str]:
-    """The headers by which Flower's nodes say who they are."""
+    """The headers by which Flower's nodes prove who they are."""
     at = (datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=late)).isoformat()
     signed, public = sign_message(key, at.encode()), public_key_to_bytes(key.public_key())
     from flwr.common.constant import TIMESTAMP_HEADER
@@ -167,7 +167,7 @@ def test_a_strangers_body_is_refused_before_a_byte_of_it_came(edge: Edge, path: 
 
 @pytest.mark.parametrize("length", HUGE, ids=["with a length", "in chunks"])
 def test_a_nodes_body_is_bounded(edge: Edge, length: dict[str, str]) -> None:
-    """An enrolled node sends more than a node has reason to send."""
+    """An enrolled node sends more than a node ever needs to send."""
     with begun(edge, "/v1/fleet/push-object", signature(edge.key) | length) as connection:
         chunk = b"400\r\n" + bytes(1024) + b"\r\n"
         with contextlib.suppress(OSError):
@@ -178,7 +178,7 @@ def test_a_nodes_body_is_bounded(edge: Edge, length: dict[str, str]) -> None:
 
 
 def test_a_signature_is_checked_before_the_body_is_read(edge: Edge) -> None:
-    """A stranger signs with a key of his own, or repeats what a node signed long ago."""
+    """A stranger signs with its own key, or repeats what a node signed long ago."""
     post = httpx.Client(verify=clients.tls(edge.ca), base_url=f"https://127.0.0.1:{edge.port}")
     with post:
         path, other = "/v1/fleet/push-object", certificates.network_key()
@@ -192,7 +192,7 @@ def test_a_signature_is_checked_before_the_body_is_read(edge: Edge) -> None:
 
 
 def test_half_open_connections_give_way_to_newer_ones(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stranger begins handshakes and goes on with none: the oldest end, a node's does not, and a node gets in."""
+    """A stranger begins handshakes and finishes none: the oldest ones end, a node's stays, and a new node gets in."""
     monkeypatch.setattr(connections, "OF_ONE_ADDRESS", 20)
     with contextlib.ExitStack() as stack:
         mine = stack.enter_context(begun(edge, "/v1/fleet/x", signature(edge.key) | {"content-length": "0"}))
@@ -210,7 +210,7 @@ def test_half_open_connections_give_way_to_newer_ones(edge: Edge, monkeypatch: p
 
 
 def test_a_silent_stranger_is_the_kernels(edge: Edge) -> None:
-    """A stranger opens connections and says nothing: the server does not hear of it."""
+    """A stranger opens connections and sends nothing: they stay in the kernel, and the server does not see them."""
     with contextlib.ExitStack() as stack:
         for _ in range(50):
             stack.enter_context(socket.create_connection(("127.0.0.1", edge.port)))
@@ -239,13 +239,13 @@ def test_endless_headers_are_not_kept(edge: Edge) -> None:
 
 
 def test_a_caller_cannot_choose_his_address(edge: Edge) -> None:
-    """A stranger says that he is somebody else, by a proxy's header."""
+    """A stranger claims another address in a proxy's header."""
     with begun(edge, "/v1/control/list-runs", {"x-forwarded-for": "127.0.0.1", "content-length": "0"}) as connection:
         assert status(connection) == 404
 
 
 def test_tls_below_1_3_is_refused(edge: Edge) -> None:
-    """Somebody on the wire talks one side into TLS 1.2: neither our server nor our clients speak it."""
+    """An attacker on the network asks for TLS 1.2: neither our server nor our clients accept it."""
     old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     old.load_verify_locations(cadata=edge.ca.decode())
@@ -261,7 +261,7 @@ def test_tls_below_1_3_is_refused(edge: Edge) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/control/start-run", "/v1/runtime/acquire-task", "/docs", "/health", ""])
 def test_control_asks_for_the_secret_of_this_start(path: str) -> None:
-    """Another account of the server's machine starts a run: without the secret only the nodes' paths are there."""
+    """Another account of the server's machine starts a run: without the secret only the nodes' paths answer."""
     said: list[int] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -386,7 +386,7 @@ def asked(node: int, name: str) -> Message:
 @pytest.mark.usefixtures("a_run")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_one_answer_does_not_end_the_server(name: str) -> None:
-    """An enrolled node answers with something that cannot be read: it failed, and the others' answers are read."""
+    """An enrolled node's answer cannot be read: the node counts as failed, and the others' answers are read."""
     bad, good = (
         Message(HOSTILE[name], reply_to=asked(1, "a")),
         Message(records.to_records(Packet("fine")), reply_to=asked(2, "b")),
@@ -430,7 +430,7 @@ def test_one_question_does_not_end_a_node(name: str, tmp_path: Path) -> None:
 
 
 def test_a_servers_answer_is_neither_endless_nor_packed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hostile server sends a node more than it can hold, at once or packed."""
+    """A hostile server sends a node more than it can hold, plain or compressed."""
     monkeypatch.setattr(clients, "MOST", 1000)
 
     def says(headers: dict[str, str], length: int) -> httpx.Response:
@@ -449,7 +449,7 @@ def test_a_servers_answer_is_neither_endless_nor_packed(monkeypatch: pytest.Monk
 
 
 def test_the_superlink_takes_a_nodes_own_answers_alone() -> None:
-    """An enrolled node pushes an answer that names another node as its sender: Flower itself would believe it."""
+    """An enrolled node pushes an answer that names another node as its sender: Flower itself would accept it."""
     from fastapi import HTTPException
 
     taken: list[Any] = []
@@ -464,7 +464,7 @@ def test_the_superlink_takes_a_nodes_own_answers_alone() -> None:
 
 @pytest.mark.usefixtures("a_run")
 def test_an_answer_is_its_senders_whatever_it_says_inside() -> None:
-    """An enrolled node answers its own question with a message that inside is another node's answer to another."""
+    """An enrolled node's answer contains another node's answer to another question."""
     own, forged = asked(1, "a"), asked(2, "b")
     lie = records.to_records(Packet("a lie"))
     grid: Any = Runtime((Message(lie, reply_to=own), Message(lie, reply_to=forged)))
@@ -474,7 +474,7 @@ def test_an_answer_is_its_senders_whatever_it_says_inside() -> None:
 
 @pytest.mark.usefixtures("a_run")
 def test_an_answer_to_what_another_node_was_asked_is_dropped() -> None:
-    """An enrolled node gets an answer to another's question past the SuperLink: the server waits for the other."""
+    """The SuperLink passes a node's answer to another node's question: the server still waits for the other node."""
     came = [[transport.Answer("m2", sender, Packet(str(sender)))] for sender in (11, SUPERLINK_NODE_ID, 12)]
     grid: Any = SimpleNamespace(push_messages=lambda messages: ["m1", "m2"])
 
@@ -490,7 +490,7 @@ def test_an_answer_to_what_another_node_was_asked_is_dropped() -> None:
 
 
 def test_an_error_of_the_network_ends_no_part_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stranger fills the SuperLink's door, so that its own parts do not get in for a while: they try again."""
+    """A stranger blocks the SuperLink's door, so that its own parts cannot connect for a while: they try again."""
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     invoker, tries = children.patience(), list[int]()
 

@@ -1,6 +1,6 @@
 """A running federation under attack at its edge: its rounds go on, hardly slower, and its memory does not grow.
 
-The attackers share the machine's cores with the federation, as they would not in earnest.
+The attackers share the machine's cores with the federation; real attackers would not.
 """
 
 import re
@@ -90,7 +90,7 @@ def test_a_node_that_answers_with_a_broken_zip_misses_its_sums_and_the_others_go
 
 @pytest.mark.slow
 def test_another_account_finds_neither_secret_nor_token_nor_control(tmp_path: Path) -> None:
-    """Another account of the server's machine reads the list of processes and calls the control API over loopback."""
+    """Another account of the server's machine reads the list of processes, and calls the control API over loopback."""
     made = founded(tmp_path, users=5, layers=1)
     with running(made, APP) as (server, processes):
         until(lambda: "joined" in progress(made) or processes.check(), 60, "nobody joins")

@@ -1,4 +1,4 @@
-"""A lying server asks for evaluations, to learn from their differences what one person has."""
+"""A lying server asks for evaluations, to learn one person's items from their differences."""
 
 import tracemalloc
 from dataclasses import replace
@@ -27,15 +27,15 @@ def liar_of(path: Path, **agreed: Any) -> Liar:
 
 
 def ranks_first(liar: Liar, item: int, round_: int) -> Broadcast:
-    """A model that puts this item first for everybody, if it is not one that they have."""
+    """A model that puts this item first for all users who do not have it."""
     plain = liar.broadcast(replace(TRAIN, round=round_, n_users=6))
-    tables = np.ones_like(plain.tables)  # people's latents are sums of what they have: along these
+    tables = np.ones_like(plain.tables)  # people's latents are sums of their items' rows: all point this way
     tables[:, item] = 1e3
     return replace(plain, tables=tables)
 
 
 def evaluated(liar: Liar, item: int, nodes: list[int], round_: int) -> float | None:
-    """The summed hits of these nodes, who were first had to train on the model; None where they refuse."""
+    """The summed hits of these nodes, which first trained on the model; None if they refuse."""
     agreed = liar.home.agreed
     train = replace(TRAIN, round=round_, n_users=6, users=6, take=1, of=1)
     judge = replace(JUDGE, round=round_, n_users=6, users=6, topk=agreed.topk, deviation=agreed.deviation)
@@ -73,12 +73,12 @@ def test_without_the_rules_the_oracle_tells_everything(tmp_path: Path) -> None:
     assert answered == 2 * len(gains)
     found = {item for item, gain in gains.items() if gain > 0.1}
     assert held_out(liar) <= found, "exactly"
-    # What a person has is left out of her list, and then the next one, which she has held out, is its first.
+    # A person's own items are left out of the list; then the next item, which is held out, comes first.
     assert found - held_out(liar) <= set(np.flatnonzero(counts(liar, [VICTIM])).tolist())
 
 
 def test_a_budget_and_noise_bound_it(tmp_path: Path) -> None:
-    """Company varies from one evaluation to the next, so what bounds the attack are the budget and the noise."""
+    """Nodes may differ from one evaluation to the next, so only the budget and the noise limit the attack."""
     liar = liar_of(tmp_path, evaluation_users=1, evaluations=6)
     gains, answered = attack(liar, [0, 1, 2, 3])
     assert answered == 6
@@ -87,14 +87,14 @@ def test_a_budget_and_noise_bound_it(tmp_path: Path) -> None:
 
 
 def test_few_people_are_not_asked_at_all(tmp_path: Path) -> None:
-    """Six users are fewer than the fifty that nodes insist on, whatever number the server's plan claims."""
+    """Six users are fewer than the fifty that nodes insist on, whatever the server's plan claims."""
     liar = liar_of(tmp_path)
     assert attack(liar, [0])[1] == 0
     assert liar.refused("judges only among 50 users or more")
 
 
 def test_a_model_that_nobody_trained_on_is_not_judged(tmp_path: Path) -> None:
-    """The server crafts a model for the evaluation alone."""
+    """The server makes a model only for the evaluation."""
     liar = Liar(world(tmp_path)).trained()
     crafted = replace(liar.broadcast(JUDGE), tables=np.ones_like(liar.broadcast(JUDGE).tables))
     assert liar.sum([0, 1, 2], JUDGE, crafted) is None
@@ -115,7 +115,7 @@ def test_list_lengths_are_not_the_servers_to_choose(tmp_path: Path, topk: tuple[
 
 
 def test_less_noise_is_not_the_servers_to_choose(tmp_path: Path) -> None:
-    """The plan says how much noise there is, and every folder knows how much was agreed upon."""
+    """The plan states the noise, and every folder holds the noise that was agreed on."""
     liar = Liar(world(tmp_path, options={"epsilon": 8.0})).trained()
     assert liar.sum([0, 1, 2], JUDGE) is None
     assert liar.refused("agreed to other list lengths, or to more noise")

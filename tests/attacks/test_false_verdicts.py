@@ -17,7 +17,7 @@ EVERYBODY = replace(TRAIN, users=18, take=1, of=1)
 
 
 def likeness(liar: Liar, leaf: str) -> float:
-    """How much the difference of two rounds in a row, the second without node 2, is like node 2's upload."""
+    """How similar node 2's upload is to the difference of two successive rounds, the second without node 2."""
     first, second = liar.sum([0, 1, 2], EVERYBODY), liar.sum([0, 1], replace(EVERYBODY, round=6))
     with NodeStore(liar.fed.nodes[2]) as store:
         model = liar.broadcast(EVERYBODY)
@@ -31,7 +31,7 @@ def likeness(liar: Liar, leaf: str) -> float:
 def test_what_is_sent_after_a_false_verdict_tells_less(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, leaf: str, before: float
 ) -> None:
-    """Half of the users send zeros then, and only their node knows who."""
+    """After that, half of the users send zeros, and only their node knows which."""
     slow = {"users_per_round": 18} | ({"user_rate": 0.01} if method == "fedgrec" else {})
     after = [likeness(Liar(world(tmp_path / f"{n}", method, **slow)), leaf) for n in range(4)]
     monkeypatch.setattr(NodeStore, "doubted", lambda store: False)
@@ -40,17 +40,17 @@ def test_what_is_sent_after_a_false_verdict_tells_less(
 
 
 def test_a_node_stops_after_three(tmp_path: Path) -> None:
-    """Each such verdict on a sum that it helped to open is one more nearly equal sum for the server."""
+    """Each false verdict on a sum that the node helped to open gives the server one more nearly equal sum."""
     liar = Liar(world(tmp_path))
     opened = [liar.sum([0, 1, 2], replace(TRAIN, round=round_)) is not None for round_ in range(6)]
     assert opened == [True] * MOST_DOUBTS + [False] * 3
     assert liar.refused("--trust-again")
-    liar.told_the_truth()  # as whoever runs the node does with --trust-again
+    liar.told_the_truth()  # as the node's operator does with --trust-again
     assert liar.sum([0, 1, 2], replace(TRAIN, round=6)) is not None
 
 
 def test_sums_that_were_never_opened_are_nobodys_fault(tmp_path: Path) -> None:
-    """Too few were left, so the server says truly that they did not count."""
+    """Too few nodes were left, so the server's verdict is true."""
     liar = Liar(world(tmp_path))
     for round_ in range(6):
         assert liar.sum([0, 1, 2], replace(TRAIN, round=round_), until="masked") is None
@@ -58,11 +58,11 @@ def test_sums_that_were_never_opened_are_nobodys_fault(tmp_path: Path) -> None:
 
 
 def test_an_old_doubt_is_forgotten(tmp_path: Path) -> None:
-    """A server that is killed between opening a sum and keeping it says so truly: not more than three of a hundred."""
+    """A server that is killed after it opened a sum and before it stored it says so truly: old doubts do not count."""
     liar = Liar(world(tmp_path))
     for round_ in range(2):
         assert liar.sum([0, 1, 2], replace(TRAIN, round=round_)) is not None
-    liar.sum([0, 1, 2], replace(TRAIN, round=2), until="masked")  # tells the verdicts on the sums before
+    liar.sum([0, 1, 2], replace(TRAIN, round=2), until="masked")  # tells the verdicts on earlier sums
     with NodeStore(liar.fed.nodes[0]) as store:
         assert store.false_verdicts() == 2
         for n in range(99):

@@ -1,4 +1,4 @@
-"""Nodes that answer at random, and everybody restarts at random: the server goes on, and its model stays possible."""
+"""Some nodes send random answers, and all parts restart at random: the server goes on, and its model stays possible."""
 
 import random
 from collections.abc import Iterable
@@ -23,20 +23,20 @@ from tests.federation.worlds import Killed, World, world
 
 NODES, USERS = 5, 3
 CLIP, LATENT_CLIP, PER_ROUND = 30.0, 2.5, 12
-SENTENCES = ("nodes are there", "sums in a row were lost", "has forgotten")  # that a server may stop with
+SENTENCES = ("nodes are there", "sums in a row were lost", "has forgotten")  # with which a server may stop
 
 
 class Enough(BaseException):
-    """So many answers were wanted."""
+    """The wanted number of answers has come."""
 
 
 class Chance:
-    """One federation in which some nodes lie with a certain chance, for so many answers."""
+    """One federation in which some nodes lie with a certain chance, for this many answers."""
 
     def __init__(self, root: Path, seed: int, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rng, self.left, self.odd = random.Random(seed), steps, 0
         rng = self.rng
-        self.rate, self.lying = rng.choice([0.02, 0.1, 0.4]), rng.choice([0.3, 0.9])  # of answers, of sums
+        self.rate, self.lying = rng.choice([0.02, 0.1, 0.4]), rng.choice([0.3, 0.9])  # shares: of answers, of sums
         self.liars = set(rng.sample(range(NODES), rng.choice([1, 1, 2])))
         self.names = {f"node{index}" for index in self.liars}
         self.optimizer = rng.choice(["adam", "sum"])
@@ -64,7 +64,7 @@ class Chance:
         monkeypatch.setattr(ServerStore, "apply", kept)
 
     def check_step(self, server: Any, users: int) -> None:
-        """A round moves the items no further than its users could."""
+        """Check that a round moves the items no further than its users could."""
         now = server.items[0].astype(float), server.moment1.astype(float)
         if self.before is not None:
             sum_ = (
@@ -74,7 +74,7 @@ class Chance:
         self.before = now
 
     def lie(self, client: Client) -> None:
-        """Other numbers than the users have, and perhaps another number of users."""
+        """Change the users' numbers, and perhaps the number of users."""
         rng = self.rng
         with told(client) as numbers:
             most = np.iinfo(numbers.dtype).max
@@ -120,7 +120,7 @@ class Chance:
         return bytes(content[: self.rng.choice([len(content), len(content) // 2])])
 
     def live(self) -> bool:
-        """One life of the server, to its end; whether there shall be another."""
+        """One life of the server, to its end; return whether there should be another."""
         try:
             self.fed.run(self.meddle)
         except Enough:
@@ -134,7 +134,7 @@ class Chance:
         raise AssertionError("a million rounds cannot be over")
 
     def check(self) -> None:
-        """Every number of the model, by what honest users could make it at most."""
+        """Check that honest users could have made every number of the model."""
         model = self.fed.model()
         everyone = NODES * USERS
         assert ((model.degrees >= 0) & (model.degrees <= everyone)).all()
@@ -171,7 +171,7 @@ def test_lying_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("bound", ["check_round", "keep_possible"])
 def test_it_takes_every_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
-    """Without one of the server's bounds the same lies are seen in the model."""
+    """Without one of the server's bounds, the same lies show in the model."""
     where: Any = possible if bound == "check_round" else FedGRecMethod
     monkeypatch.setattr(where, bound, lambda *_: 0)
     with pytest.raises(AssertionError):

@@ -1,9 +1,9 @@
-"""A server that lies at random, against real nodes whose uploads are symbols: it learns no relation over too few.
+"""A server that lies at random, against real nodes whose uploads are symbols: it learns no relation over too few nodes.
 
 Every masked vector that a node sends is a row over unknowns: what its users send (one symbol for each user, stage and
-round), its own mask, and one mask for each pair. A secret that enough shares were revealed of is a known row. What the
-server can compute are the linear combinations of these rows. A *violation* is a combination in which all masks cancel
-and which is over fewer honest nodes of one stage and round than a sum may have; or an evaluation beyond the budget.
+round), its own mask, and one mask for each pair. A secret is a known row once enough of its shares were revealed. The
+server can compute the linear combinations of these rows. A *violation* is a combination in which all masks cancel and
+which is over fewer honest nodes of one stage and round than a sum may have; or an evaluation beyond the budget.
 """
 
 import copy
@@ -37,7 +37,7 @@ from tests.federation.worlds import world
 
 Row = dict[Any, int]
 NODES, USERS = 7, 1
-CHOICES = st.randoms(use_true_random=True)  # one draw, so that what follows may depend on what nodes answered
+CHOICES = st.randoms(use_true_random=True)  # one draw, so that later choices may depend on nodes' answers
 PLACES = [DEGREES, DEGREES, DEGREES, PROPAGATE, TRAIN, JUDGE, replace(TRAIN, round=6), replace(JUDGE, round=6)]
 
 
@@ -47,13 +47,13 @@ class View:
 
     rows: list[Row] = field(default_factory=list)
     shares: dict[Any, set[int]] = field(default_factory=dict)
-    known: set[Any] = field(default_factory=set)  # symbols of masks whose secrets were put together
+    known: set[Any] = field(default_factory=set)  # symbols of masks whose secrets were rebuilt
     evaluations: Counter[int] = field(default_factory=Counter)
     sending: Row = field(default_factory=dict)  # by the node that is about to mask
     secrets: dict[tuple[bytes, int], Any] = field(default_factory=dict)  # by session and client: public keys, seed
 
     def masked(self, client: Client) -> None:
-        """x + PRG(b) + Σ ± PRG(s), under the secrets that were really used."""
+        """x + PRG(b) + Σ ± PRG(s), with the secrets that were really used."""
         row, mine = dict(self.sending), client._mine()
         row["seed", mine.seed, client._bound] = 1
         public = mine.mask_key.public_key().public_bytes_raw()
@@ -93,7 +93,7 @@ class View:
         return [{symbols[n]: c for n, c in enumerate(row) if c} for row in left]
 
     def violation(self, least: int, budget: int) -> str:
-        """Why this view says too much; "" where it does not."""
+        """Why this view shows too much; "" if it does not."""
         if self.evaluations and max(self.evaluations.values()) > budget:
             return f"{max(self.evaluations.values())} evaluations, {budget} were agreed upon"
         found = self.relations()
@@ -125,7 +125,7 @@ def echelon(matrix: np.ndarray) -> np.ndarray:
 
 
 def narrowest(rows: list[Row], place: Any, least: int) -> list[int] | None:
-    """Fewer than `least` nodes over whom alone the rows have a combination, if there are such."""
+    """Fewer than `least` nodes such that some combination of the rows is over them alone, if there are any."""
     nodes = sorted({s[1] for row in rows for s in row})
     symbols = sorted({s for row in rows for s in row}, key=repr)
     matrix = np.array([[row.get(s, 0.0) for s in symbols] for row in rows])
@@ -133,14 +133,14 @@ def narrowest(rows: list[Row], place: Any, least: int) -> list[int] | None:
     for count in range(1, least):
         for chosen in itertools.combinations(nodes, count):
             outside = [n for n, s in enumerate(symbols) if s[1] not in chosen or s[3] != place]
-            if np.linalg.matrix_rank(matrix[:, outside]) < rank:  # something is left that is over these alone
+            if np.linalg.matrix_rank(matrix[:, outside]) < rank:  # a combination over these alone is left
                 return list(chosen)
     return None
 
 
 @contextmanager
 def watched(view: View) -> Iterator[None]:
-    """Real nodes, whose users send symbols; what they mask and reveal is written down."""
+    """Real nodes, whose users send symbols; the view records what they mask and reveal."""
     with pytest.MonkeyPatch.context() as patch:
         receive, start, task = Client.receive, Client.start, node.Node._task
 
@@ -173,7 +173,7 @@ def watched(view: View) -> Iterator[None]:
 
 
 class LyingServer(RuleBasedStateMachine):
-    """Begins sums, goes on with them out of order and for some only, tells lists and verdicts as it likes."""
+    """Begins sums, continues them out of order and for some nodes only, and sends any lists and verdicts."""
 
     template: Path
     scratch: Path
@@ -217,7 +217,7 @@ class LyingServer(RuleBasedStateMachine):
         exchanges=st.sampled_from([5, 5, 5, 4, 3, 2, 1, 0]),
     )
     def begins(self, rng: random.Random, plan: Any, whole: bool, exchanges: int) -> None:
-        """A sum of some nodes under parameters of its own choice, and so many exchanges of it."""
+        """Begin a sum of some nodes with parameters of its own choice, and play this many exchanges of it."""
         least = self.liar.home.fewest_nodes
         company = sorted(self._rather_new(rng, plan, range(NODES))[: NODES if whole else rng.randint(least, NODES)])
         plan = replace(plan, n_users=NODES, users=NODES, take=1, of=1)
@@ -236,7 +236,7 @@ class LyingServer(RuleBasedStateMachine):
         for member, answer in answers.items():
             self._take(sum_, member, answer)
         sum_["plan"] = committed(plan, answers)
-        if sum_["plan"].committed and rng.random() < 0.1:  # or what they committed themselves to before
+        if sum_["plan"].committed and rng.random() < 0.1:  # or an earlier commitment
             sum_["plan"] = replace(plan, committed=rng.choice(self.sums)["plan"].committed)
         server.context = sum_["plan"].context(broadcast, self.liar.home.agreement)
         for _ in range(exchanges):
@@ -248,12 +248,12 @@ class LyingServer(RuleBasedStateMachine):
     @precondition(lambda self: any(not s["server"].done for s in self.sums))
     @rule(rng=CHOICES, latest=st.integers(0, 2), all_of_them=st.booleans(), honest=st.booleans())
     def goes_on(self, rng: random.Random, latest: int, all_of_them: bool, honest: bool) -> None:
-        """With the last sum, or with one before it."""
+        """Go on with the last sum, or with an earlier one."""
         going = [s for s in self.sums if not s["server"].done]
         self._next(rng, going[-1 - min(latest, len(going) - 1)], all_of_them, honest)
 
     def _next(self, rng: random.Random, sum_: dict[str, Any], all_of_them: bool, honest: bool) -> None:
-        """Close a stage and ask all or some for the next. To open a sum it asks no more than it needs."""
+        """Close a stage and ask all or some nodes for the next. To open a sum, it asks no more nodes than it needs."""
         try:
             inbox = sum_["server"].close()
         except SecAggError:
@@ -270,7 +270,7 @@ class LyingServer(RuleBasedStateMachine):
             self._take(sum_, member, self.ask(member, self._packet(sum_, kind, message)))
 
     def _rather_new(self, rng: random.Random, plan: Any, nodes: Iterable[int]) -> list[int]:
-        """First those who have not opened a sum of this place yet: they do not know that it was opened."""
+        """First the nodes that have not opened a sum of this place yet: they do not know that it was opened."""
         return sorted(nodes, key=lambda node: (node in self.openers.get(plan.place, ()), rng.random()))
 
     def _other_list(self, rng: random.Random, message: bytes) -> bytes:
@@ -291,7 +291,7 @@ class LyingServer(RuleBasedStateMachine):
         return Packet(kind, header | {"verdicts": self._verdicts()}, {packets.SECAGG: message}, arrays)
 
     def _verdicts(self) -> dict[str, bool]:
-        """Every sum before is over, so that nobody waits; what it says of them it drew, and mostly says to all."""
+        """Verdicts on all earlier sums, so that no node waits; they are random, and mostly the same for all nodes."""
         coin = random.Random(len(self.asked))
         return {s["session"].round_id.hex(): s["said"] ^ (coin.random() < 0.02) for s in self.sums[:-1]}
 
@@ -305,14 +305,14 @@ class LyingServer(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.asked))
     @rule(back=st.integers(1, 40), to=st.none() | st.integers(0, NODES - 1))
     def replays(self, back: int, to: int | None) -> None:
-        """One of the last messages, to the same node or to another."""
+        """Send one of the last messages again, to the same node or to another."""
         member, packet = self.asked[-min(back, len(self.asked))]
         self.ask(member if to is None else to, packet)
 
     @precondition(lambda self: any(s["server"].done for s in self.sums))
     @rule(rng=CHOICES, member=st.integers(0, NODES - 1))
     def confirms_otherwise(self, rng: random.Random, member: int) -> None:
-        """Confirmations of one sum for another."""
+        """Use the confirmations of one sum for another."""
         sum_ = rng.choice(self.sums)
         forged = Confirmations(sum_["session"].round_id, {n: bytes(64) for n in range(NODES - 1)}).pack()
         self.ask(member, self._packet(sum_, packets.UNMASK, forged))
@@ -324,7 +324,7 @@ class LyingServer(RuleBasedStateMachine):
 
     @rule(member=st.integers(0, NODES - 1))
     def gains_a_user(self, member: int) -> None:
-        """Somebody new, who would be the difference of two uploads."""
+        """Add a new user, who would be the difference of two uploads."""
         folder = self.liar.fed.nodes[member]
         with NodeStore(folder) as store:
             store.add_users(open_node(folder).method(1), [Person(f"new {next(NAMES)}", [1, 2])])
@@ -339,9 +339,9 @@ class LyingServer(RuleBasedStateMachine):
     @precondition(lambda self: self.snapshot is not None)
     @rule()
     def restores_node_zero(self) -> None:
-        """From a copy made in a sum; what came after the copy is asked of it again.
+        """Restore node 0 from a copy made during a sum; the server repeats what it asked after the copy.
 
-        One that was restored counts as one that works for the server, so it is node 0 and no other.
+        A restored node counts as one that works for the server, so only node 0 is restored.
         """
         folder, again = self.liar.fed.nodes[0], self.asked[self.since :][:40]
         shutil.rmtree(folder)
@@ -363,7 +363,7 @@ class LyingServer(RuleBasedStateMachine):
 
 
 def remembered(folder: Path) -> Any:
-    """What a copy of a node's folder has of the sum that goes on: nothing. A mutant keeps it."""
+    """What a copy of a node's folder holds of a running sum: nothing. A mutant keeps it."""
     return None
 
 
@@ -374,7 +374,7 @@ def bring_back(folder: Path, kept: Any) -> None:
 
 
 def with_masks(folder: Path) -> Any:
-    """A copy of the sum that a node is in, secrets and all, as it was on the disk once."""
+    """A copy of the node's sum with all its secrets, which an earlier version kept on the disk."""
     sum_ = copy.copy(going_on._sums.get(folder))
     if sum_ is not None:
         sum_.client = copy.copy(sum_.client)
@@ -387,7 +387,7 @@ WORLDS: dict[Path, Any] = {}
 
 
 def lie(tmp_path: Path, corrupt: float, restores: bool, sums: int, seed: int = 0) -> int:
-    """Run the machine; returns the messages that were sent. A violation is an AssertionError."""
+    """Run the machine; return how many messages were sent. A violation is an AssertionError."""
     budget = 1
     options = {"least_nodes": 3, "corrupt": corrupt, "evaluations": budget, "retries": 0}
     fed = world(tmp_path / "template", nodes=NODES, users=USERS, options=options, users_per_round=100)
@@ -418,7 +418,7 @@ def test_no_lie_tells_too_much(tmp_path: Path, corrupt: float, restores: bool) -
 @pytest.mark.slow
 @pytest.mark.parametrize(("corrupt", "restores"), [(0.0, False), (0.05, True)])
 def test_a_hundred_thousand_steps(tmp_path: Path, corrupt: float, restores: bool) -> None:
-    """Messages; half of them in either world."""
+    """The steps are messages; half of them in either world."""
     steps = 0
     while steps < 50_000:
         steps += lie(tmp_path / f"{steps}", corrupt, restores, 50, seed=1)

@@ -15,13 +15,13 @@ from tests.federation.worlds import World, world
 
 
 def crowd(fed: World, node: int, users: int) -> None:
-    """So many users more, all made up."""
+    """Add this many invented users."""
     with NodeStore(fed.nodes[node]) as store:
         store.add_users(open_node(fed.nodes[node]).method(1), [Person(f"ghost {i}", [i % 30]) for i in range(users)])
 
 
 def test_a_crowd_of_ghosts_is_refused_by_name(tmp_path: Path) -> None:
-    """One node of four claims 400 users, and takes nearly all places of the other nodes' users in every round."""
+    """One node of four claims 400 users, which would take nearly all places of other nodes' users in every round."""
     fed = world(tmp_path, nodes=4, users=6, options={"start_nodes": 3, "least_users": 1})
     roster = {index: replace(member, users=6) for index, member in open_server(fed.server).roster.items()}
     write_roster(fed.server, roster)
@@ -44,7 +44,7 @@ def test_a_roster_without_ceilings_still_opens(tmp_path: Path) -> None:
 
 
 def test_enrolment_states_the_ceiling(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What the server refuses by is on the roster from the start, for every way of making a node."""
+    """Every way to make a node puts its limit on the roster."""
     items = tmp_path / "items.txt"
     items.write_text("a\nb\n")
 

@@ -1,4 +1,4 @@
-"""A lying server picks the name of a round, and with it the graph of who masks with whom."""
+"""A lying server picks the name of a round, which decides who masks with whom."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def announced(liar: Liar, name: bytes, attempt: int, place: object = None) -> Pa
 
 
 def test_the_name_follows_from_what_the_sum_is(tmp_path: Path) -> None:
-    """Drawn at random until the graph suits, it was accepted."""
+    """Earlier, nodes accepted a name that the server drew until the graph suited it."""
     liar = Liar(world(tmp_path))
     federation = liar.home.federation
     assert announced(liar, sum_name(federation, DEGREES.place, 0), 0).kind == "keys"
@@ -32,7 +32,7 @@ def test_the_name_follows_from_what_the_sum_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("attempt", [MOST_ATTEMPTS, -1, 2**40, True, None, "1"])
 def test_attempts_are_capped(tmp_path: Path, attempt: object) -> None:
-    """Every attempt is another graph to like better."""
+    """Every attempt gives a lying server another graph to choose from."""
     liar = Liar(world(tmp_path))
     name = sum_name(liar.home.federation, DEGREES.place, attempt)  # type: ignore[arg-type]
     assert announced(liar, name, attempt).kind == "error"  # type: ignore[arg-type]
@@ -45,14 +45,14 @@ def test_a_place_is_a_place(tmp_path: Path, place: object) -> None:
 
 
 def test_what_was_announced_is_what_is_planned(tmp_path: Path) -> None:
-    """Announced as an attempt at one sum, which gave the graph, planned as another."""
+    """The server announces one sum, which gives the graph, and plans another."""
     liar = Liar(world(tmp_path))
     assert liar.sum([0, 1, 2], DEGREES, announced=TRAIN) is None
     assert liar.refused("of another stage, level or round than the sum was announced for")
 
 
 def test_the_graph_follows_from_name_and_company_alone() -> None:
-    """Other parameters of the session, of which the server may choose some, must not move anybody."""
+    """Other parameters of the session, some of which the server may choose, must not change the graph."""
     graphs = []
     for users in (40, 41, 99):
         run = Round(Session(bytes(16), ((3, 32),), users, 6, 5, least=39), random_vectors(40, 3)).until(Stage.MASKED)
@@ -63,7 +63,7 @@ def test_the_graph_follows_from_name_and_company_alone() -> None:
 @pytest.mark.parametrize("n", [65, 100, 250, 400, 401, 1000, 10_000])
 @pytest.mark.parametrize("dropped", [0.05, 0.34])
 def test_the_defaults_leave_nothing_to_grind(n: int, dropped: float) -> None:
-    """Up to 400 nodes the corrupt ones are too few in every graph; above, 2⁸⁰ tries would be needed."""
+    """With up to 400 nodes, the corrupt ones are too few in every graph; with more, it takes 2⁸⁰ tries."""
     p = choose(n, 0.05, dropped)
     complete = p.neighbours == n - 1
     if complete or n <= SURE:

@@ -1,8 +1,8 @@
-"""kill -9, a full disk and a flipped bit at random moments and places: the same model to the bit, or a sentence.
+"""kill -9, a full disk and a flipped bit at random moments and places: the same model to the bit, or an error.
 
-A federation lives many lives, each a process that ends by its fault or after some messages. Between them nothing is
-mended but what a person would mend: space is freed, a damaged file is restored, a node trusts its server again. After
-a few lives it runs undisturbed, and then the model and every user's state are those of its simulation.
+A federation lives many lives: each is a process that ends by its fault or after some messages. Between two lives the
+test repairs only what a person would repair: it frees space, restores a damaged file, lets a node trust its server
+again. After a few lives the federation runs undisturbed; then model and user states must be those of its simulation.
 """
 
 import errno
@@ -45,7 +45,7 @@ from tests.federation.worlds import World, world
 Fault = Callable[[], None]
 FULL = "the disk is full: free some space"
 LOG_LOST = "it lacks the sum"
-STOPPED = ("sums in a row were lost", "nodes are there after")  # where nodes are away or stop
+STOPPED = ("sums in a row were lost", "nodes are there after")  # if nodes are away or stop
 NODES = 4
 
 
@@ -58,7 +58,7 @@ def kill() -> None:
 
 
 class Full:
-    """From here on the disk takes nothing more, for so many attempts to write."""
+    """From here on the disk is full, for this many attempts to write."""
 
     def __init__(self, attempts: int) -> None:
         self.left = attempts
@@ -70,7 +70,7 @@ class Full:
 
 
 def at_write(number: int, fault: Fault) -> None:
-    """From the write of this number on, each meets the fault. For good: this process is one that ends."""
+    """From the write of this number on, each write meets the fault. Nothing is restored: this process will end."""
     writes, flush, rename, execute = [0], os.fsync, Path.replace, Cursor.execute
 
     def met() -> None:
@@ -99,14 +99,14 @@ def at_write(number: int, fault: Fault) -> None:
                 raise full from None
         execute(cursor, *words)
         with suppress(OSError):
-            met()  # killed when it was written
+            met()  # killed right after the write
         return cursor
 
     os.fsync, Path.replace, Cursor.execute = flushed, renamed, executed  # type: ignore[assignment, method-assign]
 
 
 def in_a_process(work: Callable[[], Any]) -> tuple[int, str]:
-    """How it ended (0, 2 where it stopped with a sentence, −9), and what it said."""
+    """How the process ended (0; 2 if it stopped with an error; −9), and what it said."""
     heard, say = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # other threads may hold locks: this child takes none
@@ -130,7 +130,7 @@ def in_a_process(work: Callable[[], Any]) -> tuple[int, str]:
 
 
 def mend(path: Path, whole: bytes, bit: int) -> None:
-    """Flip the bit back, unless the file is another one by now, or was written over at that place."""
+    """Flip the bit back, unless the file was replaced, or overwritten at that place."""
     now = path.read_bytes() if path.exists() else b""
     same = sum(a == b for a, b in zip(now, whole, strict=False))
     if len(now) * 8 > bit and 2 * same > len(whole) and now[bit // 8] == whole[bit // 8] ^ (1 << bit % 8):
@@ -147,9 +147,9 @@ class Lives:
         self.seen: Counter[str] = Counter()
 
     def run(self, messages: int, killed: int = 0, write: int = 0, fault: Fault = kill) -> None:
-        """Until so many messages were asked; in the one of that number the node is killed as it writes.
+        """Run until this many messages were sent; in message number `killed`, the node is killed as it writes.
 
-        Or all meet the fault, from the write of this number on.
+        Or all writes meet the fault, from number `write` on.
         """
         asked = [0]
         if write:
@@ -178,7 +178,7 @@ class Lives:
         """One life with one fault."""
         how = self.rng.choice(["all die", "all die", "a node dies", "full", "flip"])
         if how == "flip" and not list(self.fed.server.glob("model-*.bin")):
-            how = "all die"  # a federation's id that is wrong from the first start on is one that nobody can tell
+            how = "all die"  # nobody can detect a federation's id that is wrong from the first start on
         messages = self.rng.randint(20, 120)
         at = self.rng.randint(1, 150)
         if how == "all die":
@@ -209,7 +209,7 @@ class Lives:
         flip(path, bit)
         code, said = in_a_process(lambda: self.run(messages))
         mend(path, whole, bit)
-        if LOG_LOST in said:  # a server that did not start; closing the store, SQLite has deleted its damaged log
+        if LOG_LOST in said:  # the server did not start; SQLite deleted its damaged log with the store's closing
             for file, content in backup.items():
                 file.write_bytes(content)
         about = (path.name.removesuffix("-wal").removesuffix("-shm"), "model-", *STOPPED)
@@ -217,7 +217,7 @@ class Lives:
         return code, said
 
     def check(self) -> None:
-        """Undisturbed for two rounds: all is told, and all is as in the simulation."""
+        """Run two rounds undisturbed: all verdicts are told, and all is as in the simulation."""
 
         def calm() -> str:
             self.fed.give_rounds(self.fed.model().round + 2)
@@ -233,7 +233,7 @@ class Lives:
 
 
 def lives(root: Path, faults: int, seed: int = 0) -> Counter[str]:
-    """So many faults, a few to each federation."""
+    """This many faults, a few for each federation."""
     seen: Counter[str] = Counter()
     while seen.total() < faults:
         federation = Lives(root / str(seed), seed)
@@ -249,7 +249,7 @@ def lives(root: Path, faults: int, seed: int = 0) -> Counter[str]:
 
 
 def test_faults(tmp_path: Path) -> None:
-    """In this process; a few."""
+    """A few faults, in this process."""
     assert len(lives(tmp_path, 8)) > 2
 
 
@@ -263,7 +263,7 @@ def test_a_thousand_faults(tmp_path: Path) -> None:
 
 
 class Running:
-    """A federation whose parts are processes of the command line, on a disk of its own."""
+    """A federation whose parts are processes of the command line, on its own disk."""
 
     def __init__(self, root: Path, seed: int) -> None:
         self.root, self.rng = root, random.Random(seed)
@@ -292,7 +292,7 @@ class Running:
         self.alive[name].wait()
 
     def ended(self) -> dict[str, str]:
-        """Parts that have ended by themselves, and what they said: a sentence, and code 2."""
+        """Parts that have ended by themselves, and what they said: one sentence, with code 2."""
         found = {}
         for name, process in self.alive.items():
             if (code := process.poll()) is not None:
@@ -310,7 +310,7 @@ class Running:
             return int(store.get("round", 0))
 
     def goes_on(self) -> None:
-        """Training goes on, if need be when somebody has looked at the nodes."""
+        """Training goes on, if necessary after somebody has looked at the nodes."""
         for patience in (30, 60, 90):
             before, end = self.round(), time.monotonic() + patience
             while time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""A node is restored from a copy of its folder, so that it masks another vector with the masks of the first."""
+"""A node is restored from a copy of its folder, so that it masks a second vector with the same masks."""
 
 import json
 import shutil
@@ -21,14 +21,14 @@ from tests.federation.worlds import world
 
 
 def masked_request(liar: Liar) -> Packet:
-    """The question for node 0's masked vector, in the middle of a sum."""
+    """The request for node 0's masked vector, in the middle of a sum."""
     liar.sum([0, 1, 2], DEGREES, until="masked", lost=[0])
     return Packet("masked", liar.asked["masked", 1].header, {"secagg": liar.sent["masked"][0]})
 
 
 @pytest.mark.parametrize("process", ["another process", "the same process"])
 def test_two_vectors_under_one_mask(tmp_path: Path, process: str) -> None:
-    """Copied in mid-sum, restored with one new user: the difference of two masked vectors was that user's items."""
+    """Copied in mid-sum and restored with one new user: the difference of two masked vectors was that user's items."""
     liar = Liar(world(tmp_path))
     request, folder, copy = masked_request(liar), liar.fed.nodes[0], tmp_path / "copy"
     shutil.copytree(folder, copy)
@@ -52,7 +52,7 @@ def test_two_vectors_under_one_mask(tmp_path: Path, process: str) -> None:
 
 
 def test_a_copy_elsewhere_knows_no_mask(tmp_path: Path) -> None:
-    """The thief of a backup, or of a folder, has nothing that was used to mask anything."""
+    """A thief of a backup or of a folder gets nothing that was ever used to mask."""
     liar = Liar(world(tmp_path))
     request = masked_request(liar)
     shutil.copytree(liar.fed.nodes[0], tmp_path / "stolen")
@@ -60,7 +60,7 @@ def test_a_copy_elsewhere_knows_no_mask(tmp_path: Path) -> None:
 
 
 def test_counted_again_with_one_user_more(tmp_path: Path) -> None:
-    """Restored from before the count, with one new user, and all others help again: the difference was that user."""
+    """Restored from before the count with one new user, while all others helped again: the difference was that user."""
     liar = Liar(world(tmp_path))
     folder, copy = liar.fed.nodes[0], tmp_path / "copy"
     with NodeStore(folder) as store:
@@ -85,7 +85,7 @@ def test_counted_again_with_one_user_more(tmp_path: Path) -> None:
 
 
 def test_a_backup_is_a_node_that_is_lost_to_its_sum_and_joins_the_next(tmp_path: Path) -> None:
-    """Taken in mid-sum by the command, restored, and the federation goes on to its end."""
+    """The command makes a backup in mid-sum; it is restored, and the federation goes on to its end."""
     fed = world(tmp_path / "fed", nodes=4, options={"rounds": 4, "corrupt": 0.0})
     copy, folder = tmp_path / "copy", fed.nodes[1]
     seen: list[str] = []
@@ -109,7 +109,7 @@ def test_a_backup_is_a_node_that_is_lost_to_its_sum_and_joins_the_next(tmp_path:
 
 
 def test_a_backup_has_no_evaluations_left(tmp_path: Path) -> None:
-    """It cannot know which ones the node answers after it was made: restored again and again, it would answer all."""
+    """A backup cannot know later evaluations: restored again and again, it would answer too many."""
     liar = Liar(world(tmp_path / "fed")).trained()
     backup(liar.fed.nodes[0], tmp_path / "copy", with_keys=True)
     shutil.rmtree(liar.fed.nodes[0])
@@ -119,7 +119,7 @@ def test_a_backup_has_no_evaluations_left(tmp_path: Path) -> None:
 
 
 def test_backups_of_every_kind_of_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Server, node and gateway; what is no such folder, or is there already, is a sentence."""
+    """Server, node and gateway; another folder, or a copy that exists already, is an error."""
     fed = masked_world(tmp_path / "fed")
     fed.run()
     gateway = tmp_path / "fed" / "node0"
@@ -142,7 +142,7 @@ def test_backups_of_every_kind_of_folder(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_a_damaged_folder_gives_no_backup_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    """The sentence names the file; half a copy is no copy."""
+    """The error names the file, and no half copy stays."""
     fed = world(tmp_path / "fed", users=2, options={"rounds": 1})
     fed.run()
     for model in fed.server.glob("model-*.bin"):

@@ -1,4 +1,4 @@
-"""Smaller things that were open: each a line of the review."""
+"""Smaller holes that a review found, one test for each."""
 
 import sqlite3
 import subprocess
@@ -19,7 +19,7 @@ from tests.secagg.rounds import Round, random_vectors
 
 
 def test_escape_sequences_in_item_names_reach_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A catalogue's line clears the screen, or writes another one."""
+    """A line of the catalogue holds codes that clear the screen, or write something else on it."""
     fed = world(tmp_path, options={"rounds": 1})
     names = [f"\x1b[2Jitem\x07 {i}" for i in range(N_ITEMS)]
     for folder in (fed.server, *fed.nodes.values()):
@@ -34,7 +34,7 @@ def test_escape_sequences_in_item_names_reach_no_terminal(tmp_path: Path, capsys
 
 
 def test_null_is_nobody(tmp_path: Path) -> None:
-    """Orders of guests became one user called "None", whom every shop would have."""
+    """Earlier, guests' orders became one user called "None", the same in every shop."""
     db = sqlite3.connect(tmp_path / "shop.db")
     db.execute("CREATE TABLE orders (user TEXT, item TEXT)")
     db.executemany(
@@ -48,7 +48,7 @@ def test_null_is_nobody(tmp_path: Path) -> None:
 
 
 def test_two_processes_do_not_share_a_nodes_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each would answer for the node, and neither would know what the other has sent."""
+    """Each process would answer for the node, and neither would know what the other has sent."""
     monkeypatch.setattr(lock, "TURN", 0.3)
     path = tmp_path / "node.lock"
     with lock.held(path, "the node of this folder"):
@@ -61,7 +61,7 @@ def test_two_processes_do_not_share_a_nodes_folder(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize(("nodes", "corrupt"), [(3, 0), (4, 1), (19, 1)])
 def test_from_four_nodes_on_one_may_be_corrupt(tmp_path: Path, nodes: int, corrupt: int) -> None:
-    """A share of 5 % of nineteen nodes was nobody."""
+    """Earlier, a share of 5 % of nineteen nodes meant no node."""
     home = open_node(world(tmp_path, nodes=nodes, users=1).nodes[0])
     assert home.corrupt_nodes == corrupt
     assert home.fewest_nodes == corrupt + 2
@@ -75,7 +75,7 @@ def test_three_nodes_say_that_they_trust_each_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("threshold", "privacy"), [(4, 1), (5, 3), (6, 5)])
 def test_lightsecagg_needs_more_than_half_of_all_and_the_colluding(threshold: int, privacy: int) -> None:
-    """With 2U ≤ n + T a lying server has two lists of survivors confirmed."""
+    """With 2U ≤ n + T, a lying server can get two lists of survivors confirmed."""
     session = Session(bytes(16), ((3, 32),), 7, 6, threshold, mechanism="lightsecagg", privacy=privacy, least=7)
     with pytest.raises(BadInput, match="2U > n \\+ T"):
         Round(session, random_vectors(7, 3)).play({})

@@ -1,4 +1,4 @@
-"""A node that sends numbers which no user can have: the sum shows it, and the model stays possible."""
+"""A node sends numbers that no user can have: the sum shows it, and the model stays possible."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ LATENT_CLIP = 2.5
 
 
 def is_possible(fed: World) -> bool:
-    """Every number of the server's model is finite and one that honest users could have made."""
+    """Whether every number of the server's model is finite, and honest users could have made it."""
     model = fed.model()
     most = LATENT_CLIP * model.degrees[:, None]
     return bool(
@@ -33,7 +33,7 @@ def four(tmp_path: Path, **more: Any) -> World:
 
 @pytest.mark.parametrize("lie", [-100, 100])
 def test_impossible_degrees_are_put_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: int) -> None:
-    """One node of four sends −100 for a degree, and every honest node refuses every model from then on."""
+    """One node of four sends −100 for a degree: without a repair, every honest node would refuse every later model."""
 
     def change(numbers: Any) -> None:
         numbers[7] = lie
@@ -98,13 +98,13 @@ def test_who_lies_in_every_round_stops_training_and_not_more(tmp_path: Path, mon
     def change(numbers: Any) -> None:
         numbers[0] = np.iinfo(numbers.dtype).min
 
-    fed = four(tmp_path, options={"rounds": 9, "retries": 2}, fine_rounds=9)  # in a small ring it is no lie
+    fed = four(tmp_path, options={"rounds": 9, "retries": 2}, fine_rounds=9)  # in a small ring it would be no lie
     lies(monkeypatch, only("train", change))
     with pytest.raises(FedgrecError, match=r"3 sums in a row were lost.*than .* users can make them.*node3"):
         fed.run()
     before = fed.model().items.tobytes()
     fed.transport.away = {3}
-    for path in fed.nodes.values():  # three opened sums that did not count: whoever runs a node has to say go on
+    for path in fed.nodes.values():  # after three opened sums that did not count, each operator must confirm
         with NodeStore(path) as store:
             store.trust_again()
     fed.run()
@@ -115,7 +115,7 @@ def test_who_lies_in_every_round_stops_training_and_not_more(tmp_path: Path, mon
 
 @pytest.mark.parametrize("claim", [0, 1, -6, 2])
 def test_a_sum_has_as_many_users_as_were_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, claim: int) -> None:
-    """One node of four changes the number of users, so that a sum seems to hold none, fewer or more than it does."""
+    """One node of four changes the number of users, so that a sum seems to hold no users, fewer or more."""
 
     def change(numbers: Any) -> None:
         numbers[-1] = claim if claim else -(2**31)
@@ -131,7 +131,7 @@ def test_a_sum_has_as_many_users_as_were_asked(tmp_path: Path, monkeypatch: pyte
 
 def test_impossible_metrics_are_not_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One node of four makes the recall 1.73, or another figure that no list of recommendations has."""
-    changes = iter([(0, 2**30), (1, -(2**30)), (2, -100), (2, 100)])  # recall, ndcg, and the number of who has any
+    changes = iter([(0, 2**30), (1, -(2**30)), (2, -100), (2, 100)])  # recall, ndcg, and the number of users
 
     def add(numbers: Any) -> None:
         place, much = next(changes)
@@ -148,7 +148,7 @@ def test_impossible_metrics_are_not_reported(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("method", ["fedmf", "fcf", "fedncf", "federank"])
 def test_every_method_stays_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    """One node of four sends the largest number that passes for one of its users, everywhere and in every round."""
+    """One node of four sends the largest number that its users may send, everywhere and in every round."""
     from fedgrec.secagg.client import Client
 
     real = Client.submit

@@ -12,7 +12,7 @@ from tests.federation.worlds import World, world
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests of crashes kill processes, not machines: what the operating system was given it has."""
+    """Tests of crashes kill processes, not machines: the operating system keeps what it was given."""
     monkeypatch.setattr(sqlite_store, "SYNCHRONOUS", "OFF")
     monkeypatch.setattr(arrays.os, "fsync", lambda handle: None)
 
@@ -27,14 +27,14 @@ def trained_once(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.fixture
 def trained(tmp_path: Path, trained_once: World) -> World:
-    """A copy of it, with a server's folder to do with as one likes."""
+    """A copy of that federation, which a test may change."""
     shutil.copytree(trained_once.server, tmp_path / "server")
     return World(tmp_path / "server", trained_once.nodes, trained_once.transport, trained_once.witness)
 
 
 @pytest.fixture
 def a_run() -> Iterator[None]:
-    """Flower's messages belong to a run, which the process of an app is told of."""
+    """A run for Flower's messages: Flower tells it to the process of an app."""
     from flwr.supercore.task_identity import TaskIdentity
 
     before = {name: getattr(TaskIdentity, f"_{name}") for name in ("run_id", "task_id", "node_id")}

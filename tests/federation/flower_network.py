@@ -20,8 +20,9 @@ from fedgrec.federation.setup.init import Made, init
 from fedgrec.federation.setup.start import free_port, start_node
 from tests.federation.worlds import N_ITEMS, OPEN_HEARTED, World, config, people
 
-# The app of a run, and a tap on the server's end of the cable: all that it received and, less blobs and arrays, sent.
-# It dies by kill -9 where the file `death` says: a sum of this stage and round, this exchange, after so many answers.
+# The app of a run, and a tap on the server's end of the cable: it records all that the server received and, without
+# blobs and arrays, sent. The file `death` says where kill -9 ends it: a sum's stage and round, the exchange, and how
+# many answers to it have come.
 TAPPED = """
 import json
 import os
@@ -92,8 +93,8 @@ def main(grid, context):
 """
 TAPPED_APP = {**APP, "fedgrec_app/apps.py": TAPPED}
 
-# A node that keeps a record beside the federation: what it, and each user alone, was about to mask; and of each answer
-# the sizes of all that it hands to Flower.
+# A node that keeps a record beside the federation: what it, and each user alone, was about to mask; and the sizes of
+# all parts that it hands to Flower for each answer.
 RECORDED = """
 import json, sys
 from pathlib import Path
@@ -137,7 +138,7 @@ def founded(
     per_user_masks: bool = False,
     **more: Any,
 ) -> Made:
-    """A federation that has not begun: of three nodes with the people of the in-process worlds, or of this crowd's."""
+    """A federation that has not begun: three nodes with the people of the in-process worlds, or with this crowd."""
     quick = {"rounds": 2, "evaluate_every": 0, "pause": 0.2, "deadline": 15.0, "work_deadline": 15.0}
     crowd = crowd or people(3, users)
 
@@ -175,7 +176,7 @@ def as_world(made: Made) -> World:
 
 @contextmanager
 def running(made: Made, app: dict[str, str] = TAPPED_APP, nodes: str = "") -> Iterator[tuple[FlowerServer, Processes]]:
-    """Server and nodes as processes, which are gone when the block ends; `nodes` is code that nodes begin with."""
+    """Server and nodes as processes, which end with the block; `nodes` is code that nodes run first."""
     with Processes(made.server.parent / "logs") as processes:
         server = FlowerServer(made.server, processes, app)
         try:
@@ -192,7 +193,7 @@ def running(made: Made, app: dict[str, str] = TAPPED_APP, nodes: str = "") -> It
 
 
 def until(happened: Callable[[], Any], seconds: float, why: str) -> Any:
-    """Wait for something, not for ever."""
+    """Wait for something, up to this many seconds."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if (found := happened()) not in (None, False):
@@ -222,7 +223,7 @@ class Seen(NamedTuple):
 
 
 def tap(made: Made) -> list[Seen]:
-    """All that the server sent (but for blobs and arrays) and received, in order."""
+    """All that the server sent (without blobs and arrays) and received, in order."""
     found = []
     for path in sorted((made.server / "tap").glob("*-*-*.npz")):
         with np.load(path) as parts:

@@ -1,4 +1,4 @@
-"""A lying server, to be scripted: it writes its own plans, models and sessions."""
+"""A lying server that tests can script: it writes its own plans, models and sessions."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,12 +25,12 @@ JUDGE = Plan(EVALUATE, 0, 5, 18, 18, topk=(5,))
 
 @dataclass
 class Liar:
-    """Asks nodes whatever it likes and says of every sum that nobody was in it, so that nobody moves on."""
+    """Asks nodes whatever a test likes, and says that nobody was in any sum, so that no node moves on."""
 
     fed: World
     refusals: list[str] = field(default_factory=list)
     sessions: list[str] = field(default_factory=list)
-    attempts: Iterator[int] = field(default_factory=itertools.count)  # nodes know those that they have seen
+    attempts: Iterator[int] = field(default_factory=itertools.count)  # nodes remember the attempts that they have seen
 
     def __post_init__(self) -> None:
         self.home = open_server(self.fed.server)
@@ -68,7 +68,7 @@ class Liar:
         announced: Plan | None = None,
         **session: Any,
     ) -> Upload | None:
-        """The sum, or None where the nodes do not open it; `refusals` says why."""
+        """The sum, or None if the nodes do not open it; `refusals` says why."""
         broadcast = broadcast or self.broadcast(sum_)
         place = (announced or sum_).place
         chosen = self.session(sum_, len(nodes), place, **session)
@@ -114,7 +114,7 @@ class Liar:
         return Upload.from_ring(values, spec, users)
 
     def trained(self, nodes: Sequence[int] = (0, 1, 2)) -> "Liar":
-        """Nodes judge only what they have trained on. Of these sums the server says the truth."""
+        """Train, and tell true verdicts on these sums: nodes judge only models that they have trained on."""
         assert self.sum(nodes, TRAIN), self.refusals
         self.told_the_truth()
         return self
@@ -131,14 +131,14 @@ class Liar:
 
 
 def committed(sum_: Plan, answers: Mapping[int, Packet]) -> Plan:
-    """The plan with what nodes commit themselves to, if they do."""
+    """The plan with the nodes' commitments, if there are any."""
     words = [answers[node].blobs.get(packets.COMMITTED + packets.SECAGG, b"").hex() for node in sorted(answers)]
     there = [word for word, node in zip(words, sorted(answers), strict=True) if answers[node].kind == packets.KEYS]
     return replace(sum_, committed=tuple(there)) if any(there) else sum_
 
 
 def counts(liar: Liar, nodes: Iterable[int]) -> list[int]:
-    """What these nodes' users have, as only a test may know it."""
+    """What these nodes' users have; only a test may know it."""
     found = np.zeros(N_ITEMS, np.int64)
     for node in nodes:
         with NodeStore(liar.fed.nodes[node]) as store:

@@ -29,7 +29,7 @@ LIVELY: dict[str, Any] = {"seasons": 1, "rounds": 3, "later_rounds": 3, "season_
 
 
 class Life:
-    """A world, and beside it what each user has by its own account."""
+    """A world, and beside it the items that each user really has."""
 
     def __init__(self, root: Path, seed: int = 0, **more: Any) -> None:
         options = LIVELY | {"recount_users": 1} | more.pop("options", {})
@@ -63,7 +63,7 @@ class Life:
         toml.write_text("\n".join(lines) + "\n")
 
     def _reread(self, nodes: Iterable[int]) -> None:
-        """Nodes read their sources, which say what people have now."""
+        """Let nodes read their sources, which say what people have now."""
         for index in nodes:
             home = open_node(self.world.nodes[index])
             had = {user: [i for i in items if i < home.n_items] for user, items in self.people[index].items()}
@@ -72,7 +72,7 @@ class Life:
                 changes.renew(store, home.method(1), source, 0.0, home.user_salt, home.agreed.decoys_epsilon)
 
     def reread(self) -> None:
-        """As a node does: while a count goes on, changes wait."""
+        """Read the sources as a node does: while a count goes on, changes wait."""
         for index, path in self.world.nodes.items():
             with NodeStore(path) as store:
                 counting = store.counting()
@@ -80,7 +80,7 @@ class Life:
                 self._reread([index])
 
     def item(self) -> None:
-        """A new item, which some have already, although their nodes do not know it yet."""
+        """Add a new item, which some people have already, although their nodes do not know it yet."""
         self.items.append(f"item {len(self.items)}")
         self._sign()
         for _ in range(2):
@@ -92,7 +92,7 @@ class Life:
         self._sign()
 
     def _sign(self) -> None:
-        """Write down a new version of the catalogue where the server finds it."""
+        """Write a new version of the catalogue where the server finds it."""
         server = open_server(self.world.server)
         now = catalogue.newest(server.path) or catalogue.installed(server.path)
         version = catalogue.Version(now.number + 1, tuple(self.items), tuple(sorted(self.gone)))
@@ -129,7 +129,7 @@ class Life:
     # ------------------------------------------------------------------------------------ what holds
 
     def standing(self) -> tuple[np.ndarray, np.ndarray]:
-        """Degrees and latents in steps, by hand: from what each user was last counted as, and last sent."""
+        """Degrees and latents in steps, computed by hand from each user's last count and last upload."""
         return standing(self.world.server, self.world.nodes.values())
 
     def holds(self) -> None:

@@ -1,4 +1,4 @@
-"""Nodes that compute before they are asked: the same bits, never from what is out of date, and in time."""
+"""Nodes that compute before they are asked: the same bits, never from old inputs, and in time."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -30,7 +30,7 @@ def working_ahead(fed: World, otherwise: Meddler = honest, then: Any = None) -> 
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Who computed, and whether when asked ("asked") or before ("ahead")."""
+    """Each computation: whether it was made on request ("asked") or before ("ahead")."""
     log, at_home, now = list[str](), node.at_home, ["asked"]
 
     def recorded(*arguments: Any) -> Computed:
@@ -69,7 +69,7 @@ def test_whoever_falls_silent_and_whenever_it_is_its_simulation(tmp_path: Path, 
 
 
 def spoiled(fed: World) -> Any:
-    """The users of one node are others by the time that it is asked."""
+    """The states of one node's users have changed by the time that it is asked."""
 
     def spoil(address: int, request: Packet) -> None:
         if address == 1 and request.kind == "shares":
@@ -85,7 +85,7 @@ def test_what_was_computed_from_another_state_is_not_sent(tmp_path: Path, comput
     fed = world(tmp_path, options={"rounds": 1})
     fed.run(working_ahead(fed, then=spoiled(fed)))
     sums = len(fed.log())
-    assert (computed.count("ahead"), computed.count("asked")) == (3 * sums, sums)  # those of one node, again
+    assert (computed.count("ahead"), computed.count("asked")) == (3 * sums, sums)  # one node computes again
 
 
 def test_a_result_counts_only_for_its_inputs() -> None:
@@ -96,7 +96,7 @@ def test_a_result_counts_only_for_its_inputs() -> None:
 
 
 def test_the_law_would_notice_a_result_of_another_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutation: what was computed for the sum before is sent, where it is as long."""
+    """Mutation: the node sends what it computed for the previous sum, if the lengths agree."""
     kept: dict[int, list[Computed]] = {}
 
     def before(sum_: Sum, inputs: Any) -> Computed | None:

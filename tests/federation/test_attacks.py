@@ -1,4 +1,4 @@
-"""What a lying server must not learn: one node's upload, by two sums, by another model, or by what nodes refuse."""
+"""A lying server must not learn one node's upload: from two sums, from another model, or from nodes' refusals."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ def liar(tmp_path: Path) -> Liar:
 
 
 def test_the_attacker_knows_its_trade(liar: Liar) -> None:
-    """What is allowed works: otherwise nothing below would mean anything."""
+    """Allowed sums work: otherwise the refusals below would mean nothing."""
     assert total(liar.sum([0, 1, 2], DEGREES), "degrees") == counts(liar, [0, 1, 2])
     assert liar.sum([0, 1, 2], PROPAGATE, lost=[1]) is not None, liar.refusals
     liar.trained()
@@ -40,9 +40,9 @@ def test_no_two_sums_of_one_thing_with_a_node_more_or_less(liar: Liar, first: Pl
     """Under the same name, or as another round or level whose draws are the same."""
     again = replace(first, **change)
     if again.stage == "propagate" and (again.level, again.round) == (2, 0):
-        return  # that is another stage
+        return  # this is another stage
     if again.stage in ("train", EVALUATE) and again.round == 7:
-        return  # and this another round: its draws are others
+        return  # this is another round, with other draws
     if first is JUDGE:
         liar.trained()
     whole = liar.sum([0, 1, 2], first)
@@ -52,7 +52,7 @@ def test_no_two_sums_of_one_thing_with_a_node_more_or_less(liar: Liar, first: Pl
 
 @pytest.mark.parametrize("first", [TRAIN, JUDGE], ids=lambda p: p.stage)
 def test_a_round_is_uploaded_once_opened_or_not(liar: Liar, first: Plan) -> None:
-    """A node cannot know what the others helped to open: it keeps itself out of a second sum."""
+    """A node cannot know what other nodes helped to open, so it stays out of a second sum."""
     if first is JUDGE:
         liar.trained()
     liar.sum([0, 1, 2], first, until="masked")
@@ -62,7 +62,7 @@ def test_a_round_is_uploaded_once_opened_or_not(liar: Liar, first: Plan) -> None
 
 
 def test_a_warm_up_that_is_opened_again_has_the_same_users(liar: Liar) -> None:
-    """Else a user who came in between would be the difference."""
+    """Otherwise the difference would be a user who came in between."""
     before = liar.sum([0, 1, 2], DEGREES)
     with NodeStore(liar.fed.nodes[0]) as store:
         store.add_users(open_node(liar.fed.nodes[0]).method(1), [Person("new", [0, 1, 2])])
@@ -81,7 +81,7 @@ def test_what_is_computed_is_what_was_named(liar: Liar) -> None:
 
 
 def poisons(tables: np.ndarray, items: list[int]) -> dict[str, dict[str, Any]]:
-    """Models that only those notice who have the items: not a number, numbers whose sum is none, roots of −3."""
+    """Models that fail only for users who have these items: not a number, sums that overflow, roots of −3."""
     nan, big, high = tables.copy(), tables.copy(), np.full(N_ITEMS, 3)
     nan[:, items[0]], big[:, items], high[items[0]] = np.nan, np.finfo(tables.dtype).max, -3
     return {"nan": {"tables": nan}, "huge": {"tables": big}, "degrees": {"degrees": high}}
@@ -89,9 +89,9 @@ def poisons(tables: np.ndarray, items: list[int]) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("sum_", [PROPAGATE, TRAIN, JUDGE], ids=lambda p: p.stage)
 @pytest.mark.parametrize("poison", ["nan", "huge", "degrees"])
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a node in earnest goes on past them
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a real node ignores them
 def test_a_poisoned_row_does_not_tell_who_has_it(tmp_path: Path, sum_: Plan, poison: str) -> None:
-    """Node 0 has the item and the others do not; whatever they answer, they must answer alike."""
+    """Node 0 has the item and the others do not: all nodes must answer the same."""
     liar = Liar(world(tmp_path, users=1))
     items = [set(np.flatnonzero(counts(liar, [node])).tolist()) for node in range(3)]
     alone = sorted(items[0] - items[1] - items[2])
@@ -139,7 +139,7 @@ def test_what_is_no_model_is_refused_before_anybody_computes(liar: Liar, change:
 
 
 def test_the_model_cannot_be_changed_once_shares_are_out(liar: Liar) -> None:
-    """What is bound into the keys is what nodes train on, and what they note as opened."""
+    """Nodes train on the model that their keys are bound to, and note it as opened."""
     liar.sum([0, 1, 2], TRAIN, until="shares")
     before = [(liar.fed.nodes[0] / TABLE).read_bytes(), plan_of(liar, 0)]
     first = liar.asked["shares", 0]
@@ -155,7 +155,7 @@ def plan_of(liar: Liar, node: int) -> tuple[Any, ...]:
 
 
 def test_the_context_tells_models_apart_that_share_their_bytes(liar: Liar) -> None:
-    """The same bytes, cut or read otherwise, are another model."""
+    """The same bytes with another shape or type are another model."""
     one = liar.broadcast(TRAIN)
     moved = np.concatenate([one.degrees, np.array([7])])
     models = [

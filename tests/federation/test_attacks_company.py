@@ -1,4 +1,4 @@
-"""A lying server must not pick who is in a sum so that it tells of one node, or of one user."""
+"""A lying server must not choose the nodes of a sum so that the sum shows one node, or one user."""
 
 import itertools
 from dataclasses import replace
@@ -24,7 +24,7 @@ def liar(tmp_path: Path) -> Liar:
 
 
 def test_no_sum_has_fewer_survivors_than_the_node_wants(tmp_path: Path) -> None:
-    """Three take part, one is called lost: the floor counts those who are in the sum."""
+    """Three nodes take part, and the server calls one lost: the limit counts the nodes in the sum."""
     liar = Liar(world(tmp_path, options={"least_nodes": 3}))
     assert liar.sum([0, 1, 2], DEGREES, lost=[2]) is None
     assert liar.refused("3 nodes or more")
@@ -40,18 +40,18 @@ def test_an_honest_server_does_not_even_try(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def crowd(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """Twenty nodes, of whom two may work for the server."""
+    """Twenty nodes; two of them may work for the server."""
     return world(tmp_path_factory.mktemp("crowd"), nodes=20, users=1, options={"corrupt": 0.1})
 
 
 @pytest.mark.parametrize(
     ("nodes", "session", "words"),
     [
-        (3, {}, "4 nodes or more"),  # the two and somebody: that is somebody's upload
+        (3, {}, "4 nodes or more"),  # two corrupt nodes and one honest node: the sum shows its upload
         (4, {"threshold": 3}, "work for the server"),  # 2t − n = 2
         (16, {"threshold": 9}, "work for the server"),
         (16, {"neighbours": 2, "threshold": 2}, "work for the server"),  # a circle: both neighbours may be corrupt
-        (16, {"neighbours": 10, "threshold": 6}, "work for the server"),  # 2t − k = 2, and two of ten may be
+        (16, {"neighbours": 10, "threshold": 6}, "work for the server"),  # 2t − k = 2: two of ten may be corrupt
     ],
 )
 def test_the_session_cannot_be_weaker_than_the_node_allows(
@@ -81,7 +81,7 @@ def test_honest_servers_choose_what_nodes_accept(tmp_path: Path, per_round: int)
 
 
 def test_a_large_gateway_does_not_leave_the_small_ones_with_one_user(tmp_path: Path) -> None:
-    """By their share the small ones would give 5 · 12 // 110 = 0 users: they give two, and the large one fewer."""
+    """By their share, small nodes would give 5 · 12 // 110 = 0 users: they give two, and the large one gives fewer."""
     fed = world(tmp_path, users=5, options={"rounds": 2})
     with NodeStore(fed.nodes[0]) as store:
         store.add_users(open_node(fed.nodes[0]).method(1), [Person(f"more {n}", [n % 7, 9]) for n in range(95)])
@@ -103,7 +103,7 @@ def test_a_round_of_too_few_nodes_is_a_sentence(tmp_path: Path) -> None:
 
 
 def test_a_sparse_graph_that_was_chosen_well_is_accepted() -> None:
-    """The node's own reckoning agrees with `parameters.choose`, with all there or with as few as may be."""
+    """The node's own check agrees with `parameters.choose`, for all nodes and for the fewest allowed."""
     from fedgrec.secagg.parameters import choose, withstands
 
     for n, corrupt, dropped in itertools.product((100, 300, 1000), (0.02, 0.05), (0.05, 0.2)):
@@ -133,7 +133,7 @@ def test_the_server_cannot_have_a_gateway_pick_one_user(liar: Liar, sum_: Plan) 
 
 
 def test_in_a_sweep_a_node_takes_part_with_everybody(tmp_path: Path) -> None:
-    """Round 6 is one, after four turns of twelve of 18 users: latents of fewer people would have rows of one."""
+    """Round 6 is a sweep, after four turns of twelve of 18 users: with fewer, a row of latents may be one user's."""
     liar = Liar(world(tmp_path, latents_every=0))
     sweep = replace(TRAIN, round=6)
     assert liar.sum([0, 1, 2], sweep) is None
@@ -142,7 +142,7 @@ def test_in_a_sweep_a_node_takes_part_with_everybody(tmp_path: Path) -> None:
 
 
 def test_a_gateway_does_not_hand_in_one_users_metrics(liar: Liar) -> None:
-    """Of node 0's six users one has held-out items: its hits would be the node's whole part of an evaluation."""
+    """Only one of node 0's six users has held-out items: its hits would be the node's whole part of an evaluation."""
     with NodeStore(liar.fed.nodes[0]) as store:
         store.db.execute("DELETE FROM interactions WHERE held_out = 1 AND user > 1")
         store.db.execute("INSERT OR REPLACE INTO interactions (user, item, held_out) VALUES (1, 29, 1)")
@@ -157,7 +157,7 @@ def test_a_gateway_does_not_hand_in_one_users_metrics(liar: Liar) -> None:
 
 
 def test_the_floors_are_the_nodes_own(tmp_path: Path) -> None:
-    """What the federation was made with is in every node's folder; the server's options cannot lower it later."""
+    """Every node's folder holds the limits from `init`; the server's options cannot lower them later."""
     fed = world(tmp_path, options={"least_nodes": 3, "least_users": 4, "corrupt": 0.2, "retries": 0})
     assert [(home.least_nodes, home.least_users, home.corrupt) for home in map(open_node, fed.nodes.values())] == [
         (3, 4, 0.2)

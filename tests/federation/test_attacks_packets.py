@@ -1,4 +1,4 @@
-"""One bad node, or a server that sends nonsense: nobody else is disturbed, and nothing is written down."""
+"""One bad node, or a server that sends nonsense: nobody else is disturbed, and nothing is stored."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -43,7 +43,7 @@ GARBAGE: dict[str, Any] = {
 
 @pytest.mark.parametrize("what", GARBAGE)
 def test_a_node_that_answers_with_garbage_disturbs_nobody_else(tmp_path: Path, what: str) -> None:
-    """In every exchange after it has joined; the others train, and the model stays what they make it."""
+    """In every exchange after it has joined: the others train, and only they change the model."""
 
     def rude(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
         reply = answer(request)

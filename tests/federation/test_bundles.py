@@ -1,4 +1,4 @@
-"""Many users behind one connection: one message for all of them, and one who fails harms nobody else."""
+"""Many users behind one connection: one message for all of them, and a user who fails harms nobody else."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -35,7 +35,7 @@ def test_one_exchange_for_a_gateway_and_one_model_in_it(tmp_path: Path) -> None:
         models.append({(len(unpack(p)), len(p.arrays)) for p in shares})
     sums = 3 * 5  # gateways, and degrees, propagate, train, train, evaluate
     assert counts[0] == counts[1] == {"who": 3, "hello": 3, "finish": 3} | dict.fromkeys(EXCHANGES, sums) | {"keys": 6}
-    # Tables and degrees, once; in training the scale of each row, too; nothing where the nodes have it already.
+    # Tables and degrees, once; in training also the scale of each row; nothing if the nodes have the model already.
     assert models == [{(1, 0), (1, 2), (1, 3)}, {(3, 0), (3, 2), (3, 3)}]
 
 
@@ -95,7 +95,7 @@ def test_what_is_no_bundle_is_one_sentence(tmp_path: Path, header: dict[str, Any
 
 @pytest.mark.parametrize("kind", EXCHANGES[1:])
 def test_a_gateway_killed_in_the_middle_of_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """One of its users has written down its step, the other has not; it comes back, and all go on."""
+    """One of its users has stored its step, the other has not; the gateway comes back, and all go on."""
     fed, deaths = masked_world(tmp_path, options={"rounds": 3}), [0]
     real = node.handle
 
@@ -148,7 +148,7 @@ def test_a_failure_harms_nobody_else(tmp_path: Path, what: str) -> None:
 
 
 def test_a_gateway_speaks_for_its_own_users_alone(tmp_path: Path) -> None:
-    """It claims to host a user of another gateway, and answers in its place."""
+    """A gateway claims to host a user of another gateway, and answers in the user's place."""
     fed = masked_world(tmp_path)
 
     def thief(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
@@ -168,7 +168,7 @@ def test_a_gateway_speaks_for_its_own_users_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_users_of_one_gateway_who_are_sent_different_models_do_not_mix_them(tmp_path: Path, first: int) -> None:
-    """They share a file with the model: who finds another one in it than was bound into its keys stays out."""
+    """They share a model file: a user who finds another model in it than its keys are bound to stays out."""
     fed, changed = masked_world(tmp_path), [0]
 
     def two_models(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:

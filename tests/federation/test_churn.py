@@ -51,7 +51,7 @@ def test_a_node_that_joins_while_training_goes_on(tmp_path: Path) -> None:
     fed.witness.summed = arrives  # type: ignore[method-assign]
     fed.run()
     assert fed.is_its_simulation()
-    # The sum behind round 1 was announced before the node came.
+    # The sum after round 1 was announced before the node came.
     assert [3 in line["included"] for line in fed.applied("train")] == [False, False, False, True]
 
 
@@ -63,7 +63,7 @@ def test_an_item_that_only_the_latecomer_has_counts_as_met_once(tmp_path: Path) 
     with NodeStore(fed.nodes[3]) as store:
         store.add_users(open_node(fed.nodes[3]).method(1), [Person("new", [new])])
     fed.transport.away = set()
-    more_rounds(fed, 1, 20)  # in one of these its turn comes
+    more_rounds(fed, 1, 20)  # its turn comes in one of these
     fed.run()
     assert fed.is_its_simulation()
     assert fed.model().degrees[new] == 0
@@ -85,7 +85,7 @@ def test_nodes_that_leave_are_not_missed(tmp_path: Path) -> None:
     assert fed.applied("train")[-1]["included"] == [0, 2]
     assert fed.pending(), "those who left have not heard what became of their last upload"
     fed.transport.away = set()
-    fed.run()  # nothing is left to do but to tell them
+    fed.run()  # only the last messages to nodes are left to do
     assert not fed.pending()
     assert fed.is_its_simulation()
 

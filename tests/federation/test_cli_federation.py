@@ -132,7 +132,7 @@ def test_add_node_and_certificate_say_what_to_copy(tmp_path: Path, capsys: pytes
 
 
 def test_a_device_needs_numpy_and_cryptography_alone(tmp_path: Path) -> None:
-    """Recommending at home: everything else is forbidden to be imported."""
+    """Recommending on the device: the test forbids all other imports."""
     from tests.federation.worlds import world
 
     made = world(tmp_path, options={"rounds": 1})
@@ -160,7 +160,7 @@ run(Namespace(node=Path({str(made.nodes[0])!r}), user="0/1", number=3, json=True
 def test_up_says_where_its_keys_are_however_it_ends(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, end: BaseException | None
 ) -> None:
-    """What `up` prints as the next step needs the folder, so it stays; it holds keys, so it is no hidden folder."""
+    """The next step that `up` prints needs the folder, so it stays; it holds keys, so it is not hidden."""
     pytest.importorskip("flwr", exc_type=ImportError)
 
     def trained(made: Made, say: object) -> None:
@@ -188,7 +188,7 @@ def test_a_federation_that_cannot_be_made_leaves_no_folder(tmp_path: Path, capsy
 
 
 def left_over(fed: Path) -> list[str]:
-    """Processes that have anything to do with this folder."""
+    """Processes that name this folder."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -202,7 +202,7 @@ def left_over(fed: Path) -> list[str]:
 
 def start_up(fed: Path, *words: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "fedgrec", "federation", "up", "--out", str(fed), *SMALL, *words]
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background ignore it, and so would a child
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it, and so do its children
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -1,4 +1,4 @@
-"""Decoys in a federation: the life of a click, which the server knows of by what users tell alone."""
+"""Decoys in a federation: the life of a click, of which the server knows only what users tell."""
 
 import shutil
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ from fedgrec.federation.node.store import NodeStore, Person
 from tests.federation.living import Life
 from tests.federation.worlds import N_ITEMS, World, people, world
 
-SOME: dict[str, Any] = {"decoys_epsilon": 2.0}  # of 30 items about 4 decoys a user
+SOME: dict[str, Any] = {"decoys_epsilon": 2.0}  # about 4 decoys for each user, among 30 items
 BRIEF = SOME | {"rounds": 2, "later_rounds": 2, "evaluations": 0}
 USERS = 4  # of a node
 Told = dict[tuple[Path, int], list[int]]
@@ -44,7 +44,7 @@ def told(fed: World, waiting: bool = True) -> Told:
 
 
 def at_home(life: Life) -> dict[tuple[int, str], list[tuple[int, int]]]:
-    """What every user has by its node's account: items, and whether each was asked about."""
+    """What every user has as its node knows it: items, and whether the user was asked about each."""
     found = {}
     for index, path in life.world.nodes.items():
         with NodeStore(path) as store:
@@ -128,7 +128,7 @@ def loses_the_first_count(address: int, request: Packet, node: Answer) -> Iterab
 
 
 def test_all_users_tell_once_in_every_season(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those without clicks too, however often changes are counted; a new user has told when it came."""
+    """Also users without clicks, however often changes are counted; a new user has told when it came."""
     life = Life(tmp_path, users=USERS, options=BRIEF)
     life.train()
     asked = Asked(monkeypatch)
@@ -181,7 +181,7 @@ def test_what_waits_for_a_verdict_is_not_told_anew(tmp_path: Path, monkeypatch: 
 
 
 def test_users_come_go_and_come_back(tmp_path: Path) -> None:
-    """Who is back before the recount tells what it told; of who is not, and of who is forgotten, nothing is left.
+    """A user who is back before the recount tells the same as before; of other leavers, nothing is left.
 
     Laws 6 and 11 hold, with new items and withdrawn ones.
     """
@@ -252,7 +252,7 @@ def _told_of(life: Life, index: int, user: str) -> list[int]:
 
 @pytest.mark.parametrize("per_user_masks", [False, True])
 def test_people_are_ranked_with_what_they_have(tmp_path: Path, per_user_masks: bool) -> None:
-    """Recommended is all but what they have and what is held out: decoys too. The metrics are those of a ranking so."""
+    """Everything is recommended except what they have and what is held out; decoys may be. The metrics agree."""
     users = 2 if per_user_masks else 6
     fed = world(tmp_path, users=users, options=SOME | {"rounds": 2}, per_user_masks=per_user_masks)
     fed.run()
@@ -288,7 +288,7 @@ def _recall(method: Any, fed: World, cohort: Cohort, held_out: Any) -> float:
 
 
 def test_the_server_sees_nothing_but_what_users_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other items at home, the same answers: not a bit of the model is another, nor of any user's state."""
+    """If users have other items and tell the same, not a bit of the model or of any user's state changes."""
 
     def fixed_answers(before: Any, new: Any, n_items: int, epsilon: float, draw: Any) -> Any:
         return np.union1d(before, (before + 1) % n_items if len(before) else np.arange(3))
@@ -336,7 +336,7 @@ def test_ratings_are_refused(tmp_path: Path) -> None:
 def test_decoys_are_agreed_upon_before_the_first_user_comes(
     tmp_path: Path, before: float, after: float, how: str
 ) -> None:
-    """Else those who told the truth would seem to be hidden. A node refuses to read its source, and every sum."""
+    """Otherwise users who told the truth would seem to be hidden. A node refuses to read its source, and every sum."""
     fed = world(tmp_path, options={"decoys_epsilon": before})
     home, sentence = open_node(fed.nodes[0]), f"taken in {how} decoys"
     toml = home.path / "agreement.toml"

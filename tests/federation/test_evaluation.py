@@ -1,4 +1,4 @@
-"""What users compute at home is what `fedgrec.evaluate` says of the same model."""
+"""Users' own metrics are those of `fedgrec.evaluate` for the same model."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -25,14 +25,14 @@ def csr(rows: Sequence[np.ndarray]) -> SimpleNamespace:
 
 
 def joined(parts: Sequence[Cohort]) -> Cohort:
-    """The users of all, one after the other."""
+    """All users of these cohorts, one after the other."""
     indptr = np.concatenate([[0], np.cumsum(np.concatenate([part.degrees for part in parts]))])
     keys, items = (np.concatenate([getattr(part, name) for part in parts]) for name in ("keys", "items"))
     return Cohort(keys, indptr, items, type(parts[0].state).joined([part.state for part in parts]))
 
 
 def judged_here(fed: World, nodes: Sequence[int]) -> dict[str, float]:
-    """The same users, all in one place, by the evaluation of the simulation."""
+    """The metrics of the same users, all in one place, by the simulation's evaluation."""
     parts, held_out = [], list[np.ndarray]()
     method = open_node(fed.nodes[0]).method(18)
     for index in nodes:
@@ -58,7 +58,7 @@ def test_federation_metrics_are_those_of_evaluate(tmp_path: Path, method: str) -
 
 
 def test_with_noise_the_metrics_are_those_of_evaluate_and_the_noise(tmp_path: Path) -> None:
-    """So little noise that one can look through it."""
+    """The noise is so small that the metrics show through."""
     fed = world(tmp_path, options={"rounds": 3, "topk": (5, 20), "epsilon": 1e6})
     fed.run()
     (line,), here = fed.witness.metrics, judged_here(fed, [0, 1, 2])
@@ -86,7 +86,7 @@ def test_an_evaluation_changes_nobody(tmp_path: Path) -> None:
 
 
 def test_a_model_that_nodes_have_is_not_sent_again(tmp_path: Path) -> None:
-    """An evaluation is of the model that the training round before it began with."""
+    """An evaluation uses the model with which the previous training round began."""
     fed, came = world(tmp_path, options={"rounds": 3, "evaluate_every": 1}), list[tuple[str, bool]]()
 
     def looks(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
@@ -114,7 +114,7 @@ def test_a_node_that_has_lost_the_model_says_so_and_the_others_are_judged(tmp_pa
 
 
 def test_best_is_the_exact_top_k() -> None:
-    """Against the readable twin of `evaluate`: ties to the lower id, −1 where nothing is left."""
+    """Compared with the readable twin of `evaluate`: ties go to the lower id, −1 fills empty places."""
     rng = np.random.default_rng(0)
     for _ in range(50):
         n_items, k = int(rng.integers(1, 30)), int(rng.integers(1, 12))
@@ -136,7 +136,7 @@ def test_quantised_numbers_add_up_within_a_step() -> None:
 
 @pytest.mark.parametrize(("users", "deviation"), [(12, 40.0), (1000, 3.0), (10**6, 1e5)])
 def test_noise_has_room_beside_the_users_numbers(users: int, deviation: float) -> None:
-    """Users' numbers alone would need a smaller ring, in which noise of a few deviations wraps."""
+    """Users' numbers alone would need a smaller ring, in which noise of a few standard deviations wraps."""
     spec = evaluation.spec((20,), users, deviation)
     for leaf, (_, bits) in zip(spec.leaves, spec.rings, strict=True):
         assert bits == 32

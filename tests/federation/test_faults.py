@@ -1,4 +1,4 @@
-"""Whatever goes wrong between server and nodes: training ends, nothing is lost and nothing is counted twice."""
+"""Whatever fails between server and nodes: training reaches its end, nothing is lost, nothing is counted twice."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ WARM_UP = 2  # sums of a short one: degrees and one level
 
 
 def short(root: Path) -> World:
-    """A federation of as few sums as show all their kinds."""
+    """A federation with few sums, but all kinds of them."""
     return world(root, options={"rounds": 2}, layers=1)
 
 
@@ -78,7 +78,7 @@ def test_half_a_request_is_refused(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", RIDERS)
 def test_an_old_answer_is_refused(tmp_path: Path, kind: str) -> None:
-    """The answer of the sum before, in the place of the present one."""
+    """The answer of the previous sum, in the place of the present one."""
     old: list[Packet] = []
 
     def replayed(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
@@ -129,7 +129,7 @@ def test_a_node_that_never_answers_does_not_hold_up_the_others(tmp_path: Path) -
 
 
 def test_a_node_killed_while_it_writes_has_written_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In every exchange once: the transaction is torn off behind the work, the table may be on the disk already."""
+    """Once in every exchange: the transaction is cut off after the work; the table may be on the disk already."""
     for number, kind in enumerate(RIDERS):
         fed = short(tmp_path / kind)
         real = NodeStore.transaction
@@ -153,7 +153,7 @@ def test_a_node_killed_while_it_writes_has_written_nothing(tmp_path: Path, monke
 
 
 def killed_9(folder: Path, request: Packet, when: str) -> int:
-    """A process of its own, with all that the node knows, is killed on either side of its commit; how it ended."""
+    """Kill a process of its own, with all that the node knows, before or after its commit; return how it ended."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # other threads may hold locks: this child takes none
         child = os.fork()
@@ -174,7 +174,7 @@ def killed_9(folder: Path, request: Packet, when: str) -> int:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_kill_9_on_either_side_of_the_write(tmp_path: Path, when: str) -> None:
-    """In a process of its own, in every exchange; what it had on the disk is what the next process finds."""
+    """In a process of its own, in every exchange: the next process finds what is on the disk."""
     fed = world(tmp_path, options={"rounds": 6})
     turns = iter(RIDERS)
     want, codes = [next(turns)], list[int]()

@@ -37,7 +37,8 @@ SENTENCES = {  # beyond an hour behind, and 825 days ahead, the server's certifi
     -HOUR - 400: "has a certificate that is not valid now",
     900 * 24 * HOUR: "has a certificate that is not valid now",
 }
-# A process whose clock is off, for everything in it (TLS too): CLOCK_OFF seconds, once the file CLOCK_WHEN is there.
+# A library that shifts the whole clock of a process (also for TLS) by CLOCK_OFF seconds, once the file CLOCK_WHEN
+# exists.
 CLOCK = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -79,7 +80,7 @@ def shim(tmp_path: Path) -> Path:
 
 
 def wrong(shim: Path, seconds: int, when: Path | None = None) -> dict[str, str]:
-    """The environment of a process whose clock is off by so much: always, or once this file is there."""
+    """The environment of a process whose clock is off by this much: always, or once this file exists."""
     return {"LD_PRELOAD": str(shim), "CLOCK_OFF": str(seconds), "CLOCK_WHEN": str(when or shim)}
 
 
@@ -131,12 +132,12 @@ def test_a_node_whose_clock_is_an_hour_off_ends_with_a_sentence_and_the_others_g
 
 @contextmanager
 def greeting(made: Made) -> Iterator[str]:
-    """Somebody on loopback who has the server's certificate, and no more; its address."""
+    """The address of somebody on loopback who has the server's certificate, and nothing else."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made.server / TLS_CERTIFICATE, made.server / TLS_KEY)
 
     def greet(door: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # the caller does not like what it is shown, or nobody calls
+        with contextlib.suppress(OSError):  # the caller refuses the certificate, or nobody calls
             guest, _ = door.accept()
             guest.settimeout(10)
             with guest, context.wrap_socket(guest, server_side=True):
@@ -153,11 +154,11 @@ def greeting(made: Made) -> Iterator[str]:
 
 
 def refusal(made: Made, ca: Path) -> str:
-    """What the first node says of this server."""
+    """The first node's refusal of this server."""
     folder = made.nodes[0]
     with greeting(made) as address:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # Flower calls a library in an old way
+            warnings.simplefilter("ignore", DeprecationWarning)  # Flower uses a deprecated call of a library
             link = Link(folder, address, ca, read_flower_key(folder))
         with pytest.raises(FederationError) as refused:
             link.enter()
@@ -173,7 +174,7 @@ def refusal(made: Made, ca: Path) -> str:
 def test_a_date_that_does_not_fit_may_be_the_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off: datetime.timedelta, why: str
 ) -> None:
-    """A clock that is off by so much now, and one that was right when the certificates were made, see the same."""
+    """Certificates with shifted dates stand for a node whose clock is off."""
 
     class Then(datetime.datetime):
         @classmethod

@@ -59,7 +59,7 @@ node(Path(sys.argv[1]))
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedgrec", "federank"])
 def test_law_6_with_a_node_killed_in_every_stage_and_started_again(tmp_path: Path, method: str) -> None:
-    """It is killed before it has done what it was asked, or when that is on its disk and the answer is not out."""
+    """The node is killed before its step, or after the step is on its disk and before the answer leaves."""
     quick = {"rounds": 12, "deadline": 6.0, "work_deadline": 6.0, "retries": 9}
     made = founded(tmp_path, method, options=quick, **({"layers": 1} if method == "fedgrec" else {}))
 
@@ -74,7 +74,7 @@ def test_law_6_with_a_node_killed_in_every_stage_and_started_again(tmp_path: Pat
             start_slow(processes, when)
             seen = sent_to(made, 1, stage)
             until(lambda s=stage, n=seen: sent_to(made, 1, s) > n, 60, f"no stage {stage}")
-            time.sleep(1.0)  # into what the node does about it
+            time.sleep(1.0)  # until the node is at work on it
             killed.append(stage)
         processes.kill("node-1")
         start_node(made.nodes[1], processes)
@@ -122,7 +122,7 @@ sys.exit(main())
 
 
 def node(folder: Path, *before: str, seconds: float = 40) -> tuple[int, str]:
-    """A node that should not be let in: how it ends, and what it says."""
+    """Start a node that should be refused: its exit code, and what it says."""
     command = [sys.executable, *(before or ("-m", "fedgrec")), "federation", "node", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     return done.returncode, done.stderr

@@ -1,4 +1,4 @@
-"""Five nodes over a real network, one of which is killed in mid-round, started again, hung, and let go on."""
+"""Five nodes over a real network; one is killed in mid-round, started again, stopped, and continued."""
 
 import os
 import re
@@ -23,7 +23,7 @@ DEFAULTS = FederationOptions()
 
 
 def rounds(made: Made) -> list[tuple[int, float]]:
-    """Of the training rounds so far: nodes in it, seconds."""
+    """Nodes and seconds of each training round so far."""
     found = re.findall(r" round [\d,]+: (\d+) of \d+ nodes, .* users, ([\d.]+) s", progress(made))
     return [(int(nodes), float(seconds)) for nodes, seconds in found]
 
@@ -39,7 +39,7 @@ def masked(made: Made) -> int:
 
 
 def strike(made: Made, how: Callable[[], None], after: int = 4) -> None:
-    """Do it while nodes train; the round it meets and those after it end in time."""
+    """Call `how` while nodes train; that round and the next ones must end in time."""
     more_rounds(made, 3)
     usual = statistics.median(seconds for _, seconds in rounds(made)[-3:])
     seen, at = masked(made), len(rounds(made))
@@ -47,7 +47,7 @@ def strike(made: Made, how: Callable[[], None], after: int = 4) -> None:
     how()
     more_rounds(made, after + 1)
     struck, *later = rounds(made)[at : at + after + 1]
-    if struck[0] == NODES:  # the victim was quicker
+    if struck[0] == NODES:  # the victim had already answered
         struck, *later = later
     assert struck[0] == NODES - 1
     assert struck[1] < usual + LATE
@@ -56,7 +56,7 @@ def strike(made: Made, how: Callable[[], None], after: int = 4) -> None:
 
 
 def back(made: Made, since: int) -> int:
-    """In how many rounds everybody is in one again."""
+    """After how many rounds all nodes are in one again."""
     until(lambda: any(nodes == NODES for nodes, _ in rounds(made)[since:]), 60, "it does not come back")
     return next(count for count, (nodes, _) in enumerate(rounds(made)[since:]) if nodes == NODES)
 
@@ -72,7 +72,7 @@ def test_a_killed_and_a_hung_node_hold_up_one_round_for_seconds(tmp_path: Path) 
         until(lambda: f"node {VICTIM} is back" in progress(made), 60, "it does not come back")
 
         hung = processes.running[VICTIM].pid
-        more_rounds(made, 8)  # what the node took while it was dead is forgotten
+        more_rounds(made, 8)  # the server forgets how long the dead node took
         strike(made, lambda: os.kill(hung, signal.SIGSTOP))
         os.kill(hung, signal.SIGCONT)
         assert back(made, len(rounds(made))) <= 3  # after the round that goes on and the one that is announced

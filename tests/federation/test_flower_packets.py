@@ -1,4 +1,4 @@
-"""A transport over Flower that keeps its deadline whatever Flower does, and the door of the SuperLink."""
+"""The transport over Flower keeps its deadline whatever Flower does; and the door of the SuperLink."""
 
 import asyncio
 import subprocess
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("a_run")
 
 
 class Grid:
-    """A grid in this process: `plan` says what becomes of the message to each address, and after how many seconds."""
+    """A grid in this process: `plan` gives the answer of each address, and after how many seconds it comes."""
 
     def __init__(self, plan: dict[int, tuple[float, Any]]) -> None:
         self.plan, self.sent, self.begun = plan, dict[str, Message](), time.monotonic()
@@ -90,7 +90,7 @@ def test_signs_of_life_are_what_flower_knows_of_its_nodes() -> None:
 
 
 def test_an_exchange_ends_when_its_time_is_cut_short() -> None:
-    """As it is when enough have answered, and one is missing."""
+    """This happens when enough nodes have answered, and one is missing."""
     grid = Grid({1: (0, Packet("a")), 2: (1e9, None)})
     heard = list[int]()
     begun = time.monotonic()
@@ -119,7 +119,7 @@ def test_a_late_answer_is_dropped_for_good() -> None:
     again = list(link.exchange({1: Packet("q")}, within(1)))
     assert [(address, packet.kind) for address, packet in again] == [(1, "a")]
     time.sleep(0.3)
-    assert "m1" in grid.asked  # so that Flower need not keep it
+    assert "m1" in grid.asked  # so Flower does not have to keep it
     assert link.late == []
 
 
@@ -130,7 +130,7 @@ def test_an_upload_that_hangs_holds_up_neither_the_others_nor_the_deadline() -> 
 
 
 def test_no_message_is_asked_for_by_two_at_a_time() -> None:
-    """Flower answers the first with the reply and the second with an error: then the reply would be lost."""
+    """Flower gives the first caller the reply and the second one an error: then the reply would be lost."""
     plan = {address: (0.3, Packet("a")) for address in range(1, 41)}
     grid, asking = Grid(plan), set[str]()
     pull = grid.pull_messages
@@ -238,7 +238,7 @@ def test_which_callers_are_on_this_machine(client: str, here: bool) -> None:
 
 
 def test_a_superlink_that_dies_while_it_is_asked_is_found_at_the_next_look() -> None:
-    """Its process is there when the server looks, and gone when the server asks it."""
+    """Its process exists when the server checks, and is gone when the server asks it."""
     server: Any = object.__new__(FlowerServer)
     looks: list[None] = []
 
@@ -277,7 +277,7 @@ print(os.environ["FLWR_TELEMETRY_ENABLED"], os.umask(0))
 
 
 def test_the_client_path_adds_little_to_flowers_own_and_nothing_heavy() -> None:
-    """Flower's SuperNode starts a process for each message: what it imports is paid every time."""
+    """Flower's SuperNode starts a process for each message, and each process pays for its imports."""
     code = """
 import sys
 import flwr.supernode.runtime.run_clientapp

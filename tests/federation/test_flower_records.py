@@ -1,4 +1,4 @@
-"""Packets as Flower carries them: they come out as they went in, in few parts, and what is no packet is refused."""
+"""Packets as Flower carries them: they arrive as they were sent, in few parts, and anything else is refused."""
 
 import base64
 from typing import Any
@@ -38,7 +38,7 @@ def test_a_packet_comes_out_as_it_went_in() -> None:
 
 @pytest.mark.parametrize("size", [3, records.PIECE // 4, records.PIECE // 4 + 1])
 def test_arrays_travel_as_bytes_or_in_pieces_and_are_the_same(size: int) -> None:
-    """Large ones in pieces, each a record; an answer's small ones need no record of their own."""
+    """Large arrays travel in pieces, each a record; small arrays of an answer need no record of their own."""
     packet = Packet("kind", {}, {}, {"table": np.arange(size, dtype=np.float32), "none": np.zeros((0, 3), np.int64)})
     small = size <= records.PIECE // 4
     for shared, count in ((None, 1 if small else 3), ({}, 2 if small else 3)):

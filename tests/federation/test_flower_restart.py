@@ -33,7 +33,7 @@ STOPPED = "the server stopped while the sum went on"
 
 
 def lives(made: Made, deaths: Sequence[Death]) -> None:
-    """Run; be killed at each of these places in turn, and started again; then run to the end."""
+    """Run the server, kill it at each of these places in turn, start it again; then run to the end."""
     told = made.server / "death"
     with Processes(made.server.parent / "logs") as processes:
         for node in made.nodes:
@@ -55,11 +55,11 @@ def lives(made: Made, deaths: Sequence[Death]) -> None:
 
 
 def twin(made: Made) -> World:
-    """The same people with the same keys, in this process: what is never killed."""
+    """The same people with the same keys, in this process, where nothing is killed."""
     for node in made.nodes:
         load(node)
         with NodeStore(node) as store:
-            assert store.node_key  # by which it draws who takes part
+            assert store.node_key  # the key with which it draws who takes part
     there = made.server.parent.with_name("twin")
     shutil.copytree(made.server.parent, there)
     return as_world(replace(made, server=there / "server", nodes=[there / node.name for node in made.nodes]))
@@ -74,7 +74,7 @@ def is_the_same(one: World, other: World) -> bool:
 
 
 def metrics(fed: World) -> dict[int, dict[str, Any]]:
-    """What was found after each round, without what it took."""
+    """The metrics after each round, without their costs."""
     with ServerStore(open_server(fed.server)) as store:
         lines = store.metrics()
     assert len({line["round"] for line in lines}) == len(lines), "a round was judged twice"
@@ -82,7 +82,7 @@ def metrics(fed: World) -> dict[int, dict[str, Any]]:
 
 
 def check_that_nothing_is_lost_or_counts_twice(made: Made, fed: World, deaths: Sequence[Death]) -> None:
-    """Each death in a sum is one lost sum, and says so; what was opened is never opened again."""
+    """Each death in a sum is one lost sum, which is reported; no opened sum is opened again."""
     log = fed.log()
     in_sums = [(stage, round_) for stage, round_, exchange, _ in deaths if exchange in EXCHANGES]
     lost = [line for line in log if not line["applied"]]
@@ -117,7 +117,7 @@ def test_killed_outside_of_training_the_model_is_that_of_a_run_that_never_was(tm
         ("degrees", 0, "keys", 0),
         ("degrees", 0, "confirm", 1),
         ("propagate", 0, "shares", 1),
-        ("propagate", 0, "unmask", 3),  # opened, in memory: it is opened once more, of the same nodes
+        ("propagate", 0, "unmask", 3),  # opened only in memory: the same nodes open it once more
         ("evaluate", 1, "masked", 2),
         ("evaluate", 2, "finish", 1),
     ]
@@ -130,13 +130,13 @@ def test_killed_outside_of_training_the_model_is_that_of_a_run_that_never_was(tm
     assert is_the_same(fed, never_killed)
     assert all(line["applied"] for line in never_killed.log())
     judged, expected = metrics(fed), metrics(never_killed)
-    assert (set(judged), set(expected)) == ({2}, {1, 2})  # an evaluation that was killed is not made up for
+    assert (set(judged), set(expected)) == ({2}, {1, 2})  # a killed evaluation is not repeated
     assert judged[2] == expected[2]
 
 
 @pytest.mark.slow
 def test_killed_in_any_exchange_of_a_training_round_costs_that_round_and_nothing_else(tmp_path: Path) -> None:
-    """What is left is a run in which those rounds were lost because nobody answered."""
+    """The result is that of a run in which nobody answered in those rounds."""
     deaths: list[Death] = [
         ("train", 1, "shares", 1),
         ("train", 2, "keys", 2),
@@ -163,7 +163,7 @@ def test_killed_in_any_exchange_of_a_training_round_costs_that_round_and_nothing
 
 
 def test_a_server_restored_from_a_backup_opens_no_round_again(tmp_path: Path) -> None:
-    """In this process: nodes refuse what they have sent, and training goes on where it is new to all of them."""
+    """In this process: nodes refuse rounds that they have sent, and training goes on with the first new round."""
     fed = world(tmp_path, users=3, layers=1, options={"rounds": 2})
     fed.run()
     shutil.copytree(fed.server, tmp_path / "backup")
@@ -185,7 +185,7 @@ def test_a_server_restored_from_a_backup_opens_no_round_again(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_a_server_restored_from_before_the_warm_up_ends_with_a_sentence(tmp_path: Path) -> None:
-    """Until its newest folder is back: then it goes on."""
+    """It goes on once its newest folder is back."""
     made, backup, newest = founded(tmp_path, users=2, layers=1), tmp_path / "backup", tmp_path / "newest"
     shutil.copytree(made.server, backup)
     command = [sys.executable, "-m", "fedgrec", "federation", "server", str(made.server)]

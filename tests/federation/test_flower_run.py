@@ -79,10 +79,10 @@ def test_law_10_nothing_but_masked_uploads_and_the_protocols_messages_came_up(tr
 
 
 def test_law_10_no_upload_of_any_stage_can_be_read_in_what_came_up(trained: Made) -> None:
-    """Of any node or user, in any numbers, from any byte on, or between two vectors that came up."""
+    """Of any node or user, in any number format, from any byte on, or as the difference of two vectors."""
     uploads, received = clear_uploads(trained), tapped(trained)
     assert in_every_stage(uploads)
-    assert len(uploads) > 3 * (20 + 20 + 20)  # users take part on their own, too
+    assert len(uploads) > 3 * (20 + 20 + 20)  # each user's own part is recorded too
     assert readable(uploads, received) == set()
     assert leaks(list(uploads.values()), received) == []
 
@@ -95,7 +95,7 @@ client.mask_parts = server.mask_parts = lambda words, masks, threads: None
 
 @pytest.mark.slow
 def test_law_10_masks_off_every_upload_of_every_stage_is_read(tmp_path: Path) -> None:
-    """Mutation: nodes add no masks, the server takes none off; the run goes well, and the record tells everything."""
+    """Mutation: nodes add no masks, the server subtracts none; the run succeeds, and the record shows everything."""
     app = TAPPED_APP | {"fedgrec_app/apps.py": NO_MASKS + TAPPED}
     made = trained_by(founded(tmp_path, options={"topk": (20,)}, layers=1), RECORDED + NO_MASKS, app)
     assert as_world(made).is_its_simulation()
@@ -104,7 +104,7 @@ def test_law_10_masks_off_every_upload_of_every_stage_is_read(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_law_10_packets_look_the_same_where_somebody_has_other_items(trained: Made, tmp_path: Path) -> None:
-    """Number, order and sizes of every node's packets, and of all the parts that it hands to Flower for them."""
+    """Number, order and sizes are the same for every node's packets, and for all parts that it hands to Flower."""
     other = trained_by(founded(tmp_path, crowd=swapped(people(3, 20)), layers=1), RECORDED)
     for mine, theirs in zip(trained.nodes, other.nodes, strict=True):
         # hello, keys, five sums, keys of the evaluation, finish: there and back
@@ -115,19 +115,19 @@ def test_law_10_packets_look_the_same_where_somebody_has_other_items(trained: Ma
 
 
 def packets(made: Made, node: Path) -> list[Any]:
-    """A node's packets in order: those that went down by their kind, those that came up by all their sizes."""
+    """A node's packets in order: packets down by their kind, packets up by all their sizes."""
     address = int((node / NUMBER).read_text())
     mine = [seen for seen in tap(made) if seen.address == address]
     return [sizes([seen.packet]) if seen.way == "up" else seen.packet.kind for seen in mine]
 
 
 def parts(made: Made, node: Path) -> list[str]:
-    """The sizes of what the node made of each answer; the rest of a Flower message are numbers of its own."""
+    """The sizes of the parts of each answer; the rest of a Flower message is numbers of Flower's own."""
     return (made.server.parents[1] / "record" / f"{node.name}.sizes").read_text().splitlines()
 
 
 def test_law_10_would_notice_an_upload_that_is_not_masked(trained: Made) -> None:
-    """Mutation: the same record with one node's plain sum, or one user's, in the place of a masked vector."""
+    """Mutation: in the record, a plain upload of one node or user replaces a masked vector."""
     received, plain = tapped(trained), plain_uploads(trained)
     for upload in (plain[0], plain[-1]):
         for bare in (upload, upload.astype("<i8"), upload.astype("<f4"), upload.astype(">u4")):
@@ -136,7 +136,7 @@ def test_law_10_would_notice_an_upload_that_is_not_masked(trained: Made) -> None
 
 
 def plain_uploads(made: Made) -> list[np.ndarray]:
-    """What each node, and each user alone, would have sent in the first degree count had there been no masks."""
+    """What each node, and each user alone, would have sent in the first degree count without masks."""
     home = open_server(made.server)
     with ServerStore(home) as store:
         n_users = store.get("n_users")
@@ -159,7 +159,7 @@ def plain_uploads(made: Made) -> list[np.ndarray]:
 
 
 def bare_uploads(made: Made, received: list[tuple[int, Packet]]) -> int:
-    """How many plain uploads can be read off what came up, in any of the usual encodings of numbers."""
+    """How many plain uploads can be read in what came up, in any usual encoding of numbers."""
     encodings = ("<u4", ">u4", "<u8", ">u8", "<f4", ">f4", "<f8", ">f8", "u1", "<u2")
     needles = set()
     for upload in plain_uploads(made):
@@ -172,7 +172,7 @@ def bare_uploads(made: Made, received: list[tuple[int, Packet]]) -> int:
 
 
 def test_masked_vectors_look_like_noise(trained: Made) -> None:
-    """A vector that is masked has no more zero words than chance gives; one of a few clicks is nearly all zeros."""
+    """A masked vector has no more zero words than chance gives; a plain vector of a few clicks is nearly all zeros."""
     for _, packet in tapped(trained):
         if packet.kind == "masked":
             message = packet.arrays["secagg"].tobytes()

@@ -1,4 +1,4 @@
-"""A few minutes of the soak: nodes and server that are struck at random, and what must hold of them afterwards."""
+"""A few minutes of the soak test: random faults hit nodes and server, and the laws must hold afterwards."""
 
 from pathlib import Path
 

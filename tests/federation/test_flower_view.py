@@ -1,7 +1,7 @@
-"""Law 10, the attacker: what could be read, were it not masked, and what sizes and numbers of packets could tell.
+"""Law 10, the attacker: what it could read without masks, and what the sizes and numbers of packets could show.
 
-The searches are used on all that a server received over the real network (test_flower_run.py). Here they show, in one
-process, that they find an upload of every stage when masks are off, and one that hides in a difference.
+test_flower_run.py searches all that a server received over the real network. Here the same searches show, in one
+process, that they find an upload of every stage when masks are off, and an upload that hides in a difference.
 """
 
 import json
@@ -29,18 +29,18 @@ Name = tuple[str, int, int, str, str]  # stage, level, round, node, and "all" or
 Uploads = dict[Name, np.ndarray]
 Needles = dict[int, dict[bytes, set[Name]]]  # by their length
 NUMBERS = ("<u4", ">u4", "<u8", ">u8", "<i8", ">i8", "<f4", ">f4", "<f8", ">f8", "u1", "<u2", ">u2")
-CHANCE = 12  # bytes: fewer could be the same by chance
+CHANCE = 12  # bytes: fewer could be equal by chance
 
 
 def readable(uploads: Uploads, received: Received) -> set[Name]:
-    """Uploads that the server could read, had it searched all that it received."""
+    """Uploads that the server could read if it searched all that it received."""
     return in_clear(uploads, received) | in_differences(uploads, received)
 
 
 def in_clear(uploads: Uploads, received: Received) -> set[Name]:
-    """Those of which some words in a row stand in a packet, at whatever byte and in whatever numbers.
+    """Uploads of which some consecutive words are in a packet, at any byte and in any number format.
 
-    Or the places of their words that are not zero: in a user's degree counts these are its items.
+    Or the places of their non-zero words: in a user's degree counts these are its items.
     """
     needles: Needles = defaultdict(lambda: defaultdict(set))
     for name, words in uploads.items():
@@ -56,7 +56,7 @@ def in_clear(uploads: Uploads, received: Received) -> set[Name]:
 
 
 def add_needles(needles: Needles, name: Name, numbers: np.ndarray) -> None:
-    """All of a vector, and all that is enough of it in a row to be no chance, and not nearly all zeros."""
+    """Add a whole vector, and its consecutive parts that are too long for chance and not nearly all zeros."""
     width, n, encoded = numbers.itemsize, len(numbers), numbers.tobytes()
     window = max(4, -(-CHANCE // width))
     if n * width >= CHANCE and np.count_nonzero(numbers) > 1:
@@ -76,9 +76,9 @@ def standing_in(text: bytes, needles: Needles, step: int = 1) -> set[Name]:
 
 
 def in_differences(uploads: Uploads, received: Received) -> set[Name]:
-    """The same for sums and differences of any two vectors, from whichever byte on their words begin.
+    """The same for sums and differences of any two vectors, whatever byte their words begin at.
 
-    Masks that are used twice leave there what one upload is, or what two of them differ by.
+    Masks that are used twice leave one upload there, or the difference of two.
     """
     masked = [packet.arrays["secagg"].tobytes() for _, packet in received if "secagg" in packet.arrays]
     found = set[Name]()
@@ -105,7 +105,7 @@ def mixtures(one: np.ndarray, other: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def sizes(packets: Iterable[Packet]) -> list[tuple[Any, ...]]:
-    """All that somebody sees of packets who cannot read them: how many, in which order, how large each part is."""
+    """What an observer who cannot read packets sees: how many, in which order, how large each part is."""
     return [
         (
             packet.kind,
@@ -118,7 +118,7 @@ def sizes(packets: Iterable[Packet]) -> list[tuple[Any, ...]]:
 
 
 def swapped(crowd: Sequence[Sequence[Person]]) -> list[list[Person]]:
-    """The same people, but for one who likes and is judged by as many other items."""
+    """The same people, except that one of them has as many other items, and as many others held out."""
     new = [list(persons) for persons in crowd]
     someone = new[1][2]
     others = [item for item in range(N_ITEMS) if item not in {*someone.items, *someone.held_out}]
@@ -129,7 +129,7 @@ def swapped(crowd: Sequence[Sequence[Person]]) -> list[list[Person]]:
 
 
 def run(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Uploads, World]:
-    """Every stage, in this process; and what each node, and each user alone, was about to mask."""
+    """Run every stage in this process; also return what each node, and each user alone, was about to mask."""
     uploads: Uploads = {}
     at_home = node.at_home
 
@@ -162,7 +162,7 @@ def test_nothing_is_readable_in_any_stage(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_masks_off_everything_is_readable_in_every_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutation: nodes add no masks, and the server takes none off; training does not notice."""
+    """Mutation: nodes add no masks, and the server subtracts none; training does not notice."""
     for end in (client, server):
         monkeypatch.setattr(end, "mask_parts", lambda words, masks, threads: None)
     uploads, fed = run(tmp_path, monkeypatch)
@@ -170,7 +170,7 @@ def test_masks_off_everything_is_readable_in_every_stage(tmp_path: Path, monkeyp
 
 
 def test_masks_used_twice_are_found_in_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutation: in every sum the same masks, in which nothing can be read as long as one looks at one vector alone."""
+    """Mutation: every sum has the same masks; nobody can read anything in one vector alone."""
     mask = np.random.default_rng(0).integers(0, 2**64, 4096, np.uint64)
 
     def add(words: ring.Words, masks: Any, threads: int, times: int = 1) -> None:
@@ -188,7 +188,7 @@ def test_masks_used_twice_are_found_in_differences(tmp_path: Path, monkeypatch: 
 
 
 def test_a_list_of_what_somebody_has_is_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutation: a query that names a user's own items, in any numbers, from an odd byte on."""
+    """Mutation: a query that names a user's own items, in any number format, from an odd byte on."""
     uploads, _ = run(tmp_path, monkeypatch)
     name = next(n for n, words in uploads.items() if n[0] == "degrees" and n[-1] != "all" and words.sum() > 5)
     for how in ("<u2", ">u4", "<i8", "<f8"):

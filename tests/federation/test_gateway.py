@@ -1,4 +1,4 @@
-"""Setting up gateways whose users mask for themselves: keys, folders, commands, who comes and who goes."""
+"""Setting up gateways whose users mask for themselves: keys, folders, commands, users who come and go."""
 
 import stat
 from pathlib import Path
@@ -98,7 +98,7 @@ def test_a_gateway_added_later(fed: Path) -> None:
 
 
 def mixed_up(fed: Path, how: str) -> Path:
-    """A folder that is opened as what it is not."""
+    """A folder that is opened as the wrong kind."""
     first = fed / "node-0"
     if how == "one user is started":
         return first / "users" / "1"
@@ -188,7 +188,8 @@ def test_a_gateway_that_comes_later_and_one_that_leaves(tmp_path: Path) -> None:
     fed.transport.away = set()
     more_rounds(fed, 2, 12)
     fed.run()
-    # The integers were sized for the four of the start, so four of the six are drawn: ten times without the new two?
+    # The integers were sized for the four users of the start, so four of the six are drawn. Ten draws without one of
+    # the two new ones are very unlikely.
     assert {4, 5} & {index for line in fed.applied("train") for index in line["included"]}
     fed.transport.away = {0}
     more_rounds(fed, 12, 13)

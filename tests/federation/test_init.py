@@ -1,4 +1,4 @@
-"""What `init` makes: an authority that vouches for one server, keys that fit the roster, files nobody else can read."""
+"""What `init` makes: an authority for one server, keys that match the roster, files that nobody else can read."""
 
 import contextlib
 import socket

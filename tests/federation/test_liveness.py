@@ -1,4 +1,4 @@
-"""Nodes that fall silent are waited for once, about as long as answers usually take; they are named, and come back."""
+"""The server waits for a silent node once, about as long as answers usually take; it names it, and takes it back."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ class Timed(LocalTransport):
     starts: dict[int, int] = field(default_factory=dict)
 
     def signs(self) -> Mapping[int, Sign]:
-        """The dead show none."""
+        """Dead nodes show no sign."""
         return {
             address: Sign(str(self.starts.get(address, 0)), 0.0 if address in self.dead else self.now)
             for address in self.addresses()
@@ -71,7 +71,7 @@ def timed(
 
 
 def on_round(fed: World, acts: Mapping[int, Callable[[], Any]]) -> None:
-    """Act when so many training rounds have ended."""
+    """Act when this many training rounds have ended."""
     summed = fed.witness.summed
 
     def summing(line: dict[str, Any]) -> None:
@@ -83,7 +83,7 @@ def on_round(fed: World, acts: Mapping[int, Callable[[], Any]]) -> None:
 
 
 def long_waits(network: Timed) -> list[float]:
-    """Seconds of the exchanges that took longer than the living take; the farewell, which all are sent, excepted."""
+    """Seconds of exchanges that took longer than live nodes take, except the farewell, which all nodes get."""
     return [lasted for kind, _, lasted in network.exchanges if lasted > USUAL and kind != packets.FINISH]
 
 
@@ -179,7 +179,7 @@ def is_waited_for_once(network: Timed) -> bool:
 
 
 def dies_in(fed: World, network: Timed, kind: str, after: int) -> None:
-    """Node 4 dies when it is next asked this, once so many rounds have ended."""
+    """Node 4 dies at the next request of this kind, after this many rounds."""
     armed = list[bool]()
 
     def dying(address: int, asked: str) -> float:
@@ -200,7 +200,7 @@ def test_a_node_that_dies_in_mid_round_is_waited_for_once_and_named_once(
     dies_in(fed, network, kind, after=4)
     fed.run()
     assert is_waited_for_once(network)
-    # In the end all are asked, since one that only could not be heard needs the last model.
+    # At the end all nodes are asked: a node that was only out of reach needs the last model.
     assert [(kind, asked) for kind, asked, _ in network.exchanges[-2:]] == [("finish", [0, 1, 2, 3]), ("finish", [4])]
     assert network.exchanges[-1][2] < USUAL + 10
     assert included(fed, 4)[:4] == [True] * 4
@@ -211,7 +211,7 @@ def test_a_node_that_dies_in_mid_round_is_waited_for_once_and_named_once(
 
 
 def test_a_server_that_asks_the_dead_again_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutation: rests end by themselves, whether or not there was a sign of life."""
+    """Mutation: a rest ends even without a sign of life."""
 
     def holds(self: Silence, sign: Sign | None) -> bool:
         return self.rest > 0
@@ -224,7 +224,7 @@ def test_a_server_that_asks_the_dead_again_is_found(tmp_path: Path, monkeypatch:
 
 
 def test_a_server_that_always_waits_as_configured_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutation: what was measured counts for nothing."""
+    """Mutation: measured times are ignored."""
     monkeypatch.setattr(Wait, "given", lambda wait: wait.most)
     fed, network = timed(tmp_path, monkeypatch, options={"rounds": 6})
     dies_in(fed, network, packets.MASKED, after=4)

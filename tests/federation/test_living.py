@@ -50,7 +50,7 @@ STEPS = (*CHANGES, "train", "train", "lossy", "killed")
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(STEPS), min_size=4, max_size=9), st.integers(0, 99))
 def test_any_history(tmp_path_factory: pytest.TempPathFactory, history: list[str], seed: int) -> None:
-    """Laws 6 and 11, whatever happens in whichever order, with nodes that fall silent and servers that are killed.
+    """Laws 6 and 11 hold for events in any order, with nodes that fall silent and servers that are killed.
 
     Latents travel in every round, or in sweeps.
     """
@@ -84,7 +84,7 @@ def test_a_node_that_forgets_under_which_weights_it_sent_is_found_out(
 
 
 def test_a_leave_that_is_counted_twice_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mutant: what a recount has counted still waits, and goes into the next one again."""
+    """Mutation: changes that a recount has counted still wait, and go into the next recount again."""
     monkeypatch.setattr(changes, "_take_over", lambda store, rows: None)
     life = Life(tmp_path)
     life.train()
@@ -97,7 +97,7 @@ def test_a_leave_that_is_counted_twice_is_found_out(tmp_path: Path, monkeypatch:
 
 
 def test_changes_wait_until_there_are_enough(tmp_path: Path) -> None:
-    """A sum of few changes would tell whose they are; meanwhile the person is not recommended what it has."""
+    """A sum of few changes would show whose they are; meanwhile users are not recommended what they have."""
     life = Life(tmp_path, options={"recount_users": 3})
     life.train()
     index, user = life.somebody()
@@ -121,7 +121,7 @@ def test_changes_wait_until_there_are_enough(tmp_path: Path) -> None:
 
 
 def test_who_is_forgotten_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Neither at the server, where the latents are those of who stayed, nor in any byte of the node's folder."""
+    """Neither at the server, whose latents are those of the other users, nor in any byte of the node's folder."""
     life = Life(tmp_path)
     life.train()
     index, user = 1, sorted(life.people[1])[2]
@@ -163,7 +163,7 @@ def test_a_source_that_was_cut_off_sends_nobody_away() -> None:
 
 
 def test_who_leaves_already_is_not_missed_in_the_source(tmp_path: Path) -> None:
-    """Most of a node's users were forgotten, or left one after the other: the source is not damaged for that."""
+    """Most of a node's users were forgotten, or left one after the other: that does not make the source damaged."""
     life = Life(tmp_path)
     life.train()
     home = open_node(life.world.nodes[0])
@@ -195,7 +195,7 @@ def test_what_was_held_out_stays_held_out(tmp_path: Path) -> None:
 
 
 def test_a_server_that_forgot_a_season_is_told(tmp_path: Path) -> None:
-    """Restored from a backup of season 1, it would count the same changes once more."""
+    """A server restored from a backup of season 1 would count the same changes once more."""
     life = Life(tmp_path)
     life.train()
     shutil.copytree(life.world.server, tmp_path / "old")
@@ -210,7 +210,7 @@ def test_a_server_that_forgot_a_season_is_told(tmp_path: Path) -> None:
 
 
 def test_a_server_cannot_begin_seasons_as_it_likes(tmp_path: Path) -> None:
-    """Every season may begin with a recount: nodes insist on rounds between them."""
+    """Every season may begin with a recount, so nodes insist on rounds between seasons."""
     life = Life(tmp_path, options={"season_rounds": 3})
     life.train()
     toml = life.world.server / "agreement.toml"
@@ -223,7 +223,7 @@ def test_a_server_cannot_begin_seasons_as_it_likes(tmp_path: Path) -> None:
 
 
 def test_new_items_and_withdrawn_ones(tmp_path: Path) -> None:
-    """They come with the next season; a node that was away catches up, and what is withdrawn is recommended no more."""
+    """They come with the next season; a node that was away catches up; withdrawn items are no longer recommended."""
     life = Life(tmp_path)
     life.train()
     index, user = life.somebody()
@@ -272,7 +272,7 @@ def test_nodes_take_no_catalogue_that_the_authority_did_not_make_of_theirs(
 
 
 def test_stores_of_the_release_before_go_on_living(tmp_path: Path) -> None:
-    """They do not say under which weights latents stand, nor who was counted: it follows from what they say."""
+    """They say neither under which weights latents stand nor who was counted: both follow from their other content."""
     life = Life(tmp_path)
     life.train()
     made_older(life.world.server / "server.sqlite", 2)
@@ -289,7 +289,7 @@ def test_stores_of_the_release_before_go_on_living(tmp_path: Path) -> None:
 
 
 def test_stores_that_know_of_no_decoys_go_on_living(tmp_path: Path) -> None:
-    """Those of format 3 lack one table, which stays empty."""
+    """Stores of format 3 lack one table, which stays empty."""
     life = Life(tmp_path)
     life.train()
     made_older(life.world.server / "server.sqlite", 3)

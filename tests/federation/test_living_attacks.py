@@ -1,4 +1,4 @@
-"""What a stranger would try on a federation that lives: changes at the wrong moment, kills between two writes."""
+"""Attacks on a federation that lives: changes at the wrong moment, kills between two writes."""
 
 import sqlite3
 import threading
@@ -27,7 +27,7 @@ from tests.federation.worlds import Killed, made_older
 
 
 def stage_of(life: Life) -> str:
-    """Of the sum that goes on."""
+    """The stage of the sum that goes on."""
     with sqlite3.connect(life.world.server / "server.sqlite") as store:
         found = store.execute("SELECT stage FROM sums WHERE applied IS NULL ORDER BY number DESC").fetchone()
     return str(found[0]) if found else ""
@@ -37,12 +37,12 @@ def stage_of(life: Life) -> str:
 
 
 def attempts(life: Life) -> int:
-    """At a recount, so far."""
+    """Attempts at a recount so far."""
     return sum(line["stage"] == "recount" for line in life.world.log())
 
 
 def test_a_new_user_who_leaves_between_two_attempts_at_a_recount(tmp_path: Path) -> None:
-    """The last attempt is of those who are there: a node that cannot compute its part must not take it for counted."""
+    """The last attempt holds the users who are there: a node that cannot compute its part must not count it."""
     life = Life(tmp_path)
     life.train()
     life.click()
@@ -50,7 +50,7 @@ def test_a_new_user_who_leaves_between_two_attempts_at_a_recount(tmp_path: Path)
     life.reread()
 
     def meddle(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
-        """Two attempts are lost after everybody has sent; the guest leaves once the first one's verdict is known."""
+        """Two attempts are lost after all nodes have sent; the guest leaves once the verdict on the first is known."""
         recount = stage_of(life) == "recount"
         if recount and request.kind == "confirm" and attempts(life) < 3:
             return []
@@ -96,7 +96,7 @@ def test_a_user_who_leaves_between_two_attempts_at_the_first_count(tmp_path: Pat
 def test_a_node_that_could_not_compute_its_part_of_a_recount_does_not_take_it_for_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Zeros were sent, so that nobody learns of the failure: the changes still wait."""
+    """The node sent zeros, so that nobody learns of the failure: the changes still wait."""
     life = Life(tmp_path)
     life.train()
     before = life.world.model().degrees
@@ -127,7 +127,7 @@ def in_recount(store: NodeStore) -> None:
 
 @pytest.mark.parametrize("how", ["renew", "forget"])
 def test_changes_that_wait_for_a_message_see_the_count_that_it_began(tmp_path: Path, how: str) -> None:
-    """While a node answers, whoever reads the source stands at the door; the message may have been of a recount."""
+    """While a node answers, the reader of the source waits; the message may have begun a recount."""
     life = Life(tmp_path)
     home, user = open_node(life.world.nodes[0]), sorted(life.people[0])[0]
     said: list[str] = []
@@ -146,7 +146,7 @@ def test_changes_that_wait_for_a_message_see_the_count_that_it_began(tmp_path: P
         with store.transaction():
             reader = threading.Thread(target=change)
             reader.start()
-            time.sleep(0.5)  # it has looked, and waits
+            time.sleep(0.5)  # the reader has checked, and waits
             in_recount(store)
         reader.join()
         assert len(said) == 1
@@ -227,7 +227,7 @@ def test_a_source_that_is_gone_for_a_moment_ends_no_watch(tmp_path: Path, monkey
     watcher = refresh.Watcher(home)
     watcher.load()
     exists = Path.exists
-    with monkeypatch.context() as patch:  # the file goes between two questions
+    with monkeypatch.context() as patch:  # the file disappears between two checks
         patch.setattr(Path, "exists", lambda at, **_: True if at == path else exists(at))
         path.unlink()
         assert watcher.look() is None
@@ -238,7 +238,7 @@ def test_a_source_that_is_gone_for_a_moment_ends_no_watch(tmp_path: Path, monkey
 
 
 def test_those_who_left_before_do_not_make_a_source_look_damaged(tmp_path: Path) -> None:
-    """Three of six leave and wait for a recount; that one of the others leaves is nothing unusual."""
+    """Three of six users leave and wait for a recount; one more who leaves does not make the source damaged."""
     life = Life(tmp_path)
     life.train()
     home, users = life.world.nodes[0], sorted(life.people[0])
@@ -268,7 +268,7 @@ def test_a_season_that_is_given_more_rounds_is_published_again(tmp_path: Path) -
 
 
 def test_a_node_that_comes_back_at_the_end_hears_what_became_of_its_last_sum(tmp_path: Path) -> None:
-    """It has the model already, and waits for a verdict all the same."""
+    """It has the model already, but still waits for a verdict."""
     life = Life(tmp_path, options={"evaluations": 0})
     life.train()
     with NodeStore(life.world.nodes[2]) as store, store.transaction():  # as if the verdict had not come
@@ -343,7 +343,7 @@ def traces(home: Path, found: list[bytes]) -> list[str]:
 def test_a_node_killed_before_it_scrubs_leaves_no_traces_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor does a full disk, on which nothing can be scrubbed, keep it from answering."""
+    """A full disk, on which nothing can be scrubbed, does not keep the node from answering."""
     life = Life(tmp_path)
     life.train()
     index, user = 1, sorted(life.people[1])[2]
@@ -372,7 +372,7 @@ def test_a_node_killed_before_it_scrubs_leaves_no_traces_in_the_end(
 
 
 def test_a_user_may_move_from_one_node_to_another(tmp_path: Path) -> None:
-    """The node that it moves to is not left out of the federation meanwhile."""
+    """The federation does not leave out the user's new node meanwhile."""
     life = Life(tmp_path)
     life.train()
     user = sorted(life.people[0])[0]
@@ -388,7 +388,7 @@ def test_a_user_may_move_from_one_node_to_another(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stages", [0, 1, 2])
 def test_users_who_come_and_leave_in_the_warm_up_do_not_keep_it_from_its_end(tmp_path: Path, stages: int) -> None:
-    """The server is killed after so many of its sums, and most nodes have other users when it is back."""
+    """The server is killed after this many sums, and most nodes have other users when it is back."""
     life = Life(tmp_path)
 
     def killed(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
@@ -400,7 +400,7 @@ def test_users_who_come_and_leave_in_the_warm_up_do_not_keep_it_from_its_end(tmp
         life.train(killed)
     for index in (0, 1):
         del life.people[index][sorted(life.people[index])[0]]
-    if stages:  # else the integers are too small for them
+    if stages:  # otherwise the integers are too small for them
         for index in life.people:
             life.people[index] |= {f"guest {index}": {1, 2}, f"friend {index}": {2, 3}}
     for index in life.people:
@@ -416,7 +416,7 @@ def test_users_who_come_and_leave_in_the_warm_up_do_not_keep_it_from_its_end(tmp
 
 
 def test_who_missed_the_first_count_and_changes_between_two_levels(tmp_path: Path) -> None:
-    """Its items change at once, and what stands of it of the first level stands at those of before."""
+    """Its items change at once, but its latents of the first level still stand at its old items."""
     life = Life(tmp_path, latents_every=100)
 
     def meddle(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
@@ -429,7 +429,7 @@ def test_who_missed_the_first_count_and_changes_between_two_levels(tmp_path: Pat
         life.train(meddle)
     assert [line["included"] for line in life.world.applied("degrees")] == [[0, 2]]
     assert [line["included"] for line in life.world.applied("propagate")] == [[0, 1, 2]]
-    with NodeStore(life.world.nodes[1]) as store:  # as the server tells with its next message
+    with NodeStore(life.world.nodes[1]) as store:  # as the server would say in its next message
         for session in store.waiting():
             changes.counted(store, store.settle(session, True))
     for user in life.people[1]:
@@ -441,7 +441,7 @@ def test_who_missed_the_first_count_and_changes_between_two_levels(tmp_path: Pat
 
 
 def test_clicks_do_not_keep_a_sum_that_was_opened_in_part_from_being_opened_again(tmp_path: Path) -> None:
-    """Those who were counted keep their items until a recount, so that the sum is the same; else it is never opened."""
+    """Counted users keep their items until a recount, so that the sum is the same; otherwise it would never open."""
     life = Life(tmp_path)
 
     def meddle(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
@@ -466,7 +466,7 @@ def test_clicks_do_not_keep_a_sum_that_was_opened_in_part_from_being_opened_agai
 
 @pytest.mark.parametrize("sums", [1, 2, 3])
 def test_stores_of_format_2_live_on(tmp_path: Path, sums: int) -> None:
-    """Also where the last sum counts, and its nodes do not know it yet: the first latents are under way."""
+    """Even if the last sum counts and its nodes do not know it yet, so that the first latents are still pending."""
     life = Life(tmp_path, layers=1, users_per_round=6)
 
     def killed(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
@@ -495,7 +495,7 @@ def test_stores_of_format_2_live_on(tmp_path: Path, sums: int) -> None:
 def test_a_kill_between_two_writes_of_a_new_catalogue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
-    """The server writes three files, then each node does: whoever was killed in between does it again."""
+    """The server writes three files, then each node does: one that was killed in between writes them again."""
     life = Life(tmp_path)
     life.train()
     life.item()

@@ -21,13 +21,14 @@ def test_three_nodes_of_twenty_users(tmp_path: Path, method: str) -> None:
     assert [line["included"] for line in fed.applied("train")] == [[0, 1, 2]] * 4
     assert not fed.pending()
     assert not fed.witness.notices
-    # Keys are asked for once, and for the evaluation; else they ride on the answers before: four exchanges, not five.
+    # The server asks for keys once, and for the evaluation. Other keys come with the previous sum's answers, so a sum
+    # has four exchanges, not five.
     kinds = [packet.kind for _, packet in fed.transport.received]
     assert {kind: kinds.count(kind) for kind in EXCHANGES} == dict.fromkeys(EXCHANGES, 3 * len(fed.log())) | {"keys": 6}
 
 
 def test_latents_travel_when_they_are_due(tmp_path: Path) -> None:
-    """After the first turns, in rounds 3 and 5, by their numbers; two tables more from each of three nodes."""
+    """After the first turns, in rounds 3 and 5, three nodes each send two more tables."""
     fed = world(tmp_path, layers=2, latents_every=2, options={"rounds": 7})
     fed.run()
     assert fed.is_its_simulation()
@@ -63,7 +64,7 @@ def test_every_method_without_a_third_party(tmp_path: Path, method: str) -> None
 @pytest.mark.parametrize("how", [silent, killed_after_writing])
 @pytest.mark.parametrize("kind", EXCHANGES)
 def test_a_node_is_lost_in_any_exchange(tmp_path: Path, kind: str, how: object) -> None:
-    """In the warm-up (degrees, two levels) or in training, each way once; it takes part again later."""
+    """In the warm-up (degrees, two levels) or in training, each way once; the node takes part again later."""
     in_training = kind != "keys" and (EXCHANGES.index(kind) % 2 == 0) == (how is silent)
     fed = world(tmp_path, options={"rounds": 3})
     fed.run(on(kind, 1, how, after=3 if in_training else 0))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A federation whose nodes add noise to every training sum: it is its simulation, and spends what all agreed on."""
+"""A federation whose nodes add noise to every training sum equals its simulation, and spends the agreed budget."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +37,7 @@ Book = dict[tuple[Path, tuple[str, int, int]], Ints]
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Book:
-    """All noise that nodes add, from now on."""
+    """Records all noise that nodes add from now on."""
     book: Book = {}
 
     def recording(store: NodeStore, method: Any, sum_: Plan, *more: Any) -> Any:
@@ -112,7 +112,7 @@ def test_nodes_take_part_in_the_first_rounds_alone(tmp_path: Path) -> None:
     with NodeStore(fed.nodes[0]) as store:
         assert store.trainings("train") == 3
     with NodeStore(backup(fed.nodes[0], tmp_path / "copy", with_keys=True)) as store:
-        assert store.trainings("train") >= 6  # it does not know what the other copy went on to do
+        assert store.trainings("train") >= 6  # it does not know what the other copy did later
     fed.give_rounds(4)
     with pytest.raises(ConfigError, match="dp_sums"):
         fed.run()

@@ -82,7 +82,7 @@ def test_it_is_its_simulation_and_the_same_as_gateways_that_add_up(tmp_path: Pat
 def test_one_user_is_lost_in_any_exchange(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, method: str, how: Meddler
 ) -> None:
-    """The others of its gateway stay; and so it would be, had the gateway that adds up left this user out."""
+    """The gateway's other users stay; the result is as if a gateway that adds up had left this user out."""
     fed = masked_world(tmp_path / "masked", method)
     plain = plain_world(tmp_path / "plain", fed, method)
     fed.run(to_user(kind, 1, how, after=0 if kind == "keys" else 2 if method == "fedgrec" else 1))
@@ -92,7 +92,7 @@ def test_one_user_is_lost_in_any_exchange(
     assert all(line["applied"] for line in fed.log())
     missed = 1 if kind in ("keys", "shares", "masked") else 0
     if (kind, how) == ("unmask", killed_after_writing):
-        missed = 2  # its keys for the last round, so that it has not trained on the model that is judged
+        missed = 2  # without keys for the last round, it has not trained on the evaluated model
     assert [line["included"] for line in without] == [[0, 2, 3, 4, 5]] * missed
     (lost,) = users_of(fed.nodes[1])
     places = {(line["stage"], line["level"], line["round"]) for line in without}
@@ -107,7 +107,7 @@ def test_one_user_is_lost_in_any_exchange(
 
     monkeypatch.setattr(node, "taking_part", others)
     monkeypatch.setattr(node.Node, "_everybody", all_others)
-    monkeypatch.setattr(possible, "check_users", lambda opened, planned: None)  # a gateway never leaves one out
+    monkeypatch.setattr(possible, "check_users", lambda opened, planned: None)  # a real gateway never leaves a user out
     monkeypatch.setattr(type(open_node(fed.nodes[0]).method(6)), "keep_possible", lambda *_: 0)
     plain.run()
     assert is_the_same(fed, plain)
@@ -132,7 +132,7 @@ def test_the_server_draws_users_where_not_all_take_part(tmp_path: Path) -> None:
 
 
 def test_the_fewest_nodes_of_a_sum_are_users(tmp_path: Path) -> None:
-    """All six have to be in every sum: one who is lost costs the round, and nothing of it was opened."""
+    """All six users have to be in every sum: if one is lost, the round is lost, and nothing of it was opened."""
     fed = masked_world(tmp_path, options={"least_nodes": 6, "retries": 1})
     fed.run(to_user("masked", 4, silent, after=2))
     assert fed.is_its_simulation()
@@ -163,7 +163,7 @@ def opened(fed: World) -> list[tuple[int, Packet]]:
 
 
 def of_gateways(fed: World, vectors: list[np.ndarray]) -> list[np.ndarray]:
-    """What each gateway would have sent had it added its users up: uploads come gateway by gateway, in order."""
+    """What each gateway would have sent if it added its users up; uploads come gateway by gateway, in order."""
     return [sum(vectors[at : at + USERS]) for at in range(0, len(vectors), USERS)]  # type: ignore[misc]
 
 
@@ -177,7 +177,7 @@ def test_neither_a_users_upload_nor_a_gateways_sum_leaves_it(tmp_path: Path, mon
     masked = masked_vectors(fed, uploads)
     assert [sorted(users) for users in masked.values()] == [ALL] * len(fed.log()), "one masked vector for every user"
     for (name, words), at in zip(masked.items(), range(0, len(uploads.vectors), len(ALL)), strict=True):
-        for first in range(0, len(ALL), USERS):  # what the server may add up itself
+        for first in range(0, len(ALL), USERS):  # sums that the server may compute itself
             together = in_ring(sum(words[index] for index in range(first, first + USERS)), uploads.rings[name])
             bare = sum(uploads.vectors[at + index] for index in range(first, first + USERS))
             assert np.mean(together == bare) < 0.2
@@ -210,7 +210,7 @@ def test_users_without_masks_are_found(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_gateway_that_adds_up_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutation: beside its users' answers it sends their sum."""
+    """Mutation: the gateway also sends the sum of its users' uploads."""
     uploads, fed = Uploads(monkeypatch), masked_world(tmp_path, layers=2, options={"rounds": 1})
 
     answer = gateway.Gateway.answer

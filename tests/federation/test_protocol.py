@@ -1,4 +1,4 @@
-"""Server and nodes of neighbouring releases work together, or both say why not; folders of the release before go on."""
+"""Server and nodes of neighbouring releases work together, or both say why not; old folders still work."""
 
 import logging
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ OTHERS = [UNSAID, PROTOCOL + 1]
 
 
 def node_of(protocol: int, kinds: Iterable[str] = ("hello", "who")) -> Meddler:
-    """Node 1 is of another release: it hears what it can read, and its answers say its own version."""
+    """Node 1 is of another release: it gets only messages that it can read, and its answers name its own version."""
 
     def meddle(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
         answer = node(request)
@@ -32,7 +32,7 @@ def node_of(protocol: int, kinds: Iterable[str] = ("hello", "who")) -> Meddler:
 
 
 def server_of(protocol: int) -> Meddler:
-    """To node 1 the server is of another release."""
+    """Node 1 sees a server of another release."""
     return lambda address, request, node: [node(replace(request, protocol=protocol) if address == 1 else request)]
 
 
@@ -103,7 +103,7 @@ def test_over_the_network_every_message_says_its_version_and_one_that_does_not_i
 
 
 def test_folders_of_the_release_before_go_on(tmp_path: Path) -> None:
-    """Protocol 1 had other options in config.toml, and kept the downloaded tables without saying how they travelled."""
+    """Protocol 1 had other options in config.toml, and kept the downloaded tables without their kind."""
     former = {"latents_every": 1, "item_levels": 0, "download": "float32"}
     fed = world(tmp_path, users=3, options={"rounds": 2}, **former)
     fed.run()

@@ -1,4 +1,4 @@
-"""Nobody is recommended an item that the data says they have, whatever it was held out for."""
+"""Users are never recommended an item that they have by the data, even if it is held out."""
 
 from pathlib import Path
 

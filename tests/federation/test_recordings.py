@@ -1,4 +1,4 @@
-"""What a server records is what it saw, and an audit of it says what can be linked, and what of that is right."""
+"""A server records what it saw, and an audit of that says which items can be linked, and which links are right."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 def same_sum(one: Upload, other: Upload) -> bool:
-    """The same rows, but for rows of zeros."""
+    """The same rows, except for rows of zeros."""
     if one.users != other.users or one.leaves.keys() != other.leaves.keys():
         return False
     for name, rows in one.leaves.items():
@@ -118,7 +118,7 @@ def recorded(number: int, nodes: list[int], latents: Rows, users: int = 3) -> Re
 
 
 def directions(*people: list[int]) -> Rows:
-    """The items of each person move in a direction of the person's own."""
+    """The items of each person move in that person's own direction."""
     owner = {item: at for at, items in enumerate(people) for item in items}
     index = np.array(sorted(owner))
     return Rows(index, np.eye(4, dtype=np.int32)[[owner[item] for item in index]] * 9)
@@ -148,7 +148,7 @@ def test_groups_are_counted() -> None:
     assert (found.by_latents.groups, found.by_latents.grouped, found.by_latents.largest) == (3, 12, 5)
     assert found.by_direction == found.by_latents
     assert (found.touched, found.items, found.users) == (12, 20, 3)
-    mixed = directions(*[[at] for at in range(4)])  # nobody's rows are alike
+    mixed = directions(*[[at] for at in range(4)])  # no two rows are alike
     assert linked([recorded(0, [0, 1], mixed)]).by_direction.groups == 0
 
 

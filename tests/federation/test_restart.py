@@ -1,4 +1,4 @@
-"""A server that is killed anywhere goes on with the next sum, and never opens one again."""
+"""A server that is killed anywhere goes on with the next sum, and never opens a sum again."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.federation.worlds import Killed, World, kill_server, world
 
 
 def lives(fed: World, *deaths: Any) -> int:
-    """Run, be killed, run again; how often it died."""
+    """Run the server, let it be killed, run it again; return how often it died."""
     died = 0
     for death in deaths:
         try:
@@ -40,7 +40,7 @@ def well(fed: World) -> bool:
 
 
 def test_killed_after_any_number_of_answers(tmp_path: Path) -> None:
-    """Each life is a little longer than the one before, so that every message is the last one once."""
+    """Each life is a little longer than the last, so that every message is once the last one."""
     fed = world(tmp_path, users=3, layers=1, options={"rounds": 12, "evaluate_every": 3})
     assert lives(fed, *(kill_server(after) for after in range(1, 40, 2))) > 10
     assert well(fed)
@@ -50,7 +50,7 @@ def test_killed_after_any_number_of_answers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("step", ["begin", "opening", "_write_model", "apply", "lose", "evaluated", "freeze", "join"])
 def test_killed_around_every_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, when: str) -> None:
-    """Between any two transactions: on either side of each, the second time that it happens."""
+    """Before or after each transaction, the second time that it happens."""
     real, seen = getattr(ServerStore, step), [0]
     fed = world(tmp_path, users=3, layers=1, options={"rounds": 3, "evaluate_every": 1})
 
@@ -95,7 +95,7 @@ def test_a_sum_whose_outcome_was_not_stored_is_lost_for_everybody(
 def test_a_warm_up_that_was_opened_and_lost_is_opened_again_only_for_the_same_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two degree counts that differ by one node are that node's count: the others refuse."""
+    """The difference of two degree counts may be one node's count, so the other nodes refuse."""
     fed = world(tmp_path, users=3, options={"retries": 1})
     real = ServerStore.apply
     monkeypatch.setattr(ServerStore, "apply", lambda *a: (_ for _ in ()).throw(Killed()))

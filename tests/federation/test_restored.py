@@ -1,4 +1,4 @@
-"""A server restored from a backup that lacks a warm-up: nodes that have heard that it counts do not send it again."""
+"""A server restored from a backup that lacks a warm-up: nodes that know that it counts do not send it again."""
 
 import re
 import shutil
@@ -27,7 +27,7 @@ STAGES = 3  # of the warm-up of two layers: degrees, propagate 1, propagate 2
 
 @contextmanager
 def killed_after(sums: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The server dies when it has kept so many sums, before it tells anybody."""
+    """The server dies when it has stored this many sums, before it tells anybody."""
     real, seen = ServerStore.apply, [0]
 
     def killed(self: ServerStore, *args: Any) -> None:
@@ -48,7 +48,7 @@ def put(there: Path, here: Path) -> None:
 
 
 def stored(fed: World) -> list[Any]:
-    """All that nodes know of their users and of the sums they were in."""
+    """All that nodes know of their users and of the sums that the users were in."""
     found: list[Any] = []
     for path in fed.nodes.values():
         with NodeStore(path) as store:
@@ -68,14 +68,14 @@ def well(fed: World) -> bool:
 def test_a_backup_from_before_the_end_of_the_warm_up_is_refused_and_nothing_is_lost_by_trying(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int
 ) -> None:
-    """Whatever stages it has; and who puts the newest folder back goes on as if nothing had been tried."""
+    """Whatever stages it has; with the newest folder back, it goes on as if nothing had been tried."""
     fed, backup, newest = world(tmp_path, users=3), tmp_path / "backup", tmp_path / "newest"
     if done:
         with killed_after(done, monkeypatch):
             fed.run()
     put(fed.server, backup)
     with killed_after(STAGES - done + 1, monkeypatch):
-        fed.run()  # it has kept a training round, on which nodes wait for its word
+        fed.run()  # it has stored a training round, and nodes wait for the verdict
     put(fed.server, newest)
     put(backup, fed.server)
     before, sums = stored(fed), len(fed.log())
@@ -100,14 +100,14 @@ def test_with_masks_of_their_own_users_refuse(tmp_path: Path) -> None:
 
 
 def test_one_node_that_has_heard_is_enough(tmp_path: Path) -> None:
-    """Its users have what was forgotten as sent; the others would have sent it again."""
+    """Its users count the forgotten sum as sent; the users of other nodes would send it again."""
     fed, backup = world(tmp_path, users=3), tmp_path / "backup"
     put(fed.server, backup)
     seen: list[str] = []
 
     def dies(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
         seen.append(request.kind)
-        if seen.count("shares") == 4 + 1:  # of the second sum: to these the verdict on the first was tied
+        if seen.count("shares") == 4 + 1:  # requests of the second sum, which carry the verdict on the first
             raise Killed
         return honest(address, request, answer)
 
@@ -124,7 +124,7 @@ def test_one_node_that_has_heard_is_enough(tmp_path: Path) -> None:
 
 
 def test_a_node_refuses_by_itself_what_it_has_heard_to_count(tmp_path: Path) -> None:
-    """Also a server that does not say how far it is."""
+    """Also if the server does not report its progress."""
     liar = Liar(world(tmp_path))
     assert liar.sum([0, 1, 2], DEGREES) is not None
     for node in (0, 1, 2):
@@ -143,7 +143,7 @@ def test_a_node_refuses_by_itself_what_it_has_heard_to_count(tmp_path: Path) -> 
         ([("degrees", 0)], 1),
         ([("propagate", 2), ("degrees", 0)], 3),
         ([("propagate", 1)], 2),
-        ([("train", 0)], 3),  # it came later: who trains has seen the end of the warm-up
+        ([("train", 0)], 3),  # it came later: a node that trains has seen the end of the warm-up
         ([("evaluate", 0)], 3),
     ],
 )
@@ -164,7 +164,7 @@ def test_what_a_node_knows_of_the_warm_up(tmp_path: Path, counted: list[tuple[st
 def test_a_stage_that_nobody_has_heard_to_count_is_repeated_also_after_a_restore(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
-    """The server kept the sum, told nobody and lost it: for the nodes it is like any sum that was lost."""
+    """The server stored the sum, told nobody and lost it: for the nodes it is like any lost sum."""
     fed, backup = world(tmp_path, users=4, layers=1, options={"rounds": 0}), tmp_path / "backup"
     if kept > 1:
         with killed_after(kept - 1, monkeypatch):

@@ -1,4 +1,4 @@
-"""What a federation's server leaves can be read, and whoever takes it for a run with users is told whom to ask."""
+"""The run folder of a federation's server can be read; commands that need users say which node to ask."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Law 10: in all that the server ever receives there is no upload without its masks, and nothing of a user's own."""
+"""Law 10: the server never receives an upload without its masks, nor any data of a user."""
 
 import base64
 import json
@@ -35,7 +35,7 @@ ANSWERS: dict[str, tuple[set[str], set[str], set[str]]] = {  # kind → header, 
 
 
 class Uploads:
-    """What nodes were about to mask, as they were about to mask it."""
+    """Records what nodes were about to mask."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.vectors: list[np.ndarray] = []
@@ -50,18 +50,18 @@ class Uploads:
         monkeypatch.setattr(client.Client, "submit", spy)
 
     def unpacked(self, message: bytes) -> np.ndarray:
-        """The words of a masked vector, unpacked: all that the server makes of it alone."""
+        """The unpacked words of a masked vector: all that the server can compute from it alone."""
         parts = self.rings[parse(message).round_id]
         words = ring.unpack(message[HEADER.size :], (*parts, ring.TRAILER))[:-1]
         return np.concatenate([part.astype(np.uint64) for part in words])
 
     def sizes(self, message: bytes) -> np.ndarray:
-        """How many values each of these words could have."""
+        """How many values each of these words can have."""
         return np.concatenate([np.full(count, 2.0**bits) for count, bits in self.rings[parse(message).round_id]])
 
 
 def received_bytes(received: list[tuple[int, Packet]]) -> Iterator[bytes]:
-    """Everything, also as it looks once common wrappings are taken off."""
+    """Everything that was received, also after undoing common encodings."""
     for _, packet in received:
         parts = [json.dumps(packet.header).encode(), *packet.blobs.values()]
         parts += [np.ascontiguousarray(array).tobytes() for array in packet.arrays.values()]
@@ -79,7 +79,7 @@ def received_bytes(received: list[tuple[int, Packet]]) -> Iterator[bytes]:
 
 
 def leaks(vectors: list[np.ndarray], received: list[tuple[int, Packet]]) -> list[str]:
-    """Which uploads can be read, in part or by their shape, in what was received."""
+    """Uploads that can be read in what was received, in part or by their shape."""
     found, everything = [], list(received_bytes(received))
     for number, vector in enumerate(vectors):
         if not vector.any():
@@ -101,7 +101,7 @@ def leaks(vectors: list[np.ndarray], received: list[tuple[int, Packet]]) -> list
 
 
 def resembles(data: bytes, vector: np.ndarray) -> bool:
-    """Whether numbers of any type in these bytes go up and down with the vector: then it was scaled, not masked."""
+    """Whether numbers of any type in these bytes correlate with the vector: then it was scaled, not masked."""
     n = len(vector)
     for kind in ("<i1", "<i2", "<i4", "<i8", "<f4", "<f8"):
         for skip in (0, 22):  # the head of a message of secure aggregation
@@ -115,7 +115,7 @@ def resembles(data: bytes, vector: np.ndarray) -> bool:
 
 
 def ranks(numbers: np.ndarray) -> np.ndarray:
-    """Places in order: random bits read as floats have outliers that would drown everything else."""
+    """The ranks of numbers: random bits read as floats have outliers that would hide everything else."""
     return np.argsort(np.argsort(numbers, kind="stable"), kind="stable")
 
 
@@ -146,7 +146,7 @@ def test_a_node_that_forgets_to_mask_is_found(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("how", ["floats", "scaled floats", "big-endian", "text", "zipped", "base64"])
 def test_an_upload_in_other_clothes_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """Mutation: the vector rides on an answer, encoded."""
+    """Mutation: an answer also carries the vector, encoded."""
     uploads, fed = Uploads(monkeypatch), world(tmp_path, users=20, options={"rounds": 1})
     dress = {
         "floats": lambda v: v.astype("<f4").tobytes(),
@@ -168,7 +168,7 @@ def test_an_upload_in_other_clothes_is_found(tmp_path: Path, monkeypatch: pytest
 
 
 def test_answers_hold_what_they_may_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No query (the whole table comes down unasked), no time, no seed, no count but that of users."""
+    """No query (the whole table comes down unasked), no time, no seed, no count except that of users."""
     fed, _ = run(tmp_path, monkeypatch)
     assert {packet.kind for _, packet in fed.transport.received} >= {"hello", *plan_kinds()}
     for _, packet in fed.transport.received:
@@ -196,7 +196,7 @@ def test_keys_and_names_of_users_stay_at_home(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_masked_vector_does_not_tell_who_touched_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that a node's users touched look like those that they did not."""
+    """Rows that a node's users touched look like rows that they did not touch."""
     fed, uploads = run(tmp_path, monkeypatch)
     masked = [p.arrays["secagg"].tobytes() for _, p in fed.transport.received if p.kind == "masked"]
     shares = [uploads.unpacked(message) / uploads.sizes(message) for message in masked]  # of their rings

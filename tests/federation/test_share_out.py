@@ -1,4 +1,4 @@
-"""How many users each node gives to a round, and who waits where even the least is too much: in one pass."""
+"""How many users each node gives to a round, and which nodes wait if even the least shares are too many."""
 
 import random
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ EMPTY = Plan("train", 0, 0, 1, 1)
 
 @dataclass
 class Ranked:
-    """Draws by a ranking that was drawn before: whoever draws from the same nodes draws alike."""
+    """Draws by a fixed random ranking: two draws from the same nodes are the same."""
 
     rank: dict[int, float]
 
@@ -25,7 +25,7 @@ class Ranked:
 
 
 def server(users: dict[int, int], least: int, fewest: int, draws: Any) -> Company:
-    """As much of it as shares out."""
+    """The part of a server that shares out."""
     made = object.__new__(Company)
     made.__dict__ |= {
         "members": SimpleNamespace(users=users),
@@ -37,7 +37,7 @@ def server(users: dict[int, int], least: int, fewest: int, draws: Any) -> Compan
 
 
 def one_by_one(at: Company, most: int, sum_: Plan, nodes: list[int]) -> tuple[Plan, list[int]]:
-    """The slow twin: share out; while even the least is too much, send one node away and share out again."""
+    """The slow twin: share out; while even the least shares are too many, remove one node and share out again."""
     users, least = at.members.users, at.options.least_users
     while True:
         total = sum(users[node] for node in nodes)
@@ -76,7 +76,7 @@ def test_it_is_what_sending_nodes_away_one_by_one_comes_to(seed: int) -> None:
 
 
 def test_who_waits_is_drawn_evenly() -> None:
-    """Three of six users, a thousand times: each about as often as any other."""
+    """Three of six users, drawn a thousand times: each about as often as any other."""
     at, count = server(dict.fromkeys(range(6), 1), 2, 2, random.Random(0)), dict.fromkeys(range(6), 0)
     for _ in range(1000):
         _, nodes = at.share_out(3, EMPTY, list(range(6)))

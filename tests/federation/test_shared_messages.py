@@ -1,4 +1,4 @@
-"""Messages that are the same for everybody say to each what its own message would have said."""
+"""Messages that are the same for all nodes tell each node what its own message would have told."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -39,7 +39,7 @@ def test_with_a_sparse_graph_each_gets_its_own() -> None:
 
 
 def test_nobody_is_told_what_it_should_not_be() -> None:
-    """One lacks somebody whom the others have: then nothing is made alike, or it would be told after all."""
+    """One message lacks a node that the others name: no message may change, or its receiver would learn that node."""
     keys = messages("complete")["Neighbourhood"]
     message = parse(keys[3])
     assert isinstance(message, Neighbourhood)

@@ -1,4 +1,4 @@
-"""A node's interactions, wherever they are kept."""
+"""A node's interactions, in every kind of source."""
 
 import sqlite3
 from collections import Counter

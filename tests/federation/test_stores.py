@@ -1,4 +1,4 @@
-"""What is on the disk: whole, private, and no longer than needed."""
+"""Files on the disk are whole, private, and kept no longer than needed."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def all_files(fed: World) -> list[Path]:
 
 
 def test_two_may_find_a_new_file_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server opens its store for the first time, and so does somebody who asks for its status."""
+    """The server opens its store for the first time, and a status command does so at the same time."""
     path, begin = tmp_path / "new.sqlite", sqlite_store._transaction
 
     def late(db: sqlite3.Connection) -> AbstractContextManager[None]:
@@ -59,7 +59,7 @@ def test_one_waits_while_another_writes_to_a_new_file(tmp_path: Path) -> None:
 
 
 def test_nobody_else_can_read_a_node_or_the_server(tmp_path: Path) -> None:
-    """While it runs, with its write-ahead log and half-written files, and afterwards."""
+    """During a run, with write-ahead logs and half-written files, and afterwards."""
     before = os.umask(0)
     try:
         fed = world(tmp_path)
@@ -110,7 +110,7 @@ def test_no_secret_of_a_sum_is_ever_on_a_disk(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_node_remembers_everything(tmp_path: Path) -> None:
-    """Its store says who it is, whom it hosts, what they hold, and in what they took part."""
+    """Its store says who it is, which users it hosts, what they have, and which sums they took part in."""
     fed = world(tmp_path)
     fed.run()
     db = sqlite3.connect(fed.nodes[1] / "node.sqlite")
@@ -136,7 +136,7 @@ def test_a_node_remembers_everything(tmp_path: Path) -> None:
 
 
 def test_a_node_draws_its_users_evenly(tmp_path: Path) -> None:
-    """Two of six in each of many rounds: every pair comes up about as often, and the same round gives the same."""
+    """Two of six users in each of many rounds: every pair comes equally often, and a repeated round gives the same."""
     fed, counts = world(tmp_path), dict[tuple[int, ...], int]()
     with NodeStore(fed.nodes[0]) as store:
         store.put("announced", 6)
@@ -243,7 +243,7 @@ CREATE INDEX undecided ON participation (session) WHERE verdict IS NULL;
 
 
 def test_a_node_of_version_0_1_goes_on_and_its_old_secrets_are_gone(tmp_path: Path) -> None:
-    """Its store is read as it was, and what it held of a sum that went on is overwritten."""
+    """Its store is read unchanged, and the secrets that it held of an unfinished sum are overwritten."""
     fed = world(tmp_path, options={"rounds": 2})
     fed.run()
     path = fed.nodes[0] / "node.sqlite"

@@ -20,13 +20,13 @@ OPTIONS = FedGRecOptions(layers=1, dim=4, negatives=32, users_per_round=1)
 
 
 def answer(method: FedGRecMethod, user: Cohort, broadcast: Broadcast) -> None:
-    """What a node does for a user in a round, up to the mask, which is as long for everybody."""
+    """What a node does for a user in a round, without the mask, which takes the same time for every user."""
     upload, _ = method.local_update(user, TRAIN, broadcast)
     upload.to_ring(method.spec(TRAIN))
 
 
 def slow_on_large_positives(method: FedGRecMethod, user: Cohort, broadcast: Broadcast) -> None:
-    """Mutation: a shortcut for small rows of one's own items."""
+    """Mutation: a shortcut for small rows among the user's own items."""
     answer(method, user, broadcast)
     wait = time.thread_time() + 2e-4 * float((broadcast.tables[0, user.items, 0] > 0.5).sum())
     while time.thread_time() < wait:
@@ -46,17 +46,17 @@ def suspicion(respond: Callable[[FedGRecMethod, Cohort, Broadcast], None]) -> fl
         for round_ in range(N_ROUNDS):
             server.items[:] = np.where(large[round_], 0.9, 0.1)[None, :, None]
             broadcast = method.broadcast(server, TRAIN)
-            start = time.thread_time()  # the clock of a server that hears nothing else of the node's machine
+            start = time.thread_time()  # the best clock that a server could have
             respond(method, user, broadcast)
             seconds[round_] = time.thread_time() - start
-        place = np.argsort(np.argsort(seconds))  # a hiccup counts once
+        place = np.argsort(np.argsort(seconds))  # ranks, so that one slow answer counts once
         suspect = (large - large.mean(0)).T @ (place - place.mean())  # [N]
         mine = np.isin(np.arange(N_ITEMS), items)
         ahead.append((suspect[mine][:, None] > suspect[~mine][None, :]).mean())
     return float(np.mean(ahead))
 
 
-CHANCE = np.sqrt((N_ITEMS + 1) / (12 * N_POSITIVES * (N_ITEMS - N_POSITIVES) * N_USERS))  # of the mean, under no leak
+CHANCE = np.sqrt((N_ITEMS + 1) / (12 * N_POSITIVES * (N_ITEMS - N_POSITIVES) * N_USERS))  # of the mean, without a leak
 
 
 @pytest.mark.parametrize("layers", [0, 1])

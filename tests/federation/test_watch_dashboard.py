@@ -1,4 +1,4 @@
-"""The dashboard: who may ask, what it answers, and what a browser shows of it."""
+"""The dashboard: who may ask, what it answers, and what a browser shows."""
 
 import base64
 import http.client

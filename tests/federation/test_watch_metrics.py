@@ -36,7 +36,7 @@ def got(pages: Pages, path: str) -> tuple[int, str]:
 
 
 def samples(pages: Pages) -> dict[tuple[str, str], float]:
-    """As Prometheus reads them: name and label → value."""
+    """Metrics as Prometheus reads them: name and label → value."""
     code, text = got(pages, "/metrics")
     assert code == 200
     families = list(text_string_to_metric_families(text))
@@ -88,7 +88,7 @@ def test_a_node_that_is_refused_or_alone_is_not_well() -> None:
     contact = Contact()
     assert got(of_node.pages(contact), "/health")[0] == 200
     contact.told(Packet(REFUSED, {"reason": "node a has no users: add some"}))
-    contact.told(Packet(HELLO))  # it is asked again before it is refused again
+    contact.told(Packet(HELLO))  # the server greets it again before it refuses it again
     code, text = got(of_node.pages(contact), "/health")
     assert (code, json.loads(text)["reason"]) == (503, "the server refused this node: node a has no users: add some")
     contact.told(Packet(KEYS))
@@ -131,7 +131,7 @@ def test_a_busy_port_is_one_sentence(
 
 
 class unlogged:  # noqa: N801 (as a function would be named)
-    """Handlers that a command adds go with the block."""
+    """Log handlers that a command adds are removed with the block."""
 
     def __enter__(self) -> None:
         self.loggers = [logging.getLogger(name) for name in ("", "fedgrec.server", "flwr")]
@@ -178,7 +178,7 @@ def test_pauses_grow_to_a_limit_and_differ() -> None:
 
 @pytest.fixture
 def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[float]]:
-    """A node's link to a server that is away, and the pauses that it makes; the tenth ends it."""
+    """A node's link to a server that is away, and its pauses; the tenth pause ends the test."""
     pytest.importorskip("flwr", exc_type=ImportError)
     import httpx
 
@@ -219,5 +219,5 @@ def test_a_node_that_loses_its_server_does_not_hammer_it(link: tuple[Any, list[f
     node, pauses = link
     with pytest.raises(Stopped):
         _work(node, lambda message: {}, lambda packet: None)  # type: ignore[arg-type,return-value]
-    assert sum(pauses) > 10  # every other pause is that of a look for work
+    assert sum(pauses) > 10  # every other pause is between two looks for work
     assert max(pauses) > 4 * pauses[0]

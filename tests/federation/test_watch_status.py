@@ -27,13 +27,13 @@ ROOT = Path(__file__).parents[2]
 
 @contextmanager
 def alive(fed: World) -> Iterator[Status]:
-    """As long as this lasts a server holds its log."""
+    """While the block lasts, a server holds its log."""
     with writing(fed.server):
         yield status(fed.server)
 
 
 def digest(folder: Path) -> dict[str, str]:
-    """Every file but those that SQLite makes to let several processes read."""
+    """A digest of every file, except those that SQLite makes for several readers."""
     files = [path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(("-shm", "-wal"))]
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
@@ -152,7 +152,7 @@ def test_lost_sums_are_trouble(trained: World) -> None:
 
 
 def test_a_store_of_an_earlier_version_is_read_as_it_is(trained: World) -> None:
-    """Format 1 has no seals; a store of the last release does not know when nodes were heard."""
+    """Format 1 has no seals; a store of the last release does not say when nodes were heard."""
     with closing(sqlite3.connect(trained.server / "server.sqlite", isolation_level=None)) as db:
         db.execute("DELETE FROM meta WHERE key = 'heard'")
     made_older(trained.server / "server.sqlite", 1)
@@ -189,7 +189,7 @@ def test_the_text_fits_80_columns_and_the_json_is_documented(
 
 
 def test_a_status_tells_nothing_of_users(trained: World) -> None:
-    """Of users the server's store has keyed hashes, and a status not even these."""
+    """The server's store has only keyed hashes of users, and a status does not even show these."""
     text = json.dumps(asdict(status(trained.server)))
     with ServerStore(open_server(trained.server)) as store:
         tags = [tag.hex() for (tag,) in store.rows("tags", "tag")]

@@ -57,7 +57,7 @@ def test_a_folder_of_another_kind(
 ) -> None:
     before = sorted(path for path in fed.rglob("*"))
     assert said in sentence(capsys, *words.split(), fed / folder)
-    assert before == sorted(path for path in fed.rglob("*"))  # looking leaves nothing behind
+    assert before == sorted(path for path in fed.rglob("*"))  # the command has left nothing behind
 
 
 def put(**values: object) -> Callable[[str], str]:

@@ -32,7 +32,7 @@ EXCHANGES = ("keys", "shares", "masked", "confirm", "unmask")
 
 
 class Killed(BaseException):
-    """kill -9: no handler of ours sees it."""
+    """kill -9: none of our handlers catches it."""
 
 
 def people(nodes: int = NODES, users: int = 20, seed: int = 0, prefix: str = "") -> list[list[Person]]:
@@ -76,14 +76,14 @@ class World:
     nodes: dict[int, Path]
     transport: LocalTransport
     witness: Witness = field(default_factory=Witness)
-    recorded: Recorded | None = None  # what users had in which sum, where it changes
+    recorded: Recorded | None = None  # what users had in each sum, if that changes
 
     def run(self, meddler: Meddler = honest) -> Path:
         self.transport.meddler = meddler
         return coordinator.run(self.transport, self.server, self.witness)
 
     def give_rounds(self, rounds: int) -> None:
-        """Train until then, from the next start on."""
+        """From the next start on, train until this round."""
         toml = self.server / "federation.toml"
         toml.write_text(re.sub(r"^rounds = .*", f"rounds = {rounds}", toml.read_text(), flags=re.MULTILINE))
 
@@ -91,7 +91,7 @@ class World:
         return coordinator.model_of(self.server)
 
     def judged_model(self) -> ServerState:
-        """The one that the last evaluation was of."""
+        """The model of the last evaluation."""
         home = coordinator.open_server(self.server)
         with coordinator.ServerStore(home) as store:
             return store.model(home.method(store.get("n_users")).init(home.config.run.seed), "before")
@@ -114,7 +114,7 @@ class World:
         return model.round == mine.round and all(same_bits(a, b) for a, b in pairs)
 
     def pending(self) -> int:
-        """Users who still do not know what became of their upload."""
+        """Users who do not know yet whether their upload counts."""
         counts = []
         for path in self.nodes.values():
             with NodeStore(path) as store:
@@ -135,7 +135,7 @@ NEWEST = {"server.sqlite": (), "node.sqlite": ("DROP TABLE own",)}  # in format 
 def made_older(path: Path, version: int) -> None:
     """A store as an earlier release would have left it.
 
-    Format 3 knows of no decoys, format 2 of no changes either, and format 1 has no seals.
+    Format 3 has no decoys, format 2 also has no changes, and format 1 also has no seals.
     """
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.create_function("seal", -1, sqlite_store._seal, deterministic=True)
@@ -177,7 +177,7 @@ def world(
     per_user_masks: bool = False,
     **more: Any,
 ) -> World:
-    """A federation that has not begun. With masks of their own the users are its nodes, and addresses are gateways."""
+    """A federation that has not begun. With per-user masks, users are its nodes, and addresses are gateways."""
     quick = {"rounds": 3, "evaluate_every": 0, "pause": 0.0, "start_seconds": 0.0}
     given = dict(options or {})
     names = {f.name for f in fields(Agreement)}
@@ -202,7 +202,7 @@ def at_random(share: float, seed: int, kinds: Iterable[str] = EXCHANGES, how: Me
 
 
 def kill_server(after: int) -> Callable[[int, Packet, Answer], Iterable[Packet]]:
-    """The server dies when so many answers have come."""
+    """The server dies when this many answers have come."""
     seen = [0]
 
     def meddle(address: int, request: Packet, node: Answer) -> Iterable[Packet]:

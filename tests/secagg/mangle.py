@@ -1,4 +1,4 @@
-"""Messages that went wrong, and all doors through which they could come in; endless, for tests and benchmarks."""
+"""Endless malformed messages, and all functions that could receive them, for tests and benchmarks."""
 
 import copy
 import random
@@ -12,7 +12,7 @@ from fedgrec.secagg.messages import HEADER, KINDS, Coded, parse
 from tests.secagg.rounds import Round, session, twin, vectors_for
 
 RINGS = ((3, 12), (3, 32))
-ROUND_ID = b"the same for all"  # so that what is spliced from two mechanisms gets beyond the header
+ROUND_ID = b"the same for all"  # so that a splice of two mechanisms' messages passes the check of the header
 
 
 def mangled(valid: Sequence[bytes], count: int, seed: int = 0) -> Iterator[bytes]:
@@ -58,7 +58,7 @@ def mangled(valid: Sequence[bytes], count: int, seed: int = 0) -> Iterator[bytes
 
 @dataclass
 class Target:
-    """Doors that may be knocked at for ever: they raise SecAggError or nothing, and nobody behind them changes."""
+    """Doors for endless messages: each raises SecAggError or nothing, and the party behind it does not change."""
 
     doors: dict[str, Callable[[bytes], object]] = field(default_factory=lambda: {"parser": parse})
     valid: list[bytes] = field(default_factory=list)  # of every kind, in both directions
@@ -70,13 +70,13 @@ def at_server(server: Server) -> Callable[[bytes], object]:
     def door(data: bytes) -> None:
         nonlocal spare
         spare.receive(0, data)
-        spare = copy.deepcopy(server)  # it was taken
+        spare = copy.deepcopy(server)  # the message was accepted
 
     return door
 
 
 def target(mechanisms: Sequence[str] = ("secagg", "pairwise")) -> Target:
-    """A client and a server at every stage of each mechanism; one client is lost where that is possible."""
+    """A client and a server at every stage of each mechanism; one client is lost if the mechanism allows it."""
     found = Target()
     for mechanism, lying in product(mechanisms, (True, False)):
         t = 4 if mechanism == "lightsecagg" else 3  # 2U > n + T
@@ -95,7 +95,7 @@ def target(mechanisms: Sequence[str] = ("secagg", "pairwise")) -> Target:
 
 
 def knock(at: Target, messages: Iterable[bytes]) -> Counter[str]:
-    """Give every message to every door; anything but SecAggError goes through."""
+    """Give every message to every door; errors other than SecAggError are not caught."""
     outcomes: Counter[str] = Counter()
     for data in messages:
         for door in at.doors.values():

@@ -1,4 +1,4 @@
-"""Secure sums that tests can stop between any two messages, and what a client must never let out."""
+"""Secure sums that tests can stop between any two messages, and a search for secrets that leave a client."""
 
 import copy
 from collections.abc import Collection, Mapping
@@ -27,7 +27,7 @@ population = cache(lambda n: Population(range(n)))  # identities outlive rounds
 
 
 def session(n: int, values: int, threshold: int, bits: int = 32, **more: Any) -> Session:
-    """A session for n clients; of a complete graph and with words of one size, unless it says otherwise."""
+    """A session for n clients; by default with a complete graph and words of one size."""
     usual = {"round_id": fresh_round_id(), "rings": ((values, bits),), "neighbours": n, "users": n}
     return Session(**usual | {"lying_server": False} | more, threshold=threshold)
 
@@ -38,7 +38,7 @@ def random_vectors(n: int, values: int, bits: int = 32, seed: int = 0) -> dict[i
 
 
 def vectors_for(n: int, rings: ring.Rings, seed: int = 0) -> dict[int, NDArray[Any]]:
-    """The same for any parts; the first two of a part are its ends."""
+    """The same for any parts; the first two integers of a part are the ends of its ring."""
     rng = np.random.default_rng(seed)
 
     def part(values: int, bits: int) -> NDArray[np.int64]:
@@ -52,7 +52,7 @@ def vectors_for(n: int, rings: ring.Rings, seed: int = 0) -> dict[int, NDArray[A
 
 
 def in_ring(numbers: NDArray[Any], rings: ring.Rings) -> NDArray[np.int64]:
-    """Integers modulo 2ᵇ, as the signed ones nearest to zero, in Python's own arithmetic."""
+    """Integers modulo 2ᵇ, as the signed integers nearest to zero, in Python's own arithmetic."""
     bits = [bits for values, bits in rings for _ in range(values)]
     whole = zip(numbers.tolist(), bits, strict=True)
     return np.array([(number + 2 ** (b - 1)) % 2**b - 2 ** (b - 1) for number, b in whole])
@@ -79,7 +79,7 @@ class Round:
         }
         for me, client in self.clients.items():
             client.submit(vectors[me], users[me])
-        self.secrets = {me: client._mine() for me, client in self.clients.items()}  # that clients will forget
+        self.secrets = {me: client._mine() for me, client in self.clients.items()}  # clients will forget them
         self.held: dict[int, dict[int, tuple[int, int]]] = {me: {} for me in vectors}  # likewise
         self.sent: dict[int, list[bytes]] = {me: [] for me in vectors}
         self.inbox: dict[int, bytes | None] = dict.fromkeys(vectors)
@@ -100,19 +100,19 @@ class Round:
         self.inbox = dict(self.server.close())
 
     def until(self, stage: Stage) -> Self:
-        """To where the clients have not yet answered in this stage."""
+        """Play until the clients are due to answer in this stage."""
         while self.server.stage is not stage:
             self.step()
         return self
 
     def play(self, lost: Mapping[int, Stage] | None = None) -> Self:
-        """To the end; those in `lost` fall silent at a stage."""
+        """Play to the end; clients in `lost` fall silent at their stage."""
         while not self.server.done:
             self.step([me for me, stage in (lost or {}).items() if stage is self.server.stage])
         return self
 
     def plain_sum(self, included: Collection[int]) -> NDArray[Any]:
-        """What the sum has to be: plain addition in the ring, read as signed integers."""
+        """The right sum: plain addition in the ring, read as signed integers."""
         total = np.zeros(self.session.values, object)
         for me in included:
             total += self.vectors[me].astype(object)
@@ -131,7 +131,7 @@ def flip(data: bytes, bit: int = 0) -> bytes:
 
 
 def twin(client: Client) -> Client:
-    """A copy that may be spoiled."""
+    """A copy that a test may spoil."""
     other = copy.copy(client)
     other._keys, other._held = dict(client._keys), dict(client._held)
     other._words = None if client._words is None else [part.copy() for part in client._words]
@@ -139,7 +139,7 @@ def twin(client: Client) -> Client:
 
 
 def leaks(run: Round, me: int) -> list[str]:
-    """What of this client's secrets, or of those that it holds shares of, stands open in all that it has sent."""
+    """Secrets of this client, or secrets that it holds shares of, that can be read in all that it has sent."""
     sent, secrets, found = b"".join(run.sent[me]), run.secrets[me], []
     own = {
         "seed": secrets.seed,
@@ -162,7 +162,7 @@ def leaks(run: Round, me: int) -> list[str]:
 
 
 def remembers(run: Round, me: int) -> bool:
-    """Does this client still have a secret?"""
+    """Whether this client still has a secret."""
     client = run.clients[me]
     return client._secrets is not None or client._words is not None or bool(client._held)
 

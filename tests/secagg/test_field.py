@@ -65,7 +65,7 @@ def test_products_of_matrices_are_those_of_the_readable_twin(seed, rows, terms, 
 def test_sums_of_many_extreme_products_are_exact(terms) -> None:
     """Odd limbs everywhere: a single bit lost to rounding shows."""
     left, right = np.full((2, terms), PRIME - 1, np.uint64), np.full((terms, 3), PRIME - 1, np.uint32)
-    left[1] = 2**32 - 2**22 - 1  # the highest limb but one is as large as can be, too
+    left[1] = 2**32 - 2**22 - 1  # the second highest limb is at its maximum, too
     expected = [[terms * int(row[0]) * (PRIME - 1) % PRIME] * 3 for row in left]
     assert field.product(left, right).tolist() == expected
     assert (2**field.LIMB_BITS - 1) * (PRIME - 1) * field.TERMS < 2**53
@@ -103,7 +103,7 @@ def key_stream(key: bytes, words: int) -> list[int]:
     key=st.binary(min_size=16, max_size=16), count=st.integers(0, 300), prime=st.sampled_from([3 * 2**30, PRIME, 11])
 )
 def test_random_elements_are_the_words_below_the_last_multiple_of_the_prime(key, count, prime) -> None:
-    """3·2³⁰ stands in for a prime: it passes a quarter of the words over, where p passes over one in 2³⁰."""
+    """3·2³⁰ stands in for a prime: with it a quarter of the words are skipped, with p only one in 2³⁰."""
     limit = 2**32 // prime * prime
     expected = [word % prime for word in key_stream(key, 4 * count + 100) if word < limit][:count]
     assert field.uniform(key, count, prime).tolist() == expected
@@ -111,7 +111,7 @@ def test_random_elements_are_the_words_below_the_last_multiple_of_the_prime(key,
 
 
 def test_a_modulus_that_does_not_divide_the_words_gives_no_bias() -> None:
-    """Taken modulo 3·2³⁰ without passing over, the lowest quarter of words would come up half of the time."""
+    """Modulo 3·2³⁰ without skipping, the lowest quarter of words would come up half of the time."""
     drawn = field.uniform(bytes(16), 40_000, 3 * 2**30)
     thirds = np.bincount(drawn // 2**30, minlength=3)
     assert np.abs(thirds - 40_000 / 3).max() < 5 * np.sqrt(40_000 * 2 / 9)

@@ -1,4 +1,4 @@
-"""Whatever bytes come in, a party takes them or refuses them with SecAggError; nothing else happens."""
+"""A party accepts any bytes or refuses them with SecAggError; nothing else happens."""
 
 import copy
 import struct
@@ -51,10 +51,10 @@ def test_mangled_messages_are_taken_or_refused() -> None:
 
 
 def test_every_door_takes_some_valid_message() -> None:
-    """Else the doors would be tested closed."""
+    """Otherwise the tests would only see closed doors."""
     here = target()
     for name, door in here.doors.items():
-        if not (name.startswith("client") and name.endswith(": keys")):  # these await nothing
+        if not (name.startswith("client") and name.endswith(": keys")):  # these wait for no message
             taken = 0
             for data in here.valid:
                 try:
@@ -66,7 +66,7 @@ def test_every_door_takes_some_valid_message() -> None:
 
 
 def state(server: Server) -> list[object]:
-    """Everything a server remembers and may change, as values."""
+    """Everything that a server remembers and may change, as values."""
     known = {name: value for name, value in vars(server).items() if name != "_graph"}
     return [(name, [part.tobytes() for part in v] if name == "_sum" else repr(v)) for name, v in sorted(known.items())]
 
@@ -79,7 +79,7 @@ def test_a_refused_message_leaves_no_trace_in_the_server(stage) -> None:
     for data in mangled(proper, 600):
         try:
             server.receive(0, data)
-            server = copy.deepcopy(run.server)  # taken: a vector with other bits in it is a vector
+            server = copy.deepcopy(run.server)  # accepted: a vector with other bits is still a vector
         except SecAggError:
             refused += 1
             assert state(server) == before
@@ -95,7 +95,7 @@ def test_mutants_let_other_errors_through(monkeypatch) -> None:
         taken, self.data = self.data[:size], self.data[size:]
         return taken
 
-    with monkeypatch.context() as mutant:  # Mutation: lengths are believed.
+    with monkeypatch.context() as mutant:  # Mutation: lengths are not checked.
         mutant.setattr(Reader, "count", lambda self, entry_bytes: min(self.number(), 1000))
         mutant.setattr(Reader, "take", take_what_there_is)
         with pytest.raises(struct.error):
@@ -147,7 +147,7 @@ def test_what_is_written_is_read(kind) -> None:
         packed = message.pack()
         assert parse(packed) == message
         assert type(parse(packed)) is kind
-        if kind not in (Masked, Coded):  # whose vector is the rest of the message, whatever it is
+        if kind not in (Masked, Coded):  # their vector is all of the rest of the message
             for wrong in (packed + b"\0", packed[:-1]):
                 with pytest.raises(MalformedMessage):
                     parse(wrong)

@@ -1,4 +1,4 @@
-"""Published vectors through the calls that this package makes, and frozen answers for what it builds from them."""
+"""Published test vectors for the primitives that this package calls, and frozen answers for what it builds on them."""
 
 import hashlib
 import hmac
@@ -67,14 +67,14 @@ def test_x25519_a_thousand_times() -> None:
 
 
 def hkdf(secret: bytes, info: bytes, size: int = 16, salt: bytes = bytes(32)) -> bytes:
-    """RFC 5869 with SHA-256, from its text; up to 64 bytes."""
+    """RFC 5869 with SHA-256, written from its text; up to 64 bytes."""
     extracted = hmac.digest(salt, secret, hashlib.sha256)
     first = hmac.digest(extracted, info + b"\x01", hashlib.sha256)
     return (first + hmac.digest(extracted, first + info + b"\x02", hashlib.sha256))[:size]
 
 
 def test_hkdf() -> None:
-    """RFC 5869, test case 1: the library, and the few lines above that check the package's keys below."""
+    """RFC 5869, test case 1: for the library, and for `hkdf` above, which checks the package's keys below."""
     secret, salt, info = h("0b" * 22), h("000102030405060708090a0b0c"), h("f0f1f2f3f4f5f6f7f8f9")
     result = h("3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf34007208d5b887185865")
     assert HKDF(hashes.SHA256(), 42, salt, info).derive(secret) == result
@@ -82,7 +82,7 @@ def test_hkdf() -> None:
 
 
 def test_key_stream() -> None:
-    """NIST SP 800-38A, F.5.1: a stream that is entered at a block other than the first."""
+    """NIST SP 800-38A, F.5.1: a stream that starts at a block other than the first."""
     stream = _key_stream(h("2b7e151628aed2a6abf7158809cf4f3c"), 0xF0F1F2F3F4F5F6F7F8F9FAFBFCFDFEFF)
     plain = h(
         "6bc1bee22e409f96e93d7e117393172aae2d8a571e03ac9c9eb76fac45af8e51"
@@ -120,7 +120,7 @@ def test_a_mask_key_of_another_size_is_refused() -> None:
 
 
 def test_sealed_share(monkeypatch) -> None:
-    """McGrew and Viega's GCM test case 2, whose nonce is zero as ours is."""
+    """McGrew and Viega's GCM test case 2, whose nonce is zero like ours."""
     client = Round(session(3, 1, 2), random_vectors(3, 1)).until(Stage.MASKED).clients[0]
     monkeypatch.setattr(client_module, "derive", lambda *_: bytes(16))
     monkeypatch.setattr(Client, "_label", lambda *_: b"")
@@ -229,7 +229,7 @@ def test_what_is_signed_and_what_a_share_is_labelled_with() -> None:
 
 
 def test_the_two_directions_of_a_pair_have_different_keys() -> None:
-    """The nonce is constant: under one key, two shares less each other would be seen."""
+    """The nonce is constant: under one key, the difference of two shares would show."""
     run = Round(session(3, 1, 2), random_vectors(3, 1)).until(Stage.MASKED)
     there, back = run.clients[0]._seal(1, bytes(66)), run.clients[1]._seal(0, bytes(66))
     assert there[:66] != back[:66]

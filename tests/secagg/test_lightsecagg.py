@@ -29,7 +29,7 @@ def light(n: int, values: int, needed: int, private: int = 1, **more) -> Session
 
 
 def sum_law_holds(run: Round, lost: dict[int, Stage]) -> bool:
-    """The sum of all vectors that arrived, if U clients are left at the end; else TooFewLeft and no sum."""
+    """The sum of all vectors that arrived, if U clients are left at the end; otherwise TooFewLeft and no sum."""
     n, U = len(run.vectors), run.session.threshold
     until = {me: STAGES.index(lost[me]) if me in lost else 4 for me in range(n)}
     included = [me for me in range(n) if until[me] > 2]
@@ -142,7 +142,7 @@ def test_every_u_coded_pieces_give_the_mask_back(T, length) -> None:
 
 
 def say_nothing(encode, masks: int, randoms: int, together: int, prime: int) -> bool:
-    """Exhaustively: whatever the mask is, do so many coded pieces take all their values equally often?
+    """Exhaustively: whatever the mask is, do `together` coded pieces take all their values equally often?
 
     One column for each choice of the mask pieces and the random pieces, all of which are equally likely.
     """
@@ -177,7 +177,7 @@ def test_any_t_coded_pieces_say_nothing_and_one_more_does(n, U, T) -> None:
 
 
 def test_clients_draw_their_random_pieces_and_never_the_same() -> None:
-    """What a client codes is its mask and T pieces that are neither zero nor each other's nor another client's."""
+    """A client codes its mask and T pieces that are not zero and differ from each other and from other clients'."""
     seen = []
 
     class Watched(Code):
@@ -222,7 +222,7 @@ def limbs_too_wide(patch) -> None:
 
 
 def words_are_not_cut(patch) -> None:
-    """Field elements of 32 bits: the field wraps where the ring does not."""
+    """Mutation: field elements of 32 bits, so the field wraps where the ring does not."""
     patch.setattr("fedgrec.secagg.lightsecagg.DIGIT_BITS", 32)
     patch.setattr("fedgrec.secagg.lightsecagg.LARGEST_DIGIT", 2**32 - 1)
     patch.setattr("fedgrec.secagg.lightsecagg.to_digits", lambda words: np.concatenate(words).view("<u4"))

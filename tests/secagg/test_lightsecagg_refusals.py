@@ -1,4 +1,4 @@
-"""What LightSecAgg refuses, and that noise is no sum."""
+"""What LightSecAgg refuses; noise is never taken for a sum."""
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ def survivors(run: Round, alive, dropped=()) -> bytes:
         (range(5), [4], BadLists),  # both
         ([1, 2, 3, 4], [0], BadLists),  # not alive itself
         (range(4), [], BadLists),  # somebody is missing
-        (range(6), [], BadLists),  # somebody whom it never heard of
+        (range(6), [], BadLists),  # somebody unknown
         ([0, 1], [2, 3, 4], TooFewLeft),
     ],
 )
@@ -156,7 +156,7 @@ def test_clients_that_answer_for_other_survivors_make_noise() -> None:
 
 @pytest.mark.parametrize(("U", "told_of_all"), [(3, [0]), (3, [0, 2]), (4, [0]), (4, [0, 2])])
 def test_a_lying_server_with_friends_opens_two_sums_unless_2u_exceeds_n_plus_t(U, told_of_all) -> None:
-    """n = 5, T = 2: clients 3 and 4 tell the server all that they hold; 0 to 2 answer once. It is after client 0."""
+    """n = 5, T = 2: clients 3 and 4 tell the server all that they hold; 0 to 2 answer once. Client 0 is the victim."""
     run = Round(light(5, 3, U, 2), random_vectors(5, 3)).until(Stage.UNMASK)
     lists = {me: ([0, 1, 2, 3, 4], []) if me in told_of_all else ([1, 2, 3, 4], [0]) for me in range(3)}
     answers = {me: parse(run.give(me, survivors(run, *told))).vector for me, told in lists.items()}

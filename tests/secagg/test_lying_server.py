@@ -1,7 +1,8 @@
-"""A server that tells every client another story about the others, so that it can read one of them.
+"""A server that tells each client a different list of survivors, so that it can read one client's vector.
 
-It opens the victim's seed, and the mask keys of those whom the victim masked with: of each only one secret, so that
-nobody sees anything wrong. Clients who compare what they were told refuse; those who trust the server do not.
+It opens the victim's seed, and the mask keys of the clients that the victim masked with: only one secret of each
+client, so that no client sees anything wrong. Clients that compare their lists refuse; clients that trust the server
+do not.
 """
 
 from dataclasses import dataclass, replace
@@ -25,14 +26,14 @@ VICTIM, VALUES = 0, 9
 
 @dataclass
 class Lie:
-    """Whom the victim is let mask with, and whom each client is told were lost."""
+    """The clients that the victim may mask with, and the clients that each client is told are lost."""
 
     near: list[int]
     lost: dict[int, set[int]]
 
 
 def plan(graph: Graph, n: int, t: int) -> Lie | None:
-    """For each of t neighbours of the victim t holders who are told that it was lost, none of whom is told too much."""
+    """For each of t neighbours of the victim, t holders that are told that it is lost; none is told of too many."""
     holders, own = {c: graph.holders(c) for c in range(n)}, int(graph.complete)
     near = graph.neighbours(VICTIM)[: t - own]
     told = sorted({h for v in near for h in holders[v]} - {VICTIM})
@@ -49,7 +50,7 @@ def plan(graph: Graph, n: int, t: int) -> Lie | None:
 
 
 def lied_to(n: int, k: int, t: int, lying_server: bool) -> tuple[Round, Lie, dict[int, Survivors]]:
-    """A round up to where each client is given its own lists of survivors."""
+    """A round up to the stage in which each client gets its own lists of survivors."""
     run = Round(session(n, VALUES, t, neighbours=k, lying_server=lying_server), random_vectors(n, VALUES))
     run.until(Stage.MASKED)
     graph = run.server._graph
@@ -69,7 +70,7 @@ def _lists(run: Round, me: int, near: set[int], lost: set[int]) -> Survivors:
 
 
 def read(run: Round, lie: Lie, answers: dict[int, Reveal]) -> np.ndarray:
-    """The victim's upload without all its masks."""
+    """The victim's upload with all its masks subtracted."""
     s, t = run.session, run.session.threshold
     words = [part.copy() for part in ring.unpack(parse(run.sent[VICTIM][2]).vector, s.parts)]  # type: ignore[attr-defined]
     seeds = {w + 1: a.seeds[VICTIM] for w, a in answers.items() if VICTIM in a.seeds}
@@ -162,7 +163,7 @@ def test_a_confirmation_of_somebody_further_away_does_not_count() -> None:
 
 
 def test_ones_own_confirmation_does_not_count_twice() -> None:
-    """In a complete graph a client is one of its own holders, and knows what it was told."""
+    """In a complete graph a client is one of its own holders, and knows its own lists."""
     run = Round(session(5, VALUES, 3, lying_server=True), random_vectors(5, VALUES)).until(Stage.UNMASK)
     own_and_one = {0: run.server._confirmed[0], 1: run.server._confirmed[1]}
     assert refused(run, 0, Confirmations(run.session.round_id, own_and_one)) is UnknownSender
@@ -178,7 +179,7 @@ def test_a_confirmation_of_the_same_lists_in_another_round_does_not_count() -> N
 
 @pytest.mark.parametrize("lying_server", [True, False])
 def test_lists_that_name_somebody_who_never_shared(lying_server: bool) -> None:
-    """There is nothing of it to be opened, whatever it is called."""
+    """It has no secret to open, whether the lists call it alive or lost."""
     for called in ("alive", "dropped"):
         run = Round(session(5, VALUES, 3, lying_server=lying_server), random_vectors(5, VALUES)).until(Stage.SHARES)
         run.step(silent=[4])
@@ -215,7 +216,7 @@ def test_lists_of_people_who_take_no_part() -> None:
 
 
 def test_company_that_the_server_picked_is_refused() -> None:
-    """Shown itself and t − 1 corrupt clients alone, a client would have a complete graph, all of it against it."""
+    """A client that sees only itself and t − 1 corrupt clients would have a complete graph of corrupt clients."""
     n, k, t = 30, 6, 4
     run = Round(session(n, VALUES, t, neighbours=k, least=28, lying_server=True), random_vectors(n, VALUES))
     run.until(Stage.SHARES)

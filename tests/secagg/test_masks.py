@@ -16,14 +16,14 @@ from fedgrec.secagg.messages import Keys, Masked, parse
 from tests.secagg.rounds import Round, random_vectors, session
 
 VALUES = 2**16
-ALARM = 1e-10  # of each test on random words; some thousand of them run here
+ALARM = 1e-10  # chance of a false alarm in each test on random words; some thousand of them run here
 WIDTHS = [8, 10, 12, 14, 16, 20, 32, 46, 64]
 
 
 def looks_random(words: NDArray, width: int = 0) -> bool:
     """Chi-square tests of the bytes at each place of a word, of each bit, and of each bit against the next word's.
 
-    Of a word's `width` low bits; above them there is nothing.
+    Only a word's `width` low bits are tested; the bits above are zero.
     """
     n, width = len(words), width or 8 * words.itemsize
     octets = words.view(np.uint8).reshape(n, -1)  # [n, bytes of a word]
@@ -127,9 +127,9 @@ def test_a_stream_that_repeats_a_word_does_not_look_random(monkeypatch) -> None:
 
 
 def behind_pair_masks(values: int) -> tuple[NDArray, NDArray]:
-    """What a server sees that calls client 0 lost, opens its mask key and then gets its vector; and the vector."""
+    """What a server sees if it calls client 0 lost, opens its mask key and then gets its vector; and the vector."""
     run = Round(session(4, values, 3), random_vectors(4, values)).until(Stage.MASKED)
-    run.give(0, run.inbox[0])  # on its way, but late
+    run.give(0, run.inbox[0])  # sent, but late
     run.step(silent=[0])
     for me, message in run.inbox.items():
         run.server.receive(me, run.give(me, message))
@@ -161,7 +161,7 @@ def test_without_its_own_mask_a_late_vector_is_bare(monkeypatch) -> None:
 
 
 def difference(round_ids: tuple[bytes, bytes]) -> bool:
-    """Does what client 0 uploads in two rounds, less each other, equal its vectors less each other?"""
+    """Whether the difference of client 0's uploads in two rounds equals the difference of its vectors."""
     first, second = (
         Round(session(3, VALUES, 2, round_id=round_id), random_vectors(3, VALUES, seed=seed)).until(Stage.UNMASK)
         for seed, round_id in enumerate(round_ids)
@@ -173,7 +173,7 @@ def difference(round_ids: tuple[bytes, bytes]) -> bool:
 
 
 def test_masks_used_twice_expose_the_difference(monkeypatch) -> None:
-    """Fresh keys and a fresh round id each suffice; with neither, the masks are the same."""
+    """Fresh keys alone are enough, and so is a fresh round id; with neither, the masks are the same."""
     same, two = (fresh_round_id(),) * 2, (fresh_round_id(), fresh_round_id())
     assert not difference(two)
     assert not difference(same)

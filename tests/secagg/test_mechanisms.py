@@ -10,7 +10,7 @@ def measured():
 
 
 def test_losses_that_each_mechanism_survives(measured) -> None:
-    """One and three of ten are lost. Ten clients make a complete graph in any case, then with t = 8."""
+    """One and three of ten clients are lost. Ten clients always make a complete graph, here with t = 8."""
     assert {name: (here["threshold"], here["most_lost_with_a_sum"]) for name, here in measured.items()} == {
         "pairwise masks": (7, 0),
         "complete graph (2017)": (7, 3),

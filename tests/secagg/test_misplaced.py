@@ -1,6 +1,6 @@
-"""A message that is merely misplaced costs a client nothing, and neither does a vector that it cannot carry.
+"""A misplaced message, or a vector that does not fit the session, does not harm a client.
 
-Clients that were shown different models end with a refusal or with noise.
+Clients that got different models end with a refusal or with noise.
 """
 
 import numpy as np
@@ -23,14 +23,14 @@ from tests.secagg.rounds import GRAPHS, VALUES, Round, flip, fresh_round, leaks,
 
 def error_for_header_bit(bit: int) -> tuple[type[SecAggError], ...]:
     kind_at = 5
-    if bit // 8 == kind_at:  # no kind, one whose fields these are not, or one that is not awaited
+    if bit // 8 == kind_at:  # no kind, a kind with other fields, or a kind that the client does not wait for
         return MalformedMessage, WrongStage
     return (MalformedMessage,) if bit // 8 < kind_at else (WrongRound,)
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_a_misplaced_message_changes_nothing(graph) -> None:
-    """At every stage: another round's, every kind that is not awaited, replays, header bits and cut messages."""
+    """At every stage: messages of another round, of other kinds, replays, flipped header bits and cut messages."""
     here = fresh_round(graph)
     earlier, again = fresh_round(graph), Round(here.session, here.vectors)  # another round, and this one twice
     to_it: dict[Stage, bytes | None] = {}

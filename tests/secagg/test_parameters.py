@@ -23,7 +23,7 @@ def exact_tail(population: int, marked: int, drawn: int, at_least: int) -> Fract
 
 
 def log2(chance: Fraction) -> float:
-    """Of numbers too small for a float."""
+    """log₂, also of numbers too small for a float."""
     return math.log2(chance.numerator) - math.log2(chance.denominator) if chance else NEVER
 
 
@@ -62,7 +62,7 @@ def test_adding_chances() -> None:
 def test_known_figures() -> None:
     lying = choose(400)
     assert (lying.neighbours, lying.threshold) == (54, 38)
-    assert 2 * 38 - 54 > 20  # more corrupt neighbours than there are corrupt clients never happen
+    assert 2 * 38 - 54 > 20  # a client cannot have more corrupt neighbours than there are corrupt clients
     assert (lying.opened, lying.failed) == (NEVER, pytest.approx(-34.2, abs=0.1))
     assert lying.cut == NEVER  # two gaps of 27 take 54 clients, and 40 are gone
     curious = choose(29_858, security=40, lying_server=False)
@@ -151,13 +151,13 @@ def graphs(n: int, k: int, trials: int):
 
 
 def agrees(counts, expected: float) -> bool:
-    """Is the mean of these counts, one of each graph, the expected one, within four of its standard errors?"""
+    """Whether the mean of these counts, one for each graph, is within four standard errors of the expected one."""
     return abs(np.mean(counts) - expected) < 4 * np.std(counts) / math.sqrt(len(counts))
 
 
 @pytest.mark.parametrize("lying_server", [True, False])
 def test_graphs_fail_as_often_as_computed(lying_server) -> None:
-    """Parameters so weak that failures are frequent: the summed chances are the expected numbers of failures."""
+    """With parameters so weak that failures are frequent, the summed chances are the expected numbers of failures."""
     n, k, t, c, d = (40, 8, 6, 9, 8) if lying_server else (40, 8, 5, 13, 10)
     computed, opened, failed = risks(n, k, t, c, d, lying_server), [], []
     for _, near in graphs(n - d, k, 1_500):  # the server left d honest ones out, the first c are corrupt
@@ -167,7 +167,7 @@ def test_graphs_fail_as_often_as_computed(lying_server) -> None:
     assert np.mean(opened) > 0.1
     assert np.mean(failed) > 0.1
     assert agrees(opened, 2**computed.opened)
-    assert agrees(failed, 2**computed.failed * (n - d) / n)  # one who is lost itself has one fewer lost neighbour
+    assert agrees(failed, 2**computed.failed * (n - d) / n)  # a lost client has one fewer possible lost neighbour
     assert np.mean(np.array(opened) > 0) <= 2**computed.opened  # a chance is at most what is expected
     assert not agrees(
         opened, 2 ** tail(n - d - 1, c, k, (2 * t - k if lying_server else t) + 1) * (n - d - c)
@@ -175,7 +175,7 @@ def test_graphs_fail_as_often_as_computed(lying_server) -> None:
 
 
 def parts(graph: Graph, left: set[int]) -> int:
-    """Into how many parts those who are left fall."""
+    """Into how many parts the remaining clients fall."""
     count, unseen = 0, set(left)
     while unseen:
         count, reached = count + 1, {unseen.pop()}

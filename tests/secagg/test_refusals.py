@@ -1,4 +1,4 @@
-"""A client refuses whatever breaks a rule, each with its own error; nothing secret has left, and all is forgotten."""
+"""A client refuses a message that breaks a rule, with the rule's own error; no secret leaves, all is forgotten."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -63,7 +63,7 @@ def another_identity_on_the_roster(run: Round, message: Neighbourhood) -> Neighb
 
 
 def others_as_neighbours(run: Round, message: Neighbourhood) -> Neighbourhood:
-    """A client that is none of its neighbours, in the place of one that is; or, if all are, one fewer."""
+    """Replace one neighbour by a client that is none; or, if all clients are neighbours, leave one out."""
     far = set(run.clients) - {0} - {keys.sender for keys in message.keys}
     keys = [parse(run.sent[other][0]) for other in sorted({k.sender for k in message.keys[1:]} | set(list(far)[:1]))]
     return replace(message, keys=tuple(keys))
@@ -138,7 +138,7 @@ def swapped(_: Round, text: dict[int, bytes]) -> dict[int, bytes]:
 
 
 def own_share_reflected(run: Round, text: dict[int, bytes]) -> dict[int, bytes]:
-    """What client 0 encrypted for another, as if that one had encrypted it for client 0."""
+    """What client 0 encrypted for another client, as if that client had encrypted it for client 0."""
     shares = parse(run.sent[0][1])
     assert isinstance(shares, Shares)
     return {min(text): shares.ciphertexts[min(text)]}
@@ -154,7 +154,7 @@ def text_of_another_round(run: Round, text: dict[int, bytes]) -> dict[int, bytes
 
 
 def sealed(plain: bytes) -> Callable[[Round, dict[int, bytes]], dict[int, bytes]]:
-    """A corrupt client encrypts something else than two shares."""
+    """A corrupt client encrypts something other than two shares."""
     return lambda run, text: {min(text): run.clients[min(text)]._seal(0, plain)}
 
 
@@ -163,7 +163,7 @@ def in_field(*numbers: int) -> bytes:
 
 
 def others_needed(run: Round) -> int:
-    """Of the threshold; in a complete graph a client is a holder of its own shares."""
+    """Holders needed beside the client: in a complete graph it holds shares of its own."""
     return run.session.threshold - (0 in run.held[0])
 
 
@@ -198,12 +198,12 @@ DELIVERIES = {
 
 
 def told(change: Callable[[tuple[int, ...]], tuple[tuple[int, ...], tuple[int, ...]]]) -> Callable[..., Survivors]:
-    """Survivors and lost clients, given all of whom the client should be told; itself, client 0, is the first."""
+    """Survivors and lost clients, made from all clients that should be named; client 0 itself is the first."""
     return lambda _, m: replace(m, **dict(zip(("alive", "dropped"), change(m.alive), strict=True)))
 
 
 def alive(others: Callable[[Round], int]) -> Callable[[Round, Survivors], Survivors]:
-    """So many others around client 0 are alive, and the rest is lost."""
+    """This many others around client 0 are alive, and the rest are lost."""
 
     def tamper(run: Round, message: Survivors) -> Survivors:
         kept = {0, *run.server._graph.neighbours(0)[: others(run)]}
@@ -282,7 +282,7 @@ def test_exactly_the_threshold_is_enough_for_a_client(graph, stage, tamper) -> N
 
 
 def test_a_mask_key_of_small_order_is_refused_before_the_vector_leaves() -> None:
-    """Else the two clients' mask would be known to everybody."""
+    """Otherwise everybody would know the mask of the two clients."""
     run = fresh_round("complete").until(Stage.SHARES)
     message = parse(run.inbox[0])
     assert isinstance(message, Neighbourhood)
@@ -298,7 +298,7 @@ def test_a_mask_key_of_small_order_is_refused_before_the_vector_leaves() -> None
 
 @pytest.mark.parametrize("t", [2, 6])
 def test_a_threshold_that_is_not_safe_or_not_possible_is_refused(t) -> None:
-    """Of four holders two and two could open one secret each; six there are not."""
+    """With a threshold of two, each half of the four holders could open one secret; six holders do not exist."""
     run = fresh_round("sparse", threshold=t).until(Stage.SHARES)
     with pytest.raises(TooFewLeft):
         run.give(0, run.inbox[0])
@@ -313,7 +313,7 @@ def test_no_bit_of_keys_or_of_a_share_can_be_flipped() -> None:
             twin(run.clients[0]).receive(flip(run.inbox[0], 8 * keys_at + bit))
         assert (
             bit < 32 or refusal.type is BadSignature
-        )  # before it the name of the sender, out of order or no neighbour
+        )  # the first 32 bits name the sender: out of order, or no neighbour
     run.until(Stage.MASKED)
     text_at, text_bytes = HEADER.size + 4 + 8, 2 * shamir.SHARE_BYTES + 16
     for bit in range(8 * text_bytes):

@@ -1,4 +1,4 @@
-"""Rings as small as sums need: what travels of a word, what does not, and what no session may say."""
+"""Rings as small as sums allow: which bits of a word travel, and which rings a session may not have."""
 
 import json
 import math
@@ -35,7 +35,7 @@ def pack_slowly(words: list[np.ndarray], rings: ring.Rings) -> bytes:
 
 @st.composite
 def words(draw) -> tuple[ring.Rings, list[np.ndarray]]:
-    """Parts of any widths, with anything in their containers, above the ring as well."""
+    """Parts of any widths, with any bits in their containers, also above the ring."""
     rings, rng = draw(some_rings()), np.random.default_rng(draw(st.integers(0, 2**32)))
     full = [np.frombuffer(rng.bytes(n * ring.container(b).itemsize), ring.container(b)).copy() for n, b in rings]
     for part in full:
@@ -67,7 +67,7 @@ def test_packed_by_hand() -> None:
 @pytest.mark.parametrize("bits", WIDTHS)
 def test_a_word_takes_its_bits_and_no_container_is_too_small(bits) -> None:
     assert ring.packed_bytes(((1000, bits),)) * 8 == 1000 * bits
-    assert 0 <= ring.packed_bytes(((1001, bits),)) - 1001 * bits / 8 < 2  # two planes may end within a byte
+    assert 0 <= ring.packed_bytes(((1001, bits),)) - 1001 * bits / 8 < 2  # two planes may each end within a byte
     container = 8 * ring.container(bits).itemsize
     assert bits <= container < max(2 * bits, 9)
 
@@ -92,7 +92,7 @@ def test_integers_come_back_if_they_fit(bits) -> None:
 @pytest.mark.parametrize("bits", [8, 12, 20, 32, 46])
 @pytest.mark.parametrize("mechanism", ["secagg", "pairwise", "lightsecagg"])
 def test_the_largest_sums_fit_and_in_a_ring_two_bits_smaller_they_are_others(bits, mechanism) -> None:
-    """Five clients at both ends of what the ring was sized for; in the mutant each of them alone still fits."""
+    """Five clients at both ends of the ring's range; in the smaller ring each client alone still fits."""
     most = (2 ** (bits - 1) - 1) // 5
     vectors = dict.fromkeys(range(5), np.array([most, -most, 1, -1]))
     more = {"mechanism": mechanism, "lying_server": False}
@@ -109,7 +109,7 @@ def test_the_largest_sums_fit_and_in_a_ring_two_bits_smaller_they_are_others(bit
 
 @pytest.mark.parametrize("mechanism", ["secagg", "pairwise", "lightsecagg"])
 def test_parts_do_not_spill_into_each_other(mechanism) -> None:
-    """Wrapping sums in every part, the ends of rings included, and clients that are lost where they may be."""
+    """Wrapping sums in every part, with the ends of rings, and with lost clients if the mechanism allows them."""
     run = Round(session(6, 0, 4, rings=MIXED, mechanism=mechanism), vectors_for(6, MIXED))
     run.play({} if mechanism == "pairwise" else {0: Stage.SHARES, 3: Stage.UNMASK})
     values, users = run.server.result()

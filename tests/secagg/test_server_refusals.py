@@ -1,4 +1,4 @@
-"""A server refuses with an error of its own, and that changes nothing: the proper answer is still welcome."""
+"""Each refusal of a server has its own error and changes nothing: the server still accepts the proper answer."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Shamir's law: any t shares rebuild the secret, and t − 1 of them are the same for every secret."""
+"""Shamir's law: any t shares rebuild the secret, and t − 1 of them look the same for every secret."""
 
 import itertools
 from collections import Counter
@@ -31,7 +31,7 @@ def test_any_threshold_of_shares_rebuilds_the_secret(secret, holders, data) -> N
 
 
 def says_nothing(p: int, t: int, seen: int, coefficients: Iterable[int], share: Callable = share) -> bool:
-    """Over all polynomials: do `seen` holders see every tuple of shares equally often, whatever the secret?"""
+    """Whether, over all polynomials, `seen` holders see every tuple of shares equally often for every secret."""
     for watching in itertools.combinations(range(1, p), seen):
         for secret in range(p):
             views = Counter()
@@ -73,7 +73,7 @@ def test_coefficients_come_from_the_whole_field_and_from_the_operating_system() 
 
 
 def test_the_field_is_the_smallest_prime_above_all_secrets() -> None:
-    def is_prime(n: int) -> bool:  # Miller and Rabin; no number fools the first 40 bases but by intent
+    def is_prime(n: int) -> bool:  # Miller and Rabin; only a number made for it fools the first 40 bases
         odd, twos = n - 1, 0
         while odd % 2 == 0:
             odd, twos = odd // 2, twos + 1
@@ -140,7 +140,7 @@ def test_the_server_takes_exactly_the_shares_that_it_asked_for(tamper) -> None:
     answer = run.give(0, run.inbox[0])
     with pytest.raises(BadShare):
         run.server.receive(0, tamper(parse(answer)).pack())
-    run.server.receive(0, answer)  # nothing happened: the proper answer is still welcome
+    run.server.receive(0, answer)  # nothing has changed: the server still accepts the proper answer
     del run.inbox[0]
     run.step()
     assert (run.server.result()[0] == run.plain_sum(range(4))).all()
@@ -161,7 +161,7 @@ def test_a_double_or_oversized_share_is_no_message() -> None:
 
 
 def opened_with(tamper: Callable[[Reveal], Reveal]) -> Round:
-    """The round with what client 0 opens replaced; all else is proper."""
+    """The round with another answer of client 0; all else is proper."""
     run = to_be_opened()
     for me, message in run.inbox.items():
         answer = run.give(me, message)
@@ -180,14 +180,14 @@ def test_a_lost_mask_key_that_is_not_its_owners_is_refused() -> None:
 
 
 def test_a_seed_that_is_not_its_owners_gives_no_sum() -> None:
-    """Nothing says which seed is right, but the trailer tells that its mask did not come off."""
+    """The server cannot know which seed is right, but the trailer shows that the mask did not cancel."""
     run = opened_with(lambda r: replace(r, seeds=r.seeds | {1: r.seeds[2], 2: r.seeds[1]}))
     with pytest.raises(NotASum):
         run.server.close()
 
 
 def test_a_number_that_is_no_secret_is_refused(monkeypatch) -> None:
-    """Rebuilt numbers from 2²⁵⁶ to the prime are elements of the field, but nobody's secret."""
+    """Rebuilt numbers from 2²⁵⁶ to the prime are elements of the field, but no client's secret."""
     run = opened_with(lambda r: r)
     monkeypatch.setattr("fedgrec.secagg.server.shamir.combine", lambda shares, threshold: 2**256)
     with pytest.raises(BadShare):

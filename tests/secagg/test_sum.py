@@ -20,7 +20,7 @@ STAGES = [Stage.KEYS, Stage.SHARES, Stage.MASKED, Stage.CONFIRM, Stage.UNMASK]
 
 
 def in_the_sum(session: Session, n: int, lost: dict[int, Stage]) -> set[int] | None:
-    """Whose vectors the rules put into the sum, or None where there can be no sum."""
+    """The clients whose vectors are in the sum by the rules, or None if there can be no sum."""
     t = session.threshold
 
     def still_there(stage: Stage) -> set[int]:
@@ -35,7 +35,7 @@ def in_the_sum(session: Session, n: int, lost: dict[int, Stage]) -> set[int] | N
         return sent if len(opened) >= t else None
     graph = Graph(keys, session.neighbours, session.round_id)
     around = {me: set(graph.neighbours(me)) for me in keys}
-    members = shared  # those who have t holders among themselves
+    members = shared  # clients that have t holders among themselves
     for _ in range(n):
         members = {me for me in members if len(around[me] & members) >= t}
     sent, opened = sent & members, opened & members
@@ -99,7 +99,7 @@ def test_the_sum_is_the_plain_sum_or_there_is_none() -> None:
         outcomes.append((in_the_sum(session, n, lost) is not None, session.neighbours < n - 1, bool(lost)))
 
     law()
-    for graph_is_sparse in (True, False):  # the law says something only if both ends are often met
+    for graph_is_sparse in (True, False):  # the law means something only if both outcomes are frequent
         assert outcomes.count((True, graph_is_sparse, True)) > 5
         assert outcomes.count((False, graph_is_sparse, True)) > 5
 
@@ -121,7 +121,7 @@ def test_vectors_of_many_chunks_on_many_threads(mechanism, bits) -> None:
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize(("n", "t"), [(5, 3), (5, 5), (6, 4), (2, 2)])
 def test_of_a_complete_graph_exactly_the_threshold_must_be_left(n, t, stage) -> None:
-    """With t alive in total the sum opens; with one fewer it does not, wherever they were lost."""
+    """With t clients alive in total the sum opens; with one fewer it does not, in whatever stage they were lost."""
     vectors = random_vectors(n, 3)
     enough = Round(session(n, 3, t, lying_server=True), vectors).play(dict.fromkeys(range(n - t), stage))
     values, _ = enough.server.result()
@@ -133,7 +133,7 @@ def test_of_a_complete_graph_exactly_the_threshold_must_be_left(n, t, stage) -> 
         too_few.play(dict.fromkeys(range(n - t + 1), stage))
     with pytest.raises(WrongStage):
         too_few.server.result()
-    assert too_few.server.done  # the server saw it; no client had to
+    assert too_few.server.done  # the server noticed it, before any client
     assert too_few.server.included == []
 
 

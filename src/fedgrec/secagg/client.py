@@ -11,11 +11,11 @@ Bonawitz et al. 2017 on Bell et al. 2020's graph. Client u uploads
 
     x_u + PRG(b_u) + Σ_{v > u} PRG(s_uv) − Σ_{v < u} PRG(s_uv)      over the neighbours v that are still there
 
-and shares b_u and its mask key between the holders. Of one client they open either b_u, if its vector arrived, or the
-mask key, if it did not, never both; and only once t of a client's holders have signed that they were told the same.
-Otherwise a lying server could have one client's seed and its neighbours' mask keys opened, and read that client. What a
-client refuses it refuses with an error of its own; where a rule of the protocol was broken it also forgets its secrets
-and takes no further part.
+and shares b_u and its mask key between the holders. For each client they open b_u if its vector arrived, or the mask
+key if it did not, never both; and only after t of a client's holders have signed that they were told the same.
+Otherwise a lying server could have one client's seed and its neighbours' mask keys opened, and read that client's
+vector. Each refusal has its own error. If a rule of the protocol was broken, the client also forgets its secrets and
+takes no further part.
 """
 
 import os
@@ -71,7 +71,7 @@ from fedgrec.secagg.session import Session, Stage
 
 @dataclass
 class Secrets:
-    """What a client must not let go, but in shares."""
+    """What a client never gives away, except in shares."""
 
     mask_key: X25519PrivateKey
     cipher_key: X25519PrivateKey
@@ -83,9 +83,9 @@ class Secrets:
 
 
 class Client:
-    """One client; `receive` answers each message of the server with the next of its own."""
+    """One client; `receive` answers each message of the server with the client's next one."""
 
-    # What awaits which message; a mechanism may be shorter.
+    # Which message a stage waits for; some mechanisms have fewer stages.
     awaits: Mapping[Stage, type[Message]] = {
         Stage.SHARES: Neighbourhood,
         Stage.MASKED: Delivery,
@@ -104,7 +104,7 @@ class Client:
         threads: int = 1,
     ) -> None:
         self.session, self.me, self.roster, self.threads = session, me, roster, threads
-        self.context = context  # a hash of the model that the vector belongs to; to be set before shares are asked for
+        self.context = context  # a hash of the model that the vector belongs to; set it before the stage of shares
         self.stage = Stage.KEYS
         self._identity = identity
         self._secrets: Secrets | None = Secrets.fresh()
@@ -113,8 +113,8 @@ class Client:
         self._keys: dict[int, Keys] = {}  # of the neighbours
         self._bound: bytes
         self._survivors: Survivors
-        self._told: tuple[set[int], set[int]]  # who around is alive, and who was lost
-        self._held: dict[int, Any] = {}  # whose shares it holds: a pair, of the seed and of the mask key
+        self._told: tuple[set[int], set[int]]  # neighbours that are alive, and neighbours that were lost
+        self._held: dict[int, Any] = {}  # by owner: the pair of shares that it holds, of the seed and of the mask key
 
     # ------------------------------------------------------------------------------------------- the door
 
@@ -129,7 +129,7 @@ class Client:
         return Keys(self.session.round_id, self.me, mask_key, cipher_key, signature).pack()
 
     def submit(self, values: NDArray[Any], users: int = 1) -> None:
-        """The integers to be summed, and how many users they come from; until the masked vector is asked for."""
+        """Set the integers to sum, and how many users they come from; possible until the masked vector is due."""
         if self.stage not in (Stage.KEYS, Stage.SHARES, self.uploads):
             raise WrongStage(f"client {self.me} can no longer change its vector")
         if np.shape(values) != (self.session.values,):
@@ -152,7 +152,7 @@ class Client:
             raise
 
     def abandon(self) -> None:
-        """Forget all secrets; whatever comes now is refused."""
+        """Forget all secrets; every later message is refused."""
         self.stage, self._secrets, self._words, self._held = Stage.DONE, None, None, {}
 
     def _answer(self, message: Message) -> Message:
@@ -196,7 +196,7 @@ class Client:
         return Shares(self.session.round_id, texts)
 
     def _holders(self) -> list[int]:
-        """Who will hold its shares. Half of them must not suffice: a lying server asks each half for another secret."""
+        """The holders of its shares. Half of them must not be enough: a liar would ask each half for another secret."""
         holders, t = self._graph.holders(self.me), self.session.threshold
         if not len(holders) < 2 * t <= 2 * len(holders):
             raise TooFewLeft(
@@ -223,17 +223,17 @@ class Client:
             )
 
     def _unpack(self, sender: int, plain: bytes) -> Any:
-        """What one neighbour lets this client hold."""
+        """The shares that one neighbour gave to this client."""
         size = shamir.SHARE_BYTES
         if len(plain) != 2 * size:
             raise BadCiphertext(f"client {sender} sent client {self.me} something that is not two shares")
         of_seed, of_key = (int.from_bytes(part, "big") for part in (plain[:size], plain[size:]))
-        if max(of_seed, of_key) >= shamir.PRIME:  # passed on, it would look like this client's fault
+        if max(of_seed, of_key) >= shamir.PRIME:  # if passed on, it would look like this client's fault
             raise BadShare(f"client {sender} sent client {self.me} a share that lies outside the field")
         return of_seed, of_key
 
     def _vector(self) -> ring.Words:
-        """The vector to be masked, once."""
+        """The vector to mask; it is given out once."""
         words, self._words = self._words, None
         if words is None:
             raise BadInput(f"client {self.me} was given no vector before its masked vector was asked for")
@@ -253,12 +253,12 @@ class Client:
         return set(self._held) - {self.me}
 
     def _confirm(self, message: Survivors) -> Message:
-        """Stage 3: say under one's name what one was told."""
+        """Stage 3: sign the lists that this client was told."""
         self.stage = Stage.UNMASK
         return Confirm(self.session.round_id, self._identity.sign(survivors_part(self.session, self._bound, message)))
 
     def _compare(self, message: Confirmations) -> None:
-        """Go on only if t holders, of whom each signs once, were told the same."""
+        """Go on only if t holders, each of which signs once, were told the same."""
         holders = set(self._graph.holders(self.me))
         for signer, signature in message.signatures.items():
             if signer not in holders - {self.me}:
@@ -271,14 +271,14 @@ class Client:
             )
 
     def _reveal(self, alive: set[int], dropped: set[int]) -> Message:
-        """Stage 4: open the survivors' seeds and the lost clients' mask keys; once, and never both of anybody."""
+        """Stage 4: open the survivors' seeds and the lost clients' mask keys; once, and never both of one client."""
         seeds = {owner: self._held[owner][0] for owner in alive if owner in self._held}
         keys = {owner: self._held[owner][1] for owner in dropped}
         self.abandon()
         return Reveal(self.session.round_id, seeds, keys)
 
     def _believe(self, message: Survivors) -> tuple[set[int], set[int]]:
-        """Who around is alive and who was lost, if that can be: each of those it masked with is one of the two."""
+        """Neighbours that are alive or lost, if the lists are possible: each client that it masked with is in one."""
         alive, dropped = set(message.alive), set(message.dropped)
         if alive & dropped:
             raise BadLists(f"client {self.me} was told that somebody is both alive and dropped")
@@ -297,7 +297,7 @@ class Client:
     # ------------------------------------------------------------------------------------------ its peers
 
     def _meet(self, message: Neighbourhood) -> None:
-        """Accept as neighbours exactly those that the graph of this round gives, each with keys that it signed."""
+        """Accept exactly the neighbours of this round's graph, each with keys that it signed."""
         if self.me not in message.clients:
             raise BadLists(f"client {self.me} is not among those who take part")
         if not set(message.clients) <= self.roster.keys():

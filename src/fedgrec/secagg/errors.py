@@ -1,4 +1,4 @@
-"""Why a secure sum refuses. Every rule has an error of its own, so that a test and an operator can tell them apart."""
+"""Why a secure sum refuses. Every rule has its own error, so that tests and operators can tell them apart."""
 
 
 class SecAggError(Exception):
@@ -18,7 +18,7 @@ class WrongStage(SecAggError):
 
 
 class UnknownSender(SecAggError):
-    """Somebody who is not on the roster, not in this round, or not who it claims to be."""
+    """A sender that is not on the roster, not in this round, or not who it claims to be."""
 
 
 class SecondAnswer(SecAggError):

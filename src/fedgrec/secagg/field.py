@@ -21,7 +21,7 @@ PRIME = 2**32 - 5
 Elements = NDArray[np.uint32]  # as they travel: little-endian
 Wide = NDArray[np.uint64]  # as they are multiplied
 LIMB_BITS, TERMS = 11, 2**10
-COLUMNS = 2**10  # of a block whose intermediate results stay in cache
+COLUMNS = 2**10  # columns of a block, few enough that intermediate results stay in cache
 
 
 def multiply(a: NDArray[Any], b: NDArray[Any], prime: int = PRIME) -> Wide:
@@ -78,10 +78,10 @@ def _few_terms(matrix: NDArray[Any], columns: NDArray[np.float64], prime: int) -
 def uniform(key: bytes, count: int, prime: int = PRIME, threads: int = 1) -> Elements:
     """The first `count` uniform elements of a key's stream; a shorter count gives the beginning of a longer one.
 
-    Words from the last, incomplete multiple of the prime on are passed over: kept, they would favour small elements.
+    Words from the last, incomplete multiple of the prime on are skipped: they would make small elements more likely.
     """
     limit = 2**32 - 2**32 % prime
-    spare = 16  # words: about one in 2³⁰ is passed over
+    spare = 16  # words: about one in 2³⁰ is skipped
     while True:
         words = np.zeros(count + spare, "<u4")
         add_masks(words, [(key, 1)], threads)

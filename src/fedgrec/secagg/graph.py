@@ -1,7 +1,7 @@
 """Who masks with whom: a k-regular graph drawn afresh in every round (Bell et al. 2020), or everybody with everybody.
 
-The order of the clients on a circle comes from a hash of the round's name and of all who take part, so every client can
-compute it and refuse a neighbourhood that was picked for it.
+The order of the clients on a circle comes from a hash of the round's name and of all clients that take part, so every
+client can compute it and refuse a neighbourhood that the server has chosen.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ class Graph:
         self._reach = neighbours // 2
 
     def neighbours(self, client: int) -> list[int]:
-        """With whom this client masks, sorted."""
+        """The clients that this client masks with, sorted."""
         if self.complete:
             return [other for other in self.clients if other != client]
         place, n = self._place[client], len(self._circle)
@@ -35,5 +35,5 @@ class Graph:
         return sorted({self._circle[(place + sign * step) % n] for step in steps for sign in (1, -1)})
 
     def holders(self, client: int) -> list[int]:
-        """Who holds shares of this client's secrets: its neighbours; with a complete graph all, as in 2017."""
+        """The holders of this client's shares: its neighbours; in a complete graph all clients, as in 2017."""
         return self.clients if self.complete else self.neighbours(client)

@@ -16,18 +16,18 @@ from fedgrec.secagg.session import Session
 
 
 def signed_part(session: Session, sender: int, mask_key: bytes, cipher_key: bytes) -> bytes:
-    """What a client signs with its identity: its keys are its own, and of this round alone."""
+    """What a client signs with its identity: these keys are its own, and only for this round."""
     return b"fedgrec secagg keys" + session.digest + sender.to_bytes(4, "big") + mask_key + cipher_key
 
 
 def bind(context: bytes, clients: Sequence[int]) -> bytes:
-    """What a client takes to be going on: the model, and who takes part. Clients who differ in it share no keys."""
+    """A client's view of the round: the model, and the clients in it. Clients with different views share no keys."""
     names = b"".join(client.to_bytes(4, "big") for client in clients)
     return hashlib.sha256(len(context).to_bytes(4, "big") + context + names).digest()
 
 
 def survivors_part(session: Session, bound: bytes, message: Survivors) -> bytes:
-    """What a client signs of the lists that it was given."""
+    """What a client signs to confirm the lists that it was given."""
     return b"fedgrec secagg survivors" + session.digest + bound + message.fields()
 
 

@@ -1,19 +1,19 @@
-"""LightSecAgg (Yang et al. 2021): what a lost client leaves behind costs nothing, since only the masks' sum is opened.
+"""LightSecAgg (Yang et al. 2021): lost clients cost nothing, because only the sum of the survivors' masks is opened.
 
-Client i uploads x_i + z_i. Beforehand it cuts its mask z_i into U − T pieces, adds T random ones, and takes these U as
-the values of a polynomial, element by element, at the places n + 1 .. n + U. Client j is given the value at place j:
+Client i uploads x_i + z_i. Before that, it cuts its mask z_i into U − T pieces, adds T random ones, and takes these U
+as the values of a polynomial, element by element, at the places n + 1 .. n + U. Client j gets the value at place j:
 
     shares      [z̃_i]_j        for each j, encrypted                         any T of them say nothing about z_i
     answer      Σ_i [z̃_i]_j    over the survivors i                           any U of them give back Σ_i z_i
 
 Both follow from Lagrange's formula, whose matrix is a Cauchy matrix up to factors of rows and columns, so that all its
 square parts can be inverted: T coded pieces are the mask plus an invertible mixture of T random pieces, and U values
-are a polynomial of degree U − 1. The server's sum is safe from T clients that tell it all they hold; 2U > n + T
-keeps it safe if the server lies, too: no two different sets of survivors find U answers.
+are a polynomial of degree U − 1. Uploads are safe even if T clients tell the server all that they hold. With 2U > n + T
+they are also safe if the server lies: no two different sets of survivors get U answers.
 
-A ring has 2ᵇ elements, the code needs a field. So words are cut, as they lie in memory, into digits of 16 bits (a byte
-is one digit), each a field element of its own: 65,535 clients' digits add up to less than p, and the digits' sums give
-the ring's sum. That at least doubles a vector's bytes.
+A ring has 2ᵇ elements, but the code needs a field. So words are cut, as they lie in memory, into digits of 16 bits (a
+byte is one digit), and each digit is a field element: 65,535 clients' digits add up to less than p, and the digits'
+sums give the ring's sum. That at least doubles a vector's bytes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ from fedgrec.secagg.session import Session, Stage
 
 DIGIT_BITS = 16
 LARGEST_DIGIT = 2**DIGIT_BITS - 1
-MOST_CLIENTS = 65_535  # whose digits add up to less than p
+MOST_CLIENTS = 65_535  # the digits of this many clients add up to less than p
 
 
 def to_digits(words: ring.Words) -> NDArray[np.uint16]:
@@ -91,7 +91,7 @@ class Code:
 
 
 def code_for(session: Session, clients: Sequence[int]) -> Code:
-    """The code of one round between those who take part in it."""
+    """The code of one round for these clients."""
     if session.neighbours < len(clients) - 1:
         raise BadInput(f"LightSecAgg needs the complete graph: {len(clients) - 1} neighbours, not {session.neighbours}")
     if session.lying_server and 2 * session.threshold <= len(clients) + session.privacy:
@@ -114,12 +114,12 @@ class LightClient(Client):
         self._code = code_for(self.session, self._holders())
         code = self._code
         coded = code.encode(self._stream(code.needed * code.size).reshape(code.needed, code.size))
-        self._held[self.me] = coded.pop(self.me).copy()  # of its own: a view would keep all the others' in memory
+        self._held[self.me] = coded.pop(self.me).copy()  # a view would keep the pieces of all others in memory
         self.stage = Stage.MASKED
         return Shares(self.session.round_id, {to: self._seal(to, piece.tobytes()) for to, piece in coded.items()})
 
     def _stream(self, count: int) -> Elements:
-        """Its randomness of this round: the mask comes first, the T random pieces follow."""
+        """Its random elements of this round: first the mask, then the T random pieces."""
         return field.uniform(seed_mask(self._mine().seed, self.session, self._bound), count, threads=self.threads)
 
     def _unpack(self, sender: int, plain: bytes) -> Elements:
@@ -129,7 +129,7 @@ class LightClient(Client):
             raise BadCiphertext(f"client {sender} sent client {self.me} no coded piece of a mask: {error}") from error
 
     def _mask(self, message: Delivery) -> Message:
-        """Stage 2: take the others' pieces in, and add the own mask to the vector."""
+        """Stage 2: take the others' pieces in, and add this client's mask to the vector."""
         self._take_in(message)
         digits = to_digits(self._vector())
         masked = (digits + self._stream(len(digits)).astype(np.uint64)) % PRIME
@@ -145,7 +145,7 @@ class LightClient(Client):
 
 
 class LightServer(Server):
-    """Adds up masked vectors, and takes off the sum of the masks in one go, however many clients were lost."""
+    """Adds up masked vectors, and subtracts the sum of the masks in one step, however many clients were lost."""
 
     answers: Mapping[Stage, type[Message]] = {**Server.answers, Stage.UNMASK: Coded}
 
@@ -183,7 +183,7 @@ class LightServer(Server):
             raise MalformedMessage(f"client {sender} sent {type(message).__name__}, but {error}") from None
 
     def _close_unmask(self) -> dict[int, Message]:
-        """Take the sum of the survivors' masks off the sum of their vectors."""
+        """Subtract the sum of the survivors' masks from the sum of their vectors."""
         masks = self._code.decode(self._coded)
         digits = (self._digits + (PRIME - masks.astype(np.uint64))) % PRIME
         if int(digits.max()) > len(self._alive) * LARGEST_DIGIT:

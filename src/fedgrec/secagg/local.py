@@ -49,7 +49,7 @@ class Outcome:
 
 
 class Population:
-    """Clients with an identity each, as a deployment would have enrolled them."""
+    """Clients, each with an identity, as a deployment would have enrolled them."""
 
     def __init__(self, ids: Collection[int]) -> None:
         self.identities = {i: Ed25519PrivateKey.generate() for i in ids}
@@ -65,7 +65,7 @@ def run_round(
     context: bytes = b"",
     threads: int = 1,
 ) -> Outcome:
-    """Run the protocol; a client in `lost` falls silent at that stage. A vector is asked for only when it is masked."""
+    """Run the protocol; a client in `lost` falls silent at that stage. `vectors` is called just before the masking."""
     lost, costs = lost or {}, dict[str, StageCost]()
     make_client, make_server = PARTIES[session.mechanism]
     server = make_server(session, population.roster, context, threads)

@@ -18,11 +18,11 @@ from fedgrec.secagg.shamir import PRIME, SHARE_BYTES
 MAGIC = b"FGSA"
 HEADER = struct.Struct(f">4sBB{ROUND_ID_BYTES}s")
 KEY_BYTES, SIGNATURE_BYTES = 32, 64
-MOST_BYTES = 2**40  # of one ciphertext or vector
+MOST_BYTES = 2**40  # the most bytes of one ciphertext or vector
 
 
 class Reader:
-    """Takes fields off the front of bytes; whatever is missing or too much is a MalformedMessage."""
+    """Takes fields off the front of bytes; a missing or extra byte is a MalformedMessage."""
 
     def __init__(self, data: bytes | memoryview) -> None:
         self.data = memoryview(data)
@@ -37,7 +37,7 @@ class Reader:
         return int.from_bytes(self.take(4), "big")
 
     def count(self, entry_bytes: int) -> int:
-        """The length of a list, checked against what is left before anything is made of it."""
+        """The length of a list; it is checked against the bytes that are left before anything is allocated."""
         n = self.number()
         if n * entry_bytes > len(self.data):
             raise MalformedMessage(f"a list of {n} entries does not fit the {len(self.data)} bytes left")
@@ -176,7 +176,7 @@ class Masked(Message):
 
 @dataclass(frozen=True)
 class Survivors(Message):
-    """Stage 2, server → client: whose vectors are in the sum, and who shared secrets and was then lost."""
+    """Stage 2, server → client: clients whose vectors are in the sum, and clients lost after they shared secrets."""
 
     kind = 6
     round_id: bytes
@@ -282,7 +282,7 @@ KINDS: dict[int, type[Message]] = {
 
 
 def parse(data: bytes) -> Message:
-    """Any bytes → the message that they are, or MalformedMessage."""
+    """Any bytes → the message that they hold, or MalformedMessage."""
     if len(data) < HEADER.size:
         raise MalformedMessage(f"{len(data)} bytes are too few for a message")
     magic, version, kind, round_id = HEADER.unpack_from(data)

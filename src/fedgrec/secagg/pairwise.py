@@ -1,4 +1,4 @@
-"""Pairwise masks without recovery, the formula of the paper's preliminaries: one client lost is the round lost."""
+"""Pairwise masks without recovery, the formula of the paper's preliminaries: if one client is lost, so is the round."""
 
 from collections.abc import Mapping
 
@@ -28,7 +28,7 @@ class PairwiseClient(Client):
 
 
 class PairwiseServer(Server):
-    """Pairwise masks alone: the sum opens itself when all vectors are there, and never otherwise."""
+    """Pairwise masks alone: they cancel when all vectors are there, and never otherwise."""
 
     answers: Mapping[Stage, type[Message]] = {Stage.KEYS: Keys, Stage.SHARES: Masked}
 

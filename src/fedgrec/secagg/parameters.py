@@ -2,8 +2,8 @@
 
 Of n clients at most c are corrupt and at most d are lost, whoever they are; the circle of this round's graph is drawn
 afterwards. A lying server may leave d honest ones out from the beginning (clients refuse to go on with fewer than
-n − d), so the corrupt among a client's k neighbours are X ~ Hypergeometric(n − d − 1, c, k), the lost ones
-Y ~ Hypergeometric(n − 1, d, k), and three things can go wrong, each summed over all clients:
+n − d). So of a client's k neighbours X ~ Hypergeometric(n − d − 1, c, k) are corrupt and
+Y ~ Hypergeometric(n − 1, d, k) are lost. Three things can go wrong; each risk is summed over all clients:
 
     opened   some honest client's secrets are opened:  X ≥ t            if the server follows the rules
                                                        X ≥ 2t − k       if it lies: an honest neighbour answers once,
@@ -12,22 +12,22 @@ Y ~ Hypergeometric(n − 1, d, k), and three things can go wrong, each summed ov
              neighbouring places each; the server would learn two sums instead of one
     failed   fewer than t neighbours of some client are left: Y > k − t, and there is no sum
 
-In a complete graph everybody holds a share of everybody's secrets, its owner too. There k stands for n, and nothing is
-left to chance. Nor is it in a sparse graph of up to SURE clients: there 2t − k exceeds c, and c + d are too few for two
-gaps. A lying server can compute at its leisure which company and which name of a round give a graph that suits it. In
-larger graphs its 2ˣ tries turn a risk of 2⁻⁸⁰ into one of 2ˣ⁻⁸⁰.
+In a complete graph every client holds a share of every client's secrets, also of its own. There k stands for n, and no
+risk is left to chance. The same is true of a sparse graph of up to SURE clients: there 2t − k exceeds c, and c + d are
+too few for two gaps. A lying server can try many companies and round names until the graph suits it. In larger graphs
+its 2ˣ tries turn a risk of 2⁻⁸⁰ into one of 2ˣ⁻⁸⁰.
 
-A lying server could also tell each client another story about the *others*: open one client's seed and the mask keys
-of those around it, of each only one secret, and have a sum of one. Sessions with `lying_server` stop that: a client
-answers only when t of its holders signed that they were told the same. Say v answered, so it was told that it is
-alive. Then t − X honest holders of v, or more, signed a list in which v is alive; to open v's mask key as many would
-have to answer for another list. An honest one signs once, so that takes 2(t − X) ≤ k − X, which is X ≥ 2t − k again.
-Hence whoever's seed is opened, the vectors of t − X honest clients around it are in the same sum.
+A lying server could also send clients different lists of survivors: it could open one client's seed and its neighbours'
+mask keys, only one secret of each client, and read a sum of one. Sessions with `lying_server` stop that: a client
+answers only when t of its holders have signed that they were told the same. Suppose that v answered, so it was told
+that it is alive. Then at least t − X honest holders of v signed a list in which v is alive. To open v's mask key, as
+many would have to answer for another list. An honest holder signs once, so that takes 2(t − X) ≤ k − X, which is
+X ≥ 2t − k again. So if a client's seed is opened, the vectors of t − X honest clients around it are in the same sum.
 
-Some sums must be opened for one company only, since two that differ by one client *are* that client's vector. Each
-client therefore helps to open one of them. R clients help to open a sum of n: each of the n has t of them among its k
-neighbours, so k·R ≥ t·n. Two companies of n clients out of F founders take 2R ≤ F + c, the corrupt helping twice. So a
-second one cannot be opened where 2tn > k(F + c); in the complete graph, where 2t > F + c.
+Some sums must be opened for one company only: the difference of two sums that differ by one client *is* that client's
+vector. So each client helps to open only one of them. Suppose that R clients help to open a sum of n: each of the n has
+t of them among its k neighbours, so k·R ≥ t·n. Two companies of n clients out of F founders take 2R ≤ F + c, because
+corrupt clients help twice. So a second sum cannot be opened if 2tn > k(F + c); in the complete graph, if 2t > F + c.
 """
 
 import math
@@ -35,9 +35,9 @@ from dataclasses import dataclass
 
 from fedgrec.secagg.errors import BadInput
 
-SMALL = 64  # clients, for whom the complete graph costs little; it withstands *any* losses up to n − t
-SURE = 400  # clients, up to whom nothing is left to chance against a lying server
-SECURITY = 80  # a chance of 2⁻⁸⁰ that a larger graph fails is none
+SMALL = 64  # up to this many clients the complete graph costs little; it withstands *any* losses up to n − t
+SURE = 400  # up to this many clients nothing is left to chance against a lying server
+SECURITY = 80  # a chance of 2⁻⁸⁰ that a larger graph fails counts as none
 NEVER = -math.inf  # log₂ of a chance of 0
 
 
@@ -57,16 +57,16 @@ class Parameters:
 
     @property
     def least(self) -> int:
-        """The fewest clients that may take part. A server that were free to leave out more could choose the company."""
+        """The fewest clients that may take part. A server that may leave out more could choose the company."""
         return self.clients - self.dropped
 
     @property
     def broken(self) -> float:
-        """Opened or cut."""
+        """The risk that secrets are opened or the graph is cut."""
         return add(self.opened, self.cut)
 
     def sentence(self) -> str:
-        """All of it in words."""
+        """The parameters and risks in words."""
         complete = self.neighbours >= self.clients - 1
         graph = f"the complete graph of {self.clients:,}" if complete else f"{self.neighbours} neighbours each"
         holders = self.clients if complete else self.neighbours
@@ -91,23 +91,23 @@ def choose(
 ) -> Parameters:
     """The fewest neighbours with which privacy is lost with a chance ≤ 2^−security, the round ≤ 2^−correctness.
 
-    `corrupt` and `dropped` are shares of the clients. Of the thresholds that will do it takes the middle one. With
-    `founders` the sum can be opened for one company of these only.
+    `corrupt` and `dropped` are shares of the clients. It takes the middle one of the possible thresholds. With
+    `founders`, the sum can be opened for only one company of these.
     """
     if clients < 2:
         raise BadInput(f"a secure sum needs two clients or more, not {clients}")
     if not 0 <= corrupt < 1 or not 0 <= dropped < 1:
         raise BadInput(f"shares of clients lie between 0 and 1, not at {corrupt} and {dropped}")
     c, d = (math.floor(share * clients + 1e-9) for share in (corrupt, dropped))  # 0.29 · 100 is 28.999…
-    complete = _complete(clients, c, d, lying_server, founders)  # first: where it will not do, nothing will
+    complete = _complete(clients, c, d, lying_server, founders)  # first: if it is not safe, nothing is
     if clients <= SMALL:
         return complete
 
     def sparse(k: int) -> Parameters | None:
         return _sparse(clients, k, c, d, lying_server, security, correctness, founders)
 
-    # Doubling finds the size, and the search begins above the last k that was too small. (Whole numbers make the risks
-    # jagged in k, but not by half of it.)
+    # Doubling finds the size, and the search begins above the last k that was too small. (Rounding to whole numbers
+    # makes the risks jagged in k, but never by half of k.)
     k = 2
     while k < clients - 1 and not sparse(k):
         k *= 2
@@ -118,7 +118,7 @@ def choose(
 def withstands(
     clients: int, neighbours: int, threshold: int, corrupt: int, dropped: int, security: float = SECURITY
 ) -> bool:
-    """Whether a lying server with so many corrupt clients, which may leave so many others out, learns only the sum."""
+    """Whether a lying server that has `corrupt` clients and may leave `dropped` others out learns only the sum."""
     if neighbours >= clients - 1:
         return 2 * threshold > clients + corrupt
     if clients <= SURE:
@@ -127,7 +127,7 @@ def withstands(
 
 
 def opens_once(clients: int, neighbours: int, threshold: int, corrupt: int, founders: int) -> bool:
-    """Whether no two sums of so many of the founders, or more, can both be opened."""
+    """Whether no two sums of at least `clients` of the founders can both be opened."""
     if neighbours >= clients - 1:
         return 2 * threshold > founders + corrupt
     return 2 * threshold * clients > neighbours * (founders + corrupt)
@@ -147,7 +147,7 @@ def _complete(n: int, c: int, d: int, lying_server: bool, founders: int = 0) -> 
 def _sparse(
     n: int, k: int, c: int, d: int, lying_server: bool, security: float, correctness: float, founders: int
 ) -> Parameters | None:
-    """With exactly k neighbours, or None where no threshold will do."""
+    """Parameters with exactly k neighbours, or None if no threshold is possible."""
     sure = lying_server and n <= SURE
     if sure and k <= c + d:
         return None
@@ -184,8 +184,8 @@ def gaps(n: int, k: int, removed: int) -> float:
 
 
 def tail(population: int, marked: int, drawn: int, at_least: int) -> float:
-    """log₂ P[X ≥ at_least] for X ~ Hypergeometric: so many of the marked ones are among those drawn."""
-    total, drawn = NEVER, min(drawn, population)  # whoever would draw more draws all
+    """log₂ P[X ≥ at_least] for X ~ Hypergeometric, the number of marked ones among those drawn."""
+    total, drawn = NEVER, min(drawn, population)  # nobody can draw more than all
     for x in range(min(marked, drawn), max(at_least, drawn + marked - population, 0) - 1, -1):  # smallest terms first
         total = add(total, _term(population, marked, drawn, x))
     return min(total, 0.0)

@@ -1,8 +1,8 @@
 """Masks: the AES-128-CTR key stream of a 16-byte key, read as little-endian words and added in their container.
 
-A key makes one mask and is never used again, so the counter starts at zero. It covers the parts of a vector one after
-the other, and each part begins with a block of its own. A key stream can be entered anywhere, so threads share a part;
-each takes its piece through all masks in chunks that stay in cache.
+A key makes one mask and is never used again, so the counter starts at zero. The stream covers the parts of a vector one
+after the other, and each part begins with a new block. A key stream can be computed from any block on, so threads share
+a part: each thread adds all masks to its piece, in chunks that stay in cache.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ BLOCK = 16
 CHUNK_BYTES = 2**18
 
 Part = NDArray[np.unsignedinteger[Any]]
-Mask = tuple[bytes, int]  # a key, and +1 to add its mask or −1 to take it away
+Mask = tuple[bytes, int]  # a key, and +1 to add its mask or −1 to subtract it
 
 
 def mask_parts(words: Words, masks: Sequence[Mask], threads: int = 1) -> None:
@@ -42,7 +42,7 @@ def add_masks(
     if chunk_bytes % BLOCK or chunk_bytes <= 0:
         raise BadInput(f"a chunk has a positive multiple of {BLOCK} bytes, not {chunk_bytes}")
     chunks = -(-words.nbytes // chunk_bytes)
-    share = -(-chunks // max(threads, 1)) * chunk_bytes  # bytes a thread
+    share = -(-chunks // max(threads, 1)) * chunk_bytes  # bytes for each thread
     starts = range(0, words.nbytes, share) if masks else range(0)
     if len(starts) <= 1:
         for start in starts:

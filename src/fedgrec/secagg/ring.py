@@ -1,12 +1,12 @@
-"""The rings Z_2ᵇ in which masks hide numbers, each as small as its sums need: integers in, words out, and back.
+"""The rings Z_2ᵇ in which masks hide numbers, each as small as its sums allow: integers in, words out, and back.
 
-A vector has parts, and each part a ring of its own, of an even number of bits b from 8 to 64. In memory its words lie
+A vector has parts, and each part has its own ring, with an even number of bits b from 8 to 64. In memory its words lie
 in the smallest type that holds b bits, the container. 2ᵇ divides the number of the container's values, so words are
-masked and added there, and b bits of them are kept. Only these travel, in planes as the binary digits of b say:
-20 = 16 + 4 are the low 16 bits of all words, then the next 4 of all words, two to a byte.
+masked and added there, and their low b bits are kept. Only these bits travel, in planes given by the binary digits of
+b: for 20 = 16 + 4, first the low 16 bits of all words, then the next 4 bits of all words, two to a byte.
 
-A trailer is the last part: the number of users and three zeros, of 32 bits each. The zeros of an opened sum are zeros
-again unless masks failed to cancel; then they are random, and chance lets 2⁻⁹⁶ of such failures pass.
+The last part is a trailer: the number of users and three zeros, of 32 bits each. In an opened sum the zeros are zeros
+again. If masks failed to cancel they are random, and by chance 2⁻⁹⁶ of these failures pass.
 """
 
 from collections.abc import Iterator
@@ -18,21 +18,21 @@ from numpy.typing import NDArray
 
 from fedgrec.secagg.errors import BadInput, NotASum
 
-Words = list[NDArray[np.unsignedinteger[Any]]]  # one array a part, in its container
+Words = list[NDArray[np.unsignedinteger[Any]]]  # one array for each part, in its container
 Rings = tuple[tuple[int, int], ...]  # of each part: how many words, and their bits
 TRAILER = (4, 32)
 PLANES = (64, 32, 16, 8, 4, 2)
 
 
 def container(bits: int) -> np.dtype[Any]:
-    """The smallest type that holds words of so many bits, little-endian."""
+    """The smallest type that holds words of this many bits, little-endian."""
     if bits not in range(8, 65, 2):
         raise BadInput(f"a ring has an even number of bits from 8 to 64, not {bits}")
     return np.dtype(f"<u{1 << ((bits - 1) // 8).bit_length()}")
 
 
 def packed_bytes(rings: Rings) -> int:
-    """What travels of these parts."""
+    """Bytes that these parts take on the network."""
     return sum(size for values, bits in rings for _, _, size in _planes(values, bits))
 
 
@@ -49,13 +49,13 @@ def encode(values: NDArray[Any], users: int, rings: Rings) -> Words:
         here, at = values[at : at + count], at + count
         if not -(2 ** (bits - 1)) <= int(here.min()) <= int(here.max()) < 2 ** (bits - 1):
             raise BadInput(f"values from {here.min()} to {here.max()} do not fit a ring of {bits} bits")
-        part[:] = here  # of a negative number, its two's complement
+        part[:] = here  # a negative number becomes its two's complement
     words[-1][0] = users
     return words
 
 
 def decode(words: Words, rings: Rings, most_users: int) -> tuple[NDArray[np.signedinteger[Any]], int]:
-    """An opened sum → (signed integers, number of users in it), or a refusal where it is noise or may have wrapped."""
+    """An opened sum → (signed integers, number of users in it); an error if it is noise or may have wrapped."""
     users, *rest = words[-1].tolist()
     if any(rest):
         raise NotASum("the opened sum is noise: clients did not all mask for the same round, parameters and model")
@@ -73,7 +73,7 @@ def decode(words: Words, rings: Rings, most_users: int) -> tuple[NDArray[np.sign
 
 
 def pack(words: Words, rings: Rings) -> NDArray[np.uint8]:
-    """Of each word the low b bits."""
+    """The low b bits of each word."""
     packed, at = np.zeros(packed_bytes(rings), np.uint8), 0
     for part, (count, bits) in zip(words, rings, strict=True):
         for low, width, size in _planes(count, bits):
@@ -86,7 +86,7 @@ def pack(words: Words, rings: Rings) -> NDArray[np.uint8]:
 
 
 def unpack(packed: bytes | memoryview, rings: Rings) -> Words:
-    """What `pack` packed, modulo 2ᵇ, to be read only; the caller has looked at its length."""
+    """What `pack` packed, modulo 2ᵇ, read-only; the caller has checked its length."""
     words, at = [], 0
     for count, bits in rings:
         planes, type_ = [], container(bits)
@@ -100,16 +100,16 @@ def unpack(packed: bytes | memoryview, rings: Rings) -> Words:
 
 
 def _planes(count: int, bits: int) -> Iterator[tuple[int, int, int]]:
-    """Of each plane: its lowest bit in a word, its bits of a word, its bytes."""
+    """For each plane: its lowest bit in a word, its bits of a word, its bytes."""
     low = 0
     for width in PLANES:
         if bits & width:
-            yield low, width, -(-count * width // 8)  # the last byte may be filled up with zeros
+            yield low, width, -(-count * width // 8)  # the last byte is filled up with zeros
             low += width
 
 
 def _joined(plane: NDArray[np.uint8], width: int) -> NDArray[Any]:
-    """The low 4 or 2 bits of bytes, two or four of them to a byte: the lowest of each word that is returned."""
+    """Join the low 4 or 2 bits of two or four bytes; the result is the lowest byte of each returned word."""
     plane &= 2**width - 1
     joined: NDArray[Any] = plane.view("<u2" if width == 4 else "<u4")
     for shift in (4,) if width == 4 else (6, 12):
@@ -118,7 +118,7 @@ def _joined(plane: NDArray[np.uint8], width: int) -> NDArray[Any]:
 
 
 def _parted(plane: NDArray[Any], width: int) -> NDArray[Any]:
-    """And back."""
+    """The inverse of `_joined`."""
     parted: NDArray[Any] = plane.astype("<u2" if width == 4 else "<u4")
     for shift in (4,) if width == 4 else (12, 6):
         parted = parted | parted << shift

@@ -3,12 +3,12 @@
     server = Server(session, roster)
     while not server.done:
         ... server.receive(sender, bytes) for each answer, as long as the stage may last
-        messages = server.close()            # {client: bytes}: what each of those still there is sent next
+        messages = server.close()            # {client: bytes}: the next message for each client that is still there
     values, users = server.result()
 
 Vectors are added up as they arrive, so memory does not grow with the number of clients. A message that is refused
-changes nothing: its sender counts as silent until it answers properly. Whoever is silent when a stage closes is lost;
-the sum goes on without it as long as the threshold allows.
+changes nothing: its sender counts as silent until it answers properly. A client that is silent when a stage closes is
+lost; the sum goes on without it as long as the threshold allows.
 """
 
 from collections.abc import Mapping
@@ -63,17 +63,17 @@ class Server:
         self.session, self.roster, self.context, self.threads = session, roster, context, threads
         self.stage = Stage.KEYS
         self.waiting: set[int] = set(roster)
-        self._answered: set[int] = set()  # in this stage
-        self.included: list[int] = []  # whose vectors are in the sum
+        self._answered: set[int] = set()  # clients that answered in this stage
+        self.included: list[int] = []  # clients whose vectors are in the sum
         self._graph: Graph
         self._keys: dict[int, Keys] = {}
         self._shares: dict[int, dict[int, bytes]] = {}  # by sender, by receiver; gone once delivered
-        self._sharing: set[int] = set()  # who shared its secrets
-        self._alive: set[int] = set()  # whose vectors arrived
+        self._sharing: set[int] = set()  # clients that shared their secrets
+        self._alive: set[int] = set()  # clients whose vectors arrived
         self._sum = ring.zeros(session.parts)
         self.bound: bytes
         self._survivors: Survivors
-        self._confirmed: dict[int, bytes] = {}  # their signatures
+        self._confirmed: dict[int, bytes] = {}  # signatures of clients that confirmed
         self._seeds: dict[int, dict[int, int]] = {}  # by owner, by holder
         self._mask_keys: dict[int, dict[int, int]] = {}
         self._result: tuple[NDArray[np.signedinteger[Any]], int] | None = None
@@ -84,7 +84,7 @@ class Server:
 
     @property
     def survivors(self) -> list[int]:
-        """Whose vectors have arrived."""
+        """Clients whose vectors have arrived."""
         return sorted(self._alive)
 
     def result(self) -> tuple[NDArray[np.signedinteger[Any]], int]:
@@ -96,7 +96,7 @@ class Server:
     # ------------------------------------------------------------------------------------------- the door
 
     def receive(self, sender: int, data: bytes) -> None:
-        """One client's answer. Who sent it is for the transport to say: it has authenticated the sender."""
+        """Take one client's answer. The transport names the sender, whom it has authenticated."""
         message = parse(data)
         if sender not in self.roster:
             raise UnknownSender(f"client {sender} is not on the roster")
@@ -115,7 +115,7 @@ class Server:
         self._answered.add(sender)
 
     def close(self) -> dict[int, bytes]:
-        """End the stage with those who answered; returns what each of them is sent next."""
+        """End the stage with the clients that answered; return the next message for each of them."""
         steps = {
             Stage.KEYS: self._close_keys,
             Stage.SHARES: self._close_shares,
@@ -190,7 +190,7 @@ class Server:
         return deliveries
 
     def _enough_holders(self, clients: set[int]) -> set[int]:
-        """Leaves out, now that it costs nothing, clients whose secrets too few could open later."""
+        """Leave out clients whose secrets too few holders could open later: in this stage it costs nothing."""
         t = self.session.threshold
         while lonely := {c for c in clients if len(clients.intersection(self._graph.holders(c))) < t}:
             clients = clients - lonely
@@ -216,7 +216,7 @@ class Server:
         return dict.fromkeys(sorted(alive), self._survivors)
 
     def _need_holders(self, there: set[int]) -> None:
-        """Refuses to go on where too few are left to open somebody's secret."""
+        """Refuse to go on if too few holders are left to open some client's secret."""
         for client in sorted(self._sharing):
             if len(there.intersection(self._graph.holders(client))) < self.session.threshold:
                 raise TooFewLeft(
@@ -248,7 +248,7 @@ class Server:
                 opened[owner][sender + 1] = value
 
     def _close_unmask(self) -> dict[int, Message]:
-        """Take off what is left: the survivors' self masks, and the pair masks of those who were lost."""
+        """Subtract the masks that are left: the survivors' self masks, and the pair masks of lost clients."""
         t, masks = self.session.threshold, list[Mask]()
         for _, shares in sorted(self._seeds.items()):
             masks.append((seed_mask(self._secret(shares, t), self.session, self.bound), -1))

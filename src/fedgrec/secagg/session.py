@@ -13,12 +13,12 @@ from fedgrec.secagg.errors import BadInput
 
 ROUND_ID_BYTES = 16
 VERSION = 2  # of the protocol; in version 1 all words of a vector had 32 or 64 bits
-MOST_PARTS = 1024  # an evaluation has two for each length of a list
+MOST_PARTS = 1024  # an evaluation has two parts for each list length
 MECHANISMS = ("secagg", "pairwise", "lightsecagg")
 
 
 class Stage(Enum):
-    """What a party waits for."""
+    """What a party of the sum waits for."""
 
     KEYS = "keys"
     SHARES = "shares"
@@ -34,13 +34,13 @@ class Session:
 
     round_id: bytes
     rings: ring.Rings  # of each part of a vector: how many numbers, and the bits of their ring
-    users: int  # the most users that the sum may hold: a client may carry the sum of many
-    neighbours: int  # k; at least the number of clients less one: the complete graph
-    threshold: int  # t, of the holders of a client's shares
+    users: int  # the most users that the sum may hold: a client's vector may be the sum of many users
+    neighbours: int  # k; the complete graph, if it is at least the number of clients less one
+    threshold: int  # t, how many holders of a client's shares rebuild its secrets
     mechanism: str = "secagg"
     lying_server: bool = True  # clients compare the lists of survivors before they open anything: one exchange more
-    least: int = 2  # the fewest clients that may take part; with a sparse graph nearly all, see parameters
-    privacy: int = 1  # LightSecAgg's T: how many clients may put together what they hold and learn nothing
+    least: int = 2  # the fewest clients that may take part; with a sparse graph nearly all, see parameters.py
+    privacy: int = 1  # LightSecAgg's T: this many clients together learn nothing from what they hold
 
     def __post_init__(self) -> None:
         if len(self.round_id) != ROUND_ID_BYTES:
@@ -62,13 +62,13 @@ class Session:
             ring.container(bits)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """The session as plain values."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return values | {"round_id": self.round_id.hex(), "rings": [list(part) for part in self.rings]}
 
     @classmethod
     def from_json(cls, values: Any) -> Self:
-        """And back; what is no session is refused."""
+        """The session in plain values; BadInput if they describe none."""
         kinds = {name: field.type for name, field in cls.__dataclass_fields__.items()}
         kinds |= {"round_id": str, "rings": list}
         if (
@@ -91,7 +91,7 @@ class Session:
 
     @property
     def parts(self) -> ring.Rings:
-        """Of a masked vector: with its trailer."""
+        """The parts of a masked vector, with its trailer."""
         return (*self.rings, ring.TRAILER)
 
     @cached_property

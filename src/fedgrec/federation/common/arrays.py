@@ -31,7 +31,7 @@ ALIGN, DIGEST = 64, 32
 def write_private(path: Path, *parts: bytes | memoryview) -> None:
     """A file that only its owner may read: whole or not there."""
     with whole(path) as part:
-        part.unlink(missing_ok=True)  # of a process that was killed here
+        part.unlink(missing_ok=True)  # left by a process that was killed here
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             for piece in parts:
                 file.write(piece)
@@ -40,7 +40,7 @@ def write_private(path: Path, *parts: bytes | memoryview) -> None:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> None:
-    """Write them, and `about` with them."""
+    """Write the arrays and `about`."""
     places, at = [], 0
     for name, array in arrays.items():
         places.append({"name": name, "dtype": array.dtype.newbyteorder("<").str, "shape": array.shape, "at": at})
@@ -82,7 +82,7 @@ def read_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
 
 
 def _check(file: BufferedIOBase, start: bytes) -> None:
-    """Compare the digest, and go to behind it."""
+    """Compare the digest, and move to the byte after it."""
     wanted = file.read(DIGEST)
     found = hashlib.file_digest(file, lambda: hashlib.blake2b(start, digest_size=DIGEST))
     if found.digest() != wanted:

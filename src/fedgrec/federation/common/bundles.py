@@ -1,7 +1,7 @@
 """Bundles: the packets for, or from, many members of the roster as one packet, for gateways whose users mask.
 
-who      nothing           → the places on the roster of the users that a gateway hosts; of a plain node, none
-bundle   a packet for each → each one's answer; what is the same for all, such as the model, travels once
+who      nothing           → the places on the roster of the users that a gateway hosts; a plain node answers none
+bundle   a packet for each → each one's answer; parts that are the same for all, such as the model, travel once
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ MEMBERS, PARTS = "members", "parts"
 
 
 def pack(parts: Mapping[int, Packet]) -> Packet:
-    """One packet for all of them; an array that several of them hold is in it once."""
+    """All parts as one packet; an array that several parts share is in it once."""
     numbers: dict[int, str] = {}
     blobs: dict[str, bytes] = {}
     arrays: dict[str, NDArray[Any]] = {}
@@ -31,7 +31,7 @@ def pack(parts: Mapping[int, Packet]) -> Packet:
 
 
 def unpack(bundle: Packet) -> dict[int, Packet]:
-    """What is in it, for whom; nothing in it is trusted to be there."""
+    """Each member's packet. The sender is not trusted, so everything in the bundle is checked."""
     parts: dict[int, Packet] = {}
     try:
         for member, kind, header, names, where in bundle.header[PARTS]:

@@ -1,11 +1,11 @@
 """The catalogue: a file with one item a line. The line is the item's number, for server and nodes alike.
 
     FOLDER/items.txt         the names
-    FOLDER/withdrawn.json    of a catalogue that has changed: its version, and the items that are recommended no more
+    FOLDER/withdrawn.json    once the catalogue has changed: its version, and the items that are no longer recommended
     SERVER/catalogue.json    the newest version, whole and signed by the authority; the server takes it up with the next
                              season, and hands it to every node that has an older one
 
-A new version has all items of before, in their order, and more behind them: an item's number never changes.
+A new version keeps all earlier items in their order and adds new ones at the end: an item's number never changes.
 """
 
 import json
@@ -51,7 +51,7 @@ def read_catalogue(path: Path) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Version:
-    """A catalogue that the authority has signed; the first one, which nobody signs, is what `init` made."""
+    """A catalogue that the authority has signed. `init` makes the first version, which has no signature."""
 
     number: int
     items: tuple[str, ...]
@@ -59,7 +59,7 @@ class Version:
     signature: bytes = b""
 
     def part(self, federation: str) -> bytes:
-        """What is signed."""
+        """The bytes that the authority signs."""
         return b"fedgrec catalogue" + json.dumps([federation, self.number, self.items, self.withdrawn]).encode()
 
     def pack(self) -> bytes:
@@ -68,7 +68,7 @@ class Version:
 
 
 def unpack(content: bytes, where: Path) -> Version:
-    """A version as it was packed, or a sentence."""
+    """The version in these packed bytes; `FederationError` if they hold none."""
     values = parse_json(where, content)
     try:
         items, withdrawn = (tuple(values[name]) for name in ("items", "withdrawn"))
@@ -81,7 +81,7 @@ def unpack(content: bytes, where: Path) -> Version:
 
 
 def installed(folder: Path) -> Version:
-    """What a folder goes by now."""
+    """The version that a folder uses now."""
     items = tuple(read_catalogue(folder / CATALOGUE)) if (folder / CATALOGUE).exists() else ()
     return Version(version_of(folder), items, tuple(_about(folder).get("withdrawn", ())))
 
@@ -111,7 +111,7 @@ def newest(folder: Path) -> Version | None:
 
 
 def check(version: Version, folder: Path, federation: str, certificate: x509.Certificate, most: int) -> None:
-    """Signed by the authority, newer than what is here, and a continuation of it."""
+    """Refuse a version unless the authority signed it, it is newer than the installed one, and it continues it."""
     now, key = installed(folder), certificate.public_key()
     assert isinstance(key, ec.EllipticCurvePublicKey)
     try:
@@ -128,9 +128,10 @@ def check(version: Version, folder: Path, federation: str, certificate: x509.Cer
 
 
 def install(version: Version, folder: Path, homes: dict[Path, dict[str, Any]]) -> None:
-    """Write it; `homes` are the files that say how many items there are. Cut off half way, it is done again.
+    """Write the version; `homes` are the files that hold the number of items.
 
-    Names beyond that number do not count, and the version is written last.
+    The version's number is written last, so an installation that was cut off runs again. Until then, names beyond the
+    number of items do not count.
     """
     write_private(folder / CATALOGUE, "".join(f"{name}\n" for name in version.items).encode())
     for path, about in homes.items():

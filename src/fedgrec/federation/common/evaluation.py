@@ -1,10 +1,10 @@
 """The metrics of a federation as a secure sum: what each user's part consists of, and what the server reads out.
 
 leaves   recall@k, ndcg@k for each k   in steps of a power of two, each user's number rounded before it is added
-         count                          users that have held-out items: what the sums are divided by
+         count                          users that have held-out items; the sums are divided by it
 
-Nodes add noise to every number, each its share of it: a server that may compare evaluations over nearly the same people
-would otherwise read one person's numbers off their difference.
+Each node adds its share of noise to every number. Without noise, a server could compare two evaluations over nearly the
+same people, and their difference would be one person's numbers.
 """
 
 import math
@@ -15,11 +15,11 @@ from fedgrec.core import Leaf, Upload, UploadSpec, finest_step
 
 NOISY_STEP = 2.0**-14  # coarse enough for noise to be drawn exactly, and far below what the noise hides
 HEADROOM = 8  # standard deviations of noise that fit the ring beside the users' numbers
-NOISY_BITS = 32  # of that ring; users' numbers alone would need fewer
+NOISY_BITS = 32  # size of that ring; users' numbers alone would need fewer
 
 
 def spec(ks: Sequence[int], users: int, deviation: float = 0.0) -> UploadSpec:
-    """What goes up for at most `users` users, with noise of this standard deviation in each number."""
+    """What is uploaded for at most `users` users, with noise of this standard deviation in each number."""
     names = [f"{name}@{k}" for k in ks for name in ("recall", "ndcg")]
     if not deviation:
         step = finest_step(1.0, users)
@@ -30,9 +30,9 @@ def spec(ks: Sequence[int], users: int, deviation: float = 0.0) -> UploadSpec:
 
 
 def deviation(epsilon: float, ks: Sequence[int], evaluations: int) -> float:
-    """Of the noise with which so many evaluations spend ε in all; 0 where none is wanted.
+    """The standard deviation of noise with which this many evaluations together spend ε; 0: no noise.
 
-    A person who comes or goes changes each number by 1 at the most.
+    A person who joins or leaves changes each number by at most 1.
     """
     if not epsilon:
         return 0.0

@@ -1,4 +1,4 @@
-"""What Prometheus reads. It is imported where somebody asks for it: a node without has one package less."""
+"""The page that Prometheus reads. It is imported only on request: a node without it needs one package less."""
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4

@@ -1,13 +1,13 @@
 """What the folders of a federation have in common, and how to tell a server's folder from a node's.
 
     FOLDER/roster.json    index → name and public key of every node, the most users that it may bring, and the gateway
-                          that it is a user of, if it is one; all nodes and the server have the same
+                          that hosts it, if it is one user of a gateway; all nodes and the server have the same
     FOLDER/config.toml    the method and its options; the same everywhere
     FOLDER/agreement.toml what else everybody agrees on (options.py); the same everywhere
     FOLDER/items.txt      the catalogue (catalogue.py); the same everywhere
 
-server/folder.py, node/folder.py and node/gateway.py say what else is in each of them, network.py what they hold for the
-network. Nobody but their owner can read these files.
+server/folder.py, node/folder.py and node/gateway.py list the other files of each folder, network.py those for the
+network. Only their owner can read these files.
 """
 
 import hashlib
@@ -45,8 +45,8 @@ class Member:
 
     name: str
     key: bytes  # Ed25519, public
-    gateway: str = ""  # that hosts it, where it is one user with masks of its own
-    users: int = 0  # the most that it may bring; 0: not stated, as in rosters made before there was a ceiling
+    gateway: str = ""  # the gateway that hosts it, if it is one user with masks of its own
+    users: int = 0  # the most users that it may bring; 0: not stated, as in older rosters
 
     def __post_init__(self) -> None:
         if self.users < 0:
@@ -77,7 +77,7 @@ class Folder:
 
     @property
     def corrupt_nodes(self) -> int:
-        """How many nodes may work for the server, and who knows in which sum: one at least, if there are four nodes."""
+        """How many nodes may work for the server, possibly all in one sum: at least one, if there are four nodes."""
         return self._corrupt_among(len(self.roster))
 
     def _corrupt_among(self, n: int) -> int:
@@ -86,14 +86,14 @@ class Folder:
 
     @property
     def assumption(self) -> str:
-        """What nodes take for granted of each other, where that is much; "" where it is not."""
+        """A warning where nodes must trust all other nodes; "" where they need not."""
         if self.corrupt_nodes:
             return ""
         return f"none of the {len(self.roster)} nodes may work for the server: from four nodes on, one may"
 
     @property
     def fewest_nodes(self) -> int:
-        """In any sum: two honest ones at least."""
+        """The fewest nodes in any sum: at least two of them are honest."""
         return self.fewest_among(len(self.roster))
 
     def fewest_among(self, n: int) -> int:
@@ -114,7 +114,7 @@ class Folder:
 
     @property
     def agreed(self) -> Agreement:
-        """What everybody holds the server to."""
+        """The options that every node holds the server to."""
         path = self.shared / AGREEMENT
         return _agreement(path, path.read_bytes() if path.exists() else b"")
 
@@ -145,7 +145,7 @@ class Folder:
 
 @lru_cache(8)
 def _config(path: Path, content: bytes) -> Config:
-    """Checking a configuration takes longer than most messages do, so one process does it once."""
+    """Cached, because checking a configuration takes longer than answering most messages."""
     return recorded(path)
 
 
@@ -156,7 +156,7 @@ def _agreement(path: Path, content: bytes) -> Agreement:
 
 @lru_cache(8)
 def _roster(path: Path, content: bytes) -> dict[int, Member]:
-    """A gateway's users all have the same one."""
+    """Cached, because all users of a gateway have the same roster."""
     lines = parse_json(path, content)
     if not lines or not all(index.isdecimal() for index in lines):
         raise FederationError(f"{path} is no list of nodes by their places: restore it from where it was made")
@@ -164,7 +164,7 @@ def _roster(path: Path, content: bytes) -> dict[int, Member]:
 
 
 def read_kind(path: Path, wanted: str) -> bytes:
-    """The file that makes the folder a node's, a gateway's or a server's; another kind of folder is a sentence."""
+    """The file that makes a folder a node's, a gateway's or a server's; `FederationError` if it is another kind."""
     if not (path / wanted).exists():
         for name, (what, command) in KINDS.items():
             if (path / name).exists():
@@ -181,7 +181,7 @@ def _only_sums(name: str) -> bool:
 
 
 def make_method(config: Config, n_items: int, n_users: int, agreed: Agreement) -> Method:
-    """The method, on the kernel that every device has, with noise; or a sentence why a federation cannot run it."""
+    """The method, on the kernel that every device has, with noise; `FederationError` if a federation cannot run it."""
     method: Method = method_module(config.method).make(config.model, n_items, n_users)
     if any(stage.combine != "sum" for stage in method.stages):
         raise FederationError(
@@ -199,7 +199,7 @@ def new_federation() -> str:
 
 
 def write_common(path: Path, roster: Roster, config: Config, n_items: int, agreed: Agreement) -> None:
-    """What all folders have."""
+    """Write the files that all folders have."""
     make_method(config, n_items, 1, agreed)
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_roster(path, roster)
@@ -208,7 +208,7 @@ def write_common(path: Path, roster: Roster, config: Config, n_items: int, agree
 
 
 def write_roster(path: Path, roster: Roster) -> None:
-    """Also when a node comes, leaves or gets a new key: then everybody gets the new roster."""
+    """Write the roster. Everybody gets a new one when a node joins, leaves or gets a new key."""
     lines = {
         str(index): {"name": m.name, "key": m.key.hex()}
         | ({"gateway": m.gateway} if m.gateway else {})

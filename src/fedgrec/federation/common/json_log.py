@@ -10,7 +10,7 @@ NOTE = "note: "  # how the server's log begins a line that an operator should re
 
 
 class JsonLines(logging.Formatter):
-    """time, level, logger, message, and who says it: `node` or `server`; of an error also the traceback."""
+    """time, level, logger, message, and the sender as `node` or `server`; an error also has its traceback."""
 
     def __init__(self, kind: str, name: str) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ def handler(kind: str, name: str, to: TextIO | None = None) -> logging.Handler:
 
 
 def sayer(log: logging.Logger) -> Callable[[str], None]:
-    """Says the lines of the server's log as records."""
+    """A function that sends lines of the server's log to this logger."""
 
     def say(line: str) -> None:
         log.log(logging.WARNING if line.startswith(NOTE) else logging.INFO, "%s", line.removeprefix(NOTE))

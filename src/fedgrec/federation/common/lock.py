@@ -10,11 +10,11 @@ from typing import IO, Any
 
 from fedgrec.federation.common.errors import FederationError
 
-TURN = 30.0  # seconds that a process waits for one that was killed to be really gone
+TURN = 30.0  # seconds to wait until a killed process has released the lock
 
 
 def take(file: IO[Any], path: Path, who: str) -> None:
-    """The lock on an open file; it goes with the process."""
+    """Take the lock on an open file; it ends with the process."""
     end = time.monotonic() + TURN
     while True:
         try:
@@ -27,7 +27,7 @@ def take(file: IO[Any], path: Path, who: str) -> None:
 
 
 def is_taken(path: Path) -> bool:
-    """Whether a process holds the lock on this file. The look takes no lock that a process would wait for long."""
+    """Whether a process holds the lock on this file. The check holds a shared lock, but only for a moment."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

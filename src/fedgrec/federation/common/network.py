@@ -32,9 +32,9 @@ class NodeNetwork:
     """A node's network.toml."""
 
     superlink: str  # host:port of the server
-    source: str = ""  # of its users' interactions (node/sources.py); "": they are in its store already
-    held_out: float = 0.2  # share of a user's items that its recommendations are judged by, where the source is silent
-    refresh: float = 60.0  # seconds between two looks whether the source has changed; 0: it is read at the start alone
+    source: str = ""  # where its users' interactions are (node/sources.py); "": they are in its store already
+    held_out: float = 0.2  # share of a user's items to hold out for evaluation, unless the source marks them
+    refresh: float = 60.0  # seconds between two checks whether the source has changed; 0: it is read only at the start
 
     def __post_init__(self) -> None:
         host, _, port = self.superlink.rpartition(":")
@@ -99,7 +99,7 @@ def read_authority(folder: Path) -> x509.Certificate:
 
 
 def check_tls(folder: Path) -> None:
-    """What the server shows to nodes is there."""
+    """Check that the certificate that the server shows to nodes is there, and its key."""
     for name in (TLS_CERTIFICATE, TLS_KEY):
         if not (folder / name).exists():
             raise FederationError(

@@ -77,8 +77,8 @@ class Agreement(_Options):
         50, "the fewest users whose changes are counted in one sum; until there are so many, changes wait", least=1
     )
     season_rounds: int = option(10, "the fewest training rounds from one recount of changes to the next", least=1)
-    most_users: int = option(1_000_000, "that there may ever be at a time", least=1, most=2**31 - 1)
-    most_items: int = option(1_000_000, "that the catalogue may ever have", least=1, most=2**31 - 1)
+    most_users: int = option(1_000_000, "the most users that there may be at any time", least=1, most=2**31 - 1)
+    most_items: int = option(1_000_000, "the most items that the catalogue may ever have", least=1, most=2**31 - 1)
     security: int = option(
         SECURITY, "a sparse graph of more than 400 nodes fails with a chance below one in two to this power", least=40
     )
@@ -91,7 +91,7 @@ class Agreement(_Options):
 
     @cached_property
     def deviation(self) -> float:
-        """Of the noise in each number of an evaluation."""
+        """The standard deviation of the noise in each number of an evaluation."""
         return evaluation.deviation(self.epsilon, self.topk, self.evaluations) if self.evaluations else 0.0
 
 
@@ -122,7 +122,7 @@ class FederationOptions(_Options):
     )
     start_nodes: int = option(0, "nodes that must have joined before the first sum; 0: all of the roster", least=0)
     start_seconds: float = option(600.0, "how long the server waits for them", least=0)
-    # Nodes keep the next three in their own folders and insist on them: nodes made before a change have the old ones.
+    # Each node keeps its own copy of the next three and insists on it: a node made before a change has the old values.
     least_nodes: int = option(2, "the fewest nodes in any sum; nodes refuse sums of fewer", least=2)
     least_users: int = option(
         2,
@@ -165,5 +165,5 @@ def read_options(path: Path, kind: type[Kind]) -> Kind:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not a TOML file: {error}") from None
     if kind is FederationOptions:
-        values.pop("topk", None)  # where a server of version 0.1 had it
+        values.pop("topk", None)  # a server of version 0.1 had it in this file
     return kind().changed(values, str(path))

@@ -1,8 +1,8 @@
-"""The messages between server and nodes: a packet, the kinds of packets, and what stands in some of them.
+"""The messages between server and nodes: a packet, the kinds of packets, and the content of some of them.
 
-Every message says the version of the protocol that its sender speaks. A release that changes what a message holds or
-means counts `PROTOCOL` up. Two sides with the same number work together, whatever releases they are; two sides with
-other numbers exchange nothing but the sentence (`disagreement`) that says which of them to upgrade.
+Every message names the version of the protocol that its sender speaks. A release that changes what a message holds or
+means adds one to `PROTOCOL`. Two sides with the same number work together, whatever their releases. Two sides with
+different numbers exchange only the sentence (`disagreement`) that says which of them to upgrade.
 """
 
 import hashlib
@@ -21,13 +21,13 @@ from fedgrec.federation.common.errors import FederationError
 KEYS, SHARES, MASKED, CONFIRM, UNMASK = "keys", "shares", "masked", "confirm", "unmask"
 HELLO, REFUSED, FINISH, ERROR = "hello", "refused", "finish", "error"
 NEW_ITEMS = "catalogue"  # a newer version of the catalogue, signed by the authority
-FORGOTTEN = "forgotten"  # an answer to whatever was asked: the server has lost what cannot be repeated
+FORGOTTEN = "forgotten"  # the answer to any request of a server that has lost a sum that cannot be repeated
 WHO, BUNDLE = "who", "bundle"  # of gateways whose users mask for themselves (bundles.py)
-SECAGG, NEXT = "secagg", "next"  # names of blobs: the message of secure aggregation, and of the sum after this one
-AS_BEFORE = "as_before"  # in a header: the model is the one that came down with the sum before
-COMMITTED = "committed."  # and before these names: what a node commits itself to, where a sum is taken once
-PROTOCOL, UNSAID = 3, 1  # the version that this release speaks; that of releases whose messages name none
-MOST = 300  # of what one side may have the other remember or print at a time
+SECAGG, NEXT = "secagg", "next"  # names of blobs: the messages of secure aggregation for this sum and for the next one
+AS_BEFORE = "as_before"  # in a header: the model is the one that came down with the previous sum
+COMMITTED = "committed."  # prefix of these names: a node's commitment to its part of a sum that is taken once
+PROTOCOL, UNSAID = 3, 1  # the version that this release speaks; the version of releases whose messages name none
+MOST = 300  # characters of a text, or entries of a list, that one side stores or prints for the other
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def pack_broadcast(broadcast: Broadcast) -> tuple[dict[str, Any], dict[str, NDAr
 
 
 def unpack_broadcast(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Broadcast:
-    """And back."""
+    """The inverse of `pack_broadcast`."""
     more = {name.removeprefix("more."): value for name, value in arrays.items() if name.startswith("more.")}
     try:
         round_, n_items, level = (int(header[name]) for name in ("round", "n_items", "level"))
@@ -91,7 +91,7 @@ STEPS = "steps"
 
 
 def packed(tables: NDArray[Any], kind: str) -> dict[str, NDArray[Any]]:
-    """Tables that were made to travel so (core.travelling), in as few bytes."""
+    """Tables that `core.travelling` has rounded for this kind, in the few bytes that the kind needs."""
     if kind == "bfloat16":
         return {"tables": (tables.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)}
     if kind == "int8":
@@ -101,7 +101,7 @@ def packed(tables: NDArray[Any], kind: str) -> dict[str, NDArray[Any]]:
 
 
 def unpacked(arrays: Mapping[str, NDArray[Any]], kind: str) -> NDArray[Any]:
-    """And back, the same numbers."""
+    """The same tables back, number by number."""
     tables = arrays["tables"]
     if kind == "bfloat16":
         if tables.dtype != np.uint16:
@@ -115,7 +115,7 @@ def unpacked(arrays: Mapping[str, NDArray[Any]], kind: str) -> NDArray[Any]:
 
 
 def checked(answer: Any) -> Packet:
-    """Whatever came from somebody else: a packet whose parts are what they should be, or in its place an error."""
+    """An answer from outside: a packet whose parts have the right types, or else a packet with an error."""
     try:
         header: Any = json.loads(json.dumps(answer.header))
         parts = [*answer.blobs.items(), *answer.arrays.items()]
@@ -136,7 +136,7 @@ def checked(answer: Any) -> Packet:
 
 
 def plain(words: Any) -> str:
-    """What the other side wants to be printed or remembered: not too long, and nothing that a terminal obeys."""
+    """The other side's text, safe to print or store: not too long, and without control codes for a terminal."""
     return printable(str(words)[:MOST])
 
 
@@ -147,5 +147,5 @@ def size(packet: Packet) -> int:
 
 
 def as_array(message: bytes) -> NDArray[np.uint8]:
-    """A long message as the network likes it."""
+    """A long message as an array, which is how a packet carries large parts."""
     return np.frombuffer(message, np.uint8)

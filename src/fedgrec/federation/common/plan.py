@@ -15,9 +15,9 @@ from fedgrec.federation.common.packets import pack_broadcast
 from fedgrec.methods.contract import Method
 from fedgrec.secagg.session import ROUND_ID_BYTES
 
-# Stages of sums that no method has: metrics, summed over users; how many users' items have changed.
+# Stages that no method has: the metrics, summed over users; the number of users whose items have changed.
 EVALUATE, CHANGES = "evaluate", "changes"
-MOST_COUNTS = 1000  # of changes, between two training rounds
+MOST_COUNTS = 1000  # the most counts of changes between two training rounds
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,15 @@ class Plan:
     users: int  # the most that this sum may hold
     take: int = 1  # of a node's n users max(least, n·take // of) take part, or all
     of: int = 1
-    topk: tuple[int, ...] = ()  # what is evaluated
+    topk: tuple[int, ...] = ()  # list lengths of an evaluation
     least: int = 1
     deviation: float = 0.0  # the standard deviation of the noise in each number of an evaluation
-    committed: tuple[str, ...] = ()  # of a sum that is taken once: each node's commitment to what it sends, in order
+    committed: tuple[str, ...] = ()  # in a sum that is taken once: each node's commitment to its upload, in order
     begun: int = 0  # the round with which the season began
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """The name under which both sides remember it."""
+        """The name under which both sides remember the sum."""
         return self.stage, self.level, self.round
 
     def count(self, users: int) -> int:
@@ -47,7 +47,7 @@ class Plan:
         return min(users, max(self.least, users * self.take // self.of))
 
     def stage_of(self, method: Method) -> Stage:
-        """What the method does in it. An evaluation hands out what that training round did, a count what a recount."""
+        """The method's stage. An evaluation broadcasts as its training round did, a count of changes as a recount."""
         if self.stage == CHANGES and method.recount:
             return method.recount
         if self.stage in (EVALUATE, method.stages[-1].name):
@@ -58,7 +58,7 @@ class Plan:
         raise FederationError(f"{method.name} has no stage {self.stage!r}")
 
     def once(self, method: Method) -> bool:
-        """Whether it is one of those that are taken once: before training, or before a season."""
+        """Whether the sum is taken once: before training, or before a season."""
         return is_once(method, self.stage)
 
     def spec(self, method: Method) -> UploadSpec:
@@ -91,7 +91,7 @@ class Plan:
 
 
 def privacy(method: Method, agreed: Agreement, rounds: int) -> dict[str, float]:
-    """What the warm-up and so many rounds have spent of a user who was in all of them."""
+    """The privacy spent by a user who was in the warm-up and in this many rounds."""
     return budget.line(method, agreed.dp_delta, rounds, rounds)
 
 
@@ -101,18 +101,18 @@ def is_once(method: Method, stage: str) -> bool:
 
 
 def is_recount(method: Method, stage: str) -> bool:
-    """Whether users send in it what of their items has changed."""
+    """Whether users send the changes of their items in this stage."""
     return method.recount is not None and stage == method.recount.name
 
 
 def model_digest(broadcast: Broadcast) -> bytes:
-    """Tells any two models apart, also two that share their bytes."""
+    """A digest that tells any two models apart, also two with the same bytes and other shapes."""
     arrays = pack_broadcast(broadcast)[1]
     shapes = [[name, array.dtype.str, list(array.shape)] for name, array in sorted(arrays.items())]
     return hashlib.sha256(json.dumps(shapes).encode() + broadcast.fingerprint()).digest()
 
 
 def sum_name(federation: str, place: Sequence[str | int], attempt: int) -> bytes:
-    """The id of a sum's session. Who masks with whom follows from it, so the server does not choose it."""
+    """The id of a sum's session. The id decides who masks with whom, so the server does not choose it."""
     about = json.dumps([federation, *place, attempt]).encode()
     return hashlib.sha256(b"fedgrec sum" + about).digest()[:ROUND_ID_BYTES]

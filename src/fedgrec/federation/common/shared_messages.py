@@ -12,7 +12,7 @@ from fedgrec.secagg.messages import Confirmations, Message, Neighbourhood, parse
 
 
 def for_everybody(messages: Mapping[int, bytes]) -> dict[int, bytes]:
-    """Messages to nodes; made alike where each has the parts of all others, else as they are."""
+    """Messages to nodes: the same for all if each holds the parts of all other nodes, else unchanged."""
     parsed = [parse(message) for message in messages.values()]
     whole: Message | None = None
     if len(parsed) > 1:

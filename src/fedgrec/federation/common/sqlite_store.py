@@ -1,8 +1,9 @@
 """What the stores of server and nodes have in common: a private SQLite file in WAL mode, transactions, plain values.
 
-A table with a column `seal` is sealed: whatever writes a row writes a digest of all its columns there (by triggers of
-the connection), and `Store.rows` reads and compares. A bit that flipped on the disk is then a sentence that names the
-file; so is what SQLite itself finds malformed. When a store is opened all of it is checked.
+A table with a column `seal` is sealed: triggers of the connection write a digest of each row's other columns there, and
+`Store.rows` compares it when it reads. A bit that flipped on the disk, or a page that SQLite finds malformed, raises an
+error that names the file. `Store.check` checks a whole store: the server's at its start, a node's when it reads its
+source.
 """
 
 import errno
@@ -27,13 +28,13 @@ PATIENCE = 60  # seconds that one process waits for another's transaction
 SEAL = "seal"
 NOT_DAMAGE = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CONSTRAINT}
 NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}  # or the disk fails
-ROOM = 2**20  # bytes: with less the disk counts as full, whatever SQLite calls it
+ROOM = 2**20  # bytes: with less free space the disk counts as full, whatever SQLite's error says
 WRITES = re.compile(r"\s*(?:INSERT(?: OR \w+)? INTO|UPDATE)\s+(\w+)")
-SYNCHRONOUS = "FULL"  # a transaction that is over is on the disk
+SYNCHRONOUS = "FULL"  # a committed transaction is on the disk
 
 
 class Cursor(sqlite3.Cursor):
-    """Errors of SQLite that mean a damaged file are one sentence."""
+    """A cursor that turns SQLite's errors about a damaged file or a full disk into one sentence."""
 
     def execute(self, *words: Any) -> Self:
         with self._said():
@@ -85,13 +86,13 @@ class Connection(sqlite3.Connection):
         return self.cursor(Cursor).executemany(*words)
 
     def _watch(self, statement: str) -> None:
-        """Triggers cost more than most messages write: a table gets them when it is written to."""
+        """Give a table its triggers at its first write: making them costs more than most messages write."""
         if self.unwatched and (found := WRITES.match(statement)) and (about := self.unwatched.pop(found[1], None)):
             _watch_table(self, found[1], *about)
 
 
 def _is_no_damage(error: sqlite3.DatabaseError) -> bool:
-    """What the disk, another process or a rule of the schema says, and no flipped bit. Triggers speak of seals."""
+    """Whether the error is a wrong call, another process's lock or a rule of the schema. Triggers report seals."""
     code, wrong_call = _code(error), isinstance(error, sqlite3.ProgrammingError)
     return wrong_call or (code & 0xFF in NOT_DAMAGE and code != sqlite3.SQLITE_CONSTRAINT_TRIGGER)
 
@@ -119,7 +120,7 @@ def connect(path: Path, schema: str, sealing: bool = True) -> Connection:
 
 
 def connect_to_read(path: Path, schema: str) -> Connection:
-    """A store to look at, also while another process writes to it. One that is not there yet reads as a new one."""
+    """A read-only store, also while another process writes to it. A missing file reads as a new store."""
     if path.exists():
         db = _connected(path, f"{path.absolute().as_uri()}?mode=ro")
         if not _empty(db):
@@ -158,7 +159,7 @@ def _seal(*values: Any) -> bytes:
 
 
 def sealed_tables(db: sqlite3.Connection) -> dict[str, tuple[list[str], str]]:
-    """Tables that have a column for it: their other columns, and what tells a row from the others."""
+    """The sealed tables: their other columns, and the condition that finds a trigger's row."""
     found = {}
     for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
         columns = db.execute(f"PRAGMA table_info({table})").fetchall()
@@ -174,7 +175,7 @@ def _seal_of(table: str, columns: list[str], row: str = "") -> str:
 
 
 def watch(db: Connection) -> None:
-    """From here on this connection seals what it writes; it writes no seal over a row that has changed by itself."""
+    """From here on this connection seals what it writes; it never seals again a row whose old seal is wrong."""
     db.unwatched = sealed_tables(db)
 
 
@@ -191,7 +192,7 @@ def _watch_table(db: Connection, table: str, columns: list[str], same: str) -> N
 
 
 def check_all(db: Connection) -> None:
-    """Every page and every row."""
+    """Check every page and every row."""
     (found,) = db.execute("PRAGMA integrity_check(1)").fetchone()
     if found != "ok":
         raise damaged(db.path, found)
@@ -213,7 +214,7 @@ def add_seals(db: sqlite3.Connection) -> None:
 
 
 def _use_wal(db: sqlite3.Connection) -> None:
-    """Where two processes turn it on at once SQLite does not wait as it does elsewhere: one of them fails."""
+    """Turn WAL on. If two processes do so at once, SQLite does not wait: one of them fails, and tries again."""
     end = time.monotonic() + PATIENCE
     while True:
         try:
@@ -262,7 +263,7 @@ class Store:
         if self._format() in OLD and not self.read_only:
             if self._format() != 1:
                 check_all(self.db)
-            self.db.close()  # whatever seals what is written goes with it
+            self.db.close()  # its triggers, which seal what is written, go with it
             self.db = connect(self.path, "", sealing=False)
             with self.transaction():
                 if (found := self._format()) in OLD:  # still: another process may have been faster
@@ -270,17 +271,17 @@ class Store:
                     add_seals(self.db)
                     watch(self.db)
                     self.put("format", FORMAT)
-            self.db.execute("VACUUM")  # what was deleted is gone from the file
+            self.db.execute("VACUUM")  # removes deleted rows from the file
             watch(self.db)
         if (found := self._format()) != FORMAT and not (self.read_only and found in OLD):
             raise FederationError(f"{self.path} has format {found}, and this version reads format {FORMAT}")
         self._sealed = sealed_tables(self.db)
 
     def migrate(self, found: int) -> None:
-        """What a store of this format lacks, beside seals."""
+        """Add what a store of this older format lacks, except seals."""
 
     def check(self) -> None:
-        """Every page and every row: what is read later is checked again when it is read."""
+        """Check every page and every row. Each later read checks its rows again."""
         check_all(self.db)
 
     def _format(self) -> Any:
@@ -297,7 +298,7 @@ class Store:
         self.close()
 
     def transaction(self) -> Any:
-        """All that is written in it is written, or nothing is."""
+        """Everything in the block is written, or nothing is."""
         return _transaction(self.db)
 
     def rows(self, table: str, columns: str, rest: str = "", values: Sequence[Any] = ()) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What the network has to do for a federation, and nothing else: carry packets there and back before a deadline.
+"""All that a federation needs of a network: carry packets there and back before a deadline.
 
 Two transports carry them: `in_process.transport.LocalTransport` calls the nodes in this process, and
 `flower.transport.FlowerTransport` sends Flower messages. The server cannot tell them apart.
@@ -14,14 +14,14 @@ Left = Callable[[], float]  # seconds that an exchange may still last, which may
 
 
 class Sign(NamedTuple):
-    """The last that the network heard of a node by itself, whether or not the node was asked anything."""
+    """The network's own last sign of life from a node, whether or not the server asked the node anything."""
 
-    since: str = ""  # when the node connected: another word where it was started again
+    since: str = ""  # when the node connected; it changes when the node restarts
     last: float = 0.0  # grows whenever the network hears of the node
 
 
 class Transport(Protocol):
-    """The server's end. An address is whatever the network knows a node by; names and trust are the coordinator's."""
+    """The server's end. An address is the network's own name for a node; the coordinator sees to names and trust."""
 
     def addresses(self) -> Sequence[int]:
         """The nodes that can be reached now."""
@@ -34,14 +34,14 @@ class Transport(Protocol):
     def exchange(self, requests: Mapping[int, Packet], left: Left) -> Iterator[tuple[int, Packet]]:
         """Send each node its packet and yield answers as they come, until all came or no time is left.
 
-        A node that fails answers with a packet of kind "error" and a header {"reason": sentence}; one that is silent
-        does not occur, and one that is known to be gone is not waited for. An answer that comes after the end is never
-        seen, also not by a later exchange.
+        A node that fails answers with a packet of kind "error" and a header {"reason": sentence}. A silent node yields
+        nothing, and the exchange does not wait for a node that is known to be gone. An answer that comes after the end
+        is dropped: no later exchange sees it.
         """
         ...
 
 
 def within(seconds: float) -> Left:
-    """So many seconds from now, whoever answers."""
+    """This many seconds from now, whoever answers."""
     end = time.monotonic() + seconds
     return lambda: end - time.monotonic()

@@ -1,6 +1,6 @@
 """Values in the files of a federation's folders: read, checked, and turned into dataclasses.
 
-Somebody may have edited such a file, or copied another one over it. Whatever does not fit is one sentence.
+Somebody may have edited such a file, or copied another one over it. A value that does not fit raises an error.
 """
 
 import json
@@ -40,7 +40,7 @@ def parse_json(path: Path, content: bytes) -> dict[str, Any]:
 
 
 def filled(kind: type[Made], values: Any, where: Path | str, **known: Any) -> Made:
-    """An object of a dataclass: its fields are `known`, or stand in the file `where` with these values."""
+    """An object of a dataclass: its fields come from `known` and from `values`, which were read from `where`."""
     wanted = {field.name: field for field in fields(kind) if field.name not in known}  # type: ignore[arg-type]
     if not isinstance(values, Mapping):
         raise FederationError(f"{where} holds no names and values: restore it from where it was made")

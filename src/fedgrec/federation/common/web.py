@@ -1,7 +1,7 @@
-"""A small HTTP server for whoever watches a server or a node: a few pages, and GET alone.
+"""A small HTTP server for people and programs that watch a server or a node: a few pages, only GET.
 
-It is meant for this machine. A page of somebody else's that a browser shows here could reach it under a name that
-points to this machine (DNS rebinding), so the Host header must be one of the names that it goes by.
+It is meant for this machine. A foreign page in a browser on this machine could reach it under a name that points here
+(DNS rebinding), so the Host header must be one of the site's own names.
 """
 
 import errno
@@ -19,11 +19,11 @@ from typing import Any
 from fedgrec.errors import FedgrecError
 from fedgrec.federation.common.errors import FederationError
 
-LOOK = 0.1  # seconds between two looks whether the site is to end
+LOOK = 0.1  # seconds between two checks whether the site should end
 LOOPBACK = "127.0.0.1"
 LOCAL = {"localhost", LOOPBACK, "::1"}
 EVERYWHERE = {"0.0.0.0", "::"}
-NOTHING = "default-src 'none'; frame-ancestors 'none'"  # that a browser may load for what it is shown
+NOTHING = "default-src 'none'; frame-ancestors 'none'"  # a page may load nothing else
 SAFE = {
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -73,7 +73,7 @@ class Site(ThreadingHTTPServer):
             ) from None
 
     def server_bind(self) -> None:
-        """Without asking the network for this machine's name, which may take long."""
+        """Bind without asking the network for this machine's name, which may take long."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = self.host, self.server_address[1]
 
@@ -82,7 +82,7 @@ class Site(ThreadingHTTPServer):
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.server_port}"
 
     def goes_by(self, host: str) -> bool:
-        """Whether a Host header is a name of this site; an address is nobody's name, so it cannot be pointed here."""
+        """Whether a Host header is a name of this site. An IP address is safe: DNS cannot point it elsewhere."""
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() and not host.endswith("]") else host
         name = name.removeprefix("[").removesuffix("]").lower().removesuffix(".")
         if name in LOCAL | {self.host.lower()}:
@@ -94,7 +94,7 @@ class Visit(BaseHTTPRequestHandler):
     """One request."""
 
     server: Site
-    timeout = 10  # seconds that a caller has to say what it wants
+    timeout = 10  # seconds that a caller has to send its request
     server_version, sys_version = "fedgrec", ""
 
     def do_GET(self) -> None:
@@ -127,12 +127,12 @@ class Visit(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def log_message(self, format: str, *words: Any) -> None:  # noqa: A002 (the library's name)
-        """A look is nothing to write down."""
+        """Requests are not logged."""
 
 
 @contextmanager
 def watched(host: str, port: int | None, pages: Pages) -> Iterator[Site | None]:
-    """The site, for as long as the block lasts; none where nobody asked for a port."""
+    """The site, for as long as the block lasts; None without a port."""
     if port is None:
         yield None
         return

@@ -1,8 +1,8 @@
-"""The processes that Flower's SuperLink starts for a run: the one that looks for runs, and the app of a run.
+"""The processes that Flower's SuperLink starts for a run: one that looks for runs, and the app of a run.
 
-They are Flower's own commands, with what makes them safe beside other accounts of this machine: the run's token is in
-their environment, which only their account can read, and not among their arguments, which everybody can; they know the
-secret of this start; and no error of the network ends them, since the server ends them when it ends.
+They are Flower's own commands, made safe beside other accounts of this machine. The run's token is in their
+environment, which only their account can read, and not among their arguments, which everybody can read. They know the
+secret of this start. No error of the network ends them: the server ends them when it ends.
 """
 
 import importlib
@@ -30,7 +30,7 @@ usual_patience = http_retry.make_simple_http_retry_invoker
 
 
 def started(words: Sequence[str], **how: Any) -> "subprocess.Popen[bytes]":
-    """Flower's command for a run as one of ours, and its token in the environment."""
+    """Start Flower's command for a run through this module, with its token in the environment."""
     at = list(words).index(FLAG)
     command = [sys.executable, "-m", CHILDREN, *words[:at], *words[at + 2 :]]
     return subprocess.Popen(command, env={**os.environ, TOKEN: words[at + 1]}, **how)
@@ -39,13 +39,13 @@ def started(words: Sequence[str], **how: Any) -> "subprocess.Popen[bytes]":
 def connected_as_a_part(
     kind: Any, server_address: str, insecure: bool, root_certificates: Any, interceptors: Any, retry_invoker: Any = None
 ) -> Any:
-    """A client of the SuperLink, instead of Flower's."""
+    """Our client of the SuperLink, in place of Flower's."""
     proofs = [*interceptors, Secret(os.environ[SECRET])]
     return connected(kind, server_address, root_certificates, proofs, retry_invoker)
 
 
 def patience() -> Any:
-    """Flower's patience, without the errors of the network that it takes for final."""
+    """Flower's rules for retries, except that no error of the network is final."""
     invoker = usual_patience()
     refused = invoker.should_giveup
     assert refused is not None
@@ -58,14 +58,14 @@ def patience() -> Any:
 
 
 def main() -> None:
-    """One of Flower's commands, named by the first argument."""
+    """Run the Flower command that the first argument names."""
     command = sys.argv[1]
     module, name, client = COMMANDS[command]
     sys.argv[:2] = [command]
     setattr(ProtobufClient, "from_server_address", classmethod(connected_as_a_part))  # noqa: B010 (mypy)
     setattr(importlib.import_module(client), "make_simple_http_retry_invoker", patience)  # noqa: B010
     if command == RUNS:
-        sys.argv += [FLAG, os.environ[TOKEN]]  # ours alone: the list that others see is the one we were started with
+        sys.argv += [FLAG, os.environ[TOKEN]]  # private: other accounts see the arguments of the start
     else:
         executor: Any = importlib.import_module("flwr.supercore.superexec.executor.subprocess_executor")
         executor.subprocess = SimpleNamespace(Popen=started, DEVNULL=subprocess.DEVNULL)

@@ -11,7 +11,7 @@ from fedgrec.federation.node.gateway import handle
 
 
 def answer(folder: Path, message: Message) -> RecordDict:
-    """What the node or gateway in this folder says to a message: the whole client."""
+    """The answer of the node or gateway in this folder: the whole client."""
     try:
         return to_records(handle(folder, from_records(message.content)))
     except FedgrecError as error:
@@ -23,7 +23,7 @@ client_app = ClientApp()
 
 @client_app.query()
 def on_query(message: Message, context: Context) -> Message:
-    """Flower wants an app for its own SuperNode; that starts a process for every message, which would forget masks."""
+    """An app that Flower demands for its SuperNode. That starts a process for each message, which would lose masks."""
     return Message(
         Error(0, "be a node with  fedgrec federation node FOLDER, not with flower-supernode"), reply_to=message
     )

@@ -1,6 +1,6 @@
-"""HTTP clients of a SuperLink: TLS 1.3 alone, answers of a bounded size, and patience with a network that fails.
+"""HTTP clients of a SuperLink: only TLS 1.3, answers of a bounded size, and retries when the network fails.
 
-Flower's own clients accept TLS 1.2, read whatever a server sends, and take some errors of the network for final.
+Flower's own clients accept TLS 1.2, read answers of any size, and give up after some errors of the network.
 """
 
 import random
@@ -16,18 +16,18 @@ from flwr.supercore.retry.retry_invoker import RetryInvoker
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.flower.superlink import HEADER, KEEP
 
-AGAIN, AT_MOST = 0.25, 4.0  # seconds between two attempts in the middle of something: at first, and later
-MOST = 2**30  # bytes of an answer
+AGAIN, AT_MOST = 0.25, 4.0  # seconds between two attempts at a call: at first, and at most
+MOST = 2**30  # the most bytes of an answer
 Client = TypeVar("Client", bound=ProtobufClient)
 
 
 def connected(
     kind: type[Client], address: str, ca: bytes, proofs: Sequence[Any], patience: RetryInvoker | None = None
 ) -> Client:
-    """A client of the SuperLink at this address; `proofs` say who is calling."""
+    """A client of the SuperLink at this address; `proofs` show who is calling."""
     client = kind(f"https://{address}", interceptors=proofs, verify=False, retry_invoker=patience)
     client._client.close()
-    keep = httpx.Limits(keepalive_expiry=KEEP)  # who is in does not stand at the door again
+    keep = httpx.Limits(keepalive_expiry=KEEP)  # a reused connection needs no new check at the door
     http: Any = httpx.Client(verify=tls(ca), timeout=client._client.timeout, limits=keep)
     http._transport = Bounded(http._transport)
     http._mounts = {where: through and Bounded(through) for where, through in http._mounts.items()}  # proxies
@@ -36,7 +36,7 @@ def connected(
 
 
 def tls(ca: bytes) -> ssl.SSLContext:
-    """TLS 1.3, and servers for whom this certificate vouches."""
+    """TLS 1.3, and only servers whose certificate this authority has signed."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:
@@ -47,21 +47,21 @@ def tls(ca: bytes) -> ssl.SSLContext:
 
 
 def patient(*errors: type[Exception], seconds: float | None = None) -> RetryInvoker:
-    """Tries again after these errors, but for a server that is not the one we trust."""
+    """Tries again after these errors, unless we do not trust the server's certificate."""
     return RetryInvoker(
         lambda: longer(AGAIN, AT_MOST),
         errors,
         max_tries=None,
         max_time=seconds,
         should_giveup=is_distrust,
-        jitter=None,  # it is in the pauses
+        jitter=None,  # the pauses have it already
     )
 
 
 def longer(first: float, most: float) -> Generator[float, None, None]:
-    """Pauses between attempts: each twice as long as the one before, up to `most`, and up to half of it less.
+    """Pauses between attempts: each doubles the last, up to `most`, and is then shortened by up to half.
 
-    How much less is drawn, so that the nodes of a server that comes back do not all call in the same moment.
+    The shortening is random, so that the nodes of a server that comes back do not all call at the same moment.
     """
     pause = first
     while True:
@@ -70,12 +70,12 @@ def longer(first: float, most: float) -> Generator[float, None, None]:
 
 
 def is_distrust(error: Exception) -> bool:
-    """Whether the server's certificate is not one of ours: to ask again would not help."""
+    """Whether we do not trust the server's certificate: asking again would not help."""
     return "CERTIFICATE_VERIFY_FAILED" in str(error)
 
 
 class Secret:
-    """Shows the door the secret of this start."""
+    """Adds the secret of this start to a request, for the SuperLink's `Door`."""
 
     def __init__(self, secret: str) -> None:
         self.secret = secret
@@ -86,7 +86,7 @@ class Secret:
 
 
 class Bounded(httpx.BaseTransport):
-    """Answers that are neither longer than `MOST` nor packed: what is packed may be a thousand times as long."""
+    """Refuses answers that are longer than `MOST` or compressed: unpacked, they may be a thousand times as long."""
 
     def __init__(self, transport: httpx.BaseTransport) -> None:
         self.transport = transport

@@ -1,8 +1,8 @@
-"""The SuperLink's listening socket: callers who have not said who they are get few connections, for a short time.
+"""The SuperLink's listening socket: strangers, who have not proved who they are, get few and short connections.
 
-A connection costs the server a file and some memory before its caller has said who it is. So the kernel keeps callers
-who say nothing; a stranger's connection gives way to newer ones where there are many, and ends where the caller takes
-too long. The door says which connections are no stranger's any more (`trust`): a signed request came over them.
+A connection costs the server a file and some memory before its caller proves who it is. So callers who send nothing
+wait in the kernel. A stranger's connection ends when there are too many newer ones, or when the caller takes too long.
+The door says which connections are trusted (`trust`): a signed request came over them.
 """
 
 import asyncio
@@ -13,13 +13,13 @@ from asyncio import sslproto
 from collections import defaultdict
 from typing import Any
 
-STRANGERS, OF_ONE_ADDRESS = 1024, 512  # connections of callers who have not said who they are
-PATIENCE = 15.0  # seconds that such a caller has, from the first byte to a signed request
-QUEUE = 4096  # callers that the kernel keeps until we come to them
-AT_A_TIME = 16  # of them that we take before we listen to the others again
-SILENCE = 5  # seconds after which the kernel forgets a caller who has said nothing
-BUFFER = 2**16  # bytes that asyncio sets aside for what a connection sends, a quarter of what it would
-TIDY = 512  # connections after which what asyncio leaves of those that failed is collected: circles, each with buffers
+STRANGERS, OF_ONE_ADDRESS = 1024, 512  # the most connections of strangers: of all, and of one address
+PATIENCE = 15.0  # seconds that a stranger has, from the first byte to a signed request
+QUEUE = 4096  # callers that wait in the kernel
+AT_A_TIME = 16  # waiting callers that we accept before we serve the others again
+SILENCE = 5  # seconds after which the kernel drops a caller who has sent nothing
+BUFFER = 2**16  # bytes that asyncio reserves for what a connection sends: a quarter of its default
+TIDY = 512  # connections after which we collect what asyncio leaves of failed ones: reference cycles with buffers
 Caller = tuple[Any, ...]  # address and port
 
 
@@ -39,11 +39,11 @@ class Listener(socket.socket):
         self.bind((host, port))
 
     def listen(self, backlog: int = QUEUE) -> None:
-        """asyncio takes as many callers at a time as it lets wait; the kernel shall let more of them wait."""
+        """Let more callers wait in the kernel than asyncio accepts at a time; asyncio has one number for both."""
         super().listen(QUEUE)
 
     def close(self) -> None:
-        """Strangers do not hold up the end."""
+        """Close at once: do not wait for strangers."""
         for caller in list(self.strangers):
             self._end(caller)
         super().close()
@@ -66,7 +66,7 @@ class Listener(socket.socket):
         return connection, address
 
     def trust(self, caller: Caller) -> None:
-        """This caller has said who it is."""
+        """This caller has proved who it is."""
         if connection := self.strangers.get(caller):
             self._forget(caller)
             self.trusted = {each: at for each, at in self.trusted.items() if at.fileno() >= 0}
@@ -88,7 +88,7 @@ class Listener(socket.socket):
             self._end(caller)
 
     def _end(self, caller: Caller) -> None:
-        """asyncio finds that the caller has gone, and tidies up."""
+        """Shut the connection down; asyncio then sees the caller as gone, and cleans up."""
         connection = self.strangers[caller]
         self._forget(caller)
         with contextlib.suppress(OSError):  # it has ended already

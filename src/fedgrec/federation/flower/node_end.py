@@ -1,9 +1,9 @@
-"""A node's end of the network: Flower's interface for nodes, and nothing of what Flower would run there.
+"""A node's end of the network: it uses Flower's interface for nodes, and does not run Flower's apps.
 
-Flower's own SuperNode runs whatever app the SuperLink sends. A node that has people's clicks must not: this one
-takes messages from the same interface, answers them with the installed fedgrec, and never runs code that came over the
-network. It also starts no process for a message, so an exchange takes a fraction of a second instead of several, and
-it outlives its server: one that is away is waited for, one that has forgotten the node is told again.
+Flower's own SuperNode runs any app that the SuperLink sends. A node that holds people's clicks must not: this one takes
+messages from the same interface, answers them with the installed fedgrec, and never runs code that came over the
+network. It also starts no process for a message, so an exchange takes a fraction of a second instead of several. It
+outlives its server: it waits for a server that is away, and joins again at a server that has forgotten the node.
 """
 
 import contextlib
@@ -68,18 +68,18 @@ from fedgrec.federation.flower.records import (
 from fedgrec.federation.node.contact import Contact
 from fedgrec.federation.node.node import work_ahead
 
-LATER = 1.0  # seconds between two looks for work when nothing happens; the server says how many while it is busy
-MUCH_LATER = 15.0  # the most between two attempts to reach a server that is away: much less than its `deadline`
+LATER = 1.0  # seconds between two looks for work when nothing happens; a busy server tells nodes its own number
+MUCH_LATER = 15.0  # the most seconds between two calls to a server that is away: much less than its `deadline`
 BUSY = 30.0  # seconds after the last message in which the next one is expected soon
-REFUSED = 5.0  # seconds of being refused after which a node gives up: a server that starts does not know its nodes yet
-NUMBER = "flower.id"  # by which Flower knows the node
+REFUSED = 5.0  # seconds of refusals after which a node gives up: a server that starts does not know its nodes yet
+NUMBER = "flower.id"  # the file with Flower's number of the node
 Reply = Callable[[Path, Message], RecordDict]
 Call = TypeVar("Call", bound=Callable[..., Any])
 log = logging.getLogger("fedgrec.node")
 
 
 def again(call: Call) -> Call:
-    """A call in the middle of a message, which would be lost with it: tried again while its answer may be wanted."""
+    """Retry a call in the middle of a message while its answer may be wanted: without it the message is lost."""
     return partial(patient(httpx.TransportError, seconds=BUSY).invoke, call)  # type: ignore[return-value]
 
 
@@ -94,7 +94,7 @@ def serve(
     key: Any,
     reply: Reply = answer,
     *,
-    contact: Contact | None = None,  # for whoever watches the node
+    contact: Contact | None = None,  # for those who watch the node
 ) -> None:
     """Answer the SuperLink's messages until SIGTERM or SIGINT."""
 
@@ -115,7 +115,7 @@ def serve(
 
 
 class Link:
-    """What a node says to a SuperLink, every word of it signed."""
+    """A node's connection to a SuperLink; every request is signed."""
 
     def __init__(
         self, folder: Path, superlink: str, certificate: Path, key: Any, contact: Contact | None = None
@@ -130,7 +130,7 @@ class Link:
         self.heart = HeartbeatSender(self._beat)
 
     def enter(self) -> None:
-        """Be let in; a server that is away is waited for, one that refuses us or is not ours is a sentence."""
+        """Join the server. Wait for one that is away; raise an error if it refuses us or is not ours."""
         refused, told, pauses, pause = 0.0, False, longer(LATER, MUCH_LATER), LATER
         while True:
             try:
@@ -154,13 +154,13 @@ class Link:
             time.sleep(pause)
 
     def _distrust(self, error: str) -> str:
-        """What is wrong with the server's certificate, and what to do; a wrong clock looks like a wrong date in it."""
+        """What is wrong with the server's certificate, and what to do; a wrong date may mean a wrong clock here."""
         if "not yet valid" in error or "expired" in error:
             return f"has a certificate that is not valid now ({error}): it must be renewed, or the clock here is wrong"
         return f"is not the one that {self.certificate} vouches for ({error}): ask who runs it, or for a fresh ca.crt"
 
     def _enter(self) -> None:
-        if self.remembered.exists():  # a node that was killed is still in there, and would have to wait for a minute
+        if self.remembered.exists():  # Flower still lists a killed node, which would have to wait for a minute
             with contextlib.suppress(httpx.HTTPStatusError, ValueError):
                 self.client.DeactivateNode(DeactivateNodeRequest(node_id=int(self.remembered.read_text())))
         request = ActivateNodeRequest(public_key=self.public, heartbeat_interval=HEARTBEAT)
@@ -179,7 +179,7 @@ class Link:
             return False
 
     def leave(self) -> None:
-        """Say goodbye, so that nobody waits for us."""
+        """Sign off, so that the server does not wait for us."""
         if self.heart.is_running:
             self.heart.stop()
         if self.node.node_id:
@@ -199,14 +199,14 @@ class Link:
         if len(parts) > PARTS:
             raise PacketError(f"a message of {len(parts)} parts came in")
         patient = partial(pull_objects, pull_object_fn=pull, initial_backoff=POLL / 4, max_time=BUSY)
-        # A message is announced before its parts are there. The root comes last: one who waits for it asks for the
-        # others once.
+        # A message is announced before its parts are there. The root comes last: if we wait for the root first, we ask
+        # for the other parts only once.
         contents = patient([root], backoff_cap=POLL) | patient(parts)
         make_confirm_message_received_fn_protobuf(again(self.client.ConfirmMessageReceived), self.node, run)(name)
         return message_of(name, contents)
 
     def send(self, reply: Message) -> None:
-        """First what the answer is made of, then its parts."""
+        """First send the list of the answer's parts, then the parts."""
         with no_object_id_recompute():  # otherwise Flower writes and hashes every part a few times over
             reply.metadata.__dict__["_message_id"] = reply.object_id
             announced = again(self.client.PushMessages)(
@@ -214,7 +214,7 @@ class Link:
                     node=self.node,
                     messages_list=[message_to_proto(remove_content_from_message(reply))],
                     message_object_trees=[get_object_tree(reply)],
-                    clientapp_runtime_list=[0.0],  # how long an answer took is nobody's business
+                    clientapp_runtime_list=[0.0],  # the server must not learn how long an answer took
                 )
             )
             push = make_push_object_fn_protobuf(
@@ -236,12 +236,12 @@ def _work(link: Link, reply: Callable[[Message], RecordDict], meanwhile: Callabl
                 log.info("answered %s after %.2f s", message.metadata.message_id[:8], time.monotonic() - last)
                 words = words_of(message.content)
                 link.contact.told(words)
-                meanwhile(words)  # and then it is too early to look for the next one
+                meanwhile(words)  # the next message will not have come yet
         except httpx.HTTPStatusError as error:
             if error.response.status_code == httpx.codes.UNAUTHORIZED:
                 log.warning("the server does not know this node any more: introducing it again")
                 return
-            log.warning("the server has no use for an answer: %s", error)  # such as one to a run that is over
+            log.warning("the server has no use for an answer: %s", error)  # for example the run is over
         except httpx.TransportError as error:
             link.contact.connected = False
             log.warning("the server is away: %s", error)
@@ -261,13 +261,13 @@ def _pause(message: Message) -> float:
 def _content(message: Message, reply: Callable[[Message], RecordDict]) -> RecordDict:
     try:
         return reply(message)
-    except Exception as error:  # a mistake in our code: the server learns that there was one, not what it was
+    except Exception as error:  # a bug of ours: the server learns that it failed, not why
         log.exception("the message could not be handled")
         return to_records(failure(f"the node could not handle the message ({type(error).__name__}); see its log"))
 
 
 def _as_reply(message: Message, content: RecordDict) -> Message:
-    """A reply that is as old as its question, by the server's clock: ours may be off."""
+    """A reply with the times of its question, which are the server's: our clock may be wrong."""
     reply = Message(in_brief(content), reply_to=message)
     reply.metadata.created_at, reply.metadata.ttl = message.metadata.created_at, message.metadata.ttl
     return reply

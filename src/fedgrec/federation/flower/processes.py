@@ -1,4 +1,4 @@
-"""Child processes that end with their parent, also where the parent is killed: the SuperLink, nodes, apps."""
+"""Child processes that end with their parent, even if the parent is killed: the SuperLink, nodes, apps."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from typing import Self
 from fedgrec.federation.common.errors import FederationError
 
 PARENT = "FEDGREC_PARENT"
-GRACE = 10.0  # seconds between asking a process to end and ending it
+GRACE = 10.0  # seconds between asking a process to end and killing it
 LAST_LINES = 3
 
 
@@ -27,7 +27,7 @@ class Processes:
         logs.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        """Start a child; in a session of its own, so that Ctrl-C reaches us alone and we end things in order."""
+        """Start a child in its own session, so that Ctrl-C reaches only us and we end the children in order."""
         everything = {**os.environ, **(environment or {}), PARENT: str(os.getpid())}
         with os.fdopen(os.open(self.log(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
             self.running[name] = subprocess.Popen(
@@ -38,19 +38,19 @@ class Processes:
         return self.logs / f"{name}.log"
 
     def check(self) -> None:
-        """One sentence about the first child that is no more."""
+        """Raise an error about the first child that has ended."""
         for name, process in self.running.items():
             if process.poll() is not None:
                 raise FederationError(f"{name} ended with code {process.returncode}: {self.last_words(name)}")
 
     def last_words(self, name: str) -> str:
-        """What somebody should know first, and where the rest is."""
+        """The last lines of a child's log, and where the rest is."""
         words = self.log(name).read_text(encoding="utf-8", errors="replace").splitlines()
         said = " · ".join(line.strip() for line in words[-LAST_LINES:] if line.strip())
         return f"see {self.log(name)}" + (f" ({said})" if said else "")
 
     def stop(self, name: str) -> None:
-        """End one child, and whatever it started."""
+        """End one child, and all processes that it started."""
         process = self.running.pop(name)
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
@@ -61,7 +61,7 @@ class Processes:
         process.wait()
 
     def kill(self, name: str) -> None:
-        """As a power cut does."""
+        """Kill one child at once, as a power cut would."""
         process = self.running.pop(name)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -77,13 +77,13 @@ class Processes:
 
 
 def end_with_parent() -> None:
-    """A child of `Processes` ends when its parent is gone, even if that was killed."""
+    """End this child of `Processes` when its parent is gone, even if the parent was killed."""
     if parent := os.environ.get(PARENT):
         _watch(int(parent), lambda: os.kill(os.getpid(), signal.SIGTERM))
 
 
 def end_with_starter() -> None:
-    """End at once when the process that started this one is gone: for what can be killed at any time anyway."""
+    """End at once when the process that started this one is gone: for processes that may be killed at any time."""
     _watch(os.getppid(), lambda: os._exit(1))
 
 

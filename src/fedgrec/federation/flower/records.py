@@ -1,14 +1,14 @@
 """Packets as Flower messages, and back.
 
-A packet travels as one ConfigRecord: what it is, its header as JSON, its blobs as bytes. Flower pushes and pulls every
-part of a message by itself, and takes nearly as long over a small one as over a large one: so we make few of them.
-Arrays travel as raw bytes, one after the other, and a layout in the ConfigRecord says what they are. A small answer's
-bytes are in the same ConfigRecord, since nobody else sends them; others are cut into pieces, each a ConfigRecord of its
-own, which is sent once to all who get the same. A short answer is one part instead of three, as the text of an Error,
-which is in the message itself.
+A packet travels as one ConfigRecord: its kind, its header as JSON, its blobs as bytes. Flower pushes and pulls every
+part of a message separately, and a small part takes nearly as long as a large one, so we make few parts. Arrays travel
+as raw bytes, one after the other, and a layout in the ConfigRecord describes them. The bytes of a small answer are in
+the same ConfigRecord, because no other message shares them. Other bytes are cut into pieces: each piece is its own
+ConfigRecord, which is sent once for all nodes that get the same. A short answer is one part instead of three: it is the
+text of an Error, which is in the message itself.
 
-The other side may send anything. Flower's own arrays are never read: their format can name one piece a million times,
-or memory that nobody has. Whatever goes wrong over a message that came in is a PacketError.
+The other side may send anything. We never read Flower's own arrays: their format can name one piece a million times, or
+ask for more memory than there is. Any failure to read a message raises a PacketError.
 """
 
 import base64
@@ -29,15 +29,15 @@ from numpy.typing import NDArray
 from fedgrec.errors import FedgrecError
 from fedgrec.federation.common.packets import UNSAID, Packet
 
-ACTION = "query"  # the one kind of Flower message that we use; what a packet is stands in the packet
+ACTION = "query"  # the one kind of Flower message that we use; the packet itself says its kind
 WORDS, ARRAYS, BLOB, LAYOUT, BYTES, PLACE = "packet", "arrays.", "blob.", "layout", "bytes", "place"
 PIECE = 2**22  # bytes of a packet's arrays that travel together
-PARTS, PART_KINDS = 2**12, {"Message", "RecordDict", "ConfigRecord"}  # the most parts of a message, and what they are
-POLL = 0.2  # seconds between two looks for answers: more often, and looking is all the SuperLink does
+PARTS, PART_KINDS = 2**12, {"Message", "RecordDict", "ConfigRecord"}  # the most parts of a message, and their kinds
+POLL = 0.2  # seconds between two looks for answers: more looks would take all of the SuperLink's time
 VERSION = "protocol"
-PAUSE = "pause"  # how long a node is to wait between two looks
+PAUSE = "pause"  # how long a node should wait between two looks
 SILENT = {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
-ANSWERED, BRIEF = 1000, 2**14  # a code that Flower has not; bytes of the longest short answer
+ANSWERED, BRIEF = 1000, 2**14  # a code that Flower does not use; bytes of the longest short answer
 
 
 class PacketError(FedgrecError):
@@ -68,7 +68,7 @@ def to_records(packet: Packet, shared: Shared | None = None, pause: float = POLL
 
 
 def _pieces(content: bytes) -> list[ConfigRecord]:
-    """Each says which it is, so that no two are the same part of a message, and none can be used twice."""
+    """Each piece holds its number, so that no two pieces are the same part, and none can be used twice."""
     starts = range(0, max(len(content), 1), PIECE)
     return [
         _written_once(ConfigRecord({PLACE: place, BYTES: content[start : start + PIECE]}))
@@ -77,7 +77,7 @@ def _pieces(content: bytes) -> list[ConfigRecord]:
 
 
 def _written_once(record: ConfigRecord) -> ConfigRecord:
-    """Flower writes a record out to name it by its hash, and again to send it; nobody changes ours in between."""
+    """Cache a record's bytes: Flower needs them for its hash and again to send it, and nobody changes it meanwhile."""
     record.__dict__["deflate"] = cache(record.deflate)
     return record
 
@@ -87,7 +87,7 @@ def _as_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
 
 
 def message_of(name: str, parts: dict[str, bytes]) -> Message:
-    """The message that these parts make up; only the kinds of parts that we send are read at all."""
+    """The message that these parts make up; we read only the kinds of parts that we send."""
     try:
         kinds = {get_object_head_values_from_object_content(part)[0] for part in parts.values()}
         message: Any = inflate_object_from_contents(name, parts) if kinds <= PART_KINDS else None
@@ -100,7 +100,7 @@ def message_of(name: str, parts: dict[str, bytes]) -> Message:
 
 
 def from_records(records: RecordDict) -> Packet:
-    """The packet in a Flower message; nothing in it is trusted to be there."""
+    """The packet in a Flower message. The sender is not trusted, so everything in it is checked."""
     packet = words_of(records)
     try:
         return replace(packet, arrays=_arrays(records))
@@ -109,7 +109,7 @@ def from_records(records: RecordDict) -> Packet:
 
 
 def _arrays(records: RecordDict) -> dict[str, NDArray[Any]]:
-    """The arrays of a message, none of which has a byte that did not come with it."""
+    """The arrays of a message; all their bytes must have come with it."""
     words: Any = records[WORDS]
     if LAYOUT not in words:
         return {}
@@ -133,7 +133,7 @@ def _arrays(records: RecordDict) -> dict[str, NDArray[Any]]:
 
 
 def words_of(records: RecordDict) -> Packet:
-    """The same, but for its arrays."""
+    """The packet in a Flower message, without its arrays."""
     try:
         words: Any = records[WORDS]
         kind, header, protocol = words["kind"], json.loads(words["header"]), words.get(VERSION, UNSAID)
@@ -147,7 +147,7 @@ def words_of(records: RecordDict) -> Packet:
 
 
 def _array(content: bytes, start: int, kind: str, shape: list[int]) -> NDArray[Any]:
-    """The array that begins here; one that these bytes have not is a ValueError or TypeError."""
+    """The array that begins here; ValueError or TypeError if these bytes do not hold it."""
     dtype = np.dtype(str(kind))
     if dtype.kind not in "biuf" or not all(type(n) is int and n >= 0 for n in shape):
         raise ValueError(f"no array of numbers: {kind} {shape}")
@@ -172,16 +172,16 @@ def in_brief(records: RecordDict) -> RecordDict | Error:
 
 
 def from_brief(text: str | None) -> Packet:
-    """And back; nothing in it is trusted to be there."""
+    """The packet in a short answer; everything in it is checked."""
     try:
         words = ConfigRecord.inflate(base64.b64decode(text or "", validate=True))
-    except Exception as error:  # protobuf has errors of its own
+    except Exception as error:  # protobuf has its own errors
         raise PacketError(f"a Flower message without a readable answer came in: {error!r:.300}") from None
     return from_records(RecordDict({WORDS: words}))
 
 
 def read_answer(message: Message) -> Packet | None:
-    """What a node answered; None where Flower only says that the node or its answer cannot be reached."""
+    """What a node answered; None if Flower only says that the node or its answer cannot be reached."""
     try:
         if not message.has_error():
             return from_records(message.content)

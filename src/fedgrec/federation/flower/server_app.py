@@ -16,7 +16,7 @@ server_app = ServerApp()
 @server_app.main()
 def on_start(grid: Grid, context: Context) -> None:
     """Flower's SuperLink starts this once for a run."""
-    end_with_starter()  # Flower would take half a minute over it
+    end_with_starter()  # Flower would need half a minute for that
     folder = Path(str(context.run_config["folder"]))
     with writing(folder) as say:
         run(FlowerTransport(grid), folder, Lines(say))

@@ -32,7 +32,7 @@ from fedgrec.federation.server.folder import open_server
 
 SUPERLINK = "superlink"
 START = 60.0  # seconds that the SuperLink has to come up
-A_MEMBER, A_SHARE = 2**16, 2**10  # bytes that a member sends at the most, less vector and shares, and of a share
+A_MEMBER, A_SHARE = 2**16, 2**10  # the most bytes of a member's message without vector and shares; of one share
 KNOWN_ALREADY = "already in use"
 APP = {
     "pyproject.toml": f"""[build-system]
@@ -65,10 +65,10 @@ log = logging.getLogger("fedgrec.server")
 
 
 class FlowerServer:
-    """A SuperLink among our children, and a run on it.
+    """A SuperLink as our child process, and a run on it.
 
-    The SuperLink keeps everything in memory: what must survive is in our own store, keys are told to it whenever it
-    starts, messages under way are lost with the sum they belong to, and it answers in half the time.
+    The SuperLink keeps everything in memory, and so answers in half the time. All that must survive is in our own
+    store. The server tells it the keys at each start. Messages under way are lost together with their sum.
     """
 
     def __init__(self, folder: Path, processes: Processes, app: dict[str, str] | None = None) -> None:
@@ -76,18 +76,18 @@ class FlowerServer:
         self.network = read_network(folder, ServerNetwork)
         self.run = 0
         host = "127.0.0.1" if self.network.listen in ("0.0.0.0", "::") else self.network.listen
-        self.secret = secrets.token_hex(32)  # of this start, and for this machine's eyes
+        self.secret = secrets.token_hex(32)  # a new one for each start; it stays on this machine
         self.client = connected(
             ControlHttpClient,
             f"[{host}]:{self.network.port}" if ":" in host else f"{host}:{self.network.port}",
             (self.folder / CA).read_bytes(),
             [RuntimeVersionHttpInterceptor(component_name="flwr"), Secret(self.secret)],
-            patient(httpx.ConnectError, httpx.ConnectTimeout, seconds=START),  # others may have been heard
+            patient(httpx.ConnectError, httpx.ConnectTimeout, seconds=START),  # no error after the request arrived
         )
         self.here = (host, self.network.port)
 
     def start(self) -> None:
-        """SuperLink, keys, run."""
+        """Start the SuperLink, tell it the keys, start the run."""
         if is_taken(self.here):
             raise FederationError(f"port {self.network.port} is in use: end what uses it, or change network.toml")
         words = [sys.executable, "-m", "fedgrec.federation.flower.superlink"]
@@ -95,7 +95,7 @@ class FlowerServer:
         for flag, name in (("ca-certfile", CA), ("certfile", TLS_CERTIFICATE), ("keyfile", TLS_KEY)):
             words += [f"--ssl-{flag}", str(self.folder / name)]
         words += ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
-        environment = {SECRET: self.secret, BODY: str(largest_request(self.folder))}  # arguments are seen by everybody
+        environment = {SECRET: self.secret, BODY: str(largest_request(self.folder))}  # everybody can see arguments
         self.processes.start(SUPERLINK, words, {"FLWR_HOME": str(self.folder / "flower"), **environment})
         self._wait()
         self.register()
@@ -124,7 +124,7 @@ class FlowerServer:
 
     def _start_run(self) -> int:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # Flower uses an old name of a library's
+            warnings.simplefilter("ignore", DeprecationWarning)  # Flower uses a deprecated name of a library
             fab, _ = build_fab_from_files({name: text.encode() for name, text in self.app.items()})
         request = StartRunRequest(
             fab=fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {})),
@@ -133,26 +133,26 @@ class FlowerServer:
         return int(self.client.StartRun(request).run_id)
 
     def ended(self) -> str | None:
-        """None while the run goes on; then how it ended, which is "" where it ended well."""
+        """None while the run goes on; then how it ended: "" if it ended well."""
         self.processes.check()
         try:
             status = self.client.ListRuns(ListRunsRequest(run_id=self.run)).run_dict[self.run].status
-        except httpx.TransportError:  # the SuperLink may have died just now: then the next look says so
+        except httpx.TransportError:  # the SuperLink may have died just now: the next check will say so
             return None
         if status.status != "finished":
             return None
         return "" if status.sub_status == "completed" else status.details or status.sub_status
 
     def close(self) -> None:
-        """Before the SuperLink ends: it waits for its callers."""
+        """Call this before the SuperLink ends, because it waits for open connections."""
         self.client.close()
 
 
 def largest_request(folder: Path) -> int:
-    """Bytes of the longest request that a node has reason to send.
+    """Bytes of the longest request that a node may need to send.
 
-    A piece of a masked vector and, since gateways bundle their users' packets, what every user of a node sends beside
-    it: a share for each member of the roster.
+    It is a piece of a masked vector and the rest of each user's message, with a share for each member of the roster;
+    gateways bundle the packets of all their users.
     """
     members = list(open_server(folder).roster.values())
     together = max(Counter(member.gateway for member in members if member.gateway).values(), default=1)

@@ -1,9 +1,10 @@
-"""Flower's SuperLink with a door, and with limits on what callers cost who have not said who they are.
+"""Flower's SuperLink with a door, and with limits on what strangers cost.
 
-Flower 1.41 serves nodes, the control of runs and the apps of runs on one port, asks no password for control, and reads
-a request to its end before it asks who sent it: whoever reaches that port could start an app of his own on the server,
-or fill its memory. Here control and apps answer those who know the secret of this start, which the server makes and its
-own processes inherit; and of a node's request nothing but the headers is read before its signature is right.
+Flower 1.41 serves nodes, the control of runs and the apps of runs on one port. It asks no password for control, and
+reads a whole request before it checks the sender: anybody who reaches that port could start their own app on the
+server, or fill its memory. Here, control and apps answer only callers who know the secret of this start, which the
+server makes and its own processes inherit. The door reads only the headers of a node's request until it has checked the
+signature.
 """
 
 import asyncio
@@ -27,15 +28,15 @@ from fedgrec.federation.flower.processes import end_with_parent
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Scope]]
 NODES = "/v1/fleet/"
-SECRET, BODY = "FEDGREC_SECRET", "FEDGREC_BODY"  # the environment's: this start's secret, bytes of a node's request
-HEADER = "x-fedgrec-secret"  # in which the server's own processes show it
+SECRET, BODY = "FEDGREC_SECRET", "FEDGREC_BODY"  # in the environment: this start's secret, bytes of a node's request
+HEADER = "x-fedgrec-secret"  # the header in which the server's own processes show it
 UPLOAD = 300.0  # seconds that a request has to arrive
-OWN = 2**31  # bytes of a request of the server's own processes
-KEEP = 60  # seconds that a client keeps a connection which it does not use; the SuperLink keeps it longer
-QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}  # nothing is told to anybody outside
+OWN = 2**31  # the most bytes of a request of the server's own processes
+KEEP = 60  # seconds that a client keeps an unused connection; the SuperLink keeps it longer
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}  # Flower calls nobody outside
 QUICK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
-# Of uvicorn: asyncio's own loop, whose listening socket can be ours; h11, which bounds headers; no caller is believed
-# about its address.
+# For uvicorn: asyncio's own loop, which takes our listening socket; h11, which bounds headers; no headers in which a
+# caller names its own address.
 LIMITS = {
     "loop": "asyncio",
     "http": "h11",
@@ -59,10 +60,10 @@ def is_here(client: str, server: str) -> bool:
 
 
 async def whole_body(receive: Receive, most: int) -> bytes | None:
-    """A request's body, at most so many bytes of it; None where it is longer, or the caller is gone.
+    """A request's body, up to `most` bytes; None if it is longer, or the caller is gone.
 
-    Flower waits for the whole body anyhow before it looks at anything of it, and its middlewares take long over each
-    of the dozens of events that an upload has.
+    Flower waits for the whole body anyway, and its middlewares spend much time on each of the dozens of events of an
+    upload.
     """
     pieces, length, more = list[bytes](), 0, True
     while more:
@@ -77,7 +78,7 @@ async def whole_body(receive: Receive, most: int) -> bytes | None:
 
 
 def is_signed(scope: Scope) -> bool:
-    """Whether a request's headers are signed by a node that Flower knows: its own check, which needs no body."""
+    """Whether a node that Flower knows has signed a request's headers: Flower's own check, which needs no body."""
     from fastapi import HTTPException, Request
     from flwr.proto.fleet_pb2 import ActivateNodeRequest
     from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
@@ -89,7 +90,7 @@ def is_signed(scope: Scope) -> bool:
         key = base64.b64decode(request.headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER, ""), validate=True)
         if get_linkstate(request).get_node_id_by_public_key(key) is None:
             return False
-        # Flower also looks at who the request is about; that this is the sender it will find out with the body.
+        # Flower also checks that a request is about its sender; it checks the real one later, with the body.
         about = ActivateNodeRequest(public_key=key)
         authenticate_node(Request({**scope, "state": {"protobuf_request": about}}))
     except (HTTPException, ValueError):
@@ -98,7 +99,7 @@ def is_signed(scope: Scope) -> bool:
 
 
 class Door:
-    """ASGI middleware: what is not open is not there, and nobody's body is read who has not said who he is."""
+    """ASGI middleware: closed paths answer 404, and no body is read before the caller has proved who it is."""
 
     def __init__(
         self, app: Callable[..., Awaitable[None]], secret: str, body: int, listener: Listener, signed: Any = is_signed
@@ -118,7 +119,7 @@ class Door:
                 await self.app(scope, _once(body, receive), send)
 
     def _refused(self, scope: Scope) -> int:
-        """The status with which a caller is sent away; 0 where he may come in."""
+        """The status with which a caller is refused; 0 if it may come in."""
         path, shown = str(scope.get("path", "")), dict(scope.get("headers", ())).get(HEADER.encode(), b"")
         client, server = (str((scope.get(end) or ("", 0))[0]) for end in ("client", "server"))
         if path.startswith(NODES):
@@ -139,7 +140,7 @@ class Door:
 
 
 def _once(body: bytes, receive: Receive) -> Receive:
-    """A request whose body has come."""
+    """A `receive` for a request whose body is here already."""
     events = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replayed() -> Scope:
@@ -149,10 +150,10 @@ def _once(body: bytes, receive: Receive) -> Receive:
 
 
 async def in_one_piece(middleware: Any, scope: Scope, receive: Receive, send: Any) -> None:
-    """Starlette's `BaseHTTPMiddleware.__call__` for answers that are whole before they are sent, as nodes' are.
+    """Starlette's `BaseHTTPMiddleware.__call__` for answers that are whole before they are sent, as those to nodes are.
 
-    Its own has a task and a queue for an answer's pieces, and Flower has nine such middlewares in a row: a third of all
-    that the SuperLink does.
+    Starlette's version makes a task and a queue for an answer's pieces. Flower has nine such middlewares in a row,
+    which take a third of the SuperLink's time.
     """
     from starlette.middleware.base import _CachedRequest
     from starlette.responses import Response
@@ -160,7 +161,7 @@ async def in_one_piece(middleware: Any, scope: Scope, receive: Receive, send: An
     if scope["type"] != "http":
         await middleware.app(scope, receive, send)
         return
-    request = _CachedRequest(scope, receive)  # whoever comes behind reads the same body
+    request = _CachedRequest(scope, receive)  # the next middleware reads the same body
 
     async def call_next(_: Any) -> Response:
         start: Scope = {}
@@ -182,7 +183,7 @@ async def in_one_piece(middleware: Any, scope: Scope, receive: Receive, send: An
 
 
 def own_answers(push: Callable[..., Any]) -> Callable[..., Any]:
-    """Flower's handler of answers, for those of the node that sends them: Flower believes whom an answer names."""
+    """Flower's handler of answers, but a node may answer only for itself: Flower trusts the sender that it names."""
     from fastapi import HTTPException
 
     def checked(request: Any, state: Any) -> Any:
@@ -194,9 +195,9 @@ def own_answers(push: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def seen(pull: Callable[..., Any]) -> Callable[..., Any]:
-    """Flower's handler of looks for work, for whom a look is as good as a heartbeat.
+    """Flower's handler of looks for work, which also counts a look as a heartbeat.
 
-    Heartbeats come three times a minute, and from a thread of their own: one who looks for work can also do it.
+    Heartbeats come only three times a minute, and from another thread: a node that looks for work can surely do it.
     """
     from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
 
@@ -217,12 +218,12 @@ def http_server(app: Any, **options: Any) -> Any:
         return context
 
     config = uvicorn.Config(app, **options | LIMITS, ssl_context_factory=only_tls_1_3)
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # strangers do not write our log
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # strangers must not fill our log
     return uvicorn.Server(config)
 
 
 def run(server: Any, listener: Listener) -> None:
-    """Until somebody ends this process; what is there already is no matter for the collector of garbage."""
+    """Run until somebody ends this process; the garbage collector skips the objects that exist by now."""
     gc.freeze()
     server.run(sockets=[listener])
 
@@ -230,8 +231,8 @@ def run(server: Any, listener: Listener) -> None:
 def main() -> None:
     """`flower-superlink` with its own arguments, and the door in front."""
     os.environ.update(QUIET | QUICK)
-    os.environ.setdefault("FLWR_LOG_LEVEL", "WARNING")  # it would write lines for every look at a run
-    # Flower starts its parts by name: they are beside this Python, whether or not its environment is active.
+    os.environ.setdefault("FLWR_LOG_LEVEL", "WARNING")  # otherwise Flower logs every look at a run
+    # Flower starts its parts by name: they are beside this Python, even if its environment is not active.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     os.umask(0o077)
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
@@ -249,7 +250,7 @@ def main() -> None:
     listener = Listener(options.host, options.port)
     door = Middleware(Door, secret=os.environ[SECRET], body=int(os.environ[BODY]), listener=listener)
     before, superexec = extensions.get_middleware, flower._get_superexec_command
-    extensions.get_middleware = lambda: (door, *before())  # the hook Flower keeps for this
+    extensions.get_middleware = lambda: (door, *before())  # Flower's own hook for this
     fleet_handlers.push_messages = own_answers(fleet_handlers.push_messages)
     fleet_handlers.pull_messages = seen(fleet_handlers.pull_messages)
     flower._get_superexec_command = lambda **how: [sys.executable, "-m", CHILDREN, *superexec(**how)]

@@ -32,7 +32,7 @@ from fedgrec.federation.flower.records import (
     to_records,
 )
 
-LOOKS = 50  # nodes are told how long to wait between two looks, so that all together make so many looks a second
+LOOKS = 50  # looks a second of all nodes together: the server tells nodes how long to wait between two looks
 TOGETHER = 5  # messages announced at a time: nodes ask for parts again and again until the last part has come
 PULLERS = 4  # threads that pull answers
 AFTERWARDS = 60.0  # seconds that a request stays with Flower beyond its deadline: the clocks of nodes differ
@@ -40,7 +40,7 @@ log = logging.getLogger("fedgrec.server")
 
 
 class Answer(NamedTuple):
-    """What came for a question, and from whom: both as the SuperLink says, never as the answer says."""
+    """An answer, its question and its sender: question and sender as the SuperLink says, not as the answer says."""
 
     question: str
     sender: int
@@ -55,7 +55,7 @@ class FlowerTransport:
 
     def __init__(self, grid: Grid, pull: Pull | None = None) -> None:
         self.grid, self.pull = grid, pull or partial(pull_answers, grid)
-        # Flower announces a message before its parts are there, and then looks for them after 1, 2, 4, .. seconds.
+        # Flower announces a message before its parts are there, and by default looks for them after 1, 2, 4, … seconds.
         sooner = {"initial_backoff": POLL / 4, "backoff_cap": 4 * POLL}
         pull_objects.__kwdefaults__ = {**(pull_objects.__kwdefaults__ or {}), **sooner}
         self.late: list[str] = []  # messages whose answers are not wanted any more
@@ -65,12 +65,12 @@ class FlowerTransport:
         return sorted(self.grid.get_node_ids())
 
     def signs(self) -> Mapping[int, Sign]:
-        """Each heartbeat puts off the time until which Flower takes a node for present; so does each look for work."""
+        """Each heartbeat, and each look for work, extends the time for which Flower counts a node as present."""
         found: Any = self.grid.get_nodes()
         return {node.node_id: Sign(node.last_activated_at, node.online_until) for node in found}
 
     def exchange(self, requests: Mapping[int, Packet], left: Left) -> Iterator[tuple[int, Packet]]:
-        """See `Transport`. What an exchange did not wait for is taken from Flower later, and thrown away."""
+        """See `Transport`. Answers that come after an exchange are later taken from Flower and thrown away."""
         shared, lasts = Shared(), left() + AFTERWARDS
         pause = max(POLL, len(requests) / LOOKS)
         messages = [
@@ -85,13 +85,13 @@ class FlowerTransport:
             threading.Thread(target=self._sweep, args=(late,), daemon=True).start()
         try:
             yield from self._collect(waiting, left)
-        finally:  # also where the caller has heard enough
+        finally:  # also if the caller stops early
             self.late += waiting
 
     def _collect(self, waiting: dict[str, int], left: Left) -> Iterator[tuple[int, Packet]]:
-        """Pull in a few threads, each for messages of its own: Flower hands an answer out once, to one who asks.
+        """Pull in a few threads, each for its own messages: Flower hands out an answer only once.
 
-        A node that dies while it uploads keeps Flower waiting for minutes, and then only the thread that asked.
+        A node that dies during its upload keeps Flower waiting for minutes; then only one thread waits with it.
         """
         arrived: queue.SimpleQueue[Answer | Exception] = queue.SimpleQueue()
         shares = [list(waiting)[place::PULLERS] for place in range(PULLERS)]
@@ -122,7 +122,7 @@ class FlowerTransport:
                 yield address, answer.packet
 
     def _sweep(self, names: list[str]) -> None:
-        """Flower keeps an answer, megabytes of it, until somebody asks; or says that its time is over."""
+        """Remove late answers: Flower keeps megabytes of an answer until somebody asks for it."""
         try:
             came = {answer.question for answer in self.pull(names)}
         except Exception:
@@ -133,14 +133,14 @@ class FlowerTransport:
         try:
             for answer in self.pull(names):
                 arrived.put(answer)
-        except httpx.TransportError as error:  # the next look may do better, and the deadline ends the looking
+        except httpx.TransportError as error:  # the next look may succeed; the deadline ends the looks
             log.warning("the SuperLink could not be asked for answers: %s", error)
-        except Exception as error:  # raised again where somebody can see it
+        except Exception as error:  # `_collect` raises it again
             arrived.put(error)
 
 
 def pull_answers(grid: Any, questions: list[str]) -> Iterator[Answer]:
-    """The answers that are there. Flower's own `pull_messages` fails for all where it cannot read one."""
+    """The answers that are there. Flower's own `pull_messages` fails for all if it cannot read one."""
     found = grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=questions))
     for about, tree in zip(found.messages_list, found.message_object_trees, strict=True):
         metadata = about.metadata

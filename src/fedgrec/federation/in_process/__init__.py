@@ -1,1 +1,1 @@
-"""A federation in one process, for tests and for those who try things out."""
+"""A federation in one process, for tests and experiments."""

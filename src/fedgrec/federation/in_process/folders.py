@@ -13,7 +13,7 @@ from fedgrec.federation.server.folder import create_server
 
 
 def marks(person: Person) -> dict[int, bool | None]:
-    """A user's items as a source that says what is held out would name them."""
+    """A user's items as in a source that marks held-out items."""
     return {**dict.fromkeys(person.items, False), **dict.fromkeys(person.held_out, True)}
 
 

@@ -1,9 +1,9 @@
-"""Computes a federation's run again in one process, from what server and nodes wrote down: bit for bit the same.
+"""Computes a federation's run again in one process, from the logs of server and nodes: bit for bit the same.
 
-The server's log says which nodes were in which sum, the nodes' logs which of their users took part. With the users' own
-keys and items the plain verbs then have to give the same model and the same states. What users sent before their items
-changed is not on any node any more: a `Recorder` keeps it, outside of the nodes' folders. Only whoever may look into
-all nodes can do this: it is a test, and a tool for those who try things out on one machine.
+The server's log says which nodes were in which sum, the nodes' logs say which of their users took part. With the users'
+own keys and items, the plain verbs must then give the same model and the same states. Nodes do not keep what users sent
+before their items changed: a `Recorder` keeps it, outside the nodes' folders. A replay reads the folders of all nodes,
+so it serves only tests and experiments on one machine.
 """
 
 from collections.abc import Mapping
@@ -27,8 +27,8 @@ class Had(NamedTuple):
     """A user when it took part in a sum."""
 
     key: int
-    items: Ints  # that it learns from
-    wanted: Ints  # those, with its changes
+    items: Ints  # the items that it trains on
+    wanted: Ints  # the same, with its changes
     targets: Any = None
 
 
@@ -37,7 +37,7 @@ Recorded = dict[tuple[Path, str], dict[int, Had]]  # by node and session: users 
 
 
 class Recorder:
-    """Writes down what users have whenever they take part in a sum; for as long as it is open."""
+    """While open, it records what users have whenever they take part in a sum."""
 
     def __init__(self) -> None:
         self.recorded: Recorded = {}
@@ -84,7 +84,7 @@ def replay(
 ) -> tuple[ServerState, dict[int, Any]]:
     """The model and each node's users' states, computed again; `nodes` are folders by their place on the roster.
 
-    `noise` is what nodes have added in which sum, where they do: nobody can compute it again.
+    `noise` is what nodes added to each sum, if they did: nobody can compute it again.
     """
     home = open_server(server)
     with ServerStore(home) as store:
@@ -119,7 +119,7 @@ def replay(
             people.setdefault(who, Person(_born(method, person).state))
         cohort = _together(method, there, people, broadcast.degrees, recount)
         total, pending = method.local_update(cohort, stage, broadcast)
-        total = replace(total, users=line["users"])  # those who sent zeros count, too
+        total = replace(total, users=line["users"])  # users who sent zeros count too
         if (spec := method.spec(stage)).noisy:
             of = line["stage"], line["level"], line["round"]
             words = total.to_ring(spec) + sum((noise or {})[nodes[index], of] for index in line["included"])
@@ -144,7 +144,7 @@ def _together(
     degrees: Ints,
     recount: bool,
 ) -> Cohort:
-    """Those who took part, one after the other, with what the sums hold of them."""
+    """The users who took part, in order, with what the sums hold of them."""
     items = [person.wanted if recount else person.items for person in there.values()]
     indptr = np.concatenate([[0], np.cumsum([len(part) for part in items])])
     rated = not recount and all(person.targets is not None and None not in person.targets for person in there.values())
@@ -170,7 +170,7 @@ def _born(method: Method, person: Had) -> Cohort:
 
 
 def _states(path: Path, index: int, people: Mapping[tuple[int, int], Person]) -> Any:
-    """Of those who are on the node now."""
+    """The states of the users who are on the node now."""
     method = open_node(path).method(1)
     with NodeStore(path) as store:
         here = had(store, store.first_rows(-1))

@@ -1,4 +1,4 @@
-"""Law 11 by hand: what must stand at the server, from what each user was last counted as and last sent."""
+"""Law 11 by hand: what must stand at the server, computed from each user's last count and last upload."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""A transport that calls the nodes in this process, and `Meddler`s that break it in the ways that networks break.
+"""A transport that calls the nodes in this process, and `Meddler`s that break it as networks break.
 
-A `Meddler` stands between server and node. It is given the address, the request and the node itself, and returns what
-the server hears: nothing, one answer, or more.
+A `Meddler` stands between server and node. It gets the address, the request and the node itself, and returns what the
+server hears: nothing, one answer, or more.
 """
 
 import json
@@ -57,7 +57,7 @@ def truncated(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
 
 
 def on(kind: str, address: int, meddler: Meddler, times: int = 1, after: int = 0) -> Meddler:
-    """Meddle with this node in this kind of exchange, so many times, after so many that go well."""
+    """Meddle with this node in this kind of exchange, `times` times, after the first `after` ones."""
     seen = [0]
 
     def meddle(at: int, request: Packet, node: Answer) -> Iterable[Packet]:

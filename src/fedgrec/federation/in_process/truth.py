@@ -1,6 +1,6 @@
-"""What the users of nodes have, and which sums they were in: to score an audit, for whoever may look into all nodes.
+"""What the users of nodes have, and which sums they were in. It scores an audit, and needs the folders of all nodes.
 
-Nodes keep what users have now. Where items have changed since a sum, the score is of what users have now.
+Nodes keep only what users have now. If items have changed since a sum, the score uses what users have now.
 """
 
 from collections.abc import Iterable

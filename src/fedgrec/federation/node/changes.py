@@ -1,10 +1,10 @@
-"""What changes on a node: users come, get new items, lose some, leave; and when the server's sums follow.
+"""Changes on a node: users join, get items, lose items and leave; and when the server's sums follow.
 
-The items of a user who was counted change with the next recount that counts; until then they wait in `changes`. (A sum
-of few changes would tell whose they are, so nodes and server wait until there are enough.) A user who was never
-counted may change at once. Latents need no waiting: a user knows under which items and weights its own stand at the
-server, and the next ones that it sends take those out. Who leaves is deleted when the degrees and the latents hold
-nothing of it any more; its name and what it is judged by go at once.
+The items of a user who was counted change with the next recount that counts; until then, changes wait in `changes`. (A
+sum of few changes would show whose they are, so nodes and server wait until there are enough.) A user who was never
+counted may change at once. Latents need not wait: the store knows under which items and weights a user's latents stand
+at the server, and the user's next upload takes them out there. A user who leaves is deleted once the degrees and the
+latents hold nothing of it; its held-out items go at once, and so does the name of a user who is forgotten.
 """
 
 import hmac
@@ -27,7 +27,7 @@ from fedgrec.federation.node.store import LISTED, NodeStore, Person
 from fedgrec.methods.contract import Method
 
 log = logging.getLogger("fedgrec.node")
-MOST_LEAVE = 0.5  # share of the users: a source that lost more is taken for damaged
+MOST_LEAVE = 0.5  # a source that lost a larger share of its users counts as damaged
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Renewal:
     changed: int = 0
     left: int = 0
     back: int = 0  # users who were forgotten and are still in the source: they are left out
-    empty: int = 0  # new users of whom nothing is left to learn from
+    empty: int = 0  # new users without an item to train on
 
     def __add__(self, other: "Renewal") -> "Renewal":
         return Renewal(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
@@ -53,7 +53,7 @@ class Renewal:
 
 
 def check_source(known: int, found: int) -> None:
-    """A source that was cut off half way must not send everybody away."""
+    """Refuse a source that lost most users: a file that was cut off must not make everybody leave."""
     if known - found > MOST_LEAVE * known:
         raise FederationError(
             f"{known - found:,} of {known:,} users are not in the source any more: if they are to leave, say so with  "
@@ -64,9 +64,9 @@ def check_source(known: int, found: int) -> None:
 def renew(
     store: NodeStore, method: Method, source: Mapping[str, Marks], share: float, salt: bytes, epsilon: float = 0.0
 ) -> Renewal:
-    """Bring the store's users to what the source says; where it is silent, this share of new items is held out.
+    """Update the store's users from the source; without marks in it, this share of new items is held out.
 
-    `epsilon`: of users' decoys; then what the source says is what they have, and not what they tell.
+    `epsilon` is that of users' decoys: with decoys, the source says what users have, not what they tell.
     """
     found = Renewal()
     with store.transaction():
@@ -88,7 +88,7 @@ def renew(
 
 
 def check_quiet(store: NodeStore) -> None:
-    """In the transaction that changes items: until then the node may take part in a count of them."""
+    """Called in the transaction that changes items: until it begins, the node may join a count of them."""
     if store.counting():
         raise FederationError(
             f"{store.path} does not know yet whether the last count of items counts, and changes wait for that: let "
@@ -97,7 +97,7 @@ def check_quiet(store: NodeStore) -> None:
 
 
 def _renew(store: NodeStore, row: int, marks: Marks, share: float) -> Renewal:
-    """One user who is here; without marks it leaves."""
+    """Update one user who is here; a user without marks leaves."""
     now, held = mine(store, row), {item: True for (item,) in _items(store, row, held_out=1)}
     leaves = store.rows("users", "leaving", "WHERE row = ?", [row]) == [(1,)]
     items, held_out = split(marks, share, dict.fromkeys(now, False) | held)
@@ -112,7 +112,7 @@ def _renew(store: NodeStore, row: int, marks: Marks, share: float) -> Renewal:
     store.db.execute("UPDATE users SET leaving = 0 WHERE row = ?", [row])
     if own.is_kept(store):
         own.note(store, row, items)
-        if leaves:  # it is back, with what it told, as long as that is counted
+        if leaves:  # the user is back, with what it told, if that is still counted
             want(store, row, told := [item for (item,) in _items(store, row)])
             own.ask_again(store, row, told)
     else:
@@ -125,12 +125,12 @@ def _renew(store: NodeStore, row: int, marks: Marks, share: float) -> Renewal:
 
 
 def mine(store: NodeStore, row: int) -> list[int]:
-    """What the user has: it ranks with that."""
+    """The items that the user has; its ranking uses them."""
     return own.items(store, row) if own.is_kept(store) else wanted(store, row)
 
 
 def wanted(store: NodeStore, row: int) -> list[int]:
-    """What the user learns from once its changes count; with decoys what it tells."""
+    """The items that the user trains on once its changes count; with decoys, the items that it tells."""
     items = {item for (item,) in _items(store, row)}
     for item, gone in store.rows("changes", "item, gone", "WHERE user = ?", [row]):
         (items.discard if gone else items.add)(item)
@@ -142,7 +142,7 @@ def _items(store: NodeStore, row: int, held_out: int = 0) -> list[tuple[int]]:
 
 
 def want(store: NodeStore, row: int, items: Sequence[int]) -> None:
-    """These items from the next recount on; at once, where the user was never counted."""
+    """Give the user these items from the next recount on, or at once if it was never counted."""
     before = {item for (item,) in _items(store, row)}
     store.db.execute("DELETE FROM changes WHERE user = ?", [row])
     came, gone = sorted(set(items) - before), sorted(before - set(items))
@@ -155,7 +155,7 @@ def want(store: NodeStore, row: int, items: Sequence[int]) -> None:
 
 
 def let_go(store: NodeStore, row: int, name: str = "") -> None:
-    """The user leaves: with the next recount, and with the latents after it. What it is judged by goes now."""
+    """The user leaves with the next recount and the upload of latents after it. Its held-out items go now."""
     store.db.execute("DELETE FROM interactions WHERE user = ? AND held_out = 1", [row])
     store.db.execute(
         "UPDATE users SET leaving = 1, id = CASE ? WHEN '' THEN id ELSE ? END WHERE row = ?", [name, name, row]
@@ -166,7 +166,7 @@ def let_go(store: NodeStore, row: int, name: str = "") -> None:
 
 
 def forget(store: NodeStore, user: str, salt: bytes) -> None:
-    """The user leaves, is nameless from now on, and is not taken in again although the source may still have it."""
+    """The user leaves and loses its name now. It is not taken in again, although the source may still have it."""
     with store.transaction():
         check_quiet(store)
         let_go(store, store.row_of(user), secrets.token_hex(16))
@@ -176,19 +176,19 @@ def forget(store: NodeStore, user: str, salt: bytes) -> None:
 
 
 def tag(user: str, salt: bytes) -> bytes:
-    """What is left of a forgotten user's name."""
+    """All that stays of a forgotten user's name."""
     return hmac.digest(salt, b"forgotten" + user.encode(), "sha256")
 
 
 def scrub(store: NodeStore) -> None:
-    """What was deleted is nowhere in the file, nor in the log beside it."""
+    """Remove what was deleted from the file and from the log beside it."""
     store.db.execute("VACUUM")
     ((busy, *_),) = store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    store.put("traces", bool(busy))  # somebody else reads, so that the log stays
+    store.put("traces", bool(busy))  # busy: another process reads, so the log stays
 
 
 def scrub_if_due(store: NodeStore) -> None:
-    """Also where the node was killed before it could. An answer does not depend on it: the next message will do."""
+    """Scrub, also after a crash before the last scrub. A failure stops no answer: the next message tries again."""
     if store.get("traces"):
         try:
             scrub(store)
@@ -200,13 +200,13 @@ def scrub_if_due(store: NodeStore) -> None:
 
 
 def counted(store: NodeStore, rows: Sequence[int]) -> None:
-    """The degrees hold the items of these users, with their changes."""
+    """From now on the degrees hold the items of these users, with their changes."""
     store.db.execute(f"UPDATE users SET counted = 1 WHERE row {LISTED}", [json.dumps(list(rows))])
     _take_over(store, rows)
 
 
 def _take_over(store: NodeStore, rows: Sequence[int]) -> None:
-    """These users' changes are their items now."""
+    """Apply these users' changes to their items."""
     chosen = [json.dumps(list(rows))]
     gone = f"SELECT user, item FROM changes WHERE gone = 1 AND user {LISTED}"
     store.db.execute(f"DELETE FROM interactions WHERE held_out = 0 AND (user, item) IN ({gone})", chosen)
@@ -218,7 +218,7 @@ def _take_over(store: NodeStore, rows: Sequence[int]) -> None:
 
 
 def delete_gone(store: NodeStore) -> int:
-    """Delete who leaves and has nothing at the server any more; returns how many."""
+    """Delete users who leave and have nothing at the server any more; return how many."""
     nothing = "leaving = 1 AND degree = 0 AND (pushed IS NULL OR pushed = x'') AND pending IS NULL"
     gone = [row for (row,) in store.rows("users", "row", f"WHERE {nothing}")]
     if gone:
@@ -232,13 +232,13 @@ def delete_gone(store: NodeStore) -> int:
 
 
 def leaving(store: NodeStore, rows: Sequence[int]) -> list[int]:
-    """Which of these users leave, and are in the degrees no more: of them latents alone stand."""
+    """Which of these users leave and are no longer in the degrees: the server has only their latents."""
     here = f"WHERE leaving = 1 AND degree = 0 AND row {LISTED}"
     return sorted(row for (row,) in store.rows("users", "row", here, [json.dumps(list(rows))]))
 
 
 def changed(store: NodeStore, rows: Sequence[int]) -> list[int]:
-    """Which of these users a recount would hold something of."""
+    """Which of these users have something to send in a recount."""
     chosen = [json.dumps(list(rows))]
     waiting = {row for (row,) in store.rows("changes", "DISTINCT user", f"WHERE user {LISTED}", chosen)}
     new = {row for (row,) in store.rows("users", "row", f"WHERE counted = 0 AND degree > 0 AND row {LISTED}", chosen)}
@@ -246,7 +246,7 @@ def changed(store: NodeStore, rows: Sequence[int]) -> list[int]:
 
 
 def with_changes(store: NodeStore, method: Method, rows: Sequence[int]) -> Cohort:
-    """The users with the items that they want, who remember those that were counted."""
+    """The users with the items that they want; `past` has the items that were counted."""
     now = store.cohort(method, rows)
     fresh = {row for (row,) in store.rows("users", "row", "WHERE counted = 0")}
     items = [np.array(wanted(store, row), np.int64) for row in sorted(rows)]
@@ -261,7 +261,7 @@ def with_changes(store: NodeStore, method: Method, rows: Sequence[int]) -> Cohor
 
 
 def with_past(store: NodeStore, cohort: Cohort, rows: Sequence[int], weights: Floats) -> Cohort:
-    """The users, who remember under which items and weights their latents stand, where these are not those of now."""
+    """The users; `past` has the items and weights under which their latents stand, where these differ from now."""
     blobs = store.rows("users", "pushed", f"WHERE row {LISTED} ORDER BY row", [json.dumps(list(rows))])
     past = Past()
     for place, (blob,) in enumerate(blobs):
@@ -273,7 +273,7 @@ def with_past(store: NodeStore, cohort: Cohort, rows: Sequence[int], weights: Fl
 
 
 def unmoved(store: NodeStore, method: Method, rows: Sequence[int]) -> list[int]:
-    """Those of these users whose latents stand nowhere, or at just the items that they have."""
+    """Which of these users have no latents at the server, or have them under exactly their present items."""
     found = []
     for row, blob in store.rows("users", "row, pushed", f"WHERE row {LISTED} ORDER BY row", [json.dumps(list(rows))]):
         cohort = store.cohort(method, [row])
@@ -283,9 +283,9 @@ def unmoved(store: NodeStore, method: Method, rows: Sequence[int]) -> list[int]:
 
 
 def remember_edges(store: NodeStore, method: Method, rows: Sequence[int], degrees: Ints) -> None:
-    """The latents of these users stand under the items that they have, and under these degrees.
+    """Note that the latents of these users stand under their present items and these degrees.
 
-    So do those that are under way, if their sum counts.
+    Pending latents will stand under the same, if their sum counts.
     """
     cohort = store.cohort(method, rows)
     edges = pack_edges(cohort, method.push_weights(cohort, degrees.astype(np.int64)))
@@ -297,7 +297,7 @@ def remember_edges(store: NodeStore, method: Method, rows: Sequence[int], degree
 
 
 def pack_edges(cohort: Cohort, weights: Floats) -> list[bytes]:
-    """Each user's items, then their weights; nothing of a user without items."""
+    """Each user's items, then their weights; empty for a user without items."""
     bounds = zip(cohort.indptr, cohort.indptr[1:], strict=False)
     return [cohort.items[a:b].astype("<i8").tobytes() + _little(weights[a:b]).tobytes() for a, b in bounds]
 

@@ -1,4 +1,4 @@
-"""What a node's process remembers of its server, for whoever runs the node: nothing of it is about users."""
+"""What a node's process remembers of its server, for the person who runs the node. None of it is about users."""
 
 import time
 from dataclasses import dataclass, field
@@ -6,26 +6,26 @@ from dataclasses import dataclass, field
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.packets import Packet, plain
 
-LONG = 60.0  # seconds without a word from the server that are worth a look; a server that works is heard every second
-GREETINGS = {packets.HELLO, packets.WHO}  # they are sent to a node that is about to be refused, too
+LONG = 60.0  # seconds of silence after which somebody should look; a working server is heard every second
+GREETINGS = {packets.HELLO, packets.WHO}  # a node that is about to be refused gets them too
 
 
 @dataclass
 class Contact:
-    """The network's end of a node writes it; another thread reads it."""
+    """A record that the network's end of a node writes and another thread reads."""
 
     heard: float = field(default_factory=time.monotonic)  # or when the node started
     connected: bool = False
     answered: int = 0  # messages
     failed: int = 0  # messages that could not be answered
-    refusal: str = ""  # why the server will not have this node
+    refusal: str = ""  # why the server refuses this node
 
     def hear(self) -> None:
         """The server has said something, if only that there is nothing to do."""
         self.heard, self.connected = time.monotonic(), True
 
     def told(self, request: Packet) -> None:
-        """A message of the server's was answered."""
+        """A message of the server was answered."""
         self.answered += 1
         if request.kind == packets.REFUSED:
             self.refusal = plain(request.header.get("reason"))
@@ -34,12 +34,12 @@ class Contact:
 
     @property
     def silence(self) -> float:
-        """Seconds."""
+        """Seconds since the server was heard."""
         return time.monotonic() - self.heard
 
     @property
     def trouble(self) -> str:
-        """Why somebody should look after the node; "" where all is well."""
+        """Why somebody should look at the node; "" if all is well."""
         if self.refusal:
             return f"the server refused this node: {self.refusal}"
         if self.silence > LONG:

@@ -6,7 +6,7 @@
     NODE/roster.json, config.toml             as in every folder (common/folder.py)
     NODE/node.sqlite      the node's store (store.py says what is in it)
     NODE/items.bin        the item tables downloaded last, for training
-    NODE/served.bin       those of the last model that the server published: these recommend
+    NODE/served.bin       those of the last model that the server published, for recommendations
 
 A gateway, whose users mask for themselves, has a folder of its own kind: gateway.py. The server has neither the users'
 salt nor any identity key.
@@ -46,7 +46,7 @@ class NodeFolder(Folder):
 
     @property
     def shared(self) -> Path:
-        """The users of a gateway have these files in common: GATEWAY/users/7 has those of GATEWAY."""
+        """A gateway's users share these files: GATEWAY/users/7 uses those of GATEWAY."""
         return self.path.absolute().parents[1] if self.gateway else self.path
 
     @property
@@ -88,7 +88,7 @@ def create_node(
 ) -> None:
     """The files of a node; its users are added to its store afterwards (`store.add_users`).
 
-    Where the roster says that it is a user of a gateway, the files that it shares are the gateway's.
+    If the roster says that the node is a user of a gateway, the node uses the gateway's shared files.
     """
     about = {
         "federation": federation,

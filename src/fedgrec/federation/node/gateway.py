@@ -3,10 +3,10 @@
     GATEWAY/gateway.json                          federation, name
     GATEWAY/users/7/                              node.json, identity.key and node.sqlite of the user at place 7 of the
                                                   roster, as in a node's folder
-    GATEWAY/roster.json, config.toml, items.bin   as in a node's folder, once for all of them
+    GATEWAY/roster.json, config.toml, items.bin   as in a node's folder, once for all users
 
-Each user is a client of secure aggregation of its own: its key is on the roster, its shares, masks and memory are its
-own. The gateway hands each its packet and carries the answers back (common/bundles.py); it adds up nothing.
+Each user is its own client of secure aggregation: its key is on the roster, and it has its own shares, masks and
+memory. The gateway hands each user its packet and carries the answers back (common/bundles.py); it adds up nothing.
 """
 
 import logging
@@ -52,7 +52,7 @@ class Gateway:
         return dict(sorted(found.items()))
 
     def hosted(self) -> dict[int, str]:
-        """Who has which place: a key may be waiting for its user."""
+        """The user at each taken place; the key of a free place waits for a user."""
         found: dict[int, str] = {}
         for index, path in self.members.items():
             with NodeStore(path) as store:
@@ -61,10 +61,10 @@ class Gateway:
         return found
 
     def take_in(self, people: Mapping[str, Marks], share: float = 0.0) -> tuple[Renewal, int]:
-        """Give new users a key each; returns what came of it, and how many of them there is none for.
+        """Give each new user a key; return what changed, and how many users got no key.
 
-        Which one is drawn: places in the order of names would tell the server that order. A user who was forgotten is
-        known in all places.
+        Keys are drawn at random: places in the order of names would tell the server that order. A user who was
+        forgotten at one place is refused at all places.
         """
         members, found, hosted = self.members, Renewal(), self.hosted()
         free, salt = [index for index in members if index not in hosted], anyone(self.path).user_salt
@@ -83,7 +83,7 @@ class Gateway:
         return found, len(waiting)
 
     def _forgotten(self) -> set[bytes]:
-        """Tags of users who were forgotten, in whichever place."""
+        """Tags of users who were forgotten, at any place."""
         found = set[bytes]()
         for path in self.members.values():
             with NodeStore(path) as store:
@@ -91,7 +91,7 @@ class Gateway:
         return found
 
     def answer(self, request: Packet) -> Packet:
-        """What its users say, each to its own packet."""
+        """The answers of its users, each to its own packet."""
         if request.kind == packets.WHO:
             return Packet(packets.WHO, {bundles.MEMBERS: list(self.hosted())})
         if request.kind != packets.BUNDLE:
@@ -119,7 +119,7 @@ def handle(folder: Path, request: Packet) -> Packet:
         return open_gateway(folder).answer(request)
     except FederationError as refusal:
         return Packet(packets.ERROR, {"reason": str(refusal)})
-    except Exception as failure:  # its words may tell of users: they stay at home
+    except Exception as failure:  # its text may tell of users, so it stays in the log here
         log.exception("the gateway failed")
         return Packet(packets.ERROR, {"reason": f"the gateway failed ({type(failure).__name__}); see its log"})
 
@@ -134,7 +134,7 @@ def open_gateway(path: Path) -> Gateway:
 
 
 def opened(path: Path) -> NodeFolder | Gateway:
-    """What is about to be started: a node or a gateway, and as such on its roster."""
+    """The node or gateway to start; the roster must name it as what it is."""
     if not (path / GATEWAY).exists():
         if (path / USERS).exists():
             raise FederationError(f"{path} has a gateway's users and no {GATEWAY}: restore it from where it was made")
@@ -171,7 +171,7 @@ def node_folders(path: Path) -> list[Path]:
 
 
 def anyone(path: Path) -> NodeFolder:
-    """A node's folder, or that of one of a gateway's users: what they insist on, and the users' salt."""
+    """A node's folder, or that of any user of a gateway: all of them have the same limits and the same salt."""
     return open_node(node_folders(path)[0])
 
 
@@ -179,7 +179,7 @@ def anyone(path: Path) -> NodeFolder:
 
 
 def enrol(name: str, first: int, users: int = 0) -> tuple[dict[int, Member], dict[int, Ed25519PrivateKey]]:
-    """Lines of the roster and their keys: for a node, or for so many users of a gateway, from this place on."""
+    """Lines of the roster and their keys: for a node, or for this many users of a gateway, from this place on."""
     keys = {index: Ed25519PrivateKey.generate() for index in range(first, first + (users or 1))}
     public = {index: key.public_key().public_bytes_raw() for index, key in keys.items()}
     if not users:
@@ -198,7 +198,7 @@ def create(
     floors: tuple[int, int, float],  # as in node.json: least_nodes, least_users, corrupt
     agreed: Agreement = AS_USUAL,
 ) -> None:
-    """The files of a node, or of a gateway: whatever the roster says that these keys are."""
+    """Write the files of a node or of a gateway: the roster says which of them these keys are."""
     name = roster[min(keys)].gateway
     if name and not (path / GATEWAY).exists():
         write_common(path, roster, config, n_items, agreed)

@@ -1,7 +1,8 @@
-"""The secure sum that a node is in, with all its secrets: in this process alone, never on a disk.
+"""The secure sum that a node is in, with all its secrets: only in this process, never on a disk.
 
-A node whose process ends is lost to that sum. A backup of its folder therefore holds nothing that was ever used to mask
-a vector, and no copy of the folder can be had to mask two vectors alike: the difference of these would be bare.
+A node whose process ends drops out of that sum. So a backup of its folder holds nothing that was ever used to mask a
+vector, and no copy of the folder can mask a second vector with the same masks: the difference of the two vectors would
+have no mask.
 """
 
 from collections.abc import Sequence
@@ -17,11 +18,11 @@ from fedgrec.secagg.client import Client
 
 
 class Computed(NamedTuple):
-    """What users send, and what they will be if it counts."""
+    """What users send, and their new state if the sum counts."""
 
     words: NDArray[Any]
     state: State | None = None
-    pushed: Sequence[bytes] | None = None  # under which items and weights their latents stand then
+    pushed: Sequence[bytes] | None = None  # the items and weights under which their latents then stand
     failed: bool = False  # zeros are sent: nothing of these users is in the sum
 
 
@@ -33,13 +34,13 @@ class Sum:
     client: Client
     place: tuple[str, int, int]  # as announced
     plan: Plan | None = None  # once the server has sent it
-    company: tuple[int, ...] = ()  # who is in it, as the server says with the plan
+    company: tuple[int, ...] = ()  # the nodes in it, as the server names them with the plan
     model: bytes = b""  # the digest of the model that came with it
     survivors: bytes = b""  # the digest of the list of survivors that the node signed
-    ahead: tuple[Any, Computed] | None = None  # what was computed before it was asked for, and from which inputs
+    ahead: tuple[Any, Computed] | None = None  # inputs and result of work that was done early
 
     def computed(self, inputs: Any) -> Computed | None:
-        """What was computed ahead, if it was from just these inputs."""
+        """The result that was computed early, if it came from exactly these inputs."""
         return self.ahead[1] if self.ahead and self.ahead[0] == inputs else None
 
 
@@ -47,7 +48,7 @@ _sums: dict[Path, Sum] = {}
 
 
 def begin(folder: Path, sum_: Sum) -> None:
-    """Whatever other sum this node was in is over for it."""
+    """Start this sum; any other sum is over for this node."""
     _sums[folder] = sum_
 
 
@@ -57,5 +58,5 @@ def find(folder: Path, name: str) -> Sum | None:
 
 
 def end(folder: Path) -> None:
-    """As the end of the process does."""
+    """Forget the sum, as the end of the process would."""
     _sums.pop(folder, None)

@@ -19,7 +19,7 @@ def node_health(contact: Contact) -> Answer:
 
 
 class OfNode(Collector):
-    """A node as Prometheus reads it: what the server knows of it, and no more."""
+    """A node's metrics for Prometheus: only what the server knows too."""
 
     def __init__(self, contact: Contact) -> None:
         self.contact = contact

@@ -1,10 +1,10 @@
 """A node: it takes one message of the server, makes one step, writes it to the disk, and returns one answer.
 
-A node is one client of secure aggregation, whatever number of users it hosts: it adds up their uploads, then masks.
-(Where users mask for themselves each is a node of one user, and a gateway hosts them: gateway.py.) Masks and keys of a
-sum stay in this process (going_on.py); what a node took part in and helped to open is on its disk (store.py) before an
-answer leaves. It answers with messages of secure aggregation, with the number of its users, and with keyed hashes of
-their names and of what it commits itself to; nothing else ever leaves it.
+A node is one client of secure aggregation, however many users it hosts: it adds up their uploads, then masks. (If users
+mask for themselves, each is a node of one user, and a gateway hosts them: gateway.py.) Masks and keys of a sum stay in
+this process (going_on.py). The sums that a node took part in and helped to open are on its disk (store.py) before an
+answer leaves. A node answers with messages of secure aggregation, with the number of its users, and with keyed hashes
+of their names and of what it commits itself to; nothing else ever leaves it.
 """
 
 import contextlib
@@ -57,8 +57,8 @@ def handle(folder: Path, request: Packet) -> Packet:
         return Packet(packets.FORGOTTEN, {"reason": str(refusal), "season": refusal.season})
     except FederationError as refusal:
         return Packet(packets.ERROR, {"reason": str(refusal)})
-    except Exception as failure:  # its words may tell of users: they stay at home
-        if isinstance(failure, FedgrecError):  # a sentence, such as of a full disk
+    except Exception as failure:  # its text may tell of users, so it stays in the log here
+        if isinstance(failure, FedgrecError):  # a sentence, for example about a full disk
             log.error("%s", failure)
         else:
             log.exception("the node failed")
@@ -66,9 +66,9 @@ def handle(folder: Path, request: Packet) -> Packet:
 
 
 def work_ahead(folder: Path, request: Packet) -> None:
-    """After "shares" is answered the users compute what they will be asked for, while other nodes still share."""
+    """After the answer to "shares", compute the upload already, while other nodes still share."""
     if request.kind == packets.SHARES:
-        with contextlib.suppress(FederationError, RunError), NodeStore(folder) as store:  # nothing comes of this sum
+        with contextlib.suppress(FederationError, RunError), NodeStore(folder) as store:  # `_masked` will report it
             node = Node(open_node(folder), store)
             sum_ = node._sum(request)
             *_, inputs, compute = node._task(sum_)
@@ -82,7 +82,7 @@ class Node:
         self.folder, self.store = folder, store
 
     def answer(self, request: Packet) -> Packet:
-        """The verdicts first: whatever else is asked builds on them."""
+        """Take the verdicts first: every step builds on them."""
         steps: dict[str, Callable[[Packet], Packet]] = {
             packets.HELLO: self._hello,
             packets.REFUSED: self._refused,
@@ -103,7 +103,7 @@ class Node:
             log.info("%d users left, and nothing of them stays; %d are here", gone, self.store.count())
         try:
             return steps[request.kind](request)
-        except SecAggError as refusal:  # no failure: what the client makes of it is written down
+        except SecAggError as refusal:  # no failure: the store keeps what this step wrote
             return Packet(packets.ERROR, {"reason": f"{type(refusal).__name__}: {refusal}"})
 
     # ------------------------------------------------------------------------------------ joining, leaving
@@ -114,7 +114,7 @@ class Node:
         nonce = request.blobs.get("nonce", b"")
         if len(nonce) < 16:
             raise FederationError("a node signs only what the server made up for it: the nonce is too short")
-        if type(warm := request.header.get("warm")) is int:  # now, before it says of any sum that it is lost
+        if type(warm := request.header.get("warm")) is int:  # now, before the server calls any sum lost
             rules.check_memory(self.folder, self.folder.method(1), self.store.counted(), warm)
             rules.check_season(self.folder, self.store.get("season", (0, 0))[0], request.header.get("begun"))
         names = sorted(self._tag(user, leaves) for user, leaves in self.store.rows("users", "id, leaving"))
@@ -132,14 +132,14 @@ class Node:
         return Packet(packets.HELLO, header, {"signature": self.folder.identity.sign(part)}, {"tags": tags})
 
     def _tag(self, user: str, leaves: bool) -> bytes:
-        """What the server knows a user by. Who leaves may be on another node already: then the tag is of this node."""
+        """The server's name for a user. A leaving user may be on another node already: its tag is this node's own."""
         salt = self.folder.user_salt
         if leaves:
             salt = hmac.digest(salt, b"leaves node %d" % self.folder.index, "sha256")
         return hmac.digest(salt, user.encode(), "sha256")
 
     def _refused(self, request: Packet) -> Packet:
-        """The server will not have this node; the reason is kept for whoever runs it."""
+        """The server refuses this node; keep the reason for the person who runs it."""
         reason = plain(request.header.get("reason"))
         self.store.put("refused", reason)
         log.error("the server refused this node: %s", reason)
@@ -155,14 +155,14 @@ class Node:
             authority = read_authority(self.folder.shared)
             most = self.folder.agreed.most_items
             catalogue.check(version, self.folder.shared, self.folder.federation, authority, most)
-        elif about["n_items"] == len(version.items):  # users of a gateway have it in common
+        elif about["n_items"] == len(version.items):  # another user of the gateway got it first
             return Packet(packets.NEW_ITEMS)
         catalogue.install(version, self.folder.shared, {home: about})
         log.info("version %d of the catalogue: %d items", version.number, len(version.items))
         return Packet(packets.NEW_ITEMS)
 
     def _finish(self, request: Packet) -> Packet:
-        """Training is over, or a season is: this is the model that recommends from now on."""
+        """Training or a season is over: keep the model that recommends from now on."""
         broadcast = unpack_broadcast(request.header.get("model", {}), request.arrays)
         rules.check_model(self.folder, broadcast, at_most=True)
         number = request.header.get("number", 0)
@@ -180,7 +180,7 @@ class Node:
         return Packet(packets.KEYS, blobs=self._begin(request.header, packets.SECAGG))
 
     def _begin(self, announced: dict[str, Any], name_of_keys: str) -> dict[str, bytes]:
-        """A client for a new sum, and its keys; whatever another sum was at is over."""
+        """Start a client for a new sum and return its keys; any other sum is over for this node."""
         session = Session.from_json(announced.get("session"))
         place = rules.check_name(self.folder, session, announced)
         rules.check_session(self.folder, session)
@@ -195,24 +195,24 @@ class Node:
         return {name_of_keys: client.start()} | ({packets.COMMITTED + name_of_keys: words} if words else {})
 
     def _committed(self, place: tuple[str, int, int]) -> bytes:
-        """What this node sends in a sum that is taken once, as a keyed hash: opened again, it must be the same sum.
+        """A keyed hash of what this node sends in a sum that is taken once: opened again, it must be the same sum.
 
-        A node that was restored has forgotten what it sent. Others would help to open a sum in which it has one user
-        more, and the difference would be that user.
+        A node that was restored has forgotten what it sent. Without the hash, other nodes would help to open a second
+        sum in which this node has one more user, and the difference would be that user.
         """
         if not is_once(self.folder.method(1), place[0]):
             return b""
         rows = self._everybody(place)
         had = self._had(rows) if is_recount(self.folder.method(1), place[0]) else self.store.ids_and_items(rows)
-        about = json.dumps([place, had]).encode()  # changes that wait are in no other sum
+        about = json.dumps([place, had]).encode()  # only a recount holds waiting changes
         return hmac.digest(self.folder.identity.private_bytes_raw(), b"fedgrec committed" + about, "sha256")
 
     def _everybody(self, place: tuple[str, int, int]) -> list[int]:
-        """Who is in a sum that is taken once. Opened twice, it must not tell of those who came in between.
+        """Which users are in a sum that is taken once: opened twice, it must not show who came in between.
 
-        A recount is never opened twice. Of a first count that nobody helped to open some may have left since. The rest
-        of the warm-up is of those who were in that count: the integers were sized for them. Where a level of latents
-        stands the next one follows: who was not counted and has other items since sends all levels when it trains.
+        A recount is never opened twice. A repeated first count has the same users, less those who have left since. The
+        other sums of the warm-up have the users of that count: the integers were sized for them. Each level of latents
+        builds on the one below, so a user whose items have changed since sits out, and sends all levels when it trains.
         """
         (stage, level, _), method = place, self.folder.method(1)
         if is_recount(method, stage):
@@ -225,7 +225,7 @@ class Node:
         """The plan and the model come down; from here on both are bound into all keys."""
         sum_ = self._sum(request)
         client = sum_.client
-        if client.stage is not Stage.SHARES:  # the model that was bound stays the one that is trained on
+        if client.stage is not Stage.SHARES:  # the node trains on the model that its keys are bound to
             raise FederationError(f"node {self.folder.name} has the plan and the model of this sum already")
         plan = Plan.read(request.header.get("plan", {}))
         broadcast = self._sent(request)
@@ -237,7 +237,7 @@ class Node:
         self.store.put("round", plan.round)
         telling.before_count(self.folder, self.store, plan)
         company = parse(request.blobs[packets.SECAGG])
-        if isinstance(company, Neighbourhood):  # anything else the client refuses
+        if isinstance(company, Neighbourhood):  # the client refuses anything else
             sum_.company = tuple(company.clients)
             rules.check_company(self.folder, plan, client.session, company.clients)
             rules.check_committed(self.folder, plan, company.clients, self._committed(plan.place))
@@ -248,7 +248,7 @@ class Node:
         return Packet(packets.SHARES, blobs={packets.SECAGG: answer})
 
     def _sent(self, request: Packet) -> Broadcast:
-        """The model that came down, or the one that came with the sum before, where the server says that it is that."""
+        """The model of this message, or the previous sum's model if the server says that it is the same."""
         if not request.header.get(packets.AS_BEFORE):
             return unpack_broadcast(request.header.get("model", {}), request.arrays)
         try:
@@ -258,7 +258,7 @@ class Node:
         return unpack_broadcast(about, arrays)
 
     def _check(self, session: Session, plan: Plan, broadcast: Broadcast, model: bytes) -> None:
-        """The server cannot size the integers, nor name the round, other than the method says."""
+        """Hold the server to the method: it may not choose the size of the integers or the round."""
         method = self.folder.method(plan.n_users, plan.begun)
         rules.check_plan(self.folder, method, plan, self.store.get("announced", 0))
         rules.check_model(self.folder, broadcast)
@@ -291,14 +291,14 @@ class Node:
         return Packet(packets.MASKED, arrays={packets.SECAGG: as_array(answer)})
 
     def _task(self, sum_: Sum) -> tuple[Plan, int, list[int], Any, Callable[[], Computed]]:
-        """The plan, how many users it counts, who of them sends something, what that depends on, how to compute it."""
+        """The plan, how many users it counts, which rows send something, the upload's inputs, how to compute it."""
         (arrays, about), plan = read_arrays(self.folder.shared / TABLE), self._plan(sum_)
         if about.get("session") != sum_.name or about.get("context") != sum_.client.context.hex():
             raise FederationError("the model on this node is not that of the sum")
         method, least = self.folder.method(plan.n_users, plan.begun), self.folder.least_users
         latents = plan.stage == method.stages[-1].name and not plan.stage_of(method).lean
         rows = taking_part(self.store, plan, latents)
-        users = plan.count(self.store.get("announced", 0))  # of whom some may be gone since
+        users = plan.count(self.store.get("announced", 0))  # some of them may have left since
         if plan.once(method):
             rows = self._everybody(plan.place)
             users = len(rows)
@@ -314,7 +314,7 @@ class Node:
         """Sign the list of survivors, unless another one was opened before."""
         sum_ = self._sum(request)
         plan, lists = self._plan(sum_), parse(request.blobs[packets.SECAGG])
-        alive = lists.alive if isinstance(lists, Survivors) else ()  # anything else the client refuses
+        alive = lists.alive if isinstance(lists, Survivors) else ()  # the client refuses anything else
         rules.check_survivors(self.folder, plan, sum_.client.session, alive)
         digest = self._in_it(sum_, plan, alive)
         self._check_opened(plan, digest)
@@ -335,16 +335,16 @@ class Node:
         return Packet(packets.UNMASK, blobs=blobs)
 
     def _in_it(self, sum_: Sum, plan: Plan, alive: Sequence[int]) -> bytes:
-        """A digest of what a sum is of: plan, model, who is in it, and what each of those has committed itself to.
+        """A digest of a sum: its plan, its model, the nodes in it, and the commitment of each.
 
-        Who was asked and got lost is not in it: the others may open the same sum again without him.
+        A node that was asked and got lost is not in it: the others may open the same sum again without that node.
         """
         words = dict(zip(sum_.company, plan.committed, strict=False))
         about = [asdict(replace(plan, committed=())), list(alive), [words.get(node, "") for node in alive]]
         return hashlib.sha256(json.dumps(about).encode() + sum_.model).digest()
 
     def _check_opened(self, plan: Plan, digest: bytes) -> None:
-        """Of one stage and round a node helps to open one sum: two that differ by one node *are* that node's upload."""
+        """A node helps to open one sum per stage and round: the difference of two may be one node's upload."""
         if (self.store.opened(plan.place) or digest) != digest:
             raise FederationError(
                 f"node {self.folder.name} has helped to open stage {plan.stage!r} of round {plan.round} with other "
@@ -354,11 +354,11 @@ class Node:
     # ------------------------------------------------------------------------------------------ its memory
 
     def _had(self, rows: Sequence[int]) -> list[Any]:
-        """What these users have, counted and not."""
+        """What these users have: items, and changes that wait to be counted."""
         return [*self.store.ids_and_items(rows), self.store.rows("changes", "user, item, gone", "ORDER BY user, item")]
 
     def _remember_edges(self) -> None:
-        """A store of an earlier version does not say how its users' latents stand: under the degrees of the start."""
+        """Complete a store of an earlier version: its users' latents stand under the degrees of the start."""
         if self.store.get("edges"):
             return
         self.store.put("edges", True)
@@ -392,7 +392,7 @@ class Node:
         return sum_.plan
 
     def _keep_model(self, broadcast: Broadcast, about: dict[str, str], name: str = TABLE) -> None:
-        """On the disk, once for all users of a gateway: `context` tells whether they were sent the same one."""
+        """Write the model once for all users of a gateway: `context` shows whether they were sent the same one."""
         model, arrays = pack_broadcast(broadcast)
         path = self.folder.shared / name
         with contextlib.suppress(RunError):  # there is none yet, or it was damaged

@@ -1,9 +1,9 @@
-"""What users have, where they tell it with decoys (fedgrec/decoys.py): the table `own` of a node's store.
+"""What users have, if they tell it with decoys (fedgrec/decoys.py): the table `own` of a node's store.
 
-`interactions` and `changes` then hold what a user has told: all sums are of that, and nothing else about items reaches
-one. The source says what the user has. It ranks with that, is never recommended that, and is judged by what is held
-out. An item is asked about once: one that is taken back and comes again keeps its answer, or the two answers together
-would tell more than ε.
+With decoys, `interactions` and `changes` hold what a user has told: sums hold nothing else about its items. The source
+says what the user has. Ranking uses these items, and never recommends them; the held-out items judge it. A user is
+asked about an item once: an item that goes and comes back keeps its answer, because two answers together would tell
+more than ε.
 """
 
 import json
@@ -23,7 +23,7 @@ def is_kept(store: NodeStore) -> bool:
 
 
 def check(store: NodeStore, epsilon: float) -> None:
-    """What was told stays told, so decoys are agreed upon before the first user comes."""
+    """Decoys are agreed on before the first user comes, because what was told cannot be taken back."""
     if (store.get("last_row") or store.first_rows(1)) and is_kept(store) != (epsilon > 0):
         how = "with" if is_kept(store) else "without"
         raise FederationError(
@@ -48,7 +48,7 @@ def answer(store: NodeStore, row: int) -> None:
 
 
 def note(store: NodeStore, row: int, items: Sequence[int]) -> None:
-    """The user has these items now; what it told does not follow."""
+    """The user has these items now; what it told does not change."""
     now = json.dumps(list(items))
     store.db.execute(f"DELETE FROM own WHERE user = ? AND answered = 0 AND NOT item {LISTED}", [row, now])
     store.db.execute(f"UPDATE own SET gone = NOT item {LISTED} WHERE user = ?", [now, row])
@@ -57,7 +57,7 @@ def note(store: NodeStore, row: int, items: Sequence[int]) -> None:
 
 
 def let_go(store: NodeStore, row: int, forgotten: bool) -> None:
-    """The user leaves. One who is not forgotten may come back while what it told still counts."""
+    """The user leaves. A user who is not forgotten may come back while what it told still counts."""
     if forgotten:
         store.db.execute("DELETE FROM own WHERE user = ?", [row])
     elif is_kept(store):
@@ -65,14 +65,14 @@ def let_go(store: NodeStore, row: int, forgotten: bool) -> None:
 
 
 def ask_again(store: NodeStore, row: int, told: Sequence[int]) -> None:
-    """The user is back. Where nothing is left of what it told, it tells as a new one would."""
+    """The user is back. If nothing is left of what it told, it tells like a new user."""
     if not told:
         store.db.execute("DELETE FROM own WHERE user = ? AND gone = 1", [row])
         store.db.execute("UPDATE own SET answered = 0 WHERE user = ?", [row])
 
 
 def at_home(store: NodeStore, cohort: Cohort, rows: Sequence[int]) -> Cohort:
-    """The users with what they have: people rank with that, whatever they told."""
+    """The users with the items that they have: ranking uses these, whatever the users told."""
     if not is_kept(store):
         return cohort
     has = [np.array(items(store, row), np.int64) for row in sorted(rows)]

@@ -1,4 +1,4 @@
-"""What is done for one user of a node or of a gateway: recommend to it, forget it. The network is not needed."""
+"""What a node or a gateway does for one user: recommend items, forget the user. It needs no network."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +48,7 @@ def recommend(folder: Path, user: str, n: int) -> tuple[NDArray[np.int64], NDArr
 def _as_of_today(
     about: dict[str, Any], arrays: dict[str, NDArray[Any]]
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Tables that a node of protocol 1 kept: it was sent all numbers as they were, and kept no word about that."""
+    """Tables in today's form: a node of protocol 1 kept them unrounded, and did not note their kind."""
     if "kind" in about:
         return about, arrays
     how = {"kind": "float32", "precision": arrays["tables"].dtype.name}

@@ -31,7 +31,7 @@ def measured(
         for u, row in zip(users.tolist(), scores(method, server, cohort.take(users), items), strict=True):
             row[list(withdrawn)] = -np.inf
             hits = np.isin(best(row, cohort.items_of(u), max(ks)), held_out[u])
-            values = {"count": np.ones(1)}  # in the steps of its leaf, as the others
+            values = {"count": np.ones(1)}  # in the steps of its leaf, like the others
             for k in ks:
                 values[f"recall@{k}"] = metrics.recall(hits[:k], len(held_out[u]))
                 values[f"ndcg@{k}"] = metrics.ndcg(hits[:k], len(held_out[u]))

@@ -22,7 +22,7 @@ log = logging.getLogger("fedgrec.node")
 
 
 def refresh(folder: Path, let_go: bool = False) -> Renewal:
-    """Bring the users of a node to what its source says now; `let_go`: also where most of them have left it."""
+    """Update the users of a node from its source; `let_go`: also if most of them are no longer in it."""
     home, network = opened(folder), read_network(folder, NodeNetwork)
     if not network.source:  # its users are in its store, put there by somebody else
         return Renewal()
@@ -45,7 +45,7 @@ def refresh(folder: Path, let_go: bool = False) -> Renewal:
 
 
 def users(folder: Path) -> int:
-    """How many a node or a gateway has."""
+    """How many users a node or a gateway has."""
     home = opened(folder)
     if isinstance(home, Gateway):
         return len(home.hosted())
@@ -90,17 +90,17 @@ class Watcher:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.network = folder, read_network(folder, NodeNetwork)
-        self.seen: Seen | None = None  # of what has been read
+        self.seen: Seen | None = None  # the files that have been read
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="source", daemon=True)
 
     def load(self) -> int:
-        """What a node does when it starts; returns how many users it has."""
+        """Read the source when the node starts; return how many users it has."""
         now = self._look()
         try:
             log.info("%s", refresh(self.folder))
             self.seen = now
-        except FederationError as trouble:  # such as a count that goes on: the next look will do
+        except FederationError as trouble:  # such as a count that is not over: the next check tries again
             if not users(self.folder):
                 raise
             log.warning("the source was not read: %s", trouble)
@@ -121,14 +121,14 @@ class Watcher:
             self.look()
 
     def look(self) -> Renewal | None:
-        """What came of a source that has changed; None where it has not, or where it cannot be read just now."""
+        """Read a source that has changed; None if it has not, or if it cannot be read just now."""
         try:
             now = self._look()
             if now == self.seen:
                 return None
             found = refresh(self.folder)
         except (FedgrecError, OSError, sqlite3.Error) as trouble:
-            # A file that is half written or gone just now, or a count that goes on: the next look will do.
+            # A file is half written or missing just now, or a count is not over: the next check tries again.
             log.warning("the source was not read again: %s", trouble)
             return None
         self.seen = now

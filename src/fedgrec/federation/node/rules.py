@@ -1,8 +1,8 @@
 """The checks that a node makes of what the server asks. They use the node's own folder and memory, and write nothing.
 
-A sum must have enough nodes in it and masks that hold although some of them work for the server; it must be a stage
-that the method has, under the one name that the stage has; all users take part in it or, in training, not too few; and
-the model must be one that can be computed with, so that no failure at home tells the server what somebody has.
+A sum must have enough nodes, and masks that hold even if some nodes work for the server. It must be a stage of the
+method, under the stage's one name. All users take part in it or, in training, not too few. The model must be one that
+a node can compute with, so that no failure tells the server what a user has.
 """
 
 import math
@@ -21,12 +21,12 @@ from fedgrec.secagg.parameters import opens_once, withstands
 from fedgrec.secagg.session import Session
 
 MOST_ROUNDS = 2**31  # draws count rounds in 32 bits: two rounds further apart would draw the same
-MOST_ATTEMPTS = 1000  # at one sum: each is another graph that a server may look at and like better
-MOST_DOUBTS = 3  # sums, of the last, that a node helped to open and of which it was told that they did not count
+MOST_ATTEMPTS = 1000  # at one sum: each attempt gives a lying server another graph to choose from
+MOST_DOUBTS = 3  # recent sums that a node helped to open although the server then said that they did not count
 
 
 def check_name(folder: NodeFolder, session: Session, announced: Mapping[str, Any]) -> tuple[str, int, int]:
-    """Before keys are made: a sum's name follows from what it is, so that the server cannot pick a graph by it."""
+    """Before keys are made: the server may not choose a sum's name, because the name decides the graph."""
     place, attempt = announced.get("place"), announced.get("attempt")
     kinds = [str, int, int]
     if not isinstance(place, list) or [type(part) for part in place] != kinds or type(attempt) is not int:
@@ -40,7 +40,7 @@ def check_name(folder: NodeFolder, session: Session, announced: Mapping[str, Any
 
 
 def check_session(folder: NodeFolder, session: Session) -> None:
-    """Before keys are made."""
+    """Before keys are made: the sum has enough nodes, which check each other's lists."""
     if session.mechanism != "secagg" or not session.lying_server or session.least < folder.fewest_nodes:
         raise FederationError(
             f"node {folder.name} takes part only in sums of {folder.fewest_nodes} nodes or more that compare their "
@@ -49,7 +49,7 @@ def check_session(folder: NodeFolder, session: Session) -> None:
 
 
 def check_trust(folder: NodeFolder, doubts: int) -> None:
-    """A server that says of opened sums that they did not count gets several sums of nearly the same uploads."""
+    """A server that falsely says that opened sums did not count gets several sums of nearly the same uploads."""
     if doubts >= MOST_DOUBTS:
         raise FederationError(
             f"node {folder.name} helped to open {doubts} sums of its last {LATELY} of which the server said that they "
@@ -58,7 +58,7 @@ def check_trust(folder: NodeFolder, doubts: int) -> None:
 
 
 def check_company(folder: NodeFolder, plan: Plan, session: Session, clients: Sequence[int]) -> None:
-    """Before secrets are shared: as many of the roster as may be corrupt may all be in this sum."""
+    """Before secrets are shared: all nodes of the roster that may be corrupt may be in this sum."""
     n, k, t = len(clients), session.neighbours, session.threshold
     corrupt = min(folder.corrupt_nodes, n)
     if not withstands(n, k, t, corrupt, max(n - session.least, 0), folder.agreed.security):
@@ -75,7 +75,7 @@ def check_company(folder: NodeFolder, plan: Plan, session: Session, clients: Seq
 
 
 def check_committed(folder: NodeFolder, plan: Plan, clients: Sequence[int], own: bytes) -> None:
-    """What is bound and opened of a sum that is taken once is what this node now sends."""
+    """A sum that is taken once must be bound to what this node sends now."""
     words = dict(zip(clients, plan.committed, strict=False))
     if len(words) != len(plan.committed) or words.get(folder.index, "") != own.hex():
         raise FederationError(
@@ -84,9 +84,9 @@ def check_committed(folder: NodeFolder, plan: Plan, clients: Sequence[int], own:
 
 
 def check_survivors(folder: NodeFolder, plan: Plan, session: Session, alive: Sequence[int]) -> None:
-    """Before the lists are signed: it is those in the sum that count, not those who were to be in it."""
+    """Before the lists are signed: the limits apply to the nodes in the sum, not to those that were asked."""
     noisy = plan.stage == EVALUATE or plan.spec(folder.method(plan.n_users, plan.begun)).noisy
-    least = session.least if noisy else folder.fewest_nodes  # the noise was shared out among so many
+    least = session.least if noisy else folder.fewest_nodes  # the noise was shared out among this many
     if len(alive) < least:
         raise FederationError(f"node {folder.name} opens only sums of {least} nodes or more, and {len(alive)} are left")
     if plan.stage == EVALUATE and most_users(folder, alive) < folder.agreed.evaluation_users:
@@ -96,7 +96,7 @@ def check_survivors(folder: NodeFolder, plan: Plan, session: Session, alive: Seq
 
 
 def most_users(folder: NodeFolder, nodes: Sequence[int]) -> float:
-    """As many users as these nodes may have by the roster."""
+    """The most users that these nodes may have by the roster."""
     return sum(folder.roster[node].users or math.inf for node in nodes if node in folder.roster)
 
 
@@ -111,7 +111,7 @@ def check_evaluation(folder: NodeFolder, taken_part: int, trained: bool) -> None
 
 
 def check_budget(folder: NodeFolder, plan: Plan, taken_part: int) -> None:
-    """Under noise the first rounds are all that there are: each costs privacy, and was planned for once."""
+    """Under noise, only the first `dp_sums` rounds take place: the privacy budget was planned for them."""
     agreed = folder.agreed
     if agreed.dp_epsilon and max(taken_part, plan.round) >= agreed.dp_sums:
         raise FederationError(
@@ -126,9 +126,9 @@ def noise_share(folder: NodeFolder, session: Session) -> float:
 
 
 def check_plan(folder: NodeFolder, method: Method, sum_: Plan, users: int) -> None:
-    """Each stage has one name, since a node remembers by its name what it took part in. It has so many users."""
+    """A stage has one name, by which a node remembers that it took part, and enough users."""
     once = sum_.once(method)
-    if is_recount(method, sum_.stage):  # it is what a season begins with
+    if is_recount(method, sum_.stage):  # a season begins with it
         known = sum_.level == 0 and sum_.round == sum_.begun > 0
     elif sum_.stage == CHANGES:
         known = method.recount is not None and sum_.level < MOST_COUNTS
@@ -153,7 +153,7 @@ def check_plan(folder: NodeFolder, method: Method, sum_: Plan, users: int) -> No
 
 
 def check_users(folder: NodeFolder, plan: Plan, begun: int, n_users: int) -> None:
-    """How many users there are, and in which round a season began, changes with a season alone; these are rare."""
+    """The number of users and the season's first round change only with a new season, and seasons are rare."""
     agreed = folder.agreed
     if plan.n_users > agreed.most_users:
         raise FederationError(f"there cannot be {plan.n_users:,} users: all agreed on {agreed.most_users:,} at most")
@@ -168,7 +168,7 @@ def check_users(folder: NodeFolder, plan: Plan, begun: int, n_users: int) -> Non
 
 
 def check_season(folder: NodeFolder, known: int, begun: Any) -> None:
-    """What users' items were counted as in a season that the server does not know cannot be counted again."""
+    """The server must know the last season: items that were counted in it cannot be counted again."""
     if type(begun) is int and begun < known:
         raise Forgotten(
             f"the server has forgotten a season: its last one began with round {begun}, and node {folder.name} knows "
@@ -178,10 +178,10 @@ def check_season(folder: NodeFolder, known: int, begun: Any) -> None:
 
 
 def check_memory(folder: NodeFolder, method: Method, counted: Iterable[tuple[str, int]], warm: int) -> None:
-    """A server with `warm` stages of the warm-up done has all of those that a node knows to count.
+    """A server that has done `warm` stages of the warm-up must have all stages that the node knows to count.
 
-    Users send what is new since they last sent, so a second warm-up would add up to nothing. A sum that was lost, or
-    that the server did not keep, counts for nobody: the server says so, and it is repeated.
+    Users send only what is new since their last upload, so a second warm-up would add up to nothing. A sum that was
+    lost, or that the server did not keep, counts for no node: the server says so, and it is repeated.
     """
     stages = len(method.stages) - 1  # of the warm-up
     names = {stage.name for stage in method.stages[:-1]}
@@ -196,7 +196,7 @@ def check_memory(folder: NodeFolder, method: Method, counted: Iterable[tuple[str
 def check_model(folder: NodeFolder, broadcast: Broadcast, at_most: bool = False) -> None:
     """Numbers for every item of the catalogue, all of them finite. This depends on nothing that a user has.
 
-    `at_most`: a model from before the catalogue grew will do.
+    `at_most`: a model from before the catalogue grew is accepted too.
     """
     tables, degrees, N = broadcast.tables, broadcast.degrees, broadcast.n_items
     floats = [tables, *broadcast.more.values()]

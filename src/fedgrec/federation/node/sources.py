@@ -18,7 +18,7 @@ from fedgrec.errors import DataError
 from fedgrec.federation.node.store import Person
 
 Line = tuple[str, str, bool | None]  # user, item, whether it is held out (None: not said)
-Marks = Mapping[int, bool | None]  # the same by item, of one user
+Marks = Mapping[int, bool | None]  # of one user: item → whether it is held out
 TABLES = {".csv": ",", ".tsv": "\t"}
 DATABASES = {".db", ".sqlite", ".sqlite3"}
 USER, ITEM, HELD_OUT = "user", "item", "held_out"
@@ -33,7 +33,7 @@ class Found:
     nameless: int = 0  # interactions without a user or without an item
 
     def people(self, held_out: float) -> list[Person]:
-        """Who has something to learn from; where the source is silent, this share of a user's items is held out."""
+        """Users with items to train on; without marks in the source, this share of a user's items is held out."""
         parts = ((user, *split(marks, held_out)) for user, marks in sorted(self.users.items()))
         return [Person(user, items, judged) for user, items, judged in parts if items]
 
@@ -56,10 +56,10 @@ def read_source(source: str, catalogue: Mapping[str, int]) -> Found:
 
 
 def split(marks: Marks, share: float, known: Marks | None = None) -> tuple[list[int], list[int]]:
-    """Items to learn from and items to be judged by; of those of which nothing is said `known` ones stay what they are.
+    """Items to train on, and held-out items; an item without a mark stays what it is in `known`.
 
-    Of n items of a new user round(share · n) are drawn, never all. An item that comes later is held out with that
-    chance: of one item at a time it would never be any. The operating system draws: the choice is nobody's business.
+    Of a new user's n items, round(share · n) are held out, never all. An item that comes later is held out with chance
+    `share`: rounding for one item at a time would hold out none. The operating system draws, so nobody can repeat it.
     """
     said = {item: (known or {}).get(item) if held is None else held for item, held in marks.items()}
     new, chance = sorted(item for item, held in said.items() if held is None), secrets.SystemRandom()

@@ -1,29 +1,29 @@
-"""A node's memory: one SQLite file that a crash cannot tear (WAL), which nobody but its owner can read.
+"""A node's memory: one SQLite file that stays whole in a crash (WAL) and that only its owner can read.
 
     meta            key, value (JSON)   `format`; `state`: how a user's arrays are laid out; `node_key`, from which the
                                         node draws who takes part; `announced`: users that the server knows of, and
                                         `announced_row`, the last of them; `last_row`: no row is given twice;
                                         `season`: the round with which it began, and users then; `round`: the last one
                                         heard of; `refused`; `edges`: whether `pushed` is kept;
-                                        `traces`: whether of deleted users some may be in the file;
-                                        `decoys`: whether users tell by chance; `told`: in which season they last did
+                                        `traces`: whether the file may hold traces of deleted users;
+                                        `decoys`: whether users tell with decoys; `told`: the last season they told in
     users           row, id, key (its 64 secret bits), degree, state, pending (both laid out as `state` says; pending
-                    is not the user's own yet); counted (1: its items are in the degrees); pushed: the items and weights
-                    under which its latents stand at the server, and pending_pushed, if the sum counts; leaving (1: it
-                    goes when nothing of it is left at the server)
+                    is its state once its sum counts); counted (1: its items are in the degrees); pushed: the items and
+                    weights under which its latents stand at the server, and pending_pushed, if the sum counts; leaving
+                    (1: it is deleted once nothing of it is left at the server)
     interactions    user (a row of users), item, held_out (1: judged by, never trained on), target (a rating, or NULL):
-                    of a user who was counted, as it was counted; with decoys what the user told, not what it has
+                    a counted user's items as they were counted; with decoys what the user told, not what it has
     own             with decoys what the user has: user, item, answered (1: it was asked about), gone (1: taken back)
-    changes         user, item, gone (0: it came), target: since then, for the next recount (changes.py)
+    changes         user, item, gone (0: it came), target: changes since then, for the next recount (changes.py)
     forgotten       tag: keyed hashes of users who are not taken in again
     sessions        id: every secure sum that this node was ever asked into
     participation   number, session, stage, level, round, users (rows, JSON), model (its digest), opened (1: the node
                     helped to open the sum), verdict: 1 in the sum, 0 not, NULL not yet known
-    opened          stage, level, round, digest: of which survivors, plan and model this node helped to open a sum
+    opened          stage, level, round, digest (of survivors, plan and model): the sums that this node helped to open
 
-Every row also has a `seal` (common/sqlite_store.py), which is compared when it is read. One message of the server is
-one transaction, and it is on the disk before the answer leaves. Nothing here was ever used
-to mask anything: the secrets of a sum stay in the process (going_on.py).
+Every row also has a `seal` (common/sqlite_store.py), which is compared when the row is read. One message of the server
+is one transaction, and it is on the disk before the answer leaves. Nothing here was ever used to mask anything: the
+secrets of a sum stay in the process (going_on.py).
 """
 
 import json
@@ -46,7 +46,7 @@ from fedgrec.methods.contract import Method
 
 STORE = "node.sqlite"
 LATELY = 100  # sums whose verdicts a node looks back on
-# Of format 3: users told what they had.
+# From format 3, in which all users told what they had.
 FROM_3 = """
 CREATE TABLE own (user INTEGER NOT NULL, item INTEGER NOT NULL, answered INTEGER NOT NULL, gone INTEGER NOT NULL,
                   seal BLOB, PRIMARY KEY (user, item)) WITHOUT ROWID;
@@ -71,7 +71,7 @@ CREATE INDEX places ON participation (stage, level, round);
 CREATE INDEX undecided ON participation (session) WHERE verdict IS NULL;
 CREATE INDEX leavers ON users (row) WHERE leaving = 1;
 """
-# Of format 1: secrets of sums were in `sessions`, and `participation` knew neither models nor who helped to open.
+# From format 1: `sessions` held secrets of sums, `participation` neither models nor whether the node helped to open.
 FROM_1 = """
 CREATE TABLE names (id TEXT PRIMARY KEY) WITHOUT ROWID;
 INSERT INTO names SELECT id FROM sessions;
@@ -86,7 +86,7 @@ DROP TABLE before;
 CREATE INDEX places ON participation (stage, level, round);
 CREATE INDEX undecided ON participation (session) WHERE verdict IS NULL;
 """
-# Of format 2: what a user had was what it had at the start.
+# From format 2, in which a user's items never changed.
 FROM_2 = """
 ALTER TABLE users ADD COLUMN counted INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE users ADD COLUMN pushed BLOB;
@@ -99,7 +99,7 @@ UPDATE users SET counted = 1 WHERE row IN (SELECT value FROM participation, json
                                            WHERE stage = 'degrees' AND verdict = 1);
 CREATE INDEX leavers ON users (row) WHERE leaving = 1;
 """
-COUNTS = ("degrees", "recount")  # stages whose sums hold users' items from then on
+COUNTS = ("degrees", "recount")  # stages whose sums put users' items into the degrees
 WARM_UP = ("degrees", "propagate")
 LISTED = "IN (SELECT value FROM json_each(?))"
 HERE = "WHERE stage = ? AND level = ? AND round = ?"
@@ -126,7 +126,7 @@ class NodeStore(Store):
 
     @property
     def node_key(self) -> int:
-        """What the node draws with; from the operating system, once."""
+        """The key of the node's random draws; the operating system makes it once."""
         key = self.get("node_key")
         if key is None:
             key = secrets.randbits(64)
@@ -143,7 +143,7 @@ class NodeStore(Store):
         return self.count()
 
     def add_user(self, method: Method, person: Person, epsilon: float = 0.0) -> None:
-        """`epsilon`: of its decoys; 0: it tells what it has."""
+        """Take one user in; `epsilon` is that of its decoys, 0: it tells what it has."""
         targets: Sequence[float | None] = person.targets or [None] * len(person.items)
         given = dict(zip(person.items, targets, strict=True))
         items, held_out = sorted(given), sorted(set(person.held_out) - given.keys())
@@ -187,7 +187,7 @@ class NodeStore(Store):
         return [i for (i,) in self.rows("users", "id", "ORDER BY row LIMIT ?", [-1 if most is None else most])]
 
     def staying(self) -> list[str]:
-        """The ids of those who do not leave."""
+        """The ids of users who do not leave."""
         return [i for (i,) in self.rows("users", "id", "WHERE leaving = 0")]
 
     def row_of(self, user: str) -> int:
@@ -200,19 +200,19 @@ class NodeStore(Store):
         return [row for (row,) in self.db.execute("SELECT row FROM users ORDER BY row LIMIT ?", [count])]
 
     def announce(self) -> None:
-        """The server is told of all users who are here now."""
+        """Note that the server is told of all users who are here now."""
         self.put("announced", self.count())
         self.put("announced_row", max(self.first_rows(-1), default=0))
 
     def announced(self) -> list[int]:
-        """Who of them is still here."""
+        """The announced users who are still here."""
         last = self.get("announced_row")
-        if last is None:  # an earlier version told of so many
+        if last is None:  # an earlier version noted only how many
             return self.first_rows(self.get("announced", 0))
         return [row for (row,) in self.db.execute("SELECT row FROM users WHERE row <= ? ORDER BY row", [last])]
 
     def counted_rows(self) -> list[int]:
-        """Those whose items are in the degrees."""
+        """Users whose items are in the degrees."""
         return [row for (row,) in self.rows("users", "row", "WHERE counted = 1 ORDER BY row")]
 
     def cohort(self, method: Method, rows: Sequence[int]) -> Cohort:
@@ -230,19 +230,19 @@ class NodeStore(Store):
         return cohort.with_state(unpack(method.State, self.get("state"), [state for _, _, state in people]))
 
     def ids_and_items(self, rows: Sequence[int]) -> list[Any]:
-        """Who these users are and what they learn from."""
+        """These users' ids, and the items that they train on."""
         chosen = [json.dumps(list(rows))]
         names = self.rows("users", "row, id", f"WHERE row {LISTED} ORDER BY row", chosen)
         pairs = f"WHERE held_out = 0 AND user {LISTED} ORDER BY user, item"
         return [names, self.rows("interactions", "user, item", pairs, chosen)]
 
     def states(self, rows: Sequence[int]) -> list[bytes]:
-        """What these users are, as it is stored."""
+        """These users' states, as they are stored."""
         found = self.rows("users", "state", f"WHERE row {LISTED} ORDER BY row", [json.dumps(list(rows))])
         return [state for (state,) in found]
 
     def held_out(self, rows: Sequence[int]) -> list[Ints]:
-        """Each user's items to be judged by."""
+        """Each user's held-out items."""
         found: dict[int, list[int]] = {row: [] for row in sorted(rows)}
         chosen = [json.dumps(list(rows))]
         for row, item in self.rows("interactions", "user, item", f"WHERE held_out = 1 AND user {LISTED}", chosen):
@@ -260,9 +260,9 @@ class NodeStore(Store):
         model: bytes,
         pushed: Sequence[bytes] | None = None,
     ) -> None:
-        """These users are in the upload of a sum; what they will be, if it counts, is pending.
+        """Note that these users are in the upload of a sum; their new state is pending until the sum counts.
 
-        `pushed`: under which items and weights their latents stand then, where they send any.
+        `pushed`: the items and weights under which their latents will stand, if they send any.
         """
         self.db.execute(
             "INSERT INTO participation (session, stage, level, round, users, model, opened) "
@@ -278,7 +278,7 @@ class NodeStore(Store):
             )
 
     def took_part(self, place: tuple[str, int, int]) -> list[int] | None:
-        """Who was in this node's last upload for a stage and round; None where there was none."""
+        """The users in this node's last upload for a stage and round; None if there was none."""
         found = self.rows("participation", "users", f"{HERE} ORDER BY number DESC LIMIT 1", place)
         return json.loads(found[0][0]) if found else None
 
@@ -288,17 +288,17 @@ class NodeStore(Store):
         return found[0][0] if found else None
 
     def evaluations(self) -> int:
-        """In how many this node has taken part; a copy from a backup has no more to give."""
+        """How many evaluations this node has taken part in; a restored copy counts all of them as spent."""
         found = self.rows("participation", "number", "WHERE stage = ?", [EVALUATE])
         return len(found) + int(self.get("evaluations_spent", 0))
 
     def trainings(self, stage: str) -> int:
-        """In how many rounds of this stage this node has taken part; a copy from a backup does not know of all."""
+        """How many rounds of this stage this node has taken part in; a restored copy does not know all of them."""
         found = self.rows("participation", "number", "WHERE stage = ?", [stage])
         return len(found) + int(self.get("trainings_spent", 0))
 
     def false_verdicts(self) -> int:
-        """Of the last sums how many were opened with this node's help and, by the server's word, did not count."""
+        """How many of the last sums this node helped to open although the server then said that they did not count."""
         last = self.rows(
             "participation",
             "opened, verdict",
@@ -308,17 +308,17 @@ class NodeStore(Store):
         return last.count((1, 0))
 
     def doubted(self) -> bool:
-        """Whether the last sum is such a one."""
+        """Whether this is so of the last sum."""
         last = "WHERE stage != ? ORDER BY number DESC LIMIT 1"
         return self.rows("participation", "opened, verdict", last, [EVALUATE]) == [(1, 0)]
 
     def trust_again(self) -> None:
-        """Whoever runs the node has looked into it: what the server said before is not held against it."""
+        """The node's operator has looked into it: earlier verdicts no longer count against the server."""
         (last,) = self.db.execute("SELECT coalesce(max(number), 0) FROM participation").fetchone()
         self.put("trusted_from", last)
 
     def counted(self) -> list[tuple[str, int]]:
-        """Stages and levels of sums of which the server has said that this node's part is in the model."""
+        """Stages and levels of the sums that hold this node's part, as the server has said."""
         return sorted(set(self.rows("participation", "stage, level", "WHERE verdict = 1")))
 
     def waiting(self) -> list[str]:
@@ -326,9 +326,9 @@ class NodeStore(Store):
         return [session for (session,) in self.rows("participation", "session", "WHERE verdict IS NULL")]
 
     def settle(self, session: str, included: bool) -> list[int]:
-        """Those who were in the sum make their pending state their own; otherwise they forget it.
+        """Users who were in the sum take over their pending state; otherwise they drop it.
 
-        Returns whose items are in the degrees from now on.
+        Returns the users whose items are in the degrees from now on.
         """
         counted: list[int] = []
         for users, stage, verdict in self.rows(
@@ -347,9 +347,9 @@ class NodeStore(Store):
         return counted
 
     def counting(self) -> bool:
-        """Whether it is not known yet if users' items are in the degrees: until then these must not change.
+        """Whether the node does not know yet if users' items are in the degrees: until it does, items must not change.
 
-        A sum of the warm-up may have been opened in part. Then it is opened again, of the same items, until it counts.
+        A sum of the warm-up may have been opened in part. Then it is repeated with the same items until it counts.
         """
         if self.rows("participation", "number", "WHERE verdict IS NULL AND stage IN (?, ?)", COUNTS):
             return True
@@ -373,7 +373,7 @@ class NodeStore(Store):
         return found[0][0] if found else None
 
     def keep_opened(self, session: str, place: tuple[str, int, int], digest: bytes) -> None:
-        """This node is about to help."""
+        """Note that this node is about to help to open the sum."""
         self.db.execute("UPDATE participation SET opened = 1 WHERE session = ?", [session])
         self.db.execute(
             "INSERT OR REPLACE INTO opened (stage, level, round, digest) VALUES (?, ?, ?, ?)", [*place, digest]

@@ -1,11 +1,11 @@
-"""When users tell, where they tell with decoys: when they are taken in (store.py), then once in every season.
+"""When users tell their items with decoys: when they are taken in (store.py), then once in every season.
 
     the source is read     new items are noted; nothing is told, nothing taken back                          (own.py)
     a season ends          before the first count of changes after it, or the recount if the node missed that count,
                            every user tells once more, whether it has new items or not               (fedgrec/decoys.py)
-    the recount            what is told anew waits for it in `changes`, as any change does               (changes.py)
+    the recount            new answers wait for it in `changes`, as any change does                      (changes.py)
 
-The operating system draws, in the transaction of the message that asks: asked again, the node has told already.
+The operating system draws, in the transaction of the message that asks: a second request finds the answers made.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ from fedgrec.federation.node.store import NodeStore
 def before_keys(folder: NodeFolder, store: NodeStore, place: tuple[str, int, int]) -> None:
     """A node commits itself to what it sends in a recount, so users tell before that.
 
-    A season that the node knows has begun: whatever its recount was is not changed any more.
+    A season that the node knows has begun, so its recount does not change any more.
     """
     stage, _, begins = place
     own.check(store, folder.agreed.decoys_epsilon)
@@ -36,7 +36,7 @@ def before_count(folder: NodeFolder, store: NodeStore, plan: Plan) -> None:
 
 
 def _tell_once(folder: NodeFolder, store: NodeStore, begun: int) -> None:
-    """In the season that began with this round."""
+    """Let users tell, once in the season that began with this round."""
     epsilon = folder.agreed.decoys_epsilon
     if epsilon and store.get("told") != begun:
         tell(store, folder.n_items, epsilon)
@@ -44,7 +44,7 @@ def _tell_once(folder: NodeFolder, store: NodeStore, begun: int) -> None:
 
 
 def tell(store: NodeStore, n_items: int, epsilon: float) -> None:
-    """Every user who stays tells of all items; what comes of it waits for the next recount."""
+    """Every user who stays tells of all items; the answers wait for the next recount."""
     changes.check_quiet(store)
     for (row,) in store.rows("users", "row", "WHERE leaving = 0"):
         told, new = np.array(changes.wanted(store, row), int), np.array(own.unanswered(store, row), int)

@@ -1,6 +1,6 @@
 """A node's upload to a sum: which of its users take part, and what they send.
 
-Nothing but the sum tells the server what users have: a failure to compute is not seen either.
+Only the sum tells the server what users have: it does not even see that a node failed to compute.
 """
 
 import logging
@@ -26,7 +26,7 @@ log = logging.getLogger("fedgrec.node")
 def taking_part(store: NodeStore, sum_: Plan, latents: bool) -> list[int]:
     """Which of its users take part: the node's own choice, drawn under its own key, the same if asked again.
 
-    Where latents travel, those who leave come first: what stands of them is taken out.
+    Where latents travel, users who leave come first, so that their latents are taken out.
     """
     rows, count = store.announced(), sum_.count(store.get("announced", 0))
     first = changes.leaving(store, rows)[:count] if latents else []
@@ -35,11 +35,11 @@ def taking_part(store: NodeStore, sum_: Plan, latents: bool) -> list[int]:
 
 
 def sending(store: NodeStore, sum_: Plan, rows: list[int], least_users: int) -> list[int]:
-    """Half of those who take part, if these are enough; the others send zeros.
+    """Half of the users who take part, if half are enough; the others send zeros.
 
-    The server has said that the last sum, which was opened, did not count. If that was a lie, then this sum is nearly
-    the same again, and what one node less makes of a difference must not be that node's upload. A node never sends
-    nothing: then the sum would be over fewer nodes than it seems to be.
+    The server has said that the last sum, which was opened, did not count. If that was a lie, this sum is nearly the
+    same again. If it lacks one node, the difference of the two sums must not be that node's upload. A node always sends
+    something: otherwise the sum would be over fewer nodes than it seems.
     """
     half = (len(rows) + int(draws.words(store.node_key, 1, 1, sum_.round, SENDING)[0] % 2)) // 2
     return _drawn(store, rows, half, sum_.round, SENDING) if half >= max(least_users, 1) else rows
@@ -61,9 +61,9 @@ def at_home(
     withdrawn: Sequence[int] = (),
     source: Source | None = None,
 ) -> Computed:
-    """What these users send, with this node's share of the noise, and what they will be if it counts.
+    """What these users send, with this node's share of the noise, and their new state if it counts.
 
-    The noise comes from the operating system, or from the `source` of a test. It is added also where nobody sends
+    The noise comes from the operating system, or from the `source` of a test. It is added even if nobody sends
     anything: the other nodes count on it.
     """
     spec = sum_.spec(method)
@@ -82,8 +82,8 @@ def _exactly(
 ) -> Computed:
     """The same without noise.
 
-    Whether this fails may depend on what somebody has: a server could send a model that only those cannot compute with
-    who have a certain item. So it must not see a failure: zeros are sent instead, and nobody changes.
+    Whether this fails may depend on a user's items: a server could send a model that fails only for users who have a
+    certain item. So the server must not see a failure: the node sends zeros instead, and no user's state changes.
     """
     spec = sum_.spec(method)
     nothing = np.zeros(spec.size, spec.dtype)

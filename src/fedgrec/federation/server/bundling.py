@@ -1,9 +1,9 @@
-"""A transport that gives every member of the roster an address of its own, also those who share a connection.
+"""A transport that gives every member of the roster its own address, also members that share a connection.
 
 Many members are behind the one connection of a gateway whose users mask for themselves. The rest of the server does not
-know of gateways: it asks each member, and `Bundling` makes one bundle (common/bundles.py) for each connection. A
-gateway's word on whom it hosts need not be believed: each member proves who it is when it joins, and a bundle of
-answers counts only for those who were asked in it.
+know of gateways: it asks each member, and `Bundling` makes one bundle (common/bundles.py) for each connection. The
+server need not trust a gateway's list of the users it hosts: each member proves who it is when it joins, and a bundle
+of answers counts only for members that were asked in it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from fedgrec.federation.server.liveness import About, Patience, Silences
 
 
 class Bundling:
-    """A transport on which each member of the roster has an address, also those who share a connection."""
+    """A transport on which each member of the roster has an address, also members that share a connection."""
 
     def __init__(self, transport: Transport, roster: Roster) -> None:
         self.transport, self.roster = transport, roster
@@ -26,10 +26,10 @@ class Bundling:
         self._hosted: dict[int, list[int]] = {}  # by the address of a connection: addresses of members behind it
         self._at: dict[int, tuple[int, int]] = {}  # by a member's address: the connection's, the place on the roster
         self._address: dict[tuple[int, int], int] = {}  # and back
-        self._silences = Silences()  # of those who did not say whom they host
+        self._silences = Silences()  # of connections that did not say whom they host
 
     def meet(self, patience: Patience, most: float) -> list[str]:
-        """Ask those who have come whom they host, where the roster knows of gateways; returns what they refuse."""
+        """Ask new connections whom they host, if the roster has gateways; return their refusals."""
         if not self._has_gateways:
             return []
         refusals = []
@@ -56,7 +56,7 @@ class Bundling:
         return refusals
 
     def _member(self, connection: int, member: int) -> int:
-        """Below zero, where no network has addresses."""
+        """The address of a member: a number below zero, which no network uses."""
         address = self._address.setdefault((connection, member), -1 - len(self._address))
         self._at[address] = connection, member
         return address
@@ -69,7 +69,7 @@ class Bundling:
         return [member for address in there for member in self._hosted.get(address, [])]
 
     def signs(self) -> Mapping[int, Sign]:
-        """The same, with the last sign of life: a connection's is that of all behind it."""
+        """The same, with the last sign of life: a connection's sign counts for all members behind it."""
         signs = self.transport.signs()
         if not self._has_gateways:
             return signs
@@ -81,7 +81,7 @@ class Bundling:
         return f"{connection} ({self.roster[member].name})" if member in self.roster else str(connection)
 
     def exchange(self, requests: Mapping[int, Packet], left: Left) -> Iterator[tuple[int, Packet]]:
-        """See `Transport`: one message for each connection, whatever number of members is behind it."""
+        """See `Transport`: one message for each connection, however many members are behind it."""
         packets: dict[int, Packet] = {}
         asked: dict[int, dict[int, Packet]] = {}
         for address, request in requests.items():
@@ -99,7 +99,7 @@ class Bundling:
                 yield self._address[address, member], part
 
     def _exchange(self, packets: Mapping[int, Packet], left: Left) -> Iterator[tuple[int, Packet]]:
-        """First answers only, and all of it counted."""
+        """Yield the first answer of each address only, and count all bytes."""
         if not packets:
             return
         self.down += sum(size(packet) for packet in packets.values())
@@ -113,7 +113,7 @@ class Bundling:
 
 
 def _answers(answer: Packet, asked: Mapping[int, Packet]) -> dict[int, Packet]:
-    """Each one's answer, of those who were asked; where the gateway itself fails, it fails for all of them."""
+    """The answer of each member that was asked; a gateway that fails, fails for all of them."""
     try:
         if answer.kind != BUNDLE:
             raise FederationError(plain(answer.header.get("reason", f"an answer of kind {answer.kind!r}")))

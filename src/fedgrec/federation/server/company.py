@@ -15,7 +15,7 @@ from fedgrec.methods.contract import Method
 from fedgrec.secagg import SecAggError, Session
 from fedgrec.secagg.parameters import SURE, Parameters, choose
 
-SPARSE_ONCE = 0.1  # share of the nodes that may be lost in a large sum that is opened once: more takes a dense graph
+SPARSE_ONCE = 0.1  # share of the nodes that a large sum that is opened once may lose: more would need a dense graph
 
 
 class Company:
@@ -27,7 +27,7 @@ class Company:
 
     @property
     def folder(self) -> ServerFolder:
-        """It changes with the catalogue."""
+        """A property, because the folder changes with the catalogue."""
         return self.members.folder
 
     def prepare(self, method: Method, begun: int, stage: str, level: int, round_: int) -> Prepared:
@@ -41,7 +41,7 @@ class Company:
             sum_ = replace(sum_, users=sum(self.members.users[node] for node in nodes) or 1)
         elif is_recount(method, stage):
             nodes, again = present, None
-        elif again is not None:  # others would be refused: two sums that differ by one node tell that node's upload
+        elif again is not None:  # nodes refuse other companies: the difference would be one node's upload
             self._check_here(stage, again)
             self.members.wait(lambda: set(again) <= set(self.members.reachable()), o.start_seconds)
             nodes = [node for node in again if node in self.members.reachable()]
@@ -71,15 +71,15 @@ class Company:
         return Prepared(sum_, session, sorted(nodes), wanted, again is not None, attempt)
 
     def _with_room(self, nodes: list[int]) -> list[int]:
-        """Of these the ones for a sum of the warm-up: its integers were sized for those who were there at the start.
+        """The nodes that fit a sum of the warm-up: its integers were sized for the users of the start.
 
-        A node that was in the first count sends what those users send, whoever has come or left since.
+        A node that was in the first count sends for the users of that count, whoever has come or left since.
         """
         counted, founders = set(self.store.first_counted()), self.store.founders()
         return [node for node in nodes if node in counted or self.members.users[node] <= founders.get(node, 0)]
 
     def _check_here(self, stage: str, nodes: list[int]) -> None:
-        """A stage that is opened again needs all nodes of the first time; one that was removed never comes back."""
+        """A stage that is opened again needs all nodes of the first time, and a removed node never comes back."""
         if gone := [node for node in nodes if node not in self.folder.roster]:
             names = {index: name for index, name, _ in self.store.nodes()}
             who = ", ".join(names.get(node, str(node)) for node in gone)
@@ -89,13 +89,13 @@ class Company:
             )
 
     def whole_nodes(self, most: int, nodes: list[int]) -> list[int]:
-        """As many nodes as have so many users in all: in a sweep a node takes part with everybody, or not at all."""
+        """Nodes with at most this many users together: in a sweep, a node takes part with all users or not at all."""
         drawn = self.random.sample(nodes, len(nodes))
         fits = [given <= most for given in accumulate(self.members.users[node] for node in drawn)]
         return drawn[: sum(fits)]
 
     def share_out(self, most: int, sum_: Plan, nodes: list[int]) -> tuple[Plan, list[int]]:
-        """Each node's share of a round of so many users; if the least that they give is too much, some have to wait."""
+        """Each node's share of a round of `most` users; some nodes wait if all nodes' least shares are too many."""
         users, least = self.members.users, self.options.least_users
         if sum(min(users[node], least) for node in nodes) > most:
             drawn = self.random.sample(nodes, len(nodes))
@@ -112,7 +112,7 @@ class Company:
         return sum_, nodes
 
     def _session(self, sum_: Plan, spec: UploadSpec, nodes: int, attempt: int, once: bool) -> Session:
-        """With masks that hold against the corrupt; `once`: it can be opened for one company of the roster only."""
+        """A session whose masks hold against corrupt nodes; `once`: only one company of the roster can open it."""
         o, corrupt = self.options, self.folder.corrupt_nodes
         name = sum_name(self.folder.federation, sum_.place, attempt)
         neighbours, threshold, least = o.neighbours, o.threshold, self.fewest
@@ -122,7 +122,7 @@ class Company:
         return Session(name, spec.rings, spec.users, neighbours, threshold, least=min(least, nodes))
 
     def _parameters(self, nodes: int, corrupt: int, founders: int) -> Parameters:
-        """For as many losses as `dropped` says, or as there is room for."""
+        """Parameters for the losses that `dropped` allows, or for as many as there is room for."""
         most = nodes - (max(nodes, founders) + corrupt) // 2 - 1
         if most < 0:
             raise SumLostError(f"{nodes} nodes are there, and this sum needs {nodes - most}")

@@ -3,13 +3,12 @@
     join → degree counts → warm-up 1..K → (training rounds, now and then an evaluation) → publish
                                      rest → count of changes → recount → training rounds → …         (a season)
 
-Every step but the first and the last is a secure sum (secure_sum.py). After every sum the store says how far the
-federation is, so that a server that was killed goes on with the next sum. A lost sum of the warm-up is tried again with
-a new session; a lost evaluation is left out; a lost training round is gone, as in the simulation, since users' draws
-belong to their round. After a few losses in a row the server stops with a sentence. Nodes judge only models that they
-have trained on: an evaluation is of the model that the last training round began with. A lost count of
-changes and a lost recount are tried again before the season begins, unless some nodes may have opened the recount:
-then changes wait for the next season.
+Every step but the first and the last is a secure sum (secure_sum.py). After every sum the store holds the progress, so
+that a server that was killed goes on with the next sum. A lost sum of the warm-up is tried again with a new session; a
+lost evaluation is left out; a lost training round is gone, as in the simulation, because users' draws belong to their
+round. After a few losses in a row the server stops with an error. Nodes evaluate only models that they have trained
+on, so an evaluation is of the model that the last training round began with. A lost count of changes and a lost recount
+are tried again before the season begins. If some nodes may have opened the recount, changes wait for the next season.
 """
 
 import math
@@ -37,8 +36,8 @@ from fedgrec.federation.server.secure_sum import Outcome, Prepared, secure_sum
 from fedgrec.federation.server.store import Cost, Season, ServerStore
 from fedgrec.recorded_sums import RECORDINGS, RecordedSum, write_sum
 
-RESTING, TOLD_AGAIN = 2.0, 60.0  # seconds between two looks for nodes in a rest; before one that failed is told again
-ATTEMPTS = 3  # at a count of changes, and at a recount, before a season begins without
+RESTING, TOLD_AGAIN = 2.0, 60.0  # seconds in a rest: between two looks for nodes; until a failed node is told again
+ATTEMPTS = 3  # at a count of changes, and at a recount, before a season begins without it
 
 
 def run(transport: Transport, folder: Path, observer: Observer | None = None) -> Path:
@@ -61,9 +60,9 @@ class Coordinator:
         self.prepared: Prepared | None = None  # the next sum, whose keys rode on the last one's answers
         self.losses = 0  # in a row
         self._published: Packet | None = None  # what nodes are sent at the end of a season
-        self.refused_catalogue = 0  # the version of one that was looked at
+        self.refused_catalogue = 0  # the last version that was refused
         self.fewest = folder.fewest_nodes
-        self.quorum = (len(folder.roster) + folder.corrupt_nodes) // 2 + 1  # nodes without whom no warm-up is opened
+        self.quorum = (len(folder.roster) + folder.corrupt_nodes) // 2 + 1  # the fewest nodes that open a warm-up
 
     def run(self) -> Path:
         self.store.release(self.folder.roster)
@@ -88,7 +87,7 @@ class Coordinator:
             )
         if self.store.get("n_users") is None:
             self._gather(max(o.start_nodes or len(self.folder.roster), self.quorum))
-        else:  # those who were there before come back one after the other
+        else:  # nodes that were there before come back one after the other
             known = sum(index in self.folder.roster for index, *_ in self.store.nodes())
             self.members.wait(lambda: len(self.members.reachable()) >= known, min(o.deadline, o.start_seconds))
         n_users = self.store.get("n_users") or self.store.freeze(self.members.users)
@@ -114,8 +113,8 @@ class Coordinator:
     # -------------------------------------------------------------------------------------------- seasons
 
     def _take_up(self, season: Season) -> None:
-        """This season goes on, or begins."""
-        if season.number == 1 and season.until != self.options.rounds:  # somebody has changed their mind
+        """Begin this season, or go on with it."""
+        if season.number == 1 and season.until != self.options.rounds:  # the option was changed since
             season = replace(season, until=self.options.rounds)
         if self.store.get("round", 0) < season.until:
             season = replace(season, served=None)
@@ -128,7 +127,7 @@ class Coordinator:
         self.store.keep_season(season)
 
     def _end_season(self) -> None:
-        """Nodes get a model to recommend with: this one, unless it is worse than the one that they have."""
+        """Give nodes a model to recommend with: the new one, unless it is worse than the one that they have."""
         season = self.season
         if season.served is None:
             mine = [line for line in self.store.metrics() if line["round"] >= season.begun]
@@ -138,7 +137,7 @@ class Coordinator:
                 self.observer.noticed(
                     f"season {season.number} made the metric worse: nodes serve the model of season {served}"
                 )
-            ranked = replace(self.method.stages[-1], lean=True)  # without what training alone needs
+            ranked = replace(self.method.stages[-1], lean=True)  # without the parts that only training needs
             model, arrays = pack_broadcast(self.method.broadcast(self.server, ranked))
             seasons.publish(self.folder.path, season.number, model, arrays, self.options.models, served)
             self._keep(replace(season, served=served))
@@ -154,13 +153,13 @@ class Coordinator:
         write_run(self.folder, self.store, self.server)
 
     def _publish(self) -> None:
-        """To every node that serves another model, or whose users wait for a verdict."""
+        """Send the model to every node that serves another one, or whose users wait for a verdict."""
         packet = self._published = self._published or seasons.published(self.folder.path, self.season.served or 0)
         if packet is None:
             return
         number, present = packet.header["number"], self.members.present()
         silent = [node for node in self.members.reachable() if node not in present]
-        for nodes in (present, silent):  # the latter hear of it if they live, and are not waited for long
+        for nodes in (present, silent):  # a silent node gets it if it lives; the server does not wait long for it
             behind = [node for node in nodes if self.members.serves.get(node) != number or self.members.owed(node)]
             for node, _ in self.members.ask(
                 dict.fromkeys(behind, packet), About(packets.FINISH), self.options.deadline
@@ -168,7 +167,7 @@ class Coordinator:
                 self.members.serves[node] = number
 
     def _rest(self) -> None:
-        """Until it is time, or enough users have changes; nodes come and go meanwhile."""
+        """Wait until it is time, or enough users have changes; nodes come and go meanwhile."""
         o, ended = self.options, self.store.get("ended", 0.0)
         enough, looked = max(o.enough, self.folder.agreed.recount_users), time.time()
         here, told = set(self.members.reachable()), time.time()
@@ -185,7 +184,7 @@ class Coordinator:
                 self._publish()
 
     def _next_season(self) -> None:
-        """What has changed is counted, and recounted if there are enough who hide each other."""
+        """Count users with changes, and begin a season; it has a recount if they are enough to hide each other."""
         self._take_catalogue()
         counts = (self._count_changes() for _ in range(ATTEMPTS))
         changed = next((count for count in counts if count is not None), None)
@@ -201,7 +200,7 @@ class Coordinator:
             )
 
     def _take_catalogue(self) -> bool:
-        """A newer one that waits in the folder, if the authority vouches for it; nodes get it when they are greeted."""
+        """Install a newer catalogue that waits in the folder, if it is signed; nodes get it when they are greeted."""
         path, version = self.folder.path, catalogue.newest(self.folder.path)
         if version is None or version.number in (catalogue.version_of(path), self.refused_catalogue):
             return False
@@ -212,7 +211,7 @@ class Coordinator:
             self.observer.noticed(str(refusal))
             self.refused_catalogue = version.number
             return False
-        self.folder.__dict__["roster"] = roster  # what it is as long as this server runs
+        self.folder.__dict__["roster"] = roster  # the roster stays the same while this server runs
         self.members.folder = self.folder
         self.method = self.folder.method(self.season.n_users, self.season.begun)
         self._go_back()
@@ -220,7 +219,7 @@ class Coordinator:
         return True
 
     def _count_changes(self) -> int | None:
-        """How many users have items that the degrees do not hold; None where the count was lost."""
+        """How many users have items that the degrees do not hold; None if the count was lost."""
         self.members.greet(again=True)
         self.changed: int | None = None
         if len(self.members.reachable()) < self.fewest:
@@ -236,7 +235,7 @@ class Coordinator:
     # -------------------------------------------------------------------------------------------- nodes
 
     def _gather(self, wanted: int) -> None:
-        """Wait for so many nodes, or stop with a sentence."""
+        """Wait for this many nodes, or stop with an error."""
         if not self.members.wait(lambda: len(self.members.reachable()) >= wanted, self.options.start_seconds):
             self.members.stop_if_forgotten()
             raise FederationError(
@@ -247,7 +246,7 @@ class Coordinator:
     # ------------------------------------------------------------------------------------ where it stands
 
     def _place(self, after: Plan | None = None) -> tuple[str, int, int] | None:
-        """Stage, level and round of the next sum; or of the one behind `after`, if that one goes well."""
+        """Stage, level and round of the next sum; or of the sum after `after`, if `after` succeeds."""
         warm, round_, (trained, nodes) = self.store.get("warm", 0), self.store.get("round", 0), self.store.trained()
         evaluated, stages, season = self.store.get("evaluated", -1), self.method.stages, self.season
         recount = self.method.recount if season.recount else None
@@ -272,9 +271,9 @@ class Coordinator:
         return (stages[-1].name, 0, round_) if round_ < season.until else None
 
     def _evaluate_every(self) -> int:
-        """Rounds between evaluations, so that those that were agreed upon last to the end.
+        """Rounds between evaluations, so that the agreed number of evaluations lasts to the end.
 
-        Where there are many seasons each has one, at its end.
+        With more than one season, each season has one evaluation, at its end.
         """
         o, agreed = self.options, self.folder.agreed.evaluations
         if o.seasons != 1:
@@ -282,7 +281,7 @@ class Coordinator:
         return max(o.evaluate_every, -(-o.rounds // (agreed - 1))) if o.evaluate_every and agreed > 1 else 0
 
     def _may_judge(self, nodes: Iterable[int]) -> bool:
-        """Whether these are enough people for an evaluation that they agreed to."""
+        """Whether nodes agreed to one more evaluation, and these nodes have enough users for it."""
         agreed = self.folder.agreed
         users = sum(self.members.users.get(node, 0) for node in nodes)
         return self.store.times(EVALUATE) < agreed.evaluations and users >= agreed.evaluation_users
@@ -290,7 +289,7 @@ class Coordinator:
     # -------------------------------------------------------------------------------------------- one sum
 
     def _sum(self, stage: str, level: int, round_: int) -> None:
-        """One sum, from who takes part to what it did to the model."""
+        """One sum, from the choice of nodes to the new model."""
         self.members.tick()
         self._gather(self.fewest)
         begun, up, down = time.monotonic(), self.members.up, self.members.down
@@ -362,9 +361,9 @@ class Coordinator:
         return model
 
     def _upcoming(self, current: Plan) -> Prepared | None:
-        """The sum behind this one, so that its keys can ride along; None where there is none, or nobody for it."""
+        """The sum after this one, so that its keys can ride along; None if there is none, or too few nodes for it."""
         place = self._place(current)
-        if place is None or place[0] == EVALUATE:  # who may judge is known only when the sum counts
+        if place is None or place[0] == EVALUATE:  # its nodes are known only once this sum counts
             return None
         try:
             return self._company.prepare(self.method, self.season.begun, *place)
@@ -372,7 +371,7 @@ class Coordinator:
             return None
 
     def _apply(self, sum_: Plan, session: str, outcome: Outcome, cost: Cost) -> Upload:
-        """What a sum does to the model; one that nobody's users can have made is lost. Returns the sum."""
+        """Apply a sum to the model and return it; a sum that no users can have made is lost."""
         spec, stage = sum_.spec(self.method), sum_.stage_of(self.method)
         once = sum_.once(self.method)
         users = sum(sum_.count(self.members.users[node]) for node in outcome.included)
@@ -386,7 +385,7 @@ class Coordinator:
                 self.store.counted(session, outcome.included, total.users, cost)
                 return total
             if sum_.stage == EVALUATE:
-                # Each of those included added its share, as if only the honest among the fewest were there.
+                # Each included node added the share that is right if only the honest nodes of the fewest take part.
                 shares = len(outcome.included) / max(outcome.least - self.folder.corrupt_nodes, 1)
                 deviation = sum_.deviation * math.sqrt(shares)
                 possible.check_metrics(total, spec, evaluation.HEADROOM * deviation)
@@ -420,7 +419,7 @@ class Coordinator:
             )
 
     def _go_back(self) -> None:
-        """To the last good model, which is the stored one, with a row for every item that has come since."""
+        """Go back to the last good model: the stored one, with a row for every item that has come since."""
         self.server = self._stored("model")
         self._keep_possible("the stored model")
 
@@ -433,7 +432,7 @@ class Coordinator:
         return [self.folder.roster[node].name for node in nodes]
 
     def _line(self, round_: int, found: dict[str, Any], cost: Cost) -> dict[str, Any]:
-        """One line of metrics.jsonl; all traffic is secure, so it is the same with and without."""
+        """One line of metrics.jsonl; all traffic is masked, so both counts of bytes are the same."""
         before = self.store.cost()
         up, down = (before.up or 0) + cost.up, (before.down or 0) + cost.down
         return {
@@ -447,7 +446,7 @@ class Coordinator:
         }
 
     def _privacy(self, rounds: int) -> dict[str, float]:
-        """What these rounds have spent of a user who was in all of them."""
+        """The privacy spent by a user who was in all of these rounds."""
         agreed = self.folder.agreed
         return privacy(self.method, agreed, rounds) if agreed.dp_epsilon else {}
 
@@ -462,7 +461,7 @@ class Coordinator:
         time.sleep(self.options.pause)
 
     def _finish(self) -> Path:
-        """Nothing is left to do; the last verdicts rode on what was published."""
+        """Nothing is left to do: nodes got the last verdicts with the published model."""
         with self.store.transaction():
             self.store.put("finished", True)
         return self.folder.path / RUN

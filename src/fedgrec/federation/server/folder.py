@@ -4,7 +4,7 @@ SERVER/server.json                        federation, number of items
 SERVER/roster.json, config.toml           as in every folder (common/folder.py)
 SERVER/federation.toml                    how the server drives the nodes (common/options.py)
 SERVER/server.sqlite, model-<n>.bin       the server's store (store.py)
-SERVER/recordings/                        the last opened training sums, where `record` asks for them
+SERVER/recordings/                        the last opened training sums, if `record` asks for them
 SERVER/run/                               what the trained federation leaves (run_folder.py)
 """
 
@@ -70,7 +70,7 @@ def with_catalogue(folder: ServerFolder, version: catalogue.Version) -> ServerFo
 
 
 def with_whole_catalogue(folder: ServerFolder) -> ServerFolder:
-    """A server that was killed while it wrote a new catalogue goes on with that: else it would refuse all nodes."""
+    """Finish a catalogue that a killed server had begun to write: otherwise the server would refuse all nodes."""
     version = catalogue.newest(folder.path)
     now = catalogue.installed(folder.path) if version else None
     if version and now and version.number > now.number and version.items == now.items:

@@ -1,13 +1,13 @@
-"""Who is alive, and how long the server waits for who is missing.
+"""Which nodes are alive, and how long the server waits for missing answers.
 
-    seconds = 1.5 × the slowest of those asked, as they answered such questions of late + 5
+    seconds = 1.5 × the slowest recent answer to such a question, among the nodes that are asked + 5
 
-but never more than the configured deadline. The first question of a kind has the whole deadline. So has one that most
-nodes have not answered yet: without them the sum is lost, and the network may be slow for everybody. An answer that is
-slower than all before counts at once, for those who are still missing.
+but never more than the configured deadline. The first question of a kind has the whole deadline. So has a question that
+most nodes have not answered yet: without them the sum is lost, and the network may be slow for everybody. An answer
+that is slower than all earlier ones counts at once, for the nodes that are still missing.
 
-A node that misses a deadline is given longer the next time, so that the server learns to wait for a slow one. A node
-that shows no sign of life is not asked, so that nobody waits for a dead one.
+A node that misses a deadline gets more time for the next question, so that the server learns to wait for a slow node.
+The server does not ask a node that shows no sign of life, so that nobody waits for a dead node.
 """
 
 import time
@@ -18,17 +18,17 @@ from typing import NamedTuple
 from fedgrec.federation.common.transport import Sign
 
 FACTOR, MARGIN = 1.5, 5.0  # times the slowest answer, and seconds more
-FADE = 0.7  # what a node took once counts for less with every quicker answer
+FADE = 0.7  # the time of a slow answer shrinks by this factor with every quicker answer
 LONGEST_REST = 32  # sums
 Clock = Callable[[], float]
 
 
 class About(NamedTuple):
-    """What nodes are asked; answers to the same take about equally long."""
+    """A kind of question: its answers take about equally long."""
 
     kind: str  # of the packet
     stage: str = ""  # of the sum, where it matters
-    size: int = 0  # and so does the length of vectors, which rounds of one stage differ in
+    size: int = 0  # length of vectors, where it matters: rounds of one stage differ in it
 
 
 class Patience:
@@ -43,23 +43,23 @@ class Patience:
         took[address] = max(seconds, FADE * took.get(address, 0.0))
 
     def usual(self, about: About, asked: Iterable[int]) -> float | None:
-        """Seconds of the slowest of them; for one of whom nothing is known, of the slowest of all; None: nobody's."""
+        """Seconds of the slowest of these nodes, or of all nodes if one of these is new; None: nothing is known."""
         took = self._took.get(about) or self._larger(about)
         known = [took.get(address) for address in asked]
         return max((took.values() if None in known else filter(None, known)), default=None)
 
     def _larger(self, about: About) -> dict[int, float]:
-        """Of the next larger question of the same kind, which takes no less long."""
+        """The times of the next larger question of the same kind, which takes at least as long."""
         larger = [each for each in self._took if each[:2] == about[:2] and each.size > about.size]
         return self._took[min(larger, key=lambda each: each.size)] if larger else {}
 
     def begin(self, about: About, asked: Collection[int], most: float, enough: int = 0) -> "Wait":
-        """An exchange begins; where fewer than `enough` have answered, it lasts as long as it may."""
+        """Begin an exchange; until `enough` nodes have answered, it may last the whole deadline."""
         return Wait(self, about, asked, most, enough)
 
 
 class Wait:
-    """One exchange: who has answered, and how long the others are waited for."""
+    """One exchange: which nodes have answered, and how long the server waits for the others."""
 
     def __init__(self, patience: Patience, about: About, asked: Collection[int], most: float, enough: int) -> None:
         self.patience, self.about, self.most, self.enough = patience, about, most, enough
@@ -68,7 +68,7 @@ class Wait:
         self.begun = patience.clock()
 
     def heard(self, address: int) -> None:
-        """An answer came, which may have been the last one."""
+        """An answer came."""
         self.slowest, self.answers = self._passed(), self.answers + 1
         self.missing.discard(address)
         self.patience.remember(self.about, address, self.slowest)
@@ -80,11 +80,11 @@ class Wait:
         return min(self.most, FACTOR * max(self.usual, self.slowest) + MARGIN)
 
     def left(self) -> float:
-        """Seconds that it may still last."""
+        """Seconds that the exchange may still last."""
         return self.given() - self._passed()
 
     def missed(self) -> set[int]:
-        """Who did not answer; each of them is given longer than that when it is asked again."""
+        """The nodes that did not answer; each of them gets more time when it is asked again."""
         for address in self.missing:
             self.patience.remember(self.about, address, self._passed())
         return self.missing
@@ -98,11 +98,11 @@ class Silence:
     """A node that was asked and did not answer."""
 
     misses: int  # in a row
-    rest: int  # sums in which it is left in peace
-    sign: Sign | None  # the last that was heard of it until then; None: the network did not know it any more
+    rest: int  # sums in which it is not asked
+    sign: Sign | None  # its last sign of life until then; None: the network did not know it any more
 
     def holds(self, sign: Sign | None) -> bool:
-        """Whether the node is still not to be asked, after this last sign of it."""
+        """Whether the server should still not ask the node, after this last sign of life."""
         if sign is None:
             return True
         if self.sign is None or sign.since != self.sign.since:  # it was started again, or its network is back
@@ -111,7 +111,7 @@ class Silence:
 
 
 class Silences:
-    """Nodes that do not answer. One that shows no sign of life is not asked; one that does, less and less often."""
+    """Nodes that do not answer. The server asks them less and less often, and not at all without a sign of life."""
 
     def __init__(self) -> None:
         self._of: dict[int, Silence] = {}  # by address
@@ -120,24 +120,24 @@ class Silences:
         return bool(self._of)
 
     def begin(self, addresses: Iterable[int], signs: Mapping[int, Sign]) -> None:
-        """These did not answer, and this is the last that was heard of them."""
+        """These nodes did not answer, and these are their last signs of life."""
         for address in addresses:
             misses = 1 + (self._of[address].misses if address in self._of else 0)
             self._of[address] = Silence(misses, min(2 ** (misses - 1), LONGEST_REST), signs.get(address))
 
     def refuse(self, address: int, sign: Sign | None) -> None:
-        """This one answers what it should not: it is asked again when it was started again, or much later."""
+        """This node gave a wrong answer: the server asks it again after its restart, or much later."""
         self._of[address] = Silence(1, LONGEST_REST, sign)
 
     def end(self, address: int) -> None:
-        """This one has answered."""
+        """This node has answered."""
         self._of.pop(address, None)
 
     def hold(self, signs: Mapping[int, Sign]) -> set[int]:
-        """Who is not to be asked now."""
+        """Nodes that the server should not ask now."""
         return {address for address, silence in self._of.items() if silence.holds(signs.get(address))}
 
     def tick(self) -> None:
-        """Another sum begins, or another look for nodes: those who rest have rested one longer."""
+        """Another sum or search for nodes begins: each rest gets shorter by one."""
         for address, silence in self._of.items():
             self._of[address] = Silence(silence.misses, max(silence.rest - 1, 0), silence.sign)

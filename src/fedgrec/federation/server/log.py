@@ -13,11 +13,11 @@ from fedgrec.federation.common.plan import CHANGES, EVALUATE
 from fedgrec.federation.server.members import Observer
 
 LOGS, LOG = "logs", "server.log"
-TAIL = 2**16  # bytes in which the last lines are
+TAIL = 2**16  # bytes at the end of the log that are read for its last lines
 
 
 class Lines(Observer):
-    """Says what happens, a line each."""
+    """Writes one line for each event."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say = say
@@ -63,7 +63,7 @@ def log_of(folder: Path) -> Path:
 
 
 def last_lines(folder: Path, number: int) -> list[str]:
-    """Of the log, with their times."""
+    """The last lines of the log, with their times."""
     try:
         with log_of(folder).open("rb") as log:
             log.seek(max(log.seek(0, os.SEEK_END) - TAIL, 0))

@@ -47,13 +47,13 @@ class Members:
         self.serves: dict[int, Any] = {}  # the number of the model that each of them recommends with
         self._address: dict[int, int] = {}
         self._owed: dict[int, set[str]] = {}  # sessions that a node may wait for a verdict on
-        self._missing: set[int] = set()  # nodes of whom the observer knows that they are gone
+        self._missing: set[int] = set()  # nodes that were reported as gone
         self.patience, self._silences = Patience(), Silences()
-        self.forgotten: dict[int, str] = {}  # by address: who says that this server has forgotten a warm-up
+        self.forgotten: dict[int, str] = {}  # address → a node's sentence that this server has forgotten a warm-up
 
     @property
     def up(self) -> int:
-        """Bytes."""
+        """Bytes that nodes have sent."""
         return self.transport.up
 
     @property
@@ -63,10 +63,10 @@ class Members:
     # --------------------------------------------------------------------------------------------- joining
 
     def greet(self, again: bool = False) -> None:
-        """Let in those who have come, if they prove who they are; `again`: all say anew how many users they have."""
+        """Let in new nodes that prove who they are; `again`: all nodes report their number of users again."""
         deadline = self.folder.options.deadline
         known_before = dict(self.users) if again else {}
-        if again:  # those who are silent just now keep their place, with what they said before
+        if again:  # nodes that are silent just now keep their place and their last report
             silent = self._resting()
             self._address = {node: address for node, address in self._address.items() if address in silent}
         for refusal in self.transport.meet(self.patience, deadline):
@@ -94,7 +94,7 @@ class Members:
             except FederationError as refusal:
                 self._silences.refuse(address, self.transport.signs().get(address))
                 self.observer.noticed(str(refusal))
-                if address not in self.forgotten:  # else it is the node that refuses
+                if address not in self.forgotten:  # otherwise the node has refused the server
                     refused[address] = Packet(packets.REFUSED, {"reason": str(refusal)})
             else:
                 index = answer.header["index"]
@@ -107,7 +107,7 @@ class Members:
         list(self.transport.exchange(refused, within(deadline)))
 
     def _is_behind(self, answer: Packet) -> bool:
-        """Whether it is a node with an older catalogue."""
+        """Whether the answer is from a node with an older catalogue."""
         version = answer.header.get("catalogue")
         return answer.kind == packets.HELLO and type(version) is int and version < version_of(self.folder.path)
 
@@ -154,7 +154,7 @@ class Members:
         return member
 
     def stop_if_forgotten(self) -> None:
-        """Where too few nodes are left, the reason may be that this server was restored from an old backup."""
+        """Stop if nodes say that this server was restored from an old backup, which is why too few are left."""
         for sentence in self.forgotten.values():
             self.observer.noticed(sentence)
             raise Forgotten(sentence)
@@ -175,22 +175,22 @@ class Members:
         return [node for node, address in sorted(self._address.items()) if address in there]
 
     def present(self) -> list[int]:
-        """Of those the ones that did not fall silent, or have shown since that they live; all, if these are too few."""
+        """Reachable nodes that are not silent, or have shown a sign of life since; all, if these are too few."""
         here, resting = self.reachable(), self._resting()
         awake = [node for node in here if self._address[node] not in resting]
         return awake if len(awake) >= self.folder.fewest_nodes else here
 
     def _resting(self) -> set[int]:
-        """Addresses that are not to be asked now."""
+        """Addresses that the server should not ask now."""
         return self._silences.hold(self.transport.signs()) if self._silences else set()
 
     def tick(self) -> None:
-        """Another sum begins: those who rest have rested one longer, and those who left are named."""
+        """Another sum begins: each rest gets shorter by one, and nodes that left are named."""
         self._silences.tick()
         self._name_missing(self._address.keys() - set(self.reachable()), "cannot be reached")
 
     def _name_missing(self, nodes: Iterable[int], how: str) -> None:
-        """Once, until they are back."""
+        """Name missing nodes, once until they are back."""
         if gone := sorted(set(nodes) - self._missing):
             self._missing.update(gone)
             self.observer.noticed(f"{self._names(gone)} {how}: sums go on without, until there is a sign of life")
@@ -203,20 +203,21 @@ class Members:
     # ---------------------------------------------------------------------------------------------- asking
 
     def owe(self, session: str, nodes: Iterable[int]) -> None:
-        """These nodes will want to know what became of this sum."""
+        """These nodes will wait for the verdict on this sum."""
         for node in nodes:
             self._owed.setdefault(node, set()).add(session)
 
     def owed(self, node: int) -> bool:
-        """Whether there is a verdict that it was not told, on a sum that changes its users."""
+        """Whether the node was not told a verdict yet, on a sum that changes its users."""
         return any(not self.store.is_question(session) for session in self._verdicts(node))
 
     def ask(
         self, requests: Mapping[int, Packet], about: About, most: float, enough: int = 0
     ) -> Iterator[tuple[int, Packet]]:
-        """Good answers, at most one of each node; failures are noticed and left out.
+        """Good answers, at most one of each node; failures are reported and left out.
 
-        The wait is as long as questions `about` this took of late, and `most` seconds while fewer than `enough` answer.
+        The wait depends on recent answers to questions `about` the same; it is `most` seconds until `enough` nodes have
+        answered.
         """
         told = {node: self._verdicts(node) for node in requests}
         at = {self._address[node]: node for node in requests}
@@ -241,7 +242,7 @@ class Members:
     def _exchange(
         self, requests: Mapping[int, Packet], about: About, most: float, enough: int = 0
     ) -> Iterator[tuple[int, Packet]]:
-        """One exchange. Who is silent is left out of the next ones."""
+        """One exchange. A silent node is left out of the next ones."""
         wait = self.patience.begin(about, requests, most, enough)
         nodes = {address: node for node, address in self._address.items() if address in requests}
         back = set[int]()
@@ -250,13 +251,13 @@ class Members:
                 wait.heard(address)
                 self._silences.end(address)
                 back |= {nodes[address]} & self._missing if address in nodes else set()
-                # A server that has its warm-up knows better; and one node's word does not stop the others.
+                # A server that has its warm-up ignores this; and one node alone does not stop the others.
                 if answer.kind == packets.FORGOTTEN and (answer.header.get("season") or not self.store.is_warm):
                     self.forgotten[address] = plain(answer.header.get("reason"))
                     if len(set(self.transport.addresses()) - self.forgotten.keys()) < self.folder.fewest_nodes:
                         self.stop_if_forgotten()
                 yield address, answer
-        finally:  # also where the caller has heard enough
+        finally:  # also if the caller stops early
             if back:
                 self._missing -= back
                 self.observer.noticed(f"{self._names(sorted(back))} {'are' if len(back) > 1 else 'is'} back")

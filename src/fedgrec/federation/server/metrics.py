@@ -1,4 +1,4 @@
-"""`/metrics` and `/health` of a server: its status, for Prometheus and for whoever restarts services."""
+"""`/metrics` and `/health` of a server: its status, for Prometheus and for programs that restart services."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ def server_health(found: Status) -> Answer:
 
 
 class OfServer(Collector):
-    """A status as Prometheus reads it; what is not known yet is left out."""
+    """A status for Prometheus; values that are not known yet are left out."""
 
     def __init__(self, found: Status) -> None:
         self.found = found

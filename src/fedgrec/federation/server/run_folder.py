@@ -1,4 +1,4 @@
-"""The run folder that a trained federation leaves on its server: a run's files without those that only users have.
+"""The run folder that a trained federation leaves on its server: a run's files, except those about users.
 
 docs/run-folder.md says what is in the files. There is no users.json and no users.safetensors: each node keeps its own
 users. `"protocol": "federation"` in data.json tells such a run from others (fedgrec/server_run.py).

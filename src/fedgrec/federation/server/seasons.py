@@ -1,7 +1,7 @@
-"""Seasons: a number of training rounds, an evaluation, a published model, a rest; then the next, on the graph as it is.
+"""Seasons: training rounds, an evaluation, a published model, a rest; then the next season, on the present graph.
 
-The training state never goes back, since users cannot send again what they sent. Where a season made the metric worse,
-nodes go on serving the model of the one before.
+The training state never goes back, because users cannot send again what they sent. If a season made the metric worse,
+nodes go on serving the model that they have.
 """
 
 import math
@@ -16,12 +16,12 @@ from fedgrec.federation.common.packets import FINISH, Packet
 from fedgrec.federation.common.plan import MOST_COUNTS
 from fedgrec.federation.server.store import Season
 
-SHARE = 5  # a later season has this part of the first one's rounds, where nothing else is said
+SHARE = 5  # a later season has the first season's rounds divided by this, unless the option says otherwise
 SURE = 2  # standard deviations
 
 
 def later_rounds(options: FederationOptions, agreed: Agreement) -> int:
-    """The training rounds of every season but the first, where nodes will go along with these options."""
+    """The training rounds of every season but the first; `ConfigError` if nodes would refuse these options."""
     if options.seasons != 1 and options.rounds < agreed.season_rounds:
         raise ConfigError(
             f"rounds = {options.rounds}: all agreed on seasons of {agreed.season_rounds} rounds or more "
@@ -54,14 +54,14 @@ def to_serve(seasons: Sequence[Season], line: Mapping[str, Any] | None) -> int:
 
 
 def fell(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether recall is lower by more than the noise, and the choice of people, explain."""
+    """Whether recall fell by more than the noise and the choice of users explain."""
     name = next(key for key in now if key.startswith("recall@"))
     drop = before.get(name, 0.0) - now[name]
     return bool(drop > SURE * math.sqrt(_variance(before, name) + _variance(now, name)))
 
 
 def _variance(line: Mapping[str, Any], name: str) -> float:
-    """Of a mean over users, each from 0 to 1, with noise in it."""
+    """The variance of a mean over users, each from 0 to 1, with noise in it."""
     mean = line.get(name, 0.0)
     return float(line.get("noise", 0.0) ** 2 + mean * (1 - mean) / max(line["users"], 1))
 
@@ -70,7 +70,7 @@ def _variance(line: Mapping[str, Any], name: str) -> float:
 
 
 def publish(folder: Path, number: int, model: dict[str, Any], arrays: dict[str, Any], keep: int, served: int) -> None:
-    """Keep a season's model, and those of the last few seasons; of the others the one that is served."""
+    """Keep a season's model, those of the last few seasons, and the one that is served."""
     write_arrays(_path(folder, number), arrays, model)
     for path in folder.glob("published-*.bin"):
         if (other := int(path.stem.removeprefix("published-"))) <= number - keep and other != served:
@@ -78,9 +78,9 @@ def publish(folder: Path, number: int, model: dict[str, Any], arrays: dict[str, 
 
 
 def published(folder: Path, number: int) -> Packet | None:
-    """What nodes are sent to serve this season's model; None where it is not kept any more.
+    """The packet that makes nodes serve this season's model; None if the model is not kept any more.
 
-    A season may go on after its end, where it is given more rounds: a model's own number counts the rounds behind it.
+    A season that gets more rounds goes on after its end, so a model's own number counts its rounds instead.
     """
     if not _path(folder, number).exists():
         return None

@@ -1,6 +1,6 @@
 """One secure sum over the network: the five exchanges of secure aggregation, each with a deadline.
 
-keys      session                     → fresh public keys, unless they rode on the sum before
+keys      session                     → fresh public keys, unless they came with the previous sum
 shares    who takes part, plan, model → shares of secrets, encrypted for the holders
 masked    shares of the others        → the masked vector; this is where nodes train
 confirm   who is in the sum           → a signature under that
@@ -31,17 +31,17 @@ class Prepared:
 
     plan: Plan
     session: Session
-    nodes: list[int]  # who is asked
-    wanted: int  # how many of them are to take part
-    all_of_them: bool = False  # the sum is worth nothing if one of them is missing
+    nodes: list[int]  # the nodes to ask
+    wanted: int  # how many of them should take part
+    all_of_them: bool = False  # the sum is lost if one of them is missing
     attempt: int = 0
-    as_before: bool = False  # the nodes have the model from the sum before
-    keys: dict[int, bytes] = field(default_factory=dict)  # that came already
-    committed: dict[int, str] = field(default_factory=dict)  # what nodes commit themselves to, where it is taken once
+    as_before: bool = False  # the nodes have the model from the previous sum
+    keys: dict[int, bytes] = field(default_factory=dict)  # keys that came already
+    committed: dict[int, str] = field(default_factory=dict)  # nodes' commitments, if the sum is taken once
 
     @property
     def announcement(self) -> dict[str, Any]:
-        """What nodes are told before they make keys."""
+        """What the server tells nodes before they make keys."""
         return {"session": self.session.to_json(), "place": list(self.plan.place), "attempt": self.attempt}
 
 
@@ -52,13 +52,13 @@ class Outcome:
     values: NDArray[np.signedinteger[Any]]
     users: int
     included: list[int]
-    least: int = 2  # nodes that had to be in it
+    least: int = 2  # the fewest nodes that had to be in it
 
 
 def secure_sum(
     members: Members, ready: Prepared, broadcast: Broadcast, upcoming: Prepared | None, options: FederationOptions
 ) -> Outcome:
-    """The sum over the nodes' uploads, or SumLostError. Keys for `upcoming` are put into it."""
+    """The sum over the nodes' uploads, or SumLostError. Keys for the next sum are put into `upcoming`."""
     session, name = ready.session, ready.session.round_id.hex()
     roster = {node: members.folder.roster[node].key for node in ready.nodes}
     server = Server(session, roster)
@@ -68,12 +68,12 @@ def secure_sum(
         try:
             server.receive(node, message or b"")
             return True
-        except Exception as error:  # nothing but the message can be the cause
+        except Exception as error:  # only the message can be the cause
             members.observer.noticed(f"node {members.folder.roster[node].name}: {plain(error)}")
             return False
 
     def close() -> dict[int, bytes]:
-        """What a node signed may be a key that nobody can use, which shows only here."""
+        """Close the stage. A node may have signed a key that nobody can use, which shows only here."""
         try:
             return server.close()
         except SecAggError:
@@ -123,14 +123,14 @@ def secure_sum(
 
 
 def _about(kind: str, ready: Prepared) -> About:
-    """What nodes do to models and vectors, and how large these are, differs from round to round; the rest does not."""
+    """Work on models and vectors takes longer in some stages and for some sizes; other work always takes the same."""
     if kind not in (packets.SHARES, packets.MASKED):
         return About(kind)
     return About(kind, ready.plan.stage, sum(values * bits for values, bits in ready.session.rings))
 
 
 def _keys(members: Members, ready: Prepared, take: Any, most: float) -> set[int]:
-    """Who takes part: as many as are wanted, first those whose keys came already, then those who answer first."""
+    """The nodes that take part, as many as wanted: first those whose keys came already, then the first to answer."""
     company: set[int] = set()
     for node, message in ready.keys.items():
         if len(company) < ready.wanted and take(node, message):

@@ -1,7 +1,7 @@
-"""What a server's folder tells of its federation: how far it is, how fast, who is there, how good the model is.
+"""The status of a federation, from its server's folder: progress, speed, nodes, quality of the model.
 
-It is read from the store alone, so it is there also where no server runs, and holds nothing that the server does not
-know. Reading changes nothing, and does not disturb a server at work.
+It is read from the store alone, so it is there even if no server runs, and holds nothing that the server does not know.
+Reading changes nothing, and does not disturb a server at work.
 """
 
 import time
@@ -21,11 +21,11 @@ from fedgrec.federation.server.store import Season, ServerStore
 NOT_STARTED, WAITING, WARM_UP, TRAINING = "not started", "waiting for nodes", "warm-up", "training"
 RESTING, FINISHED, STOPPED = "resting", "finished", "stopped"
 STATES = (NOT_STARTED, WAITING, WARM_UP, TRAINING, RESTING, FINISHED, STOPPED)
-RECENT = 20  # training rounds over which speed and bytes are taken
+RECENT = 20  # training rounds over which speed and bytes are averaged
 SHOWN = 500  # training rounds that a picture shows
-LINES, SUMS = 12, 5  # of the log, of the participation log
+LINES, SUMS = 12, 5  # lines of the log, and of the participation log, that are shown
 SILENCE = 5.0  # seconds between two sums after which the server counts as waiting
-TOO_MANY = 2  # sums lost in a row: one may be lost any time
+TOO_MANY = 2  # sums lost in a row that mean trouble; a single sum may be lost any time
 Line = dict[str, Any]  # of the participation log
 
 
@@ -36,7 +36,7 @@ class NodeStatus:
     name: str
     users: int | None  # None: it has not joined yet
     masks: int  # users who mask for themselves; 0: a node that adds its users up
-    removed: bool  # it took part once, and is not on the roster any more
+    removed: bool  # it took part earlier, and is not on the roster any more
     last_round: int | None  # the last training round that it is in, counted from 1
     lag: int | None  # training rounds that counted since
     heard_seconds: float | None  # since its last answer; as of the end of the last sum
@@ -67,7 +67,7 @@ class Status:
     serves: int | None  # the season whose model nodes recommend with
     catalogue: int  # its version
     round: int
-    rounds: int  # with which the season ends
+    rounds: int  # the round with which the season ends
     warm_up: int
     warm_up_stages: int | None
     rounds_per_minute: float | None
@@ -92,7 +92,7 @@ class Status:
 
     @property
     def trouble(self) -> str:
-        """Why an operator should look after the server; "" where all is well."""
+        """Why an operator should look at the server; "" if all is well."""
         if self.state == STOPPED:
             return "the server does not run, and its federation is not trained: see its log, and start it again"
         if self.lost_in_a_row >= TOO_MANY:
@@ -105,7 +105,7 @@ def status(path: Path) -> Status:
     home = open_server(path)
     running = is_taken(log_of(path))
     with ServerStore(home, read_only=True) as store:
-        store.db.execute("BEGIN")  # all that is read is of one moment
+        store.db.execute("BEGIN")  # everything is read as of one moment
         sums = store.sums()
         closed = [line for line in sums if line["applied"] is not None]
         trained = [line for line in closed if line["applied"] and _is_training(line)]
@@ -173,7 +173,7 @@ def _state(store: ServerStore, running: bool, rounds_left: bool, is_summing: boo
 
 
 def _rate(closed: list[Line], trained: list[Line]) -> float | None:
-    """Rounds a minute, with the evaluations and lost sums among them; the time in which no server ran is left out."""
+    """Rounds a minute, with the time of evaluations and lost sums, but without the time in which no server ran."""
     if not trained:
         return None
     recent = trained[-RECENT:]
@@ -192,7 +192,7 @@ def _average(trained: list[Line], key: str) -> float | None:
 
 
 def _nodes(home: ServerFolder, store: ServerStore, trained: list[Line]) -> list[NodeStatus]:
-    """Those on the roster, then those who were; users who mask for themselves under the gateway that hosts them."""
+    """Nodes on the roster, then removed ones; users who mask for themselves count under their gateway."""
     joined = {index: (name, users) for index, name, users in store.nodes()}
     removed = joined.keys() - home.roster.keys()
     hosts = {index: member.gateway or member.name for index, member in home.roster.items()}
@@ -221,5 +221,5 @@ def _nodes(home: ServerFolder, store: ServerStore, trained: list[Line]) -> list[
 
 
 def _last_sums(trained: Iterable[Line]) -> dict[int, int]:
-    """Of each node the place of the last training round that it is in."""
+    """For each node, the place of the last training round that it is in."""
     return {index: place for place, line in enumerate(trained) for index in line["included"]}

@@ -1,25 +1,24 @@
 """The server's memory: one SQLite file (WAL) and beside it the model, one file for each state of it.
 
     meta      key, value (JSON)   `format`, `federation`; `n_users`: users at the start of the season; `warm`,
-                                  `warm_stages`:
-                                  stages of the warm-up, done and in all; `round`; `model`: the file that counts;
-                                  `before`: the one before it, with which the last sum began; `trained`: the last
-                                  training round that counts, and who was in it; `evaluated`: the last round whose
-                                  model was; `attempts`: by stage, level and round, of the last few; `heard`: by idx,
-                                  when a node last answered (seconds since 1970); `finished`
+                                  `warm_stages`: stages of the warm-up, done and in all; `round`; `model`: the file of
+                                  the present model; `before`: the file of the model with which the last sum began;
+                                  `trained`: the last training round that counts, and the nodes in it; `evaluated`: the
+                                  last round whose model was evaluated; `attempts`: by stage, level and round, of the
+                                  last few; `heard`: by idx, when a node last answered (seconds since 1970); `finished`
     nodes     idx (on the roster), name, users, founder (users that it had at the start; 0: it came later)
-    tags      tag, node, counted (1: the degrees hold its items): keyed hashes of the users' names, so that nobody is on
-              two nodes; the server has not the key
+    tags      tag, node, counted (1: the degrees hold its items): keyed hashes of the users' names, so that no user is
+              on two nodes; the server does not have the key
     seasons   number, begun (its first round), until (the round with which it ends), n_users, n_items, first_sum (its
               number), recount (1: a recount is due), changed (users who had changes, as counted), line (JSON: its last
               evaluation), served (the season whose model nodes serve since its end)
-    sums      number, session, stage, level, round; nodes, survivors, included (JSON lists of idx: who was asked, whose
-              sum was asked to be opened, whose counts), users, applied (NULL while a sum goes on), reason, seconds,
-              bytes_up, bytes_down: the participation log, in order
+    sums      number, session, stage, level, round; nodes, survivors, included (JSON lists of idx: the nodes that were
+              asked, whose sum was to be opened, whose upload counts), users, applied (NULL while a sum goes on),
+              reason, seconds, bytes_up, bytes_down: the participation log, in order
     metrics   round, line (JSON): what metrics.jsonl will hold
 
-Every row also has a `seal` (common/sqlite_store.py), which is compared when it is read. Format 1 had none: such a store
-is sealed when it is opened.
+Every row also has a `seal` (common/sqlite_store.py), which is compared when the row is read. A store of format 1, which
+has none, is sealed when it is opened.
 
 A sum that counts is one transaction: model, progress and verdict change together or not at all. A server that is
 killed in a sum finds it unfinished, calls it lost, and never opens it again.
@@ -56,7 +55,7 @@ CREATE TABLE seasons (number INTEGER PRIMARY KEY, begun INTEGER NOT NULL, until 
                       n_users INTEGER NOT NULL, n_items INTEGER NOT NULL, first_sum INTEGER NOT NULL,
                       recount INTEGER NOT NULL, changed INTEGER, line TEXT, served INTEGER, seal BLOB);
 """
-# Of format 2: one season, whose degrees hold the users who were there at the start, and in the first sum.
+# From format 2, which has one season: its degrees hold the users who were there at the start and in the first sum.
 FROM_2 = """
 ALTER TABLE tags ADD COLUMN counted INTEGER NOT NULL DEFAULT 0;
 UPDATE tags SET counted = 1 WHERE node IN (SELECT value FROM sums, json_each(included) WHERE number = (
@@ -69,7 +68,7 @@ CREATE TABLE seasons (number INTEGER PRIMARY KEY, begun INTEGER NOT NULL, until 
 COLUMNS = (
     *("number", "session", "stage", "level", "round", "nodes", "survivors", "included"),
     *("users", "applied", "reason", "seconds", "bytes_up", "bytes_down"),
-)  # of a sum
+)  # columns of `sums`
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class Season:
     n_users: int
     n_items: int
     first_sum: int = 1
-    recount: bool = False  # it is to begin with one
+    recount: bool = False  # whether a recount is due
     changed: int | None = None  # users with changes, as counted before it
     line: dict[str, Any] | None = None  # its last evaluation, at its end
     served: int | None = None  # the season whose model nodes serve since its end
@@ -102,7 +101,7 @@ class ServerStore(Store):
 
     def __init__(self, folder: ServerFolder, read_only: bool = False) -> None:
         self.folder = folder.path
-        self._heard: dict[str, float] = {}  # since the last sum ended
+        self._heard: dict[str, float] = {}  # answers since the last sum ended
         self.asked = "members" if any(member.gateway for member in folder.roster.values()) else "nodes"
         super().__init__(folder.path / SERVER_STORE, SCHEMA, read_only)
         if self.get("federation", folder.federation) != folder.federation:
@@ -111,7 +110,7 @@ class ServerStore(Store):
                 f"{self.path} and server.json beside it are of different federations: restore the one that was damaged "
                 f"from a backup, or begin in a new folder"
             )
-        if read_only:  # what is read is compared with its seal; the server checks all of it
+        if read_only:  # each row is compared with its seal when it is read; only the server checks the whole store
             return
         if self.get("federation") is None:
             with self.transaction():
@@ -124,7 +123,7 @@ class ServerStore(Store):
             self.db.execute(statement)
 
     def _check_models(self) -> None:
-        """A model's sum is in the store before the model is written: else the end of the store has got lost."""
+        """Find a store that lost its last sums: a model's sum is stored before the model is written."""
         ((last,),) = self.rows("sums", "number", "ORDER BY number DESC LIMIT 1") or [(0,)]
         for key in ("model", "before"):
             if (name := self.get(key)) and not (self.folder / name).exists():
@@ -138,7 +137,7 @@ class ServerStore(Store):
     # ----------------------------------------------------------------------------------------------- nodes
 
     def join(self, index: int, name: str, tags: Iterable[bytes]) -> None:
-        """Take a node and its users in, or refuse it for a user that another node has."""
+        """Take a node and its users in, or refuse the node if another node has one of its users."""
         tags = list(tags)
         with self.transaction():
             known = dict(self.rows("tags", "tag, counted", "WHERE node = ?", [index]))
@@ -162,11 +161,11 @@ class ServerStore(Store):
             self._keep_heard()
 
     def hear(self, index: int) -> None:
-        """A node has answered just now; it is written with the sum that goes on."""
+        """A node has answered just now; the time is written when the sum ends."""
         self._heard[str(index)] = time.time()
 
     def heard(self) -> dict[int, float]:
-        """When each node last answered, in seconds since 1970; a store of an earlier version knows of none."""
+        """When each node last answered, in seconds since 1970; empty in a store of an earlier version."""
         return {int(index): at for index, at in self.get("heard", {}).items()}
 
     def _keep_heard(self) -> None:
@@ -180,7 +179,7 @@ class ServerStore(Store):
             self.db.execute(f"DELETE FROM tags WHERE node NOT IN ({here})", [json.dumps(list(roster))])
 
     def freeze(self, nodes: Iterable[int]) -> int:
-        """The federation starts with these nodes: from now on this is its number of users."""
+        """Start the federation with these nodes: their users are its number of users from now on."""
         with self.transaction():
             for index in nodes:
                 self.db.execute("UPDATE nodes SET founder = users WHERE idx = ?", [index])
@@ -193,7 +192,7 @@ class ServerStore(Store):
         return dict(self.rows("nodes", "idx, founder", "WHERE founder > 0"))
 
     def first_counted(self) -> list[int]:
-        """The nodes that were in the first count, once it counts."""
+        """The nodes in the first count, once it was applied."""
         found = self.rows("sums", "included", "WHERE stage = ? AND applied = 1 LIMIT 1", [DEGREES.name])
         return list(json.loads(found[0][0])) if found else []
 
@@ -204,14 +203,14 @@ class ServerStore(Store):
     def loose_users(self) -> int:
         """Users whose latents may stand at items for which the degrees do not count them.
 
-        They came later, or their node missed the count; or they had other items once, and have not sent latents since.
+        They came later, or their node missed the count, or their items changed and they have not sent latents since.
         """
         late = len(self.rows("tags", "node", "WHERE counted = 0"))
         changed = sum(season.changed or 0 for season in self.seasons())
         return late + min(changed, self.standing_users())
 
     def standing_users(self) -> int:
-        """Users of whom the sums may hold something, also of nodes that were removed."""
+        """Users whose data the sums may hold, also users of removed nodes."""
         return sum(users for _, _, users in self.nodes())
 
     @property
@@ -222,7 +221,7 @@ class ServerStore(Store):
     # --------------------------------------------------------------------------------------------- seasons
 
     def seasons(self) -> list[Season]:
-        """All so far. A store of an earlier version has one, of which it does not know."""
+        """All seasons so far. A store of an earlier version is in its first season, but has no row for it."""
         if self.read_only and not self.db.execute("SELECT 1 FROM sqlite_master WHERE name = 'seasons'").fetchone():
             return []
         names = [f.name for f in fields(Season)]
@@ -234,7 +233,7 @@ class ServerStore(Store):
         ]
 
     def keep_season(self, season: Season) -> None:
-        """A season begins, or something of it is known now."""
+        """Write a season that begins, or new values of one."""
         with self.transaction():
             values = asdict(season) | {"line": season.line and json.dumps(season.line)}
             places = ", ".join("?" * len(values))
@@ -246,7 +245,7 @@ class ServerStore(Store):
     # ------------------------------------------------------------------------------------------------ sums
 
     def begin(self, session: str, plan: Plan, nodes: Iterable[int]) -> int:
-        """From here on the sum's round is used up, whatever becomes of it. Returns the sum's number."""
+        """From here on the sum's round is used up, even if the sum is lost. Returns the sum's number."""
         with self.transaction():
             number = self.db.execute(
                 "INSERT INTO sums (session, stage, level, round, nodes) VALUES (?, ?, ?, ?, ?)",
@@ -255,12 +254,12 @@ class ServerStore(Store):
         return number or 0
 
     def opening(self, session: str, survivors: Iterable[int]) -> None:
-        """From here on nodes may open the sum of these, and will not open another one of the same stage and round."""
+        """From here on nodes may open the sum of these nodes, and open no other sum of the same stage and round."""
         with self.transaction():
             self.db.execute("UPDATE sums SET survivors = ? WHERE session = ?", [json.dumps(sorted(survivors)), session])
 
     def attempt(self, place: tuple[str, int, int]) -> int:
-        """The number of the next attempt at a sum, which is used up by this."""
+        """Take the number of the next attempt at a sum."""
         with self.transaction():
             known, key = self.get("attempts", {}), " ".join(map(str, place))
             number = known.pop(key, 0)
@@ -268,18 +267,18 @@ class ServerStore(Store):
         return int(number)
 
     def trained(self) -> tuple[int, list[int]]:
-        """The last training round that counts, and the nodes that were in it; −1 where there was none."""
+        """The last training round that counts, and the nodes in it; −1 if there was none."""
         round_, nodes = self.get("trained", (-1, []))
         return round_, nodes
 
     def half_opened(self, stage: str, level: int, round_: int) -> list[int] | None:
-        """Whose sum of this stage and round some nodes may have opened before."""
+        """The nodes whose sum of this stage and round may have been opened in part."""
         same = "WHERE stage = ? AND level = ? AND round = ? AND survivors IS NOT NULL"
         found = self.rows("sums", "survivors", same, [stage, level, round_])
         return json.loads(found[0][0]) if found else None
 
     def lose(self, session: str, reason: str, cost: Cost = Cost()) -> None:  # noqa: B008 (it is frozen)
-        """The sum was not opened, or what was in it is gone."""
+        """The sum was not opened, or cannot be used."""
         with self.transaction():
             stage, round_ = self._sum(session, "stage, round")
             self._close(session, [], 0, False, reason, cost)
@@ -289,7 +288,7 @@ class ServerStore(Store):
                 self.put("round", round_ + 1)  # users' draws belong to a round: none is drawn twice
 
     def apply(self, session: str, included: list[int], users: int, server: ServerState, warm: int, cost: Cost) -> None:
-        """The sum counts: the model that it made, the progress and the verdict, in one."""
+        """The sum counts: write its model, the progress and the verdict together."""
         number, stage, round_ = self._sum(session, "number, stage, round")
         name, before = f"model-{number}.bin", self.get("model")
         self._write_model(name, server)
@@ -308,7 +307,7 @@ class ServerStore(Store):
                 other.unlink()
 
     def counted(self, session: str, included: list[int], users: int, cost: Cost) -> None:
-        """A sum that changes nothing has told what it was asked for."""
+        """A sum that does not change the model was opened."""
         with self.transaction():
             self._close(session, included, users, True, None, cost)
 
@@ -338,17 +337,17 @@ class ServerStore(Store):
         return [stage for _, stage in left]
 
     def verdict(self, session: str, node: int) -> bool | None:
-        """Whether the node's upload is in the model; None while nobody knows."""
+        """Whether the node's upload is in the model; None while the sum goes on."""
         applied, included = self._sum(session, "applied, included") or (0, "[]")
         return None if applied is None else bool(applied and node in json.loads(included))
 
     def is_question(self, session: str) -> bool:
-        """Whether this sum changes nothing, whatever comes of it."""
+        """Whether this sum only asks: it does not change the model."""
         found = self._sum(session, "stage")
         return found is not None and found[0] in (EVALUATE, CHANGES)
 
     def _sum(self, session: str, columns: str) -> Any:
-        """Of the sum of this session, if there is one."""
+        """These columns of the session's sum, if there is one."""
         return next(iter(self.rows("sums", columns, "WHERE session = ?", [session])), None)
 
     def times(self, stage: str, round_: int | None = None) -> int:
@@ -357,10 +356,10 @@ class ServerStore(Store):
         return len(self.rows("sums", "number", where, [stage, round_, round_]))
 
     def sums(self, after: int = 0) -> list[dict[str, Any]]:
-        """The participation log, in order; all of it, or what is behind a number."""
+        """The participation log, in order: all sums, or those after this number."""
         rows = self.rows("sums", ", ".join(COLUMNS), "WHERE number > ? ORDER BY number", [after])
         log = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
-        lists, more = ("nodes", "survivors", "included"), {"asked": self.asked}  # what those in the lists are
+        lists, more = ("nodes", "survivors", "included"), {"asked": self.asked}  # the word for those in the lists
         return [line | {key: json.loads(line[key] or "[]") for key in lists} | more for line in log]
 
     def is_round(self, number: int, round_: int) -> bool:
@@ -371,7 +370,7 @@ class ServerStore(Store):
         return [json.loads(line) for (line,) in self.rows("metrics", "line", "ORDER BY rowid")]
 
     def cost(self) -> Cost:
-        """Of all sums so far."""
+        """The cost of all sums so far."""
         found = self.rows("sums", "coalesce(seconds, 0.0), coalesce(bytes_up, 0), coalesce(bytes_down, 0)")
         return Cost(*(sum(part) for part in zip(*found, strict=True))) if found else Cost()
 
@@ -385,7 +384,7 @@ class ServerStore(Store):
         write_arrays(self.folder / name, parts | more, {"round": server.round})
 
     def model(self, start: ServerState, which: str = "model") -> ServerState:
-        """The model that counts, or that `before` names; `start` where no sum has been applied yet."""
+        """The present model, or the one that `before` names; `start` if no sum has been applied yet."""
         name = self.get(which)
         if name is not None:
             arrays, _ = read_arrays(self.folder / name)

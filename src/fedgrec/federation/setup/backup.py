@@ -1,11 +1,11 @@
-"""`fedgrec federation backup`: a copy, to restore from, of a server's, node's or gateway's folder, also one in use.
+"""`fedgrec federation backup`: a copy of a server's, node's or gateway's folder to restore from, even while in use.
 
-The private keys stay behind, so that nobody who steals a copy can pose as a node or as the server. Whoever restores one
-puts the keys back that are still there, or makes new ones: `fedgrec federation rotate-keys` for a node,
+The private keys stay behind, so that nobody who steals a copy can pose as a node or as the server. To restore a copy,
+put the old keys back if they still exist, or make new ones: `fedgrec federation rotate-keys` for a node,
 `fedgrec federation certificate` for the server.
 
-A node's folder never holds the masks of a sum, so that no copy of it can mask two vectors alike. A copy cannot know in
-which evaluations the node takes part after it was made: it has spent them all.
+A node's folder never holds the masks of a sum, so no copy of it can mask two vectors with the same masks. A copy cannot
+know the evaluations that the node takes part in later, so it counts all of them as spent.
 """
 
 import shutil
@@ -25,7 +25,7 @@ from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.store import SERVER_STORE, ServerStore
 from fedgrec.recorded_sums import RECORDINGS
 
-LEFT_OUT = {"logs", "flower", "flower.id", "node.lock", RECORDINGS}  # of this machine, or of a process
+LEFT_OUT = {"logs", "flower", "flower.id", "node.lock", RECORDINGS}  # they belong to this machine, or to a process
 PRIVATE_KEYS = {IDENTITY, FLOWER, TLS_KEY}
 TRIES = 5  # a server at work may replace its model while it is copied
 
@@ -38,13 +38,13 @@ def backup(folder: Path, out: Path, with_keys: bool = False) -> Path:
     if out.exists():
         raise ConfigError(f"{out} exists: choose a folder that does not, backups are never overwritten")
     part = out.with_name(out.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)  # of a process that was killed here
+    shutil.rmtree(part, ignore_errors=True)  # left by a process that was killed here
     try:
         _copied(folder, part, left_out)
         for node in _nodes(part):
             with NodeStore(node) as store, store.transaction():
                 store.put("evaluations_spent", open_node(node).agreed.evaluations)
-                store.put("trainings_spent", open_node(node).agreed.dp_sums)  # which counts under dp_epsilon alone
+                store.put("trainings_spent", open_node(node).agreed.dp_sums)  # this counts only under dp_epsilon
         part.rename(out)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
@@ -53,7 +53,7 @@ def backup(folder: Path, out: Path, with_keys: bool = False) -> Path:
 
 
 def _copied(folder: Path, part: Path, left_out: set[str]) -> None:
-    """A copy that can be opened; a server at work is tried again."""
+    """Make a copy that can be opened; a server at work may need several tries."""
     for left in reversed(range(TRIES)):
         try:
             _copy(folder, part, left_out)
@@ -66,7 +66,7 @@ def _copied(folder: Path, part: Path, left_out: set[str]) -> None:
 
 
 def _copy(folder: Path, out: Path, left_out: set[str]) -> None:
-    """Stores first: the files that they name are there, or it is tried again."""
+    """Copy stores first: if a file that they name is missing then, the copy is tried again."""
     out.mkdir(mode=0o700, parents=True)
     entries = sorted(folder.iterdir(), key=lambda path: (path.suffix != ".sqlite", path.name))
     for path in entries:
@@ -83,7 +83,7 @@ def _copy(folder: Path, out: Path, left_out: set[str]) -> None:
 
 
 def _check(folder: Path) -> None:
-    """What was copied can be opened, the server's model with it."""
+    """Check that the copy can be opened, with the server's model."""
     if (folder / SERVER).exists() and (folder / SERVER_STORE).exists():
         home = open_server(folder)
         with ServerStore(home) as store:

@@ -14,7 +14,7 @@ from fedgrec.federation.setup.init import SERVER_FOLDER, read_authority
 
 
 def change(out: Path, add: Sequence[str], withdraw: Sequence[str], bring_back: Sequence[str] = ()) -> Version:
-    """Items that come and items that are not recommended any more; returns the version that holds them."""
+    """Add items, withdraw items or bring them back; return the new version."""
     key, _ = read_authority(out)
     server = open_server(out / SERVER_FOLDER)
     now = newest(server.path) or installed(server.path)

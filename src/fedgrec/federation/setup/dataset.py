@@ -27,7 +27,7 @@ class Deal:
     @classmethod
     def of(cls, config: Config, nodes: int, most: int = 0) -> "Deal":
         split = load_data(config.data, 0.0, config.run.seed).split
-        if config.data.min_rating is not None:  # a node would recommend what its users rated too low
+        if config.data.min_rating is not None:  # a node would recommend items that its users rated too low
             raise DataError("a federation's nodes read no ratings: leave out min_rating, or drop those lines yourself")
         if split.train.n_users < nodes:
             raise DataError(f"{config.data.data} has {split.train.n_users} users, and there are {nodes} nodes")
@@ -38,12 +38,12 @@ class Deal:
         return [str(item) for item in self.train.item_ids]
 
     def users_of(self, index: int) -> list[int]:
-        """The users of a node, those who have something to learn from."""
+        """The users of a node that have items to train on."""
         users = [u for u in range(index, self.train.n_users, self.nodes) if len(self.train.of(u))]
         return users[: self.most or None]
 
     def write(self, folder: Path, index: int) -> str:
-        """The node's table; returns its source."""
+        """Write the node's table; return its source."""
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
         table.writerow([USER, ITEM, HELD_OUT])

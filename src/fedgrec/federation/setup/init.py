@@ -1,4 +1,4 @@
-"""`fedgrec federation init` and what changes a federation later: authority, certificates, keys, roster, folders.
+"""`fedgrec federation init`, and later changes of a federation: authority, certificates, keys, roster, folders.
 
     FED/authority/   ca.key, ca.crt: signs the server's certificates; keep it away from the server
     FED/server/      for the server's machine      FED/node-0/, node-1/, …   one for each node's machine
@@ -44,7 +44,7 @@ from fedgrec.options import falling
 
 AUTHORITY, CA_KEY, SERVER_FOLDER = "authority", "ca.key", "server"
 REMOVED = "removed.json"  # in the authority's folder: place and name of nodes that left; no other node gets them
-MOST_USERS = 1000  # that a node may bring, where nothing else is said
+MOST_USERS = 1000  # the most users that a node may bring, by default
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ def init(
 ) -> Made:
     """Make a federation; `fill` puts a node's interactions into its folder and returns their source.
 
-    With `per_user_masks` each node is a gateway for so many users, each with a key of its own. `most_users`: the most
-    that each node may bring; MOST_USERS where it is not said.
+    With `per_user_masks` each node is a gateway for that many users, each with its own key. `most_users`: the most
+    users that each node may bring, by default MOST_USERS.
     """
     if nodes < 3:
         raise ConfigError(f"{nodes} nodes: a secure sum of fewer than three hides nothing from one of them")
@@ -115,7 +115,7 @@ def _with_ceiling(lines: Roster, most: int) -> Roster:
 
 @contextmanager
 def all_or_nothing(out: Path) -> Iterator[None]:
-    """A new folder, which goes again where something fails: keys that are not all there are of no use."""
+    """A new folder, which is removed if something fails: an incomplete set of keys is of no use."""
     out.mkdir(parents=True, mode=0o700)
     try:
         yield
@@ -125,9 +125,9 @@ def all_or_nothing(out: Path) -> Iterator[None]:
 
 
 def add_node(out: Path, users: int = 0, most: int = MOST_USERS) -> Path:
-    """One more node in FED, which may bring so many users at `most`, or a gateway for `users` of them.
+    """Add a node to FED that may bring at most `most` users, or a gateway for `users` users.
 
-    It gets a folder, and all others a new roster.
+    The node gets a folder, and all others get a new roster.
     """
     _, certificate = read_authority(out)
     server = open_server(out / SERVER_FOLDER)
@@ -140,14 +140,14 @@ def add_node(out: Path, users: int = 0, most: int = MOST_USERS) -> Path:
 
 
 def connect_again(out: Path, folder: Path, certificate: x509.Certificate) -> None:
-    """A new folder's files for the network; the server's address is that of the other nodes."""
+    """Write a new folder's files for the network; the server's address comes from another node's folder."""
     server = open_server(out / SERVER_FOLDER)
     superlink = read_network(other_node(out, server.roster, folder.name), NodeNetwork).superlink
     _connect(folder, server.path, certificate, (server.path / CATALOGUE).read_text("utf-8"), superlink, "")
 
 
 def add_users(out: Path, name: str, users: int) -> list[Path]:
-    """Keys for so many more users of a gateway in FED; returns their folders."""
+    """Make keys for this many more users of a gateway in FED; return their folders."""
     if users < 1:
         raise ConfigError(f"{users} users: add at least one")
     folder = out / name
@@ -157,7 +157,7 @@ def add_users(out: Path, name: str, users: int) -> list[Path]:
 
 
 def _enrol(out: Path, folder: Path, users: int, most: int = MOST_USERS) -> None:
-    """New keys for a folder, and a roster with them for everybody."""
+    """Make new keys for a folder, and give everybody a roster with them."""
     server = open_server(out / SERVER_FOLDER)
     lines, keys = enrol(folder.name, max([*server.roster, *removed(out)]) + 1, users)
     roster: Roster = {**server.roster, **_with_ceiling(lines, most)}
@@ -166,7 +166,7 @@ def _enrol(out: Path, folder: Path, users: int, most: int = MOST_USERS) -> None:
 
 
 def create_again(out: Path, folder: Path, keys: Keys, roster: Roster) -> None:
-    """A node's files, with what the other nodes insist on and with their salt."""
+    """Write a node's files, with the limits and the salt of the other nodes."""
     server = open_server(out / SERVER_FOLDER)
     first = anyone(other_node(out, server.roster))
     floors = first.least_nodes, first.least_users, first.corrupt
@@ -183,7 +183,7 @@ def other_node(out: Path, roster: Roster, but: str = "") -> Path:
 
 
 def give_roster(out: Path, roster: Roster) -> None:
-    """The server's roster last: who was interrupted finds the old one there, and gives the command again."""
+    """Write the roster, the server's copy last: after an interruption it is the old one, and the command runs again."""
     places = sorted({member.gateway or member.name for member in roster.values()})
     for other in [*(out / place for place in places), out / SERVER_FOLDER]:
         if other.is_dir():  # a folder that was moved to its machine gets the roster by hand
@@ -191,7 +191,7 @@ def give_roster(out: Path, roster: Roster) -> None:
 
 
 def removed(out: Path) -> dict[int, str]:
-    """Places that had a node, and its name: old sums name them, so that nobody gets them again."""
+    """Places of removed nodes, and their names: old sums name these places, so no other node gets them."""
     path = out / AUTHORITY / REMOVED
     lines = parse_json(path, path.read_bytes()) if path.exists() else {}
     return {int(index): str(name) for index, name in lines.items()}
@@ -237,7 +237,7 @@ def _authority(folder: Path) -> Authority:
 def _connect(
     folder: Path, server: Path, certificate: x509.Certificate, catalogue: str, superlink: str, source: str
 ) -> None:
-    """What a node needs to reach the server, and the server to know it."""
+    """Write what a node needs to reach the server, and what the server needs to know the node."""
     private, public = certificates.ssh_pair(certificates.network_key())
     write_private(folder / FLOWER, private)
     write_private(server / KEYS / f"{folder.name}.pub", public)

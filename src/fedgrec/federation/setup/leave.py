@@ -1,7 +1,7 @@
 """`fedgrec federation remove-node` and `rotate-keys`: a node leaves, or its keys are replaced.
 
-Both change the roster, in FED and in all folders that are still there; on machines that have their folder the operator
-puts the new roster. Nodes read it with every message, the server when it starts.
+Both change the roster, in FED and in all folders that are still there. The operator copies the new roster to folders on
+other machines. Nodes read it with every message, the server when it starts.
 """
 
 from dataclasses import replace
@@ -32,9 +32,9 @@ from fedgrec.federation.setup.init import (
 
 
 def remove_node(out: Path, name: str) -> list[int]:
-    """A node, a gateway or one user of a gateway leaves the roster; returns the places that it had.
+    """Take a node, a gateway or one user of a gateway off the roster; return its places.
 
-    What it has contributed stays in the model. Its places and its name are never given to anybody else.
+    What it has contributed stays in the model. Nobody else ever gets its places or its name.
     """
     read_authority(out)
     server = open_server(out / SERVER_FOLDER)
@@ -49,10 +49,10 @@ def remove_node(out: Path, name: str) -> list[int]:
 
 
 def rotate_keys(out: Path, name: str) -> Path:
-    """Fresh keys for a node, for a gateway and all its users, or for one of these; returns the folder with them.
+    """Make fresh keys for a node, for a gateway and all its users, or for one user; return the folder with them.
 
-    The places stay, and with them all that the server and the node's store know of its users. A folder that is not in
-    FED any more is made anew, without a store.
+    The places stay, and so does all that the server and the node's store know of its users. A folder that is not in FED
+    any more is made again, without a store.
     """
     _, certificate = read_authority(out)
     server = open_server(out / SERVER_FOLDER)
@@ -82,7 +82,7 @@ def rotate_keys(out: Path, name: str) -> Path:
 
 
 def _places(server: ServerFolder, name: str) -> list[int]:
-    """The places on the roster of a node, of a gateway's users, or of one of these."""
+    """The places on the roster of a node, of a gateway's users, or of one such user."""
     found = [index for index, member in server.roster.items() if name and name in (member.name, member.gateway)]
     if not found:
         known = sorted({member.gateway or member.name for member in server.roster.values()})

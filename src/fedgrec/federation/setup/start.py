@@ -40,7 +40,7 @@ log = logging.getLogger("fedgrec.node")
 
 @dataclass(frozen=True)
 class Watch:
-    """Where `/metrics` and `/health` are served; nowhere without a port."""
+    """Where `/metrics` and `/health` are served; without a port, they are not."""
 
     port: int | None = None
     host: str = LOOPBACK
@@ -151,7 +151,7 @@ def try_out(
     per_user_masks: bool = False,
     agreed: Agreement = AS_USUAL,
 ) -> Made:
-    """A federation over the users of a data set, dealt out to nodes; `users` limits those of a node (0: all)."""
+    """A federation over the users of a data set, dealt out to nodes; `users` limits the users of a node (0: all)."""
     from fedgrec.federation.setup.dataset import Deal
 
     deal = Deal.of(config, nodes, users)
