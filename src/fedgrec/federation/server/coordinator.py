@@ -11,29 +11,29 @@ on, so an evaluation is of the model that the last training round began with. A 
 are tried again before the season begins. If some nodes may have opened the recount, changes wait for the next season.
 """
 
-import math
 import time
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from fedgrec.core import Broadcast, ServerState, Upload
 from fedgrec.errors import ConfigError, SumLostError
-from fedgrec.federation.common import catalogue, evaluation, packets
+from fedgrec.federation.common import catalogue, packets
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import Packet, pack_broadcast
-from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, is_recount, privacy
+from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, is_recount
 from fedgrec.federation.common.transport import Transport
-from fedgrec.federation.server import possible, seasons
+from fedgrec.federation.server import seasons
 from fedgrec.federation.server.company import Company
 from fedgrec.federation.server.folder import ServerFolder, open_server, with_catalogue, with_whole_catalogue
 from fedgrec.federation.server.liveness import About
 from fedgrec.federation.server.members import Members, Observer
+from fedgrec.federation.server.model_keeper import ModelKeeper
 from fedgrec.federation.server.run_folder import RUN, write_run
-from fedgrec.federation.server.secure_sum import Outcome, Prepared, secure_sum
+from fedgrec.federation.server.secure_sum import Prepared, secure_sum
 from fedgrec.federation.server.store import Cost, Season, ServerStore
+from fedgrec.methods.contract import Method
 from fedgrec.recorded_sums import RECORDINGS, RecordedSum, write_sum
 
 RESTING, TOLD_AGAIN = 2.0, 60.0  # seconds in a rest: between two looks for nodes; until a failed node is told again
@@ -50,12 +50,12 @@ def run(transport: Transport, folder: Path, observer: Observer | None = None) ->
 class Coordinator:
     """One server while it runs."""
 
-    server: ServerState  # the model as it is now
     season: Season
 
     def __init__(self, transport: Transport, folder: ServerFolder, store: ServerStore, observer: Observer) -> None:
         self.folder, self.store, self.observer, self.options = folder, store, observer, folder.options
         self.members = Members(transport, folder, store, observer)
+        self.model = ModelKeeper(self.members)
         self._company = Company(self.members)
         self.prepared: Prepared | None = None  # the next sum, whose keys rode on the last one's answers
         self.losses = 0  # in a row
@@ -63,6 +63,10 @@ class Coordinator:
         self.refused_catalogue = 0  # the last version that was refused
         self.fewest = folder.fewest_nodes
         self.quorum = (len(folder.roster) + folder.corrupt_nodes) // 2 + 1  # the fewest nodes that open a warm-up
+
+    @property
+    def method(self) -> Method:
+        return self.model.method
 
     def run(self) -> Path:
         self.store.release(self.folder.roster)
@@ -119,8 +123,7 @@ class Coordinator:
         if self.store.get("round", 0) < season.until:
             season = replace(season, served=None)
         self._keep(season)
-        self.method = self.folder.method(season.n_users, season.begun)
-        self._go_back()
+        self.model.begin(self.folder.method(season.n_users, season.begun))
 
     def _keep(self, season: Season) -> None:
         self.season, self._published = season, None
@@ -138,19 +141,19 @@ class Coordinator:
                     f"season {season.number} made the metric worse: nodes serve the model of season {served}"
                 )
             ranked = replace(self.method.stages[-1], lean=True)  # without the parts that only training needs
-            model, arrays = pack_broadcast(self.method.broadcast(self.server, ranked))
+            model, arrays = pack_broadcast(self.method.broadcast(self.model.server, ranked))
             seasons.publish(self.folder.path, season.number, model, arrays, self.options.models, served)
             self._keep(replace(season, served=served))
             with self.store.transaction():
                 self.store.put("ended", time.time())
-            if spent := self._privacy(self.store.get("round", 0)):
+            if spent := self.model.privacy(self.store.get("round", 0)):
                 self.observer.noticed(
                     f"season {season.number} ends with ε = {spent['dp_epsilon_spent']:.3g} of "
                     f"{self.folder.agreed.dp_epsilon:g} spent in training, in all seasons, at δ = {spent['dp_delta']:g}"
                 )
         self.members.greet()
         self._publish()
-        write_run(self.folder, self.store, self.server)
+        write_run(self.folder, self.store, self.model.server)
 
     def _publish(self) -> None:
         """Send the model to every node that serves another one, or whose users wait for a verdict."""
@@ -213,8 +216,7 @@ class Coordinator:
             return False
         self.folder.__dict__["roster"] = roster  # the roster stays the same while this server runs
         self.members.folder = self.folder
-        self.method = self.folder.method(self.season.n_users, self.season.begun)
-        self._go_back()
+        self.model.begin(self.folder.method(self.season.n_users, self.season.begun))
         self.observer.noticed(f"version {version.number} of the catalogue: {len(version.items):,} items")
         return True
 
@@ -311,7 +313,7 @@ class Coordinator:
         number = self.store.begin(session, ready.plan, ready.nodes)
         ready.as_before = stage == EVALUATE and self.store.is_round(number - 1, round_)
         self.members.owe(session, ready.nodes)
-        model = self._trained_on() if stage == EVALUATE else self.server
+        model = self.model.trained_on() if stage == EVALUATE else self.model.server
         broadcast = self.method.broadcast(model, ready.plan.stage_of(self.method), level=level)
         recorded = self.options.record > 0 and stage == self.method.stages[-1].name
         before = deepcopy(broadcast) if recorded else broadcast  # a sum changes the server's tables in place
@@ -322,10 +324,12 @@ class Coordinator:
         try:
             upcoming = self._upcoming(ready.plan)
             outcome = secure_sum(self.members, ready, broadcast, upcoming, self.options)
-            total = self._apply(ready.plan, session, outcome, cost())
+            total = self.model.take(ready.plan, session, outcome, cost())
+            if stage == CHANGES:
+                self.changed = max(int(total.leaves["changed"].values[0, 0]), 0)
         except SumLostError as lost:
             self.store.lose(session, str(lost), cost())
-            self._go_back()
+            self.model.go_back()
             if recount and self.store.times(stage, round_) >= ATTEMPTS:
                 self._give_recount_up(str(lost))
             elif stage == CHANGES:
@@ -350,15 +354,9 @@ class Coordinator:
             ready.plan.spec(self.method),
             total,
             tuple(included),
-            tuple(self._names(included)),
+            tuple(self.model.names(included)),
         )
         write_sum(self.folder.path / RECORDINGS, seen, self.options.record)
-
-    def _trained_on(self) -> ServerState:
-        """The model that the last training round began with."""
-        model = self._stored("before")
-        model.round = self.store.trained()[0]
-        return model
 
     def _upcoming(self, current: Plan) -> Prepared | None:
         """The sum after this one, so that its keys can ride along; None if there is none, or too few nodes for it."""
@@ -369,86 +367,6 @@ class Coordinator:
             return self._company.prepare(self.method, self.season.begun, *place)
         except SumLostError:
             return None
-
-    def _apply(self, sum_: Plan, session: str, outcome: Outcome, cost: Cost) -> Upload:
-        """Apply a sum to the model and return it; a sum that no users can have made is lost."""
-        spec, stage = sum_.spec(self.method), sum_.stage_of(self.method)
-        once = sum_.once(self.method)
-        users = sum(sum_.count(self.members.users[node]) for node in outcome.included)
-        try:
-            if not once:
-                possible.check_users(outcome.users, users)
-            total = Upload.from_ring(outcome.values, spec, min(users, spec.users))
-            if sum_.stage == CHANGES:
-                possible.check_round(total, spec)
-                self.changed = max(int(total.leaves["changed"].values[0, 0]), 0)
-                self.store.counted(session, outcome.included, total.users, cost)
-                return total
-            if sum_.stage == EVALUATE:
-                # Each included node added the share that is right if only the honest nodes of the fewest take part.
-                shares = len(outcome.included) / max(outcome.least - self.folder.corrupt_nodes, 1)
-                deviation = sum_.deviation * math.sqrt(shares)
-                possible.check_metrics(total, spec, evaluation.HEADROOM * deviation)
-                self._evaluated(sum_, session, outcome, evaluation.result(total, spec, deviation), cost)
-                return total
-            if not once:
-                possible.check_round(total, spec)
-            self.server = self.method.apply(self.server, stage, total, sum_.level)
-            self._keep_possible(f"stage {sum_.stage!r} of round {sum_.round}", outcome.included)
-            possible.check_model(self.server)
-        except SumLostError as lost:
-            raise SumLostError(f"{lost}; {possible.suspects(self._names(outcome.included))}") from None
-        warm = self.store.get("warm", 0) + (once and not is_recount(self.method, sum_.stage))
-        self.store.apply(session, outcome.included, total.users, self.server, warm, cost)
-        return total
-
-    def _evaluated(self, sum_: Plan, session: str, outcome: Outcome, found: dict[str, Any], cost: Cost) -> None:
-        line = self._line(sum_.round, found, cost) if found["users"] else None
-        self.store.evaluated(session, outcome.included, outcome.users, line, cost)
-        if line:
-            self.observer.evaluated(line)
-
-    def _keep_possible(self, where: str, nodes: list[int] | None = None) -> None:
-        """Degrees and latents stay in their range, whatever nodes send."""
-        outside = self.method.keep_possible(self.server, self.store.loose_users())
-        if outside:
-            who = f": {possible.suspects(self._names(nodes))}" if nodes else ""
-            entries = "1 entry" if outside == 1 else f"{outside:,} entries"
-            self.observer.noticed(
-                f"{where}: {entries} of degrees and latents were outside what users can have, and were put back{who}"
-            )
-
-    def _go_back(self) -> None:
-        """Go back to the last good model: the stored one, with a row for every item that has come since."""
-        self.server = self._stored("model")
-        self._keep_possible("the stored model")
-
-    def _stored(self, which: str) -> ServerState:
-        seed = self.folder.config.run.seed
-        model = self.store.model(self.method.init(seed), which)
-        return self.method.grown(model, seed) if len(model.degrees) < self.method.n_items else model
-
-    def _names(self, nodes: list[int]) -> list[str]:
-        return [self.folder.roster[node].name for node in nodes]
-
-    def _line(self, round_: int, found: dict[str, Any], cost: Cost) -> dict[str, Any]:
-        """One line of metrics.jsonl; all traffic is masked, so both counts of bytes are the same."""
-        before = self.store.cost()
-        up, down = (before.up or 0) + cost.up, (before.down or 0) + cost.down
-        return {
-            "round": round_,
-            "split": "held-out",
-            "protocol": "federation",
-            **found,
-            "seconds": round(before.seconds + cost.seconds, 3),
-            **{"bytes_up": up, "bytes_down": down, "bytes_up_secure": up, "bytes_down_secure": down},
-            **self._privacy(round_ + 1),
-        }
-
-    def _privacy(self, rounds: int) -> dict[str, float]:
-        """The privacy spent by a user who was in all of these rounds."""
-        agreed = self.folder.agreed
-        return privacy(self.method, agreed, rounds) if agreed.dp_epsilon else {}
 
     def _lost(self, sentence: str) -> None:
         self.losses += 1

@@ -1,0 +1,114 @@
+"""The server's model: what a sum does to it, and the way back to the stored one."""
+
+import math
+from typing import Any
+
+from fedgrec.core import ServerState, Upload
+from fedgrec.errors import SumLostError
+from fedgrec.federation.common import evaluation
+from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, is_recount, privacy
+from fedgrec.federation.server import possible
+from fedgrec.federation.server.members import Members
+from fedgrec.federation.server.secure_sum import Outcome
+from fedgrec.federation.server.store import Cost
+from fedgrec.methods.contract import Method
+
+
+class ModelKeeper:
+    """The model as it is now, and the method of the present season, which changes it."""
+
+    server: ServerState
+    method: Method
+
+    def __init__(self, members: Members) -> None:
+        self.members = members
+
+    def begin(self, method: Method) -> None:
+        """Go on with this method, from the stored model."""
+        self.method = method
+        self.go_back()
+
+    def go_back(self) -> None:
+        """Go back to the last good model: the stored one, with a row for every item that has come since."""
+        self.server = self.stored("model")
+        self.keep_possible("the stored model")
+
+    def stored(self, which: str) -> ServerState:
+        seed = self.members.folder.config.run.seed
+        model = self.members.store.model(self.method.init(seed), which)
+        return self.method.grown(model, seed) if len(model.degrees) < self.method.n_items else model
+
+    def trained_on(self) -> ServerState:
+        """The model that the last training round began with."""
+        model = self.stored("before")
+        model.round = self.members.store.trained()[0]
+        return model
+
+    def take(self, sum_: Plan, session: str, outcome: Outcome, cost: Cost) -> Upload:
+        """Apply a sum to the model and return it; a sum that no users can have made is lost."""
+        spec, stage = sum_.spec(self.method), sum_.stage_of(self.method)
+        once = sum_.once(self.method)
+        users = sum(sum_.count(self.members.users[node]) for node in outcome.included)
+        try:
+            if not once:
+                possible.check_users(outcome.users, users)
+            total = Upload.from_ring(outcome.values, spec, min(users, spec.users))
+            if sum_.stage == CHANGES:
+                possible.check_round(total, spec)
+                self.members.store.counted(session, outcome.included, total.users, cost)
+                return total
+            if sum_.stage == EVALUATE:
+                # Each included node added the share that is right if only the honest nodes of the fewest take part.
+                shares = len(outcome.included) / max(outcome.least - self.members.folder.corrupt_nodes, 1)
+                deviation = sum_.deviation * math.sqrt(shares)
+                possible.check_metrics(total, spec, evaluation.HEADROOM * deviation)
+                self._evaluated(sum_, session, outcome, evaluation.result(total, spec, deviation), cost)
+                return total
+            if not once:
+                possible.check_round(total, spec)
+            self.server = self.method.apply(self.server, stage, total, sum_.level)
+            self.keep_possible(f"stage {sum_.stage!r} of round {sum_.round}", outcome.included)
+            possible.check_model(self.server)
+        except SumLostError as lost:
+            raise SumLostError(f"{lost}; {possible.suspects(self.names(outcome.included))}") from None
+        warm = self.members.store.get("warm", 0) + (once and not is_recount(self.method, sum_.stage))
+        self.members.store.apply(session, outcome.included, total.users, self.server, warm, cost)
+        return total
+
+    def _evaluated(self, sum_: Plan, session: str, outcome: Outcome, found: dict[str, Any], cost: Cost) -> None:
+        line = self._line(sum_.round, found, cost) if found["users"] else None
+        self.members.store.evaluated(session, outcome.included, outcome.users, line, cost)
+        if line:
+            self.members.observer.evaluated(line)
+
+    def keep_possible(self, where: str, nodes: list[int] | None = None) -> None:
+        """Degrees and latents stay in their range, whatever nodes send."""
+        outside = self.method.keep_possible(self.server, self.members.store.loose_users())
+        if outside:
+            who = f": {possible.suspects(self.names(nodes))}" if nodes else ""
+            entries = "1 entry" if outside == 1 else f"{outside:,} entries"
+            self.members.observer.noticed(
+                f"{where}: {entries} of degrees and latents were outside what users can have, and were put back{who}"
+            )
+
+    def names(self, nodes: list[int]) -> list[str]:
+        return [self.members.folder.roster[node].name for node in nodes]
+
+    def _line(self, round_: int, found: dict[str, Any], cost: Cost) -> dict[str, Any]:
+        """One line of metrics.jsonl; all traffic is masked, so both counts of bytes are the same."""
+        before = self.members.store.cost()
+        up, down = (before.up or 0) + cost.up, (before.down or 0) + cost.down
+        return {
+            "round": round_,
+            "split": "held-out",
+            "protocol": "federation",
+            **found,
+            "seconds": round(before.seconds + cost.seconds, 3),
+            **{"bytes_up": up, "bytes_down": down, "bytes_up_secure": up, "bytes_down_secure": down},
+            **self.privacy(round_ + 1),
+        }
+
+    def privacy(self, rounds: int) -> dict[str, float]:
+        """The privacy spent by a user who was in all of these rounds."""
+        agreed = self.members.folder.agreed
+        return privacy(self.method, agreed, rounds) if agreed.dp_epsilon else {}
