@@ -107,7 +107,7 @@ def _recall_of_groups(
     groups = metrics.popularity_groups(degrees)
     hit_group = np.where(hits, groups[ids], -1)  # [n, k]
     owner = np.repeat(np.arange(len(ids)), np.diff(indptr))
-    found = {}
+    found: dict[str, float] = {}
     for group, name in enumerate(metrics.GROUPS):
         n_test = np.bincount(owner[groups[test] == group], minlength=len(ids))
         if n_test.any():

@@ -43,7 +43,7 @@ def ndcg(hits: npt.NDArray[np.bool_], n_test: npt.ArrayLike, ideal: Ideal = "cap
 
 def hit_rate(hits: npt.NDArray[np.bool_], n_test: npt.ArrayLike) -> Floats:
     """1 where the list holds a test item, 0 where it holds none."""
-    return _ratio(hits.any(axis=-1), np.asarray(n_test) > 0)
+    return _ratio(np.asarray(hits.any(axis=-1)), np.asarray(n_test) > 0)
 
 
 def reciprocal_rank(hits: npt.NDArray[np.bool_], n_test: npt.ArrayLike) -> Floats:
@@ -99,7 +99,8 @@ def popularity_groups(degrees: Ints) -> Ints:
     """
     pairs = np.bincount(degrees) * np.arange(degrees.max(initial=0) + 1)  # of all items with this degree
     above = (pairs.sum() - np.cumsum(pairs))[degrees]  # [N] interactions of more popular items
-    return np.minimum(len(GROUPS) * above // max(int(pairs.sum()), 1), len(GROUPS) - 1)
+    groups: Ints = np.minimum(len(GROUPS) * above // max(int(pairs.sum()), 1), len(GROUPS) - 1)
+    return groups
 
 
 def _ratio(part: Ints | Floats | npt.NDArray[np.bool_], whole: Ints | Floats | npt.NDArray[np.bool_]) -> Floats:

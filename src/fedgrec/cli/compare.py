@@ -61,10 +61,11 @@ def run(arguments: argparse.Namespace) -> int:
     from fedgrec.cli.compare_lines import Lines
     from fedgrec.compare import compare, write
     from fedgrec.compare.tables import terminal
+    from fedgrec.data.readers import stem
     from fedgrec.files import check_writable
 
     settings = asked(arguments)
-    out: Path = arguments.out or Path("compare") / Path(settings.common.data.data).stem
+    out: Path = arguments.out or Path("compare") / stem(Path(settings.common.data.data))
     check_writable(out)
     watcher = Lines(arguments.quiet)
     with watcher.watching():

@@ -46,12 +46,13 @@ def register(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from fedgrec.cli.tune_lines import Lines
+    from fedgrec.data.readers import stem
     from fedgrec.files import check_writable
     from fedgrec.reproduce.grid import terminal
     from fedgrec.tune import tune
     from fedgrec.tune.files import BEST, grid, write
 
-    out: Path = arguments.out or Path("runs") / f"tune-{Path(arguments.data).stem}-{arguments.method}"
+    out: Path = arguments.out or Path("runs") / f"tune-{stem(Path(arguments.data))}-{arguments.method}"
     check_writable(out)
     request = asked(arguments)
     watcher = Lines(arguments.quiet)

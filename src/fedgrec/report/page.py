@@ -59,7 +59,10 @@ PARTS = {
     "users": "Users", "items": "Items",
     "train": "Train pairs", "validation": "Validation pairs", "test": "Test pairs",
 }  # fmt: skip
-SPLITS = {"given": "as given", "ratio": "a share of each user's items", "last": "each user's latest item"}
+SPLITS = {
+    "given": "as given", "ratio": "a share of each user's items", "last": "each user's latest items",
+    "time": "all that came after one moment",
+}  # fmt: skip
 
 
 def subtitle(run: Run) -> str:

@@ -9,13 +9,14 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedgrec.errors import ConfigError, DiskError, FedgrecError, RunError, missing_extra
+from fedgrec.options import DataOptions
 from fedgrec.simulation import Observer
 from fedgrec.tune.search import Search
 from fedgrec.tune.subjects import Subject
@@ -183,7 +184,7 @@ class _Study:
         """Trials of another search would not compare."""
         if before is None:
             return
-        was, now = json.loads(before), self.request.about()
+        was, now = asdict(DataOptions()) | json.loads(before), self.request.about()  # what is not named had its default
         differ = [
             f"{k} was {was.get(k)!r} and is now {now.get(k)!r}" for k in {**was, **now} if was.get(k) != now.get(k)
         ]
