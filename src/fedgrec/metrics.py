@@ -11,6 +11,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from fedgrec.errors import ConfigError, nearest
+
 Ideal = Literal["capped", "paper"]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.integer]
@@ -18,6 +20,18 @@ Ints = npt.NDArray[np.integer]
 USUAL = ("recall", "ndcg", "coverage", "popularity")  # what `fedgrec train` prints
 GROUPS = ("head", "middle", "tail")  # of items, by popularity
 NAMES = (*USUAL, "hitrate", "mrr", "map", "novelty", *(f"recall_{group}" for group in GROUPS))
+
+
+def named(text: str) -> tuple[str, ...]:
+    """The metrics that somebody names, between commas; `all` of them."""
+    found = tuple(name for word in text.split(",") if (name := word.strip().lower()))
+    known = f"{', '.join(NAMES)}, or all"
+    for name in found:
+        if name not in (*NAMES, "all"):
+            raise ConfigError(f"--metrics: there is no metric {name!r}.{nearest(name, [*NAMES])} Metrics: {known}")
+    if not found:
+        raise ConfigError(f"--metrics is empty: name some of {known}")
+    return NAMES if "all" in found else found
 
 
 def recall(hits: npt.NDArray[np.bool_], n_test: npt.ArrayLike) -> Floats:

@@ -110,7 +110,7 @@ def test_one_cut_in_time_for_all(tmp_path: Path) -> None:
     assert named(split.test) == {("bo", "z")}
     assert named(split.left_out) == {("zoe", "x"), ("zoe", "y"), ("bo", "w"), ("ann", "w")}
     assert split.validation is None
-    assert "Test has what came from 2024-01-05 00:00:00 UTC on." in dataset.notes
+    assert "Test begins at 2024-01-05 00:00:00 UTC." in dataset.notes
     assert "4 later pairs of users or items that train does not know were left out." in dataset.notes
     assert named(split.known) == named(load(path, split="all").split.train)  # nobody is recommended what he has
 

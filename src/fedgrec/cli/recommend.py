@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedgrec.errors import ConfigError, DataError, nearest
+from fedgrec.errors import ConfigError, DataError
 
 
 def register(commands: Any) -> None:
@@ -118,6 +118,7 @@ def item_names(model: Any) -> Any:
 
 
 def run_evaluate(arguments: argparse.Namespace) -> int:
+    from fedgrec.metrics import named as metrics_named
     from fedgrec.model import Model
 
     names = metrics_named(arguments.metrics)
@@ -132,20 +133,6 @@ def run_evaluate(arguments: argparse.Namespace) -> int:
     for name, value in line.items():
         print(f"{name:<18} {value:.4f}" if isinstance(value, float) else f"{name:<18} {value}")
     return 0
-
-
-def metrics_named(text: str) -> list[str]:
-    """The metrics that a text names, each known."""
-    from fedgrec.metrics import NAMES
-
-    named = [name for word in text.split(",") if (name := word.strip().lower())]
-    known = f"{', '.join(NAMES)}, or all"
-    for name in named:
-        if name not in (*NAMES, "all"):
-            raise ConfigError(f"--metrics: there is no metric {name!r}.{nearest(name, [*NAMES])} Metrics: {known}")
-    if not named:
-        raise ConfigError(f"--metrics is empty: name some of {known}")
-    return [*NAMES] if "all" in named else named
 
 
 def _on_own_split(arguments: argparse.Namespace, model: Any, config: Any) -> dict[str, Any]:

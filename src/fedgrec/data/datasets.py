@@ -274,7 +274,7 @@ def _remarks_on_time(split: Split) -> list[str]:
     """When test begins, and what it cannot have."""
     notes = []
     if split.test is not None and split.test.times is not None and split.test.n_pairs:
-        notes.append(f"Test has what came from {splits.moment(split.test.times.min())} on.")
+        notes.append(f"Test begins at {splits.moment(split.test.times.min())}.")
     if split.left_out is not None and split.left_out.n_pairs:
         notes.append(
             f"{split.left_out.n_pairs:,} later pairs of users or items that train does not know were left out."

@@ -24,6 +24,7 @@ from fedgrec.tune.subjects import Subject
 STUDY, NAME, ASKED = "study.db", "tune", "asked"
 FAILURE, ROUND, SECONDS, BEST, SECOND, USERS = "failure", "round", "seconds", "best", "second", "users"
 UNPRUNED = 5  # trials that are finished before one is given up
+JUDGES = ("recall", "ndcg", "hitrate", "mrr", "map")
 PATIENCE = 4  # a trial is given up after this part of its rounds at the earliest
 
 
@@ -85,15 +86,17 @@ class Watcher(Observer):
 
 
 def list_length(metric: str) -> int:
-    """The k of recall@k or ndcg@k."""
-    found = re.fullmatch(r"(recall|ndcg)@([1-9]\d*)", metric)
+    """The k of recall@k and the others that may judge: more is better, and a user's value is from 0 to 1."""
+    found = re.fullmatch(rf"({'|'.join(JUDGES)})@([1-9]\d*)", metric)
     if not found:
-        raise ConfigError(f"--metric cannot be {metric!r}: it is recall@k or ndcg@k, such as recall@20")
+        raise ConfigError(
+            f"--metric cannot be {metric!r}: it is one of {', '.join(JUDGES)}, and a list length, such as recall@20"
+        )
     return int(found[2])
 
 
 def other_metric(metric: str) -> str:
-    """What ranks trials that are equal by this one: NDCG of the same list for recall, and the other way round."""
+    """What ranks trials that are equal by this one: recall of the same list, and for recall NDCG."""
     name, _, k = metric.partition("@")
     return f"{'ndcg' if name == 'recall' else 'recall'}@{k}"
 
