@@ -104,14 +104,19 @@ def _recall_of_groups(
     ids: Ids, hits: npt.NDArray[np.bool_], indptr: Indptr, test: Ids, degrees: metrics.Ints, ks: Sequence[int]
 ) -> dict[str, float]:
     """Recall among each user's test items of one popularity group; a group without test items has none."""
-    groups = metrics.popularity_groups(degrees)
-    hit_group = np.where(hits, groups[ids], -1)  # [n, k]
-    owner = np.repeat(np.arange(len(ids)), np.diff(indptr))
+    groups, n = metrics.popularity_groups(degrees), len(metrics.GROUPS)
+
+    def counted(users: metrics.Ints, items: Ids) -> metrics.Ints:
+        return np.bincount(n * users + groups[items], minlength=n * len(ids)).reshape(len(ids), n)
+
+    n_test = counted(np.repeat(np.arange(len(ids)), np.diff(indptr)), test)  # [users, groups]
+    users, ranks = np.nonzero(hits)
     found: dict[str, float] = {}
-    for group, name in enumerate(metrics.GROUPS):
-        n_test = np.bincount(owner[groups[test] == group], minlength=len(ids))
-        if n_test.any():
-            found |= {f"recall_{name}@{k}": metrics.mean(metrics.recall(hit_group[:, :k] == group, n_test)) for k in ks}
+    for k in ks:
+        here = ranks < k
+        recall = metrics.ratio(counted(users[here], ids[users[here], ranks[here]]), n_test)
+        names = zip(metrics.GROUPS, recall.T, n_test.sum(axis=0), strict=True)
+        found |= {f"recall_{name}@{k}": metrics.mean(of_users) for name, of_users, there in names if there}
     return found
 
 

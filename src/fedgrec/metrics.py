@@ -36,7 +36,7 @@ def named(text: str) -> tuple[str, ...]:
 
 def recall(hits: npt.NDArray[np.bool_], n_test: npt.ArrayLike) -> Floats:
     """Hits / |test|: divided by all test items, even when they are more than the list can hold."""
-    return _ratio(np.asarray(hits.sum(axis=-1)), np.asarray(n_test))
+    return ratio(np.asarray(hits.sum(axis=-1)), np.asarray(n_test))
 
 
 def ndcg(hits: npt.NDArray[np.bool_], n_test: npt.ArrayLike, ideal: Ideal = "capped") -> Floats:
@@ -52,25 +52,25 @@ def ndcg(hits: npt.NDArray[np.bool_], n_test: npt.ArrayLike, ideal: Ideal = "cap
         wanted = np.minimum(wanted, k)
     gains = 1 / np.log2(np.arange(max(k, int(wanted.max(initial=0)))) + 2)
     ideal_gain = np.concatenate([[0.0], np.cumsum(gains)])  # [n]: the sum of the first n gains
-    return _ratio(hits @ gains[:k], ideal_gain[wanted])
+    return ratio(hits @ gains[:k], ideal_gain[wanted])
 
 
 def hit_rate(hits: npt.NDArray[np.bool_], n_test: npt.ArrayLike) -> Floats:
     """1 where the list holds a test item, 0 where it holds none."""
-    return _ratio(np.asarray(hits.any(axis=-1)), np.asarray(n_test) > 0)
+    return ratio(np.asarray(hits.any(axis=-1)), np.asarray(n_test) > 0)
 
 
 def reciprocal_rank(hits: npt.NDArray[np.bool_], n_test: npt.ArrayLike) -> Floats:
     """1/r of the first hit, 0 where the list has none; its mean is MRR."""
     first = 1 / (hits.argmax(axis=-1) + 1)
-    return _ratio(np.where(hits.any(axis=-1), first, 0.0), np.asarray(n_test) > 0)
+    return ratio(np.where(hits.any(axis=-1), first, 0.0), np.asarray(n_test) > 0)
 
 
 def average_precision(hits: npt.NDArray[np.bool_], n_test: npt.ArrayLike) -> Floats:
     """Σ over hits at rank r of (hits up to r)/r, over min(|test|, k): a perfect list has 1. Its mean is MAP."""
     k = hits.shape[-1]
     precision = np.cumsum(hits, axis=-1, dtype=np.int32) / np.arange(1, k + 1)
-    return _ratio((precision * hits).sum(axis=-1), np.minimum(n_test, k))
+    return ratio((precision * hits).sum(axis=-1), np.minimum(n_test, k))
 
 
 def mean(per_user: Floats) -> float:
@@ -117,8 +117,8 @@ def popularity_groups(degrees: Ints) -> Ints:
     return groups
 
 
-def _ratio(part: Ints | Floats | npt.NDArray[np.bool_], whole: Ints | Floats | npt.NDArray[np.bool_]) -> Floats:
+def ratio(part: Ints | Floats | npt.NDArray[np.bool_], whole: Ints | Floats | npt.NDArray[np.bool_]) -> Floats:
     """part / whole, NaN where whole is 0."""
-    ratio: Floats = np.full(np.broadcast_shapes(part.shape, whole.shape), np.nan)
-    np.divide(part, whole, out=ratio, where=whole > 0)
-    return ratio
+    found: Floats = np.full(np.broadcast_shapes(part.shape, whole.shape), np.nan)
+    np.divide(part, whole, out=found, where=whole > 0)
+    return found

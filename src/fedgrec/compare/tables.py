@@ -39,7 +39,7 @@ def columns(table: Table) -> list[Column]:
     at, rows = f"@{table.k}", table.rows
     found = [Column("method", lambda row: row.label), Column("kind", lambda row: row.kind)]
     found += _metric_columns(f"Recall{at}", "recall", rows) + _metric_columns(f"NDCG{at}", "ndcg", rows)
-    found += [Column(f"{name}{at}", lambda row, name=name: measured(row.more.get(name))) for name in table.metrics]
+    found += [_further_column(f"{name}{at}", name) for name in table.metrics]
     found.append(Column("chosen", chosen))
     if any(row.up is not None for row in rows):
         found += [
@@ -62,6 +62,10 @@ def _metric_columns(title: str, name: str, rows: Sequence[Row]) -> list[Column]:
         found.append(Column("published", lambda row: number(theirs(row, name), ".4f"), True))
         found.append(Column("diff", lambda row: number(difference(row, name), "+.1f", " %"), True))
     return found
+
+
+def _further_column(title: str, name: str) -> Column:
+    return Column(title, lambda row: measured(row.more.get(name)))
 
 
 # -------------------------------------------------------------------------------------------------- cells
