@@ -5,6 +5,7 @@ that none of them has fails a test; so does an entry that no page has.
 """
 
 import argparse
+import gzip
 import importlib
 import re
 import shlex
@@ -50,6 +51,12 @@ RUN = {
     "fedgrec train --data clicks.csv --secure=exact": f"{SMALL} --out runs/exact",
     "fedgrec train --data clicks.csv --dp-epsilon 8 --dp-unit interaction": f"{SMALL} --out runs/decoys",
     "fedgrec train --data my-folder": SMALL,
+    "fedgrec train --data checkins.csv.gz --split time": SMALL,
+    "fedgrec evaluate RUN": "",
+    "fedgrec evaluate RUN --metrics recall,map,novelty --topk 5,20": "",
+    "fedgrec compare --data clicks.csv --methods fedgrec,popularity --metrics map,recall_tail": (
+        f"{TABLE} --out table-3"
+    ),
     "fedgrec train --data demo --method spectral --dp-epsilon 8": "--data clicks.csv --out runs/noise --quiet",
     "fedgrec train --config RUN/config.toml --out AGAIN": "--quiet",
     "fedgrec train --out RUN --resume": "--rounds 3 --quiet",
@@ -273,6 +280,8 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     place = tmp_path_factory.mktemp("reader")
     text = re.sub(r"\bann0,", "ann,", re.sub(r"book(\d+)", r"book-\1", clicks(place / "clicks.csv").read_text()))
     (place / "clicks.csv").write_text(text)
+    timed = [f"{line},{31 * n % 997}" for n, line in enumerate(text.splitlines()[1:])]
+    (place / "checkins.csv.gz").write_bytes(gzip.compress("\n".join(["user,item,time", *timed]).encode()))
     (place / "new.csv").write_text(text + "zoe,book-1\nann,fresh\n")
     (place / "my-folder").mkdir()
     head, *pairs = text.splitlines(keepends=True)

@@ -1,5 +1,7 @@
 """A run that goes on with more data: `FedGRec.partial_fit`, and the simulation behind it."""
 
+import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +185,43 @@ def test_nothing_that_was_held_out_is_ever_learned_from(pairs: Any, kind: str, s
         before = split
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    pairs=st.tuples(*[st.sets(st.tuples(st.integers(0, 5), st.integers(0, 7)), min_size=8, max_size=40)] * 3),
+    shuffle=st.randoms(use_true_random=False),
+)
+def test_a_cut_in_time_moves_on_and_no_pair_of_before_changes_sides(pairs: Any, shuffle: Any) -> None:
+    """Clicks have times of their own, so that every cut can be made; what train does not know is in no part."""
+    rule = Rule("time", 0.3, 0.2, 0)
+    before = None
+    for season, now in enumerate(pairs):
+        lines = sorted(now)
+        shuffle.shuffle(lines)
+        times = [season * (u % 2) + u / 10 + i / 100 for u, i in lines]  # of some users all is later every season
+        data, _ = Interactions.from_pairs([f"u{u}" for u, _ in lines], [f"i{i}" for _, i in lines], times=times)
+        split = _first_split([data], rule, []) if before is None else grown_split(before, data, rule)
+        parts = [_names(part) for part in (split.train, split.validation, split.test, split.left_out)]
+        assert sum(map(len, parts)) == len(set.union(*parts)) == len(now)
+        for user, item in (parts[1] | parts[2]) - (set() if before is None else _names(before.known)):
+            assert user in {u for u, _ in parts[0]}
+            assert item in {i for _, i in parts[0]}
+        old = [_names(part) for part in (before.train, before.validation, before.test)] if before else []
+        for was, part in zip(old, parts, strict=False):
+            assert was & set.union(*parts) <= part
+        fresh = set.union(*parts) - set().union(*old)
+        when = dict(zip(zip(*_columns(data), strict=True), data.times, strict=True))
+        sides = [[when[name] for name in part & fresh] for part in parts[:3]]
+        for earlier, after in itertools.combinations([side for side in sides if side], 2):
+            assert max(earlier) < min(after)
+        same = grown_split(split, data, rule)  # of data that has not changed
+        assert [_names(part) for part in (same.train, same.validation, same.test, same.left_out)] == parts
+        before = split
+
+
+def _columns(data: Interactions) -> tuple[list[Any], list[Any]]:
+    return [data.user_ids[u] for u in data.users()], [data.item_ids[i] for i in data.items]
+
+
 def _names(part: Interactions | None) -> set[tuple[Any, Any]]:
     if part is None:
         return set()
@@ -205,6 +244,7 @@ def test_the_last_click_of_all_is_held_out_beside_the_last_of_before() -> None:
     first = _first_split([Interactions.from_pairs([0, 0, 0], [0, 1, 2], times=[1, 2, 3])[0]], rule, [])
     later, _ = Interactions.from_pairs([0] * 5, [0, 1, 2, 3, 4], times=[1, 2, 3, 9, 5])
     assert grown_split(first, later, rule).test.items.tolist() == [2, 3]
+    assert grown_split(first, later, replace(rule, leave_out=2)).test.items.tolist() == [2, 3, 4]
 
 
 def test_numbers_that_become_words_are_the_same_people() -> None:

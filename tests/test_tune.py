@@ -351,7 +351,7 @@ def test_mistakes_in_a_search_are_one_sentence(text: str, method: str, sentence:
         ([], "name what to search"),
         (["--search", "layers=1..2", "--search", "layers=1,2"], "twice"),
         (["--search", "layers=1..2", "--set", "layers=1"], "it is searched"),
-        (["--search", "layers=1..2", "--metric", "accuracy"], "recall@k or ndcg@k"),
+        (["--search", "layers=1..2", "--metric", "accuracy"], "one of recall, ndcg, hitrate, mrr, map"),
         (["--search", "layers=1..2", "--trials", "0"], "--trials cannot be '0'"),
         (["--search", "layers=1..2", "--method", "lightgnc"], "Did you mean 'lightgcn'?"),
         (["--search", "layers=1..2", "--method", "lightgcn", "--set", "negatives=3"], "of lightgcn"),

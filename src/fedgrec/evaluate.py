@@ -36,10 +36,10 @@ class Csr(Protocol):
 class Result:
     """One evaluation."""
 
-    metrics: dict[str, float]  # 'recall@20', 'ndcg@20', 'coverage@20', 'popularity@20'
+    metrics: dict[str, float]  # 'recall@20', 'ndcg@20' and the others of metrics.NAMES
     users: int  # how many were scored: those with held-out items
     user_ids: npt.NDArray[np.int64]  # [users]
-    per_user: dict[str, npt.NDArray[np.float64]]  # 'recall@20', 'ndcg@20': [users], for intervals
+    per_user: dict[str, npt.NDArray[np.float64]]  # 'recall@20', 'ndcg@20', …: [users], for intervals
 
 
 def evaluate(
@@ -79,19 +79,45 @@ def evaluate_ranking(
     scored = np.flatnonzero(n_test)
     if not scored.size:
         raise FedgrecError("No user has a held-out item, so there is nothing to evaluate: check the split.")
-    n_test = n_test[scored]
     ids = rank(scored, max(ks), *_rows(train, scored))
-    hits = _hits(ids, *_rows(held_out, scored))
-    degrees = np.bincount(train.items, minlength=n_items)
+    test = _rows(held_out, scored)
+    hits = _hits(ids, *test)
+    n_test, degrees = n_test[scored], np.bincount(train.items, minlength=n_items)
+    n_users = int(np.count_nonzero(np.diff(train.indptr)))
 
     per_user, overall = {}, {}
     for k in ks:
-        per_user[f"recall@{k}"] = metrics.recall(hits[:, :k], n_test)
-        per_user[f"ndcg@{k}"] = metrics.ndcg(hits[:, :k], n_test, ndcg_ideal)
-        overall[f"coverage@{k}"] = metrics.coverage(ids[:, :k], n_items)
-        overall[f"popularity@{k}"] = metrics.popularity(ids[:, :k], degrees)
+        here, shown = hits[:, :k], ids[:, :k]
+        per_user[f"recall@{k}"] = metrics.recall(here, n_test)
+        per_user[f"ndcg@{k}"] = metrics.ndcg(here, n_test, ndcg_ideal)
+        per_user[f"hitrate@{k}"] = metrics.hit_rate(here, n_test)
+        per_user[f"mrr@{k}"] = metrics.reciprocal_rank(here, n_test)
+        per_user[f"map@{k}"] = metrics.average_precision(here, n_test)
+        overall[f"coverage@{k}"] = metrics.coverage(shown, n_items)
+        overall[f"popularity@{k}"] = metrics.popularity(shown, degrees)
+        overall[f"novelty@{k}"] = metrics.novelty(shown, degrees, n_users)
     means = {name: metrics.mean(values) for name, values in per_user.items()}
-    return Result(means | overall, len(scored), scored, per_user)
+    return Result(means | overall | _recall_of_groups(ids, hits, *test, degrees, ks), len(scored), scored, per_user)
+
+
+def _recall_of_groups(
+    ids: Ids, hits: npt.NDArray[np.bool_], indptr: Indptr, test: Ids, degrees: metrics.Ints, ks: Sequence[int]
+) -> dict[str, float]:
+    """Recall among each user's test items of one popularity group; a group without test items has none."""
+    groups, n = metrics.popularity_groups(degrees), len(metrics.GROUPS)
+
+    def counted(users: metrics.Ints, items: Ids) -> metrics.Ints:
+        return np.bincount(n * users + groups[items], minlength=n * len(ids)).reshape(len(ids), n)
+
+    n_test = counted(np.repeat(np.arange(len(ids)), np.diff(indptr)), test)  # [users, groups]
+    users, ranks = np.nonzero(hits)
+    found: dict[str, float] = {}
+    for k in ks:
+        here = ranks < k
+        recall = metrics.ratio(counted(users[here], ids[users[here], ranks[here]]), n_test)
+        names = zip(metrics.GROUPS, recall.T, n_test.sum(axis=0), strict=True)
+        found |= {f"recall_{name}@{k}": metrics.mean(of_users) for name, of_users, there in names if there}
+    return found
 
 
 def top_k(

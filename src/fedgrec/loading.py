@@ -16,6 +16,7 @@ def load_data(options: DataOptions, validation: float = 0.0, seed: int = 0, befo
         o.data,
         split=cast(SplitKind, o.split),
         test_ratio=o.test_ratio,
+        leave_out=o.leave_out,
         validation=validation,
         k_core=o.k_core,
         min_rating=o.min_rating,

@@ -1,4 +1,4 @@
-"""What a ranking is worth: per-user Recall and NDCG, and what the whole list does to the catalogue.
+"""What a ranking is worth: to each user, and to the catalogue. docs/data.md has all definitions in one table.
 
 NumPy only: a user computes its own metrics at home.
 
@@ -11,14 +11,32 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from fedgrec.errors import ConfigError, nearest
+
 Ideal = Literal["capped", "paper"]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.integer]
 
+USUAL = ("recall", "ndcg", "coverage", "popularity")  # what `fedgrec train` prints
+GROUPS = ("head", "middle", "tail")  # of items, by popularity
+NAMES = (*USUAL, "hitrate", "mrr", "map", "novelty", *(f"recall_{group}" for group in GROUPS))
+
+
+def named(text: str) -> tuple[str, ...]:
+    """The metrics that somebody names, between commas; `all` of them."""
+    found = tuple(name for word in text.split(",") if (name := word.strip().lower()))
+    known = f"{', '.join(NAMES)}, or all"
+    for name in found:
+        if name not in (*NAMES, "all"):
+            raise ConfigError(f"--metrics: there is no metric {name!r}.{nearest(name, [*NAMES])} Metrics: {known}")
+    if not found:
+        raise ConfigError(f"--metrics is empty: name some of {known}")
+    return NAMES if "all" in found else found
+
 
 def recall(hits: npt.NDArray[np.bool_], n_test: npt.ArrayLike) -> Floats:
     """Hits / |test|: divided by all test items, even when they are more than the list can hold."""
-    return _ratio(np.asarray(hits.sum(axis=-1)), np.asarray(n_test))
+    return ratio(np.asarray(hits.sum(axis=-1)), np.asarray(n_test))
 
 
 def ndcg(hits: npt.NDArray[np.bool_], n_test: npt.ArrayLike, ideal: Ideal = "capped") -> Floats:
@@ -34,7 +52,25 @@ def ndcg(hits: npt.NDArray[np.bool_], n_test: npt.ArrayLike, ideal: Ideal = "cap
         wanted = np.minimum(wanted, k)
     gains = 1 / np.log2(np.arange(max(k, int(wanted.max(initial=0)))) + 2)
     ideal_gain = np.concatenate([[0.0], np.cumsum(gains)])  # [n]: the sum of the first n gains
-    return _ratio(hits @ gains[:k], ideal_gain[wanted])
+    return ratio(hits @ gains[:k], ideal_gain[wanted])
+
+
+def hit_rate(hits: npt.NDArray[np.bool_], n_test: npt.ArrayLike) -> Floats:
+    """1 where the list holds a test item, 0 where it holds none."""
+    return ratio(np.asarray(hits.any(axis=-1)), np.asarray(n_test) > 0)
+
+
+def reciprocal_rank(hits: npt.NDArray[np.bool_], n_test: npt.ArrayLike) -> Floats:
+    """1/r of the first hit, 0 where the list has none; its mean is MRR."""
+    first = 1 / (hits.argmax(axis=-1) + 1)
+    return ratio(np.where(hits.any(axis=-1), first, 0.0), np.asarray(n_test) > 0)
+
+
+def average_precision(hits: npt.NDArray[np.bool_], n_test: npt.ArrayLike) -> Floats:
+    """Σ over hits at rank r of (hits up to r)/r, over min(|test|, k): a perfect list has 1. Its mean is MAP."""
+    k = hits.shape[-1]
+    precision = np.cumsum(hits, axis=-1, dtype=np.int32) / np.arange(1, k + 1)
+    return ratio((precision * hits).sum(axis=-1), np.minimum(n_test, k))
 
 
 def mean(per_user: Floats) -> float:
@@ -63,8 +99,26 @@ def popularity_percentile(recommended: Ints, degrees: Ints) -> float:
     return mean(((below + upto) / (2 * len(order)))[recommended[recommended >= 0]])
 
 
-def _ratio(part: Ints | Floats, whole: Ints | Floats) -> Floats:
+def novelty(recommended: Ints, degrees: Ints, n_users: int) -> float:
+    """The mean of −log2(the share of users who have the item); an item that nobody has counts as one user's."""
+    return mean(np.log2(max(n_users, 1) / np.maximum(degrees, 1))[recommended[recommended >= 0]])
+
+
+def popularity_groups(degrees: Ints) -> Ints:
+    """Each item's place in GROUPS. [N]
+
+    Items lie in thirds of all interactions, the most popular first: an item is in the head if items that are more
+    popular have less than a third of all interactions, in the middle if they have less than two thirds, else in the
+    tail. So equally popular items are in one group.
+    """
+    pairs = np.bincount(degrees) * np.arange(degrees.max(initial=0) + 1)  # of all items with this degree
+    above = (pairs.sum() - np.cumsum(pairs))[degrees]  # [N] interactions of more popular items
+    groups: Ints = np.minimum(len(GROUPS) * above // max(int(pairs.sum()), 1), len(GROUPS) - 1)
+    return groups
+
+
+def ratio(part: Ints | Floats | npt.NDArray[np.bool_], whole: Ints | Floats | npt.NDArray[np.bool_]) -> Floats:
     """part / whole, NaN where whole is 0."""
-    ratio: Floats = np.full(np.broadcast_shapes(part.shape, whole.shape), np.nan)
-    np.divide(part, whole, out=ratio, where=whole > 0)
-    return ratio
+    found: Floats = np.full(np.broadcast_shapes(part.shape, whole.shape), np.nan)
+    np.divide(part, whole, out=found, where=whole > 0)
+    return found

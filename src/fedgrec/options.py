@@ -67,13 +67,17 @@ class DataOptions:
     split: str = option(
         "auto",
         "how test items are chosen: given (train and test files), ratio (a share of each "
-        "user's items), last (each user's latest item), all (no test items: everything trains); auto: given for "
-        "folders, ratio for files",
-        choices=("auto", "given", "ratio", "last", "all"),
+        "user's items), last (each user's latest items), time (all interactions after one moment), all (no test "
+        "items: everything trains); auto: given for folders, ratio for files",
+        choices=("auto", "given", "ratio", "last", "time", "all"),
     )
     test_ratio: float = option(
-        0.2, "share of each user's items held out for test when split = ratio", least=0, most=0.9
+        0.2,
+        "share held out for test: of each user's items when split = ratio, of all interactions when split = time",
+        least=0,
+        most=0.9,
     )
+    leave_out: int = option(1, "how many of each user's latest items are held out when split = last", least=1)
     k_core: int = option(0, "drop users and items with fewer than this many interactions, repeatedly", least=0)
     min_rating: float | None = option(None, "keep only interactions rated at least this much")
     keep_ratings: bool = option(False, "keep ratings as targets of the MSE loss")

@@ -1,5 +1,6 @@
 """`fedgrec train --resume --grown`: a run that goes on with data that has grown, in its folder."""
 
+import gzip
 import json
 import random
 import shutil
@@ -87,6 +88,28 @@ def test_a_grown_run_is_a_whole_run(run: Path, data: Path, more: Path, capsys: A
     assert ids(run, "users")[:-2] == users
     assert Model.load(run).seen(len(users)).tolist() == []
     assert [line["round"] for line in lines(run / "metrics.jsonl")][:-1] == [2, 4, 6, 8, 9, 10, 12]
+
+
+def test_a_cut_in_time_is_found_again_and_moves_on_with_grown_data(data: Path, tmp_path: Path, capsys: Any) -> None:
+    """From packed files; a click that no part has is left out again whenever the data is read."""
+
+    def measured() -> tuple[float, float]:
+        assert cli.main(["evaluate", str(run), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)["map@20"], json.loads((run / "result.json").read_text())["map@20"]
+
+    clicks = data.read_text().splitlines()[1:]
+    random.Random(1).shuffle(clicks)
+    for name, n in (("early.csv.gz", 60), ("all.csv.gz", len(clicks))):
+        timed = [f"{click},{when}" for when, click in enumerate(clicks[:n])]
+        (tmp_path / name).write_bytes(gzip.compress("\n".join(["user,item,time", *timed]).encode()))
+    run = train(tmp_path / "early.csv.gz", tmp_path / "run", split="time", test_ratio=0.4)
+    before, held = read_split(run), held_out(run)
+    assert before.train.n_pairs + len(held) < 60  # some are new after the cut
+    assert len(set(measured())) == 1
+    assert go_on(run, "--grown", "--data", tmp_path / "all.csv.gz") == 0
+    assert held < held_out(run)
+    assert read_split(run).train.n_pairs > before.train.n_pairs
+    assert len(set(measured())) == 1
 
 
 def test_a_report_of_a_grown_run(run: Path, more: Path) -> None:

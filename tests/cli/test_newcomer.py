@@ -29,7 +29,7 @@ def test_ids_of_every_kind_come_back_as_they_went_in(capsys: Any, tmp_path: Path
     [
         ("", "--data is empty: name a data set, a folder or a file"),
         ("clicks", "clicks: a file without an ending: name it clicks.csv, or what it is of .txt, .csv"),
-        ("clicks.csv.gz", "clicks.csv.gz is packed: unpack it first"),
+        ("clicks.csv.zip", "clicks.csv.zip is packed: unpack it first"),
         ("clicks.json", "the format '.json' is not known"),
         ("pipe.csv", "pipe.csv is neither a file nor a folder"),
         ("folder.csv", "folder.csv must hold one train and at most one test file"),

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -93,6 +94,29 @@ def test_finished_runs_are_not_run_again_and_seeds_can_be_added(
     more = compared(data, out, methods="popularity,turbocf", seeds="0,1,5")
     assert [row["seeds"] for row in more["rows"]] == [[0, 1, 5]] * 2
     assert capsys.readouterr().out.count("(finished before)") == 4
+
+
+@pytest.mark.usefixtures("no_curves")
+def test_further_metrics_are_columns_of_the_records_that_have_them(
+    capsys: Any, data: Path, finished: Path, tmp_path: Path
+) -> None:
+    """One record is of before: it lacks a metric, and an option that has its default. It is not trained again."""
+    out = Path(shutil.copytree(finished, tmp_path / "out"))
+    for name, gone in (("result.json", r'^ *"map@20".*\n'), ("config.toml", r"^leave_out.*\n")):
+        path = next((out / "runs").glob("turbocf-seed0")) / name
+        path.write_text(re.sub(gone, "", path.read_text(), flags=re.MULTILINE))
+    found = compared(data, out, "--metrics", "recall,map,novelty")
+    assert "(finished before)" in capsys.readouterr().out
+    rows = {row["method"]: row["more"] for row in found["rows"]}
+    assert rows["turbocf"]["map"] is None
+    assert rows["turbocf"]["novelty"] is not None
+    results = [run["result"] for run in found["runs"] if run["label"] == "popularity"]
+    assert rows["popularity"]["map"]["mean"] == pytest.approx(np.mean([result["map@20"] for result in results]))
+    head = (out / "compare.md").read_text().splitlines()[0]
+    assert re.search(r"\| Recall@20 +\| NDCG@20 +\| map@20 +\| novelty@20 +\| chosen", head)
+    assert "map@20,map@20_half_width,novelty@20" in (out / "compare.csv").read_text()
+    assert cli.main([*words(data, out), "--metrics", "mapp"]) == 2
+    assert "no metric 'mapp'. Did you mean 'map'?" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("no_curves")

@@ -81,6 +81,55 @@ def test_a_file_is_split_by_ratio_or_time(tmp_path: Path) -> None:
     assert last is not None
     assert last.n_pairs == 6
     assert ("u1", "i6") in named(last)
+    three = load(path, split="last", leave_out=3).split.test
+    assert three is not None
+    assert set(three.user_degrees().tolist()) == {3}
+    assert named(last) <= named(three)
+
+
+WEEK = """user,item,time
+ann,x,2024-01-01
+ann,y,2024-01-02
+bo,x,2024-01-02
+bo,y,2024-01-03
+ann,z,2024-01-04
+bo,z,2024-01-05
+zoe,x,2024-01-05
+bo,w,2024-01-06
+ann,w,2024-01-07
+zoe,y,2024-01-07
+"""
+
+
+def test_one_cut_in_time_for_all(tmp_path: Path) -> None:
+    """Half of ten pairs are after 4 January: of bo and z, what train knows; zoe and w are new, and left out."""
+    path = write(tmp_path, week_csv=WEEK) / "week.csv"
+    dataset = load(path, split="time", test_ratio=0.5)
+    split = dataset.split
+    assert named(split.train) == {("ann", "x"), ("ann", "y"), ("bo", "x"), ("bo", "y"), ("ann", "z")}
+    assert named(split.test) == {("bo", "z")}
+    assert named(split.left_out) == {("zoe", "x"), ("zoe", "y"), ("bo", "w"), ("ann", "w")}
+    assert split.validation is None
+    assert "Test begins at 2024-01-05 00:00:00 UTC." in dataset.notes
+    assert "4 later pairs of users or items that train does not know were left out." in dataset.notes
+    assert named(split.known) == named(load(path, split="all").split.train)  # nobody is recommended what he has
+
+    # Of the five before the cut two are after an earlier one, for validation; then train does not know z any more.
+    split = load(path, split="time", test_ratio=0.5, validation=0.4).split
+    assert named(split.train) == {("ann", "x"), ("ann", "y"), ("bo", "x")}
+    assert named(split.validation) == {("bo", "y")}
+    assert named(split.test) == set()
+    assert ("ann", "z") in named(split.left_out)
+
+
+def test_a_cut_in_time_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    path = write(tmp_path, day_csv=WEEK.replace("01-05", "01-07").replace("01-06", "01-07")) / "day.csv"
+    with pytest.raises(DataError, match=r"the last 4 of 10 .* same time, 2024-01-07 .*: raise test_ratio"):
+        load(path, split="time", test_ratio=0.3)
+    assert load(path, split="time", test_ratio=0.5).split.test is not None
+    timeless = write(tmp_path, plain_csv="user,item\na,x\na,y\n") / "plain.csv"
+    with pytest.raises(DataError, match="a cut in time needs to know when: give data with a time column"):
+        load(timeless, split="time")
 
 
 def test_ratings_and_k_core(tmp_path: Path) -> None:
@@ -164,6 +213,8 @@ def test_the_demo_is_a_small_world() -> None:
     assert len(places.town_names) == 12
     at_home = (places.town[train.items] == places.user_town[train.users()]).mean()
     assert 0.5 < at_home < 0.95  # most near home, some on trips
+    late = load("demo", split="time", validation=0.1).split
+    assert max(late.train.times) < min(late.validation.times) <= max(late.validation.times) < min(late.test.times)
     assert load("demo", split="last").split.test.n_pairs == 1_500  # type: ignore[union-attr]
     with pytest.raises(DataError, match="the demo has no ratings"):
         load("demo", min_rating=3)

@@ -1,11 +1,12 @@
 """Every format by hand, and every way a file can be wrong, by line."""
 
+import gzip
 import re
 from pathlib import Path
 
 import pytest
 
-from fedgrec.data.readers import Pairs, read
+from fedgrec.data.readers import Pairs, ending, read, stem
 from fedgrec.errors import DataError
 
 
@@ -132,7 +133,8 @@ def test_an_absent_file_is_said_to_be_absent(tmp_path: Path) -> None:
         ("1,31,4.5\n1,32,3\n", "write a header above the first line, such as user,item,rating"),
         ("user,item,item\n1,2,3\n", "a.csv:1: there are 2 columns 'item'"),
         ("user,item\n1,  \n", "a.csv:2: the item is missing"),
-        ("user;item;rating\n1;2;4,5\n", "a.csv:2: the rating '4,5' is not a number; write it with a point"),
+        ('user,item,rating\n1,2,"4,5"\n', "a.csv:2: the rating '4,5' is not a number; write it with a point"),
+        ("user;item;rating\n1;2;4,5\n1;3;1.000\n", "a.csv:2: the rating '4,5' is not a number; write it with a point"),
     ],
 )  # fmt: skip
 def test_what_csv_files_do_wrong_is_named_by_line(tmp_path: Path, text: str, message: str) -> None:
@@ -148,6 +150,9 @@ def test_what_csv_files_do_wrong_is_named_by_line(tmp_path: Path, text: str, mes
         ("a.csv", "user|item|rating\nann|x, y|4\nbo|z|2\n", "vertical bars"),
         ("a.tsv", 'user,item,rating\nann,"x, y",4\nbo,z,2\n', "commas"),
         ("a.tsv", "user;item;rating\nann;x, y;4\nbo;z;2\n", "semicolons"),
+        ("a.csv", "user::item::rating\nann::x, y::4\nbo::z::2\n", "double colons"),
+        ("a.inter", "user:token|item:token|rating:float\nann|x, y|4\nbo|z|2\n", "vertical bars"),
+        ("a.dat", "ann\tx, y\t4\t7\nbo\tz\t2\t8\n", "tabs"),
     ],
 )
 def test_the_header_says_what_separates_the_columns(tmp_path: Path, name: str, text: str, word: str) -> None:
@@ -171,6 +176,56 @@ def test_what_separates_is_not_guessed_where_a_header_has_commas(tmp_path: Path,
             read(path)
     else:
         assert (rows(read(path)), read(path).note) == (found, "")
+
+
+def test_decimal_commas_are_read_where_commas_do_not_separate(tmp_path: Path) -> None:
+    pairs = read(write(tmp_path, "a.csv", "user;item;rating\nann;x;4,5\nbo;y;3\n"), min_rating=3.5, keep_ratings=True)
+    assert (rows(pairs), pairs.ratings.tolist()) == ([("ann", "x")], [4.5])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "\ufeffuser;item\n7;x\n"),
+        ("a.tsv", "user\titem\n7\tx\n"),
+        ("a.inter", "user_id:token\titem_id:token\n7\tx\n"),
+        ("a.dat", "7::x::4::100\n"),
+        ("train.txt", "7 3\n"),
+    ],
+)
+def test_packed_files_are_read_like_others(tmp_path: Path, name: str, text: str) -> None:
+    plain, packed = write(tmp_path, name, text), tmp_path / f"{name}.gz"
+    packed.write_bytes(gzip.compress(text.encode()))
+    assert rows(read(packed)) == rows(read(plain))
+    assert (ending(packed), stem(packed)) == (plain.suffix, plain.stem)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.csv.gz", gzip.compress(b"user,item\n1,2\n" * 99)[:-9], "a.csv.gz is not a whole gzip archive (C"),
+        ("a.csv.gz", b"user,item\n1,2\n", "if it is not packed, take .gz off its name"),
+        ("a.csv.gz", gzip.compress(b"user,item\n1,2\n,3\n"), "a.csv.gz:3: the user is missing"),
+        ("a.csv.gz", b"", "a.csv.gz is empty"),
+        ("a.gz", b"", "a.gz is packed: unpack it, or name it a.csv.gz"),
+        ("a.parquet.gz", b"", "a.parquet.gz is packed"),
+        ("a.csv.zip", b"", "a.csv.zip is packed: unpack it first"),
+    ],
+)  # fmt: skip
+def test_packed_files_that_cannot_be_read(tmp_path: Path, name: str, data: bytes, message: str) -> None:
+    with pytest.raises(DataError, match=re.escape(message)):
+        read(write(tmp_path, name, data))
+
+
+def test_a_time_that_nobody_needs_stops_nobody(tmp_path: Path) -> None:
+    from fedgrec.data import load
+
+    text = "user,item,time\n" + "".join(f"u{n % 3},i{n},noon\n" for n in range(30))
+    path = write(tmp_path, "a.csv", text)
+    assert load(path, split="ratio", time="when").split.train.n_pairs == 24  # nor does its name
+    for split in ("last", "time"):
+        with pytest.raises(DataError, match=r"a\.csv:2: the time 'noon' is neither"):
+            load(path, split=split)  # type: ignore[arg-type]
 
 
 def test_the_note_reaches_the_data_set(tmp_path: Path) -> None:

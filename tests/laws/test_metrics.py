@@ -1,4 +1,4 @@
-"""Law 8: Recall@k and NDCG@k equal torchmetrics and scikit-learn on the same ranking."""
+"""Law 8: Recall, NDCG, HitRate, MRR and MAP equal torchmetrics and scikit-learn on the same ranking."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,7 +8,13 @@ import numpy.typing as npt
 import pytest
 import torch
 from sklearn.metrics import ndcg_score
-from torchmetrics.functional.retrieval import retrieval_normalized_dcg, retrieval_recall
+from torchmetrics.functional.retrieval import (
+    retrieval_average_precision,
+    retrieval_hit_rate,
+    retrieval_normalized_dcg,
+    retrieval_recall,
+    retrieval_reciprocal_rank,
+)
 
 from fedgrec import metrics
 from fedgrec.evaluate import Result, evaluate
@@ -49,10 +55,11 @@ def world(seed: int) -> World:
     return World(users, items, train, test)
 
 
-def others_say(w: World, k: int) -> tuple[float, float, float]:
-    """Mean recall and NDCG of torchmetrics, and NDCG of scikit-learn, over the users that have test items.
+def others_say(w: World, k: int) -> dict[str, float]:
+    """Means of torchmetrics, and NDCG of scikit-learn, over the users that have test items.
 
-    Neither knows train items or breaks ties as we do: both get the unseen items, with ranks for scores.
+    Neither knows train items or breaks ties as we do: both get the unseen items, with ranks for scores. The AP of
+    torchmetrics is divided by the number of hits, ours by all that a list of k could hold.
     """
     rows = []
     for user, seen, test in zip(w.users, w.train, w.test, strict=True):
@@ -64,15 +71,18 @@ def others_say(w: World, k: int) -> tuple[float, float, float]:
         ranks[order] = np.arange(len(unseen), 0, -1)
         wanted = np.isin(unseen, test)
         preds, target = torch.tensor(ranks), torch.tensor(wanted)
+        found = int(wanted[order[:k]].sum())
         rows.append(
-            (
-                float(retrieval_recall(preds, target, top_k=k)),
-                float(retrieval_normalized_dcg(preds, target.int(), top_k=k)),
-                ndcg_score(wanted[None].astype(int), ranks[None], k=k),
-            )
+            {
+                "recall": float(retrieval_recall(preds, target, top_k=k)),
+                "ndcg": float(retrieval_normalized_dcg(preds, target.int(), top_k=k)),
+                "ndcg of scikit-learn": ndcg_score(wanted[None].astype(int), ranks[None], k=k),
+                "hitrate": float(retrieval_hit_rate(preds, target, top_k=k)),
+                "mrr": float(retrieval_reciprocal_rank(preds, target, top_k=k)),
+                "map": float(retrieval_average_precision(preds, target, top_k=k)) * found / min(len(test), k),
+            }
         )
-    recall, ndcg, ndcg_sklearn = np.mean(rows, axis=0)
-    return recall, ndcg, ndcg_sklearn
+    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
 
 
 Evaluate = Callable[..., Result]
@@ -81,10 +91,8 @@ Evaluate = Callable[..., Result]
 def metric_law(implementation: Evaluate, seed: int) -> None:
     w = world(seed)
     ours = implementation(w.users, w.items, pairs(w.train), pairs(w.test), ks=(K,))
-    recall, ndcg, ndcg_sklearn = others_say(w, K)
-    assert ours.metrics[f"recall@{K}"] == pytest.approx(recall, rel=1e-6)
-    assert ours.metrics[f"ndcg@{K}"] == pytest.approx(ndcg, rel=1e-6)
-    assert ours.metrics[f"ndcg@{K}"] == pytest.approx(ndcg_sklearn, rel=1e-9)
+    for name, value in others_say(w, K).items():
+        assert ours.metrics[f"{name.split()[0]}@{K}"] == pytest.approx(value, rel=1e-6), name
     assert ours.users == sum(map(bool, w.test))
 
 
@@ -94,7 +102,7 @@ def test_metric_law(seed: int) -> None:
 
 
 def recall_capped_at_k(monkeypatch: pytest.MonkeyPatch) -> Evaluate:
-    monkeypatch.setattr(metrics, "recall", lambda hits, n: hits.sum(-1) / np.minimum(n, hits.shape[-1]))
+    monkeypatch.setattr(metrics, "recall", lambda hits, n: hits.sum(-1) / np.clip(n, 1, hits.shape[-1]))
     return evaluate
 
 
@@ -108,6 +116,20 @@ def discount_off_by_one(monkeypatch: pytest.MonkeyPatch) -> Evaluate:
         return hits @ gains / np.cumsum(gains)[np.minimum(n_test, len(gains)) - 1]
 
     monkeypatch.setattr(metrics, "ndcg", ndcg)
+    return evaluate
+
+
+def precision_over_hits_alone(monkeypatch: pytest.MonkeyPatch) -> Evaluate:
+    ours = metrics.average_precision
+    monkeypatch.setattr(metrics, "average_precision", lambda hits, n: ours(hits, np.maximum(hits.sum(-1), 1)))
+    return evaluate
+
+
+def rank_of_the_last_hit(monkeypatch: pytest.MonkeyPatch) -> Evaluate:
+    def last(hits: npt.NDArray[np.bool_], n_test: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        return hits.any(-1) / (hits.shape[-1] - hits[:, ::-1].argmax(-1))
+
+    monkeypatch.setattr(metrics, "reciprocal_rank", last)
     return evaluate
 
 
@@ -141,6 +163,8 @@ def empty_users_count_as_zero(_: pytest.MonkeyPatch) -> Evaluate:
         recall_capped_at_k,
         ideal_not_capped,
         discount_off_by_one,
+        precision_over_hits_alone,
+        rank_of_the_last_hit,
         train_not_masked,
         ties_to_the_higher_id,
         empty_users_count_as_zero,
@@ -175,8 +199,19 @@ def test_ndcg_by_hand() -> None:
     np.testing.assert_allclose(metrics.ndcg(HITS, N_TEST, "paper"), paper)
 
 
+def test_hit_rate_mrr_and_map_by_hand() -> None:
+    np.testing.assert_allclose(metrics.hit_rate(HITS, N_TEST), [1, 0, 1, np.nan])
+    later = np.array([[False, True, True], *HITS[1:]])
+    np.testing.assert_allclose(metrics.reciprocal_rank(later, N_TEST), [1 / 2, 0, 1, np.nan])
+    # Precision is 1 at rank 1 and 2/3 at rank 3, of two items; the third list is as good as three places can be.
+    np.testing.assert_allclose(metrics.average_precision(HITS, N_TEST), [(1 + 2 / 3) / 2, 0, 1, np.nan])
+
+
 def test_one_user_alone() -> None:
     """On a device there is one user: no leading axis."""
+    assert metrics.hit_rate(HITS[0], 2) == metrics.reciprocal_rank(HITS[0], 2) == 1
+    assert metrics.average_precision(HITS[0], 2) == pytest.approx(5 / 6)
+    assert metrics.novelty(np.array([1, -1]), np.array([9, 2]), 8) == 2
     assert metrics.recall(HITS[0], 2) == 1
     assert metrics.ndcg(HITS[2], 5) == pytest.approx(1)
     assert np.isnan(metrics.ndcg(HITS[3], 0))
@@ -199,3 +234,24 @@ def test_catalogue_by_hand() -> None:
     assert metrics.popularity_percentile(shown, degrees) == pytest.approx((3.5 + 2 + 2) / 3 / 4)
     assert metrics.popularity_percentile(np.arange(4), degrees) == 0.5
     assert np.isnan(metrics.popularity(np.array([[-1]]), degrees))
+    assert metrics.novelty(shown, degrees, 16) == pytest.approx((np.log2(1.6) + 2 + 2) / 3)
+    assert metrics.novelty(np.array([[3]]), degrees, 16) == 4  # nobody has it: as surprising as what one user has
+
+
+def test_popularity_groups_are_thirds_of_interactions() -> None:
+    """Of 18 pairs, 10 are of the first item alone, so the next two lie in the middle, beyond 6 and before 12."""
+    assert metrics.popularity_groups(np.array([10, 2, 2, 1, 1, 0, 2])).tolist() == [0, 1, 1, 2, 2, 2, 1]
+    assert metrics.popularity_groups(np.array([3, 3, 3])).tolist() == [0, 0, 0]  # nothing is less popular
+
+
+def test_recall_of_a_group_is_over_the_users_that_have_test_items_in_it() -> None:
+    """Item 0 is the head, 1 the middle, 2 and 3 the tail; every list is [1, 3] or, where 1 is known, [3, 2]."""
+    items = np.array([[0], [3], [1], [2]], np.float32)
+    train = pairs([[0], [0, 1], [0, 1], [0, 1]])
+    test = pairs([[1, 2], [2], [3], []])
+    found = evaluate(np.ones((4, 1), np.float32), items, train, test, ks=(1, 2)).metrics
+    assert metrics.popularity_groups(np.array([4, 3, 0, 0])).tolist() == [0, 1, 2, 2]
+    assert "recall_head@2" not in found  # nobody has a test item there
+    assert (found["recall_middle@1"], found["recall_middle@2"]) == (1, 1)  # the first user's alone
+    assert (found["recall_tail@1"], found["recall_tail@2"]) == pytest.approx((1 / 3, 2 / 3))
+    assert {key.split("@")[0] for key in found} == {*metrics.NAMES} - {"recall_head"}

@@ -44,6 +44,7 @@ def register(commands: Any) -> None:
         metavar="ROUNDS[,EPOCHS]",
         help="between evaluations (default: twenty in every run)",
     )
+    add("--metrics", default=None, metavar="A,B,...", help="further columns, such as map,novelty; or all")
     add(
         "--device",
         default="auto",
@@ -61,10 +62,11 @@ def run(arguments: argparse.Namespace) -> int:
     from fedgrec.cli.compare_lines import Lines
     from fedgrec.compare import compare, write
     from fedgrec.compare.tables import terminal
+    from fedgrec.data.readers import stem
     from fedgrec.files import check_writable
 
     settings = asked(arguments)
-    out: Path = arguments.out or Path("compare") / Path(settings.common.data.data).stem
+    out: Path = arguments.out or Path("compare") / stem(Path(settings.common.data.data))
     check_writable(out)
     watcher = Lines(arguments.quiet)
     with watcher.watching():
@@ -83,7 +85,9 @@ def asked(arguments: argparse.Namespace) -> Any:
     """What the words of the command line mean."""
     from fedgrec.compare import File, Settings, entries, read_file
     from fedgrec.config import parse_assignment
+    from fedgrec.metrics import named as metrics_named
 
+    metrics = metrics_named(arguments.metrics) if arguments.metrics is not None else ()
     file = read_file(arguments.config) if arguments.config else File()
     rounds, _, epochs = (arguments.evaluate_every or "").partition(",")
     flags = {"data": arguments.data, "protocol": arguments.protocol, "rounds": arguments.rounds}
@@ -97,6 +101,7 @@ def asked(arguments: argparse.Namespace) -> Any:
         {key: value for key, value in flags.items() if value is not None},
         {key: value for key, value in others.items() if value is not None},
         arguments.device,
+        tuple(name for name in metrics if name not in ("recall", "ndcg")),  # these two are always there
     )
 
 
@@ -116,7 +121,18 @@ def seeds(text: str) -> tuple[int, ...]:
 def again(arguments: argparse.Namespace) -> str:
     """The command that was given."""
     words = ["fedgrec", "compare"]
-    for name in ("data", "methods", "seeds", "rounds", "epochs", "protocol", "evaluate_every", "device", "config"):
+    for name in (
+        "data",
+        "methods",
+        "seeds",
+        "rounds",
+        "epochs",
+        "protocol",
+        "evaluate_every",
+        "metrics",
+        "device",
+        "config",
+    ):
         value = getattr(arguments, name)
         if value is not None and (name, value) not in {("seeds", "3"), ("device", "auto")}:
             words += [f"--{name.replace('_', '-')}", str(value)]

@@ -9,6 +9,7 @@ from typing import Any
 from fedgrec.config import Config
 from fedgrec.core import size
 from fedgrec.data import Dataset
+from fedgrec.metrics import USUAL
 from fedgrec.simulation import Observer, Simulation
 
 
@@ -106,7 +107,7 @@ class Bar(Observer):
         chosen = "the best round on test" if result["protocol"] == "paper" else "chosen on validation"
         self.say(f"\nround {result['round']:,} ({chosen}; protocol {result['protocol']}), {result['users']:,} users:")
         for name, value in result.items():
-            if "@" in name:
+            if name.partition("@")[0] in USUAL:
                 self.say(f"  {name:<16} {value:10.4f}" if value < 10 else f"  {name:<16} {value:10.1f}")
         if verdict := progress.verdict(simulation.config.run.topk):
             self.say(f"  {verdict}")

@@ -43,6 +43,9 @@ def register(commands: Any) -> None:
     )
     evaluate.add_argument("--split", choices=("test", "validation"), default="test", help="(default: test)")
     evaluate.add_argument("--topk", metavar="K,K,...", help="list lengths (default: the run's)")
+    evaluate.add_argument(
+        "--metrics", default="all", metavar="A,B,...", help="which ones, such as recall,map,novelty (default: all)"
+    )
     evaluate.add_argument("--ndcg-ideal", choices=("capped", "paper"), help="(default: the run's)")
     evaluate.add_argument("--json", action="store_true", help="print JSON")
     evaluate.set_defaults(command=run_evaluate)
@@ -115,17 +118,20 @@ def item_names(model: Any) -> Any:
 
 
 def run_evaluate(arguments: argparse.Namespace) -> int:
+    from fedgrec.metrics import named as metrics_named
     from fedgrec.model import Model
 
+    names = metrics_named(arguments.metrics)
     model = Model.load(arguments.run, needs_users=arguments.data is None)
     changes = {"topk": arguments.topk, "ndcg_ideal": arguments.ndcg_ideal}
     config = model.config.changed({k: v for k, v in changes.items() if v is not None}, "command line")
     line = _by_strangers(arguments, model, config) if arguments.data else _on_own_split(arguments, model, config)
+    line = {key: value for key, value in line.items() if "@" not in key or key.partition("@")[0] in names}
     if arguments.json:
         print(json.dumps(line))
         return 0
     for name, value in line.items():
-        print(f"{name:<16} {value:.4f}" if isinstance(value, float) else f"{name:<16} {value}")
+        print(f"{name:<18} {value:.4f}" if isinstance(value, float) else f"{name:<18} {value}")
     return 0
 
 

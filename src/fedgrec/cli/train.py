@@ -203,8 +203,10 @@ def _usual_folder(arguments: argparse.Namespace, config: Config) -> Path:
     if arguments.final:
         run: Path = arguments.final.resolve() if arguments.final.name in ("", "..") else arguments.final
         return run.with_name(f"{run.name}-final")
+    from fedgrec.data.readers import stem
+
     kind = arguments.preset or ("best" if config.method == "fedgrec" else config.method)
-    return Path("runs") / f"{Path(config.data.data).stem}-{kind}-{config.run.seed}"
+    return Path("runs") / f"{stem(Path(config.data.data))}-{kind}-{config.run.seed}"
 
 
 def _report(folder: Path, bar: Any) -> None:

@@ -33,7 +33,7 @@ def register(commands: Any) -> None:
     )
     add("--trials", default="20", metavar="N", help="in all, finished ones included (default: 20)")
     add("--rounds", default=None, metavar="N", help="of a trial; epochs of methods that are not federated")
-    add("--metric", default="recall@20", help="recall@k or ndcg@k (default: recall@20)")
+    add("--metric", default="recall@20", help="recall@k, ndcg@k, hitrate@k, mrr@k or map@k (default: recall@20)")
     add("--seed", default="0", metavar="N", help="of the search, of all trials and of their data's split (default: 0)")
     add("--preset", default=None, help=f"where fedgrec starts: {', '.join(presets())} (default: best)")
     add("--config", type=Path, metavar="TOML", help="a file of options of a federated method")
@@ -46,12 +46,13 @@ def register(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from fedgrec.cli.tune_lines import Lines
+    from fedgrec.data.readers import stem
     from fedgrec.files import check_writable
     from fedgrec.reproduce.grid import terminal
     from fedgrec.tune import tune
     from fedgrec.tune.files import BEST, grid, write
 
-    out: Path = arguments.out or Path("runs") / f"tune-{Path(arguments.data).stem}-{arguments.method}"
+    out: Path = arguments.out or Path("runs") / f"tune-{stem(Path(arguments.data))}-{arguments.method}"
     check_writable(out)
     request = asked(arguments)
     watcher = Lines(arguments.quiet)

@@ -119,12 +119,12 @@ def _attempt(run: Run, dataset: Dataset, watcher: Watcher, alone: bool = False) 
 def _table(settings: Settings, runs: list[Run], failures: dict[tuple[str, int], str], dataset: Dataset) -> tables.Table:
     config = settings.common
     k, name, protocol = config.run.topk[0], public_name(dataset), config.run.protocol
-    rows = []
+    rows, n_users = [], dataset.split.train.n_users
     for entry in settings.entries:
         mine = [run for run in runs if run.entry is entry]
         theirs = figure(name, entry.method, mine[0].options) if k == 20 else None
-        rows.append(row(entry, mine, protocol, k, dataset.split.train.n_users, theirs, failures))
-    return tables.Table(name or dataset.name, protocol, k, ranked(rows), dataset.split.train.n_users)
+        rows.append(row(entry, mine, protocol, k, n_users, theirs, failures, settings.metrics))
+    return tables.Table(name or dataset.name, protocol, k, ranked(rows), n_users, settings.metrics)
 
 
 def write(comparison: Comparison, out: Path) -> str:

@@ -33,6 +33,7 @@ class Settings:
     flags: Options = field(default_factory=dict)  # of data and run; rounds and evaluate_every are the federated ones'
     epochs: Options = field(default_factory=dict)  # epochs and evaluate_every of the others
     device: str = "auto"  # of all that can run there
+    metrics: tuple[str, ...] = ()  # in the table, beside recall and NDCG
 
     @property
     def common(self) -> Config:

@@ -1,7 +1,7 @@
 """The rows of the table: one for each method, from its finished runs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ class Row:
     seconds: float | None = None
     note: str = ""  # what went wrong
     turns: float = 1.0  # of an average user in training
+    more: Mapping[str, Estimate | None] = field(default_factory=dict)  # further metrics; None where a record has none
 
     @property
     def kind(self) -> str:
@@ -50,6 +51,7 @@ def row(
     n_users: int,
     published: Figure | None,
     failures: Mapping[tuple[str, int], str],
+    metrics: Sequence[str] = (),
 ) -> Row:
     """`failures` says of (label, seed) why it has no result."""
     done = [run for run in runs if run.finished]
@@ -78,6 +80,10 @@ def row(
         float(np.mean([line["seconds"] for line in last])) if done[0].length else None,
         note,
         _turns(done[0], last, n_users),
+        {
+            name: estimate(done, results, f"{name}@{k}") if all(f"{name}@{k}" in result for result in results) else None
+            for name in metrics
+        },
     )
 
 

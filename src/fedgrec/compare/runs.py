@@ -193,8 +193,8 @@ class CentralizedRun(Run):
 
     def recorded(self) -> Mapping[str, Any]:
         path = self.folder / CONFIG
-        try:
-            return _named(tomllib.loads(path.read_text(encoding="utf-8")))
+        try:  # an option that a record does not name had its default
+            return asdict(DataOptions()) | _named(tomllib.loads(path.read_text(encoding="utf-8")))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise RunError(f"{path} was damaged after it was written ({error}): remove its folder") from None
 

@@ -24,6 +24,7 @@ class Table:
     k: int
     rows: Sequence[Row]
     users: int = 1
+    metrics: Sequence[str] = ()  # beside recall and NDCG
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ def columns(table: Table) -> list[Column]:
     at, rows = f"@{table.k}", table.rows
     found = [Column("method", lambda row: row.label), Column("kind", lambda row: row.kind)]
     found += _metric_columns(f"Recall{at}", "recall", rows) + _metric_columns(f"NDCG{at}", "ndcg", rows)
+    found += [_further_column(f"{name}{at}", name) for name in table.metrics]
     found.append(Column("chosen", chosen))
     if any(row.up is not None for row in rows):
         found += [
@@ -60,6 +62,10 @@ def _metric_columns(title: str, name: str, rows: Sequence[Row]) -> list[Column]:
         found.append(Column("published", lambda row: number(theirs(row, name), ".4f"), True))
         found.append(Column("diff", lambda row: number(difference(row, name), "+.1f", " %"), True))
     return found
+
+
+def _further_column(title: str, name: str) -> Column:
+    return Column(title, lambda row: measured(row.more.get(name)))
 
 
 # -------------------------------------------------------------------------------------------------- cells
@@ -222,6 +228,9 @@ def record(table: Table, row: Row | None) -> dict[str, Any]:
         key, ours = f"{name}@{table.k}", getattr(row, name)
         found |= {key: ours and ours.mean, f"{key}_half_width": ours and ours.half}
         found |= {f"{key}_published": theirs(row, name), f"{key}_difference_percent": difference(row, name)}
+    for name in table.metrics:
+        key, extra = f"{name}@{table.k}", row.more.get(name)
+        found |= {key: extra and extra.mean, f"{key}_half_width": extra and extra.half}
     found |= {"interval_over": row.recall and row.recall.over, "source": row.published and row.published.source}
     rounds = " ".join(map(str, row.chosen)) if row.length else ""
     found |= {"chosen": rounds, "unit": row.unit, "length": row.length or None}

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec.data import split as splits
-from fedgrec.data.grown_split import Rule, grown_split
+from fedgrec.data.grown_split import Rule, by_time, grown_split
 from fedgrec.data.ids import IdMap, number
 from fedgrec.data.interactions import Interactions
-from fedgrec.data.readers import EXTENSIONS, Pairs, read
+from fedgrec.data.readers import EXTENSIONS, Pairs, ending, read, stem
 from fedgrec.data.registry import SOURCES, digest, locate
 from fedgrec.data.split import Split
 from fedgrec.data.synthetic import Places, demo
@@ -20,7 +20,8 @@ from fedgrec.errors import DataError, nearest
 
 __all__ = ["SOURCES", "Dataset", "describe", "load", "locate"]
 
-SplitKind = Literal["auto", "given", "ratio", "last", "all"]
+SplitKind = Literal["auto", "given", "ratio", "last", "time", "all"]
+TIMED = ("last", "time")  # the splits that need times; for the others no time is read
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +54,7 @@ def load(
     *,
     split: SplitKind = "auto",
     test_ratio: float = 0.2,
+    leave_out: int = 1,
     validation: float = 0.0,
     k_core: int = 0,
     min_rating: float | None = None,
@@ -66,8 +68,9 @@ def load(
 ) -> Dataset:
     """Load `demo`, a public data set by name, a folder with train.* and maybe test.*, or one file.
 
-    `auto` takes the split as given by a folder, and else holds out `test_ratio` of each user's items; `all` holds out
-    none. Ids and pairs of the split `before`, of data that may have grown since, stay where they are in it.
+    `auto` takes the split as given by a folder, and else holds out `test_ratio` of each user's items; `last` holds out
+    each user's latest `leave_out`, `time` all after one moment, `all` none. Times are read for the two that need them.
+    Ids and pairs of the split `before`, of data that may have grown since, stay where they are in it.
     """
     if split not in get_args(SplitKind):
         raise DataError(f"there is no split {split!r}; known are {', '.join(get_args(SplitKind))}")
@@ -76,11 +79,11 @@ def load(
             raise DataError("the demo has no ratings: leave out min_rating and keep_ratings")
         found = _demo()
     else:
-        columns = {"user": user, "item": item, "rating": rating, "time": time}
+        columns = {"user": user, "item": item, "rating": rating, "time": time if split in TIMED else None}
         found = _read_files(source, {**columns, "min_rating": min_rating, "keep_ratings": keep_ratings})
     if split == "given" and not found.given:
         raise DataError(
-            f"{source} is one set of pairs: use split 'ratio' or 'last', or give a folder with train and test"
+            f"{source} is one set of pairs: use split 'ratio', 'last' or 'time', or give a folder with train and test"
         )
     kind = split if split != "auto" else "given" if found.given else "ratio"
 
@@ -89,20 +92,26 @@ def load(
         parts = [_union(*parts)]
     if k_core > 0:
         parts = _core(parts, k_core, notes)
-    rule = Rule(kind, test_ratio, validation, seed)
+    rule = Rule(kind, test_ratio, validation, seed, leave_out)
     result = _first_split(parts, rule, notes) if before is None else _next_split(before, parts, rule, notes)
     if not result.train.n_pairs:
         raise DataError(f"{source} leaves no pair to train on: check the file and min_rating")
-    result = replace(result, low_rated=_numbered(found.low_rated, result.train))
+    if kind == "time":
+        notes += _remarks_on_time(result)
+    if (low := _numbered(found.low_rated, result.train)) is not None:
+        result = replace(result, left_out=splits.together(low, result.left_out))
     notes += _remarks(result)
     return Dataset(found.name, result, found.checksums, tuple(notes), found.places, kind)
 
 
 def _first_split(parts: list[Interactions], rule: Rule, notes: list[str]) -> Split:
+    if rule.kind == "time":
+        none = np.zeros(parts[0].n_pairs, bool)
+        return by_time(parts[0], rule, none, none, new=~none)
     if rule.kind == "ratio":
         parts = list(splits.ratio(parts[0], rule.test_ratio, rule.seed))
     elif rule.kind == "last":
-        parts = list(splits.leave_last_out(parts[0]))
+        parts = list(splits.leave_last_out(parts[0], rule.leave_out))
     result = Split(parts[0], _without_known(parts[0], parts[1], notes) if len(parts) == 2 else None)
     return splits.hold_out_validation(result, rule.validation, rule.seed) if rule.validation else result
 
@@ -166,14 +175,14 @@ def _read_files(source: str | Path, options: dict[str, Any]) -> _Source:
     parts, merged = _number_together(read_parts)
     if merged:
         notes.append(f"{merged:,} repeated pairs were merged.")
-    name = path.stem if path.is_file() else path.resolve().name
+    name = stem(path) if path.is_file() else path.resolve().name
     return _Source(name, parts, {file.name: digest(file) for file in files}, notes, path.is_dir(), low_rated)
 
 
 def _files_of(folder: Path) -> list[Path]:
     """train.* and, if it is there, test.*"""
-    files = [f for stem in ("train", "test") for f in sorted(folder.glob(f"{stem}.*")) if f.suffix in EXTENSIONS]
-    stems = [f.stem for f in files]
+    files = [f for part in ("train", "test") for f in sorted(folder.glob(f"{part}.*")) if ending(f) in EXTENSIONS]
+    stems = [stem(f) for f in files]
     if stems not in (["train"], ["train", "test"]):
         raise DataError(
             f"{folder} must hold one train and at most one test file, ending in {', '.join(EXTENSIONS)}; "
@@ -259,6 +268,18 @@ def _without_known(train: Interactions, test: Interactions, notes: list[str]) ->
         notes.append(f"{known.sum():,} test pairs are also in train and were left out of test.")
         return test.select(~known)
     return test
+
+
+def _remarks_on_time(split: Split) -> list[str]:
+    """When test begins, and what it cannot have."""
+    notes = []
+    if split.test is not None and split.test.times is not None and split.test.n_pairs:
+        notes.append(f"Test begins at {splits.moment(split.test.times.min())}.")
+    if split.left_out is not None and split.left_out.n_pairs:
+        notes.append(
+            f"{split.left_out.n_pairs:,} later pairs of users or items that train does not know were left out."
+        )
+    return notes
 
 
 def _remarks(split: Split) -> list[str]:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from fedgrec.data.ids import IdMap
 from fedgrec.data.interactions import Interactions
-from fedgrec.data.split import Split, highest, last_items, n_to_hold
+from fedgrec.data.split import Split, after_cut, highest, last_items, n_to_hold, times_of
 
 TEST_STREAM, VALIDATION_STREAM = 2, 3  # beside the seed: other draws than those of a first split
 
@@ -19,10 +19,11 @@ Places = tuple[IdMap, NDArray[np.int64]]  # all ids, and where in them the data'
 class Rule:
     """How a run splits its data."""
 
-    kind: str  # given, ratio, last or all
+    kind: str  # given, ratio, last, time or all
     test_ratio: float
     validation: float
     seed: int
+    leave_out: int = 1  # of each user, where kind is last
 
 
 def grown_split(before: Split, now: Interactions, rule: Rule, given: Interactions | None = None) -> Split:
@@ -35,10 +36,12 @@ def grown_split(before: Split, now: Interactions, rule: Rule, given: Interaction
     data = _under(now, users, items)
     train, validation, test = (_among(data, part) for part in (before.train, before.validation, before.test))
     new = ~(train | validation | test)
+    if rule.kind == "time":
+        return by_time(data, rule, validation, test, new)
     if rule.kind == "ratio":
         test |= _drawn(data, test, new, rule.test_ratio, (rule.seed, TEST_STREAM))
     elif rule.kind == "last":
-        test |= new & _last_of_others(data, test)
+        test |= new & _last_of_others(data, test, rule.leave_out)
     elif rule.kind == "given" and given is not None:
         test |= new & _among(data, _under(given, users, items))
     rest, held, new = data.select(~test), validation[~test], new[~test]
@@ -89,8 +92,25 @@ def _drawn(data: Interactions, held: Mask, new: Mask, fraction: float, seed: tup
     return drawn
 
 
-def _last_of_others(data: Interactions, held: Mask) -> Mask:
-    """Each user's last pair of those that are not held out."""
+def _last_of_others(data: Interactions, held: Mask, n: int) -> Mask:
+    """Each user's last n pairs of those that are not held out."""
     last = np.zeros(data.n_pairs, bool)
-    last[~held] = last_items(data.select(~held))
+    last[~held] = last_items(data.select(~held), n)
     return last
+
+
+def by_time(data: Interactions, rule: Rule, validation: Mask, test: Mask, new: Mask) -> Split:
+    """One cut in time for everybody: of the `new` pairs test has those after it, validation those after an earlier cut.
+
+    The others stay where they are. A new pair after a cut whose user or item is not in train is left out: no method
+    could have learned of it.
+    """
+    times = times_of(data, "a cut in time")
+    late, later = after_cut(times, rule.test_ratio, "test_ratio"), np.zeros(data.n_pairs, bool)
+    later[~late] = after_cut(times[~late], rule.validation, "validation")
+    test, validation = test | (new & late), validation | (new & later)
+    train = ~(test | validation)
+    known = np.isin(data.users(), data.users()[train]) & np.isin(data.items, data.items[train])
+    left = new & ~train & ~known
+    held = data.select(validation & ~left) if rule.validation or validation.any() else None
+    return Split(data.select(train), data.select(test & ~left), held, data.select(left))

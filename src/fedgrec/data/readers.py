@@ -7,6 +7,8 @@
 | `.inter`        | RecBole: tabs, a header such as `user_id:token  item_id:token  rating:float`       |
 | `.dat`          | MovieLens: `user::item::rating::timestamp`, no header                              |
 | `.parquet`      | named columns; needs pyarrow                                                       |
+
+All but `.parquet` may be packed: `.csv.gz`.
 """
 
 from collections.abc import Sequence
@@ -18,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.data.text_tables import Table, read_text
+from fedgrec.data.text_tables import Table, contents, read_text
 from fedgrec.errors import DataError, missing_extra
 
 # Names a column goes by, compared in lower case without underscores.
@@ -55,13 +57,13 @@ def read(
     user: str = "user",
     item: str = "item",
     rating: str = "rating",
-    time: str = "time",
+    time: str | None = "time",
     min_rating: float | None = None,
     keep_ratings: bool = False,
 ) -> Pairs:
-    """Read one file, its format told by its name."""
+    """Read one file, its format told by its name; without a name for them times are not read."""
     path = Path(path)
-    kind = path.suffix.lower()
+    kind = ending(path)
     if kind not in EXTENSIONS:
         raise DataError(_unknown_format(path, kind))
     if not path.is_file():
@@ -75,7 +77,7 @@ def read(
     users = _ids(table, _column(table, "user", user), "user")
     items = _ids(table, _column(table, "item", item), "item")
     ratings = _numbers(table, _column(table, "rating", rating)) if wants_ratings else None
-    time_column = _column(table, "time", time, required=False)
+    time_column = None if time is None else _column(table, "time", time, required=False)
     times = None if time_column is None else _numbers(table, time_column, dates=True)
     keep: Any = slice(None) if min_rating is None or ratings is None else ratings >= min_rating
     return Pairs(
@@ -88,10 +90,24 @@ def read(
     )
 
 
+def ending(path: Path) -> str:
+    """What tells the format: '.csv' of clicks.csv, and of clicks.csv.gz."""
+    inner = Path(path.stem).suffix.lower()
+    packed = path.suffix.lower() == ".gz" and inner in EXTENSIONS and inner != ".parquet"
+    return inner if packed else path.suffix.lower()
+
+
+def stem(path: Path) -> str:
+    """The name without its ending: 'clicks' of clicks.csv, and of clicks.csv.gz."""
+    return path.stem if ending(path) == path.suffix.lower() else Path(path.stem).stem
+
+
 def _unknown_format(path: Path, kind: str) -> str:
     known = ", ".join(EXTENSIONS)
     if not kind:
         return f"{path}: a file without an ending: name it {path.name}.csv, or what it is of {known}"
+    if kind == ".gz":
+        return f"{path} is packed: unpack it, or name it {path.stem}.csv.gz, or what is in it of {known}"
     if kind in PACKED:
         return f"{path} is packed: unpack it first"
     return f"{path}: the format {kind!r} is not known; use {known}"
@@ -99,7 +115,7 @@ def _unknown_format(path: Path, kind: str) -> str:
 
 def _lightgcn(path: Path) -> Pairs:
     """Parsed as one array of bytes: five megabytes take a tenth of a second."""
-    data = path.read_bytes()
+    data = contents(path)
     text = np.frombuffer(data, np.uint8)
     digit = (text >= ord("0")) & (text <= ord("9"))
     wrong = np.flatnonzero(~digit & ~np.isin(text, np.frombuffer(b" \t\r\n", np.uint8)))
@@ -204,8 +220,13 @@ def _ids(table: Table, cells: Sequence[Any] | None, role: str) -> NDArray[Any]:
 
 
 def _numbers(table: Table, cells: Sequence[Any] | None, *, dates: bool = False) -> NDArray[np.float64]:
-    """A column as finite numbers; with `dates`, ISO dates become seconds since 1970."""
+    """A column as finite numbers; with `dates`, ISO dates become seconds since 1970.
+
+    Ratings may have decimal commas (4,5), if none of them has a point, which might then be one of thousands.
+    """
     assert cells is not None
+    if table.decimal_commas and not dates and not any("." in cell for cell in cells):
+        cells = [cell.replace(",", ".") for cell in cells]
     try:
         numbers = np.array(cells).astype(np.float64) if not isinstance(cells[0], datetime) else None
         if numbers is not None and np.isfinite(numbers).all():

@@ -1,6 +1,7 @@
 """Which pairs to learn from, and which to be judged on."""
 
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cached_property
 
 import numpy as np
@@ -12,27 +13,27 @@ from fedgrec.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Disjoint sets of pairs under the same ids, and beside them the pairs rated too low to be in any."""
+    """Disjoint sets of pairs under the same ids, and beside them the pairs that are in none of them."""
 
     train: Interactions
     test: Interactions | None = None
     validation: Interactions | None = None
-    low_rated: Interactions | None = None
+    left_out: Interactions | None = None  # rated too low, or of somebody or something that train does not know
 
     def __post_init__(self) -> None:
-        for other in (self.test, self.validation, self.low_rated):
+        for other in (self.test, self.validation, self.left_out):
             if other is not None and (other.user_ids != self.train.user_ids or other.item_ids != self.train.item_ids):
                 raise DataError("the parts of a split must share their user and item ids: load them together")
 
     @cached_property
     def before_test(self) -> Interactions:
         """Train and validation items: at test time a person has seen both."""
-        return _together(self.train, self.validation)
+        return together(self.train, self.validation)
 
     @cached_property
     def known(self) -> Interactions:
         """All that people are known to have, whatever it was left out for: nobody is recommended what he has."""
-        return _together(_together(self.before_test, self.test), self.low_rated)
+        return together(together(self.before_test, self.test), self.left_out)
 
 
 def ratio(data: Interactions, fraction: float, seed: int | tuple[int, ...]) -> tuple[Interactions, Interactions]:
@@ -58,11 +59,41 @@ def leave_last_out(data: Interactions, n: int = 1) -> tuple[Interactions, Intera
 
 def last_items(data: Interactions, n: int = 1) -> NDArray[np.bool_]:
     """The pairs that `leave_last_out` holds out. [nnz]"""
-    if data.times is None:
-        raise DataError("leave-last-out needs to know when: give data with a time column, or split by ratio")
     if n < 1:
         raise DataError(f"leave-last-out holds out {n} items: it must be at least 1")
-    return highest(data, data.times, np.clip(data.user_degrees() - 1, 0, n))
+    return highest(data, times_of(data, "leave-last-out"), np.clip(data.user_degrees() - 1, 0, n))
+
+
+def after_cut(times: NDArray[np.float64], fraction: float, option: str) -> NDArray[np.bool_]:
+    """The pairs after one moment: round(fraction · n) of n, or fewer where several are of that moment, never all. [nnz]
+
+    `option` is where the fraction comes from, for the message.
+    """
+    n = len(times)
+    wanted = min(round(fraction * n), n - 1)
+    if wanted < 1:
+        return np.zeros(n, bool)
+    cut = np.partition(times, n - wanted - 1)[n - wanted - 1]  # the last moment before
+    after: NDArray[np.bool_] = times > cut
+    if not after.any():
+        raise DataError(
+            f"the last {wanted + 1:,} of {n:,} interactions have the same time, {moment(cut)}, so no cut in time "
+            f"leaves some of them behind it: raise {option}"
+        )
+    return after
+
+
+def times_of(data: Interactions, who: str) -> NDArray[np.float64]:
+    if data.times is None:
+        raise DataError(f"{who} needs to know when: give data with a time column, or split by ratio")
+    return data.times
+
+
+def moment(seconds: float) -> str:
+    """A time in a sentence: as a date if it lies between 1973 and 2286, else as the number that it is."""
+    if 1e8 <= seconds < 1e10:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{seconds:,.0f}"
 
 
 def hold_out_validation(split: Split, fraction: float = 0.1, seed: int = 0) -> Split:
@@ -111,7 +142,8 @@ def highest(data: Interactions, priority: NDArray[np.float64], counts: NDArray[n
     return rank >= np.repeat(data.indptr[1:] - counts, data.user_degrees())
 
 
-def _together(a: Interactions, b: Interactions | None) -> Interactions:
+def together(a: Interactions, b: Interactions | None) -> Interactions:
+    """The pairs of both."""
     if b is None or not b.n_pairs:
         return a
     users, items = np.concatenate([a.users(), b.users()]), np.concatenate([a.items, b.items])

@@ -1,18 +1,20 @@
 """Text files of rows and columns, and where each row begins: a mistake is named by its line."""
 
 import csv
+import gzip
 import io
 import itertools
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fedgrec.errors import DataError
 
-SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars"}
-USUAL = {".csv": ",", ".tsv": "\t", ".inter": "\t"}
+SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars", "::": "double colons"}
+USUAL = {".csv": ",", ".tsv": "\t", ".inter": "\t", ".dat": "::"}
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Table:
     ends: Mapping[int, int] = field(default_factory=dict)  # row → its last line, where it has several
     twice: Mapping[str, int] = field(default_factory=dict)  # names of several columns, and how many
     note: str = ""
+    decimal_commas: bool = False  # a comma is free to be part of a number
 
     def bad(self, row: int, what: str) -> DataError:
         where = f"{self.path}:{self.lines[row]}" if self.word == "line" else f"{self.path}, row {self.lines[row]}"
@@ -35,19 +38,33 @@ class Table:
 def read_text(path: Path, kind: str) -> Table:
     """A .csv, .tsv, .inter or .dat file."""
     text = _decoded(path)
-    if kind == ".dat":
-        rows = ((n, n, line.rstrip("\r").split("::")) for n, line in enumerate(text.split("\n"), 1) if line.strip())
-        return _table(path, ["user", "item", "rating", "time"], rows)
     separator = _separator(path, text, kind)
-    numbered = _rows(path, text, separator)
-    _, _, head = next(numbered)
-    names = [name.split(":")[0] if kind == ".inter" else name.strip() for name in head]
+    numbered = _split_lines(text) if separator == "::" else _rows(path, text, separator)
+    if kind == ".dat":
+        names = ["user", "item", "rating", "time"]
+    else:
+        _, _, head = next(numbered)
+        names = [name.split(":")[0] if kind == ".inter" else name.strip() for name in head]
     note = "" if separator == USUAL[kind] else f"{path.name} is read with {SEPARATORS[separator]} between its columns."
-    return _table(path, names, numbered, note)
+    return replace(_table(path, names, numbered), note=note, decimal_commas=separator != ",")
+
+
+def contents(path: Path) -> bytes:
+    """What is in a file, unpacked where its name ends in .gz."""
+    data = path.read_bytes()
+    if path.suffix.lower() != ".gz":
+        return data
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"{path} is not a whole gzip archive ({error}): copy or download it again; if it is not packed, take .gz "
+            "off its name"
+        ) from error
 
 
 def _decoded(path: Path) -> str:
-    data = path.read_bytes()
+    data = contents(path)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -62,19 +79,25 @@ def _decoded(path: Path) -> str:
 
 
 def _separator(path: Path, text: str, kind: str) -> str:
-    """The usual one where the header has it; else the one that it has."""
+    """The usual one where the first line has it; else the one that it has."""
     head = text.lstrip().split("\n", 1)[0].strip()
     line = text[: len(text) - len(text.lstrip())].count("\n") + 1
     usual = USUAL[kind]
-    others = [mark for mark in SEPARATORS if mark in head]
-    if usual in others or kind == ".inter":
+    if usual in head:
         return usual
+    # A header has names alone; in a first row of .dat a mark may be part of an id, so it must make four columns.
+    others = [mark for mark in SEPARATORS if (head.count(mark) == 3 if kind == ".dat" else mark in head)]
     if not others and len(head.split()) > 1:
         raise DataError(
             f"{path}:{line}: the columns seem to be separated by spaces; save the file with {SEPARATORS[usual]} "
             "between them"
         )
     return others[0] if len(others) == 1 else usual
+
+
+def _split_lines(text: str) -> Iterator[tuple[int, int, list[str]]]:
+    """`_rows` where two characters separate: there are no quotes."""
+    return ((n, n, line.rstrip("\r").split("::")) for n, line in enumerate(text.split("\n"), 1) if line.strip())
 
 
 def _rows(path: Path, text: str, separator: str) -> Iterator[tuple[int, int, list[str]]]:
@@ -113,7 +136,7 @@ def _never_closed(text: str, separator: str, first: int) -> bool:
     return False
 
 
-def _table(path: Path, names: list[str], numbered: Iterator[tuple[int, int, list[str]]], note: str = "") -> Table:
+def _table(path: Path, names: list[str], numbered: Iterator[tuple[int, int, list[str]]]) -> Table:
     rows: list[list[str]] = []
     lines: list[int] = []
     ends: dict[int, int] = {}
@@ -131,4 +154,4 @@ def _table(path: Path, names: list[str], numbered: Iterator[tuple[int, int, list
     if not rows:
         raise DataError(f"{path} has a header but no rows: give a file with at least one interaction")
     twice = {name: n for name, n in Counter(names).items() if n > 1}
-    return Table(path, dict(zip(names, zip(*rows, strict=True), strict=True)), lines, "line", ends, twice, note)
+    return Table(path, dict(zip(names, zip(*rows, strict=True), strict=True)), lines, "line", ends, twice)

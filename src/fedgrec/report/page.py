@@ -59,7 +59,10 @@ PARTS = {
     "users": "Users", "items": "Items",
     "train": "Train pairs", "validation": "Validation pairs", "test": "Test pairs",
 }  # fmt: skip
-SPLITS = {"given": "as given", "ratio": "a share of each user's items", "last": "each user's latest item"}
+SPLITS = {
+    "given": "as given", "ratio": "a share of each user's items", "last": "each user's latest items",
+    "time": "all that came after one moment",
+}  # fmt: skip
 
 
 def subtitle(run: Run) -> str:
@@ -93,13 +96,14 @@ def result(run: Run) -> str:
         (f"Coverage@{k}", f"{100 * value[f'coverage@{k}']:.1f} %", "of all items are in somebody's list"),
         *tiles,
     ]
-    more = [(name, f"{value[name]:.4f}") for name in value if "@" in name and not name.endswith(f"@{k}")]
+    shown = {f"{name}@{k}" for name in ("recall", "ndcg", "coverage")}
+    more = [(name, f"{value[name]:.4f}") for name in value if "@" in name and name not in shown]
     plain = (
         f"<p class=lead>On average {100 * value[f'recall@{k}']:.0f} % of the items that a user has and the "
         f"model never saw are among the {k} that it recommends. {value['users']:,} users were judged; for "
         f"each, all {run.about['sizes']['items']:,} items were ranked but those already known.</p>\n"
     )
-    return tile_row(tiles) + plain + about + (table(["Other list lengths", "Value"], more) if more else "")
+    return tile_row(tiles) + plain + about + (table(["Other metrics", "Value"], more) if more else "")
 
 
 def comparison(run: Run) -> str:

@@ -9,13 +9,14 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedgrec.errors import ConfigError, DiskError, FedgrecError, RunError, missing_extra
+from fedgrec.options import DataOptions
 from fedgrec.simulation import Observer
 from fedgrec.tune.search import Search
 from fedgrec.tune.subjects import Subject
@@ -23,6 +24,7 @@ from fedgrec.tune.subjects import Subject
 STUDY, NAME, ASKED = "study.db", "tune", "asked"
 FAILURE, ROUND, SECONDS, BEST, SECOND, USERS = "failure", "round", "seconds", "best", "second", "users"
 UNPRUNED = 5  # trials that finish before any is given up
+JUDGES = ("recall", "ndcg", "hitrate", "mrr", "map")
 PATIENCE = 4  # a trial is given up after a quarter of its rounds at the earliest
 
 
@@ -84,15 +86,17 @@ class Watcher(Observer):
 
 
 def list_length(metric: str) -> int:
-    """The k of recall@k or ndcg@k."""
-    found = re.fullmatch(r"(recall|ndcg)@([1-9]\d*)", metric)
+    """The k of recall@k and the others that may judge: more is better, and a user's value is from 0 to 1."""
+    found = re.fullmatch(rf"({'|'.join(JUDGES)})@([1-9]\d*)", metric)
     if not found:
-        raise ConfigError(f"--metric cannot be {metric!r}: it is recall@k or ndcg@k, such as recall@20")
+        raise ConfigError(
+            f"--metric cannot be {metric!r}: it is one of {', '.join(JUDGES)}, and a list length, such as recall@20"
+        )
     return int(found[2])
 
 
 def other_metric(metric: str) -> str:
-    """The metric that ranks trials that are equal by this one: ndcg@k for recall@k, and the other way round."""
+    """The metric that ranks trials that are equal by this one: recall of the same list, and for recall NDCG."""
     name, _, k = metric.partition("@")
     return f"{'ndcg' if name == 'recall' else 'recall'}@{k}"
 
@@ -183,7 +187,7 @@ class _Study:
         """Trials of another search would not compare."""
         if before is None:
             return
-        was, now = json.loads(before), self.request.about()
+        was, now = asdict(DataOptions()) | json.loads(before), self.request.about()  # what is not named had its default
         differ = [
             f"{k} was {was.get(k)!r} and is now {now.get(k)!r}" for k in {**was, **now} if was.get(k) != now.get(k)
         ]
