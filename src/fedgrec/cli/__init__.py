@@ -18,6 +18,7 @@ examples:
   fedgrec train --final runs/mine                 the same on all of it, to use
   fedgrec recommend runs/mine-final --user alice  what Alice should see next
   fedgrec recommend runs/mine-final --items 12,31 for somebody it never met
+  fedgrec export runs/mine-final --page page      a page that recommends by itself
   fedgrec evaluate runs/mine --topk 10,20,50      rank again, other list lengths
   fedgrec compare --methods fedgrec,popularity    methods side by side
   fedgrec audit --data clicks.csv                 what a server would find out
@@ -27,7 +28,20 @@ examples:
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    from fedgrec.cli import audit, compare, demo, device, federation, inspect, recommend, reproduce, secagg, train, tune
+    from fedgrec.cli import (
+        audit,
+        compare,
+        demo,
+        device,
+        export,
+        federation,
+        inspect,
+        recommend,
+        reproduce,
+        secagg,
+        train,
+        tune,
+    )
 
     top = argparse.ArgumentParser(
         prog="fedgrec",
@@ -37,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"fedgrec {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (train, recommend, compare, reproduce, tune, audit, federation, device, inspect, secagg, demo):
+    for module in (train, recommend, export, compare, reproduce, tune, audit, federation, device, inspect, secagg, demo):
         module.register(commands)
     return top
 

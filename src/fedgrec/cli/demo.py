@@ -15,9 +15,9 @@ MARK = ".demo"  # a folder with this file in it may be replaced
 def register(commands: Any) -> None:
     demo = commands.add_parser(
         "demo",
-        help="train on the built-in data, compare, recommend, report",
+        help="train on the built-in data, compare, recommend, report, page",
         description="Train on the built-in data, compare with popularity and plain matrix "
-        "factorisation, show some recommendations, write a report.",
+        "factorisation, show some recommendations, write a report and a page that recommends.",
     )
     demo.add_argument("--out", type=Path, default=Path("runs/demo"), metavar="RUN", help="(default: runs/demo)")
     demo.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"(default: {ROUNDS})")
@@ -62,6 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     ours = results.pop("FedGRec")
     print(f"\nreport: {write_report(folder, results)}  (recall@20 {ours['recall@20']:.4f}; open it in a browser)")
+    from fedgrec.export import write_page
+
+    print(f"page:   {write_page(folder, folder / 'page').path}  (pick places, and it recommends by itself)")
     program = "fedgrec" if shutil.which("fedgrec") else sys.argv[0]  # in a virtual environment that is not active
     print(f"try:    {program} recommend {folder} --user 7")
     return 0

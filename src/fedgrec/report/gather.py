@@ -17,6 +17,7 @@ from fedgrec.data.split import Split
 from fedgrec.data.synthetic import Places
 from fedgrec.errors import FedgrecError, RunError
 from fedgrec.evaluate import top_k, top_k_scores
+from fedgrec.item_names import ItemNames, names_of
 from fedgrec.kept_split import read_split
 from fedgrec.loading import load_for
 from fedgrec.model import Model
@@ -68,7 +69,8 @@ class Run:
     baselines: dict[str, dict[str, float]]
     survey: Survey | None  # None where the data is gone
     sample: Sample | None
-    places: Places | None
+    names: ItemNames
+    places: Places | None  # the demo's towns and homes
     missing: str  # why there is no survey
 
     @property
@@ -76,20 +78,10 @@ class Run:
         """The list length that selected the round."""
         return self.config.run.topk[0]
 
-    @property
-    def at(self) -> Ints:
-        """[N] An item's id is its row in `places`, also after a k-core has renumbered the items."""
-        return np.array(list(self.model.item_ids), np.int64)
 
-    def name(self, item: int) -> str:
-        """What a person calls an item."""
-        key = self.model.item_ids[item]
-        if self.places is None:
-            return str(key)
-        return f"{self.places.names[key]}, {self.places.town_names[self.places.town[key]]}"
-
-
-def read_run(folder: Path, baselines: Mapping[str, Mapping[str, float]] | None) -> Run:
+def read_run(
+    folder: Path, baselines: Mapping[str, Mapping[str, float]] | None, item_names: Path | None = None
+) -> Run:
     model = Model.load(folder)
     if not is_finished(folder):
         raise RunError(
@@ -106,7 +98,7 @@ def read_run(folder: Path, baselines: Mapping[str, Mapping[str, float]] | None) 
         sample = choose(survey)
     return Run(
         folder, model.config, _json(folder / DATA), read_metrics(folder), _json(folder / RESULT), model, kept,
-        survey, sample, dataset.places if dataset else None, missing,
+        survey, sample, names_of(model, folder, item_names), dataset.places if dataset else None, missing,
     )  # fmt: skip
 
 
