@@ -8,21 +8,28 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+# What Chromium asks of its maker's servers by itself is switched off, or sent to a host that no page knows. Then all
+# other requests are a page's.
+QUIET = (
+    "AutofillServerCommunication,NetworkTimeServiceQuerying,OptimizationHints,PreconnectToSearch,MediaRouter,Translate"
+)
 FLAGS = (
     "--headless", "--no-first-run", "--disable-gpu", "--disable-extensions", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-default-apps", "--remote-debugging-pipe",
+    "--disable-component-update", "--disable-sync", "--disable-default-apps", "--remote-debugging-pipe", "--no-pings",
+    "--disable-domain-reliability", f"--disable-features={QUIET}", "--gaia-url=http://browser.test/",
+    "--google-base-url=http://browser.test/",
 )  # fmt: skip
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 
 
 class Recorder:
-    """Every request that a browser makes goes to this proxy. The host `page.test` is a folder; nothing else is there."""
+    """Every request that a browser makes goes to this proxy. The host `page.test` is a folder; there is no other."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -31,7 +38,8 @@ class Recorder:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                recorder.asked.append(self.path)
+                if not self.path.startswith("http://browser.test/"):
+                    recorder.asked.append(self.path)
                 path = recorder.folder / self.path.removeprefix("http://page.test/").partition("?")[0]
                 found = self.path.startswith("http://page.test/") and path.is_file()
                 content = path.read_bytes() if found else b""
@@ -39,9 +47,10 @@ class Recorder:
                 self.send_header("Content-Type", KINDS.get(path.suffix, "text/plain"))
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
-                self.wfile.write(content)
+                with suppress(BrokenPipeError):  # the browser has ended
+                    self.wfile.write(content)
 
-            do_POST = do_HEAD = do_CONNECT = do_OPTIONS = do_GET
+            do_POST = do_HEAD = do_CONNECT = do_OPTIONS = do_GET  # noqa: N815
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -114,7 +123,13 @@ def browsing(profile: Path) -> Iterator[tuple[Browser, Recorder]]:
     threading.Thread(target=recorder.server.serve_forever, daemon=True).start()
     proxy = f"http://127.0.0.1:{recorder.server.server_address[1]}"
     (commands, write), (read, answers) = os.pipe(), os.pipe()
-    words = [str(CHROMIUM), *FLAGS, f"--user-data-dir={profile}", f"--proxy-server={proxy}", "--proxy-bypass-list=<-loopback>"]
+    words = [
+        str(CHROMIUM),
+        *FLAGS,
+        f"--user-data-dir={profile}",
+        f"--proxy-server={proxy}",
+        "--proxy-bypass-list=<-loopback>",
+    ]
     words += ["--no-sandbox"] if os.geteuid() == 0 else []
     process = subprocess.Popen(
         ["bash", "-c", f'exec "$@" 3<&{commands} 4>&{answers}', "bash", *words],

@@ -19,7 +19,7 @@ import numpy as np
 from fedgrec.core import Floats
 from fedgrec.data import IdMap
 from fedgrec.data.readers import ALIASES
-from fedgrec.data.synthetic import demo
+from fedgrec.data.synthetic import N_ITEMS, demo
 from fedgrec.data.text_tables import Table, read_text
 from fedgrec.errors import DataError
 from fedgrec.files import write_text
@@ -69,7 +69,7 @@ def names_of(model: Model, folder: Path | None = None, given: Path | None = None
         given = folder / KEPT
     if given is not None:
         return read_names(given, model.item_ids)
-    if model.config.data.data == "demo" and model.known.n_users:  # a federation's server has ids alone
+    if model.config.data.data == "demo" and _are_places(model):
         return _of_demo(model.item_ids)
     return ItemNames(model.item_ids, [""] * len(model.item_ids))
 
@@ -107,6 +107,11 @@ def read_names(path: Path, ids: IdMap) -> ItemNames:
     return ItemNames(ids, titles, places if located else None, pair[0] == "longitude", note)
 
 
+def _are_places(model: Model) -> bool:
+    """Whether items are the demo's, not only by name: a federation's server has ids alone, a matrix has any."""
+    return bool(model.known.n_users) and all(i in range(N_ITEMS) for i in model.item_ids)
+
+
 def _of_demo(ids: IdMap) -> ItemNames:
     """A k-core may have renumbered the items; an id is always the number of a place."""
     _, places = demo()
@@ -142,7 +147,9 @@ def _column(table: Table, role: str) -> Sequence[Any] | None:
         for name, cells in table.columns.items():
             if name.lower().replace("_", "").replace(" ", "") == known:
                 if name in table.twice:
-                    raise DataError(f"{table.path}:1: there are {table.twice[name]} columns {name!r}: rename all but one")
+                    raise DataError(
+                        f"{table.path}:1: there are {table.twice[name]} columns {name!r}: rename all but one"
+                    )
                 return cells
     return None
 
@@ -185,7 +192,9 @@ def _pair(table: Table) -> tuple[str, str] | None:
         there = [role for role in pair if role in table.columns]
         if len(there) == 1:
             missing = pair[1 - pair.index(there[0])]
-            raise DataError(f"{table.path}:1: there is a column {there[0]!r} and no {missing!r}: add it, or rename both")
+            raise DataError(
+                f"{table.path}:1: there is a column {there[0]!r} and no {missing!r}: add it, or rename both"
+            )
         if there:
             return pair
     return None

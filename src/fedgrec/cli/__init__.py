@@ -51,7 +51,20 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"fedgrec {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (train, recommend, export, compare, reproduce, tune, audit, federation, device, inspect, secagg, demo):
+    for module in (
+        train,
+        recommend,
+        export,
+        compare,
+        reproduce,
+        tune,
+        audit,
+        federation,
+        device,
+        inspect,
+        secagg,
+        demo,
+    ):
         module.register(commands)
     return top
 

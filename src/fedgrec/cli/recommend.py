@@ -61,7 +61,6 @@ def run_recommend(arguments: argparse.Namespace) -> int:
     if arguments.number < 1:
         raise ConfigError(f"-n {arguments.number}: ask for at least one item")
     model = Model.load(arguments.run, needs_users=arguments.user is not None)
-    names = names_of(model, arguments.run, arguments.item_names)
     number = min(arguments.number, len(model.item_ids))
     if arguments.user is not None:
         user = model.user_ids.parse(arguments.user)
@@ -73,6 +72,7 @@ def run_recommend(arguments: argparse.Namespace) -> int:
     else:
         seen = np.zeros(0, np.int32)
         ids, scores = model.similar_items(model.item_ids.parse(arguments.similar), number)
+    names = names_of(model, arguments.run, arguments.item_names)
     if arguments.json:
         ranked = zip(ids.tolist(), scores.tolist(), strict=True)
         titles = {item: {"title": names.titles[item]} if names.titles[item] else {} for item in ids.tolist()}

@@ -12,6 +12,7 @@ is products and sums of float64, in the order that is written here. So both rank
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,7 +25,11 @@ from fedgrec.evaluate import top_k
 from fedgrec.methods.noisy import OPEN
 from fedgrec.model import Model
 
-SHARES = {"sum": lambda n: 1.0, "root": lambda n: 1 / math.sqrt(n), "mean": lambda n: 1 / n}
+SHARES: dict[str, Callable[[int], float]] = {
+    "sum": lambda n: 1.0,
+    "root": lambda n: 1 / math.sqrt(n),
+    "mean": lambda n: 1 / n,
+}
 LEVELS = 127
 LIST = 20  # items of the lists that are compared
 PROBED = (1, 2, 3, 5, 9)  # items of people by whom a method is tried
@@ -121,8 +126,8 @@ def _share(model: Model) -> str:
         if np.allclose(sums, whole, rtol=1e-3, atol=1e-4 * np.abs(whole).max()):
             return name
     raise FedgrecError(
-        f"a page adds up what each picked item contributes, and scores of this model of {model.config.method} are no such "
-        "sums: fedgrec (with ranking = inner), spectral and fedgnn have them"
+        f"a page adds up what each picked item contributes, and the scores of this model of {model.config.method} are "
+        "no such sums: those of fedgrec (with ranking = inner), spectral and fedgnn are"
     )
 
 
@@ -156,7 +161,7 @@ def agreement(model: Model, table: ItemTable, people: int = 50) -> tuple[float, 
         picks = [model.users.items_of(int(user)) for user in np.sort(chosen)]
     else:
         picks = [rng.choice(n_items, min(5, n_items - 1), replace=False).astype(np.int32) for _ in range(people)]
-    indptr, items = np.cumsum([0, *map(len, picks)]), np.concatenate(picks)
+    indptr, items = np.cumsum([0, *map(len, picks)]), np.concatenate(picks).astype(np.int32)
     vectors = model.method.represent_users(model.server, model.strangers(indptr, items)).astype(np.float32)
     lists, _ = top_k(vectors, model.item_vectors().astype(np.float32), min(LIST, n_items), indptr, items)
     same = [np.isin(best, table.recommend(mine)[0]).sum() for best, mine in zip(lists, picks, strict=True)]

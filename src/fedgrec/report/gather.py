@@ -79,9 +79,7 @@ class Run:
         return self.config.run.topk[0]
 
 
-def read_run(
-    folder: Path, baselines: Mapping[str, Mapping[str, float]] | None, item_names: Path | None = None
-) -> Run:
+def read_run(folder: Path, baselines: Mapping[str, Mapping[str, float]] | None, item_names: Path | None = None) -> Run:
     model = Model.load(folder)
     if not is_finished(folder):
         raise RunError(

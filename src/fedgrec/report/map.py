@@ -137,7 +137,15 @@ def _list(axes: Any, names: list[str], sample: Sample) -> None:
         y, weight = rank - 0.5, "bold" if hit else "normal"
         axes.scatter(0.05, y, s=190, color=GREEN if hit else RED, ec="white", lw=1)
         axes.text(0.05, y, str(rank), **NUMBER)
-        axes.text(0.13, y, name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…", va="center_baseline", fontsize=10.5, color=INK, fontweight=weight)
+        axes.text(
+            0.13,
+            y,
+            name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…",
+            va="center_baseline",
+            fontsize=10.5,
+            color=INK,
+            fontweight=weight,
+        )
 
 
 def _apart(points: Any, gap: float) -> Any:
