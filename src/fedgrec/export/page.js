@@ -94,11 +94,12 @@ function reason({ pick, part }, most) {
 }
 
 function recommendation({ item, score, because }, rank, most) {
-  const title = items.title(item), parts = because.slice(0, REASONS).map((one) => reason(one, most));
-  if (because.length > REASONS) {
-    const rest = because.slice(REASONS).reduce((sum, one) => sum + one.part, 0);
-    const more = element("span", `and ${because.length - REASONS} more`), sum = element("span", short(rest), { class: "part" });
-    parts.push(element("li", "", {}, more, element("span"), sum));
+  const title = items.title(item), all = because.length <= REASONS + 1; // nobody reads "and 1 more"
+  const parts = because.slice(0, all ? because.length : REASONS).map((one) => reason(one, most));
+  if (!all) {
+    const rest = because.slice(REASONS), sum = rest.reduce((total, one) => total + one.part, 0);
+    const words = element("span", `and ${rest.length} more`), number = element("span", short(sum), { class: "part" });
+    parts.push(element("li", "", {}, words, element("span"), number));
   }
   const add = button("+", `Pick ${title} too`, () => pick(item));
   add.className = "add";

@@ -32,6 +32,7 @@ SHARES: dict[str, Callable[[int], float]] = {
 }
 LEVELS = 127
 LIST = 20  # items of the lists that are compared
+BLOCK = 32  # picked items at a time, to keep memory small
 PROBED = (1, 2, 3, 5, 9)  # items of people by whom a method is tried
 
 
@@ -98,9 +99,11 @@ class ItemTable:
         """The n best items that were not picked and their scores, ties to the lower index, as page.js computes them."""
         picked = np.unique(picked)
         scores = np.zeros(len(self.closed))
-        for item in picked.tolist():
-            dots = (self._by @ self.gives.whole[item].astype(self._by.dtype)).astype(np.float64)  # [N], exact
-            scores += (np.float64(self.gives.scales[item]) * self.ranks.scales.astype(np.float64)) * dots
+        for start in range(0, len(picked), BLOCK):
+            some = picked[start : start + BLOCK]
+            dots = self.gives.whole[some].astype(self._by.dtype) @ self._by.T  # [n, N], exact
+            for scale, row in zip(self.gives.scales[some].astype(np.float64), dots.astype(np.float64), strict=True):
+                scores += (scale * self.ranks.scales.astype(np.float64)) * row
         allowed = ~self.closed
         allowed[picked] = False
         left = np.flatnonzero(allowed)

@@ -61,7 +61,7 @@ def item_map(run: Run, sample: Sample) -> Picture | None:
     legend_below(figure, near, 6)
 
     away = int((~local[sample.shown]).sum())
-    where = f" {away} of the {len(sample.shown)} recommended are farther away or nowhere." if away else ""
+    where = f" {away} of the {len(sample.shown)} recommended are farther away, or have no place." if away else ""
     caption = f"Grey dots are items, larger where more people have them.{where} {sample.why}"
     alt = (
         f"Map of all items, and one around user {run.model.user_ids[sample.user]}: {len(sample.seen)} known and "
