@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.browser import CHROMIUM, Browser, Recorder, browsing
 from tests.test_export import invented
 
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
-OWN = {f"http://page.test/{name}" for name in ("index.html", "page.css", "page.js", "items.js")}
+OWN = {f"http://page.test/{name}" for name in ("index.html", "page.css", "page.js", "ranking.js", "items.js")}
 RANKED = '[...document.querySelectorAll("#recommended > li")].map(row => [+row.dataset.item, +row.dataset.score])'
 
 
@@ -83,6 +84,18 @@ def test_the_page_of_fedgrec_too(browser: Browser, options: dict[str, Any], tmp_
 
 
 @needs_browser
+def test_another_arithmetic_would_be_noticed(browser: Browser, model: Model, page: Exported, tmp_path: Path) -> None:
+    """The mutation: terms in the 24 bits of float32 give the same items and other scores."""
+    changed = Path(shutil.copytree(page.path.parent, tmp_path / "page"))
+    script = (changed / "ranking.js").read_text()
+    (changed / "ranking.js").write_text(script.replace("found = new Float64Array", "found = new Float32Array"))
+    items, scores = ItemTable.of(model).recommend(np.array([3, 17, 40]))
+    found = shown(browser, replace(page, path=changed / "index.html"), [3, 17, 40])
+    assert [row[0] for row in found] == items.tolist()
+    assert [row[1] for row in found] != scores.tolist()
+
+
+@needs_browser
 def test_reasons_add_up_to_the_score(browser: Browser, model: Model, page: Exported) -> None:
     browser.open(f"{page.path.as_uri()}#items=3,17,40,131,9")
     first = browser.look('document.querySelector("#recommended > li").innerText').replace("−", "-").split("\n")
@@ -112,7 +125,9 @@ def test_only_the_pages_own_files_are_asked_for(browser: Browser, recorder: Reco
     assert "from your 2 picks" in browser.look('document.getElementById("status").textContent')
     browser.look('document.querySelector("#picked button").click()')
     assert browser.look('document.querySelectorAll("#picked button").length') == 1
-    assert browser.look("document.documentElement.scrollWidth <= innerWidth")
+    for width in (390, 1280):
+        browser.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False)
+        assert browser.look("document.documentElement.scrollWidth <= innerWidth"), "nothing is wider than the screen"
     assert recorder.asked == []
 
 

@@ -12,18 +12,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from fedgrec.core import Floats
-from fedgrec.data import IdMap
+from fedgrec.data import IdMap, Interactions
 from fedgrec.data.readers import ALIASES
 from fedgrec.data.synthetic import N_ITEMS, demo
 from fedgrec.data.text_tables import Table, read_text
 from fedgrec.errors import DataError
 from fedgrec.files import write_text
-from fedgrec.model import Model
 
 KEPT = "item-names.csv"  # in a run's folder
 # Names that a column goes by, compared in lower case without underscores and spaces.
@@ -63,7 +62,18 @@ class ItemNames:
         return math.cos(math.radians(float(np.nanmean(self.places[:, 1])))), 1.0
 
 
-def names_of(model: Model, folder: Path | None = None, given: Path | None = None) -> ItemNames:
+class HasItems(Protocol):
+    """What `names_of` asks of a model."""
+
+    @property
+    def config(self) -> Any: ...
+    @property
+    def item_ids(self) -> IdMap: ...
+    @property
+    def known(self) -> Interactions: ...
+
+
+def names_of(model: HasItems, folder: Path | None = None, given: Path | None = None) -> ItemNames:
     """The names in the file that was given; else those that the run in the folder keeps; else the demo's; else ids."""
     if given is None and folder is not None and (folder / KEPT).exists():
         given = folder / KEPT
@@ -107,7 +117,7 @@ def read_names(path: Path, ids: IdMap) -> ItemNames:
     return ItemNames(ids, titles, places if located else None, pair[0] == "longitude", note)
 
 
-def _are_places(model: Model) -> bool:
+def _are_places(model: HasItems) -> bool:
     """Whether items are the demo's, not only by name: a federation's server has ids alone, a matrix has any."""
     return bool(model.known.n_users) and all(i in range(N_ITEMS) for i in model.item_ids)
 

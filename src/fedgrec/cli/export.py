@@ -1,4 +1,4 @@
-"""`fedgrec report` and `fedgrec export`: pages of a finished run, to read and to use."""
+"""`fedgrec export`: a page that recommends in the browser."""
 
 import argparse
 from pathlib import Path
@@ -9,15 +9,6 @@ from fedgrec.cli.widths import fitted
 
 
 def register(commands: Any) -> None:
-    report = commands.add_parser(
-        "report",
-        help="write a run's report again",
-        description="Write report.html and its pictures into the folder of a finished run, as `fedgrec train` does.",
-    )
-    report.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
-    add_item_names(report)
-    report.set_defaults(command=run_report)
-
     export = commands.add_parser(
         "export",
         help="a page that recommends in the browser",
@@ -28,17 +19,10 @@ def register(commands: Any) -> None:
     export.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
     export.add_argument("--page", type=Path, required=True, metavar="FOLDER", help="where the page goes")
     add_item_names(export)
-    export.set_defaults(command=run_export)
+    export.set_defaults(command=run)
 
 
-def run_report(arguments: argparse.Namespace) -> int:
-    from fedgrec.report import write_report
-
-    print(f"report: {write_report(arguments.run, item_names=arguments.item_names)}")
-    return 0
-
-
-def run_export(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     from fedgrec.core import size
     from fedgrec.export import write_page
 

@@ -1,64 +1,5 @@
 "use strict";
-// What this page recommends is computed here, from the item table in items.js. It asks nothing of any network.
-
-// ------------------------------------------------------------------------------------------ the item table
-
-function bytes(base64) {
-  const text = atob(base64), found = new Uint8Array(text.length);
-  for (let i = 0; i < found.length; i++) found[i] = text.charCodeAt(i);
-  return found.buffer;
-}
-
-function opened(packed) {
-  const ranks = new Int8Array(bytes(packed.ranks));
-  return {
-    count: packed.count,
-    width: packed.width,
-    ranks,
-    gives: packed.gives === null ? ranks : new Int8Array(bytes(packed.gives)),
-    ranksScales: new Float32Array(bytes(packed.ranksScales)),
-    givesScales: new Float32Array(bytes(packed.givesScales)),
-    share: { sum: () => 1, root: (n) => 1 / Math.sqrt(n), mean: (n) => 1 / n }[packed.share],
-    closed: new Set(packed.closed),
-    places: packed.places ? new Float32Array(bytes(packed.places)) : null, // x and y of item after item
-    id: (item) => (packed.ids === null ? String(item) : packed.ids[item]),
-    title: (item) => (packed.titles && packed.titles[item]) || items.id(item),
-  };
-}
-
-// ------------------------------------------------------------------------------------------------ ranking
-// The twin of export/table.py: the same products and sums, in the same order.
-
-const kept = new Map(); // picked item → what it adds to the score of every item
-
-function terms(picked) {
-  if (kept.has(picked)) return kept.get(picked);
-  const { count, width, ranks, gives, ranksScales, givesScales } = items;
-  const own = gives.subarray(picked * width, (picked + 1) * width), found = new Float64Array(count);
-  for (let item = 0, at = 0; item < count; item++) {
-    let dot = 0; // of whole numbers, so it is exact
-    for (let d = 0; d < width; d++, at++) dot += own[d] * ranks[at];
-    found[item] = (givesScales[picked] * ranksScales[item]) * dot;
-  }
-  kept.set(picked, found);
-  return found;
-}
-
-/** The best items that were not picked, with their scores and what each pick adds; ties to the lower number. */
-function ranked(picks, n) {
-  if (!picks.length) return [];
-  const sorted = [...picks].sort((a, b) => a - b), parts = sorted.map(terms), scores = new Float64Array(items.count);
-  for (const part of parts) for (let item = 0; item < scores.length; item++) scores[item] += part[item];
-  const chosen = new Set(picks), left = [];
-  for (let item = 0; item < scores.length; item++) if (!chosen.has(item) && !items.closed.has(item)) left.push(item);
-  left.sort((a, b) => scores[b] - scores[a] || a - b);
-  const share = items.share(picks.length);
-  return left.slice(0, n).map((item) => ({
-    item,
-    score: scores[item] * share,
-    because: sorted.map((pick, k) => ({ pick, part: parts[k][item] * share })).sort((a, b) => b.part - a.part),
-  }));
-}
+// What a person sees and does: picks, recommendations with their reasons, search, maps. It asks nothing of any network.
 
 // ------------------------------------------------------------------------------------------ what is shown
 
@@ -90,7 +31,8 @@ function reason({ pick, part }, most) {
   const inside = element("span");
   inside.style.width = `${Math.max(0, (100 * part) / most)}%`;
   const track = element("span", "", { class: "track", "aria-hidden": "true" }, inside);
-  return element("li", "", {}, element("span", items.title(pick)), track, element("span", short(part), { class: "part" }));
+  const number = element("span", short(part), { class: "part" });
+  return element("li", "", {}, element("span", items.title(pick)), track, number);
 }
 
 function recommendation({ item, score, because }, rank, most) {
@@ -114,9 +56,8 @@ function recommendation({ item, score, because }, rank, most) {
 function show() {
   const best = ranked(picks, shown);
   const most = Math.max(Number.MIN_VALUE, ...best.map(({ because }) => because[0].part));
-  at("picked").replaceChildren(
-    ...picks.map((item) => element("li", "", {}, button(items.title(item), `Remove ${items.title(item)}`, () => drop(item)))),
-  );
+  const chip = (item) => button(items.title(item), `Remove ${items.title(item)}`, () => drop(item));
+  at("picked").replaceChildren(...picks.map((item) => element("li", "", {}, chip(item))));
   at("recommended").replaceChildren(...best.map((one, place) => recommendation(one, place + 1, most)));
   at("clear").hidden = !picks.length;
   at("more").hidden = best.length < shown;
@@ -162,12 +103,13 @@ function offer() {
   matches = all.slice(0, MATCHES);
   active = matches.length ? 0 : -1;
   const options = matches.map((item, place) => {
-    const option = element("li", items.title(item), { role: "option", id: `match-${place}`, "aria-selected": place === active });
+    const option = element("li", items.title(item), { role: "option", id: `match-${place}` });
     option.addEventListener("mousedown", (event) => { event.preventDefault(); choose(place); });
     return option;
   });
   const left = all.length - matches.length;
-  const words = !text.trim() ? "" : !all.length ? "No item has this name." : left ? `and ${left.toLocaleString("en")} more: type on` : "";
+  let words = left ? `and ${left.toLocaleString("en")} more: type on` : "";
+  if (text.trim() && !all.length) words = "No item has this name.";
   if (words) options.push(element("li", words, { class: "none", role: "presentation" }));
   at("matches").replaceChildren(...options);
   at("matches").hidden = !options.length;
@@ -218,8 +160,12 @@ const placed = (item) => !Number.isNaN(x(item));
 
 /** A square around the items, with a margin. */
 function square(some) {
-  const xs = some.map(x), ys = some.map(y), range = (values) => values.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
-  const [left, right] = range(xs), [low, high] = range(ys), reach = 0.56 * Math.max(right - left, high - low, 1e-9);
+  let [left, right, low, high] = [Infinity, -Infinity, Infinity, -Infinity];
+  for (const item of some) {
+    [left, right] = [Math.min(left, x(item)), Math.max(right, x(item))];
+    [low, high] = [Math.min(low, y(item)), Math.max(high, y(item))];
+  }
+  const reach = 0.56 * Math.max(right - left, high - low, 1e-9);
   return { x: (left + right) / 2 - reach, y: (low + high) / 2 - reach, side: 2 * reach };
 }
 
@@ -241,14 +187,16 @@ function draw(best) {
   drawn.near.side = Math.max(drawn.near.side, drawn.whole.side / 200);
   paint("whole", everything, drawn.near === drawn.whole ? null : drawn.near);
   paint("near", everything, null);
-  at("near").setAttribute("aria-label", `Map around your picks: ${group.length} of ${marked.length} picked and recommended items`);
+  const words = `${group.length} of ${marked.length} picked and recommended items`;
+  at("near").setAttribute("aria-label", `Map around your picks: ${words}`);
 }
 
 function paint(name, everything, frame) {
   const canvas = at(name), view = drawn[name], pixels = devicePixelRatio || 1, size = canvas.clientWidth;
   canvas.width = canvas.height = size * pixels;
-  const pen = canvas.getContext("2d"), colours = getComputedStyle(canvas), colour = (word) => colours.getPropertyValue(word).trim();
-  const scale = size / view.side, across = (item) => (x(item) - view.x) * scale, down = (item) => size - (y(item) - view.y) * scale;
+  const pen = canvas.getContext("2d"), colours = getComputedStyle(canvas), scale = size / view.side;
+  const colour = (word) => colours.getPropertyValue(word).trim();
+  const across = (item) => (x(item) - view.x) * scale, down = (item) => size - (y(item) - view.y) * scale;
   pen.scale(pixels, pixels);
   const dot = (item, radius, fill, edge = "") => {
     pen.beginPath();
@@ -263,7 +211,8 @@ function paint(name, everything, frame) {
   pen.globalAlpha = 1;
   if (frame) {
     pen.strokeStyle = colour("--ink");
-    pen.strokeRect((frame.x - view.x) * scale, size - (frame.y + frame.side - view.y) * scale, frame.side * scale, frame.side * scale);
+    const top = size - (frame.y + frame.side - view.y) * scale, side = frame.side * scale;
+    pen.strokeRect((frame.x - view.x) * scale, top, side, side);
   }
   for (const item of [...onMap].reverse().filter(placed)) {
     dot(item, small ? 3 : 8.5, colour("--recommended"), colour("--card"));
@@ -282,7 +231,8 @@ function under(event) {
   const view = drawn[event.target.id], scale = event.target.clientWidth / view.side;
   let nearest = null, least = 12;
   for (const item of drawn.everything) {
-    const away = Math.hypot((x(item) - view.x) * scale - event.offsetX, (view.y + view.side - y(item)) * scale - event.offsetY);
+    const across = (x(item) - view.x) * scale, down = (view.y + view.side - y(item)) * scale;
+    const away = Math.hypot(across - event.offsetX, down - event.offsetY);
     if (away < least) [nearest, least] = [item, away];
   }
   return nearest;
@@ -293,7 +243,8 @@ function under(event) {
 /** Items that the address names, as in index.html#items=12,book-3; an id with a comma has %2C for it. */
 function named() {
   const [, list = ""] = /^#items=(.+)/.exec(location.hash) ?? [];
-  const wanted = new Set(list.split(",").map((word) => { try { return decodeURIComponent(word); } catch { return word; } }));
+  const decoded = (word) => { try { return decodeURIComponent(word); } catch { return word; } };
+  const wanted = new Set(list.split(",").map(decoded));
   for (let item = 0; list && item < items.count; item++) if (wanted.has(items.id(item))) picks.push(item);
 }
 
@@ -307,8 +258,14 @@ function start() {
   addEventListener("hashchange", () => { picks.length = 0; named(); show(); });
   at("map").hidden = !items.places;
   for (const name of items.places ? ["whole", "near"] : []) {
-    at(name).addEventListener("mousemove", (event) => { const item = under(event); at("pointed").textContent = item === null ? "" : items.title(item); });
-    at(name).addEventListener("click", (event) => { const item = under(event); if (item !== null) pick(item); });
+    at(name).addEventListener("mousemove", (event) => {
+      const item = under(event);
+      at("pointed").textContent = item === null ? "" : items.title(item);
+    });
+    at(name).addEventListener("click", (event) => {
+      const item = under(event);
+      if (item !== null) pick(item);
+    });
   }
   addEventListener("resize", () => draw(onMap));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw(onMap));
@@ -316,6 +273,5 @@ function start() {
   show();
 }
 
-const items = typeof FEDGREC_ITEMS === "undefined" ? null : opened(FEDGREC_ITEMS);
 if (items) start();
 else at("status").textContent = "The file items.js is missing beside this page: copy the whole folder.";

@@ -48,7 +48,7 @@ def write_page(run: str | Path | Model, folder: str | Path, item_names: str | Pa
     table = ItemTable.of(model)
     shared, people = agreement(model, table)
     content = {ITEMS: f"const FEDGREC_ITEMS = {json.dumps(_packed(table, names), separators=(',', ':'))};\n"}
-    content |= {"page.js": _own("page.js"), "page.css": _report_css() + _own("page.css"), INDEX: _index(model)}
+    content |= {name: _own(name) for name in ("ranking.js", "page.js", "page.css")} | {INDEX: _index(model)}
     with said(folder):
         folder.mkdir(parents=True, exist_ok=True)
     for name, text in content.items():
@@ -66,7 +66,7 @@ def _refuse_used(folder: Path) -> None:
 
 
 def _packed(table: ItemTable, names: ItemNames) -> dict[str, Any]:
-    """What page.js reads. Scales and places are float32, rows int8, all little-endian."""
+    """What ranking.js reads. Scales and places are float32, rows int8, all little-endian."""
     is_range = names.ids == type(names.ids).range(len(names.ids))
     packed: dict[str, Any] = {
         "count": len(names.ids),
@@ -98,8 +98,3 @@ def _index(model: Model) -> str:
 
 def _own(name: str) -> str:
     return (resources.files("fedgrec.export") / name).read_text("utf-8")
-
-
-def _report_css() -> str:
-    """The page looks like a run's report."""
-    return (resources.files("fedgrec.report") / "page.css").read_text("utf-8")

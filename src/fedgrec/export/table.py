@@ -7,8 +7,8 @@ Eq. (6) makes a person of their items, and a score is an inner product, so a sco
 g_s is what item s gives to whoever picks it, r_t is by what item t is ranked; both are rows of whole numbers up to 127,
 and a_s and b_t are their scales. share(n) is 1, 1/√n or 1/n for n items, as the method has it.
 
-`page.js` does the same arithmetic. An inner product of whole numbers is exact, in whatever order it is added; all else
-is products and sums of float64, in the order that is written here. So both rank alike, to the last bit.
+`ranking.js` does the same arithmetic. An inner product of whole numbers is exact, in whatever order it is added; all
+else is products and sums of float64, in the order that is written here. So both rank alike, to the last bit.
 """
 
 import math
@@ -83,7 +83,7 @@ class ItemTable:
         share = _share(model)
         n = len(model.item_ids)
         gives = Rows.rounded(_people(model, np.arange(n + 1), np.arange(n, dtype=np.int32)))
-        ranks = Rows.rounded(_plain(model, model.item_vectors()))
+        ranks = Rows.rounded(_plain(model, model.method.represent_items(model.server)))
         if np.abs(gives.whole.astype(np.int16) - ranks.whole).max() <= 1:  # they differ by rounding alone
             gives = Rows(ranks.whole, gives.scales)
         return ItemTable(gives, ranks, share, ~_open(model))
@@ -96,7 +96,7 @@ class ItemTable:
         return by
 
     def recommend(self, picked: Ints, n: int = LIST) -> tuple[Ints, Floats]:
-        """The n best items that were not picked and their scores, ties to the lower index, as page.js computes them."""
+        """The n best items that were not picked, and their scores; ties to the lower index. As ranking.js does it."""
         picked = np.unique(picked)
         scores = np.zeros(len(self.closed))
         for start in range(0, len(picked), BLOCK):
@@ -166,6 +166,7 @@ def agreement(model: Model, table: ItemTable, people: int = 50) -> tuple[float, 
         picks = [rng.choice(n_items, min(5, n_items - 1), replace=False).astype(np.int32) for _ in range(people)]
     indptr, items = np.cumsum([0, *map(len, picks)]), np.concatenate(picks).astype(np.int32)
     vectors = model.method.represent_users(model.server, model.strangers(indptr, items)).astype(np.float32)
-    lists, _ = top_k(vectors, model.item_vectors().astype(np.float32), min(LIST, n_items), indptr, items)
+    rows = model.method.represent_items(model.server).astype(np.float32)
+    lists, _ = top_k(vectors, rows, min(LIST, n_items), indptr, items)
     same = [np.isin(best, table.recommend(mine)[0]).sum() for best, mine in zip(lists, picks, strict=True)]
     return float(np.mean(same)), len(picks)

@@ -70,13 +70,22 @@ class Run:
     survey: Survey | None  # None where the data is gone
     sample: Sample | None
     names: ItemNames
-    places: Places | None  # the demo's towns and homes
+    places: Places | None  # the demo's map
     missing: str  # why there is no survey
 
     @property
     def k(self) -> int:
         """The list length that selected the round."""
         return self.config.run.topk[0]
+
+    @property
+    def at(self) -> Ints:
+        """[N] An item's id is its row in `places`, also after a k-core has renumbered the items."""
+        return np.array(list(self.model.item_ids), np.int64)
+
+    def name(self, item: int) -> str:
+        """What a person calls an item."""
+        return self.names.title(item)
 
 
 def read_run(folder: Path, baselines: Mapping[str, Mapping[str, float]] | None, item_names: Path | None = None) -> Run:

@@ -39,7 +39,7 @@ def render(run: Run, drawn: Sequence[Picture]) -> str:
         ("Result", result(run)),
         ("Compared with", comparison(run)),
         ("Learning", by_name.get("curves.png", "")),
-        ("One user, as an example", by_name.get("map.png", "") + example(run, "map.png" in by_name)),
+        ("One user, as an example", by_name.get("map.png", "") + example(run)),
         ("All users", by_name.get("users.png", "")),
         ("What a user sent", traffic(run)),
         ("Data", data(run)),
@@ -116,18 +116,18 @@ def comparison(run: Run) -> str:
     return table(["System", f"Recall@{run.k}", f"NDCG@{run.k}"], rows, strong="FedGRec, this run")
 
 
-def example(run: Run, on_map: bool) -> str:
+def example(run: Run) -> str:
     if run.sample is None:
         return f"<p>Left out: {escape(run.missing)}</p>\n"
     sample, judged = run.sample, len(run.sample.hidden) > 0
-    known = "; ".join(run.names.title(int(item)) for item in sample.seen[:5])
+    known = "; ".join(run.name(int(item)) for item in sample.seen[:5])
     rest = f"; and {len(sample.seen) - 5:,} more" if len(sample.seen) > 5 else ""
     text = f"User {run.model.user_ids[sample.user]} has {known}{rest}."
     if judged:
         text += f" Hidden from the model: {len(sample.hidden):,}, of which {int(sample.hit.sum())} were found."
-    why = "" if on_map else f"<p class=note>{escape(sample.why)}</p>\n"  # a map's caption says it already
+    why = "" if run.places else f"<p class=note>{escape(sample.why)}</p>\n"  # a map's caption says it already
     rows = [
-        (rank, run.names.title(int(item)), f"{run.model.item_degrees[item]:,}", "hit" if hit else "")
+        (rank, run.name(int(item)), f"{run.model.item_degrees[item]:,}", "hit" if hit else "")
         for rank, (item, hit) in enumerate(zip(sample.shown, sample.hit, strict=True), 1)
     ]
     head = ["Rank", f"Top {SHOWN} recommendations", "Users who have it", "In test"]

@@ -20,7 +20,7 @@ from fedgrec.report.drawing import (
     set_frame,
 )
 from fedgrec.report.gather import Run, Survey
-from fedgrec.report.map import item_map
+from fedgrec.report.map import town_map
 
 DASHES: dict[str, Any] = {"color": INK, "lw": 1.1, "ls": (0, (4, 3))}
 
@@ -30,8 +30,8 @@ def draw(run: Run) -> list[Picture]:
     drawn = []
     if run.metrics:
         drawn.append(curves(run))
-    if run.sample is not None and (seen_on_map := item_map(run, run.sample)):
-        drawn.append(seen_on_map)
+    if run.places is not None and run.sample is not None:
+        drawn.append(town_map(run, run.places, run.sample))
     if run.survey is not None:
         drawn.append(users(run, run.survey))
     return drawn
