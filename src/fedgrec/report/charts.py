@@ -230,13 +230,13 @@ def plot(
             parts.append(f'<path class="line {one.look}" d="{_path(places)}"/>\n')
         for x, y in places if one.mark or len(places) == 1 else []:
             parts.append(_shape(one.mark or "dot", one.look, x, y))
-    at = sorted(set(xs))
-    edges = [LEFT, *((across.at(a) + across.at(b)) / 2 for a, b in itertools.pairwise(at)), RIGHT]
-    for i, value in enumerate(at):
+    stops = sorted(set(xs))
+    ends = [LEFT, *((across.at(a) + across.at(b)) / 2 for a, b in itertools.pairwise(stops)), RIGHT]
+    for i, value in enumerate(stops):
         said = [f"{x_label or title} {across.said(value)}"]
         said += [f"{one.name}: {form(y)}" for one in series for x, y in one.points if x == value]
         said += [f"{one.name}: {form(y)}" for one, y in levels]
-        parts.append(_tip("\n".join(said), not i, edges[i], TOP, edges[i + 1] - edges[i], PLOT))
+        parts.append(_tip("\n".join(said), not i, ends[i], TOP, ends[i + 1] - ends[i], PLOT))
     return Panel(title, TOP + PLOT + room, "".join(parts))
 
 
@@ -287,7 +287,7 @@ def dots(
 ) -> Panel:
     """A row for each name, which stands above its marks: long names need no room beside them."""
     ends = [v for _, marks in rows for m in marks for v in (m.value - (m.half or 0), m.value + (m.half or 0))]
-    across, height = axis(ends, 8, RIGHT, log), TOP + ROW * len(rows)
+    across, height = axis(ends, 16, WIDTH - 24, log), TOP + ROW * len(rows)
     parts = [f'<text class="title" x="0" y="16">{escape(title)}</text>\n']
     for value in across.ticks():
         at = across.at(value)

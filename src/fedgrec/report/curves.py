@@ -3,7 +3,9 @@
 import itertools
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fedgrec.core import Ints
 from fedgrec.report.charts import (
     LEFT,
     RIGHT,
@@ -75,7 +77,7 @@ def _share(value: float) -> str:
     return f"{100 * value:.3g} %"
 
 
-def _recall_histogram(recall: "np.ndarray[tuple[int], np.dtype[np.float64]]", what: str) -> Panel:
+def _recall_histogram(recall: NDArray[np.float64], what: str) -> Panel:
     share = np.histogram(recall, np.linspace(0, 1, 21))[0] / len(recall)
 
     def said(i: int) -> str:
@@ -85,7 +87,7 @@ def _recall_histogram(recall: "np.ndarray[tuple[int], np.dtype[np.float64]]", wh
     return columns(title, across, what, {"of users": share.tolist()}, _share, said, marked=float(recall.mean()))
 
 
-def _popularity(degrees: "np.ndarray[tuple[int], np.dtype[np.int64]]", recommended: "np.ndarray") -> Panel:
+def _popularity(degrees: Ints, recommended: Ints) -> Panel:
     """Popularity has a long tail, so the classes widen."""
     edges = np.unique([0, *np.geomspace(1, degrees.max() + 1, 12).round().astype(int)])
     names = [

@@ -124,7 +124,7 @@ def popularity(split: Split, config: Config) -> dict[str, dict[str, float]]:
         return {}
     order = np.argsort(-split.train.degrees(), kind="stable").astype(np.int32)
 
-    def rank(users: Ints, k: int, indptr: Ints, seen: Ints) -> Ints:
+    def rank(users: NDArray[np.int64], k: int, indptr: NDArray[np.int64], seen: NDArray[np.int32]) -> NDArray[np.int32]:
         lists = np.full((len(users), k), -1, np.int32)
         for row, (start, end) in enumerate(itertools.pairwise(indptr)):
             head = order[: k + end - start]
@@ -132,8 +132,8 @@ def popularity(split: Split, config: Config) -> dict[str, dict[str, float]]:
             lists[row, : len(best)] = best
         return lists
 
-    run = config.run
-    found = evaluate_ranking(rank, split.train.n_items, split.before_test, split.test, run.topk, run.ndcg_ideal)
+    ideal: Any = config.run.ndcg_ideal
+    found = evaluate_ranking(rank, split.train.n_items, split.before_test, split.test, config.run.topk, ideal)
     return {POPULARITY: found.metrics}
 
 

@@ -135,7 +135,8 @@ def person(run: Run, chart: Chart | None) -> str:
 
 def people(run: Run, shown: People, chart: Chart | None) -> dict[str, Any]:
     """What the script shows: people by their ids, items by their names."""
-    survey, items, found = shown.survey, set(), []
+    survey, found = shown.survey, []
+    items: set[int] = set()
     for n, user in enumerate(survey.users.tolist()):
         gets = survey.lists[n, :SHOWN]
         has, hidden, gets = survey.seen[n].tolist(), survey.hidden[n].tolist(), gets[gets >= 0].tolist()

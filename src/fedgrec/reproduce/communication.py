@@ -148,7 +148,8 @@ def _record(name: str, c: Cost) -> dict[str, Any]:
     return found | {"whole_formula": c.whole_formula}
 
 
-LOOKS = {"formula": "c4 hollow", "down": "c0", "up, clear": "c1", "up, secure": "c2"}
+LOOKS = {"formula": ("c4 hollow", "diamond"), "down": ("c0", "dot"), "up, clear": ("c1", "dot")}
+LOOKS |= {"up, secure": ("c2 hollow", "dot")}  # down is often as much: both can be seen
 
 
 def _figure(name: str, costs: Sequence[Cost]) -> Figure:
@@ -156,7 +157,7 @@ def _figure(name: str, costs: Sequence[Cost]) -> Figure:
     rows = []
     for c in costs:
         parts = (c.formula_turn, c.turn.down, c.turn.up, c.turn.up_secure)
-        marks = [Mark(part, value, LOOKS[part]) for part, value in zip(LOOKS, parts, strict=True) if value]
+        marks = [Mark(part, value, *LOOKS[part]) for part, value in zip(LOOKS, parts, strict=True) if value]
         rows.append((c.label, marks))
     title = f"{name}: bytes of a user in a round"
-    return Figure(name, [dots(title, rows, size, True, size)], title, legend({n: (LOOKS[n], "dot") for n in LOOKS}))
+    return Figure(name, [dots(title, rows, size, True, size)], title, legend(LOOKS))
