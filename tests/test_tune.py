@@ -22,6 +22,7 @@ from fedgrec.simulation import Simulation
 from fedgrec.tune import files, parse, study, subjects
 from fedgrec.tune.study import Found, Request, Tried
 from tests.cli.small import clicks
+from tests.pages import checked
 
 pytest.importorskip("optuna")
 
@@ -192,7 +193,7 @@ def test_the_table_fits_80_columns(data: Path, finished: Path, tmp_path: Path, c
 
 
 def test_the_page_shows_every_trial(finished: Path) -> None:
-    page, rows = (finished / "trials.html").read_text(), listed(finished)
+    page, rows = checked((finished / "trials.html").read_text()), listed(finished)
     panels = re.findall(r'<text class="title"[^>]*>([^<]+)<', page)
     assert panels == ["recall@20", "server_rate", "layers", "user_optimizer"]
     for row in rows:

@@ -23,6 +23,7 @@ from fedgrec.compare.statistics import half_width
 from fedgrec.data.datasets import load
 from tests.cli.small import clicks, lines
 from tests.compare.small import FEDGREC, MF, compared, read, timeless, words
+from tests.pages import checked
 
 RUNS = [f"{name}-seed{seed}" for name in ("fedgrec-dim-8-layers-2-users_per_round-6-negatives-6",
         "mf-bpr-dim-8-rate-0.05-batch-32", "popularity", "turbocf") for seed in (0, 1)]  # fmt: skip
@@ -76,6 +77,18 @@ def test_the_protocol_is_named_in_every_table(finished: Path) -> None:
         assert "protocol honest" in (finished / name).read_text(), name
     for line in (finished / "compare.csv").read_text().splitlines()[1:]:
         assert ",honest," in line
+
+
+def test_the_page_says_what_the_runs_say(finished: Path) -> None:
+    page, found = checked((finished / "compare.html").read_text()), read(finished)
+    for row in found["rows"]:
+        for metric in ("recall", "ndcg"):
+            said = f"{row[metric]['mean']:.4f} ± {row[metric]['half']:.4f}"
+            assert page.count(said) == 2, said  # in the table and in its chart
+    for name in RUNS:
+        if not name.startswith(("popularity", "turbocf")):
+            *judged, _ = lines(finished / "runs" / name / "metrics.jsonl")
+            assert all(f"{'round' if 'fedgrec' in name else 'epoch'} {line['round']}\n" in page for line in judged)
 
 
 def test_finished_runs_are_not_run_again_and_seeds_can_be_added(

@@ -16,6 +16,7 @@ from fedgrec.cli.compare_lines import Lines
 from fedgrec.compare.statistics import half_width
 from fedgrec.data import load
 from fedgrec.reproduce import NAMES, TARGETS
+from tests.pages import checked
 from tests.reproduce.conftest import QUICK, words
 
 GROUP = "demo-paper-12-rounds-quick"
@@ -43,6 +44,7 @@ def test_every_target_leaves_its_tables_and_pictures(made: Path, target: str) ->
     picture = {"table1": set(), "communication": {"demo.svg"}}.get(target, {"demo-paper.svg"})
     curves = {"curves.csv"} if target in CURVES else set()
     assert set(files) == {"table.md", "table.csv", "table.tex", "table.html"} | picture | curves
+    checked(files["table.html"].read_text(encoding="utf-8"))
     for name in picture:
         assert ElementTree.parse(files[name]).getroot().tag.endswith("}svg")
         assert f"]({name})" in files["table.md"].read_text(encoding="utf-8")
