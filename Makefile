@@ -43,7 +43,7 @@ bench: $(VENV)/.dev
 # Stamps: a set-up is done again only when what it depends on has changed.
 $(VENV)/.demo: $(FEDGREC_SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(INSTALL) -e ".[report]"
+	$(INSTALL) -e .
 	touch $@
 
 $(VENV)/.dev: $(FEDGREC_SOURCES)

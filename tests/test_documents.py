@@ -43,6 +43,8 @@ TABLE = "--data clicks.csv --seeds 1 --rounds 2 --epochs 1 --set kernel=referenc
 RUN = {
     "fedgrec train --data clicks.csv --out runs/mine": SMALL,
     "fedgrec train --final runs/mine": "--quiet",
+    "fedgrec report RUN --user ann": "",
+    "fedgrec report RUN --people 0": "",
     "fedgrec recommend runs/mine-final --user ann": "",
     "fedgrec recommend runs/mine-final --items book-3,book-4": "",
     "fedgrec export runs/mine-final --page page --item-names titles.csv": "",

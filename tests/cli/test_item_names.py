@@ -48,7 +48,8 @@ def test_a_run_keeps_what_it_was_given_and_a_later_file_wins(capsys: Any, data: 
 
     assert "The Book of 2, 2nd" in read_run(run, None).names.titles
     assert cli.main(["report", str(run), "--item-names", str(tmp_path / "titles.csv")]) == 0
-    assert "Volume" in (run / "report.html").read_text()
+    assert "Volume" in (page := (run / "report.html").read_text())
+    assert 'id="near"' in page, "items with places have maps"
     assert cli.main(["export", str(run), "--page", str(tmp_path / "page")]) == 0
     assert '"The Book of 2, 2nd"' in (tmp_path / "page" / "items.js").read_text()
 

@@ -234,7 +234,7 @@ def _usual_folder(arguments: argparse.Namespace, config: Config) -> Path:
 
 
 def _report(folder: Path, bar: Any) -> None:
-    """The report is a convenience: without matplotlib a run is still complete."""
+    """The report is a convenience: without it a run is still complete."""
     try:
         from fedgrec.report import write_report
 
