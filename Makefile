@@ -9,7 +9,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 .PHONY: help demo test check types slow bench clean
 
 help:
-	@echo "make demo    set up .venv, train on the built-in data, write a report (runs/demo)"
+	@echo "make demo    set up .venv, train on the built-in data, write a report and a page (runs/demo)"
 	@echo "make test    set up .venv with the development tools, then every check and test"
 	@echo "make check   format, lint, types, layers, tests (what make test runs after the set-up)"
 	@echo "make slow    the tests that take minutes"
@@ -43,7 +43,7 @@ bench: $(VENV)/.dev
 # Stamps: a set-up is done again only when what it depends on has changed.
 $(VENV)/.demo: $(FEDGREC_SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(INSTALL) -e ".[report]"
+	$(INSTALL) -e .
 	touch $@
 
 $(VENV)/.dev: $(FEDGREC_SOURCES)

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedgrec.report.drawing import BLUE, GREEN, GREY, PURPLE, RED, legend_below, new_figure, png, set_frame
+from benchmarks.drawing import BLUE, GREEN, GREY, PURPLE, RED, legend_below, new_figure, png, set_frame
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 USERS = {"gowalla": 29_858, "yelp2018": 31_668}

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import RESULTS
+from benchmarks.drawing import BLUE, RED, legend_below, new_figure, png, set_frame
 from fedgrec.audit import latents, membership
 from fedgrec.audit.recording import record
 from fedgrec.audit.scores import Finding
 from fedgrec.config import Config, preset
 from fedgrec.devices import gpu_is_there
 from fedgrec.errors import FedgrecError
-from fedgrec.report.drawing import BLUE, RED, legend_below, new_figure, png, set_frame
 from fedgrec.simulation import Simulation
 
 EPSILONS = {"interaction": (12.0, 10.0, 8.0, 7.0, 6.0, 5.0, 4.0), "user": (32.0, 16.0, 8.0, 4.0, 2.0, 1.0)}

@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common import RESULTS
+from benchmarks.drawing import BLUE, GREY, RED, legend_below, new_figure, png, set_frame
 from benchmarks.stream import Month, year
 from fedgrec.config import Config
 from fedgrec.core import as_server
@@ -54,7 +55,6 @@ from fedgrec.federation.server.store import ServerStore
 from fedgrec.federation.setup import catalogue
 from fedgrec.federation.setup.init import Made, init
 from fedgrec.federation.setup.start import free_port, start_node
-from fedgrec.report.drawing import BLUE, GREY, RED, legend_below, new_figure, png, set_frame
 from fedgrec.simulation import Simulation
 
 NODES, MONTHS, SEED, SEEDS = 5, 12, 2024, 3

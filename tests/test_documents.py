@@ -44,8 +44,13 @@ TABLE = "--data clicks.csv --seeds 1 --rounds 2 --epochs 1 --set kernel=referenc
 RUN = {
     "fedgrec train --data clicks.csv --out runs/mine": SMALL,
     "fedgrec train --final runs/mine": "--quiet",
+    "fedgrec report RUN --user ann": "",
+    "fedgrec report RUN --people 0": "",
     "fedgrec recommend runs/mine-final --user ann": "",
     "fedgrec recommend runs/mine-final --items book-3,book-4": "",
+    "fedgrec export runs/mine-final --page page --item-names titles.csv": "",
+    "fedgrec export RUN --page FOLDER": "",
+    "fedgrec export RUN --page FOLDER --item-names titles.csv": "",
     "fedgrec train --data clicks.csv": SMALL,
     "fedgrec train --data clicks.csv --secure": f"{SMALL} --out runs/secure",
     "fedgrec train --data clicks.csv --secure=exact": f"{SMALL} --out runs/exact",
@@ -288,6 +293,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (place / "my-folder" / "train.csv").write_text("".join([head, *pairs]))
     (place / "my-folder" / "test.csv").write_text(f"{head}ann,book-47\n")
     (place / "items.txt").write_text("".join(f"book-{i}\n" for i in range(48)))
+    (place / "titles.csv").write_text("item,title,latitude,longitude\nbook-3,The Sea,52.1,4.3\n")
     (place / "new.txt").write_text("book-48\n")
     (place / "closed.txt").write_text("book-3\n")
     sp.save_npz(place / "clicks.npz", sp.csr_array(np.random.default_rng(0).random((12, 90)) < 0.2).astype(float))

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,6 +22,7 @@ from fedgrec.simulation import Simulation
 from fedgrec.tune import files, parse, study, subjects
 from fedgrec.tune.study import Found, Request, Tried
 from tests.cli.small import clicks
+from tests.pages import checked
 
 pytest.importorskip("optuna")
 
@@ -32,12 +34,6 @@ TRIALS = 7
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return clicks(tmp_path_factory.mktemp("data") / "clicks.csv")
-
-
-@pytest.fixture(autouse=True)
-def no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures take a second, and have a test of their own."""
-    monkeypatch.setattr(files, "picture", lambda _: files.Picture("", b"", "", ""))
 
 
 def words(data: Path, out: Path, *more: str, trials: int = TRIALS) -> list[str]:
@@ -56,9 +52,7 @@ def tuned(data: Path, out: Path, *more: str, trials: int = TRIALS, code: int = 0
 @pytest.fixture(scope="module")
 def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("tune") / "finished"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "picture", lambda _: files.Picture("", b"", "", ""))
-        tuned(data, out)
+    tuned(data, out)
     return out
 
 
@@ -193,19 +187,19 @@ def test_the_table_fits_80_columns(data: Path, finished: Path, tmp_path: Path, c
     tuned(data, out)
     said = capsys.readouterr().out
     table = said[said.index("fedgrec on clicks") :].splitlines()
-    assert max(len(line) for line in table if "--config" not in line) <= 80
+    assert max(len(line) for line in table if str(out) not in line) <= 80
     assert "test items were taken away" in said
     assert "server_rate" in said
 
 
-def test_a_picture_shows_every_trial(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    drawn: list[str] = []
-    frame = files.set_frame
-    monkeypatch.setattr(files, "set_frame", lambda axes, title, *rest: (drawn.append(title), frame(axes, title, *rest)))
-    tuned(data, tmp_path / "out", trials=2)
-    assert (tmp_path / "out" / "trials.png").read_bytes().startswith(b"\x89PNG")
-    assert drawn == ["recall@20", "server_rate", "layers", "user_optimizer"]
+def test_the_page_shows_every_trial(finished: Path) -> None:
+    page, rows = checked((finished / "trials.html").read_text()), listed(finished)
+    panels = re.findall(r'<text class="title"[^>]*>([^<]+)<', page)
+    assert panels == ["recall@20", "server_rate", "layers", "user_optimizer"]
+    for row in rows:
+        if row["recall@20"]:
+            assert f"trial {row['trial']}\n" in page
+            assert f"{float(row['recall@20']):.4f}" in page
 
 
 # ------------------------------------------------------------------------------------- going on, and trouble

@@ -1,6 +1,5 @@
 """The page of an audit says what the audit found: in words, in squares, and to everybody."""
 
-import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -10,6 +9,7 @@ from fedgrec.audit.audit import Audit, attacked
 from fedgrec.audit.scores import Estimate, Finding, NotApplicable
 from fedgrec.report.audit_page import ABOUT, interval, render, verdict
 from tests.audit.worlds import plain
+from tests.pages import checked
 
 
 def share(value: float) -> Estimate:
@@ -126,9 +126,8 @@ def test_nothing_of_the_data_is_run_and_nothing_is_asked_of_the_network() -> Non
     line = replace(NAMED, name=hostile, sentence=hostile)
     page = render(replace(FOUND, method=hostile, lines=(line, NotApplicable(hostile, hostile))), hostile)
     squares(page)
-    assert "<script" not in page
+    assert "<script" not in checked(page)
     assert page.count("&lt;script&gt;") >= 7  # title twice, method, name, sentence, name and reason
-    assert re.search(r"https?:|url\(|@import|<link|<img|src=", page) is None
 
 
 def test_every_attack_says_what_it_does_and_what_helps() -> None:

@@ -69,9 +69,6 @@ def test_notes_about_data_fit(capsys: Any, narrow: None, tmp_path: Path) -> None
 
 
 def test_a_comparison_fits(capsys: Any, narrow: None, data: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    from fedgrec.compare import pictures
-
-    monkeypatch.setattr(pictures, "curves", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     for _ in range(2):  # the second time all are finished before
         assert cli.main(compare_words(data, Path("out"), f"{LONG},popularity", "1")) == 0
@@ -82,9 +79,6 @@ def test_a_comparison_fits(capsys: Any, narrow: None, data: Path, tmp_path: Path
 
 def test_a_search_fits(capsys: Any, narrow: None, data: Path, tmp_path: Path, monkeypatch: Any) -> None:
     pytest.importorskip("optuna")
-    from fedgrec.tune import files
-
-    monkeypatch.setattr(files, "picture", lambda _: files.Picture("", b"", "", ""))
     monkeypatch.chdir(tmp_path)
     searches = ["layers=0..2", "server_rate=0.01..0.5:log", "negatives=4..20", "user_optimizer=sgd,adam"]
     fixed = ["dim=8", "users_per_round=6", "kernel=reference"]

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from fedgrec.compare import pictures
 from tests.cli.small import clicks
 from tests.compare.small import compared
 
@@ -16,13 +15,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With its curves."""
     out = tmp_path_factory.mktemp("compare") / "finished"
     compared(data, out)
     return out
-
-
-@pytest.fixture
-def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures take a second."""
-    monkeypatch.setattr(pictures, "curves", lambda *_: None)

@@ -24,6 +24,7 @@ from fedgrec.compare.statistics import half_width
 from fedgrec.data.datasets import load
 from tests.cli.small import clicks, lines
 from tests.compare.small import FEDGREC, MF, compared, read, timeless, words
+from tests.pages import checked
 
 RUNS = [f"{name}-seed{seed}" for name in ("fedgrec-dim-8-layers-2-users_per_round-6-negatives-6",
         "mf-bpr-dim-8-rate-0.05-batch-32", "popularity", "turbocf") for seed in (0, 1)]  # fmt: skip
@@ -35,7 +36,7 @@ def test_every_method_and_seed_has_a_run_folder(finished: Path) -> None:
         files = {path.name for path in (finished / "runs" / name).iterdir()}
         assert {"config.toml", "data.json", "metrics.jsonl", "result.json"} <= files
     assert {path.name for path in finished.iterdir()} == {
-        "compare.csv", "compare.html", "compare.json", "compare.md", "compare.tex", "curves.png", "runs",
+        "compare.csv", "compare.html", "compare.json", "compare.md", "compare.tex", "runs",
     }  # fmt: skip
 
 
@@ -55,7 +56,7 @@ def test_the_rows_are_the_means_of_the_runs(finished: Path) -> None:
             assert row["up"] == np.mean([result["bytes_up"] for result in mine]) / 16
 
 
-def test_a_run_that_patience_ends_says_how_long_it_was(data: Path, tmp_path: Path, no_curves: None) -> None:
+def test_a_run_that_patience_ends_says_how_long_it_was(data: Path, tmp_path: Path) -> None:
     """Rates of 0 learn nothing: the second evaluation is no better, and the last; of equals the later round counts."""
     methods = f"{FEDGREC},user_rate=0,server_rate=0,patience=1"
     (row,) = compared(data, tmp_path / "out", methods=methods, seeds="1")["rows"]
@@ -77,11 +78,20 @@ def test_the_protocol_is_named_in_every_table(finished: Path) -> None:
         assert "protocol honest" in (finished / name).read_text(), name
     for line in (finished / "compare.csv").read_text().splitlines()[1:]:
         assert ",honest," in line
-    assert (finished / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert "data:image/png;base64" in (finished / "compare.html").read_text()
 
 
-@pytest.mark.usefixtures("no_curves")
+def test_the_page_says_what_the_runs_say(finished: Path) -> None:
+    page, found = checked((finished / "compare.html").read_text()), read(finished)
+    for row in found["rows"]:
+        for metric in ("recall", "ndcg"):
+            said = f"{row[metric]['mean']:.4f} ± {row[metric]['half']:.4f}"
+            assert page.count(said) >= 2, said  # in the table and in its chart
+    for name in RUNS:
+        if not name.startswith(("popularity", "turbocf")):
+            *judged, _ = lines(finished / "runs" / name / "metrics.jsonl")
+            assert all(f"{'round' if 'fedgrec' in name else 'epoch'} {line['round']}\n" in page for line in judged)
+
+
 def test_finished_runs_are_not_run_again_and_seeds_can_be_added(
     capsys: Any, data: Path, finished: Path, tmp_path: Path
 ) -> None:
@@ -96,7 +106,6 @@ def test_finished_runs_are_not_run_again_and_seeds_can_be_added(
     assert capsys.readouterr().out.count("(finished before)") == 4
 
 
-@pytest.mark.usefixtures("no_curves")
 def test_further_metrics_are_columns_of_the_records_that_have_them(
     capsys: Any, data: Path, finished: Path, tmp_path: Path
 ) -> None:
@@ -119,7 +128,6 @@ def test_further_metrics_are_columns_of_the_records_that_have_them(
     assert "no metric 'mapp'. Did you mean 'map'?" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("no_curves")
 def test_one_seed_has_an_interval_over_users_that_is_marked(
     capsys: Any, data: Path, finished: Path, tmp_path: Path
 ) -> None:
@@ -144,7 +152,6 @@ def test_one_seed_has_an_interval_over_users_that_is_marked(
     assert rows["popularity"]["recall"]["half"] == pytest.approx(half_width(each))
 
 
-@pytest.mark.usefixtures("no_curves")
 def test_the_model_that_users_are_judged_by_is_the_one_of_the_result(data: Path, finished: Path) -> None:
     from fedgrec.cli.compare import asked
 
@@ -159,7 +166,6 @@ def test_the_model_that_users_are_judged_by_is_the_one_of_the_result(data: Path,
 # --------------------------------------------------------------------------------- interrupted, killed
 
 
-@pytest.mark.usefixtures("no_curves")
 def test_a_stopped_comparison_says_how_to_go_on_and_ends_the_same(
     capsys: Any, data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,7 +190,6 @@ def test_a_stopped_comparison_says_how_to_go_on_and_ends_the_same(
     assert timeless(read(out)["runs"]) == timeless(read(finished)["runs"])
 
 
-@pytest.mark.usefixtures("no_curves")
 def test_a_killed_comparison_goes_on_and_ends_with_the_same_numbers(tmp_path: Path) -> None:
     data = clicks(tmp_path / "clicks.csv")
     long = {"methods": f"{FEDGREC},{MF}", "seeds": "1", "rounds": "120", "epochs": "3", "evaluate_every": "40"}
@@ -224,7 +229,7 @@ def test_changed_options_are_refused(
     assert sorted(finished.rglob("*")) == before
 
 
-def test_a_changed_section_is_refused(capsys: Any, data: Path, tmp_path: Path, no_curves: None) -> None:
+def test_a_changed_section_is_refused(capsys: Any, data: Path, tmp_path: Path) -> None:
     """The same name with other options: the folder's name alone would not tell."""
     tuned = tmp_path / "tuned.toml"
     for layers, code in ((1, 0), (2, 2)):
@@ -238,7 +243,7 @@ def test_a_changed_section_is_refused(capsys: Any, data: Path, tmp_path: Path, n
     ("rate", "code"), [("0.05", 0), ("0.0", 2)], ids=["patience was not needed", "patience ended it"]
 )
 def test_patience_that_changed_nothing_may_be_dropped(
-    capsys: Any, data: Path, tmp_path: Path, no_curves: None, rate: str, code: int
+    capsys: Any, data: Path, tmp_path: Path, rate: str, code: int
 ) -> None:
     """At rate 0 no evaluation is better than the first, so five later, an epoch early, patience ends the run."""
     tuned = tmp_path / "tuned.toml"
@@ -273,7 +278,6 @@ def test_a_strange_folder_is_left_alone(capsys: Any, data: Path, tmp_path: Path)
 # ---------------------------------------------------------------------------------------------- failing
 
 
-@pytest.mark.usefixtures("no_curves")
 def test_one_failing_method_does_not_lose_the_others(
     capsys: Any, data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,7 +332,7 @@ def somebody(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_what_another_process_is_at_comes_last(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, no_curves: None
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is killed while we wait for it, so its run is ours."""
     with somebody(tmp_path / "out/runs/popularity-seed0") as other:
@@ -341,7 +345,7 @@ def test_what_another_process_is_at_comes_last(
 
 
 def test_however_long_we_wait_it_is_said_once(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, no_curves: None
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is nothing else to do."""
     waits = iter(range(3))
@@ -407,7 +411,7 @@ def test_a_damaged_run_is_one_sentence(
     assert said.count("\n") == 1
 
 
-def test_a_damaged_interval_is_made_again(data: Path, tmp_path: Path, no_curves: None) -> None:
+def test_a_damaged_interval_is_made_again(data: Path, tmp_path: Path) -> None:
     before = compared(data, tmp_path / "out", methods="popularity", seeds="1")
     path = tmp_path / "out" / "runs" / "popularity-seed0" / "users-interval.json"
     for content in ("{", "[]"):

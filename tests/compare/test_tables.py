@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from fedgrec import tables as formats
 from fedgrec.compare import Entry, tables
 from fedgrec.compare.published import Figure
 from fedgrec.compare.rows import Row, ranked, row
 from fedgrec.compare.statistics import Estimate
+from fedgrec.compare.tables import grid
+from fedgrec.tables import latex, markdown, terminal
 
 FED = Row(
     "fedgrec:layers=3", "fedgrec", True, "honest", (0, 1, 2), Estimate(0.1829, 0.0004, "seeds", 3),
@@ -33,7 +36,7 @@ def test_rows_are_sorted_by_recall_and_failures_come_last() -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_the_terminal_gets_what_fits_and_loses_nothing(width: int) -> None:
-    text = tables.terminal(TABLE, width)
+    text = terminal(grid(TABLE), width)
     assert [line for line in text.splitlines() if len(line) > width] == []
     flat = " ".join(text.split())
     for said in ("0.1829 ± 0.0004", "0.1900 ± 0.0031ᵘ", "+10.6 %", "round 39,000–40,000/40,000", "1.23 GB", "1,234.5",
@@ -42,25 +45,25 @@ def test_the_terminal_gets_what_fits_and_loses_nothing(width: int) -> None:
 
 
 def test_a_wide_terminal_gets_one_block_and_a_narrow_one_names_methods_again() -> None:
-    assert tables.terminal(TABLE, 200).count("fedgrec:layers=3") == 1
-    assert tables.terminal(TABLE, 80).count("fedgrec:layers=3") > 1
+    assert terminal(grid(TABLE), 250).count("fedgrec:layers=3") == 1
+    assert terminal(grid(TABLE), 80).count("fedgrec:layers=3") > 1
     long = replace(FED, label="fedgrec:layers=3,negatives=256,user_rate=0.05")
-    assert "fedgrec:layers=3,negative…" in tables.terminal(replace(TABLE, rows=[long]), 80)
+    assert "fedgrec:layers=3,negative…" in terminal(grid(replace(TABLE, rows=[long])), 80)
     both = [long, replace(long, label=long.label.replace("0.05", "0.01"))]
-    assert all(row.label in tables.terminal(replace(TABLE, rows=both), 80) for row in both)  # else they look the same
+    assert all(row.label in terminal(grid(replace(TABLE, rows=both)), 80) for row in both)  # else they look the same
 
 
 def test_markdown_columns_align() -> None:
-    lines = [line for line in tables.markdown(TABLE).splitlines() if line.startswith("|")]
+    lines = [line for line in markdown(grid(TABLE)).splitlines() if line.startswith("|")]
     assert len(lines) == 2 + 3
     places = [[m.start() for m in re.finditer(r"(?<!\\)\|", line)] for line in lines]
     assert all(place == places[0] for place in places)
-    assert "50%_off\\|#1" in lines[-1]
-    assert "- gowalla, protocol honest" in tables.markdown(TABLE)
+    assert "50%\\_off\\|#1" in lines[-1]
+    assert "- gowalla, protocol honest" in markdown(grid(TABLE))
 
 
 def test_csv_parses_back_to_the_numbers() -> None:
-    gcn, fed, lost = csv.DictReader(io.StringIO(tables.csv(TABLE)))
+    gcn, fed, lost = csv.DictReader(io.StringIO(formats.csv(tables.records(TABLE))))
     assert (float(fed["recall@20"]), float(fed["recall@20_half_width"])) == (0.1829, 0.0004)
     assert float(fed["recall@20_difference_percent"]) == pytest.approx(100 * (0.1829 / 0.1654 - 1))
     assert (fed["seeds"], fed["chosen"], fed["protocol"]) == ("0 1 2", "39000 40000 40000", "honest")
@@ -70,8 +73,8 @@ def test_csv_parses_back_to_the_numbers() -> None:
 
 
 def test_latex_is_escaped_and_every_line_has_every_cell() -> None:
-    text = tables.latex(TABLE)
-    assert "50\\%\\_off|\\#1\\{x\\}\\textasciitilde{}\\textasciicircum{}\\textbackslash{}" in text
+    text = latex(grid(TABLE), "compare-gowalla")
+    assert "50\\%\\_off\\textbar{}\\#1\\{x\\}\\textasciitilde{}\\textasciicircum{}\\textbackslash{}" in text
     assert "0.1900 $\\pm$ 0.0031$^{u}$" in text
     assert "protocol honest" in text
     form = re.search(r"\\begin\{tabular\}\{([lr]+)\}", text)
@@ -91,7 +94,7 @@ def test_columns_without_a_value_are_left_out() -> None:
     alone = replace(TABLE, rows=[replace(GCN, published=None)])
     titles = [column.title for column in tables.columns(alone)]
     assert titles == ["method", "kind", "Recall@20", "NDCG@20", "chosen", "seconds", "seeds"]
-    assert "published" not in tables.terminal(alone)
+    assert "published" not in terminal(grid(alone))
 
 
 def test_notes_say_what_the_interval_is_over() -> None:
@@ -107,5 +110,5 @@ def test_a_row_to_come_shows_what_was_published() -> None:
     missing: Any = SimpleNamespace(entry=entry, seed=0, finished=False)
     figure = Figure(0.1556, 0.1315, "Li and Huang 2022, Table 2")
     found = row(entry, [missing], "paper", 20, 5, figure, {})
-    (line,) = csv.DictReader(io.StringIO(tables.csv(tables.Table("gowalla", "paper", 20, [found]))))
+    (line,) = csv.DictReader(io.StringIO(formats.csv(tables.records(tables.Table("gowalla", "paper", 20, [found])))))
     assert (line["recall@20"], line["recall@20_published"], line["note"]) == ("", "0.1556", "not finished")

@@ -6,16 +6,17 @@ import os
 import shutil
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 from fedgrec import cli
 from fedgrec.cli.compare_lines import Lines
-from fedgrec.compare import pictures as learning
 from fedgrec.compare.statistics import half_width
 from fedgrec.data import load
-from fedgrec.reproduce import NAMES, TARGETS, pictures
+from fedgrec.reproduce import NAMES, TARGETS
+from tests.pages import checked
 from tests.reproduce.conftest import QUICK, words
 
 GROUP = "demo-paper-12-rounds-quick"
@@ -34,24 +35,18 @@ def result(folder: Path, label: str, seed: int = 0) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures take a second."""
-    monkeypatch.setattr(pictures, "dots", lambda name, *_: pictures.Picture(f"{name}.png", b"", "", ""))
-    monkeypatch.setattr(learning, "curves", lambda *_: None)
-
-
 # ------------------------------------------------------------------------------------------- what it leaves
 
 
 @pytest.mark.parametrize("target", NAMES)
 def test_every_target_leaves_its_tables_and_pictures(made: Path, target: str) -> None:
     files = {path.name: path for path in (made / "out" / target).iterdir()}
-    picture = {"table1": set(), "communication": {"demo.png"}}.get(target, {"demo-paper.png"})
+    picture = {"table1": set(), "communication": {"demo.svg"}}.get(target, {"demo-paper.svg"})
     curves = {"curves.csv"} if target in CURVES else set()
-    assert set(files) == {"table.md", "table.csv", "table.tex"} | picture | curves
+    assert set(files) == {"table.md", "table.csv", "table.tex", "table.html"} | picture | curves
+    checked(files["table.html"].read_text(encoding="utf-8"))
     for name in picture:
-        assert files[name].read_bytes().startswith(b"\x89PNG")
+        assert ElementTree.parse(files[name]).getroot().tag.endswith("}svg")
         assert f"]({name})" in files["table.md"].read_text(encoding="utf-8")
 
 
@@ -117,7 +112,6 @@ def test_table1_counts_every_pair(made: Path) -> None:
     assert rows["users"]["paper"] == ""
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_a_reading_has_runs_and_tables_of_its_own(made: Path, tmp_path: Path, capsys: Any) -> None:
     shutil.copytree(made / "runs", tmp_path / "runs")
     assert cli.main([*words(tmp_path, "table4"), "--only", "FedGRec-1", "--reading", "sgd-10"]) == 0
@@ -133,7 +127,6 @@ def test_a_reading_has_runs_and_tables_of_its_own(made: Path, tmp_path: Path, ca
 # ------------------------------------------------------------------------------------- going on, and trouble
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_finished_runs_are_shared_and_kept_and_seeds_can_be_added(made: Path, tmp_path: Path, capsys: Any) -> None:
     shutil.copytree(made / "runs", tmp_path / "runs")
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*")}
@@ -153,7 +146,6 @@ def test_finished_runs_are_shared_and_kept_and_seeds_can_be_added(made: Path, tm
     assert rows["τ = 10"]["interval_over"] == "seeds"
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_a_stopped_target_says_how_to_go_on_and_ends_the_same(
     made: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,7 +165,6 @@ def test_a_stopped_target_says_how_to_go_on_and_ends_the_same(
         assert {**ours, "seconds": 0} == {**theirs, "seconds": 0}
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_one_failing_run_does_not_lose_the_others(
     made: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,7 +183,6 @@ def test_one_failing_run_does_not_lose_the_others(
     assert rows["FedGRec-concat-3"]["recall@20"]
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_what_is_finished_is_shown_and_nothing_is_run(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made / "runs", tmp_path / "runs")
     cut = tmp_path / "runs" / GROUP / "runs" / "FedGRec-2-seed0"
@@ -211,7 +201,6 @@ def test_what_is_finished_is_shown_and_nothing_is_run(made: Path, tmp_path: Path
     assert not cut.with_name("FedGRec-3-seed0").exists()
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_runs_made_with_other_options_are_refused(made: Path, tmp_path: Path, capsys: Any) -> None:
     shutil.copytree(made / "runs", tmp_path / "runs")
     config = tmp_path / "runs" / GROUP / "runs" / "FedGRec-1-seed0" / "config.toml"
@@ -260,7 +249,6 @@ def test_list_shows_every_target_with_its_runs_in_80_columns(capsys: Any) -> Non
     assert "8 runs on demo: 8 settings, paper, 1 seed" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_under_honest_curves_are_of_validation_and_the_number_of_one_look_at_test(tmp_path: Path) -> None:
     assert cli.main([*words(tmp_path, "figure-tau"), "--protocol", "honest", "--only", "τ = 1"]) == 0
     lines = table(tmp_path, "figure-tau", "curves.csv")

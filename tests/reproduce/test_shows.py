@@ -1,10 +1,6 @@
-"""The paper's number, ours and the difference, from results made up by hand; tables in every format."""
+"""The paper's number, ours and the difference, from results made up by hand."""
 
-import csv as csv_module
-import io
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +11,6 @@ from fedgrec.compare.statistics import over_seeds
 from fedgrec.compare.tables import Table
 from fedgrec.data.registry import found
 from fedgrec.reproduce import TARGETS, Asked
-from fedgrec.reproduce.grid import Grid, csv, latex, markdown, terminal
 from fedgrec.reproduce.plan import Group, groups
 from fedgrec.reproduce.shows import rounds_run
 
@@ -81,47 +76,3 @@ def test_table1_notes_the_papers_slip() -> None:
     assert cells["interactions"] == ["1,666,869", "1,561,406", "-6.3 %"]
     assert cells["density"] == ["0.00128", "0.00130", "+1.2 %"]
     assert any("older version" in note for note in shown.grids[0].notes)
-
-
-# ------------------------------------------------------------------------------------------------ formats
-
-GRID = Grid("A|B", ["method", "share & more", "x" * 30, "y" * 30], [["a_1", "5 %", "1", "2"]], ["One.", "Zwei ± 1."])
-
-
-def test_a_terminal_of_80_columns_holds_every_cell() -> None:
-    said = terminal(GRID, 80)
-    assert max(map(len, said.splitlines())) <= 80
-    assert all(word in said for word in ("share & more", "x" * 30, "y" * 30, "5 %", "Zwei ± 1."))
-    assert said.count("a_1") == 2  # the first column again
-    assert terminal(Grid("t", ["only"], [["cell"]])) == "t\n\nonly\ncell\n\n"
-
-
-def test_markdown_and_latex_escape_what_they_must() -> None:
-    lines = markdown(GRID).splitlines()
-    assert {line.count(" | ") for line in lines[2:5]} == {3}
-    assert lines[3].startswith("| ------ | -")
-    assert lines[-1] == "- Zwei ± 1."
-    text = latex(GRID, "here")
-    assert "a\\_1 & 5 \\% & 1 & 2 \\\\" in text
-    assert "\\caption{A|B. One. Zwei $\\pm$ 1.}" in text
-    assert "{tabular}{lrrr}" in text
-
-
-def test_csv_keeps_every_digit_and_the_keys_of_all_records() -> None:
-    back = list(csv_module.DictReader(io.StringIO(csv([{"a": 0.1 + 0.2}, {"a": 1, "b": "x,y"}]))))
-    assert back == [{"a": "0.30000000000000004", "b": ""}, {"a": "1", "b": "x,y"}]
-
-
-def test_without_matplotlib_the_tables_are_written_all_the_same(tmp_path: Path, monkeypatch: Any) -> None:
-    from fedgrec.errors import missing_extra
-    from fedgrec.reproduce import pictures
-    from fedgrec.reproduce.running import write
-
-    def missing() -> None:
-        raise missing_extra("the report", "report")
-
-    monkeypatch.setattr(pictures, "require", missing)
-    target = TARGETS["table2"]
-    shown = target.show([group("table2", [row("FedGRec-2", [0.16, 0.18], 0.2)])])
-    assert "pip install" in write(target, shown, tmp_path, "")
-    assert {path.name for path in tmp_path.iterdir()} == {"table.md", "table.csv", "table.tex"}

@@ -1,6 +1,5 @@
 """All attacks on one training: a table for the terminal, and JSON."""
 
-import textwrap
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ from fedgrec.config import Config
 from fedgrec.data import Dataset
 from fedgrec.errors import ConfigError
 from fedgrec.simulation import Observer
+from fedgrec.tables import NOTHING, Grid, terminal
 
 Line = Finding | NotApplicable
 
@@ -32,24 +32,24 @@ class Audit:
 
     def table(self, width: int = 80) -> str:
         """Lines that fit the terminal: a table, then what each line means."""
-        head = f"{'what a server finds, in %':<38} {'found':>15} {'chance':>7} {'popular':>8}  better?"
-        lines = [head, "─" * len(head), *(_row(line) for line in self.lines), ""]
-        for number, line in enumerate(self.lines, 1):
-            text = line.sentence if isinstance(line, Finding) else f"Does not apply, because {line.because}."
-            lines += textwrap.wrap(f"{number}. {text}", width, subsequent_indent="   ", break_long_words=False)
-        return "\n".join(lines)
+        head = ["what a server finds, in %", "found", "chance", "popular", "better?"]
+        notes = [
+            f"{n}. {line.sentence if isinstance(line, Finding) else f'Does not apply, because {line.because}.'}"
+            for n, line in enumerate(self.lines, 1)
+        ]
+        return terminal(Grid("", head, [_row(line) for line in self.lines], notes), width).rstrip("\n")
 
 
-def _row(line: Line) -> str:
+def _row(line: Line) -> list[str]:
     if isinstance(line, NotApplicable):
-        return f"{line.name:<38} {'does not apply':>15}"
-    better = {True: "yes", False: "no", None: "–"}[line.better]
+        return [line.name, "does not apply", "", "", ""]
+    better = {True: "yes", False: "no", None: NOTHING}[line.better]
     found = f"{percent(line.attack.value)} ({percent(line.attack.low)}–{percent(line.attack.high)})"
-    return f"{line.name:<38} {found:>15} {_value(line.chance):>7} {_value(line.popularity):>8}  {better:>7}"
+    return [line.name, found, _value(line.chance), _value(line.popularity), better]
 
 
 def _value(estimate: Estimate | None) -> str:
-    return "–" if estimate is None else percent(estimate.value)
+    return NOTHING if estimate is None else percent(estimate.value)
 
 
 def audit(config: Config, dataset: Dataset | None = None, sums: int = 10, observer: Observer | None = None) -> Audit:

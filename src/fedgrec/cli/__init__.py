@@ -4,6 +4,7 @@ Nothing heavy is imported before a command needs it, so `--help` is quick.
 """
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ examples:
   fedgrec train --final runs/mine                 the same on all of it, to use
   fedgrec recommend runs/mine-final --user alice  what Alice should see next
   fedgrec recommend runs/mine-final --items 12,31 for somebody it never met
+  fedgrec export runs/mine-final --page page      a page that recommends
   fedgrec evaluate runs/mine --topk 10,20,50      rank again, other list lengths
   fedgrec compare --methods fedgrec,popularity    methods side by side
   fedgrec audit --data clicks.csv                 what a server would find out
@@ -25,10 +27,13 @@ examples:
 """
 
 
+# The files of the commands, in the order of the help.
+MODULES = ("train", "recommend", "report", "export", "compare", "reproduce", "tune", "audit", "federation", "device",
+           "inspect", "secagg", "demo")  # fmt: skip
+
+
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    from fedgrec.cli import audit, compare, demo, device, federation, inspect, recommend, reproduce, secagg, train, tune
-
     top = argparse.ArgumentParser(
         prog="fedgrec",
         description="Federated graph recommenders: people's clicks stay on their devices.",
@@ -37,8 +42,8 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"fedgrec {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (train, recommend, compare, reproduce, tune, audit, federation, device, inspect, secagg, demo):
-        module.register(commands)
+    for name in MODULES:
+        importlib.import_module(f"fedgrec.cli.{name}").register(commands)
     return top
 
 

@@ -1,4 +1,4 @@
-"""The configuration that `fedgrec train` is asked for: of a new run, of one that goes on, of a final one."""
+"""What commands are asked for: the configuration of a new run, of one that goes on, of a final one; items' names."""
 
 import argparse
 from pathlib import Path
@@ -82,3 +82,14 @@ def final_configuration(arguments: argparse.Namespace) -> Config:
             f"--final takes all options from {arguments.final}: leave out {', '.join(named) or 'the other options'}"
         )
     return final(run_config(arguments.final), chosen_round(arguments.final))
+
+
+def add_item_names(command: argparse.ArgumentParser) -> None:
+    """What items are called changes nothing that is learned, so it is no option of a run's configuration."""
+    command.add_argument(
+        "--item-names",
+        type=Path,
+        metavar="CSV",
+        help="what items are called: a file with the columns item and title, and perhaps latitude and longitude, or x "
+        "and y (default: what the run was trained with)",
+    )

@@ -61,9 +61,10 @@ def register(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from fedgrec.cli.compare_lines import Lines
     from fedgrec.compare import compare, write
-    from fedgrec.compare.tables import terminal
+    from fedgrec.compare.tables import grid
     from fedgrec.data.readers import stem
     from fedgrec.files import check_writable
+    from fedgrec.tables import terminal
 
     settings = asked(arguments)
     out: Path = arguments.out or Path("compare") / stem(Path(settings.common.data.data))
@@ -71,10 +72,10 @@ def run(arguments: argparse.Namespace) -> int:
     watcher = Lines(arguments.quiet)
     with watcher.watching():
         comparison = compare(settings, out, watcher)
-    without = write(comparison, out)
+    write(comparison, out)
     watcher.say("")
-    print(terminal(comparison.table, shutil.get_terminal_size((80, 24)).columns))
-    watcher.say(f"{'no curves: ' + without if without else 'curves'} and tables: {out / 'compare.html'}")
+    print(terminal(grid(comparison.table), shutil.get_terminal_size((80, 24)).columns))
+    watcher.say(f"charts and tables: {out / 'compare.html'}")
     if comparison.stopped and not all(run.finished for run in comparison.runs):
         print(f"Stopped; everything is saved. Go on with:\n  {again(arguments)}", file=sys.stderr)
         return 130

@@ -15,9 +15,9 @@ MARK = ".demo"  # a folder with this file in it may be replaced
 def register(commands: Any) -> None:
     demo = commands.add_parser(
         "demo",
-        help="train on the built-in data, compare, recommend, report",
+        help="train on the built-in data, compare, recommend, report, page",
         description="Train on the built-in data, compare with popularity and plain matrix "
-        "factorisation, show some recommendations, write a report.",
+        "factorisation, show some recommendations, write a report and a page that recommends.",
     )
     demo.add_argument("--out", type=Path, default=Path("runs/demo"), metavar="RUN", help="(default: runs/demo)")
     demo.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"(default: {ROUNDS})")
@@ -29,12 +29,11 @@ def run(arguments: argparse.Namespace) -> int:
     from fedgrec.config import Config
     from fedgrec.files import check_writable, write_text
     from fedgrec.loading import load_for
-    from fedgrec.report.drawing import require
+    from fedgrec.report.gather import popularity
     from fedgrec.resolve import resolved
     from fedgrec.simulation import Simulation
 
     folder: Path = arguments.out
-    require()  # now, not after the training
     check_writable(folder)
     if folder.exists() and any(folder.iterdir()):
         if not (folder / MARK).exists():
@@ -46,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     dataset = load_for(config)
     config, bar = resolved(config, dataset), Bar()
     bar.describe(config, dataset)
-    results = {"popularity": popularity(dataset)}
+    results = popularity(dataset.split, config)
     for name, changes, out in (("plain matrix factorisation", {"layers": 0}, None), ("FedGRec", {}, folder)):
         print(f"\n{name}" + (" (the same training and options without the graph: layers = 0)" if changes else ""))
         simulation = Simulation(config.changed(changes, "demo"), dataset, out, bar)
@@ -62,21 +61,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     ours = results.pop("FedGRec")
     print(f"\nreport: {write_report(folder, results)}  (recall@20 {ours['recall@20']:.4f}; open it in a browser)")
+    from fedgrec.export import write_page
+
+    print(f"page:   {write_page(folder, folder / 'page').path}  (pick places, and it recommends by itself)")
     program = "fedgrec" if shutil.which("fedgrec") else sys.argv[0]  # in a virtual environment that is not active
     print(f"try:    {program} recommend {folder} --user 7")
     return 0
-
-
-def popularity(dataset: Any) -> dict[str, float]:
-    """Everybody is shown what most people like: the bar that anything personal must clear."""
-    import numpy as np
-
-    from fedgrec.evaluate import evaluate
-
-    train = dataset.split.train
-    people = np.ones((train.n_users, 1), np.float32)
-    likes = train.degrees().astype(np.float32)[:, None]
-    return evaluate(people, likes, dataset.split.before_test, dataset.split.test).metrics
 
 
 def compare(results: dict[str, dict[str, float]]) -> None:

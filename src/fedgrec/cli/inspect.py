@@ -12,7 +12,6 @@ from fedgrec.errors import install
 
 EXTRAS = {
     "torch": "torch",
-    "matplotlib": "report",
     "pyarrow": "parquet",
     "optuna": "tune",
     "flwr": "deploy",

@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fedgrec.cli.asked import add_item_names
+from fedgrec.cli.widths import fitted
 from fedgrec.errors import ConfigError, DataError
 
 
@@ -26,6 +28,7 @@ def register(commands: Any) -> None:
     )
     who.add_argument("--similar", metavar="ID", help="items like this one")
     recommend.add_argument("-n", "--number", type=int, default=10, metavar="N", help="how many (default: 10)")
+    add_item_names(recommend)
     recommend.add_argument("--json", action="store_true", help="print JSON")
     recommend.set_defaults(command=run_recommend)
 
@@ -55,6 +58,7 @@ def run_recommend(arguments: argparse.Namespace) -> int:
     import numpy as np
 
     from fedgrec.core import printable
+    from fedgrec.item_names import names_of
     from fedgrec.model import Model
 
     if arguments.number < 1:
@@ -71,17 +75,19 @@ def run_recommend(arguments: argparse.Namespace) -> int:
     else:
         seen = np.zeros(0, np.int32)
         ids, scores = model.similar_items(model.item_ids.parse(arguments.similar), number)
+    names = names_of(model, arguments.run, arguments.item_names)
     if arguments.json:
-        print(
-            json.dumps([{"item": model.item_ids[int(i)], "score": float(s)} for i, s in zip(ids, scores, strict=True)])
-        )
+        ranked = zip(ids.tolist(), scores.tolist(), strict=True)
+        titles = {item: {"title": names.titles[item]} if names.titles[item] else {} for item in ids.tolist()}
+        print(json.dumps([{"item": model.item_ids[i], **titles[i], "score": score} for i, score in ranked]))
         return 0
-    names = item_names(model)
+    if names.note:
+        print(fitted(names.note))
     if len(seen):
-        liked = ", ".join(names(int(i)) for i in seen[:5]) + (f" and {len(seen) - 5} more" if len(seen) > 5 else "")
-        print(f"knows: {printable(liked)}")
+        liked = ", ".join(names.title_and_id(int(i)) for i in seen[:5])
+        print(f"knows: {printable(liked)}" + (f" and {len(seen) - 5} more" if len(seen) > 5 else ""))
     for rank, (item, score) in enumerate(zip(ids, scores, strict=True), 1):
-        print(f"{rank:>3}. {printable(names(int(item))):<50} {score:8.4f}")
+        print(f"{rank:>3}. {printable(names.title_and_id(int(item))):<50} {score:8.4f}")
     if not len(ids):
         print(f"Nothing is left to recommend: all {len(model.item_ids):,} items are known.")
     return 0
@@ -100,21 +106,6 @@ def named(text: str, ids: Any) -> list[int]:
             raise ConfigError(f'--items {text}: a quote is not closed; write "an id, with a comma",another') from None
     fields = next(csv.reader([text], skipinitialspace=True), [])
     return [ids.parse(field.strip()) for field in fields if field.strip()]
-
-
-def item_names(model: Any) -> Any:
-    """How items are called: the demo's places have names, other data sets have ids."""
-    if model.config.data.data != "demo" or not model.known.n_users:  # a federation's server has ids alone
-        return lambda item: str(model.item_ids[item])
-    from fedgrec.data.synthetic import demo
-
-    _, places = demo()
-
-    def name(item: int) -> str:
-        place = model.item_ids[item]  # a k-core may have renumbered the items; their ids stay
-        return f"{places.names[place]}, {places.town_names[places.town[place]]} (item {place})"
-
-    return name
 
 
 def run_evaluate(arguments: argparse.Namespace) -> int:

@@ -51,8 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
     from fedgrec.cli.compare_lines import Lines
     from fedgrec.files import check_writable
     from fedgrec.reproduce import reproduce
-    from fedgrec.reproduce.grid import terminal
     from fedgrec.reproduce.running import folder
+    from fedgrec.tables import terminal
 
     targets, asked = wanted(arguments)
     if arguments.list:
@@ -62,15 +62,14 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.finished:
         check_writable(arguments.runs, "--runs")
     watcher, failures, stopped = Lines(arguments.quiet), 0, False
-    width, nl = shutil.get_terminal_size((80, 24)).columns, "\n"
+    width = shutil.get_terminal_size((80, 24)).columns
     for target in targets:
         watcher.say(f"{target.title}\n")
         with watcher.watching():
             outcome = reproduce(target, asked, arguments.runs, arguments.out, again(arguments, [target.name]), watcher)
         for grid in outcome.grids:
             print(f"\n{terminal(grid, width)}")
-        where = arguments.out / folder(target, asked) / "table.md"
-        watcher.say(f"{'no pictures: ' + outcome.without + nl if outcome.without else ''}written: {where}{nl}")
+        watcher.say(f"written: {arguments.out / folder(target, asked) / 'table.html'}\n")
         failures += outcome.failures
         if outcome.stopped:
             stopped = True

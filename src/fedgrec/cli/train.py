@@ -8,7 +8,14 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedgrec.cli.asked import asks_more, changes_of, configuration, final_configuration, resumed_configuration
+from fedgrec.cli.asked import (
+    add_item_names,
+    asks_more,
+    changes_of,
+    configuration,
+    final_configuration,
+    resumed_configuration,
+)
 from fedgrec.config import Config, options, presets
 from fedgrec.errors import ConfigError, FedgrecError, RunError
 from fedgrec.options import METHODS
@@ -50,6 +57,7 @@ def register(commands: Any) -> None:
         help="learn from everything, what RUN held out included, with RUN's options and for as many rounds as it chose "
         "(default --out: RUN-final)",
     )
+    add_item_names(train)
     train.add_argument("--quiet", action="store_true", help="no progress bar and no table")
     groups = {section: train.add_argument_group(title) for section, title in SECTIONS.items()}
     for section, field, kind in options():
@@ -84,11 +92,13 @@ def _run(arguments: argparse.Namespace, ranks: "Ranks") -> int:
     from fedgrec.data.datasets import describe
     from fedgrec.files import check_writable, claimed
     from fedgrec.grown_run import end_growth
+    from fedgrec.item_names import keep, read_names
     from fedgrec.loading import load_for
     from fedgrec.record import is_same_data, recorded_checksums
     from fedgrec.resolve import resolved
 
     folder: Path | None = arguments.out
+    names = _item_names(arguments)
     if arguments.grown and not arguments.resume:
         raise ConfigError("--grown is for a run that goes on: add --resume and --out RUN, or leave it out")
     if arguments.resume:
@@ -98,6 +108,8 @@ def _run(arguments: argparse.Namespace, ranks: "Ranks") -> int:
             end_growth(folder)
         folder = ranks.shown(folder)
         config = resumed_configuration(arguments, folder)
+        if names and ranks.first:
+            keep(names, folder)  # now: a run that is complete has names for what comes next
         if not arguments.grown and not asks_more(config, folder):
             return _say_complete(folder, ranks)
     else:
@@ -113,6 +125,7 @@ def _run(arguments: argparse.Namespace, ranks: "Ranks") -> int:
     grows = arguments.grown and not is_same_data(folder, dataset)
     if arguments.grown and not grows and not asks_more(config, folder):
         return _say_complete(folder, ranks)
+    notes = read_names(names, dataset.split.train.item_ids).note if names else ""
     ranks.agree(f"{config.method} {config.model} {config.run} {describe(dataset)}")
     bar = Bar(quiet=arguments.quiet or not ranks.first)
     if arguments.final and recorded_checksums(arguments.final) != dataset.checksums:
@@ -120,6 +133,10 @@ def _run(arguments: argparse.Namespace, ranks: "Ranks") -> int:
     with claimed(folder) if ranks.first else nullcontext():
         simulation = (_grown if grows else _opened)(arguments, config, folder, dataset, bar, ranks)
         bar.describe(simulation.config, dataset)
+        if notes:
+            bar.say(f"  {notes}")
+        if names and ranks.first:
+            keep(names, folder)
         if not ranks.first:
             simulation.record = None
         with bar.watching():
@@ -137,6 +154,15 @@ def _run(arguments: argparse.Namespace, ranks: "Ranks") -> int:
     _report(folder, bar)
     _say_next(folder, dataset, bar)
     return 0
+
+
+def _item_names(arguments: argparse.Namespace) -> Path | None:
+    """The file that says what items are called; a final run takes that of the run before."""
+    from fedgrec.item_names import KEPT
+
+    before: Path | None = arguments.final / KEPT if arguments.final else None
+    given: Path | None = arguments.item_names or (before if before and before.exists() else None)
+    return given
 
 
 def _split_before(arguments: argparse.Namespace, folder: Path) -> "Split | None":
@@ -210,7 +236,7 @@ def _usual_folder(arguments: argparse.Namespace, config: Config) -> Path:
 
 
 def _report(folder: Path, bar: Any) -> None:
-    """The report is a convenience: without matplotlib a run is still complete."""
+    """The report is a convenience: without it a run is still complete."""
     try:
         from fedgrec.report import write_report
 

@@ -48,9 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
     from fedgrec.cli.tune_lines import Lines
     from fedgrec.data.readers import stem
     from fedgrec.files import check_writable
-    from fedgrec.reproduce.grid import terminal
+    from fedgrec.tables import terminal
     from fedgrec.tune import tune
-    from fedgrec.tune.files import BEST, grid, write
+    from fedgrec.tune.files import BEST, PAGE, grid, write
 
     out: Path = arguments.out or Path("runs") / f"tune-{stem(Path(arguments.data))}-{arguments.method}"
     check_writable(out)
@@ -58,10 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
     watcher = Lines(arguments.quiet)
     with watcher.watching():
         found = tune(request, out, watcher)
-    without = write(found, out)
+    write(found, out)
     print(f"\n{terminal(grid(found), shutil.get_terminal_size((80, 24)).columns)}")
-    if without:
-        watcher.say(f"no picture: {without}")
+    watcher.say(f"charts and all trials: {out / PAGE}")
     if found.stopped:
         print(f"Stopped; finished trials are saved. Go on with:\n  {again(arguments)}", file=sys.stderr)
         return 130

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgrec import __version__
-from fedgrec.compare import page, pictures, tables
+from fedgrec.compare import page, tables
 from fedgrec.compare.plan import Settings
 from fedgrec.compare.published import figure, public_name
 from fedgrec.compare.rows import Row, ranked, row
@@ -17,8 +17,9 @@ from fedgrec.compare.runs import FAILURE, Run
 from fedgrec.data import Dataset
 from fedgrec.devices import place
 from fedgrec.errors import BusyError, DiskError, FedgrecError
-from fedgrec.files import claimed, write_bytes, write_json, write_text
+from fedgrec.files import claimed, write_json, write_text
 from fedgrec.simulation import Observer
+from fedgrec.tables import csv, latex, markdown
 
 BUSY, PAUSE = "another process is at it", 2.0  # seconds until we look again
 
@@ -127,23 +128,16 @@ def _table(settings: Settings, runs: list[Run], failures: dict[tuple[str, int], 
     return tables.Table(name or dataset.name, protocol, k, ranked(rows), n_users, settings.metrics)
 
 
-def write(comparison: Comparison, out: Path) -> str:
-    """Table, curves and numbers into the folder; returns why there are no curves, if so."""
-    table, without = comparison.table, ""
-    drawn = None
-    try:
-        drawn = pictures.curves(table, comparison.runs)
-    except FedgrecError as error:
-        without = str(error)
+def write(comparison: Comparison, out: Path) -> None:
+    """Table, charts and numbers into the folder."""
+    table = comparison.table
+    grid, html = tables.grid(table), page.render(table, comparison.runs)
     with claimed(out, wait=True):
         write_json(out / "compare.json", numbers(comparison))
-        write_text(out / "compare.csv", tables.csv(table))
-        write_text(out / "compare.md", tables.markdown(table))
-        write_text(out / "compare.tex", tables.latex(table))
-        if drawn is not None:
-            write_bytes(out / drawn.name, drawn.png)
-        write_text(out / "compare.html", page.render(table, drawn))
-    return without
+        write_text(out / "compare.csv", csv(tables.records(table)))
+        write_text(out / "compare.md", markdown(grid))
+        write_text(out / "compare.tex", latex(grid, f"compare-{table.data}"))
+        write_text(out / "compare.html", html)
 
 
 def numbers(comparison: Comparison) -> dict[str, Any]:

@@ -1,23 +1,21 @@
 """The comparison as one page in the look of a run's report."""
 
-from html import escape
-from importlib import resources
+from collections.abc import Sequence
 
-from fedgrec.compare import tables
-from fedgrec.report.drawing import Picture
-from fedgrec.report.page import PAGE, figure, listing, table
+from fedgrec import tables as formats
+from fedgrec.compare import pictures, tables
+from fedgrec.compare.runs import Run
+from fedgrec.report import page
 
 
-def render(found: tables.Table, picture: Picture | None) -> str:
-    shown = tables.columns(found)
-    rows = [[column.text(row) for column in shown] for row in found.rows]
-    sections = [
-        ("Table", table([column.title for column in shown], rows) + listing(tables.notes(found))),
-        ("Learning", figure(picture) if picture else ""),
-    ]
-    return PAGE.format(
-        title=escape(f"Methods on {found.data}"),
-        css=(resources.files("fedgrec.report") / "page.css").read_text("utf-8"),
-        subtitle=escape(f"{len(rows)} methods, best first, under the protocol {found.protocol}."),
-        body="".join(f"<section>\n<h2>{title}</h2>\n{html}</section>\n" for title, html in sections if html),
+def render(table: tables.Table, runs: Sequence[Run]) -> str:
+    results, curves = pictures.results("results", table), pictures.curves(table, runs)
+    return page.render(
+        f"Methods on {table.data}",
+        f"{len(table.rows)} methods, best first, under the protocol {table.protocol}.",
+        [
+            ("Results", results.html() if results else ""),
+            ("Table", formats.html(tables.grid(table))),
+            ("Learning", curves.html() if curves else ""),
+        ],
     )

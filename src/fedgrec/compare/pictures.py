@@ -1,28 +1,18 @@
-"""Learning curves over rounds, over bytes and over epochs: the mean over seeds, and a band from the lowest seed to the
-highest."""
+"""The charts of a comparison: learning curves over rounds, bytes and epochs, and results as dots with intervals."""
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedgrec.compare.rows import Row
 from fedgrec.compare.runs import Run
-from fedgrec.compare.tables import Table
-from fedgrec.report.drawing import (
-    BLUE,
-    GREEN,
-    INK,
-    PURPLE,
-    RED,
-    SKY,
-    Picture,
-    legend_below,
-    new_figure,
-    png,
-    require,
-    set_frame,
-)
+from fedgrec.compare.tables import Table, theirs
+from fedgrec.report.charts import Figure, Mark, Series, dots, legend, plot, style
+
+TITLES = {"recall": "Recall", "ndcg": "NDCG"}
+BYTES = "bytes_up_secure"
 
 
 class Kind(NamedTuple):
@@ -34,63 +24,70 @@ class Kind(NamedTuple):
 
 
 KINDS = (Kind(True, "round"), Kind(True, "MB a user sent as secure sums", True), Kind(False, "epoch"))
-BYTES = "bytes_up_secure"
-COLOURS, DASHES = (BLUE, RED, GREEN, PURPLE, SKY, INK), ("-", (0, (5, 2)), (0, (1, 1.2)))
 
 
-def curves(table: Table, runs: Sequence[Run]) -> Picture | None:
-    """Panels for rounds, for bytes and for epochs, recall above NDCG; nothing where nothing was trained."""
-    require()
+def curves(table: Table, runs: Sequence[Run]) -> Figure | None:
+    """Panels for rounds, for bytes and for epochs, recall and NDCG; nothing where nothing was trained."""
     split = "validation" if table.protocol == "honest" else "test"
     found = {row.label: [run for run in runs if run.entry.label == row.label and run.finished] for row in table.rows}
     found = {label: mine for label, mine in found.items() if mine}
-    trained = {r[0].entry.federated for r in found.values() if r[0].length}
+    trained = {mine[0].entry.federated for mine in found.values() if mine[0].length}
     kinds = [kind for kind in KINDS if kind.federated in trained]
     if not kinds:
         return None
-    styles = dict(zip(found, itertools.cycle(itertools.product(DASHES, COLOURS)), strict=False))
-    from matplotlib.ticker import MaxNLocator
-
-    figure = new_figure(max(4 * len(kinds), 5), 7.2)
-    panels = figure.subplots(2, len(kinds), squeeze=False, sharey="row")
-    for (i, metric), (j, kind) in itertools.product(enumerate(("recall", "ndcg")), enumerate(kinds)):
-        axes, key = panels[i, j], f"{metric}@{table.k}"
-        for label, mine in found.items():
-            _line(axes, mine, key, split, kind, table.users, styles[label])
-        title = f"{'Recall' if metric == 'recall' else 'NDCG'}@{table.k}"
-        set_frame(axes, f"{title}, {'federated' if kind.federated else 'centralized'}", kind.label)
-        axes.set_ylim(bottom=0)
-        axes.set_xlim(left=0)
-        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=True))
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    for handle in found:  # every method once, whichever panels it is in
-        dash, colour = styles[handle]
-        panels[0, 0].plot([], [], color=colour, ls=dash, lw=2, label=handle)
-    legend_below(figure, panels[0, 0], 4)
+    looks = {label: style(i) for i, label in enumerate(found)}
+    read = {label: [_by_round(run, split) for run in mine] for label, mine in found.items()}
+    panels = []
+    for kind in kinds:
+        for metric, name in TITLES.items():
+            key = f"{metric}@{table.k}"
+            lines = [
+                _line(Series(label, [], looks[label]), mine[0], read[label], key, kind, table.users)
+                for label, mine in found.items()
+            ]
+            title = f"{name}@{table.k}, {'federated' if kind.federated else 'centralized'}"
+            panels.append(plot(title, kind.label, [line for line in lines if line]))
     caption = (
         f"On {split} items of {table.data}: the mean over seeds, and from the lowest to the highest seed. What is not "
         "trained is a thin level line; what was judged once is a point. Rounds and epochs are not the same "
         "amount of work."
     )
-    alt = f"Learning curves of {', '.join(found)}: Recall and NDCG on {split} items."
-    return Picture("curves.png", png(figure), alt, caption)
+    return Figure("curves", panels, caption, legend({label: (look, "") for label, look in looks.items()}))
 
 
-def _line(axes: Any, runs: Sequence[Run], key: str, split: str, kind: Kind, users: int, style: tuple[Any, str]) -> None:
-    dash, colour = style
-    by_seed = [{line["round"]: line for line in run.metrics() if line["split"] == split} for run in runs]
-    rounds = sorted(set.intersection(*(set(seed) for seed in by_seed)))  # patience may end seeds at different rounds
-    values = np.array([[seed[r][key] for r in rounds] for seed in by_seed])  # [seeds, rounds]
-    if not values.size:
-        return
-    federated = runs[0].entry.federated
-    at = [by_seed[0][r][BYTES] / users / 1e6 for r in rounds] if kind.bytes and federated else rounds
-    few = len(rounds) == 1  # a point, which no line shows
-    if few and runs[0].length and federated == kind.federated:
-        axes.plot(at, values.mean(axis=0), color=colour, marker="o", ms=6)
-    elif not runs[0].length:
-        axes.axhline(values.mean(), color=colour, ls=dash, lw=1.1)
-    elif federated == kind.federated:
-        axes.plot(at, values.mean(axis=0), color=colour, ls=dash, lw=2, clip_on=False)
-        if len(runs) > 1:
-            axes.fill_between(at, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.18, lw=0)
+def _by_round(run: Run, split: str) -> dict[int, Any]:
+    return {line["round"]: line for line in run.metrics() if line["split"] == split}
+
+
+def _line(start: Series, run: Run, seeds: Sequence[dict[int, Any]], key: str, kind: Kind, users: int) -> Series | None:
+    """A method's line in a panel, if it has one there; `seeds` are its evaluations by round."""
+    rounds = sorted(set.intersection(*(set(seed) for seed in seeds)))  # patience may end seeds at different rounds
+    values = np.array([[seed[r][key] for r in rounds] for seed in seeds])  # [seeds, rounds]
+    if not values.size or (run.length and run.entry.federated != kind.federated):
+        return None
+    if not run.length:
+        return replace(start, level=float(values.mean()))
+    at = [seeds[0][r][BYTES] / users / 1e6 for r in rounds] if kind.bytes else rounds
+    band = list(zip(values.min(axis=0).tolist(), values.max(axis=0).tolist(), strict=True)) if len(seeds) > 1 else []
+    return replace(start, points=list(zip(at, values.mean(axis=0).tolist(), strict=True)), band=band)
+
+
+def results(name: str, table: Table, panels: Mapping[str, Sequence[tuple[str, Row]]] | None = None) -> Figure | None:
+    """Ours with its interval and what was published: a panel for each metric, a line for each method."""
+    known = [(row.label, row) for row in table.rows if row.recall]
+    panels = dict.fromkeys(TITLES, known) if panels is None else panels
+    if not any(getattr(row, metric) for metric, rows in panels.items() for _, row in rows):
+        return None
+    drawn, published = [], False
+    for metric, rows in panels.items():
+        lines = []
+        for label, row in rows:
+            ours, paper = getattr(row, metric), theirs(row, metric)
+            published |= paper is not None
+            marks = [Mark("ours", ours.mean, "c0", half=ours.half)] if ours else []
+            marks += [] if paper is None else [Mark("published", paper, "c1 hollow", "diamond")]
+            lines.append((label, marks))
+        drawn.append(dots(f"{TITLES[metric]}@{table.k}", lines))
+    caption = f"{table.data}, protocol {table.protocol}: ours with the 95 % interval"
+    entries = {"ours": ("c0", "dot")} | ({"published": ("c1 hollow", "diamond")} if published else {})
+    return Figure(name, drawn, f"{caption}{', and what was published' if published else ''}.", legend(entries))

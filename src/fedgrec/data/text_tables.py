@@ -74,7 +74,7 @@ def _decoded(path: Path) -> str:
         line = data.count(b"\n", 0, at) + 1
         raise DataError(f"{path}:{line}: there is a NUL byte: the file is damaged, or UTF-16; save it as UTF-8")
     if not text.strip():
-        raise DataError(f"{path} is empty: give a file with at least one interaction")
+        raise DataError(f"{path} is empty: give a file with at least one row")
     return text
 
 
@@ -152,6 +152,6 @@ def _table(path: Path, names: list[str], numbered: Iterator[tuple[int, int, list
         rows.append(row)
         lines.append(first)
     if not rows:
-        raise DataError(f"{path} has a header but no rows: give a file with at least one interaction")
+        raise DataError(f"{path} has a header but no rows: give a file with at least one row")
     twice = {name: n for name, n in Counter(names).items() if n > 1}
     return Table(path, dict(zip(names, zip(*rows, strict=True), strict=True)), lines, "line", ends, twice)

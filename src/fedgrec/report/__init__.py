@@ -1,28 +1,32 @@
 """The page that a person looks at after a run: `write_report`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedgrec.files import write_bytes, write_json, write_text
-from fedgrec.report import drawing, page, pictures
-from fedgrec.report.gather import BASELINES, read_run
+from fedgrec.files import write_json, write_text
+from fedgrec.report import run_page
+from fedgrec.report.gather import BASELINES, PEOPLE, read_run
 
 __all__ = ["write_report"]
 
 
-def write_report(folder: Path, baselines: Mapping[str, Mapping[str, float]] | None = None) -> Path:
-    """Write report.html and its pictures into the folder of a finished run; returns the page's path.
+def write_report(
+    folder: Path,
+    baselines: Mapping[str, Mapping[str, float]] | None = None,
+    users: Sequence[str] = (),
+    people: int = PEOPLE,
+    item_names: Path | None = None,
+) -> Path:
+    """Write report.html into the folder of a finished run; returns the page's path.
 
-    `baselines` are other systems' results on the same split, such as {'popularity': {'recall@20': 0.04}};
-    they are kept in the folder, so that a report written again still has them.
+    `baselines` are other systems' results on the same split, such as {'mf': {'recall@20': 0.04}}; a popularity list is
+    always there. They are kept in the folder, so that a report written again still has them. One can look at `people`
+    users on the page, and at those whose ids are in `users`. `item_names` is a CSV that says what items are called,
+    instead of the one that the run keeps (item_names.py).
     """
-    drawing.require()
-    run = read_run(Path(folder), baselines)
-    drawn = pictures.draw(run)
-    if baselines is not None:
+    run = read_run(Path(folder), baselines, users, people, item_names)
+    if run.baselines:
         write_json(run.folder / BASELINES, run.baselines)
-    for picture in drawn:
-        write_bytes(run.folder / picture.name, picture.png)
     path = run.folder / "report.html"
-    write_text(path, page.render(run, drawn))
+    write_text(path, run_page.render(run))
     return path

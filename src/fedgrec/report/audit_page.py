@@ -1,13 +1,13 @@
 """An audit as one page: for each attack a sentence, and a hundred squares of which as many are coloured as it found."""
 
 from html import escape
-from importlib import resources
 from typing import NamedTuple
 
 from fedgrec.audit import clusters, counts, differences, latents, links, lying, membership, queries, single
 from fedgrec.audit.audit import Audit
 from fedgrec.audit.scores import Estimate, Finding, NotApplicable, percent
-from fedgrec.report.page import PAGE, tile_row
+from fedgrec.report import page
+from fedgrec.report.page import paragraph, tile_row
 
 IF = "if "  # how the names of attacks begin that are about a design without some rule, and not about this one
 SIDE, STEP, SQUARE = 10, 11, 9  # squares in a row; from one to the next; the side of one
@@ -89,20 +89,16 @@ def render(found: Audit, data: str) -> str:
     """The page; `data` is the name of what was audited."""
     findings = [line for line in found.lines if isinstance(line, Finding)]
     others = [line for line in found.lines if isinstance(line, NotApplicable)]
-    css = [(resources.files("fedgrec.report") / name).read_text("utf-8") for name in ("page.css", "audit_page.css")]
-    return PAGE.format(
-        title=escape(f"What a server finds out: {data}"),
-        css="".join(css),
-        subtitle="A server of a federation sees sums and nothing else. These attacks ask what the sums tell about the "
-        "people in them.",
-        body=_section("In short", summary(found))
-        + "".join(_section(escape(line.name), attack(line)) for line in findings)
-        + (_section("Attacks that do not apply here", reasons(others)) if others else ""),
+    return page.render(
+        f"What a server finds out: {data}",
+        "A server of a federation sees sums and nothing else. These attacks ask what the sums tell about the people in "
+        "them.",
+        [
+            ("In short", summary(found)),
+            *((line.name, attack(line)) for line in findings),
+            ("Attacks that do not apply here", reasons(others) if others else ""),
+        ],
     )
-
-
-def _section(title: str, html: str) -> str:
-    return f"<section>\n<h2>{title[:1].upper()}{title[1:]}</h2>\n{html}</section>\n"
 
 
 # --------------------------------------------------------------------------------------------- in short
@@ -119,7 +115,7 @@ def summary(found: Audit) -> str:
         "Each picture below has 100 squares. The coloured ones were found. Popularity is no secret: what an attack "
         "finds beyond a guess by popularity is what leaks."
     )
-    return f"<p class=said>{escape(verdict(found))}</p>\n<p>{how}</p>\n{tile_row(tiles)}"
+    return paragraph(verdict(found), "said") + paragraph(how) + tile_row(tiles)
 
 
 def verdict(found: Audit) -> str:
@@ -151,7 +147,7 @@ def attack(line: Finding) -> str:
     words += [("What the attack does", about.does), ("What helps", about.helps)] if about else []
     told = "".join(f"<dt>{term}</dt><dd>{escape(text)}</dd>\n" for term, text in words)
     return (
-        f"<p class=said>{escape(line.sentence)}</p>\n{_badge(line)}"
+        f"{paragraph(line.sentence, 'said')}{_badge(line)}"
         f"<div class=beside>\n<div class=guesses>\n{pictures}</div>\n<dl class=told>\n{told}</dl>\n</div>\n"
     )
 

@@ -1,5 +1,6 @@
 """What a report shows, read from a run's folder."""
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,16 +17,19 @@ from fedgrec.data import Dataset
 from fedgrec.data.split import Split
 from fedgrec.data.synthetic import Places
 from fedgrec.errors import FedgrecError, RunError
-from fedgrec.evaluate import top_k, top_k_scores
+from fedgrec.evaluate import evaluate_ranking, top_k, top_k_scores
+from fedgrec.item_names import ItemNames, names_of
 from fedgrec.kept_split import read_split
 from fedgrec.loading import load_for
 from fedgrec.model import Model
 from fedgrec.record import DATA, RESULT, RunRecord, is_finished, read_metrics
 
 BASELINES = "baselines.json"
-SHOWN = 10  # recommendations of the sample user
+POPULARITY = "popularity"
+SHOWN = 10  # recommendations of a person
 READABLE = 40  # more seen items than this make a crowded map
 MOST_USERS = 2_000  # whose lists are looked at one by one
+PEOPLE = 200  # whom one can look at on the page
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,15 +48,12 @@ class Survey:
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
-    """One user, as an illustration."""
+class People:
+    """Whom one can look at on the page, and the one who is shown first."""
 
-    user: int
-    why: str  # this user: an illustration must say how it was chosen
-    seen: Ints
-    hidden: Ints
-    shown: Ints  # best first
-    hit: NDArray[np.bool_]
+    survey: Survey
+    first: int  # a place in the survey
+    why: str  # an illustration must say how it was chosen
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +68,9 @@ class Run:
     model: Model
     baselines: dict[str, dict[str, float]]
     survey: Survey | None  # None where the data is gone
-    sample: Sample | None
-    places: Places | None
+    people: People | None  # None where nobody shall be shown, too
+    names: ItemNames
+    places: Places | None  # the demo's towns and homes
     missing: str  # why there is no survey
 
     @property
@@ -76,50 +78,77 @@ class Run:
         """The list length that selected the round."""
         return self.config.run.topk[0]
 
-    @property
-    def at(self) -> Ints:
-        """[N] An item's id is its row in `places`, also after a k-core has renumbered the items."""
-        return np.array(list(self.model.item_ids), np.int64)
-
     def name(self, item: int) -> str:
         """What a person calls an item."""
-        key = self.model.item_ids[item]
-        if self.places is None:
-            return str(key)
-        return f"{self.places.names[key]}, {self.places.town_names[self.places.town[key]]}"
+        return self.names.title(item)
 
 
-def read_run(folder: Path, baselines: Mapping[str, Mapping[str, float]] | None) -> Run:
+def read_run(
+    folder: Path,
+    baselines: Mapping[str, Mapping[str, float]] | None = None,
+    asked: Sequence[str] = (),
+    sample: int = PEOPLE,
+    item_names: Path | None = None,
+) -> Run:
+    """`asked`: users who shall be on the page, by their ids, beside `sample` others."""
     model = Model.load(folder)
     if not is_finished(folder):
         raise RunError(
             f"{folder} is not finished, so there is nothing to report yet: "
             f"`fedgrec train --out {folder} --resume` goes on"
         )
+    wanted = [model.user_ids.parse(text) for text in asked]
     if baselines is None and (folder / BASELINES).exists():
         baselines = _json(folder / BASELINES)
     kept = {name: {key: float(line[key]) for key in line} for name, line in (baselines or {}).items()}
     dataset, missing = _data(folder, model.config)
-    survey = sample = None
+    survey = people = None
     if dataset:
+        kept |= popularity(dataset.split, model.config)
         survey = look_at_users(model, dataset.split)
-        sample = choose(survey)
+        people = choose(model, dataset.split, survey, wanted, sample)
     return Run(
         folder, model.config, _json(folder / DATA), read_metrics(folder), _json(folder / RESULT), model, kept,
-        survey, sample, dataset.places if dataset else None, missing,
+        survey, people, names_of(model, folder, item_names), dataset.places if dataset else None, missing,
     )  # fmt: skip
 
 
+def popularity(split: Split, config: Config) -> dict[str, dict[str, float]]:
+    """Everybody is shown what most people like: the bar that anything personal must clear."""
+    if split.test is None or not split.test.n_pairs:
+        return {}
+    order = np.argsort(-split.train.degrees(), kind="stable").astype(np.int32)
+
+    def rank(users: NDArray[np.int64], k: int, indptr: NDArray[np.int64], seen: NDArray[np.int32]) -> NDArray[np.int32]:
+        lists, known = np.full((len(users), k), -1, np.int32), np.zeros(len(order), bool)
+        for row, (start, end) in enumerate(itertools.pairwise(indptr)):
+            head, mine = order[: k + end - start], seen[start:end]
+            known[mine] = True
+            best = head[~known[head]][:k]
+            lists[row, : len(best)] = best
+            known[mine] = False
+        return lists
+
+    ideal: Any = config.run.ndcg_ideal
+    found = evaluate_ranking(rank, split.train.n_items, split.before_test, split.test, config.run.topk, ideal)
+    return {POPULARITY: found.metrics}
+
+
 def look_at_users(model: Model, split: Split) -> Survey:
+    """All users who can be judged, or evenly spaced ones."""
+    judged = split.test if split.test is not None and split.test.n_pairs else split.train
+    users = np.flatnonzero(judged.user_degrees())
+    return look_at(model, split, _evenly(users, MOST_USERS), len(users) <= MOST_USERS)
+
+
+def _evenly(users: Ints, most: int) -> Ints:
+    return users if len(users) <= most else users[np.linspace(0, len(users) - 1, most).astype(int)]
+
+
+def look_at(model: Model, split: Split, users: Ints, everyone: bool = False) -> Survey:
     """Rank for each user as the evaluation on test does."""
-    judged = split.test if split.test is not None and split.test.n_pairs else None
-    users = np.flatnonzero((judged or split.train).user_degrees())
-    everyone = len(users) <= MOST_USERS
-    if not everyone:
-        users = users[np.linspace(0, len(users) - 1, MOST_USERS).astype(int)]
-    each = users.tolist()
-    none = np.zeros(0, np.int32)
-    hidden = [judged.of(u) if judged else none for u in each]
+    each, none = users.tolist(), np.zeros(0, np.int32)
+    hidden = [split.test.of(u) if split.test is not None else none for u in each]
     seen = [split.before_test.of(u) for u in each]
     indptr = np.concatenate([[0], np.cumsum([len(items) for items in seen])])
     length, method, cohort = max(*model.config.run.topk, SHOWN), model.method, model.users.take(users)
@@ -133,25 +162,30 @@ def look_at_users(model: Model, split: Split) -> Survey:
     return Survey(users, seen, hidden, lists, hits, everyone)
 
 
-def choose(survey: Survey) -> Sample:
-    """The user that shows best what recommendations are; of equals the first."""
+def choose(model: Model, split: Split, survey: Survey, asked: Sequence[int], sample: int) -> People | None:
+    """Evenly spaced users and those asked for; the first of these, or the user that shows best what the model does."""
+    if not asked and not sample:
+        return None
+    first, why = (asked[0], "") if asked else _best(survey)
+    users = np.unique([first, *asked, *(_evenly(survey.users, sample) if sample else [])])
+    return People(look_at(model, split, users), int(np.searchsorted(users, first)), why)
+
+
+def _best(survey: Survey) -> tuple[int, str]:
+    """Of equals the first; and how it was chosen."""
     degrees = np.array([len(items) for items in survey.seen])
     few = degrees <= READABLE
     few = few if few.any() else np.ones_like(few)
-    if survey.hits.any():
-        found = survey.hits[:, :SHOWN].sum(axis=1)  # [n]
-        n = int(np.lexsort((-survey.recall(SHOWN), -found, ~few))[0])
-        why = (
-            f"Of the users with at most {READABLE} known items, this is the one with the most hits among "
-            f"{SHOWN} recommendations: a good case, not a typical one. The average over "
-            f"{len(found):,} users is {found.mean():.1f} hits."
-        )
-    else:
+    if not survey.hits.any():
         n = int(np.argsort(degrees, kind="stable")[len(degrees) // 2])
-        why = "This is a user with the median number of known items."
-    shown, hit = survey.lists[n, :SHOWN], survey.hits[n, :SHOWN]
-    real = shown >= 0
-    return Sample(int(survey.users[n]), why, survey.seen[n], survey.hidden[n], shown[real], hit[real])
+        return int(survey.users[n]), "This is a user with the median number of known items."
+    found = survey.hits[:, :SHOWN].sum(axis=1)  # [n]
+    n = int(np.lexsort((-survey.recall(SHOWN), -found, ~few))[0])
+    return int(survey.users[n]), (
+        f"Of the users with at most {READABLE} known items, this is the one with the most hits among "
+        f"{SHOWN} recommendations: a good case, not a typical one. The average over "
+        f"{len(found):,} users is {found.mean():.1f} hits."
+    )
 
 
 def _data(folder: Path, config: Config) -> tuple[Dataset | None, str]:

@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedgrec.compare.runs import FederatedRun
-from fedgrec.compare.tables import amount, number
+from fedgrec.compare.tables import amount
 from fedgrec.config import Config
-from fedgrec.core import Traffic
+from fedgrec.core import Traffic, size
 from fedgrec.data import Dataset
 from fedgrec.methods.contract import WORD
-from fedgrec.report.drawing import Picture
-from fedgrec.reproduce import pictures
-from fedgrec.reproduce.grid import Grid
+from fedgrec.report.charts import Figure, Mark, dots, legend
 from fedgrec.reproduce.plan import PAPER_ROUNDS, Group, Shown
 from fedgrec.simulation import Simulation
+from fedgrec.tables import Grid, number
 
 FACTORISATION = ("fcf", "fedmf", "federank")
 NOTES = (
@@ -54,13 +53,10 @@ def communication(groups: Sequence[Group]) -> Shown:
     """One table for each data set."""
     found = {group.data: _costs(group) for group in groups}
     names = {group.data: group.comparison.table.data for group in groups if group.comparison}
-
-    def draw() -> list[Picture]:
-        return [_picture(names[data], costs) for data, costs in found.items() if costs]
-
+    figures = [_figure(names[data], costs) for data, costs in found.items() if costs]
     grids = [_grid(names[data], costs) for data, costs in found.items()]
     records = [_record(names[data], cost) for data, costs in found.items() for cost in costs]
-    return Shown(grids, records, draw)
+    return Shown(grids, records, figures)
 
 
 def _costs(group: Group) -> list[Cost]:
@@ -152,12 +148,16 @@ def _record(name: str, c: Cost) -> dict[str, Any]:
     return found | {"whole_formula": c.whole_formula}
 
 
-def _picture(name: str, costs: Sequence[Cost]) -> Picture:
-    parts: dict[str, list[float | None]] = {
-        "formula": [c.formula_turn for c in costs],
-        "down": [c.turn.down for c in costs],
-        "up, clear": [c.turn.up for c in costs],
-        "up, secure": [c.turn.up_secure for c in costs],
-    }
+LOOKS = {"formula": ("c4 hollow", "diamond"), "down": ("c0", "dot"), "up, clear": ("c1", "dot")}
+LOOKS |= {"up, secure": ("c2 hollow", "dot")}  # down is often as much: both can be seen
+
+
+def _figure(name: str, costs: Sequence[Cost]) -> Figure:
+    """Bytes on a logarithmic axis."""
+    rows = []
+    for c in costs:
+        parts = (c.formula_turn, c.turn.down, c.turn.up, c.turn.up_secure)
+        marks = [Mark(part, value, *LOOKS[part]) for part, value in zip(LOOKS, parts, strict=True) if value]
+        rows.append((c.label, marks))
     title = f"{name}: bytes of a user in a round"
-    return pictures.bars(name, title, [c.label for c in costs], parts)
+    return Figure(name, [dots(title, rows, size, True, size)], title, legend(LOOKS))

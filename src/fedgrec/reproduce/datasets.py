@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fedgrec.compare.published import public_name
-from fedgrec.compare.tables import NOTHING
 from fedgrec.data import Dataset
-from fedgrec.reproduce.grid import Grid
 from fedgrec.reproduce.plan import Group, Shown
+from fedgrec.tables import NOTHING, Grid
 
 
 class Sizes(NamedTuple):
@@ -48,7 +47,7 @@ def statistics(groups: Sequence[Group]) -> Shown:
             records.append({"data": name, "what": what, "paper": theirs, "ours": ours[i], "difference_percent": apart})
     notes = ["Interactions are train and test pairs together; density is their share of all pairs."]
     notes += [SLIP] if slips else []
-    grid = Grid("Data sets", ["data", "", "paper", "ours", "diff"], rows, notes, words=2)
+    grid = Grid("Data sets", ["data", "", "paper", "ours", "diff"], rows, notes, align="ll")
     return Shown([grid], records)
 
 

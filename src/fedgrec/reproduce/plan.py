@@ -9,10 +9,10 @@ from fedgrec.centralized import model_class
 from fedgrec.compare import Comparison, Entry, Settings
 from fedgrec.config import options
 from fedgrec.errors import ConfigError, nearest
-from fedgrec.report.drawing import Picture
-from fedgrec.reproduce.grid import Grid
+from fedgrec.report.charts import Figure
 from fedgrec.reproduce.readings import read, reading
 from fedgrec.resolve import EVALUATIONS
+from fedgrec.tables import Grid
 
 PROTOCOLS = ("paper", "honest")
 PAPER_ROUNDS = 100_000
@@ -34,7 +34,7 @@ class Shown:
 
     grids: Sequence[Grid]
     records: Sequence[Record]
-    pictures: Callable[[], Sequence[Picture]] = list  # drawn last: everything else is there without matplotlib
+    figures: Sequence[Figure] = ()
     curves: Sequence[Record] = ()
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from fedgrec import __version__
 from fedgrec.compare import Comparison, Watcher, compare
-from fedgrec.errors import FedgrecError, RunError
-from fedgrec.files import claimed, write_bytes, write_text
-from fedgrec.reproduce.grid import Grid, csv, latex, markdown
+from fedgrec.errors import RunError
+from fedgrec.files import claimed, write_text
+from fedgrec.report import page
 from fedgrec.reproduce.plan import Asked, Group, Shown, Target, groups
+from fedgrec.tables import Grid, csv, html, latex, markdown
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,6 @@ class Outcome:
     grids: list[Grid]
     failures: int
     stopped: bool  # before all was run
-    without: str  # why there are no pictures, if so
 
 
 def reproduce(
@@ -39,8 +39,9 @@ def reproduce(
         failures += len(comparison.failures)
         done.append(replace(group, comparison=_named(comparison, group.target)))
     shown = target.show(done) if done else Shown([], [])
-    without = write(target, shown, out / folder(target, asked), command) if done else ""
-    return Outcome(list(shown.grids), failures, len(done) < len(planned) or _unfinished(done), without)
+    if done:
+        write(target, shown, out / folder(target, asked), command)
+    return Outcome(list(shown.grids), failures, len(done) < len(planned) or _unfinished(done))
 
 
 def folder(target: Target, asked: Asked) -> str:
@@ -77,26 +78,23 @@ def _name(label: str, names: Mapping[str, str]) -> str:
 # -------------------------------------------------------------------------------------------------- files
 
 
-def write(target: Target, shown: Shown, out: Path, command: str) -> str:
-    """Tables, numbers and pictures; returns why there are no pictures, if so."""
+def write(target: Target, shown: Shown, out: Path, command: str) -> None:
+    """Tables, numbers and charts."""
     made = f"Made by `{command}`, {origin()}." if command else f"Made by {origin()}."
-    drawn, without = [], ""
-    try:
-        drawn = list(shown.pictures())
-    except FedgrecError as error:
-        without = str(error)
-    images = [f"![{picture.alt}]({picture.name})\n\n{picture.caption}\n" for picture in drawn]
+    images = [f"![{figure.caption}]({figure.name}.svg)\n\n{figure.caption}\n" for figure in shown.figures]
     text = "\n".join([f"# {target.title}\n", f"{made}\n", *map(markdown, shown.grids), *images])
     floats = [latex(grid, f"{target.name}-{i + 1}") for i, grid in enumerate(shown.grids)]
+    sections = [(grid.title, html(grid)) for grid in shown.grids]
+    sections += [(f"Charts: {figure.name}", figure.html()) for figure in shown.figures]
     with claimed(out, wait=True):
-        for picture in drawn:
-            write_bytes(out / picture.name, picture.png)
+        for figure in shown.figures:
+            write_text(out / f"{figure.name}.svg", figure.file())
+        write_text(out / "table.html", page.render(target.title, made, sections))
         write_text(out / "table.md", text)
         write_text(out / "table.csv", csv(shown.records))
-        write_text(out / "table.tex", "\n".join([f"% {made}", "% needs \\usepackage{booktabs}", "", *floats]))
+        write_text(out / "table.tex", "\n".join([f"% {made}", "", *floats]))
         if shown.curves:
             write_text(out / "curves.csv", csv(shown.curves))
-    return without
 
 
 def origin() -> str:

@@ -6,44 +6,29 @@ from typing import Any
 
 import numpy as np
 
-from fedgrec.compare import pictures as learning
-from fedgrec.compare import tables
+from fedgrec.compare import pictures, tables
 from fedgrec.compare.rows import Row
 from fedgrec.compare.runs import Run
-from fedgrec.compare.tables import NOTHING, Table, measured, number
-from fedgrec.report.drawing import Picture
-from fedgrec.reproduce import pictures
-from fedgrec.reproduce.grid import Grid
+from fedgrec.compare.tables import Table, measured
 from fedgrec.reproduce.plan import PAPER_ROUNDS, Group, Record, Shown
+from fedgrec.tables import NOTHING, Grid, number
 
 SHARES = (20, 4, 1)  # a figure's table looks at the metric after 1/20, 1/4 and all of the rounds
 
 
 def compared(groups: Sequence[Group]) -> Shown:
     """One table for each data set and protocol, in the paper's order; dots for the paper and for us."""
-
-    def draw() -> Iterator[Picture]:
-        for group in groups:
-            table = _table(group)
-            if any(row.recall for row in table.rows):
-                points = {metric: [(row.label, row) for row in table.rows if row.recall] for metric in pictures.TITLES}
-                yield pictures.dots(_name(group), table, points)
-
-    return Shown([_grid(group) for group in groups], _records(groups), lambda: list(draw()))
+    figures = [pictures.results(_name(group), _table(group)) for group in groups]
+    return Shown([_grid(group) for group in groups], _records(groups), [figure for figure in figures if figure])
 
 
 def curves(groups: Sequence[Group]) -> Shown:
     """Learning curves, and a table that says where each stood early, later and at its best."""
     groups = [_unpublished(group) for group in groups]
-
-    def draw() -> Iterator[Picture]:
-        for group in groups:
-            drawn = learning.curves(_table(group), _runs(group))
-            if drawn is not None:
-                yield drawn._replace(name=f"{_name(group)}.png")
-
+    drawn = {_name(group): pictures.curves(_table(group), _runs(group)) for group in groups}
+    figures = [replace(figure, name=name) for name, figure in drawn.items() if figure]
     lines = [line for group in groups for line in _lines(group)]
-    return Shown([_grid(group, early=True) for group in groups], _records(groups), lambda: list(draw()), lines)
+    return Shown([_grid(group, early=True) for group in groups], _records(groups), figures, lines)
 
 
 def aggregations(metric: str, plan: Mapping[str, Sequence[str]]) -> Callable[[Sequence[Group]], Shown]:
@@ -52,7 +37,7 @@ def aggregations(metric: str, plan: Mapping[str, Sequence[str]]) -> Callable[[Se
     def grid(group: Group) -> Grid:
         rows, lines = {row.label: row for row in _table(group).rows}, []
         for name, labels in plan.items():
-            cells = [name]
+            cells: list[str] = [name]
             for label in labels:
                 row = rows.get(label)
                 ours, paper = (getattr(row, metric), tables.theirs(row, metric)) if row else (None, None)
@@ -64,15 +49,13 @@ def aggregations(metric: str, plan: Mapping[str, Sequence[str]]) -> Callable[[Se
         return Grid(_title(group), head, lines, [note for note in _notes(group) if not note.startswith("Seconds")])
 
     def show(groups: Sequence[Group]) -> Shown:
-        def draw() -> Iterator[Picture]:
-            for group in groups:
-                rows = {row.label: row for row in _table(group).rows}
-                ways = [(f"{name}, K = {k + 1}", labels[k]) for name, labels in plan.items() for k in range(3)]
-                points = [(name, rows[label]) for name, label in ways if label in rows]
-                if any(row.recall for _, row in points):
-                    yield pictures.dots(_name(group), _table(group), {metric: points})
-
-        return Shown([grid(group) for group in groups], _records(groups), lambda: list(draw()))
+        ways = [(f"{name}, K = {k + 1}", labels[k]) for name, labels in plan.items() for k in range(3)]
+        figures = []
+        for group in groups:
+            rows = {row.label: row for row in _table(group).rows}
+            points = [(name, rows[label]) for name, label in ways if label in rows]
+            figures.append(pictures.results(_name(group), _table(group), {metric: points}))
+        return Shown([grid(group) for group in groups], _records(groups), [figure for figure in figures if figure])
 
     return show
 
@@ -107,15 +90,14 @@ def _name(group: Group) -> str:
 
 
 def _records(groups: Sequence[Group]) -> list[Record]:
-    return [tables.record(_table(group), row) for group in groups for row in _table(group).rows]
+    return [record for group in groups for record in tables.records(_table(group))]
 
 
 def _grid(group: Group, early: bool = False) -> Grid:
     table = _costless(_table(group))
-    shown = [column for column in tables.columns(table) if column.title != "kind"]
-    head = [column.title for column in shown]
-    rows = [[column.text(row) for column in shown] for row in table.rows]
-    notes = _notes(group)
+    grid, notes = tables.grid(table), _notes(group)
+    head = [grid.head[0], *grid.head[2:]]  # its kind goes without saying
+    rows = [[row[0], *row[2:]] for row in grid.rows]
     if early:
         moments = {row.label: _early(row, group) for row in table.rows}
         head += [f"1/{share}" if share > 1 else "end" for share in SHARES]
@@ -123,7 +105,7 @@ def _grid(group: Group, early: bool = False) -> Grid:
         notes.insert(
             1, f"1/20, 1/4, end: Recall@{table.k} on {_judge(group)} items after that share of a run's rounds."
         )
-    return Grid(_title(group), head, rows, notes)
+    return Grid(_title(group), head, rows, notes, grid.align[0] + grid.align[2:])
 
 
 def _notes(group: Group) -> list[str]:

@@ -1,43 +1,31 @@
-"""What a search leaves beside its trials: the best options, a list, a picture."""
+"""What a search leaves beside its trials: the best options, a list, a page."""
 
 import math
 from pathlib import Path
 from typing import Any
 
-from fedgrec.compare.tables import number
-from fedgrec.errors import FedgrecError
-from fedgrec.files import write_bytes, write_text
-from fedgrec.report.drawing import (
-    BLUE,
-    GREY,
-    INK,
-    RED,
-    Picture,
-    legend_below,
-    new_figure,
-    png,
-    require,
-    set_frame,
-)
-from fedgrec.reproduce.grid import Grid, csv
+from fedgrec.files import write_text
+from fedgrec.report import page
+from fedgrec.report.charts import Figure, Panel, Series, legend, plot
+from fedgrec.tables import Cell, Grid, csv, html, number
 from fedgrec.tune.search import Search
 from fedgrec.tune.study import Found, Tried, other_metric
 
-BEST, TRIALS, PICTURE = "best.toml", "trials.csv", "trials.png"
+BEST, TRIALS, PAGE = "best.toml", "trials.csv", "trials.html"
 SHOWN = 10
+STATES = {"complete": ("c0", "dot"), "pruned": ("guess hollow", "dot"), "best": ("c1", "star")}
+SO_FAR = {"best so far": ("c4", "")}
 
 
-def write(found: Found, folder: Path) -> str:
-    """best.toml, trials.csv and a picture; returns why there is no picture, if so."""
+def write(found: Found, folder: Path) -> None:
+    """best.toml, trials.csv and a page."""
     write_text(folder / TRIALS, csv([_record(trial, found.request.metric) for trial in found.trials]))
     if found.best is None:
-        return ""
+        return
     write_text(folder / BEST, found.request.subject.toml(typed(found, found.best)))
-    try:
-        write_bytes(folder / PICTURE, picture(found).png)
-    except FedgrecError as error:
-        return str(error)
-    return ""
+    whole = grid(found, most=len(found.trials))
+    sections = [("How the search went", figure(found).html()), ("Trials", html(whole))]
+    write_text(folder / PAGE, page.render(whole.title, "Judged on validation items.", sections))
 
 
 def typed(found: Found, trial: Tried) -> dict[str, Any]:
@@ -46,14 +34,14 @@ def typed(found: Found, trial: Tried) -> dict[str, Any]:
     return {key: choices[key][value] if key in choices else value for key, value in trial.values.items()}
 
 
-def grid(found: Found) -> Grid:
+def grid(found: Found, most: int = SHOWN) -> Grid:
     """The best trials, and how the others ended."""
     request, best = found.request, found.best
     keys, metric = [search.key for search in request.searches], request.metric
     ranked = found.ranked
     rows = [
-        [str(t.number), number(t.value, ".4f"), f"{t.round:,}", *(_said(t.values[key]) for key in keys)]
-        for t in ranked[:SHOWN]
+        [str(t.number), number(t.value, ".4f"), f"{t.round:,}", *(_cell(t.values[key]) for key in keys)]
+        for t in ranked[:most]
     ]
     counts = [f"{sum(t.state == state for t in found.trials)} {state}" for state in ("complete", "pruned", "failed")]
     notes = [f"{len(found.trials)} of {request.trials} trials: {', '.join(counts)}."]
@@ -92,56 +80,38 @@ def told_apart(found: Found) -> str:
     return f"{equal} trials share the best {metric}, {best:.4f}. {next_one}" if equal > 1 else ""
 
 
-def picture(found: Found) -> Picture:
+def figure(found: Found) -> Figure:
     """How the search went, and each option's values against the metric."""
-    require()
-    searches, metric = found.request.searches, found.request.metric
-    columns = min(3, 1 + len(searches))
-    lines = -(-(1 + len(searches)) // columns)
-    figure = new_figure(3.9 * columns, 3.3 * lines + 0.5)
-    panels = figure.subplots(lines, columns, squeeze=False, sharey=True).ravel()
-    _history(panels[0], found)
-    for axes, search in zip(panels[1:], searches, strict=False):
-        _against(axes, search, found)
-    for axes in panels[1 + len(searches) :]:
-        axes.set_visible(False)
-    legend_below(figure, panels[0], 4)
-    caption = f"{metric} on validation items, of every trial's best evaluation."
-    return Picture(PICTURE, png(figure), f"{metric} of {len(found.trials)} trials, in order and by option.", caption)
+    metric = found.request.metric
+    panels = [_history(found), *(_against(search, found) for search in found.request.searches)]
+    return Figure(
+        "trials", panels, f"{metric} on validation items, of every trial's best evaluation.", legend(STATES | SO_FAR)
+    )
 
 
-def _history(axes: Any, found: Found) -> None:
+def _history(found: Found) -> Panel:
     done = [t for t in found.trials if t.value is not None]
-    _dots(axes, [(t.number, t) for t in done])
     best, steps = 0.0, []
     for t in done:
         best = max(best, t.value or 0.0) if t.state == "complete" else best
         steps.append((t.number, best))
-    axes.step(*zip(*[s for s in steps if s[1]], strict=True), where="post", color=INK, lw=1.2, label="best so far")
-    set_frame(axes, found.request.metric, "trial")
+    line = Series("best so far", [step for step in steps if step[1]], SO_FAR["best so far"][0])
+    return plot(found.request.metric, "trial", [line, *_dots(found, [(t.number, t) for t in done])])
 
 
-def _against(axes: Any, search: Search, found: Found) -> None:
+def _against(search: Search, found: Found) -> Panel:
     words = [word for word, _ in search.choices]
     places = [(words.index(t.values[search.key]) if words else t.values[search.key], t) for t in found.trials]
-    _dots(axes, [(place, t) for place, t in places if t.value is not None])
-    set_frame(axes, search.key, "")
-    if words:
-        axes.set_xticks(range(len(words)), words)
-        axes.set_xlim(-0.5, len(words) - 0.5)
-    elif search.log:
-        axes.set_xscale("log")
-    elif isinstance(search.low, int):
-        axes.xaxis.get_major_locator().set_params(integer=True)
+    points = _dots(found, [(place, t) for place, t in places if t.value is not None])
+    return plot(search.key, "", points, log=search.log, names=words, zero=False)
 
 
-def _dots(axes: Any, points: list[tuple[Any, Tried]]) -> None:
-    for state, colour, face in (("complete", BLUE, BLUE), ("pruned", GREY, "none")):
-        some = [(x, t.value) for x, t in points if t.state == state]
-        if some:
-            axes.plot(*zip(*some, strict=True), "o", mec=colour, mfc=face, ms=5, label=state)
-    top = min((p for p in points if p[1].state == "complete"), key=lambda p: p[1].rank)
-    axes.plot(top[0], top[1].value, "*", color=RED, ms=13, label="best")
+def _dots(found: Found, points: list[tuple[Any, Tried]]) -> list[Series]:
+    series = []
+    for state, (look, shape) in STATES.items():
+        mine = [(x, t.value or 0.0) for x, t in points if t.state == state or (state == "best" and t == found.best)]
+        series.append(Series(state, sorted(mine), look, line=False, mark=shape))
+    return [one for one in series if one.points]
 
 
 def _record(trial: Tried, metric: str) -> dict[str, Any]:
@@ -150,5 +120,5 @@ def _record(trial: Tried, metric: str) -> dict[str, Any]:
     return found | {"seconds": trial.seconds, **trial.values, "failure": trial.failure}
 
 
-def _said(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def _cell(value: Any) -> Cell:
+    return Cell(f"{value:.4g}", value) if isinstance(value, float) else Cell(str(value))

@@ -1,29 +1,12 @@
-"""How every picture of a report looks. Figures are values here: no pyplot, no global style."""
+"""How every picture of the benchmarks looks. Figures are values here: no pyplot, no global style."""
 
 import io
-from typing import Any, NamedTuple
-
-from fedgrec.errors import missing_extra
+from typing import Any
 
 # Okabe and Ito's palette, which colour-blind people can tell apart.
-BLUE, GREEN, SKY, RED, PURPLE = "#0072B2", "#009E73", "#56B4E9", "#D55E00", "#CC79A7"
-INK, SOFT, GREY, LINE, LAND = "#22272e", "#6b7480", "#a9b0b8", "#d9dde2", "#f5f6f4"
+BLUE, GREEN, RED, PURPLE = "#0072B2", "#009E73", "#D55E00", "#CC79A7"
+INK, SOFT, GREY, LINE = "#22272e", "#6b7480", "#a9b0b8", "#d9dde2"
 DPI = 160
-
-
-class Picture(NamedTuple):
-    name: str  # of its file
-    png: bytes
-    alt: str
-    caption: str
-
-
-def require() -> None:
-    """Fail before any work where matplotlib is not installed."""
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError:
-        raise missing_extra("the report", "report") from None
 
 
 def new_figure(width: float, height: float) -> Any:

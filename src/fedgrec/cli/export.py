@@ -1,0 +1,39 @@
+"""`fedgrec export`: a page that recommends in the browser."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from fedgrec.cli.asked import add_item_names
+from fedgrec.cli.widths import fitted
+
+
+def register(commands: Any) -> None:
+    export = commands.add_parser(
+        "export",
+        help="a page that recommends in the browser",
+        description="Write a page that recommends by itself: a person picks items, and the page ranks the others, from "
+        "the run's item table in eight bits a number. It works from a disk and from any host, and connects to nothing. "
+        "For runs of fedgrec, spectral and fedgnn, of a federation's server too.",
+    )
+    export.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
+    export.add_argument("--page", type=Path, required=True, metavar="FOLDER", help="where the page goes")
+    add_item_names(export)
+    export.set_defaults(command=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from fedgrec.core import size
+    from fedgrec.export import write_page
+
+    page = write_page(arguments.run, arguments.page, arguments.item_names)
+    if page.note:
+        print(fitted(page.note))
+    print(f"page: {page.path}  ({size(page.page_bytes)}, and {size(page.table_bytes)} for {page.items:,} items)")
+    print(
+        fitted(
+            f"Of 20 items that `fedgrec recommend` shows to a newcomer, the page shows {page.shared:.2f}: "
+            f"the mean over {page.people} people."
+        )
+    )
+    return 0

@@ -1,0 +1,100 @@
+"""The files of a page that recommends by itself: no server, no other site, nothing that leaves it."""
+
+import base64
+import json
+from dataclasses import dataclass
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgrec.errors import RunError
+from fedgrec.export.table import ItemTable, agreement
+from fedgrec.files import check_writable, write_text
+from fedgrec.item_names import ItemNames, names_of
+from fedgrec.model import Model
+from fedgrec.whole_files import said
+
+ITEMS, INDEX = "items.js", "index.html"
+MARK = '<meta name="generator" content="fedgrec export">'  # a folder whose index.html has it may be written again
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A page, and what a person may want to know about it."""
+
+    path: Path  # of index.html
+    items: int
+    page_bytes: int  # all files but the item table
+    table_bytes: int
+    shared: float  # of 20 recommendations, how many are those of the model itself, on average
+    people: int  # over whom that was measured
+    note: str  # about the items' names
+
+
+def write_page(run: str | Path | Model, folder: str | Path, item_names: str | Path | None = None) -> Exported:
+    """Write a page for a run, or for a model, into the folder: new, empty, or that of an earlier page.
+
+    `item_names` is a CSV that says what items are called, instead of the one that the run keeps.
+    """
+    folder, home = Path(folder), None if isinstance(run, Model) else Path(run)
+    _refuse_used(folder)
+    check_writable(folder, "--page")
+    model = run if isinstance(run, Model) else Model.load(run, needs_users=False)
+    names = names_of(model, home, None if item_names is None else Path(item_names))
+    table = ItemTable.of(model)
+    shared, people = agreement(model, table)
+    content = {ITEMS: f"const FEDGREC_ITEMS = {json.dumps(_packed(table, names), separators=(',', ':'))};\n"}
+    content |= {name: _own(name) for name in ("ranking.js", "page.js", "page.css")} | {INDEX: _index(model)}
+    with said(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for name, text in content.items():
+        write_text(folder / name, text)
+    sizes = {name: len(text.encode()) for name, text in content.items()}
+    table_bytes = sizes.pop(ITEMS)
+    return Exported(folder / INDEX, len(names.ids), sum(sizes.values()), table_bytes, shared, people, names.note)
+
+
+def _refuse_used(folder: Path) -> None:
+    if folder.is_dir() and any(not path.name.endswith(".part") for path in folder.iterdir()):
+        index = folder / INDEX
+        if not index.is_file() or MARK not in index.read_text(encoding="utf-8", errors="replace"):
+            raise RunError(f"{folder} is not empty and holds no earlier page: choose another --page")
+
+
+def _packed(table: ItemTable, names: ItemNames) -> dict[str, Any]:
+    """What ranking.js reads. Scales and places are float32, rows int8, all little-endian."""
+    is_range = names.ids == type(names.ids).range(len(names.ids))
+    packed: dict[str, Any] = {
+        "count": len(names.ids),
+        "width": table.ranks.whole.shape[1],
+        "share": table.share,
+        "ids": None if is_range else [str(i) for i in names.ids],
+        "titles": list(names.titles) if any(names.titles) else None,
+        "closed": np.flatnonzero(table.closed).tolist(),
+        "ranks": _base64(table.ranks.whole),
+        "ranksScales": _base64(table.ranks.scales.astype("<f4")),
+        "gives": None if table.gives.whole is table.ranks.whole else _base64(table.gives.whole),
+        "givesScales": _base64(table.gives.scales.astype("<f4")),
+    }
+    if names.places is not None:
+        packed["places"] = _base64((names.places * names.scale).astype("<f4"))
+    return packed
+
+
+def _base64(array: NDArray[Any]) -> str:
+    return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")
+
+
+def _index(model: Model) -> str:
+    name = Path(model.config.data.data).stem if model.known.n_users else "a federation"
+    about = f"{model.config.method}, round {model.round:,}, {len(model.item_ids):,} items"
+    page = _own(INDEX).replace("{mark}", MARK).replace("{name}", escape(name)).replace("{about}", escape(about))
+    return page.replace("{count}", f"{len(model.item_ids):,}")
+
+
+def _own(name: str) -> str:
+    return (resources.files("fedgrec.export") / name).read_text("utf-8")

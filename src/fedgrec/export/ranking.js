@@ -1,0 +1,59 @@
+"use strict";
+// What the page recommends, computed from the item table in items.js: the twin of export/table.py, with the same
+// products and sums in the same order.
+
+function bytes(base64) {
+  const text = atob(base64), found = new Uint8Array(text.length);
+  for (let i = 0; i < found.length; i++) found[i] = text.charCodeAt(i);
+  return found.buffer;
+}
+
+function opened(packed) {
+  const ranks = new Int8Array(bytes(packed.ranks));
+  return {
+    count: packed.count,
+    width: packed.width,
+    ranks,
+    gives: packed.gives === null ? ranks : new Int8Array(bytes(packed.gives)),
+    ranksScales: new Float32Array(bytes(packed.ranksScales)),
+    givesScales: new Float32Array(bytes(packed.givesScales)),
+    share: { sum: () => 1, root: (n) => 1 / Math.sqrt(n), mean: (n) => 1 / n }[packed.share],
+    closed: new Set(packed.closed),
+    places: packed.places ? new Float32Array(bytes(packed.places)) : null, // x and y of item after item
+    id: (item) => (packed.ids === null ? String(item) : packed.ids[item]),
+    title: (item) => (packed.titles && packed.titles[item]) || items.id(item),
+  };
+}
+
+const kept = new Map(); // picked item → what it adds to the score of every item
+
+function terms(picked) {
+  if (kept.has(picked)) return kept.get(picked);
+  const { count, width, ranks, gives, ranksScales, givesScales } = items;
+  const own = gives.subarray(picked * width, (picked + 1) * width), found = new Float64Array(count);
+  for (let item = 0, at = 0; item < count; item++) {
+    let dot = 0; // of whole numbers, so it is exact
+    for (let d = 0; d < width; d++, at++) dot += own[d] * ranks[at];
+    found[item] = (givesScales[picked] * ranksScales[item]) * dot;
+  }
+  kept.set(picked, found);
+  return found;
+}
+
+/** The best items that were not picked, with their scores and what each pick adds; ties to the lower number. */
+function ranked(picks, n) {
+  if (!picks.length) return [];
+  const sorted = [...picks].sort((a, b) => a - b), parts = sorted.map(terms), scores = new Float64Array(items.count);
+  for (const part of parts) for (let item = 0; item < scores.length; item++) scores[item] += part[item];
+  const chosen = new Set(picks), left = [];
+  for (let item = 0; item < scores.length; item++) if (!chosen.has(item) && !items.closed.has(item)) left.push(item);
+  left.sort((a, b) => scores[b] - scores[a] || a - b);
+  const share = items.share(picks.length);
+  return left.slice(0, n).map((item) => ({
+    item,
+    score: scores[item] * share,
+    because: sorted.map((pick, k) => ({ pick, part: parts[k][item] * share })).sort((a, b) => b.part - a.part),
+  }));
+}
+
+const items = typeof FEDGREC_ITEMS === "undefined" ? null : opened(FEDGREC_ITEMS);

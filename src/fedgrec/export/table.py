@@ -1,0 +1,172 @@
+"""The item table in eight bits a number, by which a page recommends to somebody the model has never met.
+
+Eq. (6) makes a person of their items, and a score is an inner product, so a score is a sum over these items:
+
+    s_t = share(n) Σ_{s∈picked} term(s, t)        term(s, t) = a_s b_t ⟨g_s, r_t⟩
+
+g_s is what item s gives to whoever picks it, r_t is by what item t is ranked; both are rows of whole numbers up to 127,
+and a_s and b_t are their scales. share(n) is 1, 1/√n or 1/n for n items, as the method has it.
+
+`ranking.js` does the same arithmetic. An inner product of whole numbers is exact, in whatever order it is added; all
+else is products and sums of float64, in the order that is written here. So both rank alike, to the last bit.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgrec.core import Floats, Ints
+from fedgrec.errors import FedgrecError
+from fedgrec.evaluate import top_k
+from fedgrec.methods.noisy import OPEN
+from fedgrec.model import Model
+
+SHARES: dict[str, Callable[[int], float]] = {
+    "sum": lambda n: 1.0,
+    "root": lambda n: 1 / math.sqrt(n),
+    "mean": lambda n: 1 / n,
+}
+LEVELS = 127
+LIST = 20  # items of the lists that are compared
+BLOCK = 32  # picked items at a time, to keep memory small
+PROBED = (1, 2, 3, 5, 9)  # items of people by whom a method is tried
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of whole numbers with a scale each."""
+
+    whole: NDArray[np.int8]  # [N, D]
+    scales: NDArray[np.float32]  # [N]
+
+    @staticmethod
+    def rounded(rows: Floats) -> "Rows":
+        """The rows in 127 levels on either side of zero."""
+        if not np.isfinite(rows).all():
+            raise FedgrecError("the item table is not finite: training diverged; lower its rate, and train again")
+        most = np.abs(rows).max(axis=1).astype(np.float64)  # [N]
+        scales = (most / _levels(rows, most)).astype(np.float32)
+        whole = np.rint(rows / np.where(scales > 0, scales, 1)[:, None].astype(np.float64))
+        return Rows(np.clip(whole, -LEVELS, LEVELS).astype(np.int8), scales)
+
+
+def _levels(rows: Floats, most: Floats) -> Ints:
+    """How many levels a row has: 127, or the fewer in which it is whole already.  # [N]
+
+    Tables that travel as int8 (the option `download`) are in steps of powers of two, so that the largest entry of a row
+    is 64 or more. With these steps nothing is lost by rounding again.
+    """
+    some = np.abs(rows[:, :16] / np.where(most > 0, most, 1)[:, None])  # [N, 16], up to 1: enough to tell by
+    levels = np.full(len(rows), LEVELS)
+    for fewer in range(LEVELS // 2, LEVELS):  # the finest that fits counts
+        off = np.abs(some * fewer - np.rint(some * fewer)).max(axis=1)
+        levels[off < 1e-3] = fewer
+    return levels
+
+
+@dataclass(frozen=True, eq=False)
+class ItemTable:
+    """What a page has of a model."""
+
+    gives: Rows
+    ranks: Rows  # the same object where the rows are the same but for their scales
+    share: str  # a key of SHARES
+    closed: NDArray[np.bool_]  # [N] items that are never recommended
+
+    @staticmethod
+    def of(model: Model) -> "ItemTable":
+        """The table of a model whose scores are sums over a person's items; others are refused."""
+        share = _share(model)
+        n = len(model.item_ids)
+        gives = Rows.rounded(_people(model, np.arange(n + 1), np.arange(n, dtype=np.int32)))
+        ranks = Rows.rounded(_plain(model, model.method.represent_items(model.server)))
+        if np.abs(gives.whole.astype(np.int16) - ranks.whole).max() <= 1:  # they differ by rounding alone
+            gives = Rows(ranks.whole, gives.scales)
+        return ItemTable(gives, ranks, share, ~_open(model))
+
+    @cached_property
+    def _by(self) -> Floats:
+        """float32 has all whole numbers up to 2²⁴, float64 all that can occur."""
+        exact = np.float32 if self.ranks.whole.shape[1] * LEVELS**2 < 2**24 else np.float64
+        by: Floats = self.ranks.whole.astype(exact)
+        return by
+
+    def recommend(self, picked: Ints, n: int = LIST) -> tuple[Ints, Floats]:
+        """The n best items that were not picked, and their scores; ties to the lower index. As ranking.js does it."""
+        picked = np.unique(picked)
+        scores = np.zeros(len(self.closed))
+        for start in range(0, len(picked), BLOCK):
+            some = picked[start : start + BLOCK]
+            dots = self.gives.whole[some].astype(self._by.dtype) @ self._by.T  # [n, N], exact
+            for scale, row in zip(self.gives.scales[some].astype(np.float64), dots.astype(np.float64), strict=True):
+                scores += (scale * self.ranks.scales.astype(np.float64)) * row
+        allowed = ~self.closed
+        allowed[picked] = False
+        left = np.flatnonzero(allowed)
+        best = left[np.argsort(-scores[left], kind="stable")[:n]]
+        return best, scores[best] * SHARES[self.share](max(len(picked), 1))
+
+
+# --------------------------------------------------------------------------------- what a method does
+
+
+def _share(model: Model) -> str:
+    """How n items share in a person, found by trying: then no method has to say it."""
+    rng, items = np.random.default_rng(0), np.flatnonzero(_open(model)).astype(np.int32)
+    people = [rng.choice(items, min(n, len(items)), replace=False) for n in PROBED]
+    indptr = np.cumsum([0, *map(len, people)])
+    joined = np.concatenate(people)
+    whole = _people(model, indptr, joined)
+    alone = np.add.reduceat(_people(model, np.arange(len(joined) + 1), joined), indptr[:-1], axis=0)
+    if not np.isfinite(whole).all():
+        raise FedgrecError("the item table is not finite: training diverged; lower its rate, and train again")
+    for name, share in SHARES.items():
+        sums = alone * np.array([share(len(person)) for person in people])[:, None]
+        if np.allclose(sums, whole, rtol=1e-3, atol=1e-4 * np.abs(whole).max()):
+            return name
+    raise FedgrecError(
+        f"a page adds up what each picked item contributes, and the scores of this model of {model.config.method} are "
+        "no such sums: those of fedgrec (with ranking = inner), spectral and fedgnn are"
+    )
+
+
+def _people(model: Model, indptr: Ints, items: Ints) -> Floats:
+    """What strangers with these items are, [n, D]; a sentence where the model knows no strangers."""
+    return _plain(model, model.method.represent_users(model.server, model.strangers(indptr, items)))
+
+
+def _plain(model: Model, vectors: Floats) -> Floats:
+    """Without the number by which noisy methods put closed items last."""
+    return (vectors[:, :-1] if OPEN in model.server.more else vectors).astype(np.float64)
+
+
+def _open(model: Model) -> NDArray[np.bool_]:
+    every = np.ones(len(model.item_ids), np.bool_)
+    return model.server.more[OPEN] > 0 if OPEN in model.server.more else every
+
+
+# ------------------------------------------------------------------------------------------- how alike
+
+
+def agreement(model: Model, table: ItemTable, people: int = 50) -> tuple[float, int]:
+    """How many of the 20 items that the model itself recommends the table recommends too; the mean over so many people.
+
+    They are users of the run, taken by their items alone. Where a run has none, people with random items are made up.
+    """
+    rng, n_items = np.random.default_rng(0), len(model.item_ids)
+    owners = np.flatnonzero(model.users.degrees)
+    if len(owners):
+        chosen = rng.choice(owners, min(people, len(owners)), replace=False)
+        picks = [model.users.items_of(int(user)) for user in np.sort(chosen)]
+    else:
+        picks = [rng.choice(n_items, min(5, n_items - 1), replace=False).astype(np.int32) for _ in range(people)]
+    indptr, items = np.cumsum([0, *map(len, picks)]), np.concatenate(picks).astype(np.int32)
+    vectors = model.method.represent_users(model.server, model.strangers(indptr, items)).astype(np.float32)
+    rows = model.method.represent_items(model.server).astype(np.float32)
+    lists, _ = top_k(vectors, rows, min(LIST, n_items), indptr, items)
+    same = [np.isin(best, table.recommend(mine)[0]).sum() for best, mine in zip(lists, picks, strict=True)]
+    return float(np.mean(same)), len(picks)

@@ -1,0 +1,160 @@
+"""The table of a page: the arithmetic that the page does, against Eq. (6), against the model itself, and by hand."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedgrec import cli
+from fedgrec.config import Config
+from fedgrec.data import IdMap, Interactions
+from fedgrec.errors import FedgrecError, RunError
+from fedgrec.export import ItemTable, write_page
+from fedgrec.export.table import Rows, agreement
+from fedgrec.model import Model
+from fedgrec.options import method_module
+from fedgrec.simulation import Simulation
+
+
+def invented(n_items: int = 400, users: int = 60, **changes: Any) -> Model:
+    """A model whose tables are random, in directions that items share: nothing is trained."""
+    config = Config().changed({"data": "clicks.csv", **changes}, "test")
+    method, rng = method_module(config.method).make(config.model, n_items, users), np.random.default_rng(0)
+    server = method.init(0)
+    shared = rng.normal(size=(*server.items.shape[:-2], 12, server.items.shape[-1]))
+    rows = rng.normal(size=(n_items, 12)) @ shared
+    server = replace(server, items=rows.astype(np.float32), degrees=rng.integers(1, 90, n_items), round=7)
+    if config.method == "fcf":
+        server.more["gram"] = server.items[0].T @ server.items[0]
+    pairs = [(u, i) for u in range(users) for i in rng.choice(n_items, rng.integers(1, 20), replace=False).tolist()]
+    known = Interactions.from_pairs(*zip(*pairs, strict=True), user_ids=IdMap.range(users, "user"),
+                                    item_ids=IdMap.range(n_items))[0]  # fmt: skip
+    cohort = method.init_users(np.zeros(users, np.uint64), known.indptr, known.items)
+    return Model.of(config, server, cohort, known)
+
+
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"download": "float32"},
+    {"download": "float32", "message_passing": "mean", "combine": "last"},
+    {"combine": "concat", "live": False, "similarity": "inner"},
+    {"method": "spectral", "dim": 24},
+    {"method": "fedgnn"},
+]
+
+
+@pytest.mark.parametrize("options", KINDS, ids=str)
+def test_the_table_ranks_as_the_model_does(options: dict[str, Any]) -> None:
+    """Scores are those of Eq. (6), up to the rounding of the table; lists share at least 19 of 20 items."""
+    model = invented(**options)
+    table, picked = ItemTable.of(model), np.array([3, 17, 40, 5], np.int32)
+    best, scores = table.recommend(picked, 400)
+    person = model.method.represent_users(model.server, model.strangers(np.array([0, 4]), np.sort(picked)))
+    exact = (person @ model.method.represent_items(model.server).T)[0]
+    np.testing.assert_allclose(scores, exact[best], atol=0.02 * np.abs(exact).max())
+    shared, people = agreement(model, table)
+    assert (shared >= 19) & (people == 50)
+
+
+def test_a_table_that_travelled_in_eight_bits_loses_nothing() -> None:
+    model = invented()
+    assert agreement(model, ItemTable.of(model))[0] == 20
+    exact = model.method.represent_items(model.server)
+    rows = Rows.rounded(exact)
+    assert (rows.whole * rows.scales[:, None] == exact).all()
+
+
+def test_spectral_has_one_table_for_both_sides() -> None:
+    table = ItemTable.of(invented(method="spectral"))
+    assert table.gives.whole is table.ranks.whole
+
+
+def test_a_score_by_hand() -> None:
+    """Two items picked: s_t = (a·b_t·⟨g, r_t⟩ + …)/√2; of equal ones the lower number is first."""
+    ranks = Rows(np.array([[1, 0], [0, 2], [4, 4], [0, 2], [1, 1]], np.int8), np.array([1, 0.5, 1, 0.5, 9], np.float32))
+    gives = Rows(np.array([[3, 1], [0, 0], [1, -1], [0, 0], [0, 0]], np.int8), np.ones(5, np.float32))
+    table = ItemTable(gives, ranks, "root", np.array([0, 0, 0, 0, 1], bool))
+    items, scores = table.recommend(np.array([2, 0]))
+    assert items.tolist() == [1, 3]
+    np.testing.assert_allclose(scores, np.array([0.5 * (2 - 2)] * 2) / np.sqrt(2))
+    items, scores = table.recommend(np.array([0]))
+    assert items.tolist() == [2, 1, 3]
+    assert scores.tolist() == [16, 1, 1]
+
+
+def test_coarser_tables_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutation for the law of 19 in 20: four levels are too few."""
+    monkeypatch.setattr("fedgrec.export.table.LEVELS", 4)
+    model = invented(download="float32")
+    assert agreement(model, ItemTable.of(model))[0] < 19
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"method": "fcf", "dim": 8}, "the scores of this model of fcf are no such sums"),
+        ({"ranking": "cosine"}, "with ranking = inner"),
+        ({"method": "fedmf"}, "knows nothing of a person it has not met"),
+        ({"layers": 0}, r"without latent embeddings \(layers = 0\)"),
+    ],
+)
+def test_models_without_such_scores_are_refused(options: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    model = invented(60, 12, **options)
+    with pytest.raises(FedgrecError, match=sentence):
+        write_page(model, tmp_path / "page")
+    assert not (tmp_path / "page").exists()
+
+
+def test_closed_items_are_never_shown() -> None:
+    model = invented(method="spectral")
+    is_open = np.arange(400) % 3 > 0
+    model.server.more["open"] = is_open.astype(np.float32)
+    table = ItemTable.of(model)
+    assert is_open[table.recommend(np.array([1, 2, 3]), 400)[0]].all()
+    assert agreement(model, table)[0] >= 19
+
+
+def test_a_diverged_model_says_so(tmp_path: Path) -> None:
+    model = invented()
+    model.server.items[0, 0, 0] = np.nan
+    with pytest.raises(FedgrecError, match="training diverged"):
+        write_page(model, tmp_path / "page")
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    model, mine = invented(60, 12), tmp_path / "mine"
+    mine.mkdir()
+    (mine / "index.html").write_text("my own page")
+    with pytest.raises(RunError, match="is not empty and holds no earlier page: choose another --page"):
+        write_page(model, mine)
+    assert [path.name for path in mine.iterdir()] == ["index.html"]
+    first = write_page(model, tmp_path / "new" / "page")
+    before = {path.name: path.read_bytes() for path in first.path.parent.iterdir()}
+    write_page(model, first.path.parent)
+    assert {path.name: path.read_bytes() for path in first.path.parent.iterdir()} == before
+    assert set(before) == {"index.html", "page.js", "ranking.js", "page.css", "items.js"}
+    assert first.page_bytes < 100_000
+
+
+def test_the_run_of_a_federations_server_has_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has items and no users."""
+    invented(60, 12).save(tmp_path / "run")
+    for name in ("users.json", "users.safetensors"):
+        (tmp_path / "run" / name).unlink()
+    (tmp_path / "run" / "data.json").write_text('{"protocol": "federation"}')
+    assert cli.main(["export", str(tmp_path / "run"), "--page", str(tmp_path / "page")]) == 0
+    assert "the page shows 20.00: the mean over 50 people" in capsys.readouterr().out
+    assert "Recommendations: a federation" in (tmp_path / "page" / "index.html").read_text()
+
+
+@pytest.mark.slow
+def test_gowalla_in_eight_bits_is_gowalla() -> None:
+    """Four sums of `spectral`; its item table has 512 numbers a row."""
+    if not (Path(os.environ.get("FEDGREC_DATA") or "/nonexistent") / "gowalla").is_dir():
+        pytest.skip("FEDGREC_DATA names no folder with gowalla")
+    model = Simulation(Config().changed({"data": "gowalla", "method": "spectral"}, "test")).run()
+    shared, _ = agreement(model, ItemTable.of(model))
+    assert shared >= 19
