@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from fedgrec.errors import RunError
 from fedgrec.evaluate import evaluate
 from fedgrec.loading import load_for
 from fedgrec.report import write_report
-from fedgrec.report.charts import Series, plot, stylesheet
+from fedgrec.report.charts import Figure, Series, axis, legend, plot, stylesheet
 from fedgrec.report.gather import read_run
 from fedgrec.report.page import render
 from fedgrec.resolve import resolved
@@ -219,6 +220,27 @@ def test_the_demo_after_a_k_core_keeps_its_places(tmp_path: Path) -> None:
 )
 def test_sizes_are_said_as_people_say_them(n: float, text: str) -> None:
     assert size(n) == text
+
+
+# -------------------------------------------------------------------------------------------------- charts
+
+
+def test_marks_are_where_the_axes_say() -> None:
+    assert [round(t, 6) for t in axis([0.07, 0.31], 0, 100).ticks()] == [0, 0.1, 0.2, 0.3]
+    assert list(axis([30, 4_000], 0, 100, log=True).ticks()) == [10, 100, 1_000, 10_000]
+    assert axis([30, 4_000], 0, 90, log=True).at(100) == pytest.approx(30)  # the first of three decades
+    assert list(axis([0.0, float("nan")], 0, 100).ticks()) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
+    body = plot("Recall", "round", [Series("x", [(0, 0.0), (40, 0.2)], "c0")]).body
+    # Both axes leave a twentieth of room: 40 of 42 on 336 units beside 52, and 0.2 of 0.21 on 190 units above 224.
+    assert 'd="M52.0 224.0L372.0 43.0"' in body
+
+
+def test_a_file_of_a_figure_is_sound_and_a_page_has_the_same_panels() -> None:
+    panel = plot("A <b>", "round", [Series("x & y", [(1, 0.25), (2, 0.5)], "c0")])
+    figure = Figure("f", [panel, panel, panel], "1 < 2", legend({"x & y": ("c0", "")}))
+    root = ElementTree.fromstring(figure.file())
+    assert [child.get("aria-label") for child in root if child.tag.endswith("}svg")] == ["A <b>"] * 3 + ["Legend"]
+    assert figure.html().count('aria-label="A &lt;b&gt;"') == 3
 
 
 # --------------------------------------------------------------------------------------------- in a browser

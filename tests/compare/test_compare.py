@@ -84,7 +84,7 @@ def test_the_page_says_what_the_runs_say(finished: Path) -> None:
     for row in found["rows"]:
         for metric in ("recall", "ndcg"):
             said = f"{row[metric]['mean']:.4f} ± {row[metric]['half']:.4f}"
-            assert page.count(said) == 2, said  # in the table and in its chart
+            assert page.count(said) >= 2, said  # in the table and in its chart
     for name in RUNS:
         if not name.startswith(("popularity", "turbocf")):
             *judged, _ = lines(finished / "runs" / name / "metrics.jsonl")

@@ -109,9 +109,9 @@ class Axis:
     names: Sequence[str] = ()  # of 0, 1, 2, ... where these are no numbers
 
     def at(self, value: float) -> float:
-        low, high, value = (
-            (math.log(v) for v in (self.low, self.high, value)) if self.log else (self.low, self.high, value)
-        )
+        low, high = self.low, self.high
+        if self.log:
+            low, high, value = math.log(low), math.log(high), math.log(value)
         return self.start + (value - low) / (high - low) * (self.end - self.start)
 
     def ticks(self, most: int = 5) -> Iterable[float]:
@@ -135,11 +135,11 @@ def _step(least: float) -> float:
 
 def axis(values: Sequence[float], start: float, end: float, log: bool = False, zero: bool = True) -> Axis:
     """Room for all values: from 0 on, or between their powers of ten."""
-    low, high = min(values, default=0.0), max(values, default=1.0)
+    known = [value for value in values if math.isfinite(value)]
+    low, high = min(known, default=0.0), max(known, default=1.0)
     if log:
-        return Axis(
-            10.0 ** math.floor(math.log10(low)), 10.0 ** (math.floor(math.log10(high)) + 1), start, end, log=True
-        )
+        low, high = 10.0 ** math.floor(math.log10(low)), 10.0 ** (math.floor(math.log10(high)) + 1)
+        return Axis(low, high, start, end, log=True)
     low = min(low, 0.0) if zero else low - (high - low) * 0.05
     return Axis(low, low + 1.0 if high <= low else high + (high - low) * 0.05, start, end)
 

@@ -6,20 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec.core import Ints
-from fedgrec.report.charts import (
-    LEFT,
-    RIGHT,
-    Axis,
-    Figure,
-    Panel,
-    Series,
-    categories,
-    columns,
-    legend,
-    plain,
-    plot,
-    style,
-)
+from fedgrec.report import charts
+from fedgrec.report.charts import LEFT, RIGHT, Axis, Figure, Panel, Series, legend, plot
 from fedgrec.report.gather import Run, Survey
 
 
@@ -32,7 +20,7 @@ def learning(run: Run) -> Figure:
     for title in ("Recall", "NDCG"):
         series = []
         for i, k in enumerate(run.config.run.topk):
-            key, look = f"{title.lower()}@{k}", style(i)
+            key, look = f"{title.lower()}@{k}", charts.style(i)
             name, once = f"@{k} on {judge}", f"@{k} on {final[0]['split']}, looked at once" if final else ""
             series.append(Series(name, [(line["round"], line[key]) for line in judged], look, mark="dot"))
             entries[name] = look, ""
@@ -84,18 +72,21 @@ def _recall_histogram(recall: NDArray[np.float64], what: str) -> Panel:
         return f"{what}: {i / 20:.2f} to {(i + 1) / 20:.2f}"
 
     title, across = "How well users are served", Axis(0.0, 1.0, LEFT, RIGHT)
-    return columns(title, across, what, {"of users": share.tolist()}, _share, said, marked=float(recall.mean()))
+    return charts.columns(title, across, what, {"of users": share.tolist()}, _share, said, marked=float(recall.mean()))
 
 
 def _popularity(degrees: Ints, recommended: Ints) -> Panel:
     """Popularity has a long tail, so the classes widen."""
     edges = np.unique([0, *np.geomspace(1, degrees.max() + 1, 12).round().astype(int)])
     names = [
-        plain(low) if high == low + 1 else f"{low:,}–{high - 1:,}" for low, high in itertools.pairwise(edges.tolist())
+        charts.plain(low) if high == low + 1 else f"{low:,}–{high - 1:,}"
+        for low, high in itertools.pairwise(edges.tolist())
     ]
     parts = {}
     for name, values in (("of recommendations", degrees[recommended]), ("of all items", degrees)):
         share = np.histogram(values, [*edges[:-1], np.inf])[0] / max(len(values), 1)
         parts[name] = share.tolist()
     title, what = "How popular recommended items are", "users who have the item"
-    return columns(title, categories(names, LEFT, RIGHT), what, parts, _share, lambda i: f"{names[i]} {what}")
+    return charts.columns(
+        title, charts.categories(names, LEFT, RIGHT), what, parts, _share, lambda i: f"{names[i]} {what}"
+    )

@@ -125,11 +125,13 @@ def popularity(split: Split, config: Config) -> dict[str, dict[str, float]]:
     order = np.argsort(-split.train.degrees(), kind="stable").astype(np.int32)
 
     def rank(users: NDArray[np.int64], k: int, indptr: NDArray[np.int64], seen: NDArray[np.int32]) -> NDArray[np.int32]:
-        lists = np.full((len(users), k), -1, np.int32)
+        lists, known = np.full((len(users), k), -1, np.int32), np.zeros(len(order), bool)
         for row, (start, end) in enumerate(itertools.pairwise(indptr)):
-            head = order[: k + end - start]
-            best = head[~np.isin(head, seen[start:end])][:k]
+            head, mine = order[: k + end - start], seen[start:end]
+            known[mine] = True
+            best = head[~known[head]][:k]
             lists[row, : len(best)] = best
+            known[mine] = False
         return lists
 
     ideal: Any = config.run.ndcg_ideal
