@@ -285,10 +285,11 @@ def test_a_click_sorts_a_table_and_a_chart_says_its_values(tmp_path: Path) -> No
       const [name, size] = document.querySelectorAll(".sortable button"), said = [];
       const names = () => [...document.querySelectorAll("tbody th")].map((cell) => cell.textContent).join("");
       for (const button of [size, size, name, name]) { button.focus(); button.click(); said.push(names()); }
+      said.push(name.parentElement.getAttribute("aria-sort"));
       document.querySelector(".tip").focus();
       document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true }));
       document.title = said.join(" ") + "; " + document.getElementById("tip").textContent.replace("\\n", ", ");"""
-    assert "<title>cadb dacb abcd dcba; round 2, x: 0.5000</title>" in in_browser(page, tmp_path, script)
+    assert "<title>cadb dacb abcd dcba descending; round 2, x: 0.5000</title>" in in_browser(page, tmp_path, script)
 
 
 # ------------------------------------------------------------------------------------------------- colours

@@ -40,18 +40,17 @@ function sortKey(row, column) {
   return Number(cell.dataset.value ?? (plain && !isNaN(plain) ? plain : NaN));
 }
 
-// Numbers before words before nothing; of equals the order stays.
+// Numbers before words before nothing; of equals the order stays. First the largest number, or the first word.
 function sortTable(header) {
-  const table = header.closest("table"), column = header.cellIndex;
-  const down = header.getAttribute("aria-sort") !== "descending";
+  const column = header.cellIndex, body = header.closest("table").tBodies[0], rows = [...body.rows];
+  const text = (row) => row.cells[column].textContent.trim(), key = (row) => sortKey(row, column);
+  const rank = (row) => (!isNaN(key(row)) ? 0 : ["–", ""].includes(text(row)) ? 2 : 1);
+  const ways = rows.some((row) => !rank(row)) ? ["descending", "ascending"] : ["ascending", "descending"];
+  const way = ways[Number(header.getAttribute("aria-sort") === ways[0])], sign = way === "ascending" ? 1 : -1;
   for (const other of header.parentElement.cells) other.removeAttribute("aria-sort");
-  header.setAttribute("aria-sort", down ? "descending" : "ascending");
-  const way = down ? -1 : 1, text = (row) => row.cells[column].textContent.trim();
-  const rank = (row) => (!isNaN(sortKey(row, column)) ? 0 : text(row) === "–" || text(row) === "" ? 2 : 1);
-  const rows = [...table.tBodies[0].rows].sort((a, b) =>
-    rank(a) - rank(b)
-    || (rank(a) ? -way * text(a).localeCompare(text(b)) : way * (sortKey(a, column) - sortKey(b, column))));
-  table.tBodies[0].append(...rows);
+  header.setAttribute("aria-sort", way);
+  body.append(...rows.sort((a, b) =>
+    rank(a) - rank(b) || sign * (rank(a) ? text(a).localeCompare(text(b)) : key(a) - key(b))));
 }
 
 document.addEventListener("click", (event) => {
