@@ -194,7 +194,9 @@ def test_everybodys_lists_are_one_table(capsys: Any, finished: Path, tmp_path: P
 
     users, out = tmp_path / "users.txt", tmp_path / "lists.parquet"
     users.write_text("ann3\n\nann1\n")
-    assert cli.main(["recommend", str(finished), "--users-from", str(users), "--out", str(out), "-n", "4"]) == 0
+    assert (
+        cli.main(["recommend", str(finished), "--all", "--users-from", str(users), "--out", str(out), "-n", "4"]) == 0
+    )
     assert "8 recommendations for 2 users" in capsys.readouterr().out
     rows = pq.read_table(out).to_pylist()
     assert [row["rank"] for row in rows] == [1, 2, 3, 4] * 2
@@ -208,12 +210,15 @@ def test_everybodys_lists_are_one_table(capsys: Any, finished: Path, tmp_path: P
     [
         (["--all"], "--all needs --out FILE"),
         (["--all", "--out", "lists.xlsx"], "name a file that ends in .csv or .parquet"),
-        (["--user", "ann1", "--out", "lists.csv"], "--out goes with --all or --users-from"),
+        (["--user", "ann1", "--out", "lists.csv"], "--out and --users-from go with --all"),
         (["--all", "--out", "lists.csv", "--json"], "leave out --json"),
         (["--all", "--out", "no-folder/lists.csv"], "could not be written"),
-        (["--users-from", "users.txt", "--out", "lists.csv"], "users.txt:2: there is no user 'bob' in the data"),
-        (["--users-from", "nobody.txt", "--out", "lists.csv"], "names nobody"),
-        (["--users-from", "gone.txt", "--out", "lists.csv"], "cannot be read"),
+        (
+            ["--all", "--users-from", "users.txt", "--out", "lists.csv"],
+            "users.txt:2: there is no user 'bob' in the data",
+        ),
+        (["--all", "--users-from", "nobody.txt", "--out", "lists.csv"], "names nobody"),
+        (["--all", "--users-from", "gone.txt", "--out", "lists.csv"], "cannot be read"),
     ],
 )
 def test_a_table_that_cannot_be_made_leaves_nothing(

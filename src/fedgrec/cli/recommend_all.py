@@ -14,30 +14,31 @@ AT_ONCE = 100_000  # users whose lists are in memory
 
 
 def register(recommend: Any, who: Any) -> None:
-    who.add_argument("--all", action="store_true", help="every user of the training data, into --out")
-    who.add_argument(
-        "--users-from", type=Path, metavar="FILE", help="the users of this file, one id a line, into --out"
+    who.add_argument("--all", action="store_true", help="all users of the training data, into --out")
+    recommend.add_argument(
+        "--users-from", type=Path, metavar="FILE", help="with --all: the users of this file alone, one id a line"
     )
     recommend.add_argument(
         "--out",
         type=Path,
         metavar="FILE",
-        help="with --all or --users-from: a .csv or .parquet file with the columns user, item, score and rank",
+        help="with --all: a .csv or .parquet file with the columns user, item, score and rank",
     )
 
 
 def is_asked(arguments: argparse.Namespace) -> bool:
-    """Whether a table is asked for, and where it goes."""
-    many = "--all" if arguments.all else "--users-from" if arguments.users_from else ""
-    if many and arguments.out is None:
-        raise ConfigError(f"{many} needs --out FILE, which ends in {' or '.join(ENDINGS)}")
-    if arguments.out is not None and not many:
-        raise ConfigError("--out goes with --all or --users-from; one list is printed, with --json for a program")
-    if many and arguments.json:
-        raise ConfigError(f"{many} writes a table to --out: leave out --json")
-    if many and arguments.out.suffix not in ENDINGS:
+    """Whether a table is asked for, with a place to go to."""
+    if not arguments.all:
+        if arguments.out is not None or arguments.users_from is not None:
+            raise ConfigError("--out and --users-from go with --all; one list is printed, with --json for a program")
+        return False
+    if arguments.out is None:
+        raise ConfigError(f"--all needs --out FILE, which ends in {' or '.join(ENDINGS)}")
+    if arguments.json:
+        raise ConfigError("--all writes a table to --out: leave out --json")
+    if arguments.out.suffix not in ENDINGS:
         raise ConfigError(f"--out {arguments.out}: name a file that ends in {' or '.join(ENDINGS)}")
-    return bool(many)
+    return True
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -47,7 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     from fedgrec.whole_files import whole
 
     model = open_run(arguments.run)
-    users = np.arange(len(model.user_ids)) if arguments.all else _read(arguments.users_from, model.user_ids)
+    named = arguments.users_from
+    users = np.arange(len(model.user_ids)) if named is None else _read(named, model.user_ids)
     write = _write_parquet if arguments.out.suffix == ".parquet" else _write_csv
     number = min(arguments.number, len(model.item_ids))
     with whole(arguments.out) as part:
