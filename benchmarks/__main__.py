@@ -63,11 +63,11 @@ def run_evaluation(quick: bool) -> tuple[dict[str, Any], list[str]]:
 def run_recommend(quick: bool) -> tuple[dict[str, Any], list[str]]:
     from benchmarks import recommend
 
-    result = recommend.bench(1 if quick else 5)
+    result = recommend.bench(1 if quick else 3)
     lines = [f"data: {result['data']}, {result['users']:,} users, the best {result['N']}"]
     lines += [f"{code:<40}{seconds:>8.2f} s" for code, seconds in result["seconds"].items()]
     lines += [f"{'recommend over ' + name:<40}{ratio:>8.2f}" for name, ratio in result["ratio"].items()]
-    return result, [*lines, result["skipped"]] if result["skipped"] else lines
+    return result, [*lines, *([result["skipped"]] if result["skipped"] else [])]
 
 
 def run_lightgcn(quick: bool) -> tuple[dict[str, Any], list[str]]:
