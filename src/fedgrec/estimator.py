@@ -13,11 +13,11 @@ from fedgrec.callbacks import Callbacks, Told
 from fedgrec.config import Config
 from fedgrec.config import preset as load_preset
 from fedgrec.core import Floats, Ints
-from fedgrec.data import Dataset, IdMap, Interactions, Split
-from fedgrec.data.ids import number
+from fedgrec.data import Dataset, Interactions, Split
 from fedgrec.data.split import hold_out_validation
 from fedgrec.errors import ConfigError, FedgrecError
 from fedgrec.growth import grow
+from fedgrec.lookup import candidates, indices, is_one_person, joined, rows_of
 from fedgrec.options import METHODS
 from fedgrec.recommender import Lists, Recommender, Seen, best, flat, named, without_empty
 from fedgrec.simulation import Simulation
@@ -153,13 +153,13 @@ class FedGRec:
         that too. `items` are the only candidates, `filter_items` are never recommended.
         """
         model = self._fitted()
-        users, one = _indices(userid, model.user_ids, "userid")
+        users, one = indices(userid, model.user_ids, "userid")
         seen = Seen.nothing(len(users))
         if filter_already_liked_items:
             seen = model.seen_by(users)
             if user_items is not None:
-                seen = _joined(seen, self._rows([user_items] if one else user_items, len(users)))
-        lists = model.lists(users, N, seen, self._allowed(items, filter_items))
+                seen = joined(seen, rows_of([user_items] if one else user_items, model.item_ids, len(users)))
+        lists = model.lists(users, N, seen, candidates(items, filter_items, model.item_ids))
         return _frame(model, users, lists) if as_frame else _answer(lists, model.item_names, one)
 
     def recommend_new(
@@ -170,10 +170,10 @@ class FedGRec:
         One person is a collection of item ids, or a row of a matrix; several are a list of such collections, or a
         matrix of several rows.
         """
-        model, one = self._fitted(), _is_one_person(items)
-        rows = self._rows([items] if one else items, None)
+        model, one = self._fitted(), is_one_person(items)
+        rows = rows_of([items] if one else items, model.item_ids)
         vectors = model.new_user_vectors(*rows)
-        lists = best(vectors, model.item_vectors(), N, rows, self._allowed(None, filter_items))
+        lists = best(vectors, model.item_vectors(), N, rows, candidates(None, filter_items, model.item_ids))
         return _answer(lists, model.item_names, one)
 
     def similar_items(
@@ -186,14 +186,14 @@ class FedGRec:
     ) -> tuple[Any, Floats]:
         """The N items most like one item, like each of several, or (None) of all: by cosine, never the item itself."""
         model = self._fitted()
-        which, one = _indices(itemid, model.item_ids, "itemid")
-        lists = model.similar_lists(which, N, self._allowed(items, filter_items))
+        which, one = indices(itemid, model.item_ids, "itemid")
+        lists = model.similar_lists(which, N, candidates(items, filter_items, model.item_ids))
         return _answer(lists, model.item_names, one)
 
     def similar_users(self, userid: Any = None, N: int = 10) -> tuple[Any, Floats]:
         """The N users most like one user, like each of several, or (None) of all: by cosine, never the user itself."""
         model = self._fitted()
-        which, one = _indices(userid, model.user_ids, "userid")
+        which, one = indices(userid, model.user_ids, "userid")
         return _answer(model.similar_user_lists(which, N), model.user_names, one)
 
     def explain(self, userid: Hashable, itemid: Hashable) -> Explanation:
@@ -233,40 +233,6 @@ class FedGRec:
             raise FedgrecError("this recommender has not been trained: call fit first, or FedGRec.load")
         return self.model
 
-    # -------------------------------------------------------------------------------- ids and indices
-
-    def _rows(self, given: Any, n: int | None) -> Seen:
-        """Item indices of n people, from a matrix or from a collection of ids for each; None: of as many as there are.
-
-        A list of one may hold the row of a matrix.
-        """
-        if isinstance(given, list) and len(given) == 1 and hasattr(given[0], "tocsr"):
-            given, n = given[0], 1
-        if hasattr(given, "tocsr"):
-            found = _rows_of(given)
-        else:
-            ids = self._fitted().item_ids
-            found = Seen.of([np.unique(number(_listed(row), "item", ids)[0]) for row in given])
-        rows = len(found.indptr) - 1
-        if n is not None and rows != n:
-            many = "give the one row of this user, user_items[user]" if n == 1 else "give one for each of the users"
-            raise ConfigError(f"user_items has {rows} rows for {n} users: {many}")
-        return found
-
-    def _allowed(self, items: Iterable[Hashable] | None, filter_items: Iterable[Hashable] | None) -> Ints | None:
-        """The candidates, rising; None: every item."""
-        if items is None and filter_items is None:
-            return None
-        ids = self._fitted().item_ids
-        allowed = np.arange(len(ids)) if items is None else np.unique(number(_listed(items), "item", ids)[0])
-        if filter_items is not None:
-            allowed = np.setdiff1d(allowed, number(_listed(filter_items), "item", ids)[0])
-        if not len(allowed):
-            raise ConfigError(
-                "items and filter_items leave no candidate: name at least one item that may be recommended"
-            )
-        return allowed
-
 
 def _configured(preset: str, asked: dict[str, Any]) -> Config:
     options = {"validation": 0.0} | asked
@@ -282,56 +248,6 @@ def _flat(config: Config) -> dict[str, Any]:
     """The options by name; of the data only `keep_ratings` matters to `fit`."""
     keep = {"keep_ratings": config.data.keep_ratings}
     return {"method": config.method, **keep, **asdict(config.model), **asdict(config.run)}
-
-
-def _is_many(given: Any) -> bool:
-    return not isinstance(given, str | bytes | tuple) and hasattr(given, "__iter__") and getattr(given, "ndim", 1) != 0
-
-
-def _is_one_person(items: Any) -> bool:
-    if hasattr(items, "tocsr"):
-        return bool(items.ndim == 1 or items.shape[0] == 1)
-    return not (isinstance(items, list) and items and all(_is_many(one) for one in items))
-
-
-def _listed(ids: Any) -> Any:
-    """An array, or a column of a DataFrame, as an array, so that integers need no loop; anything else as a list."""
-    ids = ids.to_numpy() if hasattr(ids, "to_numpy") else ids
-    if not isinstance(ids, np.ndarray):
-        return list(ids)
-    if ids.ndim != 1 or ids.dtype.kind == "b":
-        raise ConfigError(f"ids come in an array of one dimension, not in one of {ids.ndim} and type {ids.dtype}")
-    return ids
-
-
-def _indices(given: Any, ids: IdMap, name: str) -> tuple[Ints, bool]:
-    """The indices behind one id, several ids or None for all; and whether it was one."""
-    if given is None:
-        return np.arange(len(ids)), False
-    if not _is_many(given):
-        return np.array([ids.index(given.item() if isinstance(given, np.ndarray) else given)]), True
-    found = number(_listed(given), ids.kind, ids)[0]
-    if not len(found):
-        raise ConfigError(f"{name} is empty: give at least one id, or None for all")
-    return found, False
-
-
-def _rows_of(matrix: Any) -> Seen:
-    """The columns of each row of a sparse matrix, or of the one row that it is; stored zeros are none."""
-    if matrix.ndim == 1:
-        return Seen.of([matrix.tocoo().coords[0][matrix.tocoo().data != 0]])
-    csr = matrix.tocsr(copy=True)
-    csr.eliminate_zeros()
-    return Seen(csr.indptr.astype(np.int64), csr.indices.astype(np.int32))
-
-
-def _joined(a: Seen, b: Seen) -> Seen:
-    """The items of both, row by row."""
-    indptr = a.indptr + b.indptr
-    items = np.empty(indptr[-1], np.int32)
-    for part, before in ((a, b.indptr[:-1]), (b, a.indptr[1:])):
-        items[np.arange(len(part.items)) + np.repeat(before, np.diff(part.indptr))] = part.items
-    return Seen(indptr, items)
 
 
 def _answer(lists: Lists, names: NDArray[Any], one: bool) -> tuple[Any, Floats]:

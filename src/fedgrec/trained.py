@@ -15,7 +15,7 @@ from fedgrec.data import Interactions
 from fedgrec.distributed import Ranks
 from fedgrec.errors import FedgrecError, RunError
 from fedgrec.evaluate import Csr, Result
-from fedgrec.files import write_text
+from fedgrec.files import understood, write_text
 from fedgrec.machine import judged, make_method
 from fedgrec.metrics import Ideal
 from fedgrec.model import CONFIG, Model
@@ -90,7 +90,8 @@ class Centralized(Recommender):
 def _opened(folder: Path, method: str) -> Centralized:
     if not (folder / MODEL).exists():
         raise RunError(f"{folder} has no model yet: give the `fedgrec compare` that made it again, and it goes on")
-    inner = centralized.load(folder)
+    with understood(folder / MODEL, "restore it, or remove the folder and give that `fedgrec compare` again"):
+        inner = centralized.load(folder)
     return Centralized(_config(folder, method, inner.options), inner)
 
 

@@ -95,5 +95,8 @@ def test_runs_of_before_still_recommend(capsys: Any, runs: Path, tmp_path: Path)
     assert cli.main(["recommend", str(old), "--user", "ann3"]) == 0
     capsys.readouterr()
     assert "did not keep its split: its figures are in result.json" in refused(capsys, "evaluate", str(old))
+    whole = (old / "model.safetensors").read_bytes()
+    (old / "model.safetensors").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert "model.safetensors" in refused(capsys, "recommend", str(old), "--user", "ann3")
     (old / "model.safetensors").unlink()
     assert "has no model yet" in refused(capsys, "recommend", str(old), "--user", "ann3")
