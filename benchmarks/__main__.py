@@ -8,8 +8,8 @@ from fedgrec.devices import gpu_is_there
 
 BUSY = 0.5  # load average
 NAMES = (
-    "rounds", "evaluation", "memory", "scale", "lightgcn", "federated", "mechanisms", "secagg", "federation",
-    "liveness", "soak", "year", "frontier", "poison", "gpu",
+    "rounds", "evaluation", "recommend", "memory", "scale", "lightgcn", "federated", "mechanisms", "secagg",
+    "federation", "liveness", "soak", "year", "frontier", "poison", "gpu",
 )  # fmt: skip
 
 
@@ -58,6 +58,16 @@ def run_evaluation(quick: bool) -> tuple[dict[str, Any], list[str]]:
     return result, [
         f"{key:<24}{value if isinstance(value, str) else _number(value):>12}" for key, value in result.items()
     ]
+
+
+def run_recommend(quick: bool) -> tuple[dict[str, Any], list[str]]:
+    from benchmarks import recommend
+
+    result = recommend.bench(1 if quick else 3)
+    lines = [f"data: {result['data']}, {result['users']:,} users, the best {result['N']}"]
+    lines += [f"{code:<40}{seconds:>8.2f} s" for code, seconds in result["seconds"].items()]
+    lines += [f"{'recommend over ' + name:<40}{ratio:>8.2f}" for name, ratio in result["ratio"].items()]
+    return result, [*lines, *([result["skipped"]] if result["skipped"] else [])]
 
 
 def run_lightgcn(quick: bool) -> tuple[dict[str, Any], list[str]]:
@@ -225,6 +235,7 @@ def _number(value: Any) -> str:
 RUN = {
     "rounds": run_rounds,
     "evaluation": run_evaluation,
+    "recommend": run_recommend,
     "lightgcn": run_lightgcn,
     "memory": run_memory,
     "scale": run_scale,

@@ -21,7 +21,7 @@ from fedgrec.errors import DataError
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 RESULTS = Path(__file__).parent / "results"
-LIBRARIES = ("fedgrec", "numpy", "numba", "scipy", "torch", "cryptography")
+LIBRARIES = ("fedgrec", "numpy", "numba", "scipy", "torch", "cryptography", "implicit")
 PAUSE = 0.5  # seconds: threads of one library spin for a while after work and would slow the next one down
 
 

@@ -12,7 +12,7 @@ from fedgrec.config import Config, read_toml, recorded
 from fedgrec.core import Cohort, Floats, Ints, ServerState
 from fedgrec.data import IdMap, Interactions
 from fedgrec.errors import FedgrecError, RunError
-from fedgrec.evaluate import top_k, top_k_scores
+from fedgrec.explanation import Explanation, explanation
 from fedgrec.files import (
     Tensors,
     check_digest,
@@ -27,6 +27,7 @@ from fedgrec.kept_split import ITEM_IDS, USER_IDS
 from fedgrec.loading import load_for
 from fedgrec.methods.contract import Method
 from fedgrec.options import METHODS, method_module
+from fedgrec.recommender import Recommender
 from fedgrec.server_run import check_has_users, is_of_server
 
 SERVER, USERS, CONFIG = "server.safetensors", "users.safetensors", "config.toml"
@@ -34,7 +35,7 @@ GROWN = "grown"  # a folder of files that are about to take their places (see gr
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(Recommender):
     """One round of a run: what the server has, what every user is, and what people are known to have.
 
     The users' state is whole, as the method defines it: whatever a method ranks by is in the model.
@@ -63,36 +64,34 @@ class Model:
         return self.server.round
 
     @property
-    def user_ids(self) -> IdMap:
-        return self.known.user_ids
-
-    @property
-    def item_ids(self) -> IdMap:
-        return self.known.item_ids
-
-    @property
     def item_degrees(self) -> Ints:
         """How many users have each item to train on.  # [N]"""
         return self.server.degrees
 
-    def seen(self, user: int) -> Ints:
-        """What is never recommended to this user."""
-        return self.known.of(user)
+    @property
+    def inner_product(self) -> bool:
+        return self.method.inner_product
 
-    def item_vectors(self) -> Floats:
-        """[N, D]"""
-        return self.method.represent_items(self.server)
+    @cached_property
+    def _as_ranked(self) -> ServerState:
+        """What of the server a device ranks with; made once for all users."""
+        return self.method.as_ranked(self.server)
 
-    def user_vector(self, user: int) -> Floats:
-        """A known user's representation, [1, D]."""
-        return self.method.represent_users(self.server, self.users.take(np.array([user])))
+    def _item_vectors(self) -> Floats:
+        return self.method.represent_items(self._as_ranked)
 
-    def new_user_vector(self, items: Ints) -> Floats:
-        """Somebody the model has never met: Eq. (6) needs only their items.  # [1, D]"""
-        if not len(items):
-            raise FedgrecError("name at least one item that the person liked")
-        items = np.unique(items)
-        return self.method.represent_users(self.server, self.strangers(np.array([0, len(items)]), items))
+    def _user_vectors(self, users: Ints) -> Floats:
+        return self.method.represent_users(self._as_ranked, self.users.take(users))
+
+    def scores(self, users: Ints) -> Floats:
+        return self.method.scores(self._as_ranked, self.users.take(users))
+
+    def new_user_vectors(self, indptr: Ints, items: Ints) -> Floats:
+        """Eq. (6) needs only their items."""
+        if (np.diff(indptr) == 0).any():
+            which = f" {int(np.argmin(np.diff(indptr)))} (counted from 0)" if len(indptr) > 2 else ""
+            raise FedgrecError(f"name at least one item that the person{which} liked")
+        return self.method.represent_users(self._as_ranked, self.strangers(indptr, items))
 
     def strangers(self, indptr: Ints, items: Ints) -> Cohort:
         """People whom the model has never met, by their items."""
@@ -101,23 +100,9 @@ class Model:
             raise FedgrecError(f"a model of {self.config.method}{without} knows nothing of a person it has not met")
         return self.method.strangers(indptr, items)
 
-    def recommend_to(self, user: int, seen: Ints, n: int) -> tuple[Ints, Floats]:
-        """The n best unseen items for a known user, whatever the method's scores are."""
-        if self.method.inner_product:
-            return self.recommend(self.user_vector(user), seen, n)
-        scores = self.method.scores(self.server, self.users.take(np.array([user])))
-        known = np.unique(np.asarray(seen, np.int32))
-        return _named(*top_k_scores(lambda some: scores[some], scores.shape[1], n, np.array([0, len(known)]), known))
-
-    def recommend(self, vector: Floats, seen: Ints, n: int) -> tuple[Ints, Floats]:
-        """The n best unseen items and their scores; fewer where fewer are left."""
-        return _best(vector, self.item_vectors(), seen, n)
-
-    def similar_items(self, item: int, n: int) -> tuple[Ints, Floats]:
-        """The n items whose representation points most the same way (cosine)."""
-        vectors = self.item_vectors()
-        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        return _best(vectors[item : item + 1], vectors, np.array([item]), n)
+    def explain(self, user: int, item: int) -> Explanation:
+        """What makes the user's score for the item."""
+        return explanation(self.method, self._as_ranked, self.users.take(np.array([user])), item)
 
     # ----------------------------------------------------------------------------------------- files
 
@@ -259,14 +244,3 @@ def _server(items: Floats, degrees: Ints, round_: int, more: dict[str, Floats]) 
 
 def _by_user(embeddings: Floats) -> Floats:
     return np.ascontiguousarray(embeddings.swapaxes(0, 1))  # [K+1, M, d] → [M, K+1, d]
-
-
-def _best(vector: Floats, items: Floats, seen: Ints, n: int) -> tuple[Ints, Floats]:
-    known = np.unique(np.asarray(seen, np.int32))
-    return _named(*top_k(vector.astype(np.float32), items.astype(np.float32), n, np.array([0, len(known)]), known))
-
-
-def _named(ids: Ints, scores: Floats) -> tuple[Ints, Floats]:
-    """The one list, without the places left empty."""
-    real = ids[0] >= 0
-    return ids[0][real], scores[0][real]

@@ -83,16 +83,6 @@ def test_what_is_not_a_run_is_said(capsys: Any, tmp_path: Path, words: list[str]
     assert "is not a run: it has no config.toml" in refused(capsys, command, str(tmp_path / "nothing"), *rest)
 
 
-@pytest.mark.parametrize("words", [["recommend", "--user", "1"], ["evaluate"]], ids=lambda words: words[0])
-def test_a_run_that_is_not_federated_is_said(capsys: Any, tmp_path: Path, words: list[str]) -> None:
-    given = ["compare", "--data", "demo", "--methods", "popularity", "--seeds", "1", "--out", str(tmp_path / "c")]
-    assert cli.main([*given, "--quiet"]) == 0
-    capsys.readouterr()
-    command, *rest = words
-    run = tmp_path / "c/runs/popularity-seed0"
-    assert f"{run} is a run of popularity, which is not federated" in refused(capsys, command, str(run), *rest)
-
-
 def test_a_damaged_model_is_said(capsys: Any, finished: Path, tmp_path: Path) -> None:
     import shutil
 

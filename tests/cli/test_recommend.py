@@ -187,3 +187,45 @@ def test_a_run_is_not_judged_on_other_data(capsys: Any, data: Path, tmp_path: Pa
     run = train(mine, tmp_path / "run")
     mine.write_text(data.read_text().replace("book3", "book4"))
     assert "the data is not what" in refused(capsys, "evaluate", str(run))
+
+
+def test_everybodys_lists_are_one_table(capsys: Any, finished: Path, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    users, out = tmp_path / "users.txt", tmp_path / "lists.parquet"
+    users.write_text("ann3\n\nann1\n")
+    assert (
+        cli.main(["recommend", str(finished), "--all", "--users-from", str(users), "--out", str(out), "-n", "4"]) == 0
+    )
+    assert "8 recommendations for 2 users" in capsys.readouterr().out
+    rows = pq.read_table(out).to_pylist()
+    assert [row["rank"] for row in rows] == [1, 2, 3, 4] * 2
+    for user in ("ann3", "ann1"):
+        mine = {row["item"]: row["score"] for row in rows if row["user"] == user}
+        assert mine == pytest.approx(answer(capsys, finished, "--user", user, "-n", "4"), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--all"], "--all needs --out FILE"),
+        (["--all", "--out", "lists.xlsx"], "name a file that ends in .csv or .parquet"),
+        (["--user", "ann1", "--out", "lists.csv"], "--out and --users-from go with --all"),
+        (["--all", "--out", "lists.csv", "--json"], "leave out --json"),
+        (["--all", "--out", "no-folder/lists.csv"], "could not be written"),
+        (
+            ["--all", "--users-from", "users.txt", "--out", "lists.csv"],
+            "users.txt:2: there is no user 'bob' in the data",
+        ),
+        (["--all", "--users-from", "nobody.txt", "--out", "lists.csv"], "names nobody"),
+        (["--all", "--users-from", "gone.txt", "--out", "lists.csv"], "cannot be read"),
+    ],
+)
+def test_a_table_that_cannot_be_made_leaves_nothing(
+    capsys: Any, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("users.txt").write_text("ann1\nbob\n")
+    Path("nobody.txt").write_text("\n")
+    assert sentence in refused(capsys, "recommend", str(finished.resolve()), *words)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["nobody.txt", "users.txt"]

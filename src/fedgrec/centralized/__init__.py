@@ -100,10 +100,11 @@ def load(folder: str | Path, device: str = "cpu") -> Model:
     folder = Path(folder)
     tensors, about = read_tensors(folder / MODEL)
     kind = model_class(about["model"])
-    pairs = Interactions(
-        IdMap.load(folder / USER_IDS), IdMap.load(folder / ITEM_IDS), tensors["train_indptr"], tensors["train_items"]
-    )
+    ids = IdMap.load(folder / USER_IDS), IdMap.load(folder / ITEM_IDS)
+    pairs = Interactions(*ids, tensors["train_indptr"], tensors["train_items"])
     model = kind(options_from(about["options"], kind.Options, folder / MODEL), pairs, int(about["seed"]), device)
     model.load_tensors(tensors)
+    if "seen_indptr" in tensors:  # runs of version 0.2 kept the train pairs alone
+        model.known = Interactions(*ids, tensors["seen_indptr"], tensors["seen_items"])
     model.epochs_done = int(about["round"])
     return model

@@ -38,6 +38,7 @@ class Model(ABC):
         if device.partition(":")[0] not in self.devices:
             raise FedgrecError(f"{self.name} runs on {' or '.join(self.devices)}, not on {device!r}")
         self.options, self.train, self.seed, self.device = options, train, seed, device
+        self.known = train  # what is never recommended; a training adds what its data holds out
         self.epochs_done = 0
 
     @property
@@ -97,6 +98,7 @@ class Model(ABC):
         write_json(folder / USER_IDS, self.train.user_ids.to_json())
         write_json(folder / ITEM_IDS, self.train.item_ids.to_json())
         pairs: Tensors = {"train_indptr": self.train.indptr, "train_items": self.train.items}
+        pairs |= {"seen_indptr": self.known.indptr, "seen_items": self.known.items}
         write_tensors(folder / MODEL, {**self.tensors(), **pairs}, {**self.about(), "round": str(self.epochs_done)})
 
     def about(self) -> dict[str, str]:

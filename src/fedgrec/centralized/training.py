@@ -13,6 +13,7 @@ from fedgrec.data.datasets import describe
 from fedgrec.devices import within_memory
 from fedgrec.errors import DataError, RunError
 from fedgrec.files import Checkpoints, read_json, understood, write_json, write_text
+from fedgrec.kept_split import write_split
 from fedgrec.metrics import Ideal
 from fedgrec.selection import Progress, best_line, judge
 
@@ -57,6 +58,7 @@ class Training:
     ) -> None:
         self.model, self.dataset, self.options, self.out, self.observer = model, dataset, options, out, observer
         self.epochs = model.epochs if options.epochs < 0 or not model.trains else options.epochs
+        model.known = dataset.split.known
         self.progress = Progress()
         self.selected: Tensors | None = None
         if options.protocol == "honest" and dataset.split.validation is None:
@@ -152,6 +154,7 @@ class Training:
         self.out.mkdir(parents=True, exist_ok=True)
         (self.out / RESULT).unlink(missing_ok=True)  # of a run that now goes on
         write_json(self.out / RUN, about)
+        write_split(self.out, self.dataset.split)
         found = checkpoints.load() if resume else None
         if found is not None:
             tensors, info = found

@@ -5,9 +5,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fedgrec.cli import recommend_all
 from fedgrec.cli.asked import add_item_names
 from fedgrec.cli.widths import fitted
-from fedgrec.errors import ConfigError, DataError
+from fedgrec.errors import ConfigError, DataError, RunError
 
 
 def register(commands: Any) -> None:
@@ -27,6 +28,7 @@ def register(commands: Any) -> None:
         "--items '\"Paris, Texas\",book-3'",
     )
     who.add_argument("--similar", metavar="ID", help="items like this one")
+    recommend_all.register(recommend, who)
     recommend.add_argument("-n", "--number", type=int, default=10, metavar="N", help="how many (default: 10)")
     add_item_names(recommend)
     recommend.add_argument("--json", action="store_true", help="print JSON")
@@ -59,11 +61,13 @@ def run_recommend(arguments: argparse.Namespace) -> int:
 
     from fedgrec.core import printable
     from fedgrec.item_names import names_of
-    from fedgrec.model import Model
+    from fedgrec.trained import open_run
 
     if arguments.number < 1:
         raise ConfigError(f"-n {arguments.number}: ask for at least one item")
-    model = Model.load(arguments.run, needs_users=arguments.user is not None)
+    if recommend_all.is_asked(arguments):
+        return recommend_all.run(arguments)
+    model = open_run(arguments.run, needs_users=arguments.user is not None)
     number = min(arguments.number, len(model.item_ids))
     if arguments.user is not None:
         user = model.user_ids.parse(arguments.user)
@@ -109,13 +113,15 @@ def named(text: str, ids: Any) -> list[int]:
 
 
 def run_evaluate(arguments: argparse.Namespace) -> int:
+    from fedgrec.config import Config
     from fedgrec.metrics import named as metrics_named
-    from fedgrec.model import Model
+    from fedgrec.trained import open_run
 
     names = metrics_named(arguments.metrics)
-    model = Model.load(arguments.run, needs_users=arguments.data is None)
+    model = open_run(arguments.run, needs_users=arguments.data is None)
     changes = {"topk": arguments.topk, "ndcg_ideal": arguments.ndcg_ideal}
-    config = model.config.changed({k: v for k, v in changes.items() if v is not None}, "command line")
+    shared = Config(model.config.data, run=model.config.run)  # what every method has
+    config = shared.changed({k: v for k, v in changes.items() if v is not None}, "command line")
     line = _by_strangers(arguments, model, config) if arguments.data else _on_own_split(arguments, model, config)
     line = {key: value for key, value in line.items() if "@" not in key or key.partition("@")[0] in names}
     if arguments.json:
@@ -130,22 +136,34 @@ def _on_own_split(arguments: argparse.Namespace, model: Any, config: Any) -> dic
     from fedgrec.kept_split import read_split
     from fedgrec.loading import load_for
     from fedgrec.record import RunRecord
-    from fedgrec.simulation import Simulation
+    from fedgrec.trained import Centralized, measured
 
-    dataset = load_for(config, read_split(arguments.run))
+    before = read_split(arguments.run)
+    if before is None and isinstance(model, Centralized):
+        raise RunError(
+            f"{arguments.run} was made by a version that did not keep its split: its figures are in result.json"
+        )
+    dataset = load_for(config, before)
     RunRecord.check_same_data(arguments.run, dataset)
     held_out = getattr(dataset.split, arguments.split)
     if held_out is None or not held_out.n_pairs:
         raise DataError(f"{arguments.run} has no {arguments.split} items under the protocol {config.run.protocol!r}")
-    line = Simulation(config, dataset).measure(arguments.split, held_out, model)
-    return {k: v for k, v in line.items() if "@" in k or k in {"round", "split", "protocol", "users"}}
+    seen = dataset.split.train if arguments.split == "validation" else dataset.split.before_test
+    result = measured(model, config.run, seen, held_out)
+    about = {"round": model.round, "split": arguments.split, "protocol": config.run.protocol}
+    return {**about, **result.metrics, "users": result.users}
 
 
 def _by_strangers(arguments: argparse.Namespace, model: Any, config: Any) -> dict[str, Any]:
     """People whom the model has never met: what it makes of some of their items, judged by the others."""
     from fedgrec.loading import load_data
     from fedgrec.machine import judged
+    from fedgrec.model import Model
 
+    if not isinstance(model, Model):
+        raise ConfigError(
+            f"--data: a run of {model.config.method} knows nothing of people it has not met; leave it out"
+        )
     if arguments.split != "test":
         raise ConfigError("--split validation is of the run's own data: leave it out, or leave out --data")
     options = config.changed({"data": arguments.data, "split": "auto"}, "command line").data

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgrec.data.readers import ALIASES
 from fedgrec.errors import DataError
 
 TAKEN = "from_matrix takes a SciPy sparse matrix [users, items], or a DataFrame with the columns 'user' and 'item'"
@@ -36,21 +37,31 @@ def checked_matrix(matrix: Any, keep_ratings: bool) -> Any:
 
 
 def checked_frame(frame: Any, keep_ratings: bool) -> Columns:
-    """The columns user, item and, where they are there, rating (only where it is kept) and time in seconds."""
+    """The columns user, item and, where they are there, rating (only where it is kept) and time in seconds.
+
+    Of pandas or of polars; a column may have any of the names that it may have in a file.
+    """
+    if type(frame).__name__ == "LazyFrame":  # of polars
+        raise DataError(f"{TAKEN}; this is a LazyFrame, which is not computed yet: give its .collect()")
     names = list(getattr(frame, "columns", ()))
-    if not {"user", "item"} <= set(names):
+    found = {role: name for role in ALIASES if (name := _column(names, role)) is not None}
+    if not {"user", "item"} <= found.keys():
         raise DataError(f"{TAKEN}; {_instead(frame, names)}")
-    wanted = [
-        name for name in ("user", "item", "rating", "time") if name in names and (name != "rating" or keep_ratings)
-    ]
-    for name in wanted:
+    if not keep_ratings:
+        found.pop("rating", None)
+    for name in found.values():
         if names.count(name) > 1:
             raise DataError(f"the DataFrame has {names.count(name)} columns {name!r}: rename all but the one to read")
     if not len(frame):
         raise DataError("the DataFrame has no rows: give one for each interaction")
-    columns = {name: frame[name].to_numpy() for name in wanted}
     checks = {"user": _ids, "item": _ids, "rating": _numbers, "time": _seconds}
-    return {name: checks[name](column, name) for name, column in columns.items()}
+    return {role: checks[role](frame[name].to_numpy(), role) for role, name in found.items()}
+
+
+def _column(names: list[Any], role: str) -> Any:
+    """The column of a role; of several, the one whose name comes first among those that files may have."""
+    usual = {str(name).lower().replace("_", ""): name for name in reversed(names)}
+    return role if role in names else next((usual[alias] for alias in ALIASES[role] if alias in usual), None)
 
 
 def _instead(thing: Any, names: list[Any]) -> str:
@@ -82,7 +93,8 @@ def _ids(column: NDArray[Any], name: str) -> NDArray[Any]:
 
 def _missing(value: Any) -> bool:
     try:
-        return value is None or value == "" or bool(value != value)  # noqa: PLR0124 - NaN is not itself
+        blank = isinstance(value, str) and not value.strip()
+        return value is None or blank or bool(value != value)  # noqa: PLR0124 - NaN is not itself
     except (TypeError, ValueError):  # pandas.NA does not say; an array says several things
         return not isinstance(value, np.ndarray)
 

@@ -1,0 +1,235 @@
+"""What ranks: the one contract of every trained model, whichever method trained it.
+
+Users and items are indices here. Lists are arrays of item indices [n, k] and scores [n, k], best first; a place that
+stays empty has the index −1 and the score −inf.
+"""
+
+from abc import ABC, abstractmethod
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgrec.config import Config
+from fedgrec.core import Floats, Ints
+from fedgrec.data import IdMap, Interactions
+from fedgrec.errors import FedgrecError
+from fedgrec.evaluate import Ids, Indptr, top_k, top_k_scores
+from fedgrec.evaluate import _rows as rows_of
+from fedgrec.explanation import Explanation
+
+Lists = tuple[Ints, Floats]
+
+
+class Seen(NamedTuple):
+    """What is kept out of each list: the items of list i are `items[indptr[i]:indptr[i + 1]]`, in any order."""
+
+    indptr: Indptr  # [n+1]
+    items: Ids
+
+    @staticmethod
+    def nothing(n: int) -> "Seen":
+        return Seen(np.zeros(n + 1, np.int64), np.zeros(0, np.int32))
+
+    @staticmethod
+    def of(rows: list[Any]) -> "Seen":
+        """One row of indices for each list."""
+        lengths = [0, *(len(row) for row in rows)]
+        return Seen(np.cumsum(lengths, dtype=np.int64), np.concatenate([np.zeros(0, np.int32), *rows], dtype=np.int32))
+
+    def among(self, allowed: Ints, n_items: int) -> "Seen":
+        """The same where the allowed items are numbered from 0 and there are no others."""
+        place = np.full(n_items, -1, np.int32)
+        place[allowed] = np.arange(len(allowed))
+        kept = place[self.items] >= 0
+        return Seen(np.concatenate([[0], np.cumsum(kept)])[self.indptr], place[self.items][kept])
+
+
+class Recommender(ABC):
+    """A trained model. Its subclasses say what a user's score for an item is; the lists follow from that here."""
+
+    config: Config
+    known: Interactions  # what is never recommended: all that the data says people have, held out or not
+
+    @property
+    @abstractmethod
+    def round(self) -> int:
+        """How many rounds or epochs made it."""
+
+    @property
+    @abstractmethod
+    def inner_product(self) -> bool:
+        """Whether a score is the inner product of a user's and an item's vector; otherwise `scores` gives it."""
+
+    @abstractmethod
+    def scores(self, users: Ints) -> Floats:
+        """Every item's score for these users, [n, N]."""
+
+    @abstractmethod
+    def _item_vectors(self) -> Floats: ...
+
+    @abstractmethod
+    def _user_vectors(self, users: Ints) -> Floats: ...
+
+    @abstractmethod
+    def new_user_vectors(self, indptr: Ints, items: Ints) -> Floats:
+        """Of people whom the model has never met, by their items, [n, D]."""
+
+    @abstractmethod
+    def save(self, folder: str | Path) -> None:
+        """Write the folder that `open_run` reads."""
+
+    def explain(self, user: int, item: int) -> Explanation:
+        """What makes the user's score for the item."""
+        raise FedgrecError(f"a score of {self.config.method} is not explained here: only federated runs are")
+
+    # ----------------------------------------------------------------------------------------- names
+
+    @property
+    def user_ids(self) -> IdMap:
+        return self.known.user_ids
+
+    @property
+    def item_ids(self) -> IdMap:
+        return self.known.item_ids
+
+    @cached_property
+    def user_names(self) -> NDArray[Any]:
+        """The users' ids as an array: of integers where all ids are integers, otherwise of objects.  # [M]"""
+        return _names(self.user_ids)
+
+    @cached_property
+    def item_names(self) -> NDArray[Any]:
+        """The items' ids, likewise.  # [N]"""
+        return _names(self.item_ids)
+
+    def seen(self, user: int) -> Ints:
+        """What is never recommended to this user."""
+        return self.known.of(user)
+
+    def seen_by(self, users: Ints) -> Seen:
+        """What is never recommended to these users."""
+        return Seen(*rows_of(self.known, users.astype(np.int64)))
+
+    # --------------------------------------------------------------------------------------- vectors
+
+    def item_vectors(self) -> Floats:
+        """[N, D]"""
+        return self._items
+
+    def user_vectors(self, users: Ints) -> Floats:
+        """[n, D]"""
+        self._check_vectors()
+        return self._user_vectors(users)
+
+    @cached_property
+    def _items(self) -> Floats:
+        """Made once: it takes longer than one user's list."""
+        self._check_vectors()
+        return self._item_vectors()
+
+    def _check_vectors(self) -> None:
+        if not self.inner_product:
+            raise FedgrecError(
+                f"scores of {self.config.method} are no inner products, so users and items have no vectors: "
+                "it recommends to the users of its training data, and that is all"
+            )
+
+    def user_vector(self, user: int) -> Floats:
+        """[1, D]"""
+        return self.user_vectors(np.array([user]))
+
+    def new_user_vector(self, items: Ints) -> Floats:
+        """[1, D]"""
+        items = np.unique(items)
+        return self.new_user_vectors(np.array([0, len(items)]), items)
+
+    # ----------------------------------------------------------------------------------------- lists
+
+    def lists(self, users: Ints, k: int, seen: Seen | None = None, allowed: Ints | None = None) -> Lists:
+        """For each of these users the k best of the allowed items that are not among the seen ones.
+
+        `seen` is by default all that the user is known to have, `allowed` every item; it rises.
+        """
+        seen = self.seen_by(users) if seen is None else seen
+        if self.inner_product:
+            return best(self.user_vectors(users), self.item_vectors(), k, seen, allowed)
+        at = np.arange(len(self.item_ids)) if allowed is None else allowed
+
+        def score(some: slice) -> Any:
+            found = np.asarray(self.scores(users[some]), np.float32)
+            return found if allowed is None else found[:, at]
+
+        kept = seen if allowed is None else seen.among(allowed, len(self.item_ids))
+        return _renumbered(top_k_scores(score, len(at), k, kept.indptr, kept.items), allowed)
+
+    def similar_lists(self, items: Ints, k: int, allowed: Ints | None = None) -> Lists:
+        """For each of these items the k items whose vectors point most the same way (cosine)."""
+        return self._alike(self.item_vectors(), items, k, "item", allowed)
+
+    def similar_user_lists(self, users: Ints, k: int) -> Lists:
+        """For each of these users the k users whose vectors point most the same way (cosine)."""
+        return self._alike(self.user_vectors(np.arange(len(self.user_ids))), users, k, "user")
+
+    def _alike(self, vectors: Floats, which: Ints, k: int, kind: str, allowed: Ints | None = None) -> Lists:
+        if vectors.shape[1] == 1:
+            raise FedgrecError(f"{self.config.method} has one number for each {kind}: none is more like another")
+        unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        return best(
+            unit[which], unit, k, Seen(np.arange(len(which) + 1, dtype=np.int64), which.astype(np.int32)), allowed
+        )
+
+    def recommend_to(self, user: int, seen: Ints, n: int) -> Lists:
+        """The n best unseen items for a known user, and their scores; fewer where fewer are left."""
+        return without_empty(self.lists(np.array([user]), n, Seen.of([seen])))
+
+    def recommend(self, vector: Floats, seen: Ints, n: int) -> Lists:
+        """The same for whoever has this vector, [1, D]."""
+        return without_empty(best(vector, self.item_vectors(), n, Seen.of([seen])))
+
+    def similar_items(self, item: int, n: int) -> Lists:
+        """The n items most like this one."""
+        return without_empty(self.similar_lists(np.array([item]), n))
+
+
+def best(vectors: Floats, items: Floats, k: int, seen: Seen, allowed: Ints | None = None) -> Lists:
+    """`top_k` among the allowed items."""
+    if allowed is not None:
+        seen, items = seen.among(allowed, len(items)), items[allowed]
+    users, items = (np.ascontiguousarray(rows, np.float32) for rows in (vectors, items))
+    return _renumbered(top_k(users, items, k, seen.indptr, seen.items), allowed)
+
+
+def without_empty(lists: Lists) -> Lists:
+    """The one list, without the places left empty."""
+    ids, scores = lists[0][0], lists[1][0]
+    return ids[ids >= 0], scores[ids >= 0]
+
+
+def _renumbered(lists: Lists, allowed: Ints | None) -> Lists:
+    ids, scores = lists
+    return (ids if allowed is None else np.where(ids >= 0, allowed[ids], -1)), scores
+
+
+def _names(ids: IdMap) -> NDArray[Any]:
+    if all(type(i) is int and abs(i) < 2**63 for i in ids):
+        return np.fromiter(ids, np.int64, len(ids))
+    names = np.empty(len(ids), object)
+    for place, one in enumerate(ids):  # one by one: a tuple may be an id
+        names[place] = one
+    return names
+
+
+def named(places: Ints, names: NDArray[Any]) -> NDArray[Any]:
+    """The ids behind indices; for −1 it is −1 among integers, and None otherwise."""
+    found: NDArray[Any] = names[places]
+    found[places < 0] = -1 if names.dtype.kind == "i" else None
+    return found
+
+
+def flat(users: NDArray[Any], items: NDArray[Any], ids: Ints, scores: Floats) -> tuple[NDArray[Any], ...]:
+    """Lists as a table without the empty places: user, item, score, rank from 1; `items` are the items' names."""
+    row, place = np.nonzero(ids >= 0)
+    return users[row], items[ids[row, place]], scores[row, place], place + 1

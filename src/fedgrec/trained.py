@@ -1,0 +1,104 @@
+"""The model of a run's folder, whichever method trained it: what `recommend` and `evaluate` open."""
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from fedgrec import centralized
+from fedgrec.centralized.contract import MODEL, Matrix, Scorer, to_numpy
+from fedgrec.config import Config, read_toml
+from fedgrec.core import Floats, Ints
+from fedgrec.data import Interactions
+from fedgrec.distributed import Ranks
+from fedgrec.errors import FedgrecError, RunError
+from fedgrec.evaluate import Csr, Result
+from fedgrec.files import understood, write_text
+from fedgrec.machine import judged, make_method
+from fedgrec.metrics import Ideal
+from fedgrec.model import CONFIG, Model
+from fedgrec.options import DataOptions, RunOptions
+from fedgrec.recommender import Recommender
+
+
+def open_run(folder: str | Path, needs_users: bool = True) -> Recommender:
+    """What a run ranks with; the run of a federation's server has no users, and is for those who need none."""
+    folder = Path(folder)
+    if (folder / CONFIG).exists() and (method := read_toml(folder / CONFIG).get("method")) in centralized.MODELS:
+        return _opened(folder, str(method))
+    return Model.load(folder, needs_users)
+
+
+def measured(model: Recommender, run: RunOptions, seen: Csr, held_out: Csr) -> Result:
+    """Full ranking of what was held out, on the device and by the kernel of the run."""
+    ideal = cast(Ideal, run.ndcg_ideal)
+    if isinstance(model, Centralized):
+        return centralized.evaluate_model(model.inner, seen, held_out, run.topk, ideal)
+    assert isinstance(model, Model)
+    method = make_method(model.config, model.known.n_items, max(model.known.n_users, 1), Ranks())
+    return judged(method, model.server, model.users, seen, held_out, run.topk, ideal, run.device)
+
+
+@dataclass(frozen=True)
+class Centralized(Recommender):
+    """A model that was trained on all data at once."""
+
+    config: Config  # its data, and of the run what federated methods have too
+    inner: centralized.Model
+
+    @property
+    def known(self) -> Interactions:  # type: ignore[override]
+        return self.inner.known
+
+    @property
+    def round(self) -> int:
+        return self.inner.epochs_done
+
+    @cached_property
+    def _pair(self) -> tuple[Matrix, Matrix] | None:
+        return self.inner.embeddings()
+
+    @cached_property
+    def _scorer(self) -> Scorer:
+        return self.inner.scorer()
+
+    @property
+    def inner_product(self) -> bool:
+        return self._pair is not None
+
+    def _item_vectors(self) -> Floats:
+        assert self._pair is not None
+        return self._pair[1]
+
+    def _user_vectors(self, users: Ints) -> Floats:
+        assert self._pair is not None
+        return self._pair[0][users]
+
+    def scores(self, users: Ints) -> Floats:
+        return to_numpy(self._scorer(users.astype(np.int64)))
+
+    def new_user_vectors(self, indptr: Ints, items: Ints) -> Floats:
+        raise FedgrecError(f"a run of {self.config.method} recommends to the users of its training data alone")
+
+    def save(self, folder: str | Path) -> None:
+        self.inner.save(folder)
+        write_text(Path(folder) / CONFIG, self.config.to_toml())
+
+
+def _opened(folder: Path, method: str) -> Centralized:
+    if not (folder / MODEL).exists():
+        raise RunError(f"{folder} has no model yet: give the `fedgrec compare` that made it again, and it goes on")
+    with understood(folder / MODEL, "restore it, or remove the folder and give that `fedgrec compare` again"):
+        inner = centralized.load(folder)
+    return Centralized(_config(folder, method, inner.options), inner)
+
+
+def _config(folder: Path, method: str, options: Any) -> Config:
+    """What config.toml says of the data and of the run."""
+    names = {f.name for kind in (DataOptions, RunOptions) for f in fields(kind)}
+    of_model = {f.name for f in fields(options)}
+    found = {k: v for k, v in read_toml(folder / CONFIG).items() if k in names - of_model}
+    shared = Config().changed(found, str(folder / CONFIG))
+    return Config(shared.data, options, shared.run, method)

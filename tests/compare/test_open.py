@@ -1,0 +1,102 @@
+"""Every model that a comparison trains is opened by `recommend`, `evaluate` and FedGRec.load."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedgrec import FedGRec, cli
+from fedgrec.centralized import MODELS, load
+from fedgrec.compare import pictures
+from tests.cli.test_options import refused
+from tests.compare.small import FEDGREC, MF, compared
+
+SMALL = {
+    "fedgrec": FEDGREC,
+    "mf-bpr": MF,
+    "lightgcn": "lightgcn:dim=4",
+    "ngcf": "ngcf:dim=4",
+    "multvae": "multvae:hidden=8,latent=4",
+    "popularity": "popularity",
+    "turbocf": "turbocf",
+}
+
+
+@pytest.fixture(scope="module")
+def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("torch")
+    out = tmp_path_factory.mktemp("open") / "all"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pictures, "curves", lambda *_: None)
+        compared(data, out, "--quiet", methods=",".join(SMALL.values()), seeds="1", epochs="2")
+    return out / "runs"
+
+
+def folder(runs: Path, method: str) -> Path:
+    (found,) = [path for path in runs.iterdir() if path.name.startswith(method)]
+    return found
+
+
+def test_every_centralized_model_is_opened() -> None:
+    assert {"fedgrec", *MODELS} == set(SMALL)
+
+
+@pytest.mark.parametrize("method", SMALL)
+def test_a_run_is_evaluated_and_recommends(capsys: Any, runs: Path, data: Path, method: str, tmp_path: Path) -> None:
+    run = folder(runs, method)
+    assert cli.main(["evaluate", str(run), "--json"]) == 0
+    again, result = json.loads(capsys.readouterr().out), json.loads((run / "result.json").read_text())
+    assert again == {key: result[key] for key in again}
+    assert "recall@20" in again
+
+    assert cli.main(["recommend", str(run), "--user", "ann3", "-n", "48", "--json"]) == 0
+    shown = [line["item"] for line in json.loads(capsys.readouterr().out)]
+    has = {line.split(",")[1] for line in data.read_text().splitlines() if line.startswith("ann3,")}
+    assert set(shown) == {f"book{i}" for i in range(48)} - has  # nothing that was held out either
+
+    table = tmp_path / "lists.csv"
+    assert cli.main(["recommend", str(run), "--all", "--out", str(table), "-n", "48"]) == 0
+    with table.open() as file:
+        rows = [row for row in csv.DictReader(file) if row["user"] == "ann3"]
+    assert [row["item"] for row in rows] == shown
+    assert [row["rank"] for row in rows] == [str(rank) for rank in range(1, len(rows) + 1)]
+
+
+@pytest.mark.parametrize("method", MODELS)
+def test_lists_follow_the_models_own_scores(runs: Path, method: str, tmp_path: Path) -> None:
+    run = folder(runs, method)
+    model, inner = FedGRec.load(run), load(run)
+    ids, scores = model.recommend("ann3", N=48, filter_already_liked_items=False)
+    own = inner.scores(np.array([inner.train.user_ids.index("ann3")]))[0]
+    np.testing.assert_allclose(scores, np.sort(own)[::-1], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(scores, own[[inner.train.item_ids.index(i) for i in ids]], rtol=1e-4, atol=1e-5)
+    model.save(tmp_path / "again")
+    assert FedGRec.load(tmp_path / "again").recommend("ann3")[0].tolist() == model.recommend("ann3")[0].tolist()
+
+
+def test_what_a_model_cannot_do_is_said(capsys: Any, runs: Path, data: Path) -> None:
+    lightgcn, popularity, turbocf = (str(folder(runs, name)) for name in ("lightgcn", "popularity", "turbocf"))
+    assert cli.main(["recommend", lightgcn, "--similar", "book3"]) == 0
+    capsys.readouterr()
+    assert "no inner products" in refused(capsys, "recommend", turbocf, "--similar", "book3")
+    assert "none is more like another" in refused(capsys, "recommend", popularity, "--similar", "book3")
+    assert "the users of its training data alone" in refused(capsys, "recommend", lightgcn, "--items", "book3")
+    assert "people it has not met" in refused(capsys, "evaluate", lightgcn, "--data", str(data))
+
+
+def test_runs_of_before_still_recommend(capsys: Any, runs: Path, tmp_path: Path) -> None:
+    """Version 0.2 kept no split, and of what people have the train pairs alone."""
+    old = Path(shutil.copytree(folder(runs, "mf-bpr"), tmp_path / "old"))
+    (old / "split.safetensors").unlink()
+    assert cli.main(["recommend", str(old), "--user", "ann3"]) == 0
+    capsys.readouterr()
+    assert "did not keep its split: its figures are in result.json" in refused(capsys, "evaluate", str(old))
+    whole = (old / "model.safetensors").read_bytes()
+    (old / "model.safetensors").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert "model.safetensors" in refused(capsys, "recommend", str(old), "--user", "ann3")
+    (old / "model.safetensors").unlink()
+    assert "has no model yet" in refused(capsys, "recommend", str(old), "--user", "ann3")

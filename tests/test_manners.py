@@ -1,0 +1,269 @@
+"""The manners of FedGRec: many users at once, factors, explanations, scikit-learn's verbs, bars and callbacks."""
+
+import builtins
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.sparse import csr_array
+from sklearn.base import clone
+
+from fedgrec import FedGRec
+from fedgrec.errors import ConfigError, DataError, FedgrecError
+from fedgrec.evaluate import top_k_reference
+from tests.test_estimator import QUICK, blocks
+
+BLOCKS = csr_array(blocks().astype(np.float32))
+
+
+@pytest.fixture(scope="module")
+def fitted() -> FedGRec:
+    return FedGRec(layers=2, **QUICK).fit(BLOCKS)
+
+
+@pytest.fixture(scope="module")
+def lettered() -> FedGRec:
+    users, items = np.nonzero(blocks())
+    frame = pd.DataFrame({"user": [f"u{u}" for u in users], "item": [f"i{t}" for t in items]})
+    return FedGRec(layers=1, **QUICK).fit(frame)
+
+
+# ------------------------------------------------------------------------------------------------ many users
+
+
+def test_lists_of_all_are_the_lists_of_each(fitted: FedGRec) -> None:
+    ids, scores = fitted.recommend(None, N=14)
+    assert ids.shape == scores.shape == (20, 14)
+    for user in range(20):
+        one, its = fitted.recommend(user, N=14)
+        assert one.tolist() == ids[user][: len(one)].tolist()
+        np.testing.assert_allclose(its, scores[user][: len(one)], rtol=1e-6)
+        assert (ids[user][len(one) :] == -1).all()  # eleven items are left of twenty
+        assert np.isneginf(scores[user][len(one) :]).all()
+    some, _ = fitted.recommend(np.array([7, 3, 7]), N=5)
+    assert some.tolist() == [ids[user][:5].tolist() for user in (7, 3, 7)]
+    assert fitted.recommend(pd.Series([7]), N=5)[0].shape == (1, 5)
+
+
+def test_factors_are_what_ranks(fitted: FedGRec) -> None:
+    expected, _ = top_k_reference(fitted.user_factors, fitted.item_factors, 10, BLOCKS.indptr, BLOCKS.indices)
+    assert fitted.recommend(None, N=10)[0].tolist() == expected.tolist()
+
+
+def test_candidates_and_what_is_never_recommended(fitted: FedGRec) -> None:
+    every, scores = fitted.recommend(4, N=20, filter_already_liked_items=False)
+    assert sorted(every.tolist()) == list(range(20))
+    worth = dict(zip(every.tolist(), scores.tolist(), strict=True))
+    ids, kept = fitted.recommend([4, 5], N=4, items=[0, 1, 3, 5, 4], filter_items=[3])
+    assert ids[0].tolist() == [*sorted({1, 5, 4}, key=lambda item: -worth[item]), -1]  # user 4 has item 0
+    np.testing.assert_allclose(kept[0][:3], [worth[item] for item in ids[0][:3]], rtol=1e-6)
+    news = csr_array(np.eye(20)[[4, 9]])  # user 4 has got item 4 since, user 5 item 9
+    ids, _ = fitted.recommend([4, 5], news, N=19)
+    assert set(ids[0]) - {-1} == set(range(20)) - set(BLOCKS[[4]].indices) - {4}
+    assert ids[1].tolist() == fitted.recommend([5], [[9]], N=19)[0][0].tolist()
+    with pytest.raises(ConfigError, match="leave no candidate"):
+        fitted.recommend(4, items=[3], filter_items=[3])
+    with pytest.raises(ConfigError, match="user_items has 2 rows for 3 users: give one for each"):
+        fitted.recommend([1, 2, 3], news)
+    with pytest.raises(ConfigError, match="type bool"):
+        fitted.recommend(np.ones(20, bool))  # a mask would be read as the ids 0 and 1
+    with pytest.raises(DataError, match="there is no user 20"):
+        fitted.recommend([1, 20])
+
+
+def test_ids_that_are_words_leave_none(lettered: FedGRec) -> None:
+    ids, _ = lettered.recommend(["u2", "u3"], N=12)
+    assert ids[0][0] == "i2"
+    assert ids[0][-1] is None
+    frame = lettered.recommend(["u2", "u3"], N=12, as_frame=True)
+    assert list(frame.columns) == ["user", "item", "score", "rank"]
+    assert frame[frame["user"] == "u3"]["item"].tolist() == ids[1][:11].tolist()
+    assert frame["rank"].tolist() == [*range(1, 12)] * 2
+
+
+def test_without_pandas_a_frame_is_refused(lettered: FedGRec, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name == "pandas":
+            raise ImportError
+        return there(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(FedgrecError, match="pip install pandas"):
+        lettered.recommend("u2", as_frame=True)
+
+
+def test_several_strangers_items_and_users(fitted: FedGRec) -> None:
+    people = [[1, 3, 5], [2, 4]]
+    ids, _ = fitted.recommend_new(people, N=4)
+    assert ids.tolist() == [fitted.recommend_new(one, N=4)[0].tolist() for one in people]
+    rows = csr_array((np.ones(5), np.concatenate(people), [0, 3, 5]), shape=(2, 20))
+    assert fitted.recommend_new(rows, N=4)[0].tolist() == ids.tolist()
+    assert 7 not in fitted.recommend_new(people[0], N=20, filter_items=[7])[0]
+    with pytest.raises(FedgrecError, match="the person 1 "):
+        fitted.recommend_new([[1], []])
+    alike, cosines = fitted.similar_items([4, 5], N=6)
+    assert [set(row % 2) for row in alike] == [{0}, {1}]
+    assert (np.abs(cosines) <= 1 + 1e-6).all()
+    assert fitted.similar_items(4, N=6, items=[1, 8])[0].tolist() == [8, 1]
+    people, cosines = fitted.similar_users(3, N=9)
+    assert (people % 2 == 1).all()
+    assert 3 not in people
+    own = fitted.user_factors / np.linalg.norm(fitted.user_factors, axis=1, keepdims=True)
+    np.testing.assert_allclose(cosines, own[people] @ own[3], rtol=1e-5)
+
+
+# --------------------------------------------------------------------------------------------- explanations
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"layers": 2},
+        {"layers": 2, "l2": 1e-4},  # the server's tables are not combined then
+        {"layers": 2, "combine": "concat", "live": False, "similarity": "inner", "ranking": "cosine"},
+        {"layers": 1, "ranking": "cosine", "alphas": (0.25, 0.75)},
+        {"method": "spectral", "rounds": 2},
+    ],
+    ids=str,
+)
+def test_terms_sum_to_the_score(options: dict[str, Any]) -> None:
+    quick = {} if "method" in options else QUICK
+    model = FedGRec(**quick | options).fit(BLOCKS)
+    ids, scores = model.recommend(3, N=20, filter_already_liked_items=False)
+    for item, score in zip(ids.tolist(), scores.tolist(), strict=True):
+        found = model.explain(3, item)
+        assert found.score == found.own + found.terms.sum()
+        assert found.score == pytest.approx(score, abs=1e-5)
+        assert set(found.ids) == set(BLOCKS[[3]].indices)
+        assert (np.diff(found.terms) <= 0).all()
+
+
+def test_the_terms_are_equation_6(fitted: FedGRec) -> None:
+    """Mutation: without one item, and under the weights of before, exactly its term is missing."""
+    found, model = fitted.explain(3, 8), fitted.model
+    gone, server = int(found.ids[2]), model._as_ranked
+    tables = server.items.copy()
+    tables[:, gone] = 0
+    less = model.method.represent_users(replace(server, items=tables), model.users.take(np.array([3])))
+    assert less[0] @ fitted.item_factors[8] == pytest.approx(found.score - found.terms[2], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [({"layers": 0}, "layers of at least 1"), ({"method": "fcf"}, "a score of fcf is no sum over")],
+)
+def test_what_is_no_sum_is_not_explained(options: dict[str, Any], sentence: str) -> None:
+    quick = {"rounds": 1, "dim": 2} if "method" in options else {**QUICK, "rounds": 1}
+    with pytest.raises(FedgrecError, match=sentence):
+        FedGRec(**quick | options).fit(BLOCKS).explain(0, 1)
+
+
+def test_scores_without_inner_products_have_no_factors() -> None:
+    model = FedGRec(method="fedncf", rounds=1, dim=2).fit(BLOCKS)
+    ids, _ = model.recommend([3, 4], N=3, items=[3, 4, 9])
+    assert ids.shape == (2, 3)
+    assert ids[0].tolist() == [*model.recommend(3, N=3, items=[3, 4, 9])[0].tolist(), -1][:3]
+    for asked in ("item_factors", "user_factors"):
+        with pytest.raises(FedgrecError, match="scores of fedncf are no inner products"):
+            getattr(model, asked)
+    with pytest.raises(FedgrecError, match="scores of fedncf are no inner products"):
+        model.similar_items(3)
+
+
+# --------------------------------------------------------------------------------------------- scikit-learn
+
+
+def test_parameters_are_scikit_learns() -> None:
+    model = FedGRec(preset="paper", layers=2, topk=[5, 10], random_state=7)
+    params = model.get_params()
+    assert (params["layers"], params["preset"], params["seed"], params["random_state"]) == (2, "paper", 7, 7)
+    assert params["rounds"] == model.config.run.rounds  # what was not given is there too
+    twin = clone(model)
+    assert twin is not model
+    assert (twin.get_params(), twin.config) == (params, model.config)
+    assert clone(clone(FedGRec())).set_params(method="fcf", preset="best").config.method == "fcf"
+    assert clone(model).set_params(preset="best").config.model.layers == 2  # what was given stays
+    assert model.set_params(seed=3, rounds=9) is model
+    assert (model.config.run.seed, model.get_params()["random_state"]) == (3, 3)
+    assert model.set_params(random_state=4).config.run.seed == 4
+    with pytest.raises(ConfigError, match="seed is 1 but random_state is 2"):
+        FedGRec(seed=1, random_state=2)
+    with pytest.raises(ConfigError, match="no option 'layrs'"):
+        model.set_params(layrs=1)
+    assert model.config.run.rounds == 9  # what was refused changed nothing
+
+
+def test_repr_shows_what_differs() -> None:
+    assert repr(FedGRec()) == repr(clone(FedGRec())) == "FedGRec()"
+    model = FedGRec(preset="paper", layers=1, random_state=7)
+    assert eval(repr(model)).config == model.config
+    assert repr(model) == "FedGRec(preset='paper', layers=1, seed=7)"
+
+
+# --------------------------------------------------------------------------------------- bars and callbacks
+
+
+def test_callbacks_are_told_of_every_round_and_can_stop() -> None:
+    told: list[dict[str, Any]] = []
+    FedGRec(layers=1, evaluate_every=5, validation=0.2, **QUICK).fit(BLOCKS, test=np_eye(), callbacks=told.append)
+    *rounds, test = told
+    assert [line["round"] for line in rounds] == list(range(1, 13))
+    assert [line["round"] for line in rounds if "recall@20" in line] == [5, 10, 12]
+    assert test["split"] == "test"
+    counted: list[int] = []
+    model = FedGRec(layers=1, **QUICK).fit(
+        BLOCKS, callbacks=[lambda line: counted.append(line["round"]), lambda line: line["round"] == 4]
+    )
+    assert counted == [1, 2, 3, 4]
+    assert model.model.round == 4
+    with pytest.raises(ConfigError, match="cannot be called"):
+        model.fit(BLOCKS, callbacks=[3])
+
+
+def np_eye() -> csr_array:
+    return csr_array(np.eye(20))
+
+
+def test_a_bar_is_drawn_where_it_is_asked_for(capsys: Any) -> None:
+    model = FedGRec(layers=1, **QUICK)
+    model.fit(BLOCKS)  # no terminal here
+    model.fit(BLOCKS, progress=False)
+    assert capsys.readouterr().err == ""
+    model.fit(BLOCKS, progress=True)
+    assert "12/12" in capsys.readouterr().err
+
+
+# -------------------------------------------------------------------------------------------------- frames
+
+
+def frames(columns: dict[str, list[Any]]) -> list[Any]:
+    polars = pytest.importorskip("polars")
+    return [pd.DataFrame(columns), polars.DataFrame(columns, strict=False)]
+
+
+def test_frames_of_both_libraries_name_columns_as_files_do() -> None:
+    users, items = np.nonzero(blocks())
+    plain = {"user": (users + 5).tolist(), "item": [f"i{t}" for t in items]}
+    expected = FedGRec(layers=1, **QUICK).fit(pd.DataFrame(plain)).recommend(None, N=3)[0].tolist()
+    other = {"Timestamp": list(range(len(users))), "movieId": plain["item"], "user_id": plain["user"]}
+    for frame in frames(other):
+        assert FedGRec(layers=1, **QUICK).fit(frame).recommend(None, N=3)[0].tolist() == expected
+
+
+def test_missing_ids_of_both_libraries_are_named() -> None:
+    for column, value in (("userId", None), ("movie_id", " ")):
+        given = {"userId": ["a", "b", "c"], "movie_id": ["x", "y", "z"]}
+        given[column][2] = value
+        role = "user" if column == "userId" else "item"
+        for frame in frames(given):
+            with pytest.raises(DataError, match=f"row 2: the {role} is missing"):
+                FedGRec().fit(frame)
+    for frame in frames({"user": [1, None, 3], "item": [1, 2, 3]}):
+        with pytest.raises(DataError, match="row 1: the user is missing"):
+            FedGRec().fit(frame)
+    with pytest.raises(DataError, match=r"give its \.collect\(\)"):
+        FedGRec().fit(frames({"user": [1], "item": [1]})[1].lazy())
