@@ -103,7 +103,7 @@ SLOW = {
 # Commands that cannot run in a test, and why; the first that fits counts. They are parsed all the same.
 CANNOT = {
     r"^pip ": "it needs a network",
-    r"^make (demo|test|check|slow)\b": "it sets up an environment, or runs these tests",
+    r"^make (demo|test|check|slow|site|packages)\b": "it sets up an environment, or runs these tests",
     r"^(FEDGREC_DATA=\S+ )?make bench$": "the benchmarks take hours",
     r"^fedgrec federation (server|node|dashboard) ": "it runs until it is stopped, in the folder of another machine",
     r"^fedgrec (audit|device recommend|federation (backup|status|forget)|recommend|evaluate) /var/lib/": (
@@ -205,6 +205,25 @@ def test_no_class_has_a_command_that_no_page_has() -> None:
     assert {why_not(command) for command in there} - {None} == set(CANNOT.values())
 
 
+def installs(words: list[str]) -> bool:
+    """Whether a pip command installs fedgrec from a checkout or a wheel, with extras that exist."""
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    if words[:4] != ["pip", "install", "-c", "constraints.txt"] or len(words) != 5:
+        return False
+    asked = re.fullmatch(r"(?:\.|\S+\.whl)(?:\[([\w,]+)\])?", words[4])
+    return asked is not None and set((asked[1] or next(iter(known))).split(",")) <= set(known)
+
+
+def test_every_pip_line_installs_what_is_there() -> None:
+    """In the sentences of the pages and in the program's own hints, too."""
+    sources = [*PAGES, ROOT / "benchmarks/README.md", *(ROOT / "src").rglob("*.py"), ROOT / "examples/README.md"]
+    text = "\n".join(path.read_text(encoding="utf-8").replace("{extra}", "torch") for path in sources)
+    lines = re.findall(r"pip\s+install\s+-\S+\s+[^\s`#\"]+(?:\s+'[^']+'|\s+\.)?", text)
+    assert len(lines) >= 8
+    assert not [line for line in lines if not installs(shlex.split(line))]
+    assert not installs(shlex.split("pip install -c constraints.txt '.[no-such]'"))
+
+
 @pytest.mark.parametrize("command", every_command())
 def test_every_command_parses(command: str) -> None:
     """Flags, options, make's targets, pip's extras: what was renamed is noticed, also where nothing can run."""
@@ -214,9 +233,7 @@ def test_every_command_parses(command: str) -> None:
         assert targets
         assert words[1] in targets[1].split()
     elif words[0] == "pip":
-        assert words[1:4] == ["install", "-c", "constraints.txt"]
-        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-        assert set(words[4].removeprefix(".[").removesuffix("]").split(",")) <= set(extras)
+        assert installs(words)
     elif words[0] == "python":
         assert set(words[3:]) <= {*NAMES, "--quick"}
     elif "--help" not in words:
