@@ -36,7 +36,7 @@ packages: $(VENV)/.dev
 	$(BIN)/python -m tests.packages
 
 site: $(VENV)/.dev
-	$(BIN)/python -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict  # --quiet would drop the warnings uncounted
 
 kernels-of-%: $(VENV)/.dev
 	$(BIN)/python -m tests.compile_ahead $*

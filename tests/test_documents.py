@@ -41,6 +41,8 @@ TABLE = "--data clicks.csv --seeds 1 --rounds 2 --epochs 1 --set kernel=referenc
 
 # Commands that run here, in this order and in one folder, with words behind them that make them small.
 RUN = {
+    "fedgrec train --data demo --rounds 60 --out runs/first": f"{SMALL} --data clicks.csv",
+    "fedgrec recommend runs/first --user 0": "--user ann",
     "fedgrec train --data clicks.csv --out runs/mine": SMALL,
     "fedgrec train --final runs/mine": "--quiet",
     "fedgrec recommend runs/mine-final --user ann": "",
