@@ -55,7 +55,7 @@ def build(folder: Path) -> Path:
     if missing := NOT_PYTHON - {Path(name).suffix for name in found}:
         sys.exit(f"{wheel.name} has no file of the kinds {sorted(missing)}")
     with tarfile.open(sdist) as archive:
-        print(f"{sdist.name} has {len(archive.getnames())} files, {wheel.name} {len(found)}")  # noqa: T201
+        print(f"{sdist.name} has {len(archive.getnames())} files, {wheel.name} {len(found)}")
     return wheel
 
 
@@ -69,7 +69,7 @@ def resolve(wheel: Path) -> None:
     would = [line for line in said.splitlines() if line.startswith("Would install")]
     if would and would != [f"Would install {NAME}"]:
         sys.exit(f"dev lacks packages of the extras {extras}: {would[0]}")
-    print(f"the extras {extras} resolve")  # noqa: T201
+    print(f"the extras {extras} resolve")
 
 
 def use(wheel: Path, folder: Path) -> None:
@@ -90,7 +90,7 @@ def use(wheel: Path, folder: Path) -> None:
     said = run(fedgrec, "recommend", "first", "--user", "0", where=folder)
     if " 1. " not in said or not (folder / "first" / "report.html").exists():
         sys.exit(f"the installed fedgrec recommends nothing, or wrote no report:\n{said}")
-    print("the installed wheel trains, writes its report and recommends")  # noqa: T201
+    print("the installed wheel trains, writes its report and recommends")
 
 
 if __name__ == "__main__":

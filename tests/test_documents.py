@@ -5,6 +5,7 @@ that none of them has fails a test; so does an entry that no page has.
 """
 
 import argparse
+import configparser
 import importlib
 import re
 import shlex
@@ -413,3 +414,26 @@ def named(dotted: str) -> bool:
 @pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name != "results"], ids=shown)
 def test_lines_of_text_fit(page: Path) -> None:
     assert not [line for kind, line in lines(page) if kind == "text" and len(line) > WIDTH and line[:1] != "!"]
+
+
+# ---------------------------------------------------------------------------------------- contributors' pages
+
+
+def test_the_map_of_the_code_has_the_layers_of_the_contract() -> None:
+    """The table of docs/architecture.md row by row: the same modules, from the top down."""
+    contract = configparser.ConfigParser()
+    contract.read(ROOT / ".importlinter")
+    layers = contract["importlinter:contract:layers"]["layers"].split("\n")
+    wanted = [set(layer.replace("fedgrec.", "").split(" | ")) for layer in layers if layer]
+    section = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").split("## Layers")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE)
+    assert [set(re.findall(r"`(\w+)`", row)) for row in rows] == wanted
+
+
+def test_contributing_names_every_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
+    section = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## Dependencies")[1].split("\n## ")[0]
+    named = set(re.findall(r"[\w-]+", " ".join(re.findall(r"^\|(.*)\|[^|]+\|$", section, re.MULTILINE))))
+    assert {re.match(r"[\w-]+", line)[0] for line in asked} - {"fedgrec"} <= named  # type: ignore[index]
+    assert set(project["optional-dependencies"]) <= named
