@@ -26,7 +26,7 @@ def people(node: int) -> list[Person]:
     return [Person(f"user-{node}-{u}", (2 * rng.permutation(ITEMS // 2)[:12] + u % 2).tolist()) for u in range(20)]
 
 
-def main(rounds: int = 30) -> float:
+def main(rounds: int = 10) -> float:
     config = Config().changed({"dim": 8, "negatives": 16, "users_per_round": 60})
     with tempfile.TemporaryDirectory() as name:
         options = FederationOptions(rounds=rounds, evaluate_every=0, pause=0.0)
