@@ -6,12 +6,13 @@ FEDGREC_SOURCES := pyproject.toml constraints.txt
 # Python compiles what it imports; pip would compile all of every package, which takes a minute.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: help demo test check types slow bench clean
+.PHONY: help demo test check types packages site slow bench clean
 
 help:
 	@echo "make demo    set up .venv, train on the built-in data, write a report and a page (runs/demo)"
 	@echo "make test    set up .venv with the development tools, then every check and test"
-	@echo "make check   format, lint, types, layers, tests (what make test runs after the set-up)"
+	@echo "make check   format, lint, types, layers, packages, site, tests (make test runs it after the set-up)"
+	@echo "make site    the documentation as a site that needs no network: build/site/index.html"
 	@echo "make slow    the tests that take minutes"
 	@echo "make bench   the benchmarks; results go to benchmarks/results"
 	@echo "make clean   remove .venv and caches"
@@ -25,11 +26,17 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
-	$(MAKE) --no-print-directory -j 2 types $(patsubst %,kernels-of-%,fedgrec fedncf fedgnn fcf)
+	$(MAKE) --no-print-directory -j 2 types packages site $(patsubst %,kernels-of-%,fedgrec fedncf fedgnn fcf)
 	$(BIN)/python -m pytest -m "not slow" -n auto --maxprocesses 4 --dist worksteal
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
+
+packages: $(VENV)/.dev
+	$(BIN)/python -m tests.packages
+
+site: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict  # --quiet would drop the warnings uncounted
 
 kernels-of-%: $(VENV)/.dev
 	$(BIN)/python -m tests.compile_ahead $*

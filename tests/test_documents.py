@@ -6,6 +6,7 @@ that none of them has fails a test; so does an entry that no page has.
 
 import argparse
 import gzip
+import configparser
 import importlib
 import re
 import shlex
@@ -42,6 +43,8 @@ TABLE = "--data clicks.csv --seeds 1 --rounds 2 --epochs 1 --set kernel=referenc
 
 # Commands that run here, in this order and in one folder, with words behind them that make them small.
 RUN = {
+    "fedgrec train --data demo --rounds 60 --out runs/first": f"{SMALL} --data clicks.csv",
+    "fedgrec recommend runs/first --user 0": "--user ann",
     "fedgrec train --data clicks.csv --out runs/mine": SMALL,
     "fedgrec train --final runs/mine": "--quiet",
     "fedgrec report RUN --user ann": "",
@@ -115,7 +118,7 @@ SLOW = {
 # Commands that cannot run in a test, and why; the first that fits counts. They are parsed all the same.
 CANNOT = {
     r"^pip ": "it needs a network",
-    r"^make (demo|test|check|slow)\b": "it sets up an environment, or runs these tests",
+    r"^make (demo|test|check|slow|site|packages)\b": "it sets up an environment, or runs these tests",
     r"^(FEDGREC_DATA=\S+ )?make bench$": "the benchmarks take hours",
     r"^fedgrec federation (server|node|dashboard) ": "it runs until it is stopped, in the folder of another machine",
     r"^fedgrec (audit|device recommend|federation (backup|status|forget)|recommend|evaluate) /var/lib/": (
@@ -217,6 +220,25 @@ def test_no_class_has_a_command_that_no_page_has() -> None:
     assert {why_not(command) for command in there} - {None} == set(CANNOT.values())
 
 
+def installs(words: list[str]) -> bool:
+    """Whether a pip command installs fedgrec from a checkout or a wheel, with extras that exist."""
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    if words[:4] != ["pip", "install", "-c", "constraints.txt"] or len(words) != 5:
+        return False
+    asked = re.fullmatch(r"(?:\.|\S+\.whl)(?:\[([\w,]+)\])?", words[4])
+    return asked is not None and set((asked[1] or next(iter(known))).split(",")) <= set(known)
+
+
+def test_every_pip_line_installs_what_is_there() -> None:
+    """In the sentences of the pages and in the program's own hints, too."""
+    sources = [*PAGES, ROOT / "benchmarks/README.md", *(ROOT / "src").rglob("*.py"), ROOT / "examples/README.md"]
+    text = "\n".join(path.read_text(encoding="utf-8").replace("{extra}", "torch") for path in sources)
+    lines = re.findall(r"pip\s+install\s+-\S+\s+[^\s`#\"]+(?:\s+'[^']+'|\s+\.)?", text)
+    assert len(lines) >= 8
+    assert not [line for line in lines if not installs(shlex.split(line))]
+    assert not installs(shlex.split("pip install -c constraints.txt '.[no-such]'"))
+
+
 @pytest.mark.parametrize("command", every_command())
 def test_every_command_parses(command: str) -> None:
     """Flags, options, make's targets, pip's extras: what was renamed is noticed, also where nothing can run."""
@@ -226,9 +248,7 @@ def test_every_command_parses(command: str) -> None:
         assert targets
         assert words[1] in targets[1].split()
     elif words[0] == "pip":
-        assert words[1:4] == ["install", "-c", "constraints.txt"]
-        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-        assert set(words[4].removeprefix(".[").removesuffix("]").split(",")) <= set(extras)
+        assert installs(words)
     elif words[0] == "python":
         assert set(words[3:]) <= {*NAMES, "--quick"}
     elif "--help" not in words:
@@ -409,3 +429,26 @@ def named(dotted: str) -> bool:
 @pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name != "results"], ids=shown)
 def test_lines_of_text_fit(page: Path) -> None:
     assert not [line for kind, line in lines(page) if kind == "text" and len(line) > WIDTH and line[:1] != "!"]
+
+
+# ---------------------------------------------------------------------------------------- contributors' pages
+
+
+def test_the_map_of_the_code_has_the_layers_of_the_contract() -> None:
+    """The table of docs/architecture.md row by row: the same modules, from the top down."""
+    contract = configparser.ConfigParser()
+    contract.read(ROOT / ".importlinter")
+    layers = contract["importlinter:contract:layers"]["layers"].split("\n")
+    wanted = [set(layer.replace("fedgrec.", "").split(" | ")) for layer in layers if layer]
+    section = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").split("## Layers")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE)
+    assert [set(re.findall(r"`(\w+)`", row)) for row in rows] == wanted
+
+
+def test_contributing_names_every_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
+    section = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## Dependencies")[1].split("\n## ")[0]
+    named = set(re.findall(r"[\w-]+", " ".join(re.findall(r"^\|(.*)\|[^|]+\|$", section, re.MULTILINE))))
+    assert {re.match(r"[\w-]+", line)[0] for line in asked} - {"fedgrec"} <= named  # type: ignore[index]
+    assert set(project["optional-dependencies"]) <= named

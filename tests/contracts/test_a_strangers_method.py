@@ -19,7 +19,7 @@ from tests.federation.worlds import world
 
 @pytest.fixture(autouse=True)
 def _one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(METHODS, "stranger", "tests.contracts.stranger")
+    monkeypatch.setitem(METHODS, "stranger", "examples.own_method")
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +77,6 @@ def test_federation_and_device(tmp_path: Path) -> None:
 
 
 def _method() -> Any:
-    from tests.contracts.stranger import Options, make
+    from examples.own_method import Options, make
 
     return make(Options(dim=4, users_per_round=12, negatives=8), 30, 18)
