@@ -5,8 +5,8 @@ that none of them has fails a test; so does an entry that no page has.
 """
 
 import argparse
-import gzip
 import configparser
+import gzip
 import importlib
 import re
 import shlex
