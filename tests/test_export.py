@@ -146,7 +146,7 @@ def test_the_run_of_a_federations_server_has_a_page(tmp_path: Path, capsys: pyte
         (tmp_path / "run" / name).unlink()
     (tmp_path / "run" / "data.json").write_text('{"protocol": "federation"}')
     assert cli.main(["export", str(tmp_path / "run"), "--page", str(tmp_path / "page")]) == 0
-    assert "the page shows 20.00: the mean over 50 people" in capsys.readouterr().out
+    assert "the page shows 20.00: the mean over 50 people" in " ".join(capsys.readouterr().out.split())
     assert "Recommendations: a federation" in (tmp_path / "page" / "index.html").read_text()
 
 

@@ -43,7 +43,7 @@ def test_the_command_line_page_has_every_command_and_flag(hooks: ModuleType) -> 
 def test_the_python_page_has_every_exported_name(hooks: ModuleType) -> None:
     page = hooks.python_names()
     assert all(f"### {name}\n" in page for name in fedgrec.__all__)
-    assert "recommend(userid: Hashable, user_items: Any=None, N: int=10) -> tuple[Any, Floats]" in page
+    assert "similar_users(userid: Any=None, N: int=10) -> tuple[Any, Floats]" in page
 
 
 def test_the_page_of_options_has_every_option(hooks: ModuleType) -> None:

@@ -65,7 +65,7 @@ def _metric_columns(title: str, name: str, rows: Sequence[Row]) -> list[Column]:
 
 
 def _further_column(title: str, name: str) -> Column:
-    return Column(title, lambda row: measured(row.more.get(name)))
+    return Column(title, lambda row: measured(row.more.get(name)), "l")
 
 
 # -------------------------------------------------------------------------------------------------- cells
