@@ -192,13 +192,17 @@ def test_a_run_is_not_judged_on_other_data(capsys: Any, data: Path, tmp_path: Pa
 def test_everybodys_lists_are_one_table(capsys: Any, finished: Path, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
-    users, out = tmp_path / "users.txt", tmp_path / "lists.parquet"
+    users, out, names = tmp_path / "users.txt", tmp_path / "lists.parquet", tmp_path / "titles.csv"
     users.write_text("ann3\n\nann1\n")
-    assert (
-        cli.main(["recommend", str(finished), "--all", "--users-from", str(users), "--out", str(out), "-n", "4"]) == 0
-    )
+    names.write_text("item,title\n" + "".join(f"book{item},The {item}th\n" for item in range(100)))
+    words = ["recommend", str(finished), "--all", "--users-from", str(users), "--out", str(out), "-n", "4"]
+    assert cli.main(words) == 0
     assert "8 recommendations for 2 users" in capsys.readouterr().out
+    assert pq.read_table(out).column_names == ["user", "item", "score", "rank"]
+    assert cli.main([*words, "--item-names", str(names)]) == 0
+    assert capsys.readouterr().out
     rows = pq.read_table(out).to_pylist()
+    assert all(row["title"] == f"The {row['item'].removeprefix('book')}th" for row in rows)
     assert [row["rank"] for row in rows] == [1, 2, 3, 4] * 2
     for user in ("ann3", "ann1"):
         mine = {row["item"]: row["score"] for row in rows if row["user"] == user}

@@ -58,6 +58,9 @@ def test_a_run_is_evaluated_and_recommends(capsys: Any, runs: Path, data: Path, 
     has = {line.split(",")[1] for line in data.read_text().splitlines() if line.startswith("ann3,")}
     assert set(shown) == {f"book{i}" for i in range(48)} - has  # nothing that was held out either
 
+    assert cli.main(["export", str(run), "--page", str(tmp_path / "page")]) == (2 if method in MODELS else 0)
+    refusal = f"a run of {method} knows nothing of people it has not met"
+    assert (refusal in capsys.readouterr().err) == (method in MODELS)
     table = tmp_path / "lists.csv"
     assert cli.main(["recommend", str(run), "--all", "--out", str(table), "-n", "48"]) == 0
     with table.open() as file:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fedgrec.cli.widths import fitted
 from fedgrec.errors import ConfigError, DataError, missing_extra
 
-COLUMNS = ("user", "item", "score", "rank")
+COLUMNS = ("user", "item", "score", "rank")  # and "title", where items have any
 ENDINGS = (".csv", ".parquet")
 AT_ONCE = 100_000  # users whose lists are in memory
 
@@ -22,7 +23,7 @@ def register(recommend: Any, who: Any) -> None:
         "--out",
         type=Path,
         metavar="FILE",
-        help="with --all: a .csv or .parquet file with the columns user, item, score and rank",
+        help="with --all: a .csv or .parquet file with the columns user, item, score, rank, and title if there are any",
     )
 
 
@@ -44,16 +45,23 @@ def is_asked(arguments: argparse.Namespace) -> bool:
 def run(arguments: argparse.Namespace) -> int:
     import numpy as np
 
+    from fedgrec.item_names import names_of
     from fedgrec.trained import open_run
     from fedgrec.whole_files import whole
 
     model = open_run(arguments.run)
+    names = names_of(model, arguments.run, arguments.item_names)
+    titles = np.array(names.titles, object) if any(names.titles) else None
+    columns = COLUMNS if titles is None else (*COLUMNS, "title")
     named = arguments.users_from
     users = np.arange(len(model.user_ids)) if named is None else _read(named, model.user_ids)
     write = _write_parquet if arguments.out.suffix == ".parquet" else _write_csv
     number = min(arguments.number, len(model.item_ids))
+    blocks = (users[lo : lo + AT_ONCE] for lo in range(0, len(users), AT_ONCE))
     with whole(arguments.out) as part:
-        rows = write(part, (_table(model, users[lo : lo + AT_ONCE], number) for lo in range(0, len(users), AT_ONCE)))
+        rows = write(part, columns, (_table(model, block, number, titles) for block in blocks))
+    if names.note:
+        print(fitted(names.note))
     print(f"{arguments.out}: {rows:,} recommendations for {len(users):,} users")
     return 0
 
@@ -77,25 +85,27 @@ def _read(path: Path, ids: Any) -> Any:
     return np.array(found)
 
 
-def _table(model: Any, users: Any, number: int) -> list[Any]:
+def _table(model: Any, users: Any, number: int, titles: Any) -> list[Any]:
     """The columns of these users' lists, empty places left out."""
     from fedgrec.recommender import flat
 
-    return list(flat(model.user_names[users], model.item_names, *model.lists(users, number)))
+    ids, scores = model.lists(users, number)
+    table = list(flat(model.user_names[users], model.item_names, ids, scores))
+    return table if titles is None else [*table, titles[ids[ids >= 0]]]
 
 
-def _write_csv(path: Path, tables: Iterator[list[Any]]) -> int:
+def _write_csv(path: Path, names: tuple[str, ...], tables: Iterator[list[Any]]) -> int:
     rows = 0
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for users, items, scores, ranks in tables:
-            writer.writerows(zip(users, items, scores.astype(str), ranks, strict=True))
+        writer.writerow(names)
+        for users, items, scores, *others in tables:
+            writer.writerows(zip(users, items, scores.astype(str), *others, strict=True))
             rows += len(users)
     return rows
 
 
-def _write_parquet(path: Path, tables: Iterator[list[Any]]) -> int:
+def _write_parquet(path: Path, names: tuple[str, ...], tables: Iterator[list[Any]]) -> int:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -105,7 +115,7 @@ def _write_parquet(path: Path, tables: Iterator[list[Any]]) -> int:
     try:
         for columns in tables:
             try:
-                table = pa.table(dict(zip(COLUMNS, columns, strict=True)))
+                table = pa.table(dict(zip(names, columns, strict=True)))
             except pa.ArrowException as error:
                 raise DataError(f"ids of several types do not fit a .parquet file ({error}): name a .csv") from None
             writer = writer or pq.ParquetWriter(path, table.schema)

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.errors import RunError
+from fedgrec.errors import ConfigError, RunError
 from fedgrec.export.table import ItemTable, agreement
 from fedgrec.files import check_writable, write_text
 from fedgrec.item_names import ItemNames, names_of
 from fedgrec.model import Model
+from fedgrec.trained import open_run
 from fedgrec.whole_files import said
 
 ITEMS, INDEX = "items.js", "index.html"
@@ -43,7 +44,12 @@ def write_page(run: str | Path | Model, folder: str | Path, item_names: str | Pa
     folder, home = Path(folder), None if isinstance(run, Model) else Path(run)
     _refuse_used(folder)
     check_writable(folder, "--page")
-    model = run if isinstance(run, Model) else Model.load(run, needs_users=False)
+    model = run if isinstance(run, Model) else open_run(run, needs_users=False)
+    if not isinstance(model, Model):
+        raise ConfigError(
+            f"{run}: a run of {model.config.method} knows nothing of people it has not met, and a page serves nobody "
+            f"else: export a run of fedgrec, spectral or fedgnn"
+        )
     names = names_of(model, home, None if item_names is None else Path(item_names))
     table = ItemTable.of(model)
     shared, people = agreement(model, table)
