@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from fedgrec import draws
 from fedgrec.config import FedGRecOptions
 from fedgrec.kernels import _draws_numba, cpu
-from tests.laws.worlds import Run, World, with_options, worlds
+from tests.laws.worlds import Run, World, for_python, with_options, worlds
 
 
 def compare(world: World, twin=cpu):
@@ -109,9 +109,10 @@ def test_draws_are_the_same_words(size) -> None:
     key = np.uint64(0x0123456789ABCDEF)
     count = min(size, 300)
     out = np.empty(count, np.int64)
-    _draws_numba.permuted(out, size, key, 7, np.uint64(draws.Purpose.NEGATIVES))
+    seventh, first = np.uint64(7), np.uint64(0)
+    for_python(_draws_numba.permuted)(out, size, key, seventh, np.uint64(draws.Purpose.NEGATIVES), first)
     assert out.tolist() == draws.permuted(count, size, int(key), 7, draws.Purpose.NEGATIVES).tolist()
     positives = np.arange(0, size, 3)[:50]
     out = np.empty(min(count, size - len(positives)), np.int64)
-    _draws_numba.draw_negatives(out, key, 7, positives, size)
+    for_python(_draws_numba.draw_negatives)(out, key, seventh, positives, size, first)
     assert out.tolist() == draws.negatives(int(key), 7, len(out), positives, size).tolist()
