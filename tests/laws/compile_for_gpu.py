@@ -13,7 +13,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from fedgrec.centralized import _ngcf_triton, _recorded
+from fedgrec.centralized import _recorded
 from fedgrec.centralized._operator import Operator
 from fedgrec.centralized._torch import sparse, with_order
 from fedgrec.centralized.graph import bipartite
@@ -85,12 +85,6 @@ def centralized() -> None:
     Operator(graph, torch.device("cpu"), fused=True).at(x, with_order(torch.from_numpy(nodes.ravel()))).sum().backward()
     for more in (None, x):
         _recorded.FusedProducts(sparse(graph, torch.device("cpu")), longest=2).into(torch.zeros_like(x), x, more)
-    for kept in (None, torch.ones(start.shape, dtype=torch.bool)):
-        shapes = [start.shape, start.shape, (64, 64), (1, 64), (64, 64), (1, 64)]
-        given = [torch.zeros(shape, requires_grad=True) for shape in shapes]
-        for symmetric in (False, True):
-            _ngcf_triton.Mixed.apply(*given, kept, 1.1, 0.2, symmetric).sum().backward()
-    _ngcf_triton.Bpr.apply(torch.zeros(3, 6, 64), 0.1)
 
 
 if __name__ == "__main__":
