@@ -6,9 +6,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
-from sklearn.metrics import ndcg_score
-from torchmetrics.functional.retrieval import retrieval_normalized_dcg, retrieval_recall
 
 from fedgrec import metrics
 from fedgrec.evaluate import Result, evaluate
@@ -54,6 +51,10 @@ def others_say(w: World, k: int) -> tuple[float, float, float]:
 
     Neither knows train items or breaks ties as we do: both get the unseen items, with ranks for scores.
     """
+    import torch  # here: every worker of the tests imports this file, and these take five seconds
+    from sklearn.metrics import ndcg_score
+    from torchmetrics.functional.retrieval import retrieval_normalized_dcg, retrieval_recall
+
     rows = []
     for user, seen, test in zip(w.users, w.train, w.test, strict=True):
         if not test:

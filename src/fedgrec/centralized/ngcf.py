@@ -96,8 +96,9 @@ class NGCF(NeuralModel):
         return levels
 
     def _layer(self, k: int, N: "Tensor", E: "Tensor", kept: "Tensor | None") -> "Tensor":
-        weights = (self.learner[f"{name}.{k}"] for name in ("W1", "b1", "W2", "b2"))
-        return mixed(N, E, *weights, kept, 1 / (1 - self.options.dropout), self.options.slope, self.symmetric)
+        W1, b1, W2, b2 = (self.learner[f"{name}.{k}"] for name in ("W1", "b1", "W2", "b2"))
+        scale = 1 / (1 - self.options.dropout)
+        return mixed(N, E, W1, b1, W2, b2, kept, scale, self.options.slope, self.symmetric)
 
     def _kept(self, noise: "Generator | None", nodes: "Tensor | None" = None) -> "Tensor | None":
         """False where a layer drops something. All nodes are drawn for: one has one fate in a batch."""

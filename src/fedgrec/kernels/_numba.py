@@ -2,13 +2,17 @@
 """How Numba compiles the loops of this folder, who runs them, and when what it keeps on disk is out of date."""
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import TypeVar
 
 import numba as nb
+
+T = TypeVar("T")
 
 # Sums may be reassociated and a division by zero gives infinity, so that loops vectorise; NaN keeps its meaning, so
 # divergence is seen.
@@ -59,7 +63,7 @@ def threaded(loop):
     return shared
 
 
-def in_threads(part, count):
+def in_threads(part: Callable[[int, int], T], count: int) -> list[T]:
     """Calls part(begin, end) for equal shares of 0 … count − 1, side by side; returns what each returned."""
     threads = max(min(nb.get_num_threads(), count), 1)
     ends = [count * thread // threads for thread in range(threads + 1)]

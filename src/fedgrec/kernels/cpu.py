@@ -75,10 +75,12 @@ def train(
     steps = np.full(n_items, leaf.step) if broadcast.row_steps is None else broadcast.row_steps
     per_steps = (1 / steps).astype(tables.dtype)
     targets = np.ones(len(cohort.items), tables.dtype) if cohort.targets is None else cohort.targets
-    moments = (state.moment1, state.moment2, state.steps)
-    own = (state.embeddings, *(moments if o.user_moments == "kept" else map(np.zeros_like, moments)))
+    moments, kept = (state.moment1, state.moment2, state.steps), o.user_moments == "kept"
+    m, v, t = (each if kept else np.zeros_like(each) for each in moments)
     words = draws.philox(cohort.keys, 0, 0, broadcast.round, draws.Purpose.ROUNDING)[:, 0].astype(np.int32)
-    users = loops.Users(cohort.keys, cohort.indptr, cohort.items, weights, targets, *own, B, latents, words)
+    users = loops.Users(
+        cohort.keys, cohort.indptr, cohort.items, weights, targets, state.embeddings, m, v, t, B, latents, words
+    )
     longest = min(int(cohort.degrees.max(initial=0)), flags.max_positives) + flags.negatives
     loop = _one_step if flags.steps == 1 and not flags.item_adam else _many_steps
     sums, cut = loop(users, tables, f_table, per_steps, shelves, numbers, flags, longest, dtype)
@@ -106,8 +108,8 @@ def _one_step(
     who, where, first = by_item(told.rows, told.counts, n_items)
     sums, cut = np.empty((n_items, d), dtype), np.zeros(n_items, np.int64)
     if flags.cosine:
-        summed = (f_table, norms, who, where, first, told, users.words, per_steps, numbers, sums, cut)
-        loops.gradients_of_cosines(n_items, tables[0], *summed)
+        leaning = (f_table, norms, who, where, first, told, users.words, per_steps, numbers, sums, cut)
+        loops.gradients_of_cosines(n_items, tables[0], *leaning)
     else:
         reaches = np.abs(told.f_users).max(axis=1, initial=0)
         summed = (who, where, first, told, users.words, reaches, per_steps, numbers, sums, cut)
