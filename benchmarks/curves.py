@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.drawing import BLUE, GREEN, GREY, PURPLE, RED, legend_below, new_figure, png, set_frame
+from fedgrec.compare.packed import PACKED, read_packed
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 USERS = {"gowalla": 29_858, "yelp2018": 31_668}
@@ -23,8 +24,8 @@ def of_lines(lines: list[dict[str, Any]], users: int) -> Curve:
     return [line["round"] for line in found], [b / users / 1e9 for b in moved], [line["recall@20"] for line in found]
 
 
-def of_file(path: Path, users: int) -> Curve:
-    return of_lines([json.loads(line) for line in path.read_text().splitlines()], users)
+def of_run(group: str, name: str, users: int) -> Curve:
+    return of_lines(dict(read_packed(RESULTS / group / PACKED))[name]["metrics.jsonl"], users)
 
 
 def curves(data: str) -> dict[str, tuple[str, Curve]]:
@@ -37,8 +38,8 @@ def curves(data: str) -> dict[str, tuple[str, Curve]]:
         return of_lines(next(run["metrics"] for run in softmax if run.items() >= wanted.items()), users)
 
     return {
-        "paper": (GREY, of_file(RESULTS / f"reproduce-runs/{data}-paper/runs/FedGRec-2-seed0/metrics.jsonl", users)),
-        "BPR, 60,000 rounds": (PURPLE, of_file(RESULTS / f"long/{data}-paper-seed0/metrics.jsonl", users)),
+        "paper": (GREY, of_run(f"reproduce-runs/{data}-paper", "FedGRec-2-seed0", users)),
+        "BPR, 60,000 rounds": (PURPLE, of_run("long", f"{data}-paper-seed0", users)),
         "best": (BLUE, new("best")),
         "long": (GREEN, new("long")),
         "spectral, four sums": (RED, new("spectral")),

@@ -89,17 +89,18 @@ def forgotten(view: View) -> View:
     return replace(view, sums=tuple(sums))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        pytest.param({"layers": 0}, marks=pytest.mark.slow),
-        pytest.param({"l2": 0.001}, marks=pytest.mark.slow),
-        {"loss": "softmax", "live": True},
-    ],
-    ids=str,
-)
+FEW = {"similarity": "cosine", "live": False, "users_per_round": 12, "negatives": 20, "rounds": 1}
+
+
+@pytest.mark.parametrize("changes", [{"layers": 0}, {"l2": 0.001}, {"loss": "softmax", "live": True}], ids=str)
 def test_cosines_hide_hardly_anybody(changes: dict[str, Any]) -> None:
-    assert isolated(*plain(**{"similarity": "cosine", "live": False} | changes)) >= 0.9
+    assert isolated(*plain(**FEW | changes)) >= 0.9
+
+
+def test_softmax_of_cosines_hides_everybody_from_who_does_not_know_the_items() -> None:
+    view, truth = plain(**FEW | {"loss": "softmax", "live": True})
+    assert isolated(forgotten(view), truth) < 0.1
+    assert isolated(replace(view, options=replace(view.options, similarity="inner")), truth) < 0.1
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedgrec.centralized.graph import Graph, bipartite
-from fedgrec.centralized.ngcf import NGCF, bpr, joined, mixed
+from fedgrec.centralized.ngcf import NGCF, joined
 from fedgrec.centralized.options import NGCFOptions
 from fedgrec.devices import gpu_is_there
 from fedgrec.errors import RunError
@@ -159,64 +159,14 @@ def test_a_last_layer_for_the_batch_alone_changes_nothing(layers: int, adjacency
         torch.testing.assert_close(ours, full, rtol=1e-12, atol=1e-14)
 
 
-def fused_parts() -> tuple[Any, Any]:
-    """`mixed` and `bpr` of the GPU; without one they run in Triton's interpreter."""
-    pytest.importorskip("triton")
-    from fedgrec.centralized._ngcf_triton import Bpr, Mixed
-
-    return Mixed.apply, Bpr.apply
-
-
 def test_nor_does_it_in_the_gpus_loops() -> None:
     """Without a GPU in Triton's interpreter."""
     pytest.importorskip("triton")
     options = NGCFOptions(layers=2, dim=4, dropout=0.3, l2=0.1)
     model = NGCF(options, ragged(), device="cuda" if gpu_is_there() else "cpu")
     model.operator = operator(bipartite(ragged(), "mean", self_loops=True), fused=True)
-    model.mixed, model.bpr = fused_parts()
     for ours, full in zip(*losses_with_gradients(model), strict=True):
         torch.testing.assert_close(ours, full, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("symmetric", [False, True])
-@pytest.mark.parametrize("dropout", [False, True])
-@pytest.mark.parametrize("dim", [5, 16])
-def test_a_fused_layer_equals_the_plain_one_there_and_back(symmetric: bool, dropout: bool, dim: int) -> None:
-    """The last program's words are not all there."""
-    rng, device = np.random.default_rng(0), "cuda" if gpu_is_there() else "cpu"
-    shapes = [(77, dim), (77, dim), (dim, dim), (1, dim), (dim, dim), (1, dim), (77, dim)]
-    *values, weights = (torch.tensor(rng.normal(size=shape), dtype=torch.float32, device=device) for shape in shapes)
-    kept = torch.tensor(rng.random((77, dim)) < 0.7, device=device) if dropout else None
-    found = []
-    for layer in (mixed, fused_parts()[0]):
-        given = [value.clone().requires_grad_() for value in values]
-        out = layer(*given, kept, 1 / 0.7, 0.2, symmetric)
-        (out * weights).sum().backward()
-        found.append([out.detach(), *(each.grad for each in given)])
-    for plain, fused in zip(*found, strict=True):
-        torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("levels", [1, 3])
-@pytest.mark.parametrize("dim", [5, 16])
-def test_the_fused_loss_equals_the_plain_one_there_and_back(levels: int, dim: int) -> None:
-    """21 triples, more than a program has; one row is 0, which normalising leaves as it is."""
-    rng, device = np.random.default_rng(0), "cuda" if gpu_is_there() else "cpu"
-    rows = rng.normal(size=(levels, 63, dim))
-    rows[:, 30] = 0
-    found = []
-    for loss in (bpr, fused_parts()[1]):
-        given = torch.tensor(rows, dtype=torch.float32, device=device, requires_grad=True)
-        value = loss(given, 0.3)
-        (2 * value).backward()
-        assert given.grad is not None
-        found.append((value.detach(), given.grad))
-    (plain, expected), (fused, slopes) = found
-    torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-6)
-    zero = torch.zeros(levels, 63, 1, dtype=torch.bool, device=device)
-    zero[1:, 30] = True  # slopes of 1e11 there
-    torch.testing.assert_close(slopes.masked_fill(zero, 0), expected.masked_fill(zero, 0), rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(slopes[1:, 30], expected[1:, 30], rtol=1e-3, atol=0)
 
 
 def test_dropout_drops_its_share_and_keeps_the_mean() -> None:

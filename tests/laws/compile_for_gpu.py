@@ -13,7 +13,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from fedgrec.centralized import _ngcf_triton, _recorded
+from fedgrec.centralized import _recorded
 from fedgrec.centralized._operator import Operator
 from fedgrec.centralized._torch import sparse, with_order
 from fedgrec.centralized.graph import bipartite
@@ -68,7 +68,7 @@ FEDGREC: list[dict[str, Any]] = [
 
 def fedgrec(**options: Any) -> None:
     liked = np.random.default_rng(0).random((9, 80)) < 0.2
-    run = Run.warmed_up(FedGRecWorld(liked, FedGRecOptions(dim=64, negatives=32, users_per_round=6, **options), seed=0))
+    run = Run.warmed_up(FedGRecWorld(liked, FedGRecOptions(dim=16, negatives=16, users_per_round=6, **options), seed=0))
     cuda.Engine(run.method, run.server, run.users, "cpu", cuda.Launch(resident=False)).run([np.arange(6)] * 2)
 
 
@@ -78,19 +78,13 @@ def compared(engines: Any, world: World) -> None:
 
 def centralized() -> None:
     graph = bipartite(ragged())
-    start, nodes = np.zeros((len(graph), 64), np.float32), np.random.default_rng(0).integers(0, 20, (3, 12))
+    start, nodes = np.zeros((len(graph), 16), np.float32), np.random.default_rng(0).integers(0, 20, (3, 12))
     for layers in (0, 1, 3):
         _recorded.RecordedEngine(graph, start, LightGCNOptions(layers=layers, batch=8), "cpu").epoch(nodes)
     x = torch.zeros(start.shape, requires_grad=True)
     Operator(graph, torch.device("cpu"), fused=True).at(x, with_order(torch.from_numpy(nodes.ravel()))).sum().backward()
     for more in (None, x):
         _recorded.FusedProducts(sparse(graph, torch.device("cpu")), longest=2).into(torch.zeros_like(x), x, more)
-    for kept in (None, torch.ones(start.shape, dtype=torch.bool)):
-        shapes = [start.shape, start.shape, (64, 64), (1, 64), (64, 64), (1, 64)]
-        given = [torch.zeros(shape, requires_grad=True) for shape in shapes]
-        for symmetric in (False, True):
-            _ngcf_triton.Mixed.apply(*given, kept, 1.1, 0.2, symmetric).sum().backward()
-    _ngcf_triton.Bpr.apply(torch.zeros(3, 6, 64), 0.1)
 
 
 if __name__ == "__main__":
@@ -99,11 +93,11 @@ if __name__ == "__main__":
     torch.empty, torch.empty_like = torch.zeros, torch.zeros_like  # type: ignore[assignment]
     for options in FEDGREC:
         fedgrec(**options)
-    small: dict[str, Any] = {"size": (9, 300), "seed": 3, "users_per_round": 6, "dim": 64}
+    small: dict[str, Any] = {"size": (9, 300), "seed": 3, "users_per_round": 6, "dim": 16}
     compared(fcf_torch, World.of("fcf", **small))
     compared(spectral_torch, World.of("spectral", **small))
     compared(neumf_torch, World.of("fedncf", **small, negatives=16))
     for name in ("fedgnn", "fedgnn-bpr"):
-        compared(gnn_torch, world(name, dim=64, precision="float32", max_positives=2))
+        compared(gnn_torch, world(name, dim=16, precision="float32", max_positives=2))
     centralized()
     sys.stdout.write("\n".join(sorted(compiled)))

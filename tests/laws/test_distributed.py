@@ -31,8 +31,8 @@ from tests.cli.small import QUICK, clicks, train, train_words
 from tests.laws.test_resume_law import assert_whole, outcome
 
 pytest.importorskip("torch")
-TRAIN = {"rounds": 12, "users_per_round": 40, "evaluate_every": 4, "checkpoint_every": 5, "dropout": 0.1}
-LONG = {"rounds": 60, "evaluate_every": 30, "checkpoint_every": 1, "dropout": 0.2}
+TRAIN = {"rounds": 12, "users_per_round": 12, "evaluate_every": 4, "checkpoint_every": 5, "dropout": 0.1}
+LONG = {"rounds": 200, "evaluate_every": 30, "checkpoint_every": 1, "dropout": 0.2}
 
 
 @pytest.fixture(scope="module")
@@ -84,12 +84,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_torchrun_leaves_the_bits_that_one_process_leaves(group: Group, tmp_path: Path) -> None:
+def test_torchrun_leaves_the_bits_that_one_process_leaves(group: Group, data: Path, tmp_path: Path) -> None:
     chosen = TRAIN | {"dim": 16, "layers": 3, "negatives": 50, "kernel": "cpu"}
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
     torchrun += ["--master-port", str(free_port()), "-m", "fedgrec"]
-    one = outcome(train("demo", tmp_path / "one", **chosen))  # first: it compiles what the others then find
-    two = group.start([*torchrun, *train_words("demo", tmp_path / "two", **chosen)])
+    one = outcome(train(data, tmp_path / "one", **chosen))  # first: it compiles what the others then find
+    two = group.start([*torchrun, *train_words(data, tmp_path / "two", **chosen)])
     said, complaints = two.communicate(timeout=120)
     assert two.returncode == 0, complaints
     assert said.count("The run is in") == 1  # the first process alone speaks
@@ -97,43 +97,37 @@ def test_torchrun_leaves_the_bits_that_one_process_leaves(group: Group, tmp_path
     assert_whole(tmp_path / "two")
 
 
-@pytest.mark.parametrize(("victim", "go_on_with"), [(1, 1), (0, 2)])
-def test_the_others_of_a_killed_process_end_and_the_run_goes_on(
-    group: Group, data: Path, tmp_path: Path, victim: int, go_on_with: int
-) -> None:
-    folder, words = tmp_path / "cut", ["-m", "fedgrec", "train", "--out", str(tmp_path / "cut"), "--resume", "--quiet"]
-    both = group.ranks(2, ["-m", "fedgrec", *train_words(data, folder, **LONG), "--quiet"])
-    pointer, deadline = folder / "checkpoints" / "latest", time.monotonic() + 60
-    while not pointer.exists() and time.monotonic() < deadline:
+def begun(group: Group, words: list[str], folder: Path, since: str) -> "list[subprocess.Popen[str]]":
+    """Two processes that have saved more than what was there."""
+    both, latest = group.ranks(2, ["-m", "fedgrec", *words, "--quiet"]), folder / "checkpoints" / "latest"
+    deadline = time.monotonic() + 60
+    while (latest.read_text() if latest.exists() else "") == since and time.monotonic() < deadline:
         time.sleep(0.01)
-    both[victim].kill()
-    _, said = both[1 - victim].communicate(timeout=20)
-    assert both[1 - victim].returncode == 2, said
-    assert f"fedgrec: process {1 - victim} of 2 lost another one" in said
-    assert "start all again with --resume" in said
-    assert "Traceback" not in said
-    assert_whole(folder)
-    assert 0 < int(pointer.read_text()) < LONG["rounds"]
-    if go_on_with == 1:
-        assert cli.main(words[2:]) == 0
-    else:
-        ends = [process.communicate(timeout=90)[1] for process in group.ranks(go_on_with, words)]
-        assert [process.returncode for process in group.processes[2:]] == [0] * go_on_with, ends
-    assert outcome(folder) == outcome(train(data, tmp_path / "uncut", **LONG))
+    return both
 
 
-def test_a_wish_to_stop_reaches_all_processes(group: Group, data: Path, tmp_path: Path) -> None:
-    """Ctrl-C at one of them: all end after the same round, which is saved."""
-    folder = tmp_path / "run"
-    both = group.ranks(2, ["-m", "fedgrec", *train_words(data, folder, **LONG), "--quiet"])
-    while not (folder / "checkpoints" / "latest").exists() and both[0].poll() is None:
-        time.sleep(0.01)
+def test_what_ends_one_process_ends_all_and_the_run_goes_on(group: Group, data: Path, tmp_path: Path) -> None:
+    """Ctrl-C at one of them: all end after the same round, which is saved. A killed one: the others say so and end."""
+    folder, latest = tmp_path / "cut", tmp_path / "cut" / "checkpoints" / "latest"
+    resume = ["train", "--out", str(folder), "--resume"]
+    both = begun(group, train_words(data, folder, **LONG), folder, since="")
     both[1].send_signal(signal.SIGTERM)
     said = [process.communicate(timeout=30)[1] for process in both]
     assert [process.returncode for process in both] == [130, 130], said
-    reached = int((folder / "checkpoints" / "latest").read_text())
-    assert f"Stopped after round {reached:,};" in said[0]
+    assert f"Stopped after round {int(latest.read_text()):,};" in said[0]
     assert said[1] == ""
+    for victim in (1, 0):
+        both = begun(group, resume, folder, since=latest.read_text())
+        both[victim].kill()
+        _, complaint = both[1 - victim].communicate(timeout=20)
+        assert both[1 - victim].returncode == 2, complaint
+        assert f"fedgrec: process {1 - victim} of 2 lost another one" in complaint
+        assert "start all again with --resume" in complaint
+        assert "Traceback" not in complaint
+        assert_whole(folder)
+        assert 0 < int(latest.read_text()) < LONG["rounds"]
+    assert cli.main([*resume, "--quiet"]) == 0
+    assert outcome(folder) == outcome(train(data, tmp_path / "uncut", **LONG))
 
 
 SILENT = """

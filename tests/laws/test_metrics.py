@@ -6,15 +6,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
-from sklearn.metrics import ndcg_score
-from torchmetrics.functional.retrieval import (
-    retrieval_average_precision,
-    retrieval_hit_rate,
-    retrieval_normalized_dcg,
-    retrieval_recall,
-    retrieval_reciprocal_rank,
-)
 
 from fedgrec import metrics
 from fedgrec.evaluate import Result, evaluate
@@ -61,6 +52,16 @@ def others_say(w: World, k: int) -> dict[str, float]:
     Neither knows train items or breaks ties as we do: both get the unseen items, with ranks for scores. The AP of
     torchmetrics is divided by the number of hits, ours by all that a list of k could hold.
     """
+    import torch  # here: every worker of the tests imports this file, and these take five seconds
+    from sklearn.metrics import ndcg_score
+    from torchmetrics.functional.retrieval import (
+        retrieval_average_precision,
+        retrieval_hit_rate,
+        retrieval_normalized_dcg,
+        retrieval_recall,
+        retrieval_reciprocal_rank,
+    )
+
     rows = []
     for user, seen, test in zip(w.users, w.train, w.test, strict=True):
         if not test:

@@ -8,6 +8,7 @@ from fedgrec.core import Cohort
 from fedgrec.kernels import _draws_numba
 from fedgrec.methods.fedgrec import FedGRecMethod
 from fedgrec.options import FedGRecOptions
+from tests.laws.worlds import for_python
 
 N, COUNT = 2000, 300
 DEGREES = np.sort((1000 / np.arange(1, N + 1)).astype(np.int64))[np.random.default_rng(0).permutation(N)]
@@ -65,7 +66,7 @@ def test_compiled_loops_draw_the_same() -> None:
     shelves = draws.shelves(DEGREES, COUNT, 0.5)
     for key, mine in zip(KEYS, users(), strict=False):
         found = np.empty(shelves.quotas.sum(), np.int64)
-        found = found[: _draws_numba.draw_from_shelves(found, key, 7, shelves, mine)]
+        found = found[: for_python(_draws_numba.draw_from_shelves)(found, key, np.uint64(7), shelves, mine)]
         assert found.tolist() == draws.negatives_from(int(key), 7, shelves, mine).tolist()
 
 

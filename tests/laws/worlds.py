@@ -1,6 +1,7 @@
 """Small random worlds, and a training run over them that a law can look into."""
 
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -144,3 +145,15 @@ def same(a: Upload, b: Upload, method: FedGRecMethod, stage: Any) -> bool:
 
 def with_options(world: World, **changes: Any) -> World:
     return replace(world, options=replace(world.options, **changes))
+
+
+@cache
+def for_python(compiled: Any) -> Any:
+    """A function that compiled code alone can call, for Python."""
+    import numba
+
+    @numba.njit
+    def call(*arguments: Any) -> Any:
+        return compiled(*arguments)
+
+    return call

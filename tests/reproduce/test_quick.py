@@ -13,6 +13,7 @@ import pytest
 
 from fedgrec import cli
 from fedgrec.cli.compare_lines import Lines
+from fedgrec.compare.packed import PACKED, pack
 from fedgrec.compare.statistics import half_width
 from fedgrec.data import load
 from fedgrec.reproduce import NAMES, TARGETS
@@ -199,6 +200,25 @@ def test_what_is_finished_is_shown_and_nothing_is_run(made: Path, tmp_path: Path
     assert not (bare / "failure.txt").exists()
     assert not (cut / "result.json").exists()
     assert not cut.with_name("FedGRec-3-seed0").exists()
+
+
+def test_packed_runs_are_shown_as_if_they_were_there(made: Path, tmp_path: Path) -> None:
+    """Packed in one file they are the same, and those that somebody has as folders stay theirs."""
+    group = tmp_path / "runs" / GROUP
+    shutil.copytree(made / "runs" / GROUP / "runs", group / "runs")
+    pack(group)
+    own = group / "runs" / "FedGRec-1-seed0"
+    for folder in own.parent.iterdir():
+        if folder != own:
+            shutil.rmtree(folder)
+    (own / "mine").touch()
+    assert cli.main([*words(tmp_path, "table4"), "--finished", "--quiet"]) == 0
+    for path in (tmp_path / "out").rglob("table.csv"):
+        assert path.read_text() == (made / "out" / path.relative_to(tmp_path / "out")).read_text()
+    assert (own / "mine").exists()
+    assert [path.name for path in own.parent.iterdir() if path.suffix == ".part"] == []
+    (group / PACKED).write_text('{"run": "../elsewhere"}\n')
+    assert cli.main([*words(tmp_path, "table4"), "--finished", "--quiet"]) == 2
 
 
 def test_runs_made_with_other_options_are_refused(made: Path, tmp_path: Path, capsys: Any) -> None:

@@ -1,18 +1,13 @@
 # mypy: ignore-errors
-"""All that Numba compiles here, in one file: its cache on disk notices changes in a function's own file only.
+"""All that Numba compiles here.
 
 Every row of a result is computed by one thread, in the order of its edges: results do not depend on how many threads
 there are. `chunks` cuts the rows into parts with equally many edges.
 """
 
-import numba as nb
 import numpy as np
 
-# Sums may be reassociated, so that loops vectorise; NaN keeps its meaning, so divergence is seen.
-FAST = {"reassoc", "contract", "arcp", "nsz"}
-fused = nb.njit(cache=True, fastmath=FAST, error_model="numpy")
-inlined = nb.njit(cache=True, fastmath=FAST, error_model="numpy", inline="always")
-threaded = nb.njit(parallel=True, cache=True, fastmath=FAST, error_model="numpy")
+from fedgrec.kernels._numba import inlined, released, threaded
 
 
 @inlined
@@ -41,9 +36,9 @@ def start(slot, g, r, out):
 
 
 @threaded
-def product(chunks, indptr, indices, left, right, x, out):
+def product(begin, end, chunks, indptr, indices, left, right, x, out):
     """out = Â x."""
-    for part in nb.prange(len(chunks) - 1):
+    for part in range(begin, end):
         for r in range(chunks[part], chunks[part + 1]):
             for j in range(out.shape[1]):
                 out[r, j] = 0
@@ -51,26 +46,26 @@ def product(chunks, indptr, indices, left, right, x, out):
 
 
 @threaded
-def product_at(rows, chunks, indptr, indices, left, right, x, out):
+def product_at(begin, end, rows, chunks, indptr, indices, left, right, x, out):
     """out_i += (Â x)_rows[i]; here `chunks` cuts `rows`."""
-    for part in nb.prange(len(chunks) - 1):
+    for part in range(begin, end):
         for i in range(chunks[part], chunks[part + 1]):
             pull(indptr, indices, left, right, x, np.int64(rows[i]), out, i)
 
 
 @threaded
-def product_plus(slot, g, chunks, indptr, indices, left, right, x, out):
+def product_plus(begin, end, slot, g, chunks, indptr, indices, left, right, x, out):
     """out = G + Â x, for a G whose few rows that are not 0 lie in g: node r's is g[slot[r]]."""
-    for part in nb.prange(len(chunks) - 1):
+    for part in range(begin, end):
         for r in range(chunks[part], chunks[part + 1]):
             start(slot, g, r, out)
             pull(indptr, indices, left, right, x, r, out, r)
 
 
 @threaded
-def spread(slot, g, chunks, indptr, indices, left, right, out):
+def spread(begin, end, slot, g, chunks, indptr, indices, left, right, out):
     """out = G + Â G: most neighbours have no row, and the few that have one stay in cache."""
-    for part in nb.prange(len(chunks) - 1):
+    for part in range(begin, end):
         for r in range(chunks[part], chunks[part + 1]):
             start(slot, g, r, out)
             for e in range(indptr[r], indptr[r + 1]):
@@ -81,7 +76,7 @@ def spread(slot, g, chunks, indptr, indices, left, right, out):
                         out[r, j] += w * g[at, j]
 
 
-@fused
+@released
 def bpr(f, triples, g):
     """Adds ∂L/∂f to g and returns L: the mean over triples of softplus(f_u·f_n − f_u·f_p); f's rows are the batch's."""
     n, d, loss = triples.shape[1], f.shape[1], 0.0
@@ -101,10 +96,10 @@ def bpr(f, triples, g):
 
 
 @threaded
-def adam(x, m, v, grad, scale, slot, decay, rate, epsilon, beta1, beta2):
+def adam(begin, end, x, m, v, grad, scale, slot, decay, rate, epsilon, beta1, beta2):
     """One step with the gradient scale·grad + decay[slot]·x, bias corrections folded into rate and ε."""
     rest1, rest2 = x.dtype.type(1) - beta1, x.dtype.type(1) - beta2
-    for r in nb.prange(x.shape[0]):
+    for r in range(begin, end):
         at = slot[r]
         shrink = decay[at] if at >= 0 else x.dtype.type(0)
         for j in range(x.shape[1]):
@@ -115,9 +110,9 @@ def adam(x, m, v, grad, scale, slot, decay, rate, epsilon, beta1, beta2):
 
 
 @threaded
-def skip_positives(indptr, items, users, ranks, out):
+def skip_positives(begin, end, indptr, items, users, ranks, out):
     """The item with `rank` items below it that the user does not have."""
-    for i in nb.prange(len(users)):
+    for i in range(begin, end):
         first = indptr[users[i]]
         low, high = first, indptr[users[i] + 1]
         while low < high:  # how many of the user's items lie below: the k-th does if items[k] − k ≤ rank
@@ -130,9 +125,9 @@ def skip_positives(indptr, items, users, ranks, out):
 
 
 @threaded
-def times_sparse(x, indptr, indices, values, out):
+def times_sparse(begin, end, x, indptr, indices, values, out):
     """out = x P, row by row, for a sparse P; a row of x that is mostly 0 costs little."""
-    for u in nb.prange(x.shape[0]):
+    for u in range(begin, end):
         for t in range(x.shape[1]):
             out[u, t] = 0
         for t in range(x.shape[1]):

@@ -47,7 +47,7 @@ class Graph:
         from fedgrec.centralized._compiled import product
 
         out = np.empty_like(x)
-        product(self.chunks, self.indptr, self.indices, self.left, self.right, x, out)
+        product(CHUNKS, self.chunks, self.indptr, self.indices, self.left, self.right, x, out)
         return out
 
 

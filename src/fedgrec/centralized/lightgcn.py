@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec.centralized.contract import Ints, Matrix, Model, Scorer, Tensors, to_numpy
-from fedgrec.centralized.graph import Graph, bipartite, even_chunks
+from fedgrec.centralized.graph import CHUNKS, Graph, bipartite, even_chunks
 from fedgrec.centralized.options import BETA1, BETA2, EPSILON, LightGCNOptions, MFOptions
 from fedgrec.centralized.sampling import INIT_STREAM, Triples, generator
 from fedgrec.centralized.softmax import ranked, softmax
@@ -142,12 +142,12 @@ class CpuEngine:
 
         K, x, total = self.options.layers, self.E, ego.copy()
         for k in range(1, K):
-            loops.product(*self._operator, x, self.levels[k - 1])
+            loops.product(CHUNKS, *self._operator, x, self.levels[k - 1])
             x = self.levels[k - 1]
             total += x[rows]
         if K:
             counts = np.concatenate([[0], np.cumsum(np.diff(self.graph.indptr)[rows])])
-            loops.product_at(rows, even_chunks(counts), *self._operator[1:], x, total)
+            loops.product_at(CHUNKS, rows, even_chunks(counts), *self._operator[1:], x, total)
         return total * np.float32(1 / (K + 1))
 
     def _pulled_back(self, rows: Ints, G: Matrix) -> Matrix:
@@ -158,9 +158,9 @@ class CpuEngine:
         if K == 0:
             x[rows] = G
             return x
-        loops.spread(self.slot, G, *self._operator, x)
+        loops.spread(CHUNKS, self.slot, G, *self._operator, x)
         for _ in range(K - 1):
-            loops.product_plus(self.slot, G, *self._operator, x, spare)
+            loops.product_plus(CHUNKS, self.slot, G, *self._operator, x, spare)
             x, spare = spare, x
         return x
 
@@ -171,7 +171,8 @@ class CpuEngine:
         unbias1, unbias2 = 1 - BETA1**self.steps, np.sqrt(1 - BETA2**self.steps)
         numbers = (self.options.rate * unbias2 / unbias1, EPSILON * unbias2, BETA1, BETA2)
         scale = np.float32(1 / (self.options.layers + 1))
-        loops.adam(self.E, self.m, self.v, gradient, scale, self.slot, decay, *map(np.float32, numbers))
+        tables = (self.E, self.m, self.v, gradient)
+        loops.adam(len(self.E), *tables, scale, self.slot, decay, *map(np.float32, numbers))
 
     @property
     def _operator(self) -> tuple[NDArray[Any], ...]:

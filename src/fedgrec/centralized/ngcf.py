@@ -5,7 +5,6 @@ F = [E⁰, E¹/‖E¹‖, ..., E^K/‖E^K‖], row by row                       
 L = mean of softplus(f_u·f_n − f_u·f_p) + λ/2B Σ ‖f‖² over the rows of the batch
 """
 
-import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,6 @@ from fedgrec.centralized.sampling import INIT_STREAM, Triples, generator
 from fedgrec.data import Interactions
 
 if TYPE_CHECKING:
-    import torch
     from torch import Generator, Tensor
 
 
@@ -36,7 +34,6 @@ class NGCF(NeuralModel):
         self.triples, self.symmetric = Triples(train), options.adjacency == "symmetric"
         graph = bipartite(train) if self.symmetric else bipartite(train, "mean", self_loops=True)
         self.operator = Operator(graph, self.where)
-        self.mixed, self.bpr = parts_there(self.where)
         self.records = self.where.type == "cuda"  # launching a step takes the host longer than the GPU takes for it
         self._replay: Callable[[], None] | None = None
 
@@ -79,7 +76,7 @@ class NGCF(NeuralModel):
 
     def loss(self, rows: "Tensor", noise: "Generator | None") -> "Tensor":
         """L for `rows` [3, 3B], `with_order`, of B users, positives and negatives."""
-        return self.bpr(self.levels_at(rows, noise), self.options.l2)
+        return bpr(self.levels_at(rows, noise), self.options.l2)
 
     def levels_at(self, rows: "Tensor", noise: "Generator | None" = None) -> "Tensor":
         """Rows of E⁰ … E^K; the last layer is computed for these alone. [K+1, n, d]"""
@@ -99,8 +96,9 @@ class NGCF(NeuralModel):
         return levels
 
     def _layer(self, k: int, N: "Tensor", E: "Tensor", kept: "Tensor | None") -> "Tensor":
-        weights = (self.learner[f"{name}.{k}"] for name in ("W1", "b1", "W2", "b2"))
-        return self.mixed(N, E, *weights, kept, 1 / (1 - self.options.dropout), self.options.slope, self.symmetric)
+        W1, b1, W2, b2 = (self.learner[f"{name}.{k}"] for name in ("W1", "b1", "W2", "b2"))
+        scale = 1 / (1 - self.options.dropout)
+        return mixed(N, E, W1, b1, W2, b2, kept, scale, self.options.slope, self.symmetric)
 
     def _kept(self, noise: "Generator | None", nodes: "Tensor | None" = None) -> "Tensor | None":
         """False where a layer drops a number. It draws for all nodes, so a node drops the same wherever it repeats."""
@@ -150,15 +148,6 @@ def bpr(levels: "Tensor", l2: float) -> "Tensor":
     x = (F[0] * (F[2] - F[1])).sum(1)
     loss: Tensor = softplus(x).mean() + l2 / 2 / len(x) * F.square().sum()
     return loss
-
-
-def parts_there(device: "torch.device") -> tuple[Callable[..., "Tensor"], Callable[..., "Tensor"]]:
-    """`mixed` and `bpr`, on a GPU in fewer launches."""
-    if device.type == "cpu" or importlib.util.find_spec("triton") is None:
-        return mixed, bpr
-    from fedgrec.centralized._ngcf_triton import Bpr, Mixed
-
-    return Mixed.apply, Bpr.apply
 
 
 def joined(levels: "Sequence[Tensor] | Tensor") -> "Tensor":

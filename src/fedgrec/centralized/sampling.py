@@ -57,7 +57,7 @@ def skip_positives(train: Interactions, users: Ints, ranks: Ints) -> Ints:
     from fedgrec.centralized._compiled import skip_positives as compiled
 
     out = np.empty_like(ranks)
-    compiled(train.indptr, train.items, users, ranks, out)
+    compiled(len(users), train.indptr, train.items, users, ranks, out)
     return out
 
 

@@ -44,7 +44,7 @@ class TurboCF(Model):
             r = self._rows(users)  # [n, N]
             total = np.zeros_like(r)
             for a in reversed(coefficients):  # Horner: r (a_1 P + a_2 P²) = (a_1 r + (a_2 r) P) P
-                times_sparse(total + np.float32(a) * r, P.indptr, P.indices, P.data, total)
+                times_sparse(len(r), total + np.float32(a) * r, P.indptr, P.indices, P.data, total)
             return total
 
         return score

@@ -140,7 +140,7 @@ def _compiling_said(say: Callable[[str], None]) -> Iterator[None]:
         def on_start(self, event: Event) -> None:
             if not self.told:
                 self.told = True
-                say("compiling, once on this machine: about a minute ...")
+                say("compiling, once on this machine: about fifteen seconds ...")
 
         def on_end(self, event: Event) -> None: ...
 

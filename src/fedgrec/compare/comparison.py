@@ -10,6 +10,7 @@ from typing import Any
 
 from fedgrec import __version__
 from fedgrec.compare import page, tables
+from fedgrec.compare.packed import unpack
 from fedgrec.compare.plan import Settings
 from fedgrec.compare.published import figure, public_name
 from fedgrec.compare.rows import Row, ranked, row
@@ -53,6 +54,7 @@ def compare(settings: Settings, out: Path, watcher: Watcher | None = None, only_
     watcher = watcher or Watcher()
     load = functools.lru_cache(1)(settings.load)  # the seed's data once, and one at a time in memory
     dataset = load(settings.seeds[0])
+    unpack(out)
     runs = settings.runs(out, dataset)
     for run in runs:  # all of them now, not after hours of the first
         run.check_options()

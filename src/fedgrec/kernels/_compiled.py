@@ -1,17 +1,17 @@
-"""The parallel loops over users and items: no two threads ever write to the same word.
+"""The loops over users and items that all cores share: no two threads ever write to the same word.
 
-One user's part is in `_steps_numba`. Tuples of arrays are unpacked before a parallel loop: in it, every access would
-count references.
+One user's part is in `_steps_numba`. Tuples of arrays are unpacked before a loop: in it, every access would count
+references. What Numba has to compile is kept small: loops instead of slices that are assigned, which come with the
+text of their error message, and room that the caller makes.
 """
 
 from typing import Any, NamedTuple
 
-import numba as nb
 import numpy as np
 
-from fedgrec.kernels._draws_numba import choose_from, rounding_word, withheld
-from fedgrec.kernels._numba import inlined, threaded
-from fedgrec.kernels._steps_numba import constants, length, many_steps, one_step, penalties, user_state
+from fedgrec.kernels._draws_numba import choose_from, withheld
+from fedgrec.kernels._numba import inlined, released, threaded
+from fedgrec.kernels._steps_numba import constants, length, many_steps, one_step, penalties
 from fedgrec.kernels._sums_numba import add_difference, add_leaning_row, add_row, add_small_row
 
 
@@ -29,15 +29,16 @@ class Users(NamedTuple):
     steps: Any  # [n]
     B: Any  # [n, d]: Σ α_k e_u^k of the latents
     latents: Any  # [n, K, d]
+    words: Any  # [n]: what turns the rounding
 
 
 # ---------------------------------------------------------------------------------------------------- latents
 
 
 @threaded
-def refresh(indptr, at, weights, tables, latents):
-    for u in nb.prange(len(latents)):
-        for i in range(indptr[u], indptr[np.int64(u) + 1]):
+def refresh(begin, end, indptr, at, weights, tables, latents):
+    for u in range(begin, end):
+        for i in range(indptr[u], indptr[u + 1]):
             t, weight = at[i], weights[i]
             for k in range(tables.shape[0]):
                 for j in range(tables.shape[2]):
@@ -45,9 +46,9 @@ def refresh(indptr, at, weights, tables, latents):
 
 
 @threaded
-def push(order, first, owner, weights, old, new, per_step, bound, values, cut):
-    for t_ in nb.prange(len(first) - 1):
-        t, over = np.int64(t_), new.dtype.type(0)
+def push(begin, end, order, first, owner, weights, old, new, per_step, bound, values, cut):
+    for t in range(begin, end):
+        over = new.dtype.type(0)
         for k in range(new.shape[1]):
             for place in range(first[t], first[t + 1]):
                 edge = order[place]
@@ -60,22 +61,23 @@ def push(order, first, owner, weights, old, new, per_step, bound, values, cut):
 
 
 @threaded
-def user_slopes(users, tables, f_table, shelves, numbers, flags, told):
+def user_slopes(begin, end, users, tables, f_table, shelves, numbers, flags, told):
     """What tells each user's gradient, see Told; -1 for rows that stay at home. Moves the users."""
-    keys, indptr, items, weights, targets, embeddings, moment1, moment2, steps, B, latents = users
-    rows, g, w, f_users, pulls, counts, decays, lean, words = told
-    for u_ in nb.prange(len(keys)):
-        u = np.int64(u_)
-        words[u] = rounding_word(keys[u], flags)
-        mine = slice(indptr[u], indptr[u + 1])
-        found, chosen = choose_from(keys[u], items[mine], shelves, flags)
+    keys, indptr, items, weights, targets, embeddings, moment1, moment2, steps, B, latents, _ = users
+    rows, g, w, f_users, pulls, counts, decays, lean = told
+    for u in range(begin, end):
+        start = indptr[u]
+        found, chosen = choose_from(keys[u], items[start : indptr[u + 1]], shelves, flags)
         P, m = min(len(chosen), len(found)), len(found)
         counts[u, 0], counts[u, 1] = P, m
         _, decays[u, 0], decays[u, 1] = penalties(g.dtype.type, P, m, numbers, flags)
-        rows[u, :m], w[u, :P] = found, weights[mine][chosen]
-        g[u, :m] = constants(found, latents[u], tables, flags)
-        user = user_state(embeddings[u, 0], moment1[u], moment2[u], steps[u : u + 1], B[u], flags)
-        y = targets[mine][chosen]
+        y = np.empty(P, g.dtype)
+        for i in range(m):
+            rows[u, i] = found[i]
+        for i in range(P):
+            w[u, i], y[i] = weights[start + chosen[i]], targets[start + chosen[i]]
+        constants(found, latents[u], tables, flags, g[u])
+        user = (embeddings[u, 0], moment1[u], moment2[u], steps[u : u + 1], B[u])
         one_step(keys[u], P, found, y, g[u, :m], user, f_table, numbers, flags, f_users[u], pulls[u], lean[u])
         for i in range(P):
             if withheld(keys[u], i, flags):
@@ -83,12 +85,12 @@ def user_slopes(users, tables, f_table, shelves, numbers, flags, told):
 
 
 @threaded
-def gradients(x, who, where, first, told, reaches, per_steps, numbers, sums, cut):
+def gradients(begin, end, x, who, where, first, told, words, reaches, per_steps, numbers, sums, cut):
     """Every item adds up its users' finished rows."""
-    _, g, w, f_users, pulls, counts, decays, _, words = told
+    _, g, w, f_users, pulls, counts, decays, _ = told
     real, bound, shake = x.dtype.type, numbers.bound, numbers.shake
-    for t_ in nb.prange(x.shape[0]):
-        t, over = np.int64(t_), real(0)
+    for t in range(begin, end):
+        over = real(0)
         to_steps, limit = -numbers.item_rate * per_steps[t], bound / (numbers.item_rate * per_steps[t])
         for j in range(sums.shape[1]):
             sums[t, j] = 0
@@ -112,12 +114,12 @@ def gradients(x, who, where, first, told, reaches, per_steps, numbers, sums, cut
 
 
 @threaded
-def gradients_of_cosines(x, f_table, norms, who, where, first, told, per_steps, numbers, sums, cut):
+def gradients_of_cosines(begin, end, x, f_table, norms, who, where, first, told, words, per_steps, numbers, sums, cut):
     """`gradients` where scores are cosines. A loop of its own: whoever runs one does not wait for both to compile."""
-    _, g, w, f_users, pulls, counts, decays, lean, words = told
+    _, g, w, f_users, pulls, counts, decays, lean = told
     real = x.dtype.type
-    for t_ in nb.prange(x.shape[0]):
-        t, over, to_steps = np.int64(t_), real(0), -numbers.item_rate * per_steps[t_]
+    for t in range(begin, end):
+        over, to_steps = real(0), -numbers.item_rate * per_steps[t]
         for j in range(sums.shape[1]):
             sums[t, j] = 0
         share = numbers.p / norms[t]
@@ -135,37 +137,33 @@ def gradients_of_cosines(x, f_table, norms, who, where, first, told, per_steps, 
 # ------------------------------------------------------------------------------------------------- many steps
 
 
-@threaded
-def train_users(users, tables, f_table, per_steps, shelves, numbers, flags, scratch, sums, cut):
-    """Users train and add their finished rows to the table of their thread."""
-    keys, indptr, items, weights, targets, embeddings, moment1, moment2, steps, B, latents = users
-    for u_ in nb.prange(len(keys)):
-        u, thread = np.int64(u_), nb.get_thread_id()
-        mine = slice(indptr[u], indptr[u + 1])
-        rows, chosen = choose_from(keys[u], items[mine], shelves, flags)
+@released
+def train_users(begin, end, users, tables, f_table, per_steps, shelves, numbers, flags, scratch, sums):
+    """Users train and add their finished rows to the table of their thread; how many words the clip cut."""
+    keys, indptr, items, weights, targets, embeddings, moment1, moment2, steps, B, latents, words = users
+    cut = 0
+    for u in range(begin, end):
+        start = indptr[u]
+        rows, chosen = choose_from(keys[u], items[start : indptr[u + 1]], shelves, flags)
+        P = len(chosen)
         if len(rows):
-            user = user_state(embeddings[u, 0], moment1[u], moment2[u], steps[u : u + 1], B[u], flags)
-            c, w, y = constants(rows, latents[u], tables, flags), weights[mine][chosen], targets[mine][chosen]
-            cut[u] = many_steps(
-                keys[u], len(chosen), rows, w, y, c, user, tables[0], f_table, per_steps, numbers, flags,
-                scratch[thread], sums[thread],
-            )  # fmt: skip
-
-
-@threaded
-def add_up(sums):
-    for t in nb.prange(sums.shape[1]):
-        for thread in range(1, sums.shape[0]):
-            for j in range(sums.shape[2]):
-                sums[0, t, j] += sums[thread, t, j]
+            c, w, y = np.empty(len(rows), tables.dtype), np.empty(P, tables.dtype), np.empty(P, tables.dtype)
+            constants(rows, latents[u], tables, flags, c)
+            for i in range(P):
+                w[i], y[i] = weights[start + chosen[i]], targets[start + chosen[i]]
+            user = (embeddings[u, 0], moment1[u], moment2[u], steps[u : u + 1], B[u])
+            cut += many_steps(
+                keys[u], P, rows, w, y, c, user, tables[0], f_table, per_steps, words[u], numbers, flags, scratch, sums
+            )
+    return cut
 
 
 # ------------------------------------------------------------------------------------------------- the server
 
 
 @threaded
-def combine(alpha, tables, f_table):
-    for t in nb.prange(f_table.shape[0]):
+def combine(begin, end, alpha, tables, f_table):
+    for t in range(begin, end):
         for j in range(f_table.shape[1]):
             f_table[t, j] = alpha[0] * tables[0, t, j]
         for k in range(1, len(alpha)):
@@ -174,9 +172,9 @@ def combine(alpha, tables, f_table):
 
 
 @threaded
-def combine_both(alpha, tables, half, out):
+def combine_both(begin, end, alpha, tables, half, out):
     """f_t = Σ α_k e_t^k, c_t = Σ α_k e_t^{k−1} and, where there is room, e_t^0 ...; `half`: as bfloat16 has them."""
-    for t in nb.prange(out.shape[1]):
+    for t in range(begin, end):
         for j in range(out.shape[2]):
             f, c = alpha[0] * tables[0, t, j], alpha[0] - alpha[0]
             for k in range(1, len(alpha)):
@@ -193,9 +191,9 @@ def combine_both(alpha, tables, half, out):
 
 
 @threaded
-def eight_bits(tables):
+def eight_bits(begin, end, tables):
     """core.travelling as int8, in place."""
-    for t in nb.prange(tables.shape[1]):
+    for t in range(begin, end):
         for level in range(tables.shape[0]):
             top = tables[level, t, 0] - tables[level, t, 0]
             for j in range(tables.shape[2]):
@@ -219,17 +217,17 @@ def upper_half(x):
 
 
 @threaded
-def directions(f_table, norms):
-    for t in nb.prange(f_table.shape[0]):
+def directions(begin, end, f_table, norms):
+    for t in range(begin, end):
         norms[t] = length(f_table[t])
         for j in range(f_table.shape[1]):
             f_table[t, j] /= norms[t]
 
 
 @threaded
-def server_adam(x, m, v, where, values, steps, rate, unbias2, beta1, beta2, epsilon):
+def server_adam(begin, end, x, m, v, where, values, steps, rate, unbias2, beta1, beta2, epsilon):
     one = x.dtype.type(1)
-    for t in nb.prange(x.shape[0]):
+    for t in range(begin, end):
         row = where[t]
         for j in range(x.shape[1]):
             g = -steps[t] * values[row, j] if row >= 0 else x.dtype.type(0)
@@ -239,7 +237,7 @@ def server_adam(x, m, v, where, values, steps, rate, unbias2, beta1, beta2, epsi
 
 
 @threaded
-def add_rows(table, index, values, scale):
-    for i in nb.prange(len(index)):
+def add_rows(begin, end, table, index, values, scale):
+    for i in range(begin, end):
         for j in range(table.shape[1]):
             table[index[i], j] += scale * values[i, j]

@@ -5,7 +5,6 @@ Each user and each item belongs to one thread, and no thread adds to what anothe
 the number of threads nor on the other users of a cohort.
 """
 
-import numba as nb
 import numpy as np
 
 from fedgrec.core import Rows
@@ -18,7 +17,7 @@ BLOCK = 256  # rows of Y that a thread takes at a time, and whose squares are ad
 
 def solve(cohort, at, c, Y, gram, l2):
     X = np.empty((len(cohort), Y.shape[1]))
-    solve_users(cohort.indptr, at, c, np.ascontiguousarray(Y), gram.astype(np.float64), l2, X)
+    solve_users(len(X), cohort.indptr, at, c, np.ascontiguousarray(Y), gram.astype(np.float64), l2, X)
     return X
 
 
@@ -26,13 +25,14 @@ def contributions(cohort, at, c, Y, X, items, gram, dtype):
     if not np.isfinite(X).all():
         raise FedgrecError("the update of 'items' is not finite: training diverged; lower the learning rate")
     weights = np.empty(len(at))
-    weigh(cohort.indptr, at, c, np.ascontiguousarray(Y), X, weights)
+    weigh(len(X), cohort.indptr, at, c, np.ascontiguousarray(Y), X, weights)
     order = np.argsort(cohort.items, kind="stable")
     index, first = np.unique(cohort.items[order], return_index=True)
     values, cut = np.zeros((len(index), items.width), dtype), np.zeros(len(index), np.int64)
-    add_rows(order, np.append(first, len(order)), cohort.owner, weights, X, 1 / items.step, items.bound, values, cut)
+    first = np.append(first, len(order))
+    add_rows(len(index), order, first, cohort.owner, weights, X, 1 / items.step, items.bound, values, cut)
     square_, cut_too = np.zeros((gram.rows, gram.width), dtype), np.zeros(gram.rows, np.int64)
-    add_squares(X, 1 / gram.step, gram.bound, square_, cut_too)
+    add_squares(X.shape[1], X, 1 / gram.step, gram.bound, square_, cut_too)
     return Rows(index, values), Rows(np.arange(gram.rows), square_), int(cut.sum() + cut_too.sum())
 
 
@@ -44,12 +44,13 @@ def descend(server, rows, step, gram, many, o):
     rates = (o.server_rate / (1 - o.beta1**t), 1 / (1 - o.beta2**t)) if adam else (o.server_rate, 1.0)
     numbers = (2 * many, 2 * many * step, 2 * o.l2, *rates, o.beta1, o.beta2, o.epsilon)
     gram = gram.astype(server.items.dtype)
-    move(server.items[0], server.moment1, server.moment2, gram, where, rows.values, *map(real, numbers), adam)
+    tables = (server.items[0], server.moment1, server.moment2)
+    move(-(-len(where) // BLOCK), *tables, gram, where, rows.values, *map(real, numbers), adam)
 
 
 def square(Y):
     parts = np.zeros((-(-len(Y) // BLOCK), Y.shape[1], Y.shape[1]), Y.dtype)
-    add_blocks(np.ascontiguousarray(Y), parts)
+    add_blocks(len(parts), np.ascontiguousarray(Y), parts)
     return parts.sum(0, dtype=np.float64).astype(Y.dtype)
 
 
@@ -61,10 +62,9 @@ U = np.uint64
 
 
 @threaded
-def solve_users(indptr, at, c, Y, gram, l2, X):
+def solve_users(begin, end, indptr, at, c, Y, gram, l2, X):
     d = Y.shape[1]
-    for u_ in nb.prange(len(X)):
-        u = np.int64(u_)
+    for u in range(begin, end):
         first, last = indptr[u], indptr[u + 1]
         fours = (last - first + 3) // 4 * 4  # zero rows fill the last four up
         rows, weights, A, b = np.zeros((fours, d)), np.zeros(fours), gram.copy(), np.zeros(d)
@@ -127,10 +127,9 @@ def substitute(R, b):
 
 
 @threaded
-def weigh(indptr, at, c, Y, X, weights):
+def weigh(begin, end, indptr, at, c, Y, X, weights):
     """c − (c − 1) x_uᵀy_i of every positive."""
-    for u_ in nb.prange(len(X)):
-        u = np.int64(u_)
+    for u in range(begin, end):
         for e in range(indptr[u], indptr[u + 1]):
             score = 0.0
             for j in range(X.shape[1]):
@@ -139,9 +138,8 @@ def weigh(indptr, at, c, Y, X, weights):
 
 
 @threaded
-def add_rows(order, first, owner, weights, X, per_step, bound, values, cut):
-    for t_ in nb.prange(len(first) - 1):
-        t = np.int64(t_)
+def add_rows(begin, end, order, first, owner, weights, X, per_step, bound, values, cut):
+    for t in range(begin, end):
         for place in range(first[t], first[t + 1]):
             u, over = owner[order[place]], 0.0
             weight = weights[order[place]] * per_step
@@ -153,9 +151,8 @@ def add_rows(order, first, owner, weights, X, per_step, bound, values, cut):
 
 
 @threaded
-def add_squares(X, per_step, bound, values, cut):
-    for i_ in nb.prange(X.shape[1]):
-        i = np.int64(i_)
+def add_squares(begin, end, X, per_step, bound, values, cut):
+    for i in range(begin, end):
         for u in range(len(X)):
             over, scale = 0.0, X[u, i] * per_step
             for j in range(X.shape[1]):
@@ -166,19 +163,18 @@ def add_squares(X, per_step, bound, values, cut):
 
 
 @threaded
-def add_blocks(Y, parts):
+def add_blocks(begin, end, Y, parts):
     """YᵀY of each block of rows."""
-    for block_ in nb.prange(len(parts)):
-        block = np.int64(block_)
+    for block in range(begin, end):
         rows = Y[block * BLOCK : block * BLOCK + BLOCK]
         add_product(rows.T, rows, parts[block])
 
 
 @threaded
-def move(Y, m, v, gram, where, values, many, scale, l2, rate, unbias, beta1, beta2, epsilon, adam):
+def move(begin, end, Y, m, v, gram, where, values, many, scale, l2, rate, unbias, beta1, beta2, epsilon, adam):
     one, d = Y.dtype.type(1), Y.shape[1]
-    for block_ in nb.prange(-(-len(Y) // BLOCK)):
-        first = np.int64(block_) * BLOCK
+    for block in range(begin, end):
+        first = block * BLOCK
         grad = np.zeros((min(BLOCK, len(Y) - first), d), Y.dtype)
         add_product(Y[first : first + BLOCK], gram, grad)
         for i in range(len(grad)):

@@ -3,10 +3,9 @@
 
 from typing import Any, NamedTuple
 
-import numba as nb
 import numpy as np
 
-from fedgrec.kernels._draws_numba import choose_rows
+from fedgrec.kernels._draws_numba import ZERO, U, choose_from
 from fedgrec.kernels._numba import fused, inlined, threaded
 from fedgrec.kernels._steps_numba import bpr_slopes
 from fedgrec.kernels._sums_numba import add_row, add_small_row
@@ -33,7 +32,6 @@ class Flags(NamedTuple):
     """Whole and yes-or-no options."""
 
     round: int
-    negatives: int
     max_positives: int
     mse: bool
     exclude: bool = True  # negatives are never positives
@@ -82,14 +80,14 @@ def norm(rows, P, g, v, f_u, pull, decays, x):
 
 
 @fused
-def one_user(key, items, v_items, y, B, user, x, numbers, flags, rows, g, v, f_u, pull, counts, decays):
+def one_user(key, items, v_items, y, B, user, x, shelves, numbers, flags, rows, g, v, f_u, pull, counts, decays):
     """A user's rows with the numbers that make up its gradient: ∂L/∂x_t = g_t·f_u + v_t·pull + decay·x_t.
 
     Moves the user; returns how many words the clip of its norm changed.
     """
     e, moment1, moment2, steps = user
     d, nothing = x.shape[1], numbers.l2 - numbers.l2
-    found, chosen = choose_rows(key, items, len(x), flags)
+    found, chosen = choose_from(key, items, shelves, flags)
     P, m = len(chosen), len(found)
     counts[0], counts[1] = P, m
     if m == 0:
@@ -107,7 +105,7 @@ def one_user(key, items, v_items, y, B, user, x, numbers, flags, rows, g, v, f_u
     if flags.mse:
         mse_slopes(g[:m], P, y, chosen, numbers)
     else:
-        bpr_slopes(g[:m], key, 0, flags.round, P, g.dtype.type(1 / max(m - P, 1)))
+        bpr_slopes(g[:m], key, ZERO, U(flags.round), P, g.dtype.type(1 / max(m - P, 1)))
     for i in range(m):
         t, slope = found[i], g[i]
         for j in range(d):
@@ -144,27 +142,26 @@ def add_noisy_row(slope, decay, weight, u, t, f_users, pulls, x, noise, row, num
 
 
 @threaded
-def user_slopes(users, x, numbers, flags, told, cut):
+def user_slopes(begin, end, users, x, shelves, numbers, flags, told, cut):
     """The numbers that make up each user's gradient, see Told; moves the users."""
     keys, indptr, items, v_edges, targets, B, embeddings, moment1, moment2, steps = users
-    rows, g, v, f_users, pulls, counts, decays, _, _ = told
-    for u_ in nb.prange(len(keys)):
-        u = np.int64(u_)
+    rows, g, v, f_users, pulls, counts, decays, _ = told
+    for u in range(begin, end):
         mine, user = slice(indptr[u], indptr[u + 1]), (embeddings[u, 0], moment1[u], moment2[u], steps[u : u + 1])
         cut[u] = one_user(
-            keys[u], items[mine], v_edges[mine], targets[mine], B[u], user, x, numbers, flags,
+            keys[u], items[mine], v_edges[mine], targets[mine], B[u], user, x, shelves, numbers, flags,
             rows[u], g[u], v[u], f_users[u], pulls[u], counts[u], decays[u],
         )  # fmt: skip
 
 
 @threaded
-def add_up(x, who, where, first, told, reaches, noise, offsets, numbers, sums, cut):
+def add_up(begin, end, x, who, where, first, told, reaches, noise, offsets, numbers, sums, cut):
     """Every item adds up its users' finished rows, so no two threads ever write to one row."""
-    _, g, v, f_users, pulls, counts, decays, _, _ = told
+    _, g, v, f_users, pulls, counts, decays, _ = told
     real, to_steps, bound, nearest = x.dtype.type, -numbers.per_step, numbers.bound, np.int32(0)
     limit = bound / numbers.per_step
-    for t_ in nb.prange(x.shape[0]):
-        t, over = np.int64(t_), real(0)
+    for t in range(begin, end):
+        over = real(0)
         for j in range(sums.shape[1]):
             sums[t, j] = 0
         reach = limit - limit
@@ -187,12 +184,12 @@ def add_up(x, who, where, first, told, reaches, noise, offsets, numbers, sums, c
 
 
 @threaded
-def add_neighbours(whose, place, first, size, most, embeddings, out):
+def add_neighbours(begin, end, whose, place, first, size, most, embeddings, out):
     """For each hash, the mean of the next users in its circle, added in that order."""
-    for edge_ in nb.prange(len(place)):
-        edge = np.int64(edge_)
+    for edge in range(begin, end):
         row, count = out[edge], min(size[edge] - 1, most)
-        row[:] = 0
+        for j in range(len(row)):
+            row[j] = 0
         at = place[edge]
         for _ in range(count):
             at = at + 1 if at + 1 < first[edge] + size[edge] else first[edge]

@@ -8,10 +8,9 @@ does not depend on the other users of the cohort.
 
 from typing import Any, NamedTuple
 
-import numba as nb
 import numpy as np
 
-from fedgrec.kernels._draws_numba import draw_negatives
+from fedgrec.kernels._draws_numba import ZERO, U, draw_negatives
 from fedgrec.kernels._numba import fused, inlined, released, threaded
 from fedgrec.kernels._product import add_product
 
@@ -331,29 +330,28 @@ def train_users(first_user, last_user, problems, users, items, network, numbers,
 
 
 @threaded
-def draw_rows(keys, indptr, items, round_, n_items, first, rows):
-    for u_ in nb.prange(len(keys)):
-        u = np.int64(u_)
+def draw_rows(begin, end, keys, indptr, items, round_, n_items, first, rows):
+    for u in range(begin, end):
         positives, mine = items[indptr[u] : indptr[u + 1]], rows[first[u] : first[u + 1]]
         if len(positives):
-            mine[: len(positives)] = positives
-            draw_negatives(mine[len(positives) :], keys[u], round_, positives, n_items)
+            for i in range(len(positives)):
+                mine[i] = positives[i]
+            draw_negatives(mine[len(positives) :], keys[u], U(round_), positives, n_items, ZERO)
 
 
 @threaded
-def project(x, W_qT, out):
+def project(begin, end, x, W_qT, out):
     """out += x W_qᵀ"""
-    for block_ in nb.prange(-(-len(x) // LANES)):
-        mine = slice(np.int64(block_) * LANES, (np.int64(block_) + 1) * LANES)
+    for block in range(begin, end):
+        mine = slice(block * LANES, (block + 1) * LANES)
         add_product(x[mine], W_qT, out[mine])
 
 
 @threaded
-def add_network(of_users, blocks, theta, hidden, d, out):
+def add_network(begin, end, of_users, blocks, theta, hidden, d, out):
     """Adds the network's part to every score."""
     H, zero = hidden[0], theta.dtype.type(0)
-    for block_ in nb.prange(len(blocks)):
-        block = np.int64(block_)
+    for block in range(begin, end):
         f, s = np.empty((hidden.sum(), WIDE), theta.dtype), np.empty(WIDE, theta.dtype)
         h_m = ends(theta, d, hidden)[3]
         for u in range(len(out)):

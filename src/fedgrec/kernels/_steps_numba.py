@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedgrec.kernels._draws_numba import PAIRS, SHIFT, U, philox, rounding_word, withheld
+from fedgrec.kernels._draws_numba import PAIRS, SHIFT, ZERO, U, philox, withheld
 from fedgrec.kernels._numba import fused, inlined
 from fedgrec.kernels._sums_numba import round_and_add
 
@@ -48,7 +48,6 @@ class Flags(NamedTuple):
     concat: bool
     item_adam: bool
     user_adam: bool
-    kept: bool
 
 
 LOSSES = {"bpr": 0, "mse": 1, "mse0": 1, "softmax": 2}
@@ -58,15 +57,14 @@ LOSSES = {"bpr": 0, "mse": 1, "mse0": 1, "softmax": 2}
 
 
 @fused
-def constants(rows, latents, tables, flags):
-    """c_t of the canonical score: for concat the latent products, else nothing."""
-    c = np.zeros(len(rows), tables.dtype)
-    if flags.concat:
-        for i in range(len(rows)):
+def constants(rows, latents, tables, flags, c):
+    """Fills in c_t of the canonical score: for concat the latent products, else nothing."""
+    for i in range(len(rows)):
+        c[i] = 0
+        if flags.concat:
             for k in range(len(latents)):
                 for j in range(latents.shape[1]):
                     c[i] += latents[k, j] * tables[k + 1, rows[i], j]
-    return c
 
 
 @fused
@@ -80,7 +78,7 @@ def slopes(g, key, step, P, y, numbers, flags):
         for i in range(m):
             g[i] = scale * (g[i] - (y[i] if i < P else real(0)))
     else:
-        bpr_slopes(g, key, step, flags.round, P, real(1 / (m - P) if flags.mean else 1))
+        bpr_slopes(g, key, step, U(flags.round), P, real(1 / (m - P) if flags.mean else 1))
 
 
 @inlined
@@ -89,7 +87,7 @@ def bpr_slopes(g, key, step, round_, P, scale):
     n = len(g) - P
     partner, negative = np.empty((n + 3) // 4 * 4, np.int32), g[P:]
     for block in range((n + 3) // 4):
-        words = philox(key, block, step, round_, PAIRS)
+        words = philox(key, U(block), step, round_, PAIRS)
         for lane in range(4):
             partner[4 * block + lane] = np.int32((words[lane] * U(P)) >> SHIFT)
     for i in range(n):
@@ -152,14 +150,6 @@ def penalties(real, P, m, numbers, flags):
 
 
 # ------------------------------------------------------------------------------------------------- optimizers
-
-
-@fused
-def user_state(e, moment1, moment2, steps, B, flags):
-    """e_u^0 with its optimizer state, its own or a fresh one, and B."""
-    if flags.kept:
-        return e, moment1, moment2, steps, B
-    return e, np.zeros_like(e), np.zeros_like(e), np.zeros(1, np.int64), B
 
 
 @fused
@@ -237,9 +227,12 @@ def one_step(key, P, rows, y, g, user, f_table, numbers, flags, f_u, pull, lean)
             score += f_table[t, j] * f_u[j]
         g[i] = score
     if flags.cosine:
-        lean[:m] = g
-    slopes(g, key, 0, P, y, numbers, flags)
-    grad_f = np.zeros_like(e)
+        for i in range(m):
+            lean[i] = g[i]
+    slopes(g, key, ZERO, P, y, numbers, flags)
+    grad_f = np.empty(d, e.dtype)
+    for j in range(d):
+        grad_f[j] = 0
     for i in range(m):
         t, slope = rows[i], g[i]
         for j in range(d):
@@ -258,7 +251,7 @@ def one_step(key, P, rows, y, g, user, f_table, numbers, flags, f_u, pull, lean)
 
 
 @fused
-def many_steps(key, P, rows, w, y, c, user, x0, f_table, per_steps, numbers, flags, scratch, sums):
+def many_steps(key, P, rows, w, y, c, user, x0, f_table, per_steps, word, numbers, flags, scratch, sums):
     """Any τ, SGD or Adam on the items: the user's rows are copied once and stay in cache."""
     e, B = user[0], user[4]
     m, d, p, real = len(rows), len(e), numbers.p, e.dtype.type
@@ -273,10 +266,16 @@ def many_steps(key, P, rows, w, y, c, user, x0, f_table, per_steps, numbers, fla
             for j in range(d):
                 scratch[2, i, j] = scratch[3, i, j] = 0
     user_decay, positive_decay, negative_decay = penalties(real, P, m, numbers, flags)
-    drift, grad_f, pulled, g = np.zeros_like(e), np.empty_like(e), np.empty_like(e), np.empty(m, e.dtype)
-    tilt, norms, cosines, norm_u, leaning = np.zeros(m, e.dtype), np.ones(m, e.dtype), g[:0], real(1), real(0)
+    drift, grad_f, pulled, f_u = np.empty(d, e.dtype), np.empty(d, e.dtype), np.empty(d, e.dtype), np.empty(d, e.dtype)
+    g, tilt, norms, cosines = np.empty(m, e.dtype), np.empty(m, e.dtype), np.empty(m, e.dtype), np.empty(m, e.dtype)
+    norm_u, leaning = real(1), real(0)
+    for i in range(m):
+        tilt[i], norms[i] = 0, 1
+    for j in range(d):
+        drift[j] = 0
     for step in range(flags.steps):
-        f_u = p * e + B + numbers.live * drift
+        for j in range(d):
+            f_u[j] = p * e[j] + B[j] + numbers.live * drift[j]
         for i in range(m):
             score = c[i]
             for j in range(d):
@@ -284,8 +283,9 @@ def many_steps(key, P, rows, w, y, c, user, x0, f_table, per_steps, numbers, fla
             g[i] = score
         if flags.cosine:
             norm_u = divided_by_norms(f_u, f, g, norms)
-            cosines = g.copy()
-        slopes(g, key, step, P, y, numbers, flags)
+            for i in range(m):
+                cosines[i] = g[i]
+        slopes(g, key, U(step), P, y, numbers, flags)
         if flags.cosine:
             leaning = lean_back(g, cosines, norms, tilt)
         weighted_sum(g, f, grad_f)
@@ -301,7 +301,8 @@ def many_steps(key, P, rows, w, y, c, user, x0, f_table, per_steps, numbers, fla
             move_item(i, p * g[i], f_u, p * tilt[i], negative_decay, rate, epsilon, numbers, flags, scratch)
         move_user(user, grad_f, user_decay, numbers, flags)
         if numbers.live:
-            drift[:] = 0
+            for j in range(d):
+                drift[j] = 0
             for i in range(P):
                 for j in range(d):
                     drift[j] += w[i] * (x[i, j] - x0[rows[i], j])
@@ -309,7 +310,7 @@ def many_steps(key, P, rows, w, y, c, user, x0, f_table, per_steps, numbers, fla
         if withheld(key, i, flags):
             for j in range(d):
                 x[i, j] = x0[rows[i], j]
-    return round_and_add(rows, x, x0, per_steps, rounding_word(key, flags), numbers, sums)
+    return round_and_add(rows, x, x0, per_steps, word, numbers, sums)
 
 
 @fused
@@ -348,7 +349,8 @@ def lean_back(g, cosines, norms, tilt):
 def weighted_sum(g, f, total):
     """Σ_i g_i f_i, four rows at a time so that the total is loaded and stored less often."""
     m, d = len(g), len(total)
-    total[:] = 0
+    for j in range(d):
+        total[j] = 0
     for block in range(m // 4):
         i = 4 * block
         g0, g1, g2, g3 = g[i], g[i + 1], g[i + 2], g[i + 3]

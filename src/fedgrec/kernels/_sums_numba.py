@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedgrec.kernels._draws_numba import rounding_shift
-from fedgrec.kernels._numba import fused, inlined
+from fedgrec.kernels._numba import fused, inlined, released
 
 
 class Told(NamedTuple):
@@ -20,7 +20,6 @@ class Told(NamedTuple):
     counts: Any  # [n, 2]: positives, and all rows
     decays: Any  # [n, 2]: λ of a positive and of a negative
     lean: Any  # [n, longest], or nothing
-    words: Any  # [n]: what turns the rounding
 
     @classmethod
     def empty(cls, n: int, longest: int, d: int, dtype: Any, cosine: bool = False) -> "Told":
@@ -32,7 +31,7 @@ class Told(NamedTuple):
             np.zeros((n, 2), dtype),
             np.empty((n, longest * cosine), dtype),
         )
-        return cls(rows, g, w, f_users, pulls, counts, decays, lean, np.zeros(n, np.int32))
+        return cls(rows, g, w, f_users, pulls, counts, decays, lean)
 
 
 @inlined
@@ -92,7 +91,7 @@ def round_and_add(rows, x, x0, per_steps, word, numbers, sums):
     return np.int64(cut)
 
 
-@fused
+@released
 def by_item(rows, counts, n_items):
     """Where each item occurs in `rows`, item by item: a counting sort."""
     first = np.zeros(n_items + 1, np.int64)

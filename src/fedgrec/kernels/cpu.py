@@ -14,6 +14,7 @@ from fedgrec import draws
 from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UserState
 from fedgrec.errors import FedgrecError
 from fedgrec.kernels import _compiled as loops
+from fedgrec.kernels._numba import in_threads
 from fedgrec.kernels._steps_numba import LOSSES, Flags, Numbers
 from fedgrec.kernels._sums_numba import Told, by_item
 from fedgrec.options import FedGRecOptions
@@ -24,7 +25,7 @@ NAME = "cpu"
 def refresh(cohort: Cohort, weights: Floats, tables: Floats, at: Ints) -> Floats:
     """Eq. (6), see reference.refresh."""
     latents = np.zeros((len(cohort), len(tables), tables.shape[2]), tables.dtype)
-    loops.refresh(cohort.indptr, at, weights, tables, latents)
+    loops.refresh(len(latents), cohort.indptr, at, weights, tables, latents)
     return latents
 
 
@@ -39,7 +40,8 @@ def push(
     values = np.zeros((new.shape[1], len(index), leaf.width), dtype)
     per_step, bound = new.dtype.type(1 / leaf.step), new.dtype.type(int(leaf.clip / 2 / leaf.step))
     cut = np.zeros(len(index), np.int64)
-    loops.push(order, np.append(first, len(order)), cohort.owner, weights, old, new, per_step, bound, values, cut)
+    first = np.append(first, len(order))
+    loops.push(len(index), order, first, cohort.owner, weights, old, new, per_step, bound, values, cut)
     index = (np.arange(new.shape[1])[:, None] * n_items + index).ravel()
     return Rows(index, values.reshape(-1, leaf.width)), int(cut.sum())
 
@@ -63,8 +65,9 @@ def train(
         alpha[1:] = 0  # the latents enter through c_t alone
     if o.combined:  # x_t itself is never needed: no penalty depends on it
         tables = tables[:1]
-    f_table = np.empty_like(tables[0])
-    loops.combine(alpha[: len(tables)], tables, f_table)
+    f_table = tables[0].copy()  # of a sum that came combined it is all
+    if not o.combined:
+        loops.combine(n_items, alpha, tables, f_table)
     shelves = draws.shelves(broadcast.degrees, flags.negatives, o.popular_negatives)
     B = np.zeros_like(latents, shape=(len(latents), latents.shape[2]))
     for k in range(latents.shape[1]):  # no BLAS: its rounding depends on a user's place in the batch
@@ -72,8 +75,12 @@ def train(
     steps = np.full(n_items, leaf.step) if broadcast.row_steps is None else broadcast.row_steps
     per_steps = (1 / steps).astype(tables.dtype)
     targets = np.ones(len(cohort.items), tables.dtype) if cohort.targets is None else cohort.targets
-    own = (state.embeddings, state.moment1, state.moment2, state.steps)
-    users = loops.Users(cohort.keys, cohort.indptr, cohort.items, weights, targets, *own, B, latents)
+    moments, kept = (state.moment1, state.moment2, state.steps), o.user_moments == "kept"
+    m, v, t = (each if kept else np.zeros_like(each) for each in moments)
+    words = draws.philox(cohort.keys, 0, 0, broadcast.round, draws.Purpose.ROUNDING)[:, 0].astype(np.int32)
+    users = loops.Users(
+        cohort.keys, cohort.indptr, cohort.items, weights, targets, state.embeddings, m, v, t, B, latents, words
+    )
     longest = min(int(cohort.degrees.max(initial=0)), flags.max_positives) + flags.negatives
     loop = _one_step if flags.steps == 1 and not flags.item_adam else _many_steps
     sums, cut = loop(users, tables, f_table, per_steps, shelves, numbers, flags, longest, dtype)
@@ -96,15 +103,17 @@ def _one_step(
     n_items, d = tables.shape[1:]
     told, norms = Told.empty(len(users.keys), longest, d, tables.dtype, flags.cosine), np.empty(n_items, tables.dtype)
     if flags.cosine:
-        loops.directions(f_table, norms)
-    loops.user_slopes(users, tables, f_table, shelves, numbers, flags, told)
+        loops.directions(n_items, f_table, norms)
+    loops.user_slopes(len(users.keys), users, tables, f_table, shelves, numbers, flags, told)
     who, where, first = by_item(told.rows, told.counts, n_items)
     sums, cut = np.empty((n_items, d), dtype), np.zeros(n_items, np.int64)
     if flags.cosine:
-        loops.gradients_of_cosines(tables[0], f_table, norms, who, where, first, told, per_steps, numbers, sums, cut)
+        leaning = (f_table, norms, who, where, first, told, users.words, per_steps, numbers, sums, cut)
+        loops.gradients_of_cosines(n_items, tables[0], *leaning)
     else:
         reaches = np.abs(told.f_users).max(axis=1, initial=0)
-        loops.gradients(tables[0], who, where, first, told, reaches, per_steps, numbers, sums, cut)
+        summed = (who, where, first, told, users.words, reaches, per_steps, numbers, sums, cut)
+        loops.gradients(n_items, tables[0], *summed)
     return sums, int(cut.sum())
 
 
@@ -120,13 +129,18 @@ def _many_steps(
     dtype: np.dtype[Any],
 ) -> tuple[Ints, int]:
     """Each thread adds finished rows to a table of its own; the tables are added at the end."""
-    n_threads = threads()
-    sums = np.zeros((n_threads, *tables.shape[1:]), dtype)
-    scratch = np.empty((n_threads, 4 if flags.item_adam else 2, longest, tables.shape[2]), tables.dtype)
-    cut = np.zeros(len(users.keys), np.int64)
-    loops.train_users(users, tables, f_table, per_steps, shelves, numbers, flags, scratch, sums, cut)
-    loops.add_up(sums)
-    return sums[0], int(cut.sum())
+
+    def share(begin: int, end: int) -> tuple[Ints, int]:
+        sums = np.zeros(tables.shape[1:], dtype)
+        scratch = np.empty((4 if flags.item_adam else 2, longest, tables.shape[2]), tables.dtype)
+        how = (users, tables, f_table, per_steps, shelves, numbers, flags, scratch, sums)
+        return sums, int(loops.train_users(begin, end, *how))
+
+    (total, cut), *others = in_threads(share, len(users.keys))
+    for sums, more in others:
+        total += sums
+        cut += more
+    return total, cut
 
 
 def _numbers(o: FedGRecOptions, leaf: Leaf, broadcast: Broadcast, dtype: np.dtype[Any]) -> Numbers:
@@ -163,16 +177,15 @@ def _flags(o: FedGRecOptions, broadcast: Broadcast) -> Flags:
         concat=o.combine == "concat",
         item_adam=o.item_optimizer == "adam",
         user_adam=o.user_optimizer == "adam",
-        kept=o.user_moments == "kept",
     )
 
 
 def combine(items: Floats, alphas: Floats, download: str, lean: bool) -> Floats:
     """See reference.combine."""
     out = np.empty((2 + (0 if lean else len(items) - 1), *items.shape[1:]), items.dtype)
-    loops.combine_both(alphas, items, download == "bfloat16", out)
+    loops.combine_both(out.shape[1], alphas, items, download == "bfloat16", out)
     if download == "int8":
-        loops.eight_bits(out)
+        loops.eight_bits(out.shape[1], out)
     return out
 
 
@@ -182,6 +195,7 @@ def server_adam(server: ServerState, update: Rows, steps: Floats, o: FedGRecOpti
     where = np.full(len(server.degrees), -1, np.int64)
     where[update.index] = np.arange(len(update.index))
     loops.server_adam(
+        len(where),
         server.items[0],
         server.moment1,
         server.moment2,
@@ -198,7 +212,7 @@ def server_adam(server: ServerState, update: Rows, steps: Floats, o: FedGRecOpti
 
 def add_rows(table: Floats, update: Rows, leaf: Leaf, rate: float) -> None:
     """See reference.add_rows."""
-    loops.add_rows(table, update.index, update.values, table.dtype.type(rate * leaf.step))
+    loops.add_rows(len(update.index), table, update.index, update.values, table.dtype.type(rate * leaf.step))
 
 
 def _finite(values: Floats, name: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedgrec import draws
 from fedgrec.core import Broadcast, Cohort, Floats, Leaf, Rows
 from fedgrec.errors import FedgrecError
 from fedgrec.kernels import _gnn as loops
@@ -41,13 +42,14 @@ def _train(
     x, state, n = broadcast.tables[0], cohort.state, len(cohort)
     n_items, d = x.shape
     numbers = _numbers(o, leaf, x.dtype)
-    flags = loops.Flags(broadcast.round, o.negatives, o.max_positives or n_items, o.loss == "mse")
-    longest = min(int(cohort.degrees.max(initial=0)), flags.max_positives) + flags.negatives
+    flags = loops.Flags(broadcast.round, o.max_positives or n_items, o.loss == "mse")
+    longest = min(int(cohort.degrees.max(initial=0)), flags.max_positives) + o.negatives
     told, scaled = Told.empty(n, longest, d, x.dtype), np.zeros(n, np.int64)
     targets = np.ones(len(cohort.items), x.dtype) if cohort.targets is None else cohort.targets
     own = (state.embeddings, state.moment1, state.moment2, state.steps)
     users = (cohort.keys, cohort.indptr, cohort.items, v, targets, B, *own)
-    loops.user_slopes(users, x, numbers, flags, told, scaled)
+    shelves = draws.shelves(np.ones(n_items), o.negatives, 0.0)  # one: all items are equal
+    loops.user_slopes(n, users, x, shelves, numbers, flags, told, scaled)
     if not np.isfinite(state.embeddings).all():
         raise FedgrecError(f"the update of {leaf.name!r} is not finite: training diverged; lower the learning rates")
     sent = told.counts[:, 1]
@@ -58,7 +60,7 @@ def _train(
     who, where, first = by_item(told.rows, told.counts, n_items)
     sums, cut = np.empty((n_items, d), dtype), np.zeros(n_items, np.int64)
     reaches = np.abs(told.f_users).max(axis=1, initial=0)
-    loops.add_up(x, who, where, first, told, reaches, noise, offsets, numbers, sums, cut)
+    loops.add_up(n_items, x, who, where, first, told, reaches, noise, offsets, numbers, sums, cut)
     return sums, state, int(cut.sum() + scaled.sum())
 
 
@@ -85,5 +87,6 @@ def means(third: Any) -> Floats:
     """methods.expansion.means, without making the replies.  # [nnz, d]"""
     told = np.empty((len(third.owner), third.offer.embeddings.shape[1]), third.offer.embeddings.dtype)
     whose = third.owner[third.circle]  # the user at each place of a circle
-    loops.add_neighbours(whose, third.place, third.first, third.size, third.neighbours, third.offer.embeddings, told)
+    circles = (third.place, third.first, third.size, third.neighbours)
+    loops.add_neighbours(len(told), whose, *circles, third.offer.embeddings, told)
     return told

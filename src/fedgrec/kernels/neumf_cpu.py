@@ -4,15 +4,14 @@ All users start from the same item rows and the same network, so W_q q'_i of the
 arithmetic, is computed once for all of them.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numba as nb
 import numpy as np
 
 from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows
 from fedgrec.errors import FedgrecError
 from fedgrec.kernels import _neumf as loops
+from fedgrec.kernels._numba import in_threads
 from fedgrec.kernels.neumf import network
 
 LANES, WIDE = loops.LANES, loops.WIDE
@@ -22,7 +21,7 @@ def train(
     cohort: Cohort, broadcast: Broadcast, theta: Floats, o: Any, items: Leaf, weights: Leaf, dtype: np.dtype[Any]
 ) -> tuple[Rows, Rows, Any, int]:
     """See neumf.train."""
-    state, N, n_threads = cohort.state.copy(), broadcast.n_items, nb.get_num_threads()
+    state, N = cohort.state.copy(), broadcast.n_items
     rows, first = training_rows(cohort, broadcast.round, o.negatives, N)
     adam, user_adam = o.item_optimizer == "adam", o.user_optimizer == "adam"
     flags = loops.Flags(o.local_steps, o.reduction == "mean", adam, user_adam, o.local_steps == 1 and not adam)
@@ -31,12 +30,12 @@ def train(
     tables = np.ascontiguousarray(broadcast.tables)
     table = projected(tables[1], theta, o)
     longest = 0 if flags.direct else int(np.diff(first).max(initial=0))
-    sums, of_theta = np.zeros((n_threads, 2 * N, o.dim), dtype), np.zeros((n_threads, len(theta)), dtype)
-    shares = np.linspace(0, len(cohort), n_threads + 1).astype(int).tolist()
 
-    def share(thread: int) -> int:
-        cut: int = loops.train_users(
-            *shares[thread : thread + 2],
+    def share(begin: int, end: int) -> tuple[Ints, Ints, int]:
+        sums, of_theta = np.zeros((2 * N, o.dim), dtype), np.zeros(len(theta), dtype)
+        cut = loops.train_users(
+            begin,
+            end,
             (rows, rows, first, cohort.degrees),
             (state.embeddings, state.moment1, state.moment2, state.steps),
             (tables, table),
@@ -44,19 +43,18 @@ def train(
             loops.Numbers(*map(theta.dtype.type, numbers)),
             flags,
             _desk(longest, flags, theta, o),
-            (sums[thread], of_theta[thread]),
+            (sums, of_theta),
         )
-        return cut
+        return sums, of_theta, int(cut)
 
-    # Our own threads: Numba would take ten seconds longer to compile a parallel loop around so much code.
-    with ThreadPoolExecutor(n_threads) as pool:
-        cut = sum(pool.map(share, range(n_threads)))
-    for more in sums[1:]:
-        sums[0] += more
+    (total, total_theta, cut), *others = in_threads(share, len(cohort))
+    for sums, of_theta, more in others:
+        total += sums
+        total_theta += of_theta
+        cut += more
     if not np.isfinite(state.embeddings).all():
         raise FedgrecError("the update of 'items' is not finite: training diverged; lower the learning rates")
-    total = of_theta.sum(0, keepdims=True, dtype=dtype)
-    return Rows(np.arange(2 * N), sums[0]), Rows(np.zeros(1, np.int64), total), state, int(cut)
+    return Rows(np.arange(2 * N), total), Rows(np.zeros(1, np.int64), total_theta[None]), state, cut
 
 
 def training_rows(cohort: Cohort, round_: int, count: int, n_items: int) -> tuple[Ints, Ints]:
@@ -64,14 +62,16 @@ def training_rows(cohort: Cohort, round_: int, count: int, n_items: int) -> tupl
     P = cohort.degrees
     first = np.concatenate([[0], np.cumsum(np.where(P > 0, P + np.minimum(count, n_items - P), 0))])
     rows = np.empty(first[-1], np.int64)
-    loops.draw_rows(cohort.keys, cohort.indptr, cohort.items, round_, n_items, first, rows)
+    loops.draw_rows(len(cohort), cohort.keys, cohort.indptr, cohort.items, round_, n_items, first, rows)
     return rows, first
 
 
 def projected(table: Floats, theta: Floats, o: Any) -> Floats:
     """W_q q'_i of every item.  # [N, H_1]"""
     out = np.zeros((len(table), o.hidden[0]), theta.dtype)
-    loops.project(np.ascontiguousarray(table), np.ascontiguousarray(network(theta, o).W_q.T), out)
+    loops.project(
+        -(-len(table) // LANES), np.ascontiguousarray(table), np.ascontiguousarray(network(theta, o).W_q.T), out
+    )
     return out
 
 
@@ -98,5 +98,5 @@ def scores(embeddings: Floats, items: Floats, theta: Floats, o: Any) -> Floats:
     blocks = np.ascontiguousarray(blocks.reshape(-1, WIDE, o.hidden[0]).swapaxes(1, 2))  # [blocks, H_1, WIDE]
     of_users = embeddings[:, 1] @ net.W_p.T + net.b[0]  # [n, H_1]
     out: Floats = (embeddings[:, 0] * net.h_g) @ items[0].T  # [n, N]
-    loops.add_network(of_users, blocks, theta, np.array(o.hidden), o.dim, out)
+    loops.add_network(len(blocks), of_users, blocks, theta, np.array(o.hidden), o.dim, out)
     return out
