@@ -12,7 +12,7 @@ from sklearn.base import clone
 
 from fedgrec import FedGRec
 from fedgrec.errors import ConfigError, DataError, FedgrecError
-from fedgrec.evaluate import top_k_reference
+from fedgrec.ranking import top_k_reference
 from tests.test_estimator import QUICK, blocks
 
 BLOCKS = csr_array(blocks().astype(np.float32))

@@ -15,8 +15,8 @@ from fedgrec import cli
 from fedgrec.config import Config
 from fedgrec.core import size
 from fedgrec.errors import RunError
-from fedgrec.evaluate import evaluate
 from fedgrec.loading import load_for
+from fedgrec.ranking import evaluate
 from fedgrec.report import write_report
 from fedgrec.report.charts import Figure, Series, axis, legend, plot, stylesheet
 from fedgrec.report.gather import read_run

@@ -23,7 +23,7 @@ _HOMES = {
     "Observer": "fedgrec.simulation",
     "RunOptions": "fedgrec.options",
     "Simulation": "fedgrec.simulation",
-    "evaluate": "fedgrec.evaluate",
+    "evaluate": "fedgrec.ranking",
     "load_data": "fedgrec.loading",
     "preset": "fedgrec.config",
 }
@@ -50,11 +50,11 @@ if TYPE_CHECKING:
     from fedgrec.data import Dataset, Interactions
     from fedgrec.errors import FedgrecError
     from fedgrec.estimator import FedGRec
-    from fedgrec.evaluate import evaluate
     from fedgrec.loading import load_data
     from fedgrec.methods.fedgrec import FedGRecMethod
     from fedgrec.model import Model
     from fedgrec.options import DataOptions, FedGRecOptions, RunOptions
+    from fedgrec.ranking import evaluate
     from fedgrec.simulation import Observer, Simulation
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec.errors import FedgrecError, missing_extra
-from fedgrec.evaluate import Ids, Indptr, Rank
+from fedgrec.ranking import Ids, Indptr, Rank
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -86,7 +86,7 @@ def rank_on_gpu(users: Floats, items: Floats) -> Rank:
 def top_k_on_device(
     score: Callable[[Ints], Any], users: Ints, k: int, n_items: int, seen_indptr: Indptr, seen_items: Ids
 ) -> Ids:
-    """Each user's k best unseen items, as `fedgrec.evaluate.top_k` has them, but ties come in any order. [n, k]"""
+    """Each user's k best unseen items, as `fedgrec.ranking.top_k` has them, but ties come in any order. [n, k]"""
     import torch
 
     ids = np.full((len(users), k), -1, np.int32)

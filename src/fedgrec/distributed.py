@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from fedgrec.core import Broadcast, Cohort, Ints, Pending, Stage, Upload
 from fedgrec.errors import ConfigError, FedgrecError, RunError, missing_extra
-from fedgrec.evaluate import Ids, Indptr, Rank, users_at_once
 from fedgrec.methods.contract import Method
 from fedgrec.options import RunOptions
+from fedgrec.ranking import Ids, Indptr, Rank, users_at_once
 from fedgrec.sums import Sums, sums_for
 
 T = TypeVar("T")

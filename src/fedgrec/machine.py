@@ -12,10 +12,10 @@ from fedgrec.config import Config
 from fedgrec.core import Cohort, Ints, ServerState
 from fedgrec.devices import gpu_is_there, place, rank_on_gpu, top_k_on_device, within_memory
 from fedgrec.distributed import Ranks
-from fedgrec.evaluate import Csr, Rank, Result, evaluate_ranking, top_k, top_k_scores
 from fedgrec.methods.contract import Method
 from fedgrec.metrics import Ideal
 from fedgrec.options import FedGRecOptions, method_module
+from fedgrec.ranking import Csr, Rank, Result, evaluate_ranking, top_k, top_k_scores
 
 LESS = "users_per_round, negatives, max_positives or local_steps"  # lower, they save GPU memory in training
 # Methods that are not FedGRec with other options, and the module of `kernels` that runs their rounds on a GPU.

@@ -16,9 +16,9 @@ from fedgrec.config import Config
 from fedgrec.core import Floats, Ints
 from fedgrec.data import IdMap, Interactions
 from fedgrec.errors import FedgrecError
-from fedgrec.evaluate import Ids, Indptr, top_k, top_k_scores
-from fedgrec.evaluate import _rows as rows_of
 from fedgrec.explanation import Explanation
+from fedgrec.ranking import Ids, Indptr, top_k, top_k_scores
+from fedgrec.ranking import _rows as rows_of
 
 Lists = tuple[Ints, Floats]
 

@@ -14,12 +14,12 @@ from fedgrec.core import Floats, Ints
 from fedgrec.data import Interactions
 from fedgrec.distributed import Ranks
 from fedgrec.errors import FedgrecError, RunError
-from fedgrec.evaluate import Csr, Result
 from fedgrec.files import understood, write_text
 from fedgrec.machine import judged, make_method
 from fedgrec.metrics import Ideal
 from fedgrec.model import CONFIG, Model
 from fedgrec.options import DataOptions, RunOptions
+from fedgrec.ranking import Csr, Result
 from fedgrec.recommender import Recommender
 
 

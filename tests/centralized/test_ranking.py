@@ -6,7 +6,7 @@ import pytest
 from fedgrec import devices
 from fedgrec.centralized import evaluate_model, make
 from fedgrec.errors import FedgrecError
-from fedgrec.evaluate import evaluate_ranking, top_k_reference, top_k_scores
+from fedgrec.ranking import evaluate_ranking, top_k_reference, top_k_scores
 from tests.centralized.worlds import ragged
 
 TRAIN, HELD_OUT = ragged(), ragged(seed=9, n_pairs=60)
@@ -14,7 +14,7 @@ TRAIN, HELD_OUT = ragged(), ragged(seed=9, n_pairs=60)
 
 def test_scores_in_blocks_rank_as_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small integers: full of ties."""
-    monkeypatch.setattr("fedgrec.evaluate.BLOCK_BYTES", 0)  # blocks of 16, the last one smaller
+    monkeypatch.setattr("fedgrec.ranking.BLOCK_BYTES", 0)  # blocks of 16, the last one smaller
     rng = np.random.default_rng(0)
     users, items = (rng.integers(-2, 3, (n, 3)).astype(np.float32) for n in (TRAIN.n_users, TRAIN.n_items))
     expected = top_k_reference(users, items, 60, TRAIN.indptr, TRAIN.items)

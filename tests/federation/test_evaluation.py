@@ -1,4 +1,4 @@
-"""Users' own metrics are those of `fedgrec.evaluate` for the same model."""
+"""Users' own metrics are those of `fedgrec.ranking` for the same model."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from fedgrec.core import Cohort, UploadSpec
-from fedgrec.evaluate import evaluate, top_k_reference
 from fedgrec.federation.common import evaluation
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.in_process.transport import Answer, killed_after_writing, on
@@ -16,6 +15,7 @@ from fedgrec.federation.node import ranking
 from fedgrec.federation.node.folder import TABLE, open_node
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.machine import judged
+from fedgrec.ranking import evaluate, top_k_reference
 from tests.federation.worlds import World, world
 
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgrec import cli, distributed, evaluate
+from fedgrec import cli, distributed, ranking
 from fedgrec.cli import train as train_command
 from fedgrec.config import Config, options
 from fedgrec.core import Cohort
@@ -269,7 +269,7 @@ def test_ranks_without_a_sampled_user_take_part(law: Law) -> None:
 
 
 def test_ranks_share_the_ranking_by_whole_blocks(law: Law, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (evaluate, distributed):
+    for module in (ranking, distributed):
         monkeypatch.setattr(module, "users_at_once", lambda n_items: 3)
     assert law(3)
 

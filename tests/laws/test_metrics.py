@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 
 from fedgrec import metrics
-from fedgrec.evaluate import Result, evaluate
+from fedgrec.ranking import Result, evaluate
 
 K = 20
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fedgrec.devices import gpu_is_there
-from fedgrec.evaluate import Result
 from fedgrec.machine import fits_engine, judged, make_engine
 from fedgrec.methods.fedncf import FedNCF
+from fedgrec.ranking import Result
 from tests.methods import laws
 from tests.methods.laws import World
 

@@ -17,9 +17,9 @@ from fedgrec.config import Config
 from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Pending, Rows, Stage, Upload
 from fedgrec.data import Dataset
 from fedgrec.errors import ConfigError
-from fedgrec.evaluate import top_k
 from fedgrec.machine import judged
 from fedgrec.methods.contract import Method
+from fedgrec.ranking import top_k
 from fedgrec.simulation import Simulation
 from fedgrec.sums import Sums
 

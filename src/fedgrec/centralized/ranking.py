@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from fedgrec.centralized.contract import Ints, Model, to_numpy
-from fedgrec.evaluate import Csr, Ids, Indptr, Result, evaluate, evaluate_ranking, top_k_scores
 from fedgrec.metrics import Ideal
+from fedgrec.ranking import Csr, Ids, Indptr, Result, evaluate, evaluate_ranking, top_k_scores
 
 
 def evaluate_model(

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from fedgrec.core import Floats, Ints
 from fedgrec.errors import FedgrecError
-from fedgrec.evaluate import top_k
 from fedgrec.methods.noisy import OPEN
 from fedgrec.model import Model
+from fedgrec.ranking import top_k
 
 SHARES: dict[str, Callable[[int], float]] = {
     "sum": lambda n: 1.0,

@@ -17,11 +17,11 @@ from fedgrec.data import Dataset
 from fedgrec.data.split import Split
 from fedgrec.data.synthetic import Places
 from fedgrec.errors import FedgrecError, RunError
-from fedgrec.evaluate import evaluate_ranking, top_k, top_k_scores
 from fedgrec.item_names import ItemNames, names_of
 from fedgrec.kept_split import read_split
 from fedgrec.loading import load_for
 from fedgrec.model import Model
+from fedgrec.ranking import evaluate_ranking, top_k, top_k_scores
 from fedgrec.record import DATA, RESULT, RunRecord, is_finished, read_metrics
 
 BASELINES = "baselines.json"
