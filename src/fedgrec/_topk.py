@@ -4,8 +4,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit, types
 
-# A user's scores are laid out as [pieces, FOLD, LANES]. The maximum over FOLD is the only pass over all of
-# them, and runs in plain vector instructions (a maximum over neighbours would need fast maths for that).
+# A user's scores are laid out as [pieces, FOLD, LANES]. The maximum over FOLD is the only pass over all scores, and it
+# compiles to plain vector instructions (a maximum over neighbouring scores would need fast maths for that).
 FOLD, LANES = 32, 64
 PIECE = FOLD * LANES
 
@@ -18,7 +18,7 @@ _scores = types.float32[:, :, :, ::1]
 
 @njit(cache=True)
 def _insert(best: npt.NDArray[np.float32], who: npt.NDArray[np.int32], score: float, item: int) -> None:
-    """Insert if it belongs into the list: higher scores first, then lower ids. Suits a short list."""
+    """Insert an item if it belongs into the list: higher scores first, then lower ids. Fast for short lists only."""
     p = best.size - 1
     if score < best[p] or (score == best[p] and item >= who[p]):
         return
@@ -52,7 +52,7 @@ def scan(
                     most = row[c, f, j] if row[c, f, j] > most else most
                 lane_max[c, j] = most
 
-        # k different items reach the k-th largest lane maximum: whatever is below it is not in the top k.
+        # At least k items reach the k-th largest lane maximum, so an item below it is not in the top k.
         best[:], who[:] = -np.inf, -1
         for c in range(pieces):
             for j in range(LANES):

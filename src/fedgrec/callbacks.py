@@ -1,4 +1,4 @@
-"""What `FedGRec.fit` shows and tells while it trains."""
+"""The progress bar and the callbacks of `FedGRec.fit`."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,9 +11,9 @@ Callbacks = Callback | Iterable[Callback] | None
 
 
 class Told(Observer):
-    """A bar of the rounds, and functions that are told of each of them.
+    """Shows a bar of the rounds, and calls functions after each round.
 
-    A function gets the line of metrics of a round that was evaluated, and {"round": r} after any other. Where one
+    A function gets the metrics of a round that was evaluated, and {"round": r} after any other round. If a function
     returns True, training ends after this round.
     """
 
@@ -29,7 +29,7 @@ class Told(Observer):
     def started(self, done: int, rounds: int) -> None:
         from tqdm import tqdm
 
-        off = None if self.progress is None else not self.progress  # None: off where standard error is no terminal
+        off = None if self.progress is None else not self.progress  # None: off unless standard error is a terminal
         self.bar = tqdm(total=rounds, initial=done, unit="round", disable=off, dynamic_ncols=True)
 
     def round_done(self, done: int) -> None:

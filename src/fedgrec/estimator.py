@@ -27,7 +27,7 @@ PRESET = "best"
 
 
 class Explanation(NamedTuple):
-    """A score as a sum: score = own + terms.sum()."""
+    """The parts of a score: score = own + terms.sum()."""
 
     score: float
     own: float  # what the person's own embedding adds
@@ -52,12 +52,12 @@ class FedGRec:
     # -------------------------------------------------------------------------------------- parameters
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Every option with its value, as scikit-learn asks for them."""
+        """Every option with its value, as scikit-learn expects."""
         values = _flat(self.config)
         return {"preset": self.preset, **values, "random_state": values["seed"], **self._asked}
 
     def set_params(self, **params: Any) -> Self:
-        """Change options. What was fitted stays until the next `fit`."""
+        """Change options. The fitted model stays until the next `fit`."""
         before: dict[str, Any] = {"preset": self.preset, **self._changed()}
         if "random_state" in params:
             before.pop("seed", None)
@@ -82,10 +82,10 @@ class FedGRec:
     ) -> Self:
         """Train on a SciPy sparse matrix [users, items] or a DataFrame with the columns user and item (and rating).
 
-        Everything trains, for all rounds. FedGRec(validation=0.1) holds a tenth of everybody's items out and returns
-        the round that ranks them best. `test` is measured where it is given; it decides nothing, except under the
-        protocol `paper`, where it chooses the round. `progress` draws a bar (None: where standard error is a
-        terminal); `callbacks` are told of each round (see fedgrec.callbacks).
+        All pairs train, for all rounds. FedGRec(validation=0.1) holds out a tenth of everybody's items and keeps the
+        round that ranks them best. `test`, if given, is measured; it chooses nothing, except under the protocol
+        `paper`, where it chooses the round. `progress` draws a bar (None: if standard error is a terminal);
+        `callbacks` are called after each round (see fedgrec.callbacks).
         """
         keep, told = self.config.data.keep_ratings, Told(progress, callbacks)
         train = Interactions.from_matrix(user_items, keep_ratings=keep)
@@ -99,11 +99,11 @@ class FedGRec:
     def partial_fit(
         self, new_user_items: Any, rounds: int = 0, *, progress: bool | None = None, callbacks: Callbacks = None
     ) -> Self:
-        """Go on with what came since `fit`: new clicks of known users, new users, new items.
+        """Train on with new data: new clicks of known users, new users, new items.
 
-        A matrix may have more rows and columns than the one before; a DataFrame may name anybody and anything. What
-        was known stays known. `rounds` are those of this season; 0: as many as the last one had, at first a
-        fifth of those of `fit`.
+        A matrix may have more rows and columns than the one before; a DataFrame may name new users and items. Earlier
+        data is kept. `rounds` is how long to train; 0: as long as the last `partial_fit`, or at first a fifth of the
+        rounds of `fit`.
         """
         run, told = self._run, Told(progress, callbacks)
         if run is None:
@@ -142,15 +142,16 @@ class FedGRec:
         items: Iterable[Hashable] | None = None,
         as_frame: bool = False,
     ) -> Any:
-        """The N best items for one user, for several, or (None) for all: their ids and their scores, best first.
+        """The N best items for one user, for several, or (None) for all users: their ids and scores, best first.
 
-        One id gives two arrays at most N long; several give arrays [n, N], where a place that stays empty has the id
+        One id gives two arrays of at most N entries; several ids give arrays [n, N], where an empty place has the id
         −1 (None unless all ids are integers) and the score −inf. `as_frame` gives a pandas DataFrame of user, item,
         score and rank instead.
 
-        Nobody is recommended what `fit` was told they have, for training, validation or test. `user_items` adds to
-        that: a row of a matrix or a collection of ids for each user. `filter_already_liked_items=False` recommends
-        that too. `items` are the only candidates, `filter_items` are never recommended.
+        Items that `fit` was told a user has, for training, validation or test, are not recommended to that user.
+        `user_items` names more such items: a row of a matrix or a collection of ids for each user.
+        `filter_already_liked_items=False` recommends these items too. `items` are the only candidates, `filter_items`
+        are never recommended.
         """
         model = self._fitted()
         users, one = indices(userid, model.user_ids, "userid")
@@ -197,7 +198,7 @@ class FedGRec:
         return _answer(model.similar_user_lists(which, N), model.user_names, one)
 
     def explain(self, userid: Hashable, itemid: Hashable) -> Explanation:
-        """A user's score for an item as a sum: of what each of the user's items adds, and the user's own embedding."""
+        """A user's score for an item as a sum: what each of the user's items adds, and the user's own embedding."""
         model = self._fitted()
         score, own, places, terms = model.explain(model.user_ids.index(userid), model.item_ids.index(itemid))
         return Explanation(score, own, named(places, model.item_names), terms)
@@ -224,7 +225,7 @@ class FedGRec:
         """Read a folder that `save`, `fedgrec train` or `fedgrec compare` wrote."""
         loaded = FedGRec()
         loaded.model = open_run(path)
-        if loaded.model.config.method in METHODS:  # the others are trained by `fedgrec compare` alone
+        if loaded.model.config.method in METHODS:  # only `fedgrec compare` trains the others
             loaded.config = loaded.model.config
         return loaded
 
@@ -245,7 +246,7 @@ def _configured(preset: str, asked: dict[str, Any]) -> Config:
 
 
 def _flat(config: Config) -> dict[str, Any]:
-    """The options by name; of the data only `keep_ratings` matters to `fit`."""
+    """The options by name; of the data options, `fit` uses only `keep_ratings`."""
     keep = {"keep_ratings": config.data.keep_ratings}
     return {"method": config.method, **keep, **asdict(config.model), **asdict(config.run)}
 

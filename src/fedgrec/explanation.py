@@ -1,4 +1,4 @@
-"""Why somebody is shown an item: the score as a sum over the person's own items.
+"""Why a person is shown an item: the score as a sum over the person's own items.
 
 Where a user's vector is a weighted sum of rows of its items, u = o + Σ_{t∈N_u} p_t, the score of item s is
 o·s + Σ_t p_t·s. For FedGRec that is Eq. (6) in Eq. (2), o = α_0 e_u^0 and p_t = w_ut Σ_k α_k e_t^{k−1}. Where cosines
@@ -27,13 +27,13 @@ class Explanation(NamedTuple):
 
 
 def explanation(method: Method, server: ServerState, person: Cohort, item: int) -> Explanation:
-    """What makes the score of an item for a cohort of one; `server` is what a device ranks with (`as_ranked`)."""
+    """The parts of an item's score for a cohort of one; `server` is the state that devices rank with (`as_ranked`)."""
     person = noisy.without_closed(person, server.more)
     own, rows = _parts(method, server, person)  # [1, D], [n, D]
     whole = (own + rows.sum(axis=0)).astype(np.float64)
     length = np.linalg.norm(whole) if getattr(method.options, "ranking", "inner") == "cosine" else 1.0
     target = method.represent_items(server)[item].astype(np.float64)
-    closed = target[whole.shape[1] :].sum()  # what puts a closed item last
+    closed = target[whole.shape[1] :].sum()  # the part that ranks a closed item last
     terms, rest = (part @ target[: whole.shape[1]] / (length or 1.0) for part in (rows, own))
     order = np.argsort(-terms, kind="stable")
     terms, added = terms[order], float(rest[0] + closed)

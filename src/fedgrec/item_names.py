@@ -1,9 +1,9 @@
-"""What people call the items, and where the items are: from a CSV, from a run's folder, or the demo's own.
+"""Titles and places of items: from a CSV, from a run's folder, or the demo's own.
 
     item,title,latitude,longitude
     book-3,The Sea,52.1,4.3
 
-Everything that shows items asks `names_of`. Items without a title are called by their ids.
+Everything that shows items calls `names_of`. Items without a title are shown by their ids.
 """
 
 import csv
@@ -45,25 +45,25 @@ class ItemNames:
     titles: Sequence[str]  # [N]; "" where there is none
     places: Floats | None = None  # [N, 2] longitude and latitude, or x and y; NaN where an item has none
     on_earth: bool = False  # whether places are degrees
-    note: str = ""  # a sentence about rows that name no item
+    note: str = ""  # a sentence about rows for unknown items
 
     def title(self, item: int) -> str:
         return self.titles[item] or str(self.ids[item])
 
     def title_and_id(self, item: int) -> str:
-        """For people who may want to type the id next."""
+        """Title and id, for people who may type the id next."""
         return f"{self.titles[item]} (item {self.ids[item]})" if self.titles[item] else str(self.ids[item])
 
     @property
     def scale(self) -> tuple[float, float]:
-        """By what a map multiplies places: a degree of longitude is shorter than one of latitude."""
+        """The factors of x and y on a map: a degree of longitude is shorter than one of latitude."""
         if self.places is None or not self.on_earth:
             return 1.0, 1.0
         return math.cos(math.radians(float(np.nanmean(self.places[:, 1])))), 1.0
 
 
 class HasItems(Protocol):
-    """What `names_of` asks of a model."""
+    """What `names_of` needs of a model."""
 
     @property
     def config(self) -> Any: ...
@@ -74,7 +74,7 @@ class HasItems(Protocol):
 
 
 def names_of(model: HasItems, folder: Path | None = None, given: Path | None = None) -> ItemNames:
-    """The names in the file that was given; else those that the run in the folder keeps; else the demo's; else ids."""
+    """The names in the `given` file; else those kept in the run's folder; else the demo's; else ids."""
     if given is None and folder is not None and (folder / KEPT).exists():
         given = folder / KEPT
     if given is not None:
@@ -118,12 +118,12 @@ def read_names(path: Path, ids: IdMap) -> ItemNames:
 
 
 def _are_places(model: HasItems) -> bool:
-    """Whether items are the demo's, not only by name: a federation's server has ids alone, a matrix has any."""
+    """Whether the items are the demo's places: every id is the number of a place, and there are users (not a server)."""
     return bool(model.known.n_users) and all(i in range(N_ITEMS) for i in model.item_ids)
 
 
 def _of_demo(ids: IdMap) -> ItemNames:
-    """A k-core may have renumbered the items; an id is always the number of a place."""
+    """The demo's names, by id: a k-core may have renumbered the items, but an id stays the number of a place."""
     _, places = demo()
     at = np.array(list(ids), np.int64)
     towns = [places.town_names[town] for town in places.town]

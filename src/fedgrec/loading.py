@@ -1,4 +1,4 @@
-"""The data of a run, as its options name it."""
+"""Load the data that a run's options name."""
 
 from typing import cast
 
@@ -31,9 +31,9 @@ def load_data(options: DataOptions, validation: float = 0.0, seed: int = 0, befo
 
 
 def load_for(config: Config, before: Split | None = None) -> Dataset:
-    """The data of a run: under `honest` validation items are held out of train, unless everything is to train.
+    """The data of a run. Under `honest`, validation items are held out of train, unless the run trains on everything.
 
-    A run that goes on has a split `before`, which its data keeps (see kept_split.py).
+    `before` is the split of a resumed run; pairs stay in their part of it (see kept_split.py).
     """
     holds_out = config.run.protocol == "honest" and config.data.split != "all"
     return load_data(config.data, config.run.validation if holds_out else 0.0, config.run.seed, before)

@@ -1,4 +1,4 @@
-"""What callers name, as indices: one id, several, rows of a matrix, candidates."""
+"""From what callers give (one id, several ids, rows of a matrix, candidates) to indices."""
 
 from collections.abc import Hashable, Iterable
 from typing import Any
@@ -23,7 +23,7 @@ def is_one_person(items: Any) -> bool:
 
 
 def _listed(ids: Any) -> Any:
-    """An array, or a column of a DataFrame, as an array, so that integers need no loop; anything else as a list."""
+    """An array or a DataFrame column as an array, so that integers need no loop; anything else as a list."""
     ids = ids.to_numpy() if hasattr(ids, "to_numpy") else ids
     if not isinstance(ids, np.ndarray):
         return list(ids)
@@ -33,7 +33,7 @@ def _listed(ids: Any) -> Any:
 
 
 def indices(given: Any, ids: IdMap, name: str) -> tuple[Ints, bool]:
-    """The indices behind one id, several ids or None for all; and whether it was one."""
+    """The indices of one id, of several ids or (None) of all; and whether it was one id."""
     if given is None:
         return np.arange(len(ids)), False
     if not _is_many(given):
@@ -45,7 +45,7 @@ def indices(given: Any, ids: IdMap, name: str) -> tuple[Ints, bool]:
 
 
 def _matrix_rows(matrix: Any) -> Seen:
-    """The columns of each row of a sparse matrix, or of the one row that it is; stored zeros are none."""
+    """The non-zero columns of each row of a sparse matrix, or of a single row."""
     if matrix.ndim == 1:
         return Seen.of([matrix.tocoo().coords[0][matrix.tocoo().data != 0]])
     csr = matrix.tocsr(copy=True)
@@ -63,9 +63,9 @@ def joined(a: Seen, b: Seen) -> Seen:
 
 
 def rows_of(given: Any, ids: IdMap, n: int | None = None) -> Seen:
-    """Item indices of n people, from a matrix or from a collection of ids for each; None: of as many as there are.
+    """Item indices of n people (None: of however many are given), from a matrix or a collection of ids for each.
 
-    A list of one may hold the row of a matrix.
+    A list with one entry may hold a row of a matrix.
     """
     if isinstance(given, list) and len(given) == 1 and hasattr(given[0], "tocsr"):
         given, n = given[0], 1
@@ -81,7 +81,7 @@ def rows_of(given: Any, ids: IdMap, n: int | None = None) -> Seen:
 
 
 def candidates(items: Iterable[Hashable] | None, without: Iterable[Hashable] | None, ids: IdMap) -> Ints | None:
-    """The items that may be recommended, rising; None: every item."""
+    """The items that may be recommended, sorted; None: every item."""
     if items is None and without is None:
         return None
     allowed = np.arange(len(ids)) if items is None else np.unique(number(_listed(items), "item", ids)[0])

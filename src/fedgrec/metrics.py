@@ -1,6 +1,6 @@
-"""What a ranking is worth: to each user, and to the catalogue. docs/data.md has all definitions in one table.
+"""Metrics of a ranking, for each user and for the catalogue. docs/data.md has all definitions in one table.
 
-NumPy only: a user computes its own metrics at home.
+This module needs only NumPy: a user computes its own metrics at home.
 
 `hits[..., r]` says whether rank r holds a test item; the last axis is the list of k, a leading axis is users.
 A user without test items has no recall: it gets NaN, and `mean` leaves it out.
@@ -23,7 +23,7 @@ NAMES = (*USUAL, "hitrate", "mrr", "map", "novelty", *(f"recall_{group}" for gro
 
 
 def named(text: str) -> tuple[str, ...]:
-    """The metrics that somebody names, between commas; `all` of them."""
+    """The metrics in a text such as `recall,map`, or all of them for `all`."""
     found = tuple(name for word in text.split(",") if (name := word.strip().lower()))
     known = f"{', '.join(NAMES)}, or all"
     for name in found:
@@ -42,8 +42,8 @@ def recall(hits: npt.NDArray[np.bool_], n_test: npt.ArrayLike) -> Floats:
 def ndcg(hits: npt.NDArray[np.bool_], n_test: npt.ArrayLike, ideal: Ideal = "capped") -> Floats:
     """Σ over hits at rank r = 1.. of 1/log2(r+1), over the same sum for the ideal list.
 
-    The ideal list is min(|test|, k) hits ("capped", as everyone computes it), or all |test| items, which no
-    list of k reaches once |test| > k ("paper", the appendix's literal form).
+    The ideal list is min(|test|, k) hits ("capped", as everyone computes it), or all |test| items ("paper", the
+    appendix's literal form, which no list of k can reach once |test| > k).
     """
     if ideal not in ("capped", "paper"):
         raise ValueError(f"ideal must be 'capped' or 'paper', not {ideal!r}")
@@ -74,33 +74,33 @@ def average_precision(hits: npt.NDArray[np.bool_], n_test: npt.ArrayLike) -> Flo
 
 
 def mean(per_user: Floats) -> float:
-    """The mean over the users that have test items; NaN where there is none."""
+    """The mean over the users that have test items; NaN if no user has any."""
     counted = per_user[~np.isnan(per_user)]
     return float(counted.mean()) if counted.size else float("nan")
 
 
 def coverage(recommended: Ints, n_items: int) -> float:
-    """The share of the catalogue that is recommended to anyone (id −1 marks an empty place)."""
+    """The share of the catalogue that is recommended to at least one user (id −1 marks an empty place)."""
     shown = np.zeros(n_items, dtype=bool)
     shown[recommended[recommended >= 0]] = True
     return float(shown.mean())
 
 
 def popularity(recommended: Ints, degrees: Ints) -> float:
-    """The mean train degree of what is recommended; NaN if nothing is."""
+    """The mean train degree of the recommended items; NaN if there are none."""
     return mean(degrees[recommended[recommended >= 0]].astype(np.float64))
 
 
 def popularity_percentile(recommended: Ints, degrees: Ints) -> float:
     """The same on a scale from 0 to 1 that compares across data sets: the mean share of the catalogue that is
-    less popular, equals counted half; 0.5 is what recommending at random gives."""
+    less popular, equally popular items counted half; recommending at random gives 0.5."""
     order = np.sort(degrees)
     below, upto = (np.searchsorted(order, degrees, side=side) for side in ("left", "right"))
     return mean(((below + upto) / (2 * len(order)))[recommended[recommended >= 0]])
 
 
 def novelty(recommended: Ints, degrees: Ints, n_users: int) -> float:
-    """The mean of −log2(the share of users who have the item); an item that nobody has counts as one user's."""
+    """The mean of −log2(the share of users who have the item); an item without users counts as having one."""
     return mean(np.log2(max(n_users, 1) / np.maximum(degrees, 1))[recommended[recommended >= 0]])
 
 

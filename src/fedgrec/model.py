@@ -1,4 +1,4 @@
-"""A trained model: what answers "what should this person see next?"."""
+"""A trained model: it answers "what should this person see next?"."""
 
 import tomllib
 from dataclasses import dataclass, fields, replace
@@ -31,24 +31,24 @@ from fedgrec.recommender import Recommender
 from fedgrec.server_run import check_has_users, is_of_server
 
 SERVER, USERS, CONFIG = "server.safetensors", "users.safetensors", "config.toml"
-GROWN = "grown"  # a folder of files that are about to take their places (see grown_run.py)
+GROWN = "grown"  # a folder of new files that will replace the run's files (see grown_run.py)
 
 
 @dataclass(frozen=True)
 class Model(Recommender):
-    """One round of a run: what the server has, what every user is, and what people are known to have.
+    """One round of a run: the server's state, every user's state, and the items that people are known to have.
 
-    The users' state is whole, as the method defines it: whatever a method ranks by is in the model.
+    The users' state is complete, as the method defines it: everything that a method ranks by is in the model.
     """
 
     config: Config
     server: ServerState  # without its optimizer's moments
     users: Cohort  # everybody, with keys and train items
-    known: Interactions  # what is never recommended: all that the data says people have, held out or not
+    known: Interactions  # never recommended: all items that people have in the data, held out or not
 
     @staticmethod
     def of(config: Config, server: ServerState, users: Cohort, known: Interactions) -> "Model":
-        """A copy of both sides as they are now."""
+        """A model with copies of the server's and the users' present state."""
         degrees = server.degrees if server.degrees.any() else np.bincount(users.items, minlength=known.n_items)
         more = {name: value.copy() for name, value in server.more.items()}
         kept = _server(server.items.copy(), degrees.astype(np.int64), server.round, more)
@@ -65,7 +65,7 @@ class Model(Recommender):
 
     @property
     def item_degrees(self) -> Ints:
-        """How many users have each item to train on.  # [N]"""
+        """How many users have each item in train.  # [N]"""
         return self.server.degrees
 
     @property
@@ -74,7 +74,7 @@ class Model(Recommender):
 
     @cached_property
     def _as_ranked(self) -> ServerState:
-        """What of the server a device ranks with; made once for all users."""
+        """The part of the server's state that a device ranks with; made once for all users."""
         return self.method.as_ranked(self.server)
 
     def _item_vectors(self) -> Floats:
@@ -87,7 +87,7 @@ class Model(Recommender):
         return self.method.scores(self._as_ranked, self.users.take(users))
 
     def new_user_vectors(self, indptr: Ints, items: Ints) -> Floats:
-        """Eq. (6) needs only their items."""
+        """The vectors of new people: Eq. (6) needs only their items."""
         if (np.diff(indptr) == 0).any():
             which = f" {int(np.argmin(np.diff(indptr)))} (counted from 0)" if len(indptr) > 2 else ""
             raise FedgrecError(f"name at least one item that the person{which} liked")
@@ -101,13 +101,13 @@ class Model(Recommender):
         return self.method.strangers(indptr, items)
 
     def explain(self, user: int, item: int) -> Explanation:
-        """What makes the user's score for the item."""
+        """The parts of the user's score for the item."""
         return explanation(self.method, self._as_ranked, self.users.take(np.array([user])), item)
 
     # ----------------------------------------------------------------------------------------- files
 
     def save(self, folder: str | Path) -> None:
-        """The files that docs/run-folder.md describes; each is whole or not there."""
+        """Write the files that docs/run-folder.md describes; each is written whole or not at all."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / CONFIG, self.config.to_toml())
@@ -136,14 +136,14 @@ class Model(Recommender):
         write_tensors(folder / USERS, users, metadata)
 
     def _texts(self, config: str) -> dict[str, Any]:
-        """What the text files beside the tensors say, as far as the model depends on it."""
+        """The contents of the text files beside the tensors, as far as the model depends on them."""
         toml = tomllib.loads(config)
         ids = {USER_IDS: self.user_ids.to_json(), ITEM_IDS: self.item_ids.to_json()}
         return {CONFIG: [toml.get("method"), toml.get("model")], **ids}
 
     @staticmethod
     def load(folder: str | Path, needs_users: bool = True) -> "Model":
-        """The model of a run; that of a federation's server has no users, and is for those who need none."""
+        """The model of a run. The run of a federation's server has no users: it loads only with needs_users=False."""
         folder = Path(folder)
         config = run_config(folder)
         if needs_users:
@@ -201,9 +201,9 @@ def run_config(folder: Path) -> Config:
 
 
 def _of_before(folder: Path, config: Config, server: ServerState, users: Tensors, known: Interactions) -> Model:
-    """A run of version 0.1, which kept of a user's state the embeddings alone, and forgot who has which test items."""
+    """A run of version 0.1, which kept only the embeddings of a user's state, and not the users' test items."""
     method = method_module(config.method).make(config.model, known.n_items, max(known.n_users, 1))
-    nobody = np.zeros(known.n_users, np.uint64)  # ranking drew nothing by the users' keys then
+    nobody = np.zeros(known.n_users, np.uint64)  # in that version ranking did not use the users' keys
     cohort = method.init_users(nobody, users["train_indptr"], users["train_items"])
     state = replace(cohort.state, embeddings=_by_user(users["user_embeddings"]))
     if config.data.data != "matrix":  # a matrix had no test items of its own
@@ -220,11 +220,11 @@ def _of_before(folder: Path, config: Config, server: ServerState, users: Tensors
 
 
 def _of_server(folder: Path, config: Config) -> Model:
-    """The run that a federation's server left: its users are on the nodes."""
+    """The model of a federation's server: its users are on the nodes."""
     tensors, about = read_tensors(folder / SERVER)
     server = _server_of(tensors, about)
     n_items, nobody = server.items.shape[-2], np.zeros(0, np.int64)
-    named = (folder / ITEM_IDS).exists()  # runs of the first servers have no names
+    named = (folder / ITEM_IDS).exists()  # servers of the first versions kept no names
     item_ids = IdMap.load(folder / ITEM_IDS, n_items) if named else IdMap.range(n_items)
     method = method_module(config.method).make(config.model, n_items, 1)
     users = method.strangers(np.zeros(2, np.int64), nobody).take(nobody)

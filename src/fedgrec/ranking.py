@@ -1,4 +1,4 @@
-"""Full ranking: every item that a user has not seen is ranked, exactly, in blocks of bounded memory."""
+"""Full ranking: rank every item that a user has not seen, exactly, in blocks of bounded memory."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from fedgrec.errors import FedgrecError
 Matrix = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int32]
 Indptr = npt.NDArray[np.int64]
-Rank = Callable[[npt.NDArray[np.int64], int, Indptr, Ids], Ids]  # users, k, the CSR of what they have seen → [n, k]
+Rank = Callable[[npt.NDArray[np.int64], int, Indptr, Ids], Ids]  # users, k, the CSR of their seen items → [n, k]
 
 # The scores that one thread holds at a time. More makes the matrix product no faster.
 BLOCK_BYTES = 20 * 2**20
@@ -37,7 +37,7 @@ class Result:
     """One evaluation."""
 
     metrics: dict[str, float]  # 'recall@20', 'ndcg@20' and the others of metrics.NAMES
-    users: int  # how many were scored: those with held-out items
+    users: int  # how many users were scored: those with held-out items
     user_ids: npt.NDArray[np.int64]  # [users]
     per_user: dict[str, npt.NDArray[np.float64]]  # 'recall@20', 'ndcg@20', …: [users], for intervals
 
@@ -50,7 +50,7 @@ def evaluate(
     ks: Sequence[int] = (20,),
     ndcg_ideal: metrics.Ideal = "capped",
 ) -> Result:
-    """Rank all items but the train items for each user with held-out items, and say how well.
+    """Rank all items but the train items for each user with held-out items, and measure the lists.
 
     users: [M, d], items: [N, d]; a user's score for an item is the inner product of their rows.
     """
@@ -72,7 +72,7 @@ def evaluate_ranking(
     ks: Sequence[int] = (20,),
     ndcg_ideal: metrics.Ideal = "capped",
 ) -> Result:
-    """`evaluate` for whatever can rank: the same users, the same masks, the same metrics."""
+    """`evaluate` for any ranking function: the same users, the same masks, the same metrics."""
     if len(train.indptr) != len(held_out.indptr):
         raise FedgrecError(f"{len(train.indptr) - 1} users in train data, but {len(held_out.indptr) - 1} held out.")
     n_test = np.diff(held_out.indptr)
@@ -130,9 +130,8 @@ def top_k(
 ) -> tuple[Ids, Matrix]:
     """Each user's k best unseen items, best first, ties to the lower id: (ids [n, k], scores [n, k]).
 
-    A user with fewer than k unseen items has id −1 and score −inf in the places left. A thread scores
-    `block` users at a time, by default as many as fit BLOCK_BYTES. Scores are float32, as the
-    matrix product rounds them.
+    A user with fewer than k unseen items has id −1 and score −inf in the empty places. A thread scores `block` users at
+    a time, by default as many as fit BLOCK_BYTES. Scores are float32, as the matrix product rounds them.
     """
     from numba import get_num_threads
 
@@ -151,12 +150,12 @@ def top_k(
     def rank(lo: int) -> None:
         hi = min(lo + step, n)
         scores = mine.scores[: hi - lo]
-        flat = scores.reshape(hi - lo, pieces * PIECE)  # a view; what is behind the last item stays −inf
+        flat = scores.reshape(hi - lo, pieces * PIECE)  # a view; columns behind the last item stay −inf
         np.matmul(users[lo:hi], columns, out=flat[:, :N])
         scan(scores, seen_indptr[lo : hi + 1], seen_items, ids[lo:hi], top[lo:hi])
 
-    # One thread of ours takes one block through product and scan. BLAS's own threads would spin between the
-    # products and keep the scan from the cores, which costs more than the whole scan.
+    # Each of our threads takes one block through product and scan. BLAS's own threads would spin between products and
+    # hold the cores that the scan needs; that costs more time than the scan itself.
     with _one_blas_thread(), ThreadPoolExecutor(get_num_threads(), "rank", start) as pool:
         list(pool.map(rank, range(0, n, step)))  # list: waits, and passes errors on
     return ids, top
@@ -165,7 +164,7 @@ def top_k(
 def top_k_scores(
     score: Callable[[slice], Matrix], n_items: int, k: int, seen_indptr: Indptr, seen_items: Ids
 ) -> tuple[Ids, Matrix]:
-    """`top_k` for scores that are no inner products: `score(lo:hi)` gives those of users lo … hi−1, [hi−lo, N]."""
+    """`top_k` for scores that are not inner products: `score(slice(lo, hi))` gives those of some users, [hi−lo, N]."""
     from fedgrec._topk import FOLD, LANES, PIECE, scan
 
     n, pieces = len(seen_indptr) - 1, -(-n_items // PIECE)
@@ -193,13 +192,13 @@ def users_at_once(n_items: int) -> int:
 def _one_blas_thread() -> AbstractContextManager[Any]:
     try:
         from threadpoolctl import threadpool_limits
-    except ImportError:  # the ranking is the same without it, only slower
+    except ImportError:  # without it ranking is only slower
         return nullcontext()
     return cast(AbstractContextManager[Any], threadpool_limits(1, "blas"))
 
 
 def top_k_reference(users: Matrix, items: Matrix, k: int, seen_indptr: Indptr, seen_items: Ids) -> tuple[Ids, Matrix]:
-    """`top_k` as one reads it: all scores at once, one stable sort."""
+    """`top_k` in its simplest form: all scores at once, one stable sort."""
     seen_indptr, seen_items = _checked(users, items, k, seen_indptr, seen_items)
     n, N = len(users), len(items)
     scores = np.full((n, N + k), -np.inf, dtype=np.float32)  # k empty places behind the last item
@@ -212,7 +211,7 @@ def top_k_reference(users: Matrix, items: Matrix, k: int, seen_indptr: Indptr, s
 
 
 def _checked(users: Matrix, items: Matrix, k: int, indptr: Indptr, seen: Ids) -> tuple[Indptr, Ids]:
-    """Refuse what cannot be ranked; the compiled scan trusts its arguments."""
+    """Refuse bad arguments: the compiled scan does not check them."""
     if users.ndim != 2 or items.ndim != 2 or users.shape[1] != items.shape[1]:
         raise FedgrecError(f"Users {users.shape} and items {items.shape} need rows of the same length.")
     indptr, seen = _checked_seen(len(users), len(items), k, indptr, seen)

@@ -1,7 +1,7 @@
-"""What ranks: the one contract of every trained model, whichever method trained it.
+"""The interface of every trained model, whichever method trained it.
 
-Users and items are indices here. Lists are arrays of item indices [n, k] and scores [n, k], best first; a place that
-stays empty has the index −1 and the score −inf.
+Users and items are indices here. Lists are arrays of item indices [n, k] and scores [n, k], best first; an empty place
+has the index −1 and the score −inf.
 """
 
 from abc import ABC, abstractmethod
@@ -24,7 +24,7 @@ Lists = tuple[Ints, Floats]
 
 
 class Seen(NamedTuple):
-    """What is kept out of each list: the items of list i are `items[indptr[i]:indptr[i + 1]]`, in any order."""
+    """Items to keep out of each list: for list i they are `items[indptr[i]:indptr[i + 1]]`, in any order."""
 
     indptr: Indptr  # [n+1]
     items: Ids
@@ -40,7 +40,7 @@ class Seen(NamedTuple):
         return Seen(np.cumsum(lengths, dtype=np.int64), np.concatenate([np.zeros(0, np.int32), *rows], dtype=np.int32))
 
     def among(self, allowed: Ints, n_items: int) -> "Seen":
-        """The same where the allowed items are numbered from 0 and there are no others."""
+        """The same items, renumbered by their place among the allowed items; others are dropped."""
         place = np.full(n_items, -1, np.int32)
         place[allowed] = np.arange(len(allowed))
         kept = place[self.items] >= 0
@@ -48,15 +48,15 @@ class Seen(NamedTuple):
 
 
 class Recommender(ABC):
-    """A trained model. Its subclasses say what a user's score for an item is; the lists follow from that here."""
+    """A trained model. Subclasses define a user's score for an item; this class makes lists from the scores."""
 
     config: Config
-    known: Interactions  # what is never recommended: all that the data says people have, held out or not
+    known: Interactions  # never recommended: all items that people have in the data, held out or not
 
     @property
     @abstractmethod
     def round(self) -> int:
-        """How many rounds or epochs made it."""
+        """How many rounds or epochs the model was trained for."""
 
     @property
     @abstractmethod
@@ -75,14 +75,14 @@ class Recommender(ABC):
 
     @abstractmethod
     def new_user_vectors(self, indptr: Ints, items: Ints) -> Floats:
-        """Of people whom the model has never met, by their items, [n, D]."""
+        """The vectors of people whom the model has never met, from their items, [n, D]."""
 
     @abstractmethod
     def save(self, folder: str | Path) -> None:
         """Write the folder that `open_run` reads."""
 
     def explain(self, user: int, item: int) -> Explanation:
-        """What makes the user's score for the item."""
+        """The parts of the user's score for the item."""
         raise FedgrecError(f"a score of {self.config.method} is not explained here: only federated runs are")
 
     # ----------------------------------------------------------------------------------------- names
@@ -97,7 +97,7 @@ class Recommender(ABC):
 
     @cached_property
     def user_names(self) -> NDArray[Any]:
-        """The users' ids as an array: of integers where all ids are integers, otherwise of objects.  # [M]"""
+        """The users' ids: an array of integers if all ids are integers, else of objects.  # [M]"""
         return _names(self.user_ids)
 
     @cached_property
@@ -106,11 +106,11 @@ class Recommender(ABC):
         return _names(self.item_ids)
 
     def seen(self, user: int) -> Ints:
-        """What is never recommended to this user."""
+        """The items that are never recommended to this user."""
         return self.known.of(user)
 
     def seen_by(self, users: Ints) -> Seen:
-        """What is never recommended to these users."""
+        """The items that are never recommended to these users."""
         return Seen(*rows_of(self.known, users.astype(np.int64)))
 
     # --------------------------------------------------------------------------------------- vectors
@@ -126,7 +126,7 @@ class Recommender(ABC):
 
     @cached_property
     def _items(self) -> Floats:
-        """Made once: it takes longer than one user's list."""
+        """The item vectors, kept: computing them takes longer than one user's list."""
         self._check_vectors()
         return self._item_vectors()
 
@@ -149,9 +149,9 @@ class Recommender(ABC):
     # ----------------------------------------------------------------------------------------- lists
 
     def lists(self, users: Ints, k: int, seen: Seen | None = None, allowed: Ints | None = None) -> Lists:
-        """For each of these users the k best of the allowed items that are not among the seen ones.
+        """For each of these users the k best items that are allowed and not seen.
 
-        `seen` is by default all that the user is known to have, `allowed` every item; it rises.
+        By default `seen` is all items that a user is known to have, and `allowed` is every item. `allowed` is sorted.
         """
         seen = self.seen_by(users) if seen is None else seen
         if self.inner_product:
@@ -166,11 +166,11 @@ class Recommender(ABC):
         return _renumbered(top_k_scores(score, len(at), k, kept.indptr, kept.items), allowed)
 
     def similar_lists(self, items: Ints, k: int, allowed: Ints | None = None) -> Lists:
-        """For each of these items the k items whose vectors point most the same way (cosine)."""
+        """For each of these items the k most similar items (by cosine)."""
         return self._alike(self.item_vectors(), items, k, "item", allowed)
 
     def similar_user_lists(self, users: Ints, k: int) -> Lists:
-        """For each of these users the k users whose vectors point most the same way (cosine)."""
+        """For each of these users the k most similar users (by cosine)."""
         return self._alike(self.user_vectors(np.arange(len(self.user_ids))), users, k, "user")
 
     def _alike(self, vectors: Floats, which: Ints, k: int, kind: str, allowed: Ints | None = None) -> Lists:
@@ -186,7 +186,7 @@ class Recommender(ABC):
         return without_empty(self.lists(np.array([user]), n, Seen.of([seen])))
 
     def recommend(self, vector: Floats, seen: Ints, n: int) -> Lists:
-        """The same for whoever has this vector, [1, D]."""
+        """The same for a person with this vector, [1, D]."""
         return without_empty(best(vector, self.item_vectors(), n, Seen.of([seen])))
 
     def similar_items(self, item: int, n: int) -> Lists:
@@ -203,7 +203,7 @@ def best(vectors: Floats, items: Floats, k: int, seen: Seen, allowed: Ints | Non
 
 
 def without_empty(lists: Lists) -> Lists:
-    """The one list, without the places left empty."""
+    """The first list, without its empty places."""
     ids, scores = lists[0][0], lists[1][0]
     return ids[ids >= 0], scores[ids >= 0]
 
@@ -223,7 +223,7 @@ def _names(ids: IdMap) -> NDArray[Any]:
 
 
 def named(places: Ints, names: NDArray[Any]) -> NDArray[Any]:
-    """The ids behind indices; for −1 it is −1 among integers, and None otherwise."""
+    """The ids of indices; −1 stays −1 if ids are integers, else it becomes None."""
     found: NDArray[Any] = names[places]
     found[places < 0] = -1 if names.dtype.kind == "i" else None
     return found

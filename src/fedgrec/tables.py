@@ -11,12 +11,12 @@ from typing import Any, Self
 
 NOTHING = "–"
 GAP = "  "
-LONGEST = 26  # of a row's name in a terminal that is too narrow for the table
+LONGEST = 26  # the most letters of a row's name in a terminal that is too narrow for the table
 USERS = "ᵘ"  # marks an interval over users
 
 
 class Cell(str):
-    """A text that knows its number: the page sorts by it, and shows `share` of the longest bar beside the text."""
+    """A text with its number: the page sorts by the number, and draws a bar, `share` of the longest, beside the text."""
 
     value: float | None
     share: float | None
@@ -33,7 +33,7 @@ def number(value: float | None, form: str, unit: str = "") -> Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """Cells as they are read. `align` has l or r for the first columns; the others, numbers, are flush right."""
+    """Cells as texts. `align` has l or r for the first columns; the other columns, numbers, are flush right."""
 
     title: str
     head: Sequence[str]
@@ -51,9 +51,9 @@ class Grid:
 
 
 def terminal(grid: Grid, width: int = 80) -> str:
-    """As many columns side by side as fit, the rest below with the first column again; then the notes.
+    """As many columns side by side as fit; the rest below, with the first column again; then the notes.
 
-    A column that no line can hold, such as one of sentences, is said below.
+    A column that is too wide for any line, such as one of sentences, is printed below as text.
     """
     lines = [[_in_one_line(cell) for cell in line] for line in (grid.head, *grid.rows)]
     if _width(lines, range(len(grid.head))) > width:
@@ -94,7 +94,7 @@ def _flush(cells: Sequence[str], widths: Sequence[int], sides: Sequence[str]) ->
 
 
 def _with_short_names(lines: list[list[str]]) -> list[list[str]]:
-    """Names that leave room for numbers, as long as they still differ."""
+    """Shorten names to leave room for numbers, if the short names still differ."""
     names = [line[0] for line in lines]
     short = [name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…" for name in names]
     if len(set(short)) < len(set(names)):
@@ -120,14 +120,14 @@ def markdown(grid: Grid) -> str:
 
 
 def latex(grid: Grid, label: str) -> str:
-    """A float for booktabs; its caption says what the notes say."""
+    """A float for booktabs; its caption holds the notes."""
 
     def line(cells: Sequence[str]) -> str:
         return f"{' & '.join(map(_escape_latex, cells))} \\\\"
 
     title = [f"{grid.title}."] if grid.title else []
     caption = _escape_latex(" ".join([*title, *grid.notes]))
-    name = re.sub(r"[^\w-]|_", "", label)  # TeX reads nothing else in it
+    name = re.sub(r"[^\w-]|_", "", label)  # TeX accepts nothing else in a label
     top = ["% needs \\usepackage{booktabs}", "\\begin{table}", "\\centering"]
     top += [f"\\caption{{{caption}}}", f"\\label{{tab:{name}}}"]
     body = [f"\\begin{{tabular}}{{{grid.sides}}}", "\\toprule", line(grid.head), "\\midrule", *map(line, grid.rows)]
@@ -135,7 +135,7 @@ def latex(grid: Grid, label: str) -> str:
 
 
 def csv(records: Sequence[Mapping[str, Any]]) -> str:
-    """Unrounded, under the keys of all records; empty where one has nothing to say."""
+    """Unrounded, with a column for every key of any record; empty where a record lacks the key."""
     text = io.StringIO()
     keys = dict.fromkeys(key for record in records for key in record)
     writer = csv_module.DictWriter(text, list(keys), restval="", lineterminator="\n")
@@ -148,7 +148,7 @@ MARKDOWN = re.compile(r"([\\`*_\[\]<>|&])")
 
 
 def _escape_markdown(text: str) -> str:
-    """What Markdown or HTML would read as its own, but for `code`, which sentences name files and options by."""
+    """Escape what Markdown or HTML would interpret, except `code`, which sentences use for files and options."""
     parts = re.split(r"(`[^`|\n]+`)", _in_one_line(text))
     return "".join(part if i % 2 else MARKDOWN.sub(r"\\\1", part) for i, part in enumerate(parts))
 

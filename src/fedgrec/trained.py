@@ -1,4 +1,4 @@
-"""The model of a run's folder, whichever method trained it: what `recommend` and `evaluate` open."""
+"""Open the model of a run's folder, whichever method trained it, for `recommend` and `evaluate`."""
 
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -24,7 +24,7 @@ from fedgrec.recommender import Recommender
 
 
 def open_run(folder: str | Path, needs_users: bool = True) -> Recommender:
-    """What a run ranks with; the run of a federation's server has no users, and is for those who need none."""
+    """The model of a run. The run of a federation's server has no users: it opens only with needs_users=False."""
     folder = Path(folder)
     if (folder / CONFIG).exists() and (method := read_toml(folder / CONFIG).get("method")) in centralized.MODELS:
         return _opened(folder, str(method))
@@ -32,7 +32,7 @@ def open_run(folder: str | Path, needs_users: bool = True) -> Recommender:
 
 
 def measured(model: Recommender, run: RunOptions, seen: Csr, held_out: Csr) -> Result:
-    """Full ranking of what was held out, on the device and by the kernel of the run."""
+    """Measure by full ranking of the held-out items, on the device and with the kernel of the run."""
     ideal = cast(Ideal, run.ndcg_ideal)
     if isinstance(model, Centralized):
         return centralized.evaluate_model(model.inner, seen, held_out, run.topk, ideal)
@@ -43,9 +43,9 @@ def measured(model: Recommender, run: RunOptions, seen: Csr, held_out: Csr) -> R
 
 @dataclass(frozen=True)
 class Centralized(Recommender):
-    """A model that was trained on all data at once."""
+    """A model that was trained on all data in one place."""
 
-    config: Config  # its data, and of the run what federated methods have too
+    config: Config  # its data options, and the run options that federated methods have too
     inner: centralized.Model
 
     @property
@@ -96,7 +96,7 @@ def _opened(folder: Path, method: str) -> Centralized:
 
 
 def _config(folder: Path, method: str, options: Any) -> Config:
-    """What config.toml says of the data and of the run."""
+    """The options of data and run in config.toml."""
     names = {f.name for kind in (DataOptions, RunOptions) for f in fields(kind)}
     of_model = {f.name for f in fields(options)}
     found = {k: v for k, v in read_toml(folder / CONFIG).items() if k in names - of_model}

@@ -16,9 +16,9 @@ EXAMPLES = """\
 examples:
   fedgrec train --data demo --out runs/first      train on the built-in data
   fedgrec train --data clicks.csv --out runs/mine train on a file, measure
-  fedgrec train --final runs/mine                 the same on all of it, to use
+  fedgrec train --final runs/mine                 train on the whole file, to use it
   fedgrec recommend runs/mine-final --user alice  what Alice should see next
-  fedgrec recommend runs/mine-final --items 12,31 for somebody it never met
+  fedgrec recommend runs/mine-final --items 12,31 for a person new to the model
   fedgrec export runs/mine-final --page page      a page that recommends
   fedgrec evaluate runs/mine --topk 10,20,50      rank again, other list lengths
   fedgrec compare --methods fedgrec,popularity    methods side by side
@@ -48,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; a mistake that the user can put right is one sentence and exit code 2."""
+    """Run a command. A mistake that the user can correct prints one sentence and ends with exit code 2."""
     arguments = parser().parse_args(argv)
     try:
         code = int(arguments.command(arguments) or 0)
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _drop_output() -> None:
-    """What could not be printed is not tried again when the interpreter ends."""
+    """Discard output that could not be printed, so that Python does not try again when it exits."""
     try:
         sys.stdout.flush()
     except OSError:

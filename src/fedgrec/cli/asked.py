@@ -1,4 +1,4 @@
-"""What commands are asked for: the configuration of a new run, of one that goes on, of a final one; items' names."""
+"""From the words of a command to a run's configuration (new, resumed or final), and the flag for items' names."""
 
 import argparse
 from pathlib import Path
@@ -23,7 +23,7 @@ def flags(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def resumed_configuration(arguments: argparse.Namespace, folder: Path) -> Config:
-    """A resumed run keeps its configuration; only how long it runs, how it is watched and grown data may change."""
+    """A resumed run keeps its options, except its length, checkpoints and threads, and its data with --grown."""
     from fedgrec.model import CONFIG
     from fedgrec.record import recorded_split_kind
 
@@ -47,7 +47,7 @@ def resumed_configuration(arguments: argparse.Namespace, folder: Path) -> Config
         )
     kept = {key: value for key, value in changes.items() if key in allowed}
     if arguments.grown:
-        kept["split"] = recorded_split_kind(folder)  # what `auto` meant for the data of before
+        kept["split"] = recorded_split_kind(folder)  # the split that `auto` chose when the run began
     return before.changed(kept, "--resume")
 
 
@@ -58,7 +58,7 @@ def changes_of(arguments: argparse.Namespace, before: Config) -> dict[str, Any]:
 
 
 def asks_more(config: Config, folder: Path) -> bool:
-    """Whether a run is not finished, or shall go on longer; on the same data it gets no shorter."""
+    """Whether a run is unfinished or is asked to run longer. A run on the same data cannot get shorter."""
     from fedgrec.model import CONFIG
     from fedgrec.record import is_finished
 
@@ -71,7 +71,7 @@ def asks_more(config: Config, folder: Path) -> bool:
 
 
 def final_configuration(arguments: argparse.Namespace) -> Config:
-    """What a finished run chose, for a run that holds nothing out."""
+    """The options and the chosen round of a finished run, for a run that holds nothing out."""
     from fedgrec.model import run_config
     from fedgrec.record import chosen_round
     from fedgrec.resolve import final
@@ -85,7 +85,7 @@ def final_configuration(arguments: argparse.Namespace) -> Config:
 
 
 def add_item_names(command: argparse.ArgumentParser) -> None:
-    """What items are called changes nothing that is learned, so it is no option of a run's configuration."""
+    """Items' names do not affect training, so this flag is not an option of a run's configuration."""
     command.add_argument(
         "--item-names",
         type=Path,

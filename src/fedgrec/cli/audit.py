@@ -81,7 +81,7 @@ def of_training(arguments: argparse.Namespace) -> int:
 
 
 def of_recordings(arguments: argparse.Namespace) -> int:
-    """What can be linked in a federation's sums; with the nodes' folders, how often that is right."""
+    """What a federation's sums let the server link; with the nodes' folders, also how often the links are right."""
     from fedgrec.audit.links import linked, scored
     from fedgrec.recorded_sums import read_sums
 
@@ -105,7 +105,7 @@ def of_recordings(arguments: argparse.Namespace) -> int:
 
 
 def written(arguments: argparse.Namespace, figures: dict[str, Any], found: "Audit | None", data: str) -> None:
-    """The figures, and a page about what was scored."""
+    """Write the figures, and a page if the attacks were scored."""
     from fedgrec.files import write_json, write_text
     from fedgrec.report.audit_page import render
 

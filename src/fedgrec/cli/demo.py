@@ -1,4 +1,4 @@
-"""`fedgrec demo`: the whole story in a minute, on the built-in data."""
+"""`fedgrec demo`: train, compare, recommend and report in a minute, on the built-in data."""
 
 import argparse
 import shutil
@@ -64,13 +64,13 @@ def run(arguments: argparse.Namespace) -> int:
     from fedgrec.export import write_page
 
     print(f"page:   {write_page(folder, folder / 'page').path}  (pick places, and it recommends by itself)")
-    program = "fedgrec" if shutil.which("fedgrec") else sys.argv[0]  # in a virtual environment that is not active
+    program = "fedgrec" if shutil.which("fedgrec") else sys.argv[0]  # the virtual environment may not be active
     print(f"try:    {program} recommend {folder} --user 7")
     return 0
 
 
 def compare(results: dict[str, dict[str, float]]) -> None:
-    """A table with bars, on test items that decided nothing."""
+    """A table with bars. The test items it measures chose no round."""
     best = max(result["recall@20"] for result in results.values())
     print(f"\n{'test items':<27} {'recall@20':>9} {'ndcg@20':>9} {'coverage':>9}")
     for name, result in results.items():
@@ -79,7 +79,7 @@ def compare(results: dict[str, dict[str, float]]) -> None:
 
 
 def recommendations(model: Any, dataset: Any) -> None:
-    """What three people would see next; a star marks a place they did go to."""
+    """The lists of three people; a star marks a hidden place that the person visited."""
     places, test, shown = dataset.places, dataset.split.test, 0
     print("\nSome people for whom a hidden place is found (*):")
     for user in range(0, test.n_users, 37):

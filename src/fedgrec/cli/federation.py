@@ -55,7 +55,7 @@ def register(commands: Any) -> None:
 
 
 def _of_folders(tasks: Any) -> None:
-    """What is done with the folder of a server or a node."""
+    """Tasks that work on the folder of a server or a node."""
     for name, command, text in (
         ("server", run_server, "run the server of a folder until its federation is trained"),
         ("node", run_node, "be the node of a folder until stopped"),
@@ -109,7 +109,10 @@ def _shared(task: argparse.ArgumentParser) -> None:
 
 
 def settings(arguments: argparse.Namespace) -> tuple[Any, Any, Any]:
-    """The method's configuration, the server's options, what all agree on; a name that two have is the later one's."""
+    """The method's configuration, the server's options and the agreement of all parties.
+
+    --set KEY changes the first that has KEY: the server's options, the agreement, the method's configuration.
+    """
     import dataclasses
 
     from fedgrec.config import Config, parse_assignment
@@ -125,11 +128,11 @@ def settings(arguments: argparse.Namespace) -> tuple[Any, Any, Any]:
 
     is_said, sums_said = "rounds" in named, "dp_sums" in named
     options, agreed = of(FederationOptions), of(Agreement)
-    values = named | {"dp_epsilon": agreed.dp_epsilon, "dp_delta": agreed.dp_delta}  # the method's defaults follow them
+    values = named | {"dp_epsilon": agreed.dp_epsilon, "dp_delta": agreed.dp_delta}  # the method's defaults need them
     values |= {"method": arguments.method} if arguments.method else {}
     values |= {"data": arguments.data} if arguments.data else {}
     config = Config().changed(values, "--set")
-    if not is_said:  # a method may have a number of its own
+    if not is_said:  # a method may have its own number of rounds
         usual = getattr(config.model, "rounds", options.rounds)
         rounds = getattr(config.model, "noisy_rounds", usual) if config.run.noisy else usual
         options = dataclasses.replace(options, rounds=rounds)
@@ -232,7 +235,7 @@ def run_server(arguments: argparse.Namespace) -> int:
 
 def run_node(arguments: argparse.Namespace) -> int:
     _require_flower()
-    import flwr.supercore  # noqa: F401 - it sets up its logging when it is imported
+    import flwr.supercore  # noqa: F401 - importing it sets up Flower's logging
 
     from fedgrec.federation.common import json_log
     from fedgrec.federation.setup.start import node
@@ -240,8 +243,8 @@ def run_node(arguments: argparse.Namespace) -> int:
     as_json = [json_log.handler("node", arguments.folder.absolute().name)] if arguments.log_json else None
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", handlers=as_json)
     logging.captureWarnings(arguments.log_json)
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every look for work
-    logging.getLogger("flwr").handlers.clear()  # ours writes what Flower says, too
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # httpx logs a line at every poll for work
+    logging.getLogger("flwr").handlers.clear()  # our handler writes Flower's lines too
     with federation_watch.errors_in(logging.getLogger("fedgrec.node"), arguments.log_json):
         node(arguments.folder, arguments.trust_again, federation_watch.watch_of(arguments))
     return 0
@@ -268,7 +271,7 @@ def say(line: str) -> None:
 
 
 def _stop_on_sigterm() -> None:
-    """A service is ended with SIGTERM: then what was started has to end too."""
+    """A service manager ends the server with SIGTERM; the processes that the server started must end with it."""
     import signal
 
     def stop(number: int, frame: Any) -> None:

@@ -1,4 +1,4 @@
-"""`fedgrec federation` for a federation that is there: nodes, users and items come and leave, keys are renewed."""
+"""`fedgrec federation` for an existing federation: add and remove nodes, users and items, and renew keys."""
 
 import argparse
 from pathlib import Path

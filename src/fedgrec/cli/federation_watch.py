@@ -39,7 +39,7 @@ def register(tasks: Any) -> None:
 
 
 def add_flags(task: argparse.ArgumentParser) -> None:
-    """Of `server` and `node`."""
+    """The flags of `server` and `node`."""
     task.add_argument("--metrics", type=port, metavar="P", help="serve /metrics and /health on this port (default: no)")
     task.add_argument(
         "--metrics-host", default="127.0.0.1", metavar="HOST", help="the address for them (default: 127.0.0.1)"
@@ -54,7 +54,7 @@ def port(word: str) -> int:
 
 
 def watch_of(arguments: argparse.Namespace) -> Any:
-    """Where this process is to be watched."""
+    """The address at which this process serves its metrics, if any."""
     from importlib.util import find_spec
 
     from fedgrec.federation.setup.start import Watch
@@ -66,7 +66,7 @@ def watch_of(arguments: argparse.Namespace) -> Any:
 
 @contextmanager
 def errors_in(log: logging.Logger, as_json: bool) -> Iterator[None]:
-    """The sentence with which a command ends is a line of the log, too, where that is read by a program."""
+    """With JSON logs, write the error that ends a command as a line of the log, because a program reads it."""
     try:
         yield
     except FedgrecError as error:
@@ -81,7 +81,7 @@ def run_dashboard(arguments: argparse.Namespace) -> int:
     from fedgrec.federation.server.dashboard import pages
     from fedgrec.federation.server.status import status
 
-    status(arguments.folder)  # a folder that is no server's is a sentence now
+    status(arguments.folder)  # raises now if the folder is not a server's
     with Site(arguments.host, arguments.port, pages(arguments.folder)) as site:
         print(f"{site.address} shows {arguments.folder}; Ctrl-C ends it", flush=True)
         site.serve_forever()
@@ -147,7 +147,7 @@ def _nodes(nodes: list[Any]) -> list[str]:
 
 
 def span(seconds: float) -> str:
-    """A time as a person says it."""
+    """A duration in the unit that a person would use."""
     for unit, length, most in (("s", 1, 99.5), ("min", 60, 5970), ("h", 3600, 172_800)):
         if seconds < most:
             return f"{seconds / length:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""`fedgrec data`, `presets` and `doctor`: what is there before one trains."""
+"""`fedgrec data`, `presets` and `doctor`: what to look at before training."""
 
 import argparse
 import importlib.metadata
@@ -83,7 +83,7 @@ def run_presets(arguments: argparse.Namespace) -> int:
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
-    """Says what is there; exit code 1 when something that training needs is not."""
+    """Print what this machine has; exit code 1 when something that training needs is missing."""
     well = True
 
     def check(name: str, ok: bool, text: str) -> None:

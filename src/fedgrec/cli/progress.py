@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on. Quiet when nobody is watching (no terminal)."""
+"""What a person sees while a run goes on. Without a terminal there is no bar."""
 
 import contextlib
 import signal
@@ -79,7 +79,7 @@ class Bar(Observer):
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """While this lasts, Ctrl-C and SIGTERM end the run cleanly; a second Ctrl-C ends it at once."""
+        """Inside this block, Ctrl-C and SIGTERM end the run cleanly; a second Ctrl-C ends it at once."""
 
         def ask(number: int, frame: Any) -> None:
             self.stopping = True
@@ -131,7 +131,7 @@ class Bar(Observer):
 
 @contextlib.contextmanager
 def _compiling_said(say: Callable[[str], None]) -> Iterator[None]:
-    """While this lasts, a person who waits for Numba is told so, once; what it kept on disk is no waiting."""
+    """Inside this block, say once when Numba compiles. Code from Numba's cache compiles nothing, so nothing is said."""
     from numba.core.event import Event, Listener, install_listener
 
     class Says(Listener):  # type: ignore[misc]

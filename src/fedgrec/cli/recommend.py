@@ -98,7 +98,7 @@ def run_recommend(arguments: argparse.Namespace) -> int:
 
 
 def named(text: str, ids: Any) -> list[int]:
-    """The items that a text names: the one whose id it is, or several between commas, in quotes where needed."""
+    """The items that a text names: the whole text if it is an id, else ids between commas, quoted where needed."""
     import csv
 
     if ids.knows(text):
@@ -120,7 +120,7 @@ def run_evaluate(arguments: argparse.Namespace) -> int:
     names = metrics_named(arguments.metrics)
     model = open_run(arguments.run, needs_users=arguments.data is None)
     changes = {"topk": arguments.topk, "ndcg_ideal": arguments.ndcg_ideal}
-    shared = Config(model.config.data, run=model.config.run)  # what every method has
+    shared = Config(model.config.data, run=model.config.run)  # the options that every method has
     config = shared.changed({k: v for k, v in changes.items() if v is not None}, "command line")
     line = _by_strangers(arguments, model, config) if arguments.data else _on_own_split(arguments, model, config)
     line = {key: value for key, value in line.items() if "@" not in key or key.partition("@")[0] in names}
@@ -155,7 +155,7 @@ def _on_own_split(arguments: argparse.Namespace, model: Any, config: Any) -> dic
 
 
 def _by_strangers(arguments: argparse.Namespace, model: Any, config: Any) -> dict[str, Any]:
-    """People whom the model has never met: what it makes of some of their items, judged by the others."""
+    """Represent new people by some of their items, and measure how well the model ranks their other items."""
     from fedgrec.loading import load_data
     from fedgrec.machine import judged
     from fedgrec.model import Model
@@ -174,7 +174,7 @@ def _by_strangers(arguments: argparse.Namespace, model: Any, config: Any) -> dic
         )
     train, known = parts.train.under(model.item_ids), parts.test.under(model.item_ids)
     unknown = parts.train.n_pairs + parts.test.n_pairs - train.n_pairs - known.n_pairs
-    test = known.select(train.user_degrees()[known.users()] > 0)  # of the others nothing is known to rank by
+    test = known.select(train.user_degrees()[known.users()] > 0)  # without known items nothing can be ranked
     if not test.n_pairs:
         raise DataError(
             f"nobody in {arguments.data} has two items or more that {arguments.run} knows: see its items.json"

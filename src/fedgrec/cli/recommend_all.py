@@ -11,7 +11,7 @@ from fedgrec.errors import ConfigError, DataError, missing_extra
 
 COLUMNS = ("user", "item", "score", "rank")  # and "title", where items have any
 ENDINGS = (".csv", ".parquet")
-AT_ONCE = 100_000  # users whose lists are in memory
+AT_ONCE = 100_000  # users whose lists are in memory at a time
 
 
 def register(recommend: Any, who: Any) -> None:
@@ -28,7 +28,7 @@ def register(recommend: Any, who: Any) -> None:
 
 
 def is_asked(arguments: argparse.Namespace) -> bool:
-    """Whether a table is asked for, with a place to go to."""
+    """Whether the arguments ask for a table; refuses arguments that do not go together."""
     if not arguments.all:
         if arguments.out is not None or arguments.users_from is not None:
             raise ConfigError("--out and --users-from go with --all; one list is printed, with --json for a program")
@@ -86,7 +86,7 @@ def _read(path: Path, ids: Any) -> Any:
 
 
 def _table(model: Any, users: Any, number: int, titles: Any) -> list[Any]:
-    """The columns of these users' lists, empty places left out."""
+    """The columns of these users' lists, without empty places."""
     from fedgrec.recommender import flat
 
     ids, scores = model.lists(users, number)

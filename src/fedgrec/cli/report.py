@@ -1,4 +1,4 @@
-"""`fedgrec report`: the page of a finished run, written again, with the people that one wants to look at."""
+"""`fedgrec report`: write the page of a finished run again, with chosen people on it."""
 
 import argparse
 from pathlib import Path
@@ -11,14 +11,14 @@ from fedgrec.errors import ConfigError
 def register(commands: Any) -> None:
     report = commands.add_parser(
         "report",
-        help="write a run's page again, with people to look at",
-        description="Write RUN/report.html again. `fedgrec train` has written it once; here one chooses whose items "
-        "and recommendations are on it.",
+        help="write a run's page again, with the people you choose",
+        description="Write RUN/report.html again. `fedgrec train` has written it once; here you choose the people "
+        "whose items and recommendations the page shows.",
     )
     add = report.add_argument
     add("run", type=Path, metavar="RUN", help="the folder of a finished run")
-    add("--user", action="append", default=[], metavar="ID", help="a user to look at; may be given again")
-    add("--people", default="200", metavar="N", help="how many others, evenly spaced (default: 200)")
+    add("--user", action="append", default=[], metavar="ID", help="a user to show; may be given again")
+    add("--people", default="200", metavar="N", help="how many other users, evenly spaced (default: 200)")
     add_item_names(report)
     report.set_defaults(command=run)
 

@@ -139,7 +139,7 @@ def _parameters(arguments: argparse.Namespace) -> tuple[int, int, int]:
         raise ConfigError("--neighbours and --threshold go together: give both, or leave both out")
     if arguments.mechanism == "lightsecagg":
         t = t or max(2, -(-3 * n // 4))
-        return n - 1, t, max(1, 2 * t - n - 1)  # as many as may collude without two lists of survivors being confirmed
+        return n - 1, t, max(1, 2 * t - n - 1)  # so many may collude and still cannot confirm two lists of survivors
     if not k:
         chosen = choose(n)
         k, t = chosen.neighbours, chosen.threshold

@@ -47,15 +47,15 @@ def register(commands: Any) -> None:
         "--grown",
         action="store_true",
         help="with --resume: go on with the data as it is now, in the same file or in another that --data=FILE "
-        "names. People, items and clicks come and go; what was held out stays held out. The run gets a fifth of its "
-        "rounds more, or as many as --rounds=N says in all",
+        "names. People, items and clicks may have come and gone; held-out items stay held out. The run gets a fifth "
+        "of its rounds more, or N rounds in all with --rounds=N",
     )
     train.add_argument(
         "--final",
         type=Path,
         metavar="RUN",
-        help="learn from everything, what RUN held out included, with RUN's options and for as many rounds as it chose "
-        "(default --out: RUN-final)",
+        help="learn from everything, RUN's held-out items included, with RUN's options and for as many rounds as it "
+        "chose (default --out: RUN-final)",
     )
     add_item_names(train)
     train.add_argument("--quiet", action="store_true", help="no progress bar and no table")
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace, ranks: "Ranks") -> int:
-    """Of several processes the first one writes and speaks; the others compute."""
+    """With several processes, only the first one writes files and prints; the others compute."""
     from fedgrec.cli.progress import Bar
     from fedgrec.data.datasets import describe
     from fedgrec.files import check_writable, claimed
@@ -109,7 +109,7 @@ def _run(arguments: argparse.Namespace, ranks: "Ranks") -> int:
         folder = ranks.shown(folder)
         config = resumed_configuration(arguments, folder)
         if names and ranks.first:
-            keep(names, folder)  # now: a run that is complete has names for what comes next
+            keep(names, folder)  # now, because a complete run ends below; its later reports use the names
         if not arguments.grown and not asks_more(config, folder):
             return _say_complete(folder, ranks)
     else:
@@ -157,7 +157,7 @@ def _run(arguments: argparse.Namespace, ranks: "Ranks") -> int:
 
 
 def _item_names(arguments: argparse.Namespace) -> Path | None:
-    """The file that says what items are called; a final run takes that of the run before."""
+    """The file of item names; a final run takes the one that the run before it keeps."""
     from fedgrec.item_names import KEPT
 
     before: Path | None = arguments.final / KEPT if arguments.final else None
@@ -166,7 +166,7 @@ def _item_names(arguments: argparse.Namespace) -> Path | None:
 
 
 def _split_before(arguments: argparse.Namespace, folder: Path) -> "Split | None":
-    """What a run that goes on has held out so far."""
+    """The split of the run so far, if it is resumed."""
     from fedgrec.grown_run import split_of
     from fedgrec.kept_split import read_split
 
@@ -178,7 +178,7 @@ def _split_before(arguments: argparse.Namespace, folder: Path) -> "Split | None"
 def _opened(
     arguments: argparse.Namespace, config: Config, folder: Path, dataset: "Dataset", bar: "Bar", ranks: "Ranks"
 ) -> "Simulation":
-    """A new run, or one that goes on as it was."""
+    """A new run, or a resumed one on the same data."""
     from fedgrec.simulation import Simulation
 
     simulation = Simulation(config, dataset, folder if ranks.first or arguments.resume else None, bar, ranks)
@@ -190,7 +190,7 @@ def _opened(
 def _grown(
     arguments: argparse.Namespace, config: Config, folder: Path, dataset: "Dataset", bar: "Bar", ranks: "Ranks"
 ) -> "Simulation":
-    """A run that goes on with grown data."""
+    """A run that is resumed on grown data."""
     from fedgrec.grown_run import grown_run
 
     rounds = config.run.rounds if "rounds" in changes_of(arguments, config) else 0
@@ -204,7 +204,7 @@ def _say_complete(folder: Path, ranks: "Ranks") -> int:
 
 
 def _say_next(folder: Path, dataset: "Dataset", bar: "Bar") -> None:
-    """What was held out, how to get a model of everything, how to use it."""
+    """Print the next commands: train on everything, held-out items included, and recommend."""
     bar.say(f"\nThe run is in {folder}. Next:")
     held = [
         f"{part.n_pairs:,} {name}"
@@ -219,13 +219,13 @@ def _say_next(folder: Path, dataset: "Dataset", bar: "Bar") -> None:
 
 
 def _refuse_used(folder: Path) -> None:
-    """A run never writes into a folder of something else."""
+    """A new run never writes into a folder that holds anything else."""
     if folder.exists() and any(not path.name.endswith(".part") for path in folder.iterdir()):
         raise RunError(f"{folder} is not empty: add --resume to go on with that run, or choose another --out")
 
 
 def _usual_folder(arguments: argparse.Namespace, config: Config) -> Path:
-    """Where a run goes that was given no folder: its name says the data, the preset or method, and the seed."""
+    """The folder of a run that was given none: its name says the data, the preset or method, and the seed."""
     if arguments.final:
         run: Path = arguments.final.resolve() if arguments.final.name in ("", "..") else arguments.final
         return run.with_name(f"{run.name}-final")

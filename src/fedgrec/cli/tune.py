@@ -102,7 +102,7 @@ def asked(arguments: argparse.Namespace) -> Any:
 
 
 def _named(arguments: argparse.Namespace, keys: list[str]) -> dict[str, Any]:
-    """--set; what is searched cannot be fixed too, and there is one protocol."""
+    """The options of --set. An option that is searched cannot be fixed too, and the protocol is always honest."""
     named = {key.replace("-", "_"): v for key, v in (parse_assignment(text) for text in arguments.set)}
     for key in named:
         if key in keys:
@@ -136,12 +136,12 @@ def _federated(arguments: argparse.Namespace, keys: list[str], k: int) -> Any:
     named = {**_named(arguments, keys), "method": arguments.method}
     config = preset(arguments.preset or "best").layered(*file, (named, "--set"), (flags, "command line"))
     if config.run.device == "cuda":
-        place("cuda")  # says so where there is none
+        place("cuda")  # raises where there is no GPU
     return Federated.of(_listing(config, k))
 
 
 def _centralized(arguments: argparse.Namespace, keys: list[str], k: int) -> Any:
-    """--set holds options of the data and the run, and of the model."""
+    """--set may name options of the data, of the run and of the model."""
     from fedgrec.centralized import model_class
     from fedgrec.compare.plan import pick_device
     from fedgrec.devices import place
@@ -163,7 +163,7 @@ def _centralized(arguments: argparse.Namespace, keys: list[str], k: int) -> Any:
         else:
             found = find(key, "--set")
             if found[0] == "model":
-                option(key, "--set", arguments.method)  # says what it does not have
+                option(key, "--set", arguments.method)  # raises: the model has no such option
             shared[key] = value
     config = Config().layered((shared, "--set"), (_common(arguments), "command line"))
     device = pick_device(arguments.device, kind.devices)

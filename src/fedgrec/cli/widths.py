@@ -1,11 +1,11 @@
-"""Lines and bars that fit the terminal. Where there is none, a line stays a line: programs read it."""
+"""Lines and bars that fit the terminal. Without a terminal lines are not wrapped, because programs read them."""
 
 import shutil
 import sys
 import textwrap
 from typing import Any
 
-LABEL = 18  # of a method beside its bar
+LABEL = 18  # the longest name of a method beside its bar
 # What fits 80 columns: which run, how far, how long it will take, how good it is.
 BAR = "{desc} {percentage:3.0f}%|{bar}| {remaining} left{postfix}"
 
@@ -24,7 +24,7 @@ def shortened(text: str, most: int = LABEL) -> str:
 
 
 def bar(name: str, done: int, total: int, quiet: bool) -> Any:
-    """A bar that goes away when it is closed; none where nobody watches or nothing is to be done."""
+    """A bar that disappears when it is closed; disabled without a terminal or without work."""
     from tqdm import tqdm
 
     off = quiet or not sys.stderr.isatty() or not total

@@ -21,7 +21,7 @@ _HOMES["Settings"] = "plan"
 
 
 def __getattr__(name: str) -> Any:
-    """The rest is heavy, and who asks for help needs the names alone."""
+    """Import the other modules only when they are needed: they are slow to load, and `--help` needs only names."""
     if name not in _HOMES:
         raise AttributeError(f"module 'fedgrec.compare' has no attribute {name!r}")
     return getattr(importlib.import_module(f"fedgrec.compare.{_HOMES[name]}"), name)

@@ -1,4 +1,4 @@
-"""The comparison itself: every method with every seed, then the files that say how they fared."""
+"""The comparison itself: run every method with every seed, then write the files of results."""
 
 import functools
 import time
@@ -22,7 +22,7 @@ from fedgrec.files import claimed, write_json, write_text
 from fedgrec.simulation import Observer
 from fedgrec.tables import csv, latex, markdown
 
-BUSY, PAUSE = "another process is at it", 2.0  # seconds until we look again
+BUSY, PAUSE = "another process is at it", 2.0  # PAUSE: seconds until we look again
 
 
 class Watcher(Observer):
@@ -34,7 +34,7 @@ class Watcher(Observer):
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came of it. `failures`: why a (label, seed) has no result."""
+    """The results of a comparison. `failures` says why a (label, seed) has no result."""
 
     table: tables.Table
     runs: list[Run]
@@ -47,19 +47,20 @@ class Comparison:
 
 
 def compare(settings: Settings, out: Path, watcher: Watcher | None = None, only_finished: bool = False) -> Comparison:
-    """Run what is not finished yet, or with `only_finished` nothing; write nothing but run folders.
+    """Run what is not finished yet (with `only_finished`, nothing), and write only run folders.
 
-    Several processes may compare into one folder: each runs what no other is at, and waits for the others in the end.
+    Several processes may compare into one folder: each does the runs that no other process is at, then waits for the
+    others to end theirs.
     """
     watcher = watcher or Watcher()
-    load = functools.lru_cache(1)(settings.load)  # the seed's data once, and one at a time in memory
+    load = functools.lru_cache(1)(settings.load)  # load each seed's data once; one seed's is in memory at a time
     dataset = load(settings.seeds[0])
     unpack(out)
     runs = settings.runs(out, dataset)
-    for run in runs:  # all of them now, not after hours of the first
+    for run in runs:  # all of them now: a wrong option must not wait for hours behind the first run
         run.check_options()
     if any(run.runs_on == "cuda" and not run.finished for run in runs) and not only_finished:
-        place("cuda")  # says so where there is none
+        place("cuda")  # raises where there is no GPU
     failures = _run([run for run in runs if run.finished or not only_finished], load, watcher)
     lonely = [run for run in _lonely(runs) if run.has_model or not only_finished]
     for run in [] if watcher.stop_wanted() else lonely:
@@ -69,7 +70,7 @@ def compare(settings: Settings, out: Path, watcher: Watcher | None = None, only_
 
 
 def _run(runs: Sequence[Run], load: Callable[[int], Dataset], watcher: Watcher) -> dict[tuple[str, int], str]:
-    """One after the other; then those again that another process was at: it ended them, or has left them to us."""
+    """Do the runs in turn, then try the busy ones again: the other process has ended them or left them unfinished."""
     failures, left, again = {}, list(enumerate(runs, 1)), False
     while left and not watcher.stop_wanted():
         busy = []
@@ -83,7 +84,7 @@ def _run(runs: Sequence[Run], load: Callable[[int], Dataset], watcher: Watcher) 
                 busy.append((number, run))
             elif why:
                 failures[run.entry.label, run.seed] = why
-            if why != BUSY or not again:  # that it is busy is said once
+            if why != BUSY or not again:  # report a busy run only once
                 watcher.run_ended(run, why)
         left, again = busy, True
         time.sleep(PAUSE if busy else 0)
@@ -91,24 +92,24 @@ def _run(runs: Sequence[Run], load: Callable[[int], Dataset], watcher: Watcher) 
 
 
 def _lonely(runs: Sequence[Run]) -> list[Run]:
-    """The finished runs of methods that have no other: their intervals are over users."""
+    """The finished runs of methods with one finished run only: their intervals are over users."""
     done = [run for run in runs if run.finished]
     return [run for run in done if sum(other.entry is run.entry for other in done) == 1]
 
 
 def _attempt(run: Run, dataset: Dataset, watcher: Watcher, alone: bool = False) -> str:
-    """Why there is no result; one method's failure is not to cost the others theirs, whatever it is."""
+    """Train a run; returns why it has no result, or "". A failure of one method must not end the others."""
     try:
         if not run.finished:
             with claimed(run.folder):
-                if not run.finished:  # somebody else may just have ended it
+                if not run.finished:  # another process may just have finished it
                     run.train(dataset, watcher)
         if run.finished and alone:
             with claimed(run.folder, wait=True):
                 run.write_interval_over_users(dataset)
     except BusyError:
         return BUSY
-    except DiskError:  # it would be the others' failure too
+    except DiskError:  # the other runs would fail too
         raise
     except Exception as error:
         run.folder.mkdir(parents=True, exist_ok=True)
@@ -131,7 +132,7 @@ def _table(settings: Settings, runs: list[Run], failures: dict[tuple[str, int], 
 
 
 def write(comparison: Comparison, out: Path) -> None:
-    """Table, charts and numbers into the folder."""
+    """Write table, charts and numbers into the folder."""
     table = comparison.table
     grid, html = tables.grid(table), page.render(table, comparison.runs)
     with claimed(out, wait=True):
@@ -143,7 +144,7 @@ def write(comparison: Comparison, out: Path) -> None:
 
 
 def numbers(comparison: Comparison) -> dict[str, Any]:
-    """All that is in the table, unrounded, and what it was made of."""
+    """All numbers of the table, unrounded, and the runs behind them."""
     table = comparison.table
     runs = [
         {

@@ -23,7 +23,7 @@ Options = dict[str, Any]
 
 
 def known() -> list[str]:
-    """All methods, those that are not federated last."""
+    """All methods: the federated ones, then the others."""
     return [*METHODS, *CENTRALIZED]
 
 
@@ -33,8 +33,8 @@ class Entry:
 
     label: str  # as it was named
     method: str
-    section: Options = field(default_factory=dict)  # what the file says of it
-    inline: Options = field(default_factory=dict)  # what stands behind its colon
+    section: Options = field(default_factory=dict)  # its options in the file
+    inline: Options = field(default_factory=dict)  # its options behind the colon
 
     @property
     def federated(self) -> bool:

@@ -1,7 +1,7 @@
-"""Runs that are kept for their numbers, all of a folder in one file: `runs.jsonl`, a line for each run.
+"""All runs of a folder, kept for their numbers in one file: `runs.jsonl`, a line for each run.
 
-A line has the run's name and its small files by theirs: a .json file as what it says, a .jsonl file as a list of that,
-any other as its text. `compare` unpacks a file that it finds, so packed runs are shown, and gone on with, like others.
+A line is a JSON object with the run's name and its small files by file name: a .json file as its value, a .jsonl file
+as a list of values, any other file as text. `compare` unpacks the file, and shows or resumes packed runs like others.
 """
 
 import json
@@ -17,11 +17,11 @@ from fedgrec.files import understood, write_text
 
 PACKED, RUNS, NAME = "runs.jsonl", "runs", "run"
 KINDS = (".toml", ".json", ".jsonl")
-LEFT_OUT = {"users.json", "items.json"}  # ids, which belong to the model
+LEFT_OUT = {"users.json", "items.json"}  # ids: only the model needs them
 
 
 def read_packed(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each run's name, and its files by theirs."""
+    """Each run's name, and its files by name."""
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         with understood(Path(f"{path}:{number}"), "restore it"):
             files = json.loads(line)
@@ -32,7 +32,7 @@ def read_packed(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def pack(folder: Path) -> Path:
-    """Write the file of all runs in `folder`/runs: their numbers, not their models."""
+    """Pack all runs in `folder`/runs into one file: their numbers, not their models."""
     lines = []
     for run in sorted((folder / RUNS).iterdir()):
         files = sorted(path for path in run.iterdir() if path.suffix in KINDS and path.name not in LEFT_OUT)
@@ -42,7 +42,7 @@ def pack(folder: Path) -> Path:
 
 
 def unpack(folder: Path) -> None:
-    """Make the folders of those packed runs that have none; a folder is there with all its files or not at all."""
+    """Make a folder for each packed run that has none. A folder appears with all its files or not at all."""
     missing = [
         (name, files)
         for name, files in (read_packed(folder / PACKED) if (folder / PACKED).exists() else ())

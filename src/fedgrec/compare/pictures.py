@@ -16,7 +16,7 @@ BYTES = "bytes_up_secure"
 
 
 class Kind(NamedTuple):
-    """What a panel is drawn over."""
+    """What the x axis of a panel shows."""
 
     federated: bool
     label: str
@@ -27,7 +27,7 @@ KINDS = (Kind(True, "round"), Kind(True, "MB a user sent as secure sums", True),
 
 
 def curves(table: Table, runs: Sequence[Run]) -> Figure | None:
-    """Panels for rounds, for bytes and for epochs, recall and NDCG; nothing where nothing was trained."""
+    """Recall and NDCG over rounds, over bytes and over epochs; None where no method was trained."""
     split = "validation" if table.protocol == "honest" else "test"
     found = {row.label: [run for run in runs if run.entry.label == row.label and run.finished] for row in table.rows}
     found = {label: mine for label, mine in found.items() if mine}
@@ -60,7 +60,7 @@ def _by_round(run: Run, split: str) -> dict[int, Any]:
 
 
 def _line(start: Series, run: Run, seeds: Sequence[dict[int, Any]], key: str, kind: Kind, users: int) -> Series | None:
-    """A method's line in a panel, if it has one there; `seeds` are its evaluations by round."""
+    """A method's line in a panel, or None if it does not belong there; `seeds` are its evaluations by round."""
     rounds = sorted(set.intersection(*(set(seed) for seed in seeds)))  # patience may end seeds at different rounds
     values = np.array([[seed[r][key] for r in rounds] for seed in seeds])  # [seeds, rounds]
     if not values.size or (run.length and run.entry.federated != kind.federated):
@@ -73,7 +73,7 @@ def _line(start: Series, run: Run, seeds: Sequence[dict[int, Any]], key: str, ki
 
 
 def results(name: str, table: Table, panels: Mapping[str, Sequence[tuple[str, Row]]] | None = None) -> Figure | None:
-    """Ours with its interval and what was published: a panel for each metric, a line for each method."""
+    """Our result with its interval beside the published one: a panel for each metric, a line for each method."""
     known = [(row.label, row) for row in table.rows if row.recall]
     panels = dict.fromkeys(TITLES, known) if panels is None else panels
     if not any(getattr(row, metric) for metric, rows in panels.items() for _, row in rows):

@@ -1,4 +1,4 @@
-"""From what was asked for to the runs that it takes."""
+"""The runs of a comparison, from the options that were given."""
 
 import dataclasses
 import importlib.util
@@ -18,7 +18,7 @@ from fedgrec.loading import load_for
 from fedgrec.options import DataOptions, RunOptions
 from fedgrec.resolve import EVALUATIONS, resolved
 
-# What must be the same for all methods, or their numbers would not compare.
+# These options must be the same for all methods, or their numbers could not be compared.
 SHARED = {f.name for f in dataclasses.fields(DataOptions)} | {"seed", "protocol", "validation", "topk", "ndcg_ideal"}
 
 
@@ -30,14 +30,14 @@ class Settings:
     seeds: tuple[int, ...] = (0, 1, 2)
     file: File = field(default_factory=File)
     named: Options = field(default_factory=dict)  # --set
-    flags: Options = field(default_factory=dict)  # of data and run; rounds and evaluate_every are the federated ones'
-    epochs: Options = field(default_factory=dict)  # epochs and evaluate_every of the others
-    device: str = "auto"  # of all that can run there
-    metrics: tuple[str, ...] = ()  # in the table, beside recall and NDCG
+    flags: Options = field(default_factory=dict)  # of data and run; rounds and evaluate_every are for federated methods
+    epochs: Options = field(default_factory=dict)  # epochs and evaluate_every of the other methods
+    device: str = "auto"  # for every method that can run there
+    metrics: tuple[str, ...] = ()  # further columns of the table, beside recall and NDCG
 
     @property
     def common(self) -> Config:
-        """Data, protocol and all else that is not a method's own."""
+        """Data, protocol and all other options that methods share."""
         allowed = [f.name for kind in (DataOptions, RunOptions) for f in dataclasses.fields(kind)]
         layers: tuple[Layer, ...] = ((self.file.shared, self.file.where), (self.named, "--set"))
         for values, where in layers:
@@ -51,7 +51,7 @@ class Settings:
 
     @property
     def _device(self) -> Layer:
-        """The flag wins over the file and --set, where it says anything."""
+        """--device, unless it is `auto`, wins over the file and --set."""
         return ({"device": self.device} if self.device != "auto" else {}), "--device"
 
     def load(self, seed: int) -> Dataset:
@@ -66,7 +66,7 @@ class Settings:
         return dataset
 
     def runs(self, out: Path, dataset: Dataset) -> list[Run]:
-        """Seed by seed: after the first of them every method has a number."""
+        """All runs, seed by seed: after the first seed every method has a result."""
         return [self._run(entry, seed, out, dataset) for seed in self.seeds for entry in self.entries]
 
     def _run(self, entry: Entry, seed: int, out: Path, dataset: Dataset) -> Run:
@@ -107,7 +107,7 @@ class Settings:
 
     def _centralized(self, entry: Entry, seed: int, folder: Path, dataset: Dataset) -> Run:
         common, kind = self.common, model_class(entry.method)
-        # One rhythm for all, unless it was named: among more looks at test the best is better.
+        # All methods are evaluated equally often unless options say otherwise: the best of more evaluations is higher.
         layers: list[Layer] = [(entry.section, self._own(entry)[0][1])]
         layers += [({k: v for k, v in self.epochs.items() if kind.trains}, "command line"), self._own(entry)[1]]
         own, training = _options(kind.Options, layers, entry.method)
@@ -123,7 +123,7 @@ class Settings:
 
 
 def _preset(name: str, method: str) -> Options:
-    """What a preset says of its method and of the run, but for what is the same for all."""
+    """A preset's options of its method and of the run, without those that all methods share."""
     found, start = preset(name), Config()
     if found.method != method:
         raise ConfigError(f"--methods {method}:preset={name}: that is a preset of {found.method}, not of {method}")
@@ -132,9 +132,9 @@ def _preset(name: str, method: str) -> Options:
 
 
 def _options(kind: type[Any], layers: list[Layer], method: str) -> tuple[Options, Options]:
-    """The values of these layers, checked: those of the model, and those of its training."""
+    """The checked values of these layers: options of the model, and options of its training."""
     own, training = dict(_fields(kind)), dict(_fields(TrainingOptions))
-    del training["epochs"]  # a model's options say it
+    del training["epochs"]  # it is among the model's options
     found: tuple[Options, Options] = ({}, {})
     for values, where in layers:
         for name, value in values.items():
@@ -154,7 +154,7 @@ def _fields(kind: type[Any]) -> Iterator[tuple[str, tuple[Any, Any]]]:
 
 
 def pick_device(asked: str, possible: tuple[str, ...]) -> str:
-    """The device for a model; one that runs on the CPU alone does so whatever was asked for."""
+    """The device for a model. A model that can only run on the CPU runs there whatever was asked for."""
     if "cuda" not in possible or asked == "cpu":
         return "cpu"
     if asked == "cuda":

@@ -1,6 +1,6 @@
 """Figures that others published for these methods: Recall@20 and NDCG@20, all items ranked, LightGCN's split.
 
-All of them are the best round on test, so they are to be read beside the protocol `paper`.
+All of them are the best round on test, so compare them with results under the protocol `paper`.
 """
 
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class Figure:
 
 
 def public_name(dataset: Dataset) -> str | None:
-    """The data set's public name, if this is that data set whole, in the split that others report on."""
+    """The data set's public name, if this is the whole data set in the split that others report on."""
     parts = dataset.split
     pairs = parts.train.n_pairs + (parts.validation.n_pairs if parts.validation is not None else 0)
     sizes = parts.train.n_users, parts.train.n_items, pairs, parts.test.n_pairs if parts.test is not None else 0
@@ -75,7 +75,7 @@ def figure(data: str | None, method: str, options: Any) -> Figure | None:
     for line in TABLE.strip().splitlines()[1:]:
         words = line.split()
         asked = [method, *(str(getattr(options, name, "-")) for name in ("layers", "combine"))]
-        # FedGNN's and matrix factorisation's layers are no choice: a '-' in the table fits whatever the options say
+        # A '-' in the table fits any value: FedGNN and matrix factorisation have no choice of layers.
         if all(word in (said, "-") for word, said in zip(words[:3], asked, strict=True)):
             recall, ndcg = (None if word == "-" else float(word) for word in words[at : at + 2])
             return Figure(recall, ndcg, SOURCE[words[-1]]) if recall is not None else None

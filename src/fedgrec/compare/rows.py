@@ -14,7 +14,7 @@ from fedgrec.compare.statistics import Estimate, over_seeds
 
 @dataclass(frozen=True)
 class Row:
-    """What is said of one method. Bytes are an average user's over a whole run; costs are means over seeds."""
+    """The results of one method. Bytes are those of an average user over a whole run; costs are means over seeds."""
 
     label: str
     method: str
@@ -25,13 +25,13 @@ class Row:
     ndcg: Estimate | None = None
     published: Figure | None = None
     chosen: tuple[int, ...] = ()  # the selected round or epoch of each seed
-    length: int = 0  # rounds or epochs run, of the longest seed; patience may end a run before its time
+    length: int = 0  # rounds or epochs that the longest seed ran; patience may end a run early
     up: float | None = None
     up_secure: float | None = None
     down: float | None = None
     seconds: float | None = None
     note: str = ""  # what went wrong
-    turns: float = 1.0  # of an average user in training
+    turns: float = 1.0  # rounds in which an average user trains
     more: Mapping[str, Estimate | None] = field(default_factory=dict)  # further metrics; None where a record has none
 
     @property
@@ -53,7 +53,7 @@ def row(
     failures: Mapping[tuple[str, int], str],
     metrics: Sequence[str] = (),
 ) -> Row:
-    """`failures` says of (label, seed) why it has no result."""
+    """The row of one method; `failures` says why a (label, seed) has no result."""
     done = [run for run in runs if run.finished]
     note = _note(runs, failures)
     if not done:
@@ -88,13 +88,13 @@ def row(
 
 
 def _turns(run: Run, last: Sequence[Mapping[str, Any]], n_users: int) -> float:
-    """Of an average user; one where there are only sums of everybody."""
+    """In how many rounds an average user takes part; at least one, since warm-up sums include everybody."""
     drawn = min(getattr(run.options, "users_per_round", n_users), n_users)
     return max(float(np.mean([line["round"] for line in last])) * drawn / n_users, 1.0)
 
 
 def estimate(runs: Sequence[Run], results: Sequence[Mapping[str, Any]], metric: str) -> Estimate:
-    """Over seeds; of one seed over its users, which is another question and is marked as such."""
+    """The mean and its interval over seeds. With one seed, the interval is over users and is marked as such."""
     values = [float(result[metric]) for result in results]
     if len(runs) > 1:
         return over_seeds(values)
@@ -102,12 +102,12 @@ def estimate(runs: Sequence[Run], results: Sequence[Mapping[str, Any]], metric: 
 
 
 def ranked(rows: Sequence[Row]) -> list[Row]:
-    """Best recall first; those without a number last, as they were named."""
+    """Best recall first; rows without a result come last, in the order in which they were named."""
     return sorted(rows, key=lambda row: -row.recall.mean if row.recall else np.inf)
 
 
 def _note(runs: Sequence[Run], failures: Mapping[tuple[str, int], str]) -> str:
-    """Why seeds have no result, or not all that belongs to it."""
+    """Why seeds have no result or an incomplete one."""
     why: dict[str, list[str]] = {}
     for run in runs:
         reason = failures.get((run.entry.label, run.seed), "" if run.finished else "not finished")

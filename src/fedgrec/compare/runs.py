@@ -28,7 +28,7 @@ from fedgrec.options import DataOptions
 from fedgrec.record import DATA, RunRecord, is_finished, read_metrics, read_result
 from fedgrec.simulation import Observer, Simulation
 
-FREE = {"threads", "checkpoint_every", "device"}  # may change between two calls: results do not follow from them
+FREE = {"threads", "checkpoint_every", "device"}  # may change between two calls: results do not depend on them
 SPREAD, FAILURE = "users-interval.json", "failure.txt"
 
 PerUser = dict[str, NDArray[np.float64]]
@@ -43,7 +43,7 @@ class Run(ABC):
     @property
     @abstractmethod
     def options(self) -> Any:
-        """The method's own."""
+        """The method's own options."""
 
     @property
     @abstractmethod
@@ -65,7 +65,7 @@ class Run(ABC):
 
     @abstractmethod
     def train(self, dataset: Dataset, observer: Observer) -> None:
-        """From the last checkpoint, or from the beginning, to the end; or until the observer wants to stop."""
+        """Train from the last checkpoint or the beginning to the end, or until the observer wants to stop."""
 
     @abstractmethod
     def per_user(self, dataset: Dataset) -> PerUser:
@@ -77,13 +77,13 @@ class Run(ABC):
 
     @property
     def has_model(self) -> bool:
-        """A record kept for its numbers has none."""
+        """Whether the folder holds a model; packed runs keep only numbers."""
         return any((self.folder / name).exists() for name in (SERVER, MODEL))
 
     def check_options(self) -> None:
-        """Refuse a folder whose run was made with other options: its numbers would not be what was asked for."""
+        """Refuse a folder whose run was made with other options: its numbers would answer another question."""
         files = [path.name for path in self.folder.iterdir()] if self.folder.exists() else []
-        if all(name == FAILURE or name.endswith(".part") for name in files):  # it got no further than that
+        if all(name == FAILURE or name.endswith(".part") for name in files):  # it failed before it wrote anything else
             return
         if not (self.folder / CONFIG).exists():
             raise RunError(f"{self.folder} holds no run: it has no {CONFIG}; name another --out, or remove that folder")
@@ -96,7 +96,7 @@ class Run(ABC):
             raise RunError(f"{self.folder} has other options ({what}): name another --out, or remove that folder")
 
     def _whole(self) -> bool:
-        """Whether it ran to its end, so that the patience it had changed nothing."""
+        """Whether the run reached its last round, so that patience did not end it early."""
         return self.finished and self.length in [line["round"] for line in self.metrics()]
 
     def check_data(self, dataset: Dataset) -> None:
@@ -109,7 +109,7 @@ class Run(ABC):
         return read_metrics(self.folder)
 
     def write_interval_over_users(self, dataset: Dataset) -> None:
-        """Half the interval of each metric's mean over users, for when there is one seed; computed once."""
+        """Write half the interval of each metric's mean over users, for methods with one seed; computed once."""
         if not self._halves():
             halves = {name: half_width(values) for name, values in self.per_user(dataset).items()}
             write_json(self.folder / SPREAD, {"of": self.result(), "halves": halves})
@@ -123,7 +123,7 @@ class Run(ABC):
             return {}
         with suppress(RunError), understood(path, "it is made again"):
             found = json.loads(path.read_text(encoding="utf-8"))
-            return dict(found["halves"]) if found["of"] == self.result() else {}  # a longer run has another result
+            return dict(found["halves"]) if found["of"] == self.result() else {}  # stale once the run was made longer
         return {}
 
 
@@ -167,7 +167,7 @@ class FederatedRun(Run):
 class CentralizedRun(Run):
     data: DataOptions
     model: Any  # the model's Options
-    training: Mapping[str, Any]  # of TrainingOptions
+    training: Mapping[str, Any]  # values of TrainingOptions
     validation: float
     device: str
 
@@ -199,7 +199,7 @@ class CentralizedRun(Run):
             raise RunError(f"{path} was damaged after it was written ({error}): remove its folder") from None
 
     def _toml(self) -> str:
-        """A value's JSON is its TOML, for the numbers, words and lists that options are."""
+        """The run's config.toml. Options are numbers, words and lists, whose JSON is valid TOML."""
         lines = [f"# A run of `fedgrec compare`.\n\nmethod = {json.dumps(self.entry.method)}"]
         for name, section in self._sections().items():
             lines += ["", f"[{name}]"]
@@ -228,7 +228,7 @@ def _flat(config: Config) -> dict[str, Any]:
 
 
 def _named(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Names are unique without their sections."""
+    """All options in one dict: their names are unique without the sections."""
     flat: dict[str, Any] = {}
     for key, value in content.items():
         flat |= value if isinstance(value, dict) else {key: value}

@@ -12,12 +12,12 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean, and half the width of its interval; none where one value is all there is."""
+    """A mean, and half the width of its interval; None where there is only one value."""
 
     mean: float
     half: float | None
     over: Literal["seeds", "users"]  # what the interval is over
-    n: int  # of those
+    n: int  # how many seeds or users
 
 
 def half_width(values: Sequence[float] | NDArray[np.float64]) -> float | None:
@@ -36,5 +36,5 @@ def over_seeds(values: Sequence[float]) -> Estimate:
 
 
 def relative(ours: float, theirs: float) -> float:
-    """How far ours is from theirs, in %."""
+    """How much higher our value is than theirs, in %."""
     return 100 * (ours / theirs - 1)

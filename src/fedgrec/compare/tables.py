@@ -35,7 +35,7 @@ def grid(table: Table) -> Grid:
 
 
 def columns(table: Table) -> list[Column]:
-    """What is shown of a row; columns that no row has anything for are left out."""
+    """The columns to show; a column that is empty in every row is left out."""
     at, rows = f"@{table.k}", table.rows
     found = [Column("method", lambda row: row.label, "l"), Column("kind", lambda row: row.kind, "l")]
     found += _metric_columns(f"Recall{at}", "recall", rows) + _metric_columns(f"NDCG{at}", "ndcg", rows)
@@ -76,7 +76,7 @@ def theirs(row: Row, name: str) -> float | None:
 
 
 def difference(row: Row, name: str) -> float | None:
-    """Ours from theirs, in %."""
+    """How much higher our value is than the published one, in %."""
     ours, published = getattr(row, name), theirs(row, name)
     return relative(ours.mean, published) if ours and published else None
 
@@ -97,7 +97,7 @@ def each_turn(row: Row, value: float | None) -> float | None:
 
 
 def chosen(row: Row) -> Cell:
-    """'round 360–400/400': the earliest and the latest of the seeds."""
+    """'round 360–400/400': the earliest and the latest round that a seed chose."""
     if not row.chosen or not row.length:
         return Cell(NOTHING)
     low, high = min(row.chosen), max(row.chosen)
@@ -105,7 +105,7 @@ def chosen(row: Row) -> Cell:
 
 
 def notes(table: Table) -> list[str]:
-    """What a reader must know beside the numbers, in sentences."""
+    """Sentences that a reader needs to understand the numbers."""
     rows = [row for row in table.rows if row.recall]
     said = {
         "honest": f"{table.data}, protocol honest: the round was chosen on a validation split held out of train, and "
@@ -140,7 +140,7 @@ def records(table: Table) -> list[dict[str, Any]]:
 
 
 def record(table: Table, row: Row) -> dict[str, Any]:
-    """A row in one level."""
+    """A row as one flat dict."""
     found: dict[str, Any] = {"data": table.data, "label": row.label, "method": row.method, "kind": row.kind}
     found |= {"protocol": row.protocol, "seeds": " ".join(map(str, row.seeds))}
     for name in ("recall", "ndcg"):

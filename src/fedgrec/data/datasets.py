@@ -26,7 +26,7 @@ TIMED = ("last", "time")  # the splits that need times; for the others no time i
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A split, where it came from, and what a person should know about it."""
+    """A split, its source, and notes for the person who uses it."""
 
     name: str
     split: Split
@@ -38,13 +38,13 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class _Source:
-    """What was read, before it is split: train and, where it was given, test."""
+    """The data as read, before it is split: train and, if the source has one, test."""
 
     name: str
     parts: list[Interactions]
     checksums: dict[str, str]
     notes: list[str]
-    given: bool  # by files that already are a split
+    given: bool  # whether the source is split already
     low_rated: list[Pairs] = field(default_factory=list)
     places: Places | None = None
 
@@ -68,9 +68,10 @@ def load(
 ) -> Dataset:
     """Load `demo`, a public data set by name, a folder with train.* and maybe test.*, or one file.
 
-    `auto` takes the split as given by a folder, and else holds out `test_ratio` of each user's items; `last` holds out
-    each user's latest `leave_out`, `time` all after one moment, `all` none. Times are read for the two that need them.
-    Ids and pairs of the split `before`, of data that may have grown since, stay where they are in it.
+    `auto` takes the split of a folder as given, and splits anything else like `ratio`, which holds out `test_ratio` of
+    each user's items. `last` holds out each user's latest `leave_out` items, `time` all pairs after one moment, `all`
+    none. Only `last` and `time` read times. Ids and pairs of the split `before` keep their places, even if the data has
+    grown since.
     """
     if split not in get_args(SplitKind):
         raise DataError(f"there is no split {split!r}; known are {', '.join(get_args(SplitKind))}")
@@ -123,7 +124,7 @@ def _next_split(before: Split, parts: list[Interactions], rule: Rule, notes: lis
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:
-    """What a run writes down about its data, ready for JSON."""
+    """A run's record of its data, ready for JSON."""
     parts = dataset.split
 
     def pairs(part: Interactions | None) -> int:
@@ -180,7 +181,7 @@ def _read_files(source: str | Path, options: dict[str, Any]) -> _Source:
 
 
 def _files_of(folder: Path) -> list[Path]:
-    """train.* and, if it is there, test.*"""
+    """The file train.* and, if there is one, test.*"""
     files = [f for part in ("train", "test") for f in sorted(folder.glob(f"{part}.*")) if ending(f) in EXTENSIONS]
     stems = [stem(f) for f in files]
     if stems not in (["train"], ["train", "test"]):
@@ -192,7 +193,7 @@ def _files_of(folder: Path) -> list[Path]:
 
 
 def _number_together(parts: list[Pairs]) -> tuple[list[Interactions], int]:
-    """All files under one pair of id maps, and how many repeats were merged."""
+    """The pairs of all files under shared id maps, and how many repeats were merged."""
     users, user_ids = _number_column([p.users for p in parts], [p.sizes and p.sizes[0] for p in parts], "user")
     items, item_ids = _number_column([p.items for p in parts], [p.sizes and p.sizes[1] for p in parts], "item")
     result, merged, start = [], 0, 0
@@ -213,14 +214,14 @@ def _number_column(columns: list[NDArray[Any]], sizes: list[int | None], kind: s
     known = None
     if all(size is not None for size in sizes):
         size = max(size or 0 for size in sizes)
-        # Ids that are already indices stay what they are, unless most rows would be empty.
+        # Ids that are already indices stay as they are, unless most rows would be empty.
         if size <= 1_000 + 16 * len(ids):
             known = IdMap.range(size, kind)
     return number(ids, kind, known)
 
 
 def _numbered(low_rated: list[Pairs], data: Interactions) -> Interactions | None:
-    """The pairs rated too low to learn from, where their user and their item are in the data."""
+    """The pairs rated too low to learn from, if the data has both their user and their item."""
     if not low_rated:
         return None
     named = [(str(u), str(i)) for part in low_rated for u, i in zip(part.users, part.items, strict=True)]
@@ -249,7 +250,7 @@ def _union(train: Interactions, test: Interactions) -> Interactions:
 
 
 def _core(parts: list[Interactions], k: int, notes: list[str]) -> list[Interactions]:
-    """The k-core of the first part; the second keeps what its users and items allow."""
+    """The k-core of the first part; the second part keeps its pairs of the users and items that are left."""
     whole = parts[0]
     core = splits.k_core(whole, k)
     users = np.array([i in core.user_ids for i in whole.user_ids])
@@ -262,7 +263,7 @@ def _core(parts: list[Interactions], k: int, notes: list[str]) -> list[Interacti
 
 
 def _without_known(train: Interactions, test: Interactions, notes: list[str]) -> Interactions:
-    """Test without the pairs of train: they would be masked when ranking, and never found."""
+    """Test without the pairs of train: ranking masks train items, so no ranking could find them."""
     known = np.isin(test.keys(), train.keys(), assume_unique=True)
     if known.any():
         notes.append(f"{known.sum():,} test pairs are also in train and were left out of test.")
@@ -271,7 +272,7 @@ def _without_known(train: Interactions, test: Interactions, notes: list[str]) ->
 
 
 def _remarks_on_time(split: Split) -> list[str]:
-    """When test begins, and what it cannot have."""
+    """Sentences: when test begins, and how many later pairs it leaves out."""
     notes = []
     if split.test is not None and split.test.times is not None and split.test.n_pairs:
         notes.append(f"Test begins at {splits.moment(split.test.times.min())}.")
@@ -283,7 +284,7 @@ def _remarks_on_time(split: Split) -> list[str]:
 
 
 def _remarks(split: Split) -> list[str]:
-    """What is odd about the test set, in sentences."""
+    """Sentences about what is unusual in the test set."""
     if split.test is None:
         return ["There is no test set."]
     notes = []

@@ -1,4 +1,4 @@
-"""The split of data that has changed: pairs of before stay where they were, new ones are split by the same rule."""
+"""The split of data that has changed: known pairs stay in their part, new pairs are split by the same rule."""
 
 from dataclasses import dataclass
 
@@ -9,10 +9,10 @@ from fedgrec.data.ids import IdMap
 from fedgrec.data.interactions import Interactions
 from fedgrec.data.split import Split, after_cut, highest, last_items, n_to_hold, times_of
 
-TEST_STREAM, VALIDATION_STREAM = 2, 3  # beside the seed: other draws than those of a first split
+TEST_STREAM, VALIDATION_STREAM = 2, 3  # beside the seed, so that draws differ from those of a first split
 
-Mask = NDArray[np.bool_]  # one entry a pair
-Places = tuple[IdMap, NDArray[np.int64]]  # all ids, and where in them the data's own ids are
+Mask = NDArray[np.bool_]  # one entry for each pair
+Places = tuple[IdMap, NDArray[np.int64]]  # all ids, and the index of each of the data's own ids among them
 
 
 @dataclass(frozen=True)
@@ -23,14 +23,14 @@ class Rule:
     test_ratio: float
     validation: float
     seed: int
-    leave_out: int = 1  # of each user, where kind is last
+    leave_out: int = 1  # items of each user to hold out, where kind is last
 
 
 def grown_split(before: Split, now: Interactions, rule: Rule, given: Interactions | None = None) -> Split:
-    """All pairs as they are `now`, under the ids of before and behind them the new ones.
+    """All pairs as they are `now`; ids known `before` come first, new ids follow.
 
-    What was held out stays held out, what was train stays train, what is gone is gone. `given` are the pairs that the
-    data itself holds out for test.
+    Held-out pairs stay held out, train pairs stay in train, and pairs that the data no longer has are dropped. `given`
+    are the pairs that the data itself holds out for test.
     """
     users, items = _behind(before.train.user_ids, now.user_ids), _behind(before.train.item_ids, now.item_ids)
     data = _under(now, users, items)
@@ -54,7 +54,7 @@ def grown_split(before: Split, now: Interactions, rule: Rule, given: Interaction
 
 
 def _behind(before: IdMap, now: IdMap) -> Places:
-    """By name: a table whose ids were all numbers has them as text once one is a word."""
+    """The ids known before, then the new ones. Ids are compared as text: one word makes a whole column text."""
     if before == now:
         return before, np.arange(len(now))
     ids, place = [*before], {str(name): place for place, name in enumerate(before)}
@@ -75,14 +75,14 @@ def _under(data: Interactions, users: Places, items: Places) -> Interactions:
 
 
 def _among(data: Interactions, part: Interactions | None) -> Mask:
-    """Which pairs are in a part whose ids are the first of the data's."""
+    """Which pairs of the data are in `part`; the part's ids are the first of the data's."""
     if part is None:
         return np.zeros(data.n_pairs, bool)
     return np.isin(data.keys(), part.users() * data.n_items + part.items)
 
 
 def _drawn(data: Interactions, held: Mask, new: Mask, fraction: float, seed: tuple[int, int]) -> Mask:
-    """New pairs to hold out, so that a user has as many held out as `split.ratio` asks for, and one is left."""
+    """New pairs to hold out, so that each user has as many held out as `split.ratio` asks for, and keeps one pair."""
     users, M = data.users(), data.n_users
     wanted = n_to_hold(fraction, data.user_degrees()) - np.bincount(users[held], minlength=M)
     counts = np.clip(wanted, 0, np.bincount(users[new], minlength=M))
@@ -93,17 +93,17 @@ def _drawn(data: Interactions, held: Mask, new: Mask, fraction: float, seed: tup
 
 
 def _last_of_others(data: Interactions, held: Mask, n: int) -> Mask:
-    """Each user's last n pairs of those that are not held out."""
+    """Each user's last n pairs among those that are not held out."""
     last = np.zeros(data.n_pairs, bool)
     last[~held] = last_items(data.select(~held), n)
     return last
 
 
 def by_time(data: Interactions, rule: Rule, validation: Mask, test: Mask, new: Mask) -> Split:
-    """One cut in time for everybody: of the `new` pairs test has those after it, validation those after an earlier cut.
+    """One cut in time for everybody: `new` pairs after it go to test, those after an earlier cut to validation.
 
-    The others stay where they are. A new pair after a cut whose user or item is not in train is left out: no method
-    could have learned of it.
+    Pairs that are not new stay in their part. A new pair after a cut is left out if its user or its item is not in
+    train: no method could have learned about it.
     """
     times = times_of(data, "a cut in time")
     late, later = after_cut(times, rule.test_ratio, "test_ratio"), np.zeros(data.n_pairs, bool)

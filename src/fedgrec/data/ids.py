@@ -1,4 +1,4 @@
-"""The names of users and items behind their indices."""
+"""Maps between the ids of users and items and their indices."""
 
 import json
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -12,12 +12,12 @@ from fedgrec.errors import DataError, nearest
 
 
 class IdMap:
-    """Ids in order, immutable: id number i has index i."""
+    """An immutable list of ids; an id's place in it is its index."""
 
     __slots__ = ("_ids", "_index", "kind")
 
     def __init__(self, ids: Iterable[Hashable], kind: str = "item") -> None:
-        """`kind` is the word for one of them in messages: 'user' or 'item'."""
+        """`kind` is what messages call one id: 'user' or 'item'."""
         self.kind = kind
         self._ids: Sequence[Any] = ids if isinstance(ids, range) else tuple(map(_plain, ids))
         self._index: dict[Any, int] | None = None  # built on the first look-up that needs it
@@ -26,11 +26,11 @@ class IdMap:
 
     @classmethod
     def range(cls, n: int, kind: str = "item") -> Self:
-        """The ids 0 … n−1, which are their own indices: no table is kept."""
+        """The ids 0 … n−1. They are their own indices, so no table is stored."""
         return cls(range(n), kind)
 
     def extended(self, other: "IdMap") -> "IdMap":
-        """These ids, and behind them those of the other that are new."""
+        """These ids, followed by the new ids of the other map."""
         if isinstance(self._ids, range) and isinstance(other._ids, range):
             return self if len(self) >= len(other) else other
         return IdMap(dict.fromkeys([*self, *other]), self.kind)
@@ -44,7 +44,7 @@ class IdMap:
         return found
 
     def parse(self, text: str) -> int:
-        """The index of an id typed on a command line: the string itself, or else the number it writes."""
+        """The index of an id typed on a command line: `text` as a string, else as a number."""
         found = self._typed(text)
         if found is not None:
             return found
@@ -56,7 +56,7 @@ class IdMap:
         raise DataError(f"there is no {self.kind} {_shown(text)} in the data{hint}")
 
     def knows(self, text: str) -> bool:
-        """Whether `parse` finds it."""
+        """Whether `parse` finds this id."""
         return self._typed(text) is not None
 
     def _typed(self, text: str) -> int | None:
@@ -82,17 +82,17 @@ class IdMap:
             return self._ids == other._ids
         return tuple(self._ids) == tuple(other._ids)
 
-    __hash__ = None  # type: ignore[assignment]  # equal maps may be large: nobody should hash them by accident
+    __hash__ = None  # type: ignore[assignment]  # maps may be large: nobody should hash them by accident
 
     def __repr__(self) -> str:
         return f"<IdMap of {len(self):,} {self.kind}s>"
 
     def to_json(self) -> dict[str, Any]:
-        """The ids as JSON keeps them; a range stays one number."""
+        """The ids as a JSON value; a range is stored as one number."""
         if isinstance(self._ids, range):
             return {"kind": self.kind, "range": len(self._ids)}
         for i in self._ids:
-            if not isinstance(i, str | int | float):  # None and tuples are not ids that JSON keeps
+            if not isinstance(i, str | int | float):  # JSON would not give None and tuples back as ids
                 raise DataError(f"the {self.kind} id {i!r} cannot be saved as JSON: use strings or numbers as ids")
         return {"kind": self.kind, "ids": list(self._ids)}
 
@@ -102,7 +102,7 @@ class IdMap:
 
     @classmethod
     def load(cls, path: str | Path, size: int | None = None) -> Self:
-        """Read what `save` wrote; `size`: how many ids there must be."""
+        """Read what `save` wrote; `size` is the number of ids that the file must hold."""
         try:
             record = json.loads(Path(path).read_text(encoding="utf-8"))
             found = cls(range(record["range"]) if "range" in record else record["ids"], record["kind"])
@@ -127,7 +127,7 @@ class IdMap:
 
 
 def number(ids: Iterable[Hashable] | NDArray[Any], kind: str, known: IdMap | None) -> tuple[NDArray[np.int64], IdMap]:
-    """The index of each id, and the map that says so."""
+    """The index of each id, and the map of ids: `known`, or a new one."""
     array = ids if isinstance(ids, np.ndarray) else None
     listed = [] if array is not None else list(ids)
     if array is None and all(type(i) is int for i in listed):
@@ -155,18 +155,18 @@ def _number_integers(ids: NDArray[np.int64], kind: str, known: IdMap | None) -> 
     if known == IdMap.range(len(known)):
         wrong = ids[(ids < 0) | (ids >= len(known))]
         if len(wrong):
-            known.index(int(wrong[0]))  # raises the sentence
+            known.index(int(wrong[0]))  # raises an error that names the id
         return ids, known
     return np.array([known.index(i) for i in ids.tolist()], np.int64), known
 
 
 def _plain(value: Any) -> Any:
-    """NumPy scalars as Python's own, so that ids come out as they would have been typed."""
+    """NumPy scalars as Python values, so that ids print as a person would type them."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def _shown(value: Any) -> str:
-    """An id in a sentence, however long it is."""
+    """An id for a message; a long one is shortened."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:60]}…{text[-10:]}"
 

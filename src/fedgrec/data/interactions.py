@@ -1,4 +1,4 @@
-"""Who touched what, as a ragged array."""
+"""The items of each user, as a ragged array."""
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Interactions:
         def fix(name: str, dtype: type) -> None:
             if getattr(self, name) is not None:
                 array: NDArray[Any] = np.ascontiguousarray(getattr(self, name), dtype=dtype).view()
-                array.flags.writeable = False  # of our view only: the caller's array stays as it was
+                array.flags.writeable = False  # only our view: the caller's array stays writable
                 object.__setattr__(self, name, array)
 
         for name, dtype in (
@@ -56,12 +56,12 @@ class Interactions:
 
     @property
     def n_users(self) -> int:
-        """M, users with no item included."""
+        """M, including users without items."""
         return len(self.user_ids)
 
     @property
     def n_items(self) -> int:
-        """N, items of no user included."""
+        """N, including items without users."""
         return len(self.item_ids)
 
     @property
@@ -86,7 +86,7 @@ class Interactions:
         return np.repeat(np.arange(self.n_users), self.user_degrees())
 
     def keys(self) -> NDArray[np.int64]:
-        """Each pair as one number, user · N + item: rising, easy to compare. [nnz]"""
+        """Each pair as one number, user · N + item, in rising order: easy to compare. [nnz]"""
         return self.users() * self.n_items + self.items
 
     def select(self, mask: NDArray[np.bool_]) -> "Interactions":
@@ -99,8 +99,7 @@ class Interactions:
         return Interactions(self.user_ids, self.item_ids, kept, pick(self.items), pick(self.ratings), pick(self.times))
 
     def extended(self, more: "Interactions") -> "Interactions":
-        """With the pairs, users and items that came since; those of before keep their places, and the last rating of a
-        pair counts."""
+        """These pairs and `more`. Known users and items keep their indices; of a repeated pair the last one counts."""
         users, items = self.user_ids.extended(more.user_ids), self.item_ids.extended(more.item_ids)
         u, _ = number([*more.user_ids], "user", users)
         i, _ = number([*more.item_ids], "item", items)
@@ -115,7 +114,7 @@ class Interactions:
         )[0]  # fmt: skip
 
     def under(self, item_ids: IdMap) -> "Interactions":
-        """The pairs whose items these ids name too, under these ids."""
+        """The pairs whose items are among `item_ids`, under these ids."""
         names = [str(self.item_ids[item]) for item in range(self.n_items)]
         places = np.array([item_ids.parse(name) if item_ids.knows(name) else -1 for name in names], np.int64)
         items, users = places[self.items], self.users()
@@ -133,7 +132,7 @@ class Interactions:
         user_ids: IdMap | None = None,
         item_ids: IdMap | None = None,
     ) -> tuple["Interactions", int]:
-        """Pairs of ids, in any order, and how many repeats were merged: the last of them counts.
+        """Pairs of ids, in any order, and how many repeats were merged; of repeats the last one counts.
 
         Without an id map, ids that are exactly the integers 0 … n−1 keep their value; others are numbered in
         order of first appearance.
@@ -157,7 +156,7 @@ class Interactions:
         if len(users) != len(items):
             raise DataError(f"there are {len(users)} users but {len(items)} items: give one of each for every pair")
         keys = np.asarray(users, np.int64) * len(item_ids) + items
-        # np.unique keeps the first of equals: reverse, so that it is the last one given.
+        # np.unique keeps the first of equal keys; the reversed order makes that the last pair given.
         keys, last = np.unique(keys[::-1], return_index=True)
         last = len(users) - 1 - last
 

@@ -1,4 +1,4 @@
-"""What people hand over in Python: sparse matrices and data frames, checked before they become interactions."""
+"""Check sparse matrices and data frames before they become interactions."""
 
 from typing import Any
 
@@ -37,11 +37,11 @@ def checked_matrix(matrix: Any, keep_ratings: bool) -> Any:
 
 
 def checked_frame(frame: Any, keep_ratings: bool) -> Columns:
-    """The columns user, item and, where they are there, rating (only where it is kept) and time in seconds.
+    """The columns user and item and, if present, rating (only with `keep_ratings`) and time in seconds.
 
-    Of pandas or of polars; a column may have any of the names that it may have in a file.
+    The frame is one of pandas or polars; columns may have all names that they may have in a file.
     """
-    if type(frame).__name__ == "LazyFrame":  # of polars
+    if type(frame).__name__ == "LazyFrame":  # polars
         raise DataError(f"{TAKEN}; this is a LazyFrame, which is not computed yet: give its .collect()")
     names = list(getattr(frame, "columns", ()))
     found = {role: name for role in ALIASES if (name := _column(names, role)) is not None}
@@ -59,13 +59,13 @@ def checked_frame(frame: Any, keep_ratings: bool) -> Columns:
 
 
 def _column(names: list[Any], role: str) -> Any:
-    """The column of a role; of several, the one whose name comes first among those that files may have."""
+    """The column of a role; of several, the one whose name comes first in ALIASES."""
     usual = {str(name).lower().replace("_", ""): name for name in reversed(names)}
     return role if role in names else next((usual[alias] for alias in ALIASES[role] if alias in usual), None)
 
 
 def _instead(thing: Any, names: list[Any]) -> str:
-    """What it is, and what to do with that."""
+    """What the caller gave instead, and how to convert it."""
     if thing is None:
         return "this is None"
     if names:
@@ -95,7 +95,7 @@ def _missing(value: Any) -> bool:
     try:
         blank = isinstance(value, str) and not value.strip()
         return value is None or blank or bool(value != value)  # noqa: PLR0124 - NaN is not itself
-    except (TypeError, ValueError):  # pandas.NA does not say; an array says several things
+    except (TypeError, ValueError):  # pandas.NA has no truth value; an array has several
         return not isinstance(value, np.ndarray)
 
 

@@ -47,7 +47,7 @@ class Pairs:
     ratings: NDArray[np.float64] | None = None  # [n], only where they were asked for
     times: NDArray[np.float64] | None = None  # [n] seconds
     sizes: tuple[int, int] | None = None  # users and items, where the ids are already indices
-    low_rated: "Pairs | None" = None  # below the rating threshold: nothing to learn from, but had all the same
+    low_rated: "Pairs | None" = None  # below min_rating: not trained on, but never recommended either
     note: str = ""  # a sentence about how the file was read
 
 
@@ -61,7 +61,7 @@ def read(
     min_rating: float | None = None,
     keep_ratings: bool = False,
 ) -> Pairs:
-    """Read one file, its format told by its name; without a name for them times are not read."""
+    """Read one file; its name tells its format. With `time=None`, times are not read."""
     path = Path(path)
     kind = ending(path)
     if kind not in EXTENSIONS:
@@ -91,14 +91,14 @@ def read(
 
 
 def ending(path: Path) -> str:
-    """What tells the format: '.csv' of clicks.csv, and of clicks.csv.gz."""
+    """The ending that tells the format: '.csv' for clicks.csv and for clicks.csv.gz."""
     inner = Path(path.stem).suffix.lower()
     packed = path.suffix.lower() == ".gz" and inner in EXTENSIONS and inner != ".parquet"
     return inner if packed else path.suffix.lower()
 
 
 def stem(path: Path) -> str:
-    """The name without its ending: 'clicks' of clicks.csv, and of clicks.csv.gz."""
+    """The name without its ending: 'clicks' for clicks.csv and for clicks.csv.gz."""
     return path.stem if ending(path) == path.suffix.lower() else Path(path.stem).stem
 
 
@@ -114,7 +114,7 @@ def _unknown_format(path: Path, kind: str) -> str:
 
 
 def _lightgcn(path: Path) -> Pairs:
-    """Parsed as one array of bytes: five megabytes take a tenth of a second."""
+    """Parse the file as one array of bytes, which is fast."""
     data = contents(path)
     text = np.frombuffer(data, np.uint8)
     digit = (text >= ord("0")) & (text <= ord("9"))
@@ -129,7 +129,7 @@ def _lightgcn(path: Path) -> Pairs:
     starts = np.flatnonzero(digit & ~np.concatenate([[False], digit[:-1]]))
     line = np.cumsum(text == ord("\n"))[starts]  # [tokens], from 0
     ids = np.fromstring(data.decode("ascii"), np.int64, sep=" ")
-    # A number beyond int64 is clamped to its largest, so this sees it too.
+    # NumPy clamps a number beyond int64 to the largest int64, so this check finds it too.
     if ids.max() > LARGEST_ID:
         at = int(ids.argmax())
         raise DataError(
@@ -165,7 +165,7 @@ def _parquet(path: Path) -> Table:
 
 
 def _column(table: Table, role: str, name: str, *, required: bool = True) -> Sequence[Any] | None:
-    """The column called `name`, or, where that is a usual name, one with another usual name."""
+    """The column called `name`; if `name` is one of the role's ALIASES, any column with such a name."""
 
     def found(column: str) -> Sequence[Any]:
         if column in table.twice:
@@ -222,7 +222,7 @@ def _ids(table: Table, cells: Sequence[Any] | None, role: str) -> NDArray[Any]:
 def _numbers(table: Table, cells: Sequence[Any] | None, *, dates: bool = False) -> NDArray[np.float64]:
     """A column as finite numbers; with `dates`, ISO dates become seconds since 1970.
 
-    Ratings may have decimal commas (4,5), if none of them has a point, which might then be one of thousands.
+    Ratings may have decimal commas (4,5), but only if none of them has a point: a point might separate thousands.
     """
     assert cells is not None
     if table.decimal_commas and not dates and not any("." in cell for cell in cells):

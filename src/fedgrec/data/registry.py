@@ -87,7 +87,7 @@ def locate(name: str) -> Path:
 
 
 def _download(url: str, path: Path, checksum: str) -> None:
-    """Fetch to `<path>.part`, going on where an earlier try stopped; rename only what is whole and right."""
+    """Download to `<path>.part` from where an earlier try stopped; rename it only when its checksum is right."""
     part = path.with_name(path.name + ".part")
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
@@ -97,7 +97,7 @@ def _download(url: str, path: Path, checksum: str) -> None:
             _pour(reply, part, have if resumed else 0)
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code != 416:  # nothing beyond what we have: the checksum below says whether that is all
+        if error.code != 416:  # 416: the server has no more bytes; the checksum below decides
             raise DataError(
                 f"{url} answered {error.code} {error.reason}: try again later, or {_by_hand(path)}"
             ) from error

@@ -1,4 +1,4 @@
-"""Which pairs to learn from, and which to be judged on."""
+"""Split pairs into those to train on and those to measure with."""
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -13,12 +13,12 @@ from fedgrec.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Disjoint sets of pairs under the same ids, and beside them the pairs that are in none of them."""
+    """Disjoint sets of pairs under the same ids; `left_out` are pairs that serve neither training nor measuring."""
 
     train: Interactions
     test: Interactions | None = None
     validation: Interactions | None = None
-    left_out: Interactions | None = None  # rated too low, or of somebody or something that train does not know
+    left_out: Interactions | None = None  # rated too low, or with a user or item that train does not know
 
     def __post_init__(self) -> None:
         for other in (self.test, self.validation, self.left_out):
@@ -27,17 +27,17 @@ class Split:
 
     @cached_property
     def before_test(self) -> Interactions:
-        """Train and validation items: at test time a person has seen both."""
+        """Train and validation pairs: at test time a person has seen both."""
         return together(self.train, self.validation)
 
     @cached_property
     def known(self) -> Interactions:
-        """All that people are known to have, whatever it was left out for: nobody is recommended what he has."""
+        """All pairs of the data, in whatever part: people are never recommended items that they have."""
         return together(together(self.before_test, self.test), self.left_out)
 
 
 def ratio(data: Interactions, fraction: float, seed: int | tuple[int, ...]) -> tuple[Interactions, Interactions]:
-    """(kept, held): of each user's n items, round(fraction · n) at random are held out, never all."""
+    """(kept, held): hold out round(fraction · n) of each user's n items at random, but never all."""
     if not 0 <= fraction < 1:
         raise DataError(f"the share to hold out is {fraction}: it must be at least 0 and less than 1")
     noise = np.random.Generator(np.random.PCG64(seed)).random(data.n_pairs)
@@ -52,7 +52,7 @@ def n_to_hold(fraction: float, degrees: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def leave_last_out(data: Interactions, n: int = 1) -> tuple[Interactions, Interactions]:
-    """(kept, held): each user's last n items by time are held out (of equals the larger index), never all."""
+    """(kept, held): hold out each user's last n items by time (of equal times the larger index), but never all."""
     held = last_items(data, n)
     return data.select(~held), data.select(held)
 
@@ -65,15 +65,15 @@ def last_items(data: Interactions, n: int = 1) -> NDArray[np.bool_]:
 
 
 def after_cut(times: NDArray[np.float64], fraction: float, option: str) -> NDArray[np.bool_]:
-    """The pairs after one moment: round(fraction · n) of n, or fewer where several are of that moment, never all. [nnz]
+    """The pairs after one moment: round(fraction · n) of n, fewer if several share that moment, never all. [nnz]
 
-    `option` is where the fraction comes from, for the message.
+    `option` is the option that set the fraction, for the error message.
     """
     n = len(times)
     wanted = min(round(fraction * n), n - 1)
     if wanted < 1:
         return np.zeros(n, bool)
-    cut = np.partition(times, n - wanted - 1)[n - wanted - 1]  # the last moment before
+    cut = np.partition(times, n - wanted - 1)[n - wanted - 1]  # the last moment that is kept
     after: NDArray[np.bool_] = times > cut
     if not after.any():
         raise DataError(
@@ -90,7 +90,7 @@ def times_of(data: Interactions, who: str) -> NDArray[np.float64]:
 
 
 def moment(seconds: float) -> str:
-    """A time in a sentence: as a date if it lies between 1973 and 2286, else as the number that it is."""
+    """A time for a message: as a date if it lies between 1973 and 2286, else as a plain number."""
     if 1e8 <= seconds < 1e10:
         return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
     return f"{seconds:,.0f}"
@@ -100,16 +100,16 @@ def hold_out_validation(split: Split, fraction: float = 0.1, seed: int = 0) -> S
     """The same split with a validation set taken out of train; test stays untouched."""
     if split.validation is not None:
         raise DataError("this split already has a validation set: hold it out once")
-    kept, held = ratio(split.train, fraction, (seed, 1))  # (seed, 1): other draws than the test set's
+    kept, held = ratio(split.train, fraction, (seed, 1))  # (seed, 1): draws that differ from the test set's
     return replace(split, train=kept, validation=held)
 
 
 def k_core(data: Interactions, k: int) -> Interactions:
-    """The largest part where every user and every item has at least k pairs; others lose their ids."""
+    """The largest part where every user and every item has at least k pairs; other users and items lose their ids."""
     mask = np.ones(data.n_pairs, bool)
     users = data.users()
     while True:
-        # Dropping a user can bring an item below k and the other way round, so repeat until nothing falls.
+        # Dropping a user can bring an item below k, and the other way round, so repeat until nothing is dropped.
         n_user = np.bincount(users[mask], minlength=data.n_users)
         n_item = np.bincount(data.items[mask], minlength=data.n_items)
         keep = mask & (n_user >= k)[users] & (n_item >= k)[data.items]
@@ -122,7 +122,7 @@ def k_core(data: Interactions, k: int) -> Interactions:
 
 
 def restrict(data: Interactions, users: NDArray[np.bool_], items: NDArray[np.bool_]) -> Interactions:
-    """The pairs of the users [M] and items [N] that stay, under their ids alone."""
+    """The pairs of the users [M] and items [N] that stay; only these keep ids."""
     kept = data.select(users[data.users()] & items[data.items])
     return Interactions(
         IdMap((data.user_ids[u] for u in np.flatnonzero(users).tolist()), "user"),
@@ -135,7 +135,7 @@ def restrict(data: Interactions, users: NDArray[np.bool_], items: NDArray[np.boo
 
 
 def highest(data: Interactions, priority: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Of each user's pairs the `counts` [M] of highest priority [nnz]. [nnz]"""
+    """A mask of the `counts` [M] pairs of each user that have the highest priority [nnz]. [nnz]"""
     order = np.lexsort((priority, data.users()))  # stable: equal priorities stay in order of item index
     rank = np.empty(data.n_pairs, np.int64)
     rank[order] = np.arange(data.n_pairs)

@@ -1,8 +1,8 @@
 """The built-in `demo` data: invented people in invented towns, checking in to invented places.
 
-A person's chance to visit a place is  popularity · taste for its category · closeness to home,  so what
-people choose is local: two neighbours share much, and a neighbour's neighbour still tells something. That is
-what a graph method can use and a popularity list cannot.
+A person's chance to visit a place is  popularity · taste for its category · closeness to home.  So choices are local:
+neighbours share many places, and a neighbour's neighbour still shares some. A graph method can use this structure; a
+popularity list cannot.
 """
 
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ FIRST_WORDS = (
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """What is known about the demo's items (places) and users (people) besides who went where."""
+    """Facts about the demo's items (places) and users (people) besides their visits."""
 
     names: tuple[str, ...]  # [N], unique
     coordinates: NDArray[np.float32]  # [N, 2] latitude, longitude
@@ -92,7 +92,7 @@ def demo() -> tuple[Interactions, Places]:
     # Sampling without replacement: the n largest of logit + Gumbel noise.
     # Half the people have a dozen check-ins or fewer, one in fifteen more than a hundred.
     n_visits = np.minimum(8 + rng.lognormal(np.log(4), 2.0, N_USERS), 400).astype(np.int64)
-    picky = np.sqrt(np.minimum(1, 12 / n_visits))[:, None]  # who goes out often goes to all sorts of places
+    picky = np.sqrt(np.minimum(1, 12 / n_visits))[:, None]  # people who go out often choose less strictly
     luck = -(picky * logit + rng.gumbel(size=logit.shape))
     users = np.repeat(np.arange(N_USERS), n_visits)
     items = np.concatenate([np.sort(np.argpartition(luck[u], n)[:n]) for u, n in enumerate(n_visits)])

@@ -1,4 +1,4 @@
-"""Text files of rows and columns, and where each row begins: a mistake is named by its line."""
+"""Text files of rows and columns, with the line of each row, so that messages can name it."""
 
 import csv
 import gzip
@@ -19,16 +19,16 @@ USUAL = {".csv": ",", ".tsv": "\t", ".inter": "\t", ".dat": "::"}
 
 @dataclass(frozen=True)
 class Table:
-    """Named columns of cells, and where each row came from, for messages."""
+    """Named columns of cells, and the line of each row for messages."""
 
     path: Path
     columns: Mapping[str, Sequence[Any]]
-    lines: Sequence[int]  # where each row begins
+    lines: Sequence[int]  # the first line of each row
     word: str = "line"
-    ends: Mapping[int, int] = field(default_factory=dict)  # row → its last line, where it has several
-    twice: Mapping[str, int] = field(default_factory=dict)  # names of several columns, and how many
+    ends: Mapping[int, int] = field(default_factory=dict)  # row → its last line, if it has several
+    twice: Mapping[str, int] = field(default_factory=dict)  # repeated column name → how many columns have it
     note: str = ""
-    decimal_commas: bool = False  # a comma is free to be part of a number
+    decimal_commas: bool = False  # whether a comma may be part of a number: it does not separate columns
 
     def bad(self, row: int, what: str) -> DataError:
         where = f"{self.path}:{self.lines[row]}" if self.word == "line" else f"{self.path}, row {self.lines[row]}"
@@ -50,7 +50,7 @@ def read_text(path: Path, kind: str) -> Table:
 
 
 def contents(path: Path) -> bytes:
-    """What is in a file, unpacked where its name ends in .gz."""
+    """The bytes of a file, unpacked if its name ends in .gz."""
     data = path.read_bytes()
     if path.suffix.lower() != ".gz":
         return data
@@ -79,13 +79,14 @@ def _decoded(path: Path) -> str:
 
 
 def _separator(path: Path, text: str, kind: str) -> str:
-    """The usual one where the first line has it; else the one that it has."""
+    """The usual separator if the first line has it; else another one, if the line has exactly one."""
     head = text.lstrip().split("\n", 1)[0].strip()
     line = text[: len(text) - len(text.lstrip())].count("\n") + 1
     usual = USUAL[kind]
     if usual in head:
         return usual
-    # A header has names alone; in a first row of .dat a mark may be part of an id, so it must make four columns.
+    # A header has only names. The first row of a .dat file is data, where a mark may be part of an id, so the mark must
+    # make four columns.
     others = [mark for mark in SEPARATORS if (head.count(mark) == 3 if kind == ".dat" else mark in head)]
     if not others and len(head.split()) > 1:
         raise DataError(
@@ -96,12 +97,12 @@ def _separator(path: Path, text: str, kind: str) -> str:
 
 
 def _split_lines(text: str) -> Iterator[tuple[int, int, list[str]]]:
-    """`_rows` where two characters separate: there are no quotes."""
+    """`_rows` for the separator `::`, which is used without quotes."""
     return ((n, n, line.rstrip("\r").split("::")) for n, line in enumerate(text.split("\n"), 1) if line.strip())
 
 
 def _rows(path: Path, text: str, separator: str) -> Iterator[tuple[int, int, list[str]]]:
-    """The first line, the last line and the fields of every row that has any."""
+    """The first line, the last line and the fields of every row that is not empty."""
     stream, quotes = io.StringIO(text, newline=""), '"' in text
     reader = csv.reader(stream, delimiter=separator)
     while True:

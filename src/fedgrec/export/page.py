@@ -1,4 +1,4 @@
-"""The files of a page that recommends by itself: no server, no other site, nothing that leaves it."""
+"""The files of a page that recommends by itself: it needs no server, loads from no other site and sends nothing."""
 
 import base64
 import json
@@ -20,26 +20,26 @@ from fedgrec.trained import open_run
 from fedgrec.whole_files import said
 
 ITEMS, INDEX = "items.js", "index.html"
-MARK = '<meta name="generator" content="fedgrec export">'  # a folder whose index.html has it may be written again
+MARK = '<meta name="generator" content="fedgrec export">'  # a folder whose index.html has this mark may be overwritten
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A page, and what a person may want to know about it."""
+    """An exported page and figures about it."""
 
     path: Path  # of index.html
     items: int
     page_bytes: int  # all files but the item table
     table_bytes: int
-    shared: float  # of 20 recommendations, how many are those of the model itself, on average
-    people: int  # over whom that was measured
+    shared: float  # how many of the page's 20 recommendations the model itself gives too, on average
+    people: int  # how many people `shared` was measured over
     note: str  # about the items' names
 
 
 def write_page(run: str | Path | Model, folder: str | Path, item_names: str | Path | None = None) -> Exported:
-    """Write a page for a run, or for a model, into the folder: new, empty, or that of an earlier page.
+    """Write a page for a run or a model into a folder, which is new, empty or that of an earlier page.
 
-    `item_names` is a CSV that says what items are called, instead of the one that the run keeps.
+    `item_names` is a CSV of items' names that replaces the one that the run keeps.
     """
     folder, home = Path(folder), None if isinstance(run, Model) else Path(run)
     _refuse_used(folder)
@@ -72,7 +72,7 @@ def _refuse_used(folder: Path) -> None:
 
 
 def _packed(table: ItemTable, names: ItemNames) -> dict[str, Any]:
-    """What ranking.js reads. Scales and places are float32, rows int8, all little-endian."""
+    """The data that ranking.js reads. Scales and places are float32, rows int8, all little-endian."""
     is_range = names.ids == type(names.ids).range(len(names.ids))
     packed: dict[str, Any] = {
         "count": len(names.ids),

@@ -1,14 +1,14 @@
-"""The item table in eight bits a number, by which a page recommends to somebody the model has never met.
+"""The item table in eight bits a number, with which a page recommends to people whom the model has never met.
 
-Eq. (6) makes a person of their items, and a score is an inner product, so a score is a sum over these items:
+Eq. (6) computes a person's vector from their items, and a score is an inner product. So a score is a sum over items:
 
     s_t = share(n) Σ_{s∈picked} term(s, t)        term(s, t) = a_s b_t ⟨g_s, r_t⟩
 
-g_s is what item s gives to whoever picks it, r_t is by what item t is ranked; both are rows of whole numbers up to 127,
-and a_s and b_t are their scales. share(n) is 1, 1/√n or 1/n for n items, as the method has it.
+g_s is what item s adds to a person who picks it, r_t is the row that ranks item t; both are rows of whole numbers up to
+127, with the scales a_s and b_t. share(n) is 1, 1/√n or 1/n for n items, depending on the method.
 
-`ranking.js` does the same arithmetic. An inner product of whole numbers is exact, in whatever order it is added; all
-else is products and sums of float64, in the order that is written here. So both rank alike, to the last bit.
+`ranking.js` does the same arithmetic. An inner product of whole numbers is exact in any order of addition; all other
+steps are products and sums of float64 in the order written here. So both give the same ranking, to the last bit.
 """
 
 import math
@@ -33,7 +33,7 @@ SHARES: dict[str, Callable[[int], float]] = {
 LEVELS = 127
 LIST = 20  # items of the lists that are compared
 BLOCK = 32  # picked items at a time, to keep memory small
-PROBED = (1, 2, 3, 5, 9)  # items of people by whom a method is tried
+PROBED = (1, 2, 3, 5, 9)  # how many items the people have with whom `_share` tries a method
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,14 +55,14 @@ class Rows:
 
 
 def _levels(rows: Floats, most: Floats) -> Ints:
-    """How many levels a row has: 127, or the fewer in which it is whole already.  # [N]
+    """How many levels each row gets: 127, or fewer if the row is already whole numbers at fewer levels.  # [N]
 
-    Tables that travel as int8 (the option `download`) are in steps of powers of two, so that the largest entry of a row
-    is 64 or more. With these steps nothing is lost by rounding again.
+    Tables that travel as int8 (the option `download`) have steps that are powers of two, and the largest entry of a row
+    is 64 steps or more. Rounding to the same steps again loses nothing.
     """
-    some = np.abs(rows[:, :16] / np.where(most > 0, most, 1)[:, None])  # [N, 16], up to 1: enough to tell by
+    some = np.abs(rows[:, :16] / np.where(most > 0, most, 1)[:, None])  # [N, 16], up to 1: so many columns are enough
     levels = np.full(len(rows), LEVELS)
-    for fewer in range(LEVELS // 2, LEVELS):  # the finest that fits counts
+    for fewer in range(LEVELS // 2, LEVELS):  # the last that fits is the finest
         off = np.abs(some * fewer - np.rint(some * fewer)).max(axis=1)
         levels[off < 1e-3] = fewer
     return levels
@@ -70,10 +70,10 @@ def _levels(rows: Floats, most: Floats) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class ItemTable:
-    """What a page has of a model."""
+    """The part of a model that a page has."""
 
     gives: Rows
-    ranks: Rows  # the same object where the rows are the same but for their scales
+    ranks: Rows  # shares its whole numbers with `gives` if only the scales differ
     share: str  # a key of SHARES
     closed: NDArray[np.bool_]  # [N] items that are never recommended
 
@@ -90,13 +90,13 @@ class ItemTable:
 
     @cached_property
     def _by(self) -> Floats:
-        """float32 has all whole numbers up to 2²⁴, float64 all that can occur."""
+        """`ranks` as floats that hold every sum exactly: float32 up to 2²⁴, else float64."""
         exact = np.float32 if self.ranks.whole.shape[1] * LEVELS**2 < 2**24 else np.float64
         by: Floats = self.ranks.whole.astype(exact)
         return by
 
     def recommend(self, picked: Ints, n: int = LIST) -> tuple[Ints, Floats]:
-        """The n best items that were not picked, and their scores; ties to the lower index. As ranking.js does it."""
+        """The n best items that were not picked, and their scores; ties to the lower index. As in ranking.js."""
         picked = np.unique(picked)
         scores = np.zeros(len(self.closed))
         for start in range(0, len(picked), BLOCK):
@@ -115,7 +115,7 @@ class ItemTable:
 
 
 def _share(model: Model) -> str:
-    """How n items share in a person, found by trying: then no method has to say it."""
+    """The weight share(n) of each of n items, found by trial, so that methods need not declare it."""
     rng, items = np.random.default_rng(0), np.flatnonzero(_open(model)).astype(np.int32)
     people = [rng.choice(items, min(n, len(items)), replace=False) for n in PROBED]
     indptr = np.cumsum([0, *map(len, people)])
@@ -135,12 +135,12 @@ def _share(model: Model) -> str:
 
 
 def _people(model: Model, indptr: Ints, items: Ints) -> Floats:
-    """What strangers with these items are, [n, D]; a sentence where the model knows no strangers."""
+    """The vectors of new people with these items, [n, D]; an error if the model cannot represent new people."""
     return _plain(model, model.method.represent_users(model.server, model.strangers(indptr, items)))
 
 
 def _plain(model: Model, vectors: Floats) -> Floats:
-    """Without the number by which noisy methods put closed items last."""
+    """The vectors without the last number, by which noisy methods rank closed items last."""
     return (vectors[:, :-1] if OPEN in model.server.more else vectors).astype(np.float64)
 
 
@@ -153,9 +153,9 @@ def _open(model: Model) -> NDArray[np.bool_]:
 
 
 def agreement(model: Model, table: ItemTable, people: int = 50) -> tuple[float, int]:
-    """How many of the 20 items that the model itself recommends the table recommends too; the mean over so many people.
+    """How many of the model's 20 recommendations the table gives too: the mean, and over how many people.
 
-    They are users of the run, taken by their items alone. Where a run has none, people with random items are made up.
+    They are users of the run, represented by their items alone. If a run has no users, people get random items.
     """
     rng, n_items = np.random.default_rng(0), len(model.item_ids)
     owners = np.flatnonzero(model.users.degrees)

@@ -20,8 +20,8 @@ def write_report(
     """Write report.html into the folder of a finished run; returns the page's path.
 
     `baselines` are other systems' results on the same split, such as {'mf': {'recall@20': 0.04}}; a popularity list is
-    always there. They are kept in the folder, so that a report written again still has them. One can look at `people`
-    users on the page, and at those whose ids are in `users`. `item_names` is a CSV that says what items are called,
+    always shown. Baselines are kept in the folder, so that a report written again still has them. The page shows
+    `people` evenly spaced users, and those whose ids are in `users`. `item_names` is a CSV of items' names to use
     instead of the one that the run keeps (item_names.py).
     """
     run = read_run(Path(folder), baselines, users, people, item_names)

@@ -1,4 +1,4 @@
-"""An audit as one page: for each attack a sentence, and a hundred squares of which as many are coloured as it found."""
+"""An audit as one page: for each attack a sentence, and a hundred squares, coloured in the share that it found."""
 
 from html import escape
 from typing import NamedTuple
@@ -9,12 +9,12 @@ from fedgrec.audit.scores import Estimate, Finding, NotApplicable, percent
 from fedgrec.report import page
 from fedgrec.report.page import paragraph, tile_row
 
-IF = "if "  # how the names of attacks begin that are about a design without some rule, and not about this one
+IF = "if "  # the names of attacks on a weaker design, without one of our rules, begin with this
 SIDE, STEP, SQUARE = 10, 11, 9  # squares in a row; from one to the next; the side of one
 
 
 class About(NamedTuple):
-    """What a person wants to know of an attack."""
+    """What a reader wants to know about an attack."""
 
     does: str
     helps: str  # against it
@@ -134,7 +134,7 @@ def verdict(found: Audit) -> str:
 
 
 def attack(line: Finding) -> str:
-    """Its sentence, its pictures, how sure it is, what it does, what helps."""
+    """The attack's result in a sentence and in pictures, its interval, what it does, and what helps against it."""
     kind = "attack leaks" if line.better and not line.name.startswith(IF) else "attack"
     guesses = [
         ("Attack", line.attack, kind),
@@ -172,7 +172,7 @@ def _picture(who: str, share: Estimate, kind: str) -> str:
 
 
 def hundred(share: float, kind: str, label: str) -> str:
-    """A hundred squares, row by row; as many are coloured as the share is in %, rounded."""
+    """A hundred squares, row by row; the coloured ones are the share in %, rounded."""
     coloured = round(100 * share)
     squares = "".join(
         f'<rect x="{at % SIDE * STEP}" y="{at // SIDE * STEP}" width="{SQUARE}" height="{SQUARE}" rx="2"'

@@ -1,7 +1,7 @@
-"""Charts as SVG: panels for a page, where script and keyboard show their values, and whole files for documents.
+"""Charts as SVG: panels for a page, where mouse and keyboard show their values, and whole files for documents.
 
-A panel is drawn 400 units wide, so that its letters can be read on a telephone; a page puts panels side by side.
-Colours are classes, which charts.css fills in for light and dark.
+A panel is 400 units wide, so that its text can be read on a phone; a page puts panels side by side. Colours are classes
+that charts.css defines for light and dark.
 """
 
 import itertools
@@ -12,10 +12,10 @@ from html import escape
 from importlib import resources
 from typing import NamedTuple
 
-WIDTH, LETTER = 400, 7.0  # of a panel; of a letter, on average
+WIDTH, LETTER = 400, 7.0  # the width of a panel; the average width of a letter
 LEFT, RIGHT, TOP, BOTTOM = 52, 388, 34, 44  # where the plot begins and ends; room above and below it
 PLOT = 190  # its height
-ROW = 34  # of a chart of dots
+ROW = 34  # the height of a row in a chart of dots
 COLOURS, DASHES = 6, 3  # classes c0, c1, ... and d0, d1, ... of charts.css
 SHAPES = {
     "dot": "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
@@ -39,7 +39,7 @@ def metric(value: float) -> str:
 
 
 class Panel(NamedTuple):
-    label: str  # what a screen reader says of it
+    label: str  # the text for screen readers
     height: float
     body: str
     kind: str = "chart"
@@ -53,7 +53,7 @@ class Panel(NamedTuple):
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels, what their colours mean, and what a reader should know."""
+    """Panels, their caption, and a legend of their colours."""
 
     name: str  # of its file
     panels: Sequence[Panel]
@@ -67,7 +67,7 @@ class Figure:
         return f"<figure>\n<div class=panels>\n{panels}</div>\n{below}</figure>\n"
 
     def file(self) -> str:
-        """All of it in one SVG file, two panels side by side."""
+        """The whole figure as one SVG file, two panels side by side."""
         columns, y, parts = min(2, len(self.panels)), 0.0, []
         for some in _in_rows(self.panels, columns):
             parts += [_placed(panel, i * (WIDTH + 20), y) for i, panel in enumerate(some)]
@@ -106,7 +106,7 @@ class Axis:
     start: float
     end: float
     log: bool = False
-    names: Sequence[str] = ()  # of 0, 1, 2, ... where these are no numbers
+    names: Sequence[str] = ()  # texts at 0, 1, 2, ..., instead of numbers
 
     def at(self, value: float) -> float:
         low, high = self.low, self.high
@@ -134,7 +134,7 @@ def _step(least: float) -> float:
 
 
 def axis(values: Sequence[float], start: float, end: float, log: bool = False, zero: bool = True) -> Axis:
-    """Room for all values: from 0 on, or between their powers of ten."""
+    """An axis with room for all values: from 0 on, or between powers of ten."""
     known = [value for value in values if math.isfinite(value)]
     low, high = min(known, default=0.0), max(known, default=1.0)
     if log:
@@ -149,7 +149,7 @@ def categories(names: Sequence[str], start: float, end: float) -> Axis:
 
 
 def _frame(title: str, x: Axis, y: Axis, x_label: str, y_form: Form = plain) -> tuple[str, float]:
-    """Title, grid and ticks; returns also how much room stands under the plot."""
+    """Title, grid and ticks; also returns the height of the space under the plot."""
     parts = [f'<text class="title" x="0" y="16">{escape(title)}</text>\n']
     for value in y.ticks():
         at = y.at(value)
@@ -175,7 +175,7 @@ def _shape(kind: str, look: str, x: float, y: float) -> str:
 
 
 def _tip(text: str, first: bool, x: float, y: float, width: float, height: float) -> str:
-    """A place that says its values; the tabulator reaches the first of a panel, arrows the others."""
+    """An area that shows its values; the Tab key reaches the first one of a panel, arrow keys the others."""
     return (
         f'<rect class="tip" role="img" aria-label="{escape(text)}" tabindex="{0 if first else -1}" '
         f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"/>\n'
@@ -193,7 +193,7 @@ class Series:
     points: Sequence[tuple[float, float]]
     look: str
     line: bool = True
-    mark: str = ""  # of SHAPES
+    mark: str = ""  # a name in SHAPES
     band: Sequence[tuple[float, float]] = ()  # lowest and highest y of each point
     level: float | None = None
 
@@ -253,7 +253,7 @@ def columns(
     said: Callable[[int], str],
     marked: float | None = None,
 ) -> Panel:
-    """Columns side by side in classes of the same width; `said(i)` is what to call a class."""
+    """Columns side by side in classes of the same width; `said(i)` is the name of class i."""
     count = len(next(iter(parts.values())))
     up = axis([value for values in parts.values() for value in values], TOP + PLOT, TOP)
     frame, room = _frame(title, x, up, x_label, form)
@@ -285,7 +285,7 @@ class Mark(NamedTuple):
 def dots(
     title: str, rows: Sequence[tuple[str, Sequence[Mark]]], form: Form = metric, log: bool = False, unit: Form = plain
 ) -> Panel:
-    """A row for each name, which stands above its marks: long names need no room beside them."""
+    """A row for each name. The name stands above its marks, so that long names fit."""
     ends = [v for _, marks in rows for m in marks for v in (m.value - (m.half or 0), m.value + (m.half or 0))]
     across, height = axis(ends, 16, WIDTH - 24, log), TOP + ROW * len(rows)
     parts = [f'<text class="title" x="0" y="16">{escape(title)}</text>\n']
@@ -310,7 +310,7 @@ def dots(
 
 
 def legend(entries: Mapping[str, tuple[str, str]]) -> Panel:
-    """Name → look and shape ('' for a line), in as many lines as it takes."""
+    """Name → look and shape ('' for a line), in as many lines as needed."""
     parts, x, y = [], 0.0, 18.0
     for name, (look, shape) in entries.items():
         width = 44 + len(name) * LETTER

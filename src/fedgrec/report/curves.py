@@ -1,4 +1,4 @@
-"""The charts of a run's report: how it learned, and how its users fare."""
+"""The charts of a run's report: how it learned, and how good its users' lists are."""
 
 import itertools
 
@@ -15,7 +15,7 @@ def learning(run: Run) -> Figure:
     """Recall and NDCG against rounds."""
     judge, chosen = run.metrics[0]["split"], run.model.round
     judged = [line for line in run.metrics if line["split"] == judge]
-    final = [line for line in run.metrics if line["split"] != judge]  # the one look at test, under `honest`
+    final = [line for line in run.metrics if line["split"] != judge]  # under `honest`, the one evaluation on test
     panels, entries = [], {f"selected: round {chosen:,}": ("mean", "")}
     for title in ("Recall", "NDCG"):
         series = []
@@ -45,7 +45,7 @@ def learning(run: Run) -> Figure:
 
 
 def lists(run: Run, survey: Survey) -> Figure:
-    """How unequally users fare, and whether the lists hold more than what is popular anyway."""
+    """How much recall differs between users, and whether the lists hold more than popular items."""
     panels, entries = [], {"of recommendations": ("c0", "dot"), "of all items": ("guess", "dot")}
     if any(map(len, survey.hidden)):
         recall = survey.recall(run.k)
@@ -76,7 +76,7 @@ def _recall_histogram(recall: NDArray[np.float64], what: str) -> Panel:
 
 
 def _popularity(degrees: Ints, recommended: Ints) -> Panel:
-    """Popularity has a long tail, so the classes widen."""
+    """Items by popularity, in classes that widen, because popularity has a long tail."""
     edges = np.unique([0, *np.geomspace(1, degrees.max() + 1, 12).round().astype(int)])
     names = [
         charts.plain(low) if high == low + 1 else f"{low:,}–{high - 1:,}"

@@ -28,13 +28,13 @@ BASELINES = "baselines.json"
 POPULARITY = "popularity"
 SHOWN = 10  # recommendations of a person
 READABLE = 40  # more seen items than this make a crowded map
-MOST_USERS = 2_000  # whose lists are looked at one by one
-PEOPLE = 200  # whom one can look at on the page
+MOST_USERS = 2_000  # users whose lists the report examines one by one
+PEOPLE = 200  # people that the page can show
 
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """The lists of all users, or of evenly spaced ones where there are very many."""
+    """The lists of all users, or of evenly spaced users where there are very many."""
 
     users: Ints  # [n]
     seen: Sequence[Ints]  # n times: train and validation items, which are never recommended
@@ -49,11 +49,11 @@ class Survey:
 
 @dataclass(frozen=True, eq=False)
 class People:
-    """Whom one can look at on the page, and the one who is shown first."""
+    """The people that the page can show, and the one whom it shows first."""
 
     survey: Survey
-    first: int  # a place in the survey
-    why: str  # an illustration must say how it was chosen
+    first: int  # an index into the survey
+    why: str  # how the first one was chosen, which an example must say
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,7 @@ class Run:
     model: Model
     baselines: dict[str, dict[str, float]]
     survey: Survey | None  # None where the data is gone
-    people: People | None  # None where nobody shall be shown, too
+    people: People | None  # None also where nobody is to be shown
     names: ItemNames
     places: Places | None  # the demo's towns and homes
     missing: str  # why there is no survey
@@ -79,7 +79,7 @@ class Run:
         return self.config.run.topk[0]
 
     def name(self, item: int) -> str:
-        """What a person calls an item."""
+        """An item's title, or its id."""
         return self.names.title(item)
 
 
@@ -90,7 +90,7 @@ def read_run(
     sample: int = PEOPLE,
     item_names: Path | None = None,
 ) -> Run:
-    """`asked`: users who shall be on the page, by their ids, beside `sample` others."""
+    """Read a run; the page shows the users whose ids are in `asked`, and `sample` others."""
     model = Model.load(folder)
     if not is_finished(folder):
         raise RunError(
@@ -114,7 +114,7 @@ def read_run(
 
 
 def popularity(split: Split, config: Config) -> dict[str, dict[str, float]]:
-    """Everybody is shown what most people like: the bar that anything personal must clear."""
+    """Recommend the most popular items to everybody: a personal recommender must do better than this."""
     if split.test is None or not split.test.n_pairs:
         return {}
     order = np.argsort(-split.train.degrees(), kind="stable").astype(np.int32)
@@ -163,7 +163,7 @@ def look_at(model: Model, split: Split, users: Ints, everyone: bool = False) -> 
 
 
 def choose(model: Model, split: Split, survey: Survey, asked: Sequence[int], sample: int) -> People | None:
-    """Evenly spaced users and those asked for; the first of these, or the user that shows best what the model does."""
+    """Evenly spaced users and those asked for. The page starts with the first one asked for, else a good example."""
     if not asked and not sample:
         return None
     first, why = (asked[0], "") if asked else _best(survey)
@@ -172,7 +172,7 @@ def choose(model: Model, split: Split, survey: Survey, asked: Sequence[int], sam
 
 
 def _best(survey: Survey) -> tuple[int, str]:
-    """Of equals the first; and how it was chosen."""
+    """The best example (of equals the first), and how it was chosen."""
     degrees = np.array([len(items) for items in survey.seen])
     few = degrees <= READABLE
     few = few if few.any() else np.ones_like(few)
@@ -189,7 +189,7 @@ def _best(survey: Survey) -> tuple[int, str]:
 
 
 def _data(folder: Path, config: Config) -> tuple[Dataset | None, str]:
-    """The run's data, or why it cannot be had: without its data a run still has a report."""
+    """The run's data, or why it cannot be loaded: a run has a report even without its data."""
     try:
         dataset = load_for(config, read_split(folder))
         RunRecord.check_same_data(folder, dataset)

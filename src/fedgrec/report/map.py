@@ -1,4 +1,4 @@
-"""Maps of items that have places: all of them, drawn here; what one person has and gets is drawn over by page.js."""
+"""Maps of items that have places. All items are drawn here; page.js draws one person's items over them."""
 
 from html import escape
 from typing import Any
@@ -10,9 +10,9 @@ from fedgrec.core import Floats, Ints
 from fedgrec.report.charts import SHAPES, legend
 from fedgrec.report.gather import Run
 
-SIDE = 10_000  # of the square map
-SPOT = "M-10 0a10 10 0 1 0 20 0a10 10 0 1 0-20 0z"  # with a number on it
-SIZES = (5, 15, 40)  # users from which on a place is drawn larger, and still larger
+SIDE = 10_000  # the side of the square map
+SPOT = "M-10 0a10 10 0 1 0 20 0a10 10 0 1 0-20 0z"  # a circle with a number on it
+SIZES = (5, 15, 40)  # a place with this many users is drawn one size larger
 MEANINGS = {
     "known to the model": ("c0", "dot"),
     "hidden, not found": ("c4 hollow", "diamond"),
@@ -22,7 +22,7 @@ MEANINGS = {
 
 
 class Chart:
-    """Where items are on the square, x to the right and y downwards; the demo has towns and homes besides."""
+    """Where items are on the square, x to the right and y downwards; the demo also has towns and homes."""
 
     def __init__(self, run: Run, places: Floats) -> None:
         self.run, self.xy = run, places * run.names.scale  # [N, 2]
@@ -40,13 +40,13 @@ class Chart:
         return None if run.names.places is None else Chart(run, run.names.places)
 
     def on(self, xy: Any) -> Ints:
-        """[n, 2] → places on the square."""
+        """Positions on the square map, from places [n, 2]."""
         x, y = np.asarray(xy, np.float64).reshape(-1, 2).T
         placed: NDArray[np.float64] = np.stack([x - self.left, self.top - y], axis=1) * self.scale
         return placed.round().astype(np.int64)
 
     def item(self, item: int) -> list[int]:
-        """Where it is and, in the demo, its town; nothing of an item without a place."""
+        """An item's position and, in the demo, its town; empty for an item without a place."""
         if not np.isfinite(self.xy[item, 0]):
             return []
         town = [] if self.towns is None else [int(self.towns.town[self.run.model.item_ids[item]])]
@@ -64,7 +64,7 @@ class Chart:
         return {"side": SIDE, "towns": towns, "shapes": {**SHAPES, "spot": SPOT}}
 
     def html(self) -> str:
-        """Two maps of the same items: of all, and of one person's surroundings."""
+        """Two maps of the same items: the whole area, and one person's surroundings."""
         is_placed = np.isfinite(self.xy[:, 0])
         xy, degrees = self.on(self.xy[is_placed]), self.run.model.item_degrees[is_placed]
         size = np.searchsorted(SIZES, degrees, side="right")

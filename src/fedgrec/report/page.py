@@ -1,4 +1,4 @@
-"""The frame of every page: one file with its style, its script and its data, and nothing from elsewhere."""
+"""The frame of every page: one file with its style, script and data, which loads nothing else."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 from fedgrec.report.charts import stylesheet
 
-# The browser, too, is told that the page loads nothing.
+# A policy in the page makes the browser refuse to load anything else.
 PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -36,7 +36,7 @@ script-src 'unsafe-inline'">
 
 
 def render(title: str, subtitle: str, sections: Iterable[tuple[str, str]], data: Any = None) -> str:
-    """A page of sections (a title and HTML); those without content are left out. `data` is for the script."""
+    """A page of sections (a title and HTML); empty sections are left out. `data` is for the script."""
     body = "".join(f"<section>\n<h2>{escape(name)}</h2>\n{html}</section>\n" for name, html in sections if html)
     return PAGE.format(
         title=escape(title),
@@ -49,7 +49,7 @@ def render(title: str, subtitle: str, sections: Iterable[tuple[str, str]], data:
 
 
 def embedded(data: Any) -> str:
-    """JSON that no text in it can end or open: between script tags a browser looks for `<` alone."""
+    """JSON that is safe inside a script tag: `<` is escaped, so no text in it can open or close a tag."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
@@ -58,7 +58,7 @@ def _file(name: str) -> str:
 
 
 def tile_row(tiles: Iterable[tuple[str, str, str]]) -> str:
-    """A few numbers in large letters: name, value, what it is."""
+    """A few numbers in large letters: name, value, explanation."""
     cells = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(about)}</small></dd></div>\n"
         for name, value, about in tiles

@@ -12,7 +12,7 @@ from fedgrec.report.map import Chart
 from fedgrec.report.page import listing, paragraph, tile_row
 from fedgrec.tables import NOTHING, Cell, Grid, html
 
-MOST_ITEMS = 50  # that a person has and the page names
+MOST_ITEMS = 50  # at most so many of a person's items are named on the page
 OURS = "FedGRec, this run"
 
 
@@ -53,7 +53,7 @@ def subtitle(run: Run) -> str:
 
 
 def protocol(run: Run) -> str:
-    """How the round was chosen: without it a number says little."""
+    """How the round was chosen; without this a reader cannot judge a result."""
     if run.result["split"] is None:
         return "There are no test items, so nothing was measured on them."
     if run.config.run.protocol == "paper":
@@ -193,7 +193,7 @@ def data(run: Run) -> str:
 
 
 def settings(run: Run) -> str:
-    """What somebody chose, then everything."""
+    """The options that were chosen, then all options."""
     rows = []
     for section, field, _ in options(run.config.method):
         both = (run.config, Config().of(run.config.method))
@@ -207,7 +207,7 @@ def settings(run: Run) -> str:
 
 
 def _bar(value: float | None, most: float, text: str = "") -> Cell:
-    """A number and its length beside it."""
+    """A number with a bar beside it."""
     if value is None:
         return Cell(NOTHING)
     return Cell(text or f"{value:.4f}", value, value / most if most > 0 else 0.0)

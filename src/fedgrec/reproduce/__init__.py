@@ -1,4 +1,4 @@
-"""The tables and figures of the paper, each a small plan: the runs that it needs, and what is made of them.
+"""The tables and figures of the paper. Each is a small plan: the runs that it needs, and how it shows their results.
 
 from fedgrec.reproduce import TARGETS, Asked, reproduce
 reproduce(TARGETS["table2"], Asked(data=("gowalla",), rounds=4000), runs, out)

@@ -1,4 +1,4 @@
-"""What users send and receive, counted, beside what the paper's formulas say.
+"""The bytes that users send and receive, as counted and by the paper's formulas.
 
     warm-up 2KNMd, training 2TKNMd; matrix factorisation TNMd      numbers, all M users and N items in each of T rounds
 
@@ -37,7 +37,7 @@ NOTES = (
 
 @dataclass(frozen=True)
 class Cost:
-    """Bytes; `once` and `turn` are an average user's, `whole` is of all users in the paper's 100,000 rounds."""
+    """Bytes: `once` and `turn` of an average user, `whole` of all users in the paper's 100,000 rounds."""
 
     label: str
     formula_once: float | None
@@ -67,7 +67,7 @@ def _costs(group: Group) -> list[Cost]:
 
 
 def cost(run: FederatedRun, dataset: Dataset) -> Cost:
-    """What was counted in a finished run: all that is not warm-up is training."""
+    """The bytes counted in a finished run; training is the total without the warm-up and later expansions."""
     config, train, model = run.config, dataset.split.train, run.config.model
     users, sampled = train.n_users, min(model.users_per_round, train.n_users)
     last = run.metrics()[-1]
@@ -89,7 +89,7 @@ def cost(run: FederatedRun, dataset: Dataset) -> Cost:
 
 
 def formula(config: Config, n_items: int) -> tuple[float | None, float | None]:
-    """The paper's order of a user's warm-up and of its round, in bytes."""
+    """The bytes of a user's warm-up and of a user's round by the paper's formulas."""
     table = n_items * config.model.dim * WORD
     if config.method == "fedgrec":
         return 2 * config.model.layers * table, 2 * config.model.layers * table
@@ -104,7 +104,7 @@ def untrained(config: Config, dataset: Dataset) -> Simulation:
 
 
 def _expansion(simulation: Simulation) -> Traffic:
-    """What is left of the warm-up without its sums; nothing for all methods but FedGNN."""
+    """The warm-up's traffic without its sums: FedGNN's expansion, and zero for every other method."""
     method, rest = simulation.method, simulation.progress.traffic
     for stage in method.stages[:-1]:
         if stage.combine == "sum":
@@ -149,7 +149,7 @@ def _record(name: str, c: Cost) -> dict[str, Any]:
 
 
 LOOKS = {"formula": ("c4 hollow", "diamond"), "down": ("c0", "dot"), "up, clear": ("c1", "dot")}
-LOOKS |= {"up, secure": ("c2 hollow", "dot")}  # down is often as much: both can be seen
+LOOKS |= {"up, secure": ("c2 hollow", "dot")}  # hollow: a dot of `down` at the same place stays visible
 
 
 def _figure(name: str, costs: Sequence[Cost]) -> Figure:

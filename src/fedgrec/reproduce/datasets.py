@@ -1,4 +1,4 @@
-"""Table 1: the sizes of the data sets, the paper's and those of the files that everyone reports on."""
+"""Table 1: the sizes of the data sets, as the paper prints them and as the published files have them."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ SLIP = (
 
 
 def statistics(groups: Sequence[Group]) -> Shown:
-    """The paper's number beside ours, and how far ours is from it."""
+    """The paper's number, our number, and their difference in %."""
     rows: list[list[str]] = []
     records: list[dict[str, Any]] = []
     slips = False
@@ -52,7 +52,7 @@ def statistics(groups: Sequence[Group]) -> Shown:
 
 
 def measure(dataset: Dataset) -> Sizes:
-    """All pairs of a split, whatever they are for."""
+    """The sizes of all parts of a split together."""
     parts, train = dataset.split, dataset.split.train
     pairs = sum(part.n_pairs for part in (train, parts.validation, parts.test) if part is not None)
     return Sizes(train.n_users, train.n_items, pairs, pairs / (train.n_users * train.n_items))

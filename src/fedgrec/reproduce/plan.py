@@ -1,4 +1,4 @@
-"""What a target is, what a person may ask of it, and the comparisons of `fedgrec compare` that this comes to."""
+"""What a target is, what a person may ask of it, and the comparisons (as in `fedgrec compare`) that it needs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,8 +16,8 @@ from fedgrec.tables import Grid
 
 PROTOCOLS = ("paper", "honest")
 PAPER_ROUNDS = 100_000
-RHYTHM = 1_000  # rounds between evaluations, or fewer where a run would have less than EVALUATIONS
-# A quick run shows that everything works; its numbers say nothing. S is divided, so that a plan's values still differ.
+RHYTHM = 1_000  # rounds between evaluations; fewer where a run would otherwise have less than EVALUATIONS of them
+# A quick run shows that everything works; its numbers mean nothing. S is divided, so that a plan's values still differ.
 QUICK = {"dim": 16, "negatives": 64, "hidden": 32, "latent": 16, "batch": 8192}
 QUICK_ROUNDS, QUICK_EVERY, QUICK_EPOCHS, QUICK_SHARE = 12, 3, 1, 10
 QUICK_NOTE = (
@@ -30,7 +30,7 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Shown:
-    """What becomes of the results; `records` and `curves` are the rows of CSV files."""
+    """The results as shown; `records` and `curves` are the rows of CSV files."""
 
     grids: Sequence[Grid]
     records: Sequence[Record]
@@ -49,14 +49,14 @@ class Target:
     data: tuple[str, ...] = ("gowalla", "yelp2018")
     protocols: tuple[str, ...] = PROTOCOLS
     most_seeds: int | None = None
-    flags: Mapping[str, int] = field(default_factory=dict)  # rounds and evaluate_every, where not the entries' own
-    names: Mapping[str, str] = field(default_factory=dict)  # what to call an entry here; runs are shared by label
+    flags: Mapping[str, int] = field(default_factory=dict)  # rounds and evaluate_every, if not the entries' own
+    names: Mapping[str, str] = field(default_factory=dict)  # label → name in this target; runs are shared by label
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a person asked for; what is left out is the target's own."""
+    """What a person asked for; empty values mean the target's own."""
 
     data: tuple[str, ...] = ()
     protocols: tuple[str, ...] = PROTOCOLS
@@ -66,8 +66,8 @@ class Asked:
     quick: bool = False
     only: tuple[str, ...] = ()  # labels
     device: str = "auto"
-    reading: str = ""  # of what the paper leaves open, where not the preset's
-    only_finished: bool = False  # run nothing: show what is finished
+    reading: str = ""  # a name in READINGS; empty: the preset `paper` as it is
+    only_finished: bool = False  # run nothing, show finished runs
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def groups(target: Target, asked: Asked) -> list[Group]:
 
 
 def chosen(target: Target, asked: Asked) -> tuple[Entry, ...]:
-    """The entries that were asked for, by their label or by what they are called here."""
+    """The entries that were asked for, by their label or by their name in this target."""
     wanted = tuple(entry for entry in target.entries if not asked.only or {*_called(target, entry)} & {*asked.only})
     return read(wanted, asked.reading)
 
@@ -132,7 +132,7 @@ def _group(target: Target, asked: Asked, data: str, protocol: str) -> Group:
         epochs={"epochs": epochs} if epochs else {},
         device=asked.device,
     )
-    # Runs of another length or reading are other runs, in a folder of their own.
+    # Runs of another length or reading have their own folder.
     parts = [Path(data).stem, protocol, asked.reading, f"{length['rounds']}-rounds" if length else ""]
     parts += [f"{epochs}-epochs" if asked.epochs else "", "quick" if asked.quick else ""]
     return Group(target, data, protocol, settings, "-".join(filter(None, parts)))

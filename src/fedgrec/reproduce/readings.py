@@ -1,6 +1,6 @@
-"""Other readings of what the paper leaves open: named changes to the preset `paper`.
+"""Other readings of points that the paper leaves open: named changes to the preset `paper`.
 
-`fedgrec reproduce TARGET --reading NAME` runs a target's FedGRec in one of them, K, S and τ as the target has them.
+`fedgrec reproduce TARGET --reading NAME` runs a target's FedGRec under one of them and keeps the target's K, S and τ.
 """
 
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from fedgrec.errors import ConfigError, nearest
 
 @dataclass(frozen=True)
 class Reading:
-    """What is read otherwise, in words and in options."""
+    """The change that a reading makes, in words and as options."""
 
     what: str
     options: dict[str, Any]
@@ -59,7 +59,7 @@ def reading(name: str) -> Reading:
 
 
 def read(entries: tuple[Entry, ...], name: str) -> tuple[Entry, ...]:
-    """These entries in a reading: those that it changes, or all as they are where no reading is named."""
+    """The entries that a reading changes, changed; without a reading, all entries as they are."""
     if not name:
         return entries
     return tuple(reading(name).of(entry) for entry in entries if entry.section.get("preset") == "paper")

@@ -1,4 +1,4 @@
-"""Run what is missing of a target, then write its tables and pictures."""
+"""Do the missing runs of a target, then write its tables and pictures."""
 
 import subprocess
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ from fedgrec.tables import Grid, csv, html, latex, markdown
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a target."""
+    """The result of one target."""
 
     grids: list[Grid]
     failures: int
-    stopped: bool  # before all was run
+    stopped: bool  # before all runs were done
 
 
 def reproduce(
@@ -45,14 +45,14 @@ def reproduce(
 
 
 def folder(target: Target, asked: Asked) -> str:
-    """Of what is written about it."""
+    """The name of the folder that a target's tables go into."""
     return "-".join(filter(None, [target.name, asked.reading]))
 
 
 def _compared(group: Group, runs: Path, watcher: Watcher, only_finished: bool) -> Comparison:
     try:
         return compare(group.settings, runs / group.folder, watcher, only_finished)
-    except RunError as error:  # a comparison's runs are in its --out, ours are not
+    except RunError as error:  # `compare` keeps runs under --out, `reproduce` under --runs
         raise RunError(str(error).replace("--out", "--runs")) from None
 
 

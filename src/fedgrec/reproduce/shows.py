@@ -1,4 +1,4 @@
-"""From finished runs to tables and curves: the paper's number, ours, how far they are apart."""
+"""From finished runs to tables and curves: the paper's number, ours, and the difference."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,13 +17,13 @@ SHARES = (20, 4, 1)  # a figure's table looks at the metric after 1/20, 1/4 and 
 
 
 def compared(groups: Sequence[Group]) -> Shown:
-    """One table for each data set and protocol, in the paper's order; dots for the paper and for us."""
+    """One table for each data set and protocol, in the paper's order; charts with dots for the paper and for us."""
     figures = [pictures.results(_name(group), _table(group)) for group in groups]
     return Shown([_grid(group) for group in groups], _records(groups), [figure for figure in figures if figure])
 
 
 def curves(groups: Sequence[Group]) -> Shown:
-    """Learning curves, and a table that says where each stood early, later and at its best."""
+    """Learning curves, and a table of each run early, later and at its best."""
     groups = [_unpublished(group) for group in groups]
     drawn = {_name(group): pictures.curves(_table(group), _runs(group)) for group in groups}
     figures = [replace(figure, name=name) for name, figure in drawn.items() if figure]
@@ -69,7 +69,7 @@ def _table(group: Group) -> Table:
 
 
 def _unpublished(group: Group) -> Group:
-    """The paper prints no number beside a figure, and those of its tables are of one S and one τ."""
+    """Remove published numbers: the paper prints none for figures, and its tables have one S and one τ only."""
     table = _table(group)
     bare = replace(table, rows=[replace(row, published=None) for row in table.rows])
     return replace(group, comparison=replace(group.comparison, table=bare)) if group.comparison else group
@@ -85,7 +85,7 @@ def _title(group: Group) -> str:
 
 
 def _name(group: Group) -> str:
-    """Of a picture's file."""
+    """The name of a picture's file."""
     return f"{_table(group).data}-{group.protocol}".replace("/", "-")
 
 
@@ -96,7 +96,7 @@ def _records(groups: Sequence[Group]) -> list[Record]:
 def _grid(group: Group, early: bool = False) -> Grid:
     table = _costless(_table(group))
     grid, notes = tables.grid(table), _notes(group)
-    head = [grid.head[0], *grid.head[2:]]  # its kind goes without saying
+    head = [grid.head[0], *grid.head[2:]]  # without the column `kind`
     rows = [[row[0], *row[2:]] for row in grid.rows]
     if early:
         moments = {row.label: _early(row, group) for row in table.rows}
@@ -114,12 +114,12 @@ def _notes(group: Group) -> list[str]:
 
 
 def _costless(table: Table) -> Table:
-    """Bytes are left to `communication`, and to the CSV file."""
+    """The table without bytes: the target `communication` and the CSV file have them."""
     return replace(table, rows=[replace(row, up=None, up_secure=None, down=None) for row in table.rows])
 
 
 def rounds_run(rows: Sequence[Row]) -> list[str]:
-    """How many rounds the numbers stand for, beside the paper's."""
+    """A sentence: how many rounds were run here, and how many in the paper."""
     lengths: dict[int, list[str]] = {}
     for row in rows:
         if row.federated and row.recall:
@@ -155,7 +155,7 @@ def _early(row: Row, group: Group) -> list[str]:
 
 
 def _lines(group: Group) -> Iterator[dict[str, Any]]:
-    """Every evaluation, for who wants to draw the curves anew."""
+    """Every evaluation, so that anyone can draw the curves again."""
     for run in _runs(group):
         if run.finished:
             for line in run.metrics():

@@ -1,6 +1,6 @@
 """The plans: which runs each table and figure of the paper needs.
 
-Runs are shared between targets by their labels: who has run `table2` has what `figure-curves` draws.
+Targets share runs by label: after `table2`, `figure-curves` has the runs that it draws.
 """
 
 from typing import Any
@@ -15,11 +15,11 @@ from fedgrec.reproduce.shows import aggregations, compared, curves
 LONG: dict[str, Any] = {"rounds": PAPER_ROUNDS, "evaluate_every": RHYTHM, "checkpoint_every": 5 * RHYTHM}
 # FCF, FedMF and FedNCF end sooner where nothing is left to learn: after ten evaluations without a better one.
 STATED: dict[str, Any] = {**LONG, "patience": 10}
-# LightGCN's authors look at test every ten epochs. It rises slowly over all of its thousand: patience is too short for
-# it, and ended it with one layer at 300.
+# LightGCN's authors evaluate on test every ten epochs. LightGCN has no patience here: it improves slowly over all of
+# its thousand epochs, and with one layer patience ended it at 300.
 EPOCHS: dict[str, Any] = {"evaluate_every": 10}
 UNTIL_STALE: dict[str, Any] = {**EPOCHS, "patience": 15}
-# What the paper says of all local training: 2,048 negatives, Adam at 1e-3; as in the preset `paper` the server adds.
+# The paper's setting for all local training: 2,048 negatives, Adam at 1e-3; the server adds, as in the preset `paper`.
 LITERAL: dict[str, Any] = {"negatives": 2048, "item_optimizer": "adam", "item_rate": 1e-3}
 LITERAL |= {"user_optimizer": "adam", "user_rate": 1e-3, "server_optimizer": "sum", "server_rate": 1.0}
 
@@ -31,8 +31,8 @@ def paper(label: str, **options: Any) -> Entry:
 
 FEDGREC = tuple(paper(f"FedGRec-{k}", layers=k) for k in (1, 2, 3))
 BEST = Entry("FedGRec best", "fedgrec", {"preset": "bpr"})
-# The paper tunes the rest by grid search. This is what twenty trials of each chose, on validation items of Gowalla
-# (docs/results); where rates fall, a run ends when nothing is left of them.
+# The paper tunes the other options by grid search. These values are the best of twenty trials of each method, on
+# validation items of Gowalla (docs/results). A method with falling rates ends when its rates are near zero.
 TUNED: dict[str, dict[str, Any]] = {
     "fcf": {"l2": 30.0, "server_rate": 0.002, "rounds": 2_000},
     "fedmf": {"negatives": 1024, "l2": 1e-3, "server_rate": 0.002, "half_life": 2_000, "rounds": 8_000},
