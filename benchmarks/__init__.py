@@ -1,1 +1,1 @@
-"""Measurements: ratios within one run on one machine, medians of alternating repetitions."""
+"""Measurements: ratios within one run on one machine, from medians of repetitions that take turns."""

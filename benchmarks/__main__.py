@@ -22,7 +22,7 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := set(options.names) - set(NAMES):
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; choose from {', '.join(NAMES)}")
-    about = common.about()  # before we load the machine ourselves
+    about = common.about()  # now, before the benchmarks load the machine
     if about["machine"]["load"] > BUSY:
         print(f"note: this machine is busy (load {about['machine']['load']}): wait, for ratios that count")
     for name in options.names or [name for name in NAMES if name != "gpu" or gpu_is_there()]:
@@ -111,7 +111,7 @@ def run_federated(quick: bool) -> tuple[dict[str, Any], list[str]]:
 
 
 def _flat(result: dict[str, Any], before: str = "") -> list[str]:
-    """Numbers and words of a nested result, one a line."""
+    """Numbers and words of a nested result, one per line."""
     lines = []
     for key, value in result.items():
         if isinstance(value, dict):

@@ -1,8 +1,8 @@
 """The same training round, written in PyTorch twice: a loop of users with autograd, and one padded batch.
 
-Both are what one would write with care and without a compiler: rows are gathered from ready tensors, sums
-have a place of their own, Adam is PyTorch's, L2 its weight decay. Neither clips or rounds, and negatives are
-plain uniform draws (ours are distinct and never positives): that saves them work.
+Both are careful code without a compiler: rows are gathered from ready tensors, sums are added into tensors made once,
+Adam and weight decay (L2) are PyTorch's. Neither clips or rounds, and negatives are plain uniform draws (ours are
+distinct and never positives): that saves them work.
 
     symbols as in fedgrec.kernels.reference: f_u = p·e_u + B, f_t = p·x_t + a_t, s_t = f_uᵀf_t
 """
@@ -79,7 +79,7 @@ class Sums(NamedTuple):
 
 
 def draw(fed: Federation, users: Tensor, o: FedGRecOptions) -> Draws:
-    """Fresh random choices for these users."""
+    """New random choices for these users."""
     degrees = fed.indptr[users + 1] - fed.indptr[users]
     cap = o.max_positives or int(degrees.max())
     counts = degrees.clamp(max=cap)
@@ -92,7 +92,7 @@ def draw(fed: Federation, users: Tensor, o: FedGRecOptions) -> Draws:
 
 
 def weights(fed: Federation, o: FedGRecOptions) -> tuple[float, float, Tensor]:
-    """α_0, that of the live term, and α_0 .. α_K."""
+    """α_0, the weight of the live term, and α_0 .. α_K."""
     alpha = o.weights()
     return alpha[0], alpha[1] if o.live else 0.0, torch.tensor(alpha, dtype=fed.items.dtype)
 
@@ -140,7 +140,7 @@ def autograd_round(fed: Federation, users: Tensor, draws: Draws, o: FedGRecOptio
 
 
 def _optimizers(e: Tensor, x: tuple[Tensor, Tensor], o: FedGRecOptions, fused: bool) -> list[Optimizer]:
-    """Of the items (positives, negatives) and of the user, which is last; L2 as `pair` scales it."""
+    """Optimizers of the items (positives, negatives) and, last, of the user; L2 as `pair` scales it."""
     rows = [{"params": [y], "weight_decay": o.l2 / len(y)} for y in x]
     user = {"params": [e], "weight_decay": o.l2, "lr": o.user_rate}
     adam = partial(Adam, lr=o.item_rate, betas=(o.beta1, o.beta2), eps=o.epsilon, fused=fused)
@@ -154,7 +154,7 @@ def _optimizers(e: Tensor, x: tuple[Tensor, Tensor], o: FedGRecOptions, fused: b
 
 @torch.no_grad()
 def batched_round(fed: Federation, users: Tensor, draws: Draws, o: FedGRecOptions, chunk: int) -> Sums:
-    """Lines 15 to 22 for padded chunks of users, with closed-form gradients; best sorted by degree."""
+    """Lines 15 to 22 for padded chunks of users, with closed-form gradients; fastest if users are sorted by degree."""
     p, live, alpha = weights(fed, o)
     f_table = torch.tensordot(alpha, fed.items, 1)
     sums = fed.zeroed()

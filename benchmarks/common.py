@@ -22,7 +22,7 @@ from fedgrec.errors import DataError
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 RESULTS = Path(__file__).parent / "results"
 LIBRARIES = ("fedgrec", "numpy", "numba", "scipy", "torch", "cryptography", "implicit")
-PAUSE = 0.5  # seconds: threads of one library spin for a while after work and would slow the next one down
+PAUSE = 0.5  # seconds: threads of a library spin for a while after work and would slow the next measurement
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -34,7 +34,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def alternate(functions: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Median seconds of each function; they take turns, so that a slow moment of the machine meets all."""
+    """Median seconds of each function; they take turns, so that a slow moment of the machine affects all."""
     times: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(repeats):
         for name, function in functions.items():
@@ -43,7 +43,7 @@ def alternate(functions: Mapping[str, Callable[[], object]], repeats: int) -> di
 
 
 def gowalla() -> tuple[str, Interactions]:
-    """Gowalla's train pairs, or invented ones of the same size where it cannot be had."""
+    """Gowalla's train pairs, or invented pairs of the same number where Gowalla is not available."""
     try:
         return "gowalla", data.load("gowalla").split.train
     except DataError:
@@ -55,7 +55,7 @@ def heavy_tailed(n_users: int, n_items: int, n_pairs: int, seed: int = 0) -> Int
     rng = np.random.default_rng(seed)
     activity, popularity = rng.lognormal(0, 0.9, n_users) + 0.4, (np.arange(n_items) + 20.0) ** -0.8
     by_user, by_item = (np.cumsum(p / p.sum()) for p in (activity, popularity))
-    keys = np.arange(n_users) * n_items + rng.integers(n_items, size=n_users)  # nobody has nothing
+    keys = np.arange(n_users) * n_items + rng.integers(n_items, size=n_users)  # everybody has at least one item
     while len(keys) < n_pairs:
         random = rng.random((2, n_pairs))
         users, items = (np.searchsorted(c[:-1], r) for c, r in zip((by_user, by_item), random, strict=True))
@@ -107,7 +107,7 @@ def commit() -> dict[str, object]:
 
 
 def write(name: str, result: dict[str, Any], about: dict[str, Any]) -> Path:
-    """Keep a result with all that is needed to judge it."""
+    """Write a result with all facts that a reader needs to judge it."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps({"benchmark": name, **about, "result": result}, indent=2) + "\n")

@@ -1,4 +1,4 @@
-"""How every picture of the benchmarks looks. Figures are values here: no pyplot, no global style."""
+"""The look of every picture of the benchmarks. Functions return figures: no pyplot, no global style."""
 
 import io
 from typing import Any
@@ -17,7 +17,7 @@ def new_figure(width: float, height: float) -> Any:
 
 def png(figure: Any) -> bytes:
     buffer = io.BytesIO()
-    nameless = {"Software": None}  # matplotlib's version: equal runs shall give equal files
+    nameless = {"Software": None}  # leave out matplotlib's version, so that equal runs give equal files
     figure.savefig(buffer, format="png", dpi=DPI, bbox_inches="tight", pad_inches=0.12, metadata=nameless)
     return buffer.getvalue()
 
@@ -27,7 +27,7 @@ def set_title(axes: Any, text: str) -> None:
 
 
 def set_frame(axes: Any, title: str, x: str, y: str = "") -> None:
-    """Only what helps to read a value."""
+    """Title, labels and only those lines that help to read a value."""
     set_title(axes, title)
     axes.set_xlabel(x, fontsize=10, color=SOFT)
     axes.set_ylabel(y, fontsize=10, color=SOFT)
@@ -39,7 +39,7 @@ def set_frame(axes: Any, title: str, x: str, y: str = "") -> None:
 
 
 def legend_below(figure: Any, axes: Any, columns: int) -> None:
-    """One legend for all panels, which are alike."""
+    """One legend for all panels, which share their lines."""
     handles, labels = axes.get_legend_handles_labels()
     place, columns = "outside lower center", min(columns, len(labels))
     figure.legend(handles, labels, loc=place, ncols=columns, frameon=False, fontsize=10, labelcolor=INK)

@@ -1,4 +1,4 @@
-"""What exact full ranking costs over the bare matrix product, at Gowalla's size, both measured in one run.
+"""The time of exact full ranking relative to the bare matrix product, at Gowalla's size, both in one run.
 
 Seen and held-out pairs are Gowalla's own where $FEDGREC_DATA holds them, else random ones of the same number.
 """
@@ -19,7 +19,7 @@ from fedgrec.ranking import evaluate
 
 USERS, ITEMS, D = 29_858, 40_981, 64
 TRAIN_PAIRS, TEST_PAIRS = 810_128, 217_242
-BARE_BLOCKS = (256, 384, 1024)  # the bare product may choose whichever suits it best
+BARE_BLOCKS = (256, 384, 1024)  # the bare product uses its fastest block size
 
 
 class Pairs(NamedTuple):
@@ -50,12 +50,12 @@ def bench(repeats: int = 3) -> dict[str, object]:
         "bare_seconds": statistics.median(bare),
         "evaluate_seconds": statistics.median(full),
         "ratio": statistics.median(full) / statistics.median(bare),
-        "ratio_of_best": min(full) / min(bare),  # what is left when others load the machine
+        "ratio_of_best": min(full) / min(bare),  # least affected by other load on the machine
     }
 
 
 def _product(users: npt.NDArray[np.float32], columns: npt.NDArray[np.float32], block: int) -> None:
-    """All scores, each block overwriting the one before."""
+    """Compute all scores; each block overwrites the one before."""
     buffer = np.empty((block, columns.shape[1]), np.float32)
     for lo in range(0, len(users), block):
         part = users[lo : lo + block]
@@ -63,7 +63,7 @@ def _product(users: npt.NDArray[np.float32], columns: npt.NDArray[np.float32], b
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    time.sleep(0.5)  # BLAS's threads spin for a while after a product: neither shall pay for the other's
+    time.sleep(0.5)  # BLAS's threads spin after a product and would slow the next measurement
     start = time.perf_counter()
     work()
     return time.perf_counter() - start

@@ -1,9 +1,9 @@
 """One round of each compared federated method on Gowalla: our cpu kernel against a plain PyTorch loop of users.
 
-A rival is what one would write with care and without a compiler: rows are gathered from ready tensors, sums have a
-place of their own, gradients come from autograd, Adam is PyTorch's. It neither clips nor rounds, and its negatives are
-plain uniform draws (ours are distinct and never positives): that saves it work. Before anything is timed, its sums of a
-small round are held to ours. To measure another method, write its rival and name it in RIVALS.
+A rival is careful code without a compiler: rows are gathered from ready tensors, sums are added into tensors made once,
+gradients come from autograd, Adam is PyTorch's. It neither clips nor rounds, and its negatives are plain uniform draws
+(ours are distinct and never positives): that saves it work. Before any timing, its sums of a small round are checked
+against ours. To measure another method, write its rival and name it in RIVALS.
 """
 
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class Ours:
 
 
 class Chance:
-    """What a user draws, as a rival draws it."""
+    """A rival's random draws for a user."""
 
     def __init__(self, n_items: int) -> None:
         self.n_items = n_items
@@ -74,7 +74,7 @@ class Chance:
 
 
 class SameChance(Chance):
-    """What our users draw in the present round."""
+    """The draws of our users in the present round."""
 
     def __init__(self, ours: Ours) -> None:
         super().__init__(ours.method.n_items)
@@ -95,7 +95,7 @@ class SameChance(Chance):
 
 
 class Rival:
-    """A federation as tensors, started from ours. `local` is a round's users, `apply` its server."""
+    """A federation as tensors, started from ours. `local` does the users' part of a round, `apply` the server's."""
 
     def __init__(self, ours: Ours) -> None:
         self.options, self.n_users = ours.method.options, len(ours.users)
@@ -118,7 +118,7 @@ class Rival:
 
 
 class FCFLoop(Rival):
-    """A solve for every user, with our upload: rows of its positives and one square."""
+    """Solve for every user, with our upload: the rows of its positives, and one square matrix."""
 
     def __init__(self, ours: Ours) -> None:
         super().__init__(ours)
@@ -138,7 +138,7 @@ class FCFLoop(Rival):
         return [self.rows, self.gram]
 
     def solve(self, u: int, everyone: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x_u, the user's items, and what x_u is weighted with in each of their rows."""
+        """x_u, the user's items, and the weight of x_u in each of their rows."""
         alpha, mine = self.options.alpha, self.items_of(u)
         Y_u = self.Y.index_select(0, mine)
         x = torch.linalg.solve(everyone + alpha * (Y_u.T @ Y_u), (1 + alpha) * Y_u.sum(0))
@@ -152,14 +152,14 @@ class FCFLoop(Rival):
 
 
 class FCFAsPublished(FCFLoop):
-    """Every user makes its gradient for every item."""
+    """Every user computes its gradient for every item."""
 
     def local(self, users: list[int], chance: Chance) -> list[Tensor]:
         self.rows.zero_()
         everyone = self.Y.T @ self.Y + self.options.l2 * torch.eye(self.options.dim, dtype=self.Y.dtype)
         for u in users:
             x, mine, weights = self.solve(u, everyone)
-            errors = -(self.Y @ x)  # of the items that the user does not have: c = 1, p = 0
+            errors = -(self.Y @ x)  # for items that the user does not have: c = 1, p = 0
             errors[mine] += weights
             self.rows.addr_(errors, x)
         return [self.rows]
@@ -260,7 +260,7 @@ class FedNCFLoop(Learners):
 
 
 def _neumf(parts: list[Tensor], e: Tensor, x: Tensor, depth: int) -> Tensor:
-    """Scores of one user; the halves of the first layer are two products, as one would share the user's."""
+    """Scores of one user. The first layer is two products, so that the user's half is computed once."""
     W_p, W_q, h_g, h_m, *rest = parts
     f = torch.relu(x[1] @ W_q.T + (W_p @ e[1] + rest[0]))
     for b, W in zip(rest[1:depth], rest[depth:], strict=True):
@@ -268,7 +268,7 @@ def _neumf(parts: list[Tensor], e: Tensor, x: Tensor, depth: int) -> Tensor:
     return x[0] @ (h_g * e[0]) + f @ h_m
 
 
-# What is measured: the method's options, its rivals, and how many times as fast as each we ask ours to be.
+# For each method: its options, its rivals, and our goal: how many times as fast as the rival ours should be.
 RIVALS: dict[str, tuple[dict[str, Any], dict[str, tuple[type[Rival], float | None]]]] = {
     "fcf": ({}, {"solve per user": (FCFLoop, 10.0), "as published": (FCFAsPublished, None)}),
     "fedmf": ({"max_positives": 0}, {"autograd per user": (MFLoop, 10.0)}),
@@ -284,7 +284,7 @@ def bench(repeats: int = 5, names: list[str] | None = None) -> dict[str, Any]:
     errors = {name: verify(name, *entry) for name, entry in chosen.items()}
     data, train = gowalla()
     rounds = {name: measure(name, *entry, train, repeats) for name, entry in chosen.items()}
-    # FedGNN's users meet before they train, which a Rival knows nothing of: its loop has a page of its own.
+    # FedGNN matches users before they train, which a Rival cannot do, so fedgnn.py has its loop.
     apart = fedgnn.bench(repeats, [name for name in names if name not in RIVALS])
     return {"data": data, "verified": errors | apart["verified"], "rounds": rounds | apart["rounds"]}
 
@@ -320,7 +320,7 @@ def _round(rival: Rival, ours: Ours, threads: int) -> None:
 
 
 def verify(name: str, options: dict[str, Any], rivals: dict[str, tuple[type[Rival], float | None]]) -> dict[str, float]:
-    """How far each rival's items are from ours after two small rounds with our draws, as a share of what is allowed."""
+    """How far each rival's items are from ours after two small rounds with our draws, as a share of the tolerance."""
     small = {"negatives": 64} if "negatives" in options else {}
     options = options | small | {"precision": "float64", "users_per_round": 20, "server_rate": 1e-3}
     found = {}
@@ -331,7 +331,7 @@ def verify(name: str, options: dict[str, Any], rivals: dict[str, tuple[type[Riva
             users = ours.sample()
             theirs.apply(theirs.local(users.tolist(), SameChance(ours)))
             ours.round(users)
-        # Adam turns the rounding of a gradient of nearly nothing into a whole step, so not the largest error.
+        # Not the largest error: Adam turns the rounding of a tiny gradient into a whole step.
         found[rival] = float((theirs.items - torch.from_numpy(ours.server.items)).abs().quantile(0.99)) / 1e-6
     if not max(found.values()) <= 1:
         raise AssertionError(f"a rival computes something else, so nothing was measured: {found}")

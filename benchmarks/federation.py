@@ -3,8 +3,8 @@
 rounds    seconds and bytes of a training round with 3, 10 and 30 nodes; beside it what the same network takes for an
           empty exchange and for model down, vector up in the clear (`clear`). A secure round may take
               its exchanges × an empty exchange + 1.5 × the clear one
-          After every training round come one empty and one clear exchange over the same nodes, so that whatever else
-          the machine does meets all three alike; each is the median of the last rounds
+          One empty and one clear exchange over the same nodes follow every training round, so that other load on the
+          machine affects all three alike; each figure is the median of the last rounds
 flower    Flower's own SecAgg+ on vectors of the same length, with its own SuperNodes
 gateway   peak memory of a node that hosts 1,000 users of the demo data
 wire      bytes on the wire against the account (wire.py)
@@ -36,8 +36,8 @@ from fedgrec.federation.setup.init import Made, init
 from fedgrec.federation.setup.start import free_port
 
 NODES, USERS = (3, 10, 30), 20
-ROUNDS, TIMED = 26, 6  # the last ones are timed: short words and no latents, as 19 of 20 rounds are
-EXCHANGES = 4  # of a secure round whose keys rode on the one before
+ROUNDS, TIMED = 26, 6  # the last rounds are timed: they have short words and no latents, like 19 of 20 rounds
+EXCHANGES = 4  # of a secure round whose keys were sent with the round before
 FACTOR = 1.5
 GATEWAY_USERS, GATEWAY_ROUNDS, GATEWAY_LIMIT_MB = 1000, 5, 500.0
 FOUND = "bench.json"
@@ -118,7 +118,7 @@ def main(grid, context):
 
 
 def node(folder: Path) -> None:
-    """A node that also answers the benchmark's questions: with nothing, or with a vector as long as the tables."""
+    """A node that also answers the benchmark's requests: with nothing, or with a vector as long as the tables."""
     from flwr.app import Message, RecordDict
 
     from fedgrec.federation.common.packets import Packet
@@ -130,7 +130,7 @@ def node(folder: Path) -> None:
         packet = from_records(message.content)
         if packet.kind != "bench":
             return answer(home, message)
-        # Each node's vector is its own, as an upload's is: what is the same Flower would not send twice.
+        # Each node's vector differs, as real uploads do: Flower would not send equal data twice.
         own = np.uint32(zlib.crc32(home.name.encode()))
         vectors = {name: table.view("uint32") ^ own for name, table in packet.arrays.items()}
         return to_records(Packet("bench", arrays=vectors))
@@ -144,7 +144,7 @@ def node(folder: Path) -> None:
 def federation(
     root: Path, nodes: int, share: Callable[[Deal, int], list[int]], rounds: int, **options: float
 ) -> Iterator[Made]:
-    """The demo data on so many nodes; `share` says which users a node gets."""
+    """The demo data on this many nodes; `share` says which users a node gets."""
 
     class Shared(Deal):
         def users_of(self, index: int) -> list[int]:
@@ -206,7 +206,7 @@ def stock(processes: Processes, folder: Path) -> None:
 
 
 def rounds_with(nodes: int, rounds: int, users: int = USERS) -> dict[str, Any]:
-    """A training round with this many nodes, and what it is held against."""
+    """A training round with this many nodes, and the exchanges that it is compared with."""
 
     def share(deal: Deal, index: int) -> list[int]:
         return Deal.users_of(deal, index)[:users]
@@ -245,7 +245,7 @@ def secagg_plus(nodes: int, values: int) -> dict[str, Any]:
 
 
 def gateway(users: int, rounds: int) -> dict[str, Any]:
-    """One node with this many users, two with the rest."""
+    """One node with this many users, and two nodes with the rest."""
 
     def share(deal: Deal, index: int) -> list[int]:
         everybody = [u for u in range(deal.train.n_users) if len(deal.train.of(u))]
@@ -270,8 +270,8 @@ def gateway(users: int, rounds: int) -> dict[str, Any]:
 
 
 def bench(quick: bool = False) -> dict[str, Any]:
-    """Everything, one federation after the other."""
-    from benchmarks import wire  # which drives federations as this module does
+    """All measurements, one federation after the other."""
+    from benchmarks import wire  # here, because it imports this module
 
     result: dict[str, Any] = {"rounds": {}, "gateway": {}, "flower": {}}
     for n in (3,) if quick else NODES:
@@ -284,7 +284,7 @@ def bench(quick: bool = False) -> dict[str, Any]:
 
 
 def _said(name: str, found: dict[str, Any]) -> dict[str, Any]:
-    """Minutes pass between two of these."""
+    """Print a result at once: minutes pass before the next."""
     print(f"{name}: {found}", flush=True)
     return found
 

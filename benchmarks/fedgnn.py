@@ -1,7 +1,7 @@
 """One training round of FedGNN and FedGNN+BPR on Gowalla: our cpu kernel against a per-user PyTorch autograd loop.
 
 A round is all that the simulation does in one: draw, pass messages, differentiate, sum, update the server, store the
-users' states. First the loop is held to our readable kernel, with its draws.
+users' states. First the loop is checked against our reference kernel, with the same draws.
 """
 
 import json
@@ -38,7 +38,7 @@ def bench(repeats: int = 5, names: list[str] | None = None) -> dict[str, Any]:
 
 
 def measure(module: Any, train: Interactions, repeats: int) -> dict[str, Any]:
-    """One method; the loop takes the number of threads that suits it best."""
+    """One method; the loop uses its fastest number of threads."""
     ours = Ours(module, train, cpu)
     ours.round()  # compiles, if nothing is cached yet
     loop = Loop(ours)
@@ -120,7 +120,7 @@ class Loop:
             every = self.x[items]
             e = self.embeddings[u].clone().requires_grad_()
             x_pos, x_neg = (self.x[rows].requires_grad_() for rows in (items[mine], negatives))
-            # What a user hears of the items that do not train this round is a constant.
+            # The messages from items that do not train in this round are constants.
             h = (1 - gamma)[:, None] * every.index_put((mine,), x_pos) + gamma[:, None] * self.around[edges]
             f_u = o.own * e + (1 - o.own) * (w @ h)
             s_pos, s_neg = x_pos @ f_u, x_neg @ f_u
@@ -151,7 +151,7 @@ class Loop:
 
 
 def verify(module: Any) -> float:
-    """The loop's largest error as a share of what our rounding allows, over one round with our draws."""
+    """The loop's largest error as a share of our rounding error, over one round with our draws."""
     ours = Ours(module, heavy_tailed(50, 900, 1_000), reference, precision="float64", users_per_round=20, negatives=64)
     loop, users = Loop(ours), ours.sample()
     sums = loop.sums(same_draws(ours, users))

@@ -1,8 +1,8 @@
-"""What privacy costs: Recall@20 against ε and against what attacks find, for FedGRec and Spectral.
+"""The cost of privacy: Recall@20 against ε and against what attacks find, for FedGRec and Spectral.
 
 unit         interaction: decoys; user: noise in the secure sums
 recall       on test items, of the round that validation items chose; a few seeds
-attacks      of `fedgrec audit`, with the first seed: the share that is named or tied together, beside popularity
+attacks      of `fedgrec audit`, with the first seed: the share of items that they name or link, beside popularity
 
 `python -m benchmarks.frontier` draws docs/privacy-frontier.png from the kept result.
 """
@@ -37,7 +37,7 @@ def bench(quick: bool) -> dict[str, Any]:
 
 
 def jobs(names: Iterable[str], seeds: int) -> list[Job]:
-    """Every run; the first seeds of all settings come first, so that a stopped one has a whole frontier."""
+    """Every run. The first seed of all settings comes first, so that a benchmark stopped early has a whole frontier."""
     settings = [("", 0.0), *((unit, epsilon) for unit, values in EPSILONS.items() for epsilon in values)]
     return [
         (data, method, unit, epsilon, seed, attacked)
@@ -58,7 +58,7 @@ def measured(todo: list[Job]) -> Iterable[dict[str, Any]]:
 
 
 def measure(job: Job) -> dict[str, Any]:
-    """One run, judged or attacked."""
+    """One run, measured or attacked."""
     *setting, attacked = job
     line: dict[str, Any] = dict(zip(("data", "method", "unit", "epsilon", "seed"), setting, strict=True))
     started = time.perf_counter()
@@ -84,7 +84,7 @@ def judged(config: Config) -> dict[str, Any]:
 
 
 def found(config: Config) -> dict[str, Any]:
-    """What attacks name or tie together, beside what popularity does."""
+    """The share of items that attacks name or link, beside that of a guess by popularity."""
     view, truth = record(config)
     lines = (
         latents.audit(view, truth),
@@ -103,7 +103,7 @@ def found(config: Config) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """The mean over seeds, and its share of what is reached without a promise."""
+    """The mean recall over seeds, and its share of the recall without a privacy promise."""
     lines = [f"{'data':<10}{'method':<10}{'unit':<13}{'ε':>5}{'recall@20':>11}{'share':>8}"]
     for data, method in sorted({(row["data"], row["method"]) for row in rows}):
         exact = mean(rows, data, method, "", 0.0)

@@ -1,9 +1,10 @@
 """One training round of Gowalla on a GPU, its floor, and a per-user PyTorch loop in the same run; then the compared
 methods' rounds there, beside those of our cpu kernel, and epochs of the graph models that are not federated.
 
-A floor is what the round cannot go below on this GPU. The recipe's: the bytes that it reads and writes (item rows of
-all users twice, the sums, the server's tables) at the speed of a copy. The paper's, if that is more: ten Adam steps of
-every row at two root or reciprocal operations a number, of which a multiprocessor does sixteen in a cycle.
+A floor is a time that a round cannot beat on this GPU. For the recipe it is the bytes that the round reads and writes
+(item rows of all users twice, the sums, the server's tables) at the speed of a copy. For the paper's round it is, if
+that is longer, ten Adam steps of every row at two root or reciprocal operations a number; a multiprocessor does sixteen
+of these in a cycle.
 """
 
 import itertools
@@ -46,7 +47,7 @@ def bench(repeats: int = 5, rounds: int = 200) -> dict[str, Any]:
 
 def measure(o: FedGRecOptions, train: Interactions, repeats: int, rounds: int, speed: float) -> dict[str, Any]:
     ours = Ours(o, train, cpu)
-    is_bpr = o.loss == "bpr"  # which is all that the loop knows
+    is_bpr = o.loss == "bpr"  # the loop has no other loss
     loop = seconds(lambda: Theirs(ours, autograd_round).round(threads=1, fused=True)) if is_bpr else float("nan")
     engine = Engine(ours.method, ours.server, ours.users)
     ms, times = timed(engine, [ours.sample() for _ in range(rounds)], repeats)
@@ -55,7 +56,7 @@ def measure(o: FedGRecOptions, train: Interactions, repeats: int, rounds: int, s
 
 
 def timed(engine: Any, cohorts: list[Any], repeats: int) -> tuple[float, list[float]]:
-    """The median of milliseconds a round, and all of them."""
+    """The median of the milliseconds of a round, and all of them."""
     engine.run(cohorts[:2])
     torch.cuda.synchronize()
     times = []
@@ -73,7 +74,7 @@ def compared(train: Interactions, repeats: int, rounds: int, device: str = "cuda
     for name, options, engines in COMPARED:
         ours: Any = federated.Ours.of(name, options, train)
         if engines is gnn_torch:
-            ours = fedgnn.Ours(fedgnn.METHODS[name], train, cpu)  # its users have met
+            ours = fedgnn.Ours(fedgnn.METHODS[name], train, cpu)  # its users are matched already
         ours.round()  # compiles, if nothing is cached yet
         here = sorted(seconds(ours.round) for _ in range(3))[1]
         engine = engines.Engine(ours.method, ours.server, ours.users, device)
@@ -84,7 +85,7 @@ def compared(train: Interactions, repeats: int, rounds: int, device: str = "cuda
 
 
 def epochs(train: Interactions, repeats: int, device: str = "cuda") -> dict[str, float]:
-    """Seconds of an epoch, in which the next one's triples are drawn too."""
+    """Seconds of an epoch, including the drawing of the next epoch's triples."""
     found = {}
     for name, layers in itertools.product(("lightgcn", "ngcf"), (1, 2, 3)):
         model = centralized.make(name, train, device=device, layers=layers)
@@ -99,7 +100,7 @@ def epochs(train: Interactions, repeats: int, device: str = "cuda") -> dict[str,
 
 
 def floor(o: FedGRecOptions, train: Interactions, speed: float) -> float:
-    """Milliseconds, see above."""
+    """The floor in milliseconds (see the module's text)."""
     positives = train.user_degrees().clip(max=o.max_positives or None).mean()
     rows = o.users_per_round * (o.negatives + positives)
     roots = 0.0

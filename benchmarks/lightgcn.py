@@ -1,9 +1,9 @@
 """Twenty training batches of LightGCN-3 on Gowalla: ours against the same model written plainly in PyTorch.
 
-The rival multiplies with torch.sparse.mm (COO), lets autograd find the gradient and takes torch's Adam. Every choice of
-its threads and its kind of Adam is timed as often as ours and in turns with it, and the best median counts: chosen from
-a short trial, it could be one that a busy moment had favoured. All take the same batches, drawn before anything is
-timed. First they are held equal.
+The rival multiplies with torch.sparse.mm (COO), and uses autograd and torch's Adam. Every choice of its threads and of
+its kind of Adam is timed as often as ours and in turns with it, and its best median counts: a short trial might choose
+one that a busy moment favoured. All train on the same batches, drawn before any timing. First their results are checked
+to be equal.
 """
 
 from functools import partial
@@ -25,7 +25,7 @@ ALLOWED = 1e-5  # between embeddings of size 0.1 after three steps of 0.001
 
 
 class Plain:
-    """LightGCN as one writes it down."""
+    """LightGCN, written plainly."""
 
     def __init__(self, train: Interactions, start: Any, options: LightGCNOptions, fused: bool) -> None:
         self.options = options
@@ -66,7 +66,7 @@ def drawn(model: LightGCN, count: int) -> list[Any]:
 
 
 def verify() -> float:
-    """The largest difference after three steps, as a share of what is allowed; raises where it is more."""
+    """The largest difference after three steps, as a share of the tolerance; raises if it is more than 1."""
     options = LightGCNOptions(batch=256, l2=0.01)
     train = heavy_tailed(300, 500, 6_000)
     model = LightGCN(options, train)

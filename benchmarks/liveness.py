@@ -1,10 +1,10 @@
-"""A federation of five nodes over Flower, one of which is killed in mid-round, started again, hung, and let go on.
+"""A federation of five nodes over Flower. One node is killed in mid-round, started again, hung and continued.
 
-Seconds of training rounds, as the server's log has them:
+Seconds of training rounds, from the server's log:
 
 usual     the median of the rounds before
 struck    the round in which the node was killed (SIGKILL) or hung (SIGSTOP)
-after     the rounds after that, which have to do without the node
+after     the rounds after that, without the node
 back      how many rounds began between the node's return and the first round with all five in it
 """
 
@@ -32,25 +32,25 @@ from fedgrec.federation.setup.dataset import Deal
 from fedgrec.federation.setup.init import Made
 from fedgrec.federation.setup.start import start_node
 
-NODES, ROUNDS = 5, 1000  # the run is ended before
-SETTLED, AFTER, MOST = 22, 6, 900.0  # rounds with one kind of words, rounds that are looked at, seconds for each step
+NODES, ROUNDS = 5, 1000  # the benchmark ends the run earlier
+SETTLED, AFTER, MOST = 22, 6, 900.0  # rounds until word sizes settle, rounds measured after, seconds for each step
 ROUND = re.compile(r" round [\d,]+: | the sum of stage 'train' of round \d+ was lost")
 LIMIT = 10.0  # seconds that a round may take beyond its usual time
 
 
 class Run:
-    """A federation that goes on while one of its nodes is struck."""
+    """A federation that keeps training while one of its nodes is struck."""
 
     def __init__(self, made: Made, processes: Processes, victim: str) -> None:
         self.made, self.processes, self.victim = made, processes, victim
 
     def rounds(self) -> list[dict[str, Any]]:
-        """Training rounds that have ended, also lost ones."""
+        """Training rounds that have ended, lost ones included."""
         with ServerStore(open_server(self.made.server)) as store:
             return [line for line in store.sums() if line["stage"] == "train" and line["applied"] is not None]
 
     def ended(self) -> int:
-        """How many they are. To look into the log costs the server nothing."""
+        """How many rounds have ended. Reading the log costs the server nothing."""
         log = self.made.server / LOGS / LOG
         return len(ROUND.findall(log.read_text(encoding="utf-8"))) if log.exists() else 0
 
@@ -65,7 +65,7 @@ class Run:
         self.until(lambda: self.ended() >= count)
 
     def until_whole(self) -> int:
-        """How many rounds it takes until one has everybody in it."""
+        """How many rounds pass until one includes all nodes."""
         begun = count = self.ended()
         while True:
             count += 1
@@ -74,7 +74,7 @@ class Run:
                 return count - begun
 
     def struck(self, strike: Callable[[], None], recover: Callable[[], None]) -> dict[str, Any]:
-        """What rounds took around a strike in mid-round, and how soon the node was back in them."""
+        """The seconds of the rounds around a strike in mid-round, and how soon the node took part again."""
         self.until_round(self.ended() + AFTER)
         usual = statistics.median(line["seconds"] for line in self.rounds()[-AFTER:])
         self.until_round(self.ended() + 1)  # a round has just begun
@@ -99,7 +99,7 @@ class Run:
 
 @contextmanager
 def running(root: Path, rounds: int) -> Iterator[Run]:
-    """Five nodes with the usual deadlines, past the rounds whose words differ."""
+    """Five nodes with the usual deadlines, after the first rounds, whose word sizes differ."""
 
     def share(deal: Deal, index: int) -> list[int]:
         return Deal.users_of(deal, index)[:USERS]
@@ -120,7 +120,7 @@ def running(root: Path, rounds: int) -> Iterator[Run]:
 
 
 def bench(quick: bool = False) -> dict[str, Any]:
-    """A killed node, then a hung one; beside them what was measured before deadlines followed measured times."""
+    """A killed node, then a hung one; beside them the figures from before deadlines followed measured times."""
     with tempfile.TemporaryDirectory() as root, running(Path(root), 3 if quick else SETTLED) as run:
         killed = run.struck(
             lambda: run.processes.kill(run.victim), lambda: start_node(run.made.nodes[-1], run.processes)

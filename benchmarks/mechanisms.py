@@ -1,7 +1,7 @@
-"""What the mechanisms of secure aggregation cost, and how many lost clients they survive, side by side.
+"""The cost of each mechanism of secure aggregation, and how many lost clients it survives.
 
-All parties run in this process on one thread. Clients are lost when their vector is due, after all that prepares it:
-for whoever has to make up for them, that is the dearest moment. Every opened sum is compared with the plain one.
+All parties run in this process on one thread. Clients are lost when their vector is due, after all preparation: a loss
+at that moment costs the others most. Every opened sum is compared with the plain one.
 """
 
 import json
@@ -19,14 +19,14 @@ from fedgrec.secagg.parameters import choose
 
 
 def sessions(clients: int, values: int) -> dict[str, Session]:
-    """Each mechanism with parameters that a deployment would give it; two thirds of the clients open a sum."""
+    """Each mechanism with parameters of a real deployment; two thirds of the clients can open a sum."""
     n, t, chosen = clients, 2 * clients // 3 + 1, choose(clients)
     everybody = Session(fresh_round_id(), ((values, 32),), n, n - 1, t)
     return {
         "pairwise masks": replace(everybody, mechanism="pairwise"),
         "complete graph (2017)": everybody,
         "k-regular graph (2020)": replace(everybody, neighbours=chosen.neighbours, threshold=chosen.threshold),
-        # As many friends of a lying server as these U allow: 2U > n + T.
+        # T, the clients that may collude with a lying server: the most that this U allows, 2U > n + T.
         "LightSecAgg (2021)": replace(everybody, mechanism="lightsecagg", privacy=2 * t - n - 1),
     }
 
@@ -53,7 +53,7 @@ def bench(clients: int = 100, values: int = 100_000, repeats: int = 3) -> dict[s
 
 
 def _round(session: Session, vectors: Any, population: Population, lost: int) -> dict[str, float] | None:
-    """One round without the clients 0 .. lost − 1; None where it cannot do without them."""
+    """One round without the clients 0 .. lost − 1; None if it fails without them."""
     session = replace(session, round_id=fresh_round_id())
     when = PARTIES[session.mechanism][0].uploads
     try:
@@ -67,7 +67,7 @@ def _round(session: Session, vectors: Any, population: Population, lost: int) ->
 
 
 def _costs(outcome: Outcome) -> dict[str, float]:
-    """Of one client that stays until the end, and of the server: over all stages."""
+    """Costs over all stages, of one client that stays until the end and of the server."""
     stages = outcome.costs.values()
     return {
         "bytes_up": sum(stage.bytes_up / stage.clients for stage in stages),
@@ -79,7 +79,7 @@ def _costs(outcome: Outcome) -> dict[str, float]:
 
 def _medians(rounds: list[dict[str, float] | None]) -> dict[str, float] | None:
     opened = [costs for costs in rounds if costs]
-    if len(opened) < len(rounds):  # once without a sum is too often
+    if len(opened) < len(rounds):  # one failed round is too many
         return None
     return {key: statistics.median(costs[key] for costs in opened) for key in opened[0]}
 

@@ -1,6 +1,6 @@
 """Peak memory of a whole run at Amazon-Book's size: warm-up, 50 rounds of `best`, evaluation, checkpoint.
 
-The run has a process of its own. The pairs are invented, as many and as unevenly spread as Amazon-Book's.
+The run has its own process. The pairs are invented, as many and as unevenly spread as Amazon-Book's.
 """
 
 import json
@@ -41,7 +41,7 @@ def bench(rounds: int = ROUNDS) -> dict[str, Any]:
 def peak_gb() -> float:
     """The most memory that this process and its largest child ever held."""
     status = Path("/proc/self/status")
-    if status.exists():  # getrusage would count what the parent held when it started us
+    if status.exists():  # getrusage would include the parent's memory at our start
         own = next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM"))
     else:
         own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,7 +1,8 @@
-"""What users that lie do to the model: how many people are recommended the item that the liars promote.
+"""How users that lie change the model: how many people are recommended the item that the liars promote.
 
-The liars want a rare item, which nobody is recommended, in everybody's list of 20. `fedgrec.audit.poison` has the lies.
-Every training is measured over users who do not lie. Gowalla is measured where its files are, with few rounds.
+The item is rare, and without liars nobody is recommended it; the liars want it in everybody's list of 20.
+`fedgrec.audit.poison` has the lies. Measurements are over users who do not lie. Gowalla is measured with few rounds, if
+its files are here.
 """
 
 import json
@@ -20,7 +21,7 @@ from fedgrec.errors import DataError
 from fedgrec.loading import load_for
 
 SHARES = (0.0025, 0.01, 0.04)  # of all users: 1, 4 and 16 of a cohort of 400, on average
-STRENGTHS = (1, 1 / 4, 1 / 16)  # of the bound, for spectral: where a row is too long, it is a direction of its own
+STRENGTHS = (1, 1 / 4, 1 / 16)  # of the bound, for spectral: too long a row becomes a separate direction
 SUPPRESSED = 20  # the most popular items
 FEW_ROUNDS = 200  # of Gowalla
 LIARS_STREAM = 9
@@ -38,13 +39,13 @@ class Case:
 
 
 def on_demo(users: int, quick: bool) -> Iterator[Case]:
-    """Both methods under both lies; then, of one liar, which bounds matter."""
+    """Both methods under both lies; then one liar under different bounds, to see which bounds matter."""
     many = [round(share * users) for share in SHARES]
     few = {"rounds": 30} if quick else {}
     for method, options in (("spectral", {}), ("fedgrec", few)):
         yield Case(method, "none", 0, options)
         for liars in (1, *many):
-            if liars >= many[1]:  # fewer are not seen
+            if liars >= many[1]:  # fewer liars have no visible effect
                 yield Case(method, "profile", liars, options)
             for about in lies_within_bounds(method):
                 yield Case(method, "bounds", liars, options, about)
@@ -63,7 +64,7 @@ def on_demo(users: int, quick: bool) -> Iterator[Case]:
 
 
 def on_gowalla(users: int) -> Iterator[Case]:
-    """FedGRec alone, with few rounds, and few of the cases."""
+    """Only FedGRec, with few rounds and few cases."""
     few = {"rounds": FEW_ROUNDS}
     yield Case("fedgrec", "none", 0, few)
     yield Case("fedgrec", "profile", round(SHARES[1] * users), few)
@@ -73,14 +74,14 @@ def on_gowalla(users: int) -> Iterator[Case]:
 
 
 def lies_within_bounds(method: str) -> list[dict[str, Any]]:
-    """The server's Adam asks for signs alone; a subspace asks for a direction, and how long is best depends."""
+    """The server's Adam uses only signs, so one lie is enough; for a subspace the best length of a lie varies."""
     if method == "fedgrec":
         return [{}]
     return [{"signs": False, "strength": strength} for strength in STRENGTHS]
 
 
 def choose_target(data: Interactions) -> int:
-    """A rare item: of those that somebody has, the first of the rarest."""
+    """A rare item: the first of those with the fewest users, but at least one."""
     degrees = data.degrees()
     return int(np.argmin(np.where(degrees > 0, degrees, degrees.max() + 1)))
 
@@ -93,13 +94,13 @@ def popular_profile(data: Interactions, target: int) -> Ints:
 
 
 def choose_liars(n_users: int, liars: int, seed: int) -> Ints:
-    """Positions of those who lie; more liars are those and others."""
+    """Positions of the liars; a larger number of liars includes those of a smaller one."""
     rng = np.random.Generator(np.random.Philox(key=[seed, LIARS_STREAM]))
     return rng.permutation(n_users)[:liars]
 
 
 def measure(case: Case, name: str, dataset: Dataset) -> dict[str, Any]:
-    """Train with the case's liars, and say what they reached."""
+    """Train with the case's liars, and measure their effect."""
     train, started = dataset.split.train, time.perf_counter()
     target = choose_target(train)
     about = dict(case.about)
@@ -122,7 +123,7 @@ def measure(case: Case, name: str, dataset: Dataset) -> dict[str, Any]:
 
 
 def bench(quick: bool) -> dict[str, Any]:
-    """All cases on the demo, and on Gowalla where it is."""
+    """All cases on the demo, and on Gowalla if it is here."""
     result: dict[str, Any] = {}
     for name in ("demo",) if quick else ("demo", "gowalla"):
         try:

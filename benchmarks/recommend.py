@@ -1,7 +1,7 @@
 """Everybody's list at Gowalla's size: `FedGRec.recommend` beside the evaluation's ranking, and beside implicit's.
 
-All rank for the same users, in turns, on all cores. Ours and the evaluation make the factors from a model first, as a
-caller meets it; implicit gets them ready made, and BLAS has one thread for each of its own, as it advises.
+All rank for the same users, in turns, on all cores. Ours and the evaluation first compute the factors from a model, as
+they do for a caller; implicit gets the factors ready made, and BLAS runs on one thread, as implicit advises.
 """
 
 import warnings
@@ -23,7 +23,7 @@ from fedgrec.model import Model
 
 N = 20
 OURS, EVALUATION, IMPLICIT = "FedGRec.recommend", "evaluation's ranking", "implicit's recommend"
-MOST = {EVALUATION: 1.5, IMPLICIT: 1.0}  # what is asked for: our seconds over theirs
+MOST = {EVALUATION: 1.5, IMPLICIT: 1.0}  # our goals: the most that our seconds over theirs may be
 
 
 def bench(repeats: int = 3) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def bench(repeats: int = 3) -> dict[str, Any]:
 
 
 def made(train: Interactions) -> Model:
-    """A model with random embeddings: what a list costs does not depend on what is in it."""
+    """A model with random embeddings: the time of a list does not depend on its items."""
     config = Config().changed({"dim": 64, "layers": 1})
     method = make_method(config, train.n_items, train.n_users, Ranks())
     users = method.init_users(np.arange(train.n_users, dtype=np.uint64), train.indptr, train.items)
@@ -78,13 +78,13 @@ def as_loaded(model: Model) -> FedGRec:
 
 
 def first(train: Interactions, n: int) -> Interactions:
-    """The pairs of the first users, who are all that there are."""
+    """The pairs of the first n users, as data with no other users."""
     users = type(train.user_ids).range(n, "user")
     return Interactions(users, train.item_ids, train.indptr[: n + 1], train.items[: train.indptr[n]])
 
 
 def implicit(ours: FedGRec, train: Interactions) -> tuple[Callable[[Any], Any] | None, str]:
-    """implicit's `recommend` with our factors; or why there is none."""
+    """implicit's `recommend` with our factors, or why it cannot be measured."""
     try:
         from implicit.cpu.als import AlternatingLeastSquares
     except ImportError:

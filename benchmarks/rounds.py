@@ -1,8 +1,8 @@
 """One training round on Gowalla: our cpu kernel against PyTorch, as a loop of users and as padded batches.
 
-A round is all that the simulation does in one: sample the cohort, draw, refresh latents, take the local
-steps, sum, update the server, store the users' states. First the baselines are held to our reference kernel,
-with its draws.
+A round is all that the simulation does in one: sample the cohort, draw, refresh latents, take the local steps, sum,
+update the server, store the users' states. First the baselines are checked against our reference kernel, with the same
+draws.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from fedgrec.kernels.contract import Kernel
 from fedgrec.methods.fedgrec import DEGREES, PROPAGATE, TRAIN, FedGRecMethod
 
 Round = Callable[..., Sums]
-# How each baseline may be run; it takes what suits it best.
+# The ways to run each baseline; its fastest counts.
 BASELINES: dict[str, tuple[Round, list[dict[str, Any]]]] = {
     "autograd": (autograd_round, [{"fused": False}, {"fused": True}]),
     "batched": (batched_round, [{"chunk": chunk} for chunk in (5, 10, 25, 50, 100, 400)]),
@@ -33,7 +33,7 @@ BASELINES: dict[str, tuple[Round, list[dict[str, Any]]]] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """A round to measure, and how many times faster than each baseline ours is asked to be."""
+    """A round to measure, and our goal: how many times faster than each baseline ours should be."""
 
     name: str
     options: FedGRecOptions
@@ -68,10 +68,10 @@ LATE = 3_000  # a round
 
 
 def losses(train: Interactions, repeats: int) -> dict[str, Any]:
-    """Median seconds of a round with each loss; 1.6 times BPR's is the most that softmax may take.
+    """Median seconds of a round with each loss: softmax may take at most 1.6 times as long as BPR.
 
-    And of `best` with words of 32 bits, latents in every round and float32 down: words in public steps may take 1.3
-    times that. These are rounds as most are, long after the first turns.
+    Also of `best` with words of 32 bits, latents in every round and float32 downloads: words in public steps may take
+    1.3 times as long as that. The rounds measured are late ones, like most rounds of a run.
     """
     wide = {"latents_every": 1, "item_levels": 0, "download": "float32"}
     chosen = {
@@ -91,7 +91,7 @@ def losses(train: Interactions, repeats: int) -> dict[str, Any]:
 
 
 def measure(setting: Setting, train: Interactions, repeats: int) -> dict[str, Any]:
-    """One setting: each baseline at its best number of threads and, in batches, of users."""
+    """One setting: each baseline with its fastest number of threads and, in batches, of users."""
     o = setting.options
     ours = Ours(o, train, cpu)
     rounds: dict[str, partial[None]] = {}
@@ -165,7 +165,7 @@ class Theirs:
 
 
 def verify(options: FedGRecOptions) -> dict[str, float]:
-    """Each baseline's largest error, as a share of what is allowed; raises where it is more than that."""
+    """Each baseline's largest error, as a share of the tolerance; raises if it is more than 1."""
     o = replace(options, precision="float64", users_per_round=20, negatives=64, l2=0.01)
     o = replace(o, max_positives=12 if o.max_positives else 0)
     errors = {name: max(error(partial(run, **how), o) for how in hows[:2]) for name, (run, hows) in BASELINES.items()}
@@ -177,7 +177,7 @@ def verify(options: FedGRecOptions) -> dict[str, float]:
 def error(run: Round, o: FedGRecOptions) -> float:
     """How far sums and states are from our reference kernel's over two rounds with the same draws.
 
-    In float64 sums differ by our rounding to integers alone, at most a step for each user; states by nothing.
+    In float64, sums differ only by our rounding to integers, at most a step for each user; states do not differ.
     """
     ours = Ours(o, heavy_tailed(50, 900, 1_000), reference)
     fed, shares = Federation.of(ours.server, ours.users, o), []
@@ -187,7 +187,7 @@ def error(run: Round, o: FedGRecOptions) -> float:
         sums = run(fed, torch.from_numpy(users), same_draws(ours, users), o)
         right = decoded(ours.method, ours.round(users))
         shares += [_apart(*pair) for pair in zip(sums, right, allowed, strict=True)]
-        fed.apply(right, o)  # both servers take the same sums: Adam would magnify the roundings of small ones
+        fed.apply(right, o)  # both servers apply the same sums: Adam would magnify rounding errors of small sums
         state = ours.users.state
         shares.append(_apart(fed.items, torch.from_numpy(ours.server.items), 1e-7))
         for name in ("embeddings", "sent", "moment1", "moment2"):

@@ -1,7 +1,7 @@
 """A federation of 10,000, of 100,000 and of a million users: 50 rounds of `best`, an evaluation, a checkpoint.
 
-Everybody has 20 of 100,000 invented items; 10,000 people are judged. Each size has a process of its own. A round is a
-cohort of 400 whatever the number of users, so its time must hardly grow with it; memory may, with the users' states.
+Everybody has 20 of 100,000 invented items; 10,000 people are evaluated. Each size has its own process. A round has a
+cohort of 400 however many users there are, so its time must hardly grow; memory may grow with the users' states.
 """
 
 import json
@@ -27,7 +27,7 @@ BLOCK = 50_000  # users that are invented at a time
 
 
 def bench(sizes: tuple[int, ...] = SIZES) -> dict[str, Any]:
-    """Seconds and peak memory for each number of users, and how much longer a round takes with the most."""
+    """Seconds and peak memory for each number of users, and how much longer a round takes with the most users."""
     found = {}
     for users in sizes:
         command = [sys.executable, "-m", "benchmarks.scale", str(users)]
@@ -77,7 +77,7 @@ class Rounds(Phases):
     def round_done(self, done: int) -> None:
         super().round_done(done)
         now = time.perf_counter()
-        if done < self.last:  # the last one was judged and saved
+        if done < self.last:  # the time of the last round includes evaluation and checkpoint
             self.times.append(now - self.begun)
         self.begun = now
 

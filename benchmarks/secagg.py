@@ -1,8 +1,8 @@
 """Secure aggregation: the mask rate against bare AES-CTR and against Flower, one round of full size, and a fuzzer.
 
-masks     adding 16 masks to 1,000,000 words and packing them, for words of several sizes, by the bytes that are sent;
-          the rivals do the same additions to words of 32 bits with a library call each, and with Flower 1.41's own
-          functions (they want the extra `deploy`)
+masks     add 16 masks to 1,000,000 words and pack them, for words of several sizes, per byte sent; the rivals do the
+          same additions to words of 32 bits, one with a library call for each mask, one with Flower 1.41's own
+          functions (these need the extra `deploy`)
 round     400 clients, vectors of Gowalla's size at K = 2 (7.9 million words), k = 48, t = 33, 20 dropouts
 fuzz      10⁶ mangled messages against parser, clients and servers
 """
@@ -25,7 +25,7 @@ from fedgrec.secagg.messages import parse
 from fedgrec.secagg.prg import mask_parts
 
 VALUES, NEIGHBOURS = 1_000_000, 16
-ASKED = {12: 0.5, 14: 0.5, 16: 0.7, 20: 0.5, 32: 0.7}  # of words of so many bits: of bare AES-CTR's bytes a second
+ASKED = {12: 0.5, 14: 0.5, 16: 0.7, 20: 0.5, 32: 0.7}  # goals: bits of a word → share of bare AES-CTR's bytes a second
 FULL_VALUES = 3 * 40_981 * 64
 DROPS = {Stage.KEYS: 4, Stage.SHARES: 4, Stage.MASKED: 6, Stage.UNMASK: 6}
 
@@ -78,7 +78,7 @@ def masks(repeats: int) -> dict[str, Any]:
 
 
 def _flower() -> Callable[[list[bytes]], object] | None:
-    """What Flower's client does with its neighbours' keys: draw a mask for each, add or take away, then reduce."""
+    """What Flower's client does with its neighbours' keys: draw a mask for each, add or subtract it, then reduce."""
     try:
         from flwr.common.secure_aggregation.ndarrays_arithmetic import (
             parameters_addition,
@@ -147,7 +147,7 @@ def fuzz(inputs: int) -> dict[str, Any]:
 
 
 def bench(quick: bool = False) -> dict[str, Any]:
-    """The round first: its memory is that of this process so far."""
+    """The round comes first, because its memory is measured as the peak of this process so far."""
     return {
         "round": full_round(200, 20_000) if quick else full_round(),
         "masks": masks(1 if quick else 7),

@@ -1,14 +1,15 @@
-"""Ten nodes over Flower that live for half an hour while all goes wrong that can; what must hold of them afterwards.
+"""Run ten nodes over Flower for half an hour while many things go wrong, then check what must hold.
 
 Nodes end, are killed (SIGKILL), hang (SIGSTOP) and come back; their sources are rewritten, so that users come, click
 and leave; now and then most nodes hang at once; the server is killed five times and started again. Seasons are short
-and follow each other without end. At the end all come back, one more season is trained, and the server stops by itself.
+and follow each other without pause. At the end all nodes come back, train one more season, and the server stops by
+itself.
 
-law       no sum counts twice: the server's degrees and latents are those of the users' own stores, to the last integer
-verdicts  every node knows of every sum what the server's log says of it
+law       no sum counts twice: the server's degrees and latents equal those of the users' stores, to the last integer
+verdicts  nodes and the server's log agree about every sum, whether it counts
 lost      why sums were lost; a reason that is not in REASONS fails
 level     memory and open files of every process that lived long enough: the median of its second quarter against that
-          of its last one
+          of its last quarter
 stores    bytes of the stores, and bytes that a sum added to them
 """
 
@@ -51,10 +52,10 @@ from fedgrec.federation.setup.start import free_port, start_node
 
 HALF_AN_HOUR = 1800.0
 NODES, USERS, ITEMS, SOURCE = 10, 6, 40, "people.csv"
-KILLS = (0.05, 0.12, 0.2, 0.3, 0.42)  # of the whole time: the last life of the server is long enough to show leaks
-AWAY, MOST_AWAY = 3, 7  # nodes that are away at once; where most are
-SAMPLE, LOOK = 10.0, 0.25  # seconds between two samples, and between two looks at what is due
-LONG = 12  # samples of a process that lived long enough to be judged
+KILLS = (0.05, 0.12, 0.2, 0.3, 0.42)  # shares of the whole time; the server's last life is long enough to show leaks
+AWAY, MOST_AWAY = 3, 7  # nodes that are away at once, usually and when most hang
+SAMPLE, LOOK = 10.0, 0.25  # seconds between two samples, and between two checks of what is due
+LONG = 12  # a process with this many samples lived long enough to be judged
 LEVEL_MB, LEVEL_SHARE, LEVEL_FILES = 20.0, 0.15, 8  # by how much more a process may hold in its last quarter
 REASONS = {
     "the server died": "the server stopped while the sum went on",
@@ -66,7 +67,7 @@ OUTSIDE = "outside what users can have"
 
 
 class Crowd:
-    """Whom each node's source names, with which items."""
+    """The users of each node's source, and their items."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance, self.number = chance, 0
@@ -120,7 +121,7 @@ def founded(root: Path, crowd: Crowd) -> Made:
 
 @dataclass
 class Soak:
-    """A federation while it is struck."""
+    """A federation whose processes are struck."""
 
     made: Made
     processes: Processes
@@ -129,7 +130,7 @@ class Soak:
     server: FlowerServer = field(init=False)
     back: dict[int, tuple[float, str]] = field(default_factory=dict)  # nodes that are away: until when, and how
     strikes: Counter[str] = field(default_factory=Counter)
-    ended: list[str] = field(default_factory=list)  # what ended although nobody had struck it
+    ended: list[str] = field(default_factory=list)  # processes that ended although nobody had struck them
     samples: list[dict[str, Any]] = field(default_factory=list)
 
     def start_server(self) -> None:
@@ -143,7 +144,7 @@ class Soak:
         _until(lambda: not is_taken(here), 30, "the port is not free again")
 
     def live(self, seconds: float) -> None:
-        """Strike at random until the time is over."""
+        """Strike at random until the time is up."""
         begun = time.monotonic()
         kills, strike, sample = [begun + part * seconds for part in KILLS], begun + 20, begun
         while (now := time.monotonic()) < begun + seconds:
@@ -164,7 +165,7 @@ class Soak:
             time.sleep(LOOK)
 
     def calm(self) -> None:
-        """Everybody comes back, one more season is trained, the server stops by itself, then the nodes."""
+        """All nodes come back, one more season is trained, the server stops by itself, then the nodes stop."""
         self._bring_back(float("inf"))
         self._trust_again()
         self.stop_server(self.processes.stop)
@@ -223,14 +224,14 @@ class Soak:
                     start_node(folder, self.processes)
 
     def _new_data(self) -> None:
-        """Of one node or of a few; also of nodes that are away."""
+        """Rewrite the source of one node or of a few, away or not."""
         for index in self.chance.sample(range(NODES), self.chance.randint(1, 3)):
             for _ in range(self.chance.randint(1, 3)):
                 self.chance.choice([self.crowd.click, self.crowd.click, self.crowd.come, self.crowd.leave])(index)
             self.crowd.write(self.made.nodes[index], index)
 
     def _trust_again(self) -> None:
-        """As whoever runs a node does who knows that the server was killed: it had opened sums that did not count."""
+        """Do what a node's operator does after the server was killed, which had opened sums that did not count."""
         for index, folder in enumerate(self.made.nodes):
             if index in self.back or folder.name not in self.processes.running:
                 continue
@@ -264,7 +265,7 @@ class Soak:
         }
 
     def _held(self, name: str) -> Iterator[tuple[str, tuple[float, int]]]:
-        """Memory in MB and open files of a child and of its own children, each under a name of its life."""
+        """Memory in MB and open files of a child and of its children, under a name that is new after each restart."""
         leader = self.processes.running[name].pid
         for pid in [leader, *_descendants(leader)] if name == SUPERLINK else [leader]:
             with contextlib.suppress(OSError, StopIteration):
@@ -308,7 +309,7 @@ def _until(happened: Callable[[], Any], seconds: float, why: str) -> Any:
 
 
 def settle(made: Made) -> int:
-    """Tell nodes the verdicts that they still wait for, as the server would with its next message; how many."""
+    """Tell nodes the verdicts that they still wait for, as the server's next message would; returns how many."""
     told = 0
     with ServerStore(open_server(made.server)) as server:
         for index, folder in enumerate(made.nodes):
@@ -321,7 +322,7 @@ def settle(made: Made) -> int:
 
 
 def law(made: Made) -> dict[str, Any]:
-    """Whether degrees and latents at the server are what users' stores say."""
+    """Whether the server's degrees and latents equal those of the users' stores."""
     degrees, steps = standing(made.server, made.nodes)
     model = model_of(made.server)
     assert model.standing is not None
@@ -334,7 +335,7 @@ def law(made: Made) -> dict[str, Any]:
 
 
 def verdicts(made: Made, sums: list[dict[str, Any]]) -> dict[str, int]:
-    """Where nodes and the server's log disagree about what counts, and sums that count twice."""
+    """How often nodes and the server's log disagree whether a sum counts, and how many sums count twice."""
     said: dict[str, list[int]] = {}
     for index, folder in enumerate(made.nodes):
         with NodeStore(folder) as store:
@@ -349,7 +350,7 @@ def verdicts(made: Made, sums: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def why_lost(sums: list[dict[str, Any]]) -> dict[str, Any]:
-    """How many sums were lost for which reason; those for none that is known, word by word."""
+    """How many sums were lost for each reason; unknown reasons are kept word by word."""
     found, unknown = Counter[str](), list[str]()
     for line in sums:
         if not line["applied"]:
@@ -363,7 +364,7 @@ def why_lost(sums: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def level(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of every process that lived long enough, what it held in the second and in the last quarter of its life."""
+    """What every process that lived long enough held in the second and in the last quarter of its life."""
     lives: dict[str, list[tuple[float, int]]] = {}
     for sample in samples:
         for life, held in sample["processes"].items():
@@ -381,7 +382,7 @@ def level(samples: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def growth(made: Made, samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """Bytes of the stores once they are closed; what a sum added to nodes and log after the first quarter."""
+    """Bytes of the closed stores, and the bytes that a sum added to nodes and log after the first quarter."""
     first, last = samples[len(samples) // 4], samples[-1]
     sums = max(last["sums"] - first["sums"], 1)
 
@@ -389,7 +390,7 @@ def growth(made: Made, samples: list[dict[str, Any]]) -> dict[str, Any]:
         return float(statistics.mean(sample["stores"][folder.name] for folder in made.nodes))
 
     return {
-        "server_bytes": _size(made.server.glob("*.sqlite")),  # until then its rows are in the log beside it
+        "server_bytes": _size(made.server.glob("*.sqlite")),  # while it is open, new rows are in SQLite's log beside it
         "node_bytes": statistics.mean(_size(folder.glob("*.sqlite")) for folder in made.nodes),
         "node_bytes_a_sum": (nodes(last) - nodes(first)) / sums,
         "log_bytes_a_sum": (last["logs"] - first["logs"]) / sums,
@@ -398,7 +399,7 @@ def growth(made: Made, samples: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def check_stores(made: Made) -> None:
-    """Every page and every row; a sentence where something is broken."""
+    """Check every page and every row; an error where something is broken."""
     with ServerStore(open_server(made.server)) as store:
         store.check()
     for folder in made.nodes:
@@ -407,7 +408,7 @@ def check_stores(made: Made) -> None:
 
 
 def judged(soak_: Soak) -> dict[str, Any]:
-    """What held, once everything has come to rest."""
+    """What held, once all processes have stopped."""
     made = soak_.made
     check_stores(made)
     undelivered = settle(made)
@@ -435,7 +436,7 @@ def judged(soak_: Soak) -> dict[str, Any]:
 
 
 def holds(result: dict[str, Any]) -> bool:
-    """All that is asked of it."""
+    """Whether all requirements hold."""
     return (
         not result["law"]["degrees_differ"]
         and not result["law"]["latents_differ"]
@@ -465,7 +466,7 @@ def running(root: Path, seed: int) -> Iterator[Soak]:
 
 
 def soak(root: Path, seconds: float = HALF_AN_HOUR, seed: int = 0) -> dict[str, Any]:
-    """Live for so long, come to rest, and say what held."""
+    """Run for this many seconds, stop, and return what held."""
     with running(root, seed) as soak_:
         soak_.live(seconds)
         soak_.calm()

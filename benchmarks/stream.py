@@ -1,7 +1,7 @@
 """A year in the demo's towns: people come, move and leave, places open and close, and every month has its visits.
 
-What people choose follows from where they live and what they like, as in `fedgrec.data.synthetic`. What opens or closes
-in a month is announced the month before. The same seed gives the same year on every machine.
+People choose by where they live and what they like, as in `fedgrec.data.synthetic`. Openings and closings are announced
+the month before. The same seed gives the same year on every machine.
 """
 
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from fedgrec.data.synthetic import KINDS, TOWNS
 
-FAR = -12.0  # the logarithm of the chance to go to a town where one neither lives nor has friends
+FAR = -12.0  # the logarithm of the chance to visit a town without a home or friends there
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How many there are at first, and which share of them changes in a month."""
+    """How many people and places there are at first, and which share of them changes in a month."""
 
     people: int = 600
     places: int = 700
@@ -34,19 +34,19 @@ USUAL = Pace()
 
 @dataclass(frozen=True)
 class Month:
-    """What is known at the end of a month."""
+    """The facts known at the end of a month."""
 
     number: int  # from 1
-    visited: dict[int, set[int]]  # by everybody who is there: all places so far
-    places: int  # of the catalogue: those that have opened or open next month are 0, 1, … up to here
-    closed: frozenset[int]  # also those that will not be there next month
+    visited: dict[int, set[int]]  # person → all places visited so far, for everybody who is there
+    places: int  # size of the catalogue: the places that have opened or open next month are 0 … places − 1
+    closed: frozenset[int]  # places that have closed or close next month
     came: int = 0
     left: int = 0
     moved: int = 0
 
 
 class Towns:
-    """Where everybody and everything is, and who likes what."""
+    """Where people and places are, and what people like."""
 
     def __init__(self, seed: int, pace: Pace, months: int) -> None:
         self.rng = rng = np.random.Generator(np.random.PCG64(seed))
@@ -66,7 +66,7 @@ class Towns:
         self.kind, self.appeal = rng.integers(0, len(KINDS), n), rng.normal(0, 1.3, n)
 
     def settle(self) -> tuple[int, NDArray[np.float64]]:
-        """A home: its town, and where it is."""
+        """A new home: its town and its coordinates."""
         quarter = self.rng.choice(len(self.share), p=self.share)
         return int(self.quarter_town[quarter]), self.quarter_at[quarter] + self.rng.normal(0, 0.01, 2)
 
@@ -91,7 +91,7 @@ class Person:
         self.logit = towns.appeal + self.taste[towns.kind] + np.logaddexp(near, trip)  # [N]
 
     def visit(self, is_open: NDArray[np.bool_]) -> set[int]:
-        """A month: places without replacement, the largest of logit + Gumbel noise."""
+        """The visits of a month, drawn without replacement: the largest of logit + Gumbel noise."""
         count = max(int(self.towns.rng.poisson(self.visits)), 1)
         luck = self.logit + self.towns.rng.gumbel(size=len(self.logit))
         luck[~is_open] = -np.inf
@@ -99,7 +99,7 @@ class Person:
 
 
 def year(seed: int, months: int, pace: Pace = USUAL) -> Iterator[Month]:
-    """Month after month. Whoever judges a month looks at who is there in the next, and at what they visit then."""
+    """Month after month. To judge a month, look at the next one: who is still there, and what they visit."""
     towns = Towns(seed, pace, months)
     rng, people, visited = towns.rng, dict[int, Person](), dict[int, set[int]]()
     is_open = np.arange(len(towns.kind)) < pace.places
@@ -122,7 +122,7 @@ def year(seed: int, months: int, pace: Pace = USUAL) -> Iterator[Month]:
     for _ in range(pace.history):
         live()
     for number in range(1, months + 1):
-        later = number > 1  # the first month is as it was before
+        later = number > 1  # nobody leaves and nothing changes in the first month
         left = some(pace.leave * later, list(people))
         for person in left:
             del people[person], visited[person]

@@ -1,8 +1,8 @@
-"""Bytes on the wire against the account: three nodes of the demo speak to the server through a relay that counts.
+"""Bytes on the wire against the bytes in the server's log: three demo nodes reach the server through a counting relay.
 
-The account is what the server's log says of its sums. On the wire come TLS, HTTP and Flower's messages around ours, and
-small requests, nearly all of them of nodes that look for work, several in a second while a sum goes on. They cost by
-the second and not by the model, so they are told apart by their size.
+The log has the bytes of the sums. The wire also carries TLS, HTTP and Flower's messages around ours, and requests
+of few bytes, nearly all from nodes that poll for work, several times a second during a sum. Their bytes grow with time and not with
+the model, so the relay counts small requests apart.
 """
 
 import socket
@@ -24,7 +24,7 @@ CHUNK, SMALL = 1 << 16, 2000  # bytes
 
 
 class Relay:
-    """Listens on a port of its own, hands everything on to another, and counts."""
+    """Listens on its own port, forwards everything to another, and counts bytes."""
 
     def __init__(self, port: int) -> None:
         self.to, self.up, self.down, self.small = port, 0, 0, {"up": 0, "down": 0}

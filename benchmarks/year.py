@@ -1,11 +1,11 @@
 """A year of a federation: twelve months in the demo's towns, through five nodes over Flower, a season a month.
 
-Every month the nodes' tables say what people have visited so far, people who have left are no longer in them, and the
-authority signs a catalogue with the places that open and close next month. The nodes read their tables again, and the
-server trains one season. Recall@20 on what people visit next month, of places that are new to them and open:
+Every month the nodes' tables have all visits so far, without people who have left, and the authority signs a catalogue
+with the places that open and close next month. The nodes read their tables again, and the server trains one season.
+Recall@20 is measured on next month's visits, among open places that are new to the person:
 
 served       the model that nodes recommend with after that season
-scratch      a model that the simulation trains from nothing on all of that, in as many rounds as the first season has;
+scratch      a model that the simulation trains from nothing on the same data, in as many rounds as the first season;
              the mean of a few seeds
 popularity   the places with the most visitors
 
@@ -58,10 +58,10 @@ from fedgrec.federation.setup.start import free_port, start_node
 from fedgrec.simulation import Simulation
 
 NODES, MONTHS, SEED, SEEDS = 5, 12, 2024, 3
-ROUNDS, LATER = 60, 11  # of the first season and of the others: less than a fifth
-TOP, WITHIN = 20, 0.95  # places in a list; the share of the model from scratch that is asked for
-MODEL = {"dim": 32, "negatives": 256, "users_per_round": 200}  # what is enough for some hundred places
-CHECKED = 3  # people of a node whose lists are compared with what the node's own command gives
+ROUNDS, LATER = 60, 11  # rounds of the first season, and of each later one: less than a fifth
+TOP, WITHIN = 20, 0.95  # places in a list; our goal, as a share of the recall of the model from scratch
+MODEL = {"dim": 32, "negatives": 256, "users_per_round": 200}  # enough for some hundred places
+CHECKED = 3  # people of each node whose lists are compared with those of the node's own command
 TABLE = "visits.csv"
 PICTURE = RESULTS.parents[1] / "docs" / "year.png"
 CURVES = {
@@ -77,7 +77,7 @@ Season = Callable[[], None]  # trains one
 
 
 def begin(root: Path, month: Month, rounds: int, later: int) -> Made:
-    """The folders of server and nodes, with what is known in the first month."""
+    """The folders of server and nodes, with the data of the first month."""
 
     def fill(folder: Path, index: int) -> str:
         write_table(folder, index, month)
@@ -93,13 +93,13 @@ def begin(root: Path, month: Month, rounds: int, later: int) -> Made:
         options,
         port=free_port(),
         fill=fill,
-        agreed=Agreement(evaluations=0),  # it is the next month that judges
+        agreed=Agreement(evaluations=0),  # next month's visits measure the model instead
     )
     return made
 
 
 def go_on(made: Made, month: Month, before: Month) -> None:
-    """The next month: other tables, which the nodes read; another catalogue; one season more."""
+    """The next month: nodes read new tables, the catalogue changes, one more season is asked for."""
     for index, folder in enumerate(made.nodes):
         write_table(folder, index, month)
         refresh(folder)
@@ -111,7 +111,7 @@ def go_on(made: Made, month: Month, before: Month) -> None:
 
 
 def write_table(folder: Path, index: int, month: Month) -> None:
-    """What the people of a node have visited so far; all of it is learnt from."""
+    """Write all visits so far of a node's people; all of them train."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(["user", "item", "held_out"])
@@ -135,7 +135,7 @@ def config(**options: Any) -> Config:
 
 @contextmanager
 def over_flower(made: Made) -> Iterator[Season]:
-    """Nodes that run all year; the server is started for every season, as somebody who operates one may do."""
+    """Nodes run all year; the server is started for every season, as an operator may do."""
     from fedgrec.federation.flower.server_end import SUPERLINK, FlowerServer
 
     with Processes(made.server.parent / "logs") as processes:
@@ -160,7 +160,7 @@ def over_flower(made: Made) -> Iterator[Season]:
 
 @contextmanager
 def in_process(made: Made) -> Iterator[Season]:
-    """The same without a network."""
+    """The same federation without a network."""
     for folder in made.nodes:
         load(folder)
 
@@ -185,7 +185,7 @@ def served(made: Made) -> Lists:
 
 
 def lists_of(folder: Path) -> dict[str, NDArray[np.int64]]:
-    """What `fedgrec.federation.node.person.recommend` gives each user of a node, for all of them at once."""
+    """The lists that `fedgrec.federation.node.person.recommend` gives, for all users of a node at once."""
     home = open_node(folder)
     arrays, about = read_arrays(home.shared / SERVED)
     server, gone = as_server(unpack_broadcast(about, arrays)), withdrawn(home.shared)
@@ -202,7 +202,7 @@ def lists_of(folder: Path) -> dict[str, NDArray[np.int64]]:
 
 
 def from_scratch(month: Month, rounds: int, seed: int) -> Lists:
-    """The lists of a model that knows the same, and nothing of the months before."""
+    """The lists of a model that is trained on the same data from nothing."""
     people = list(month.visited)
     pairs = [(str(p), str(place)) for p in people for place in sorted(month.visited[p])]
     names = IdMap([str(p) for p in people], "user"), IdMap([str(p) for p in range(month.places)], "item")
@@ -226,7 +226,7 @@ def listed(row: NDArray[Any], month: Month, p: int) -> NDArray[np.int64]:
 
 
 def recall(lists: Lists, month: Month, after: Month) -> tuple[float, int]:
-    """Averaged over who is still there next month, and visits something new; and how many they are."""
+    """Mean recall over people who are still there next month and visit something new; and their number."""
     found = []
     for p in month.visited.keys() & after.visited.keys():
         if new := after.visited[p] - month.visited[p]:
@@ -238,7 +238,7 @@ def recall(lists: Lists, month: Month, after: Month) -> tuple[float, int]:
 
 
 def bench(quick: bool = False, network: bool = True, seed: int = SEED) -> dict[str, Any]:
-    """Every month's figures, and whether they hold from the second month on."""
+    """Every month's figures, and whether they meet the goal from the second month on."""
     rounds, later, seeds = (12, 10, 1) if quick else (ROUNDS, LATER, SEEDS)
     months = list(year(seed, (2 if quick else MONTHS) + 1))
     lines: list[dict[str, Any]] = []
@@ -260,7 +260,7 @@ def bench(quick: bool = False, network: bool = True, seed: int = SEED) -> dict[s
 
 
 def result_of(lines: list[dict[str, Any]], rounds: int, later: int, seed: int) -> dict[str, Any]:
-    """The months that there were, also of a year that was cut off, and what was asked of them."""
+    """The result of the months measured (also if the year was cut short), beside the goal."""
     shares = [line["served"] / line["scratch"] for line in lines[1:]]
     return {
         "nodes": NODES,
@@ -277,7 +277,7 @@ def result_of(lines: list[dict[str, Any]], rounds: int, later: int, seed: int) -
 
 
 def cost(made: Made) -> dict[str, Any]:
-    """What the last season took, as the server's store has it."""
+    """The cost of the last season, from the server's store."""
     with ServerStore(open_server(made.server)) as store:
         season = store.seasons()[-1]
         sums = store.sums(season.first_sum - 1)
@@ -315,7 +315,7 @@ def summary(result: Mapping[str, Any]) -> list[str]:
 
 
 def draw(result: Mapping[str, Any]) -> bytes:
-    """Recall over the months, small enough for a telephone."""
+    """Recall over the months, small enough for a phone."""
     figure = new_figure(4.2, 3.4)
     axes = figure.subplots()
     months = [line["month"] for line in result["months"]]

@@ -1,4 +1,4 @@
-"""From a table of clicks to recommendations, with numbers that say how good they are.
+"""From a table of clicks to recommendations, and how good they are.
 
     python examples/own_data.py clicks.csv
 
@@ -17,7 +17,7 @@ def main(data: str = "demo", out: str = "runs/own-data", **options: Any) -> list
     simulation.run()
     print({name: round(value, 4) for name, value in simulation.result().items() if "@20" in name})
 
-    # 2. The folder that the run has left recommends, here or with `fedgrec recommend`.
+    # 2. The run's folder holds the model: load it here, or use `fedgrec recommend`.
     model = FedGRec.load(out)
     somebody = simulation.dataset.split.train.user_ids[0]
     items, scores = model.recommend(somebody, N=5)

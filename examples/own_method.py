@@ -1,10 +1,10 @@
-"""Add a federated method of your own: this file is a whole one.
+"""Add your own federated method: this file is a complete example.
 
 Each user has an embedding e_u and weights g_u, one for each direction. The user learns both at home and ranks by
 s_t = (e_u ∘ g_u)ᵀ x_t. The loss is the squared error over the user's items (wanted: 1) and a few other items (0).
 
-A method is the few verbs of `fedgrec.methods.contract.Method`. Once `METHODS` knows its name, every command takes it:
-train, compare, tune, a federation. docs/methods.md goes through it step by step.
+A method implements the few functions of `fedgrec.methods.contract.Method`. Once `METHODS` knows its name, every command
+accepts it: train, compare, tune, federation. docs/methods.md goes through it step by step.
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ TRAIN = Stage("train", everyone=False)
 
 @dataclass(frozen=True)
 class Options:
-    """Every option has its default, help and bounds here; the command line and files of options follow."""
+    """Every option has its default, help and bounds here; the command line and option files use them."""
 
     dim: int = option(8, "d, the size of an embedding", least=1)
     users_per_round: int = option(20, "S, users sampled in a round", least=1)
@@ -50,7 +50,7 @@ class Options:
 
 @dataclass
 class Taste(State):
-    """What a user remembers, one row a user; none of it ever leaves the device."""
+    """The state of users, one row each; it never leaves the device."""
 
     embeddings: Floats  # [n, 1, d]
     weights: Floats  # [n, d]: how much each direction matters to this user
@@ -58,7 +58,7 @@ class Taste(State):
 
 @dataclass(frozen=True)
 class OwnMethod(Method):
-    """Values in, values out: the server's state and the users' state are arguments."""
+    """Its functions keep no state: the server's and the users' state are arguments and results."""
 
     name = "own"
     State = Taste
@@ -72,7 +72,7 @@ class OwnMethod(Method):
         return (TRAIN,)
 
     def spec(self, stage: Stage) -> UploadSpec:
-        """All that leaves a device: a row of integers for each item, inside a sum."""
+        """The upload, which is all that leaves a device: a row of integers for each item, inside a sum."""
         users = min(self.options.users_per_round, self.n_users)
         return UploadSpec((Leaf("items", self.n_items, self.options.dim, 2.0, finest_step(2.0, users)),), users)
 
@@ -84,17 +84,17 @@ class OwnMethod(Method):
         return ServerState(items, np.zeros(self.n_items, np.int64), nothing, nothing)
 
     def init_users(self, keys: NDArray[np.uint64], indptr: Ints, items: Ints, targets: Floats | None = None) -> Cohort:
-        """Users draw what they start with under their own keys."""
+        """Users draw their first embeddings with their own keys."""
         drawn = draws.normal(keys, 2 * self.options.dim)
         d = self.options.dim
         return Cohort(keys, np.array(indptr), np.array(items), Taste(0.3 * drawn[:, None, :d], 1 + 0.3 * drawn[:, d:]))
 
     def broadcast(self, server: ServerState, stage: Stage, level: int = 0) -> Broadcast:
-        """Everybody gets the same: the whole table."""
+        """Every user gets the same: the whole item table."""
         return Broadcast(server.round, self.n_items, server.items, server.degrees)
 
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
-        """On the device: one gradient step at home, and the gradient of the items, rounded, for the sum."""
+        """On the device: one gradient step for the user, and the rounded gradient of the items for the sum."""
         spec, new, cut = self.spec(stage), cohort.state.copy(), 0
         total = np.zeros((self.n_items, self.options.dim), spec.dtype)
         for u in range(len(cohort)):
@@ -137,7 +137,7 @@ def make(options: Options, n_items: int, n_users: int, kernel: Any = None) -> Ow
 
 
 def main(rounds: int = 60) -> float:
-    METHODS["own"] = "own_method" if __name__ == "__main__" else __name__  # the one line that makes it known
+    METHODS["own"] = "own_method" if __name__ == "__main__" else __name__  # this line makes the method known
     # 60 users, 40 items: half of the users like even items, the others odd ones. A third of the clicks is for the test.
     likes = np.arange(60)[:, None] % 2 == np.arange(40) % 2
     hidden = np.random.default_rng(0).random(likes.shape) < 1 / 3

@@ -118,7 +118,7 @@ def read_names(path: Path, ids: IdMap) -> ItemNames:
 
 
 def _are_places(model: HasItems) -> bool:
-    """Whether the items are the demo's places: every id is the number of a place, and there are users (not a server)."""
+    """Whether the items are the demo's places: each id is a place's number, and there are users (a server has none)."""
     return bool(model.known.n_users) and all(i in range(N_ITEMS) for i in model.item_ids)
 
 

@@ -16,7 +16,7 @@ USERS = "ᵘ"  # marks an interval over users
 
 
 class Cell(str):
-    """A text with its number: the page sorts by the number, and draws a bar, `share` of the longest, beside the text."""
+    """A text with its number: the page sorts by the number, and draws a bar (`share` of the longest) beside it."""
 
     value: float | None
     share: float | None
