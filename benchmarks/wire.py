@@ -1,8 +1,8 @@
 """Bytes on the wire against the bytes in the server's log: three demo nodes reach the server through a counting relay.
 
-The log has the bytes of the sums. The wire also carries TLS, HTTP and Flower's messages around ours, and requests
-of few bytes, nearly all from nodes that poll for work, several times a second during a sum. Their bytes grow with time and not with
-the model, so the relay counts small requests apart.
+The log has the bytes of the sums. The wire also carries TLS, HTTP and Flower's messages around ours, and small
+requests, nearly all from nodes that poll for work, several times a second during a sum. The bytes of small requests
+grow with time and not with the model, so the relay counts them apart.
 """
 
 import socket
