@@ -1,4 +1,4 @@
-"""Chromium without a window, driven by its DevTools over a pipe; and a proxy that writes down all that it asks for."""
+"""Chromium without a window, driven by its DevTools over a pipe; and a proxy that records all its requests."""
 
 import base64
 import itertools
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-# What Chromium asks of its maker's servers by itself is switched off, or sent to a host that no page knows. Then all
-# other requests are a page's.
+# Chromium's own requests to its maker's servers are switched off, or sent to a host that no page uses. So all other
+# requests come from a page.
 QUIET = (
     "AutofillServerCommunication,NetworkTimeServiceQuerying,OptimizationHints,PreconnectToSearch,MediaRouter,Translate"
 )
@@ -88,7 +88,7 @@ class Browser:
 
     def open(self, url: str) -> None:
         """Wait until everything that the page names is loaded."""
-        self.call("Page.navigate", url="about:blank")  # a page with another #… alone is not loaded again
+        self.call("Page.navigate", url="about:blank")  # Chromium does not reload a page if only its #… changes
         self._wait(lambda answer: answer.get("method") == "Page.loadEventFired")
         self.call("Page.navigate", url=url)
         self._wait(lambda answer: answer.get("method") == "Page.loadEventFired")

@@ -1,6 +1,6 @@
-"""Makes a method's Numba kernels in both precisions: `python -m tests.compile_ahead fedncf`.
+"""Compile a method's Numba kernels in both precisions: `python -m tests.compile_ahead fedncf`.
 
-They are kept on disk, so the workers of a first test run find them; else each of them makes them all for itself.
+Numba caches them on disk, where the workers of a first test run find them; else each worker compiles all of them.
 """
 
 import sys

@@ -11,7 +11,7 @@ import pytest
 
 @contextmanager
 def a_disk(place: Path, size: str) -> Iterator[Path]:
-    """A file system of its own for the time of the block."""
+    """A separate file system that exists until the end of the block."""
     place.mkdir()
     words = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
     if shutil.which("mount") is None or subprocess.run(words, capture_output=True, check=False).returncode:

@@ -1,4 +1,4 @@
-"""What a run leaves, to compare; and a process that dies in place of an operation on files."""
+"""The files of a run, to compare runs; and a process that dies instead of doing a file operation."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from tests.cli.small import lines, timeless
 
 
 def _tensors(path: Path) -> Any:
-    """The bits of all tensors; in the metadata is a digest of state.json, which says how long it took."""
+    """The bits of all tensors, without metadata: it has a digest of state.json, whose seconds differ between runs."""
     found, about = read_tensors(path)
     return {name: (part.dtype.str, part.shape, part.tobytes()) for name, part in found.items()}, about.get("round")
 
@@ -33,11 +33,11 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 class Killed(BaseException):
-    """No code of ours may catch it."""
+    """A kill, which none of our code may catch."""
 
 
 def deadly_files(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Arms the n-th operation on files from now on: in its place the process dies. 0: none is."""
+    """Arms the n-th file operation from now on: the process dies instead of doing it. 0 arms none."""
     left = 0
 
     def deadly(operation: Callable[..., Any]) -> Callable[..., Any]:

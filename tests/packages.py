@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 NAME = f"fedgrec-{PROJECT['version']}"
-NOT_PYTHON = {".cu", ".css", ".html", ".js", ".toml"}  # what a wheel loses first when its build is set up wrongly
+NOT_PYTHON = {".cu", ".css", ".html", ".js", ".toml"}  # files that a wrongly configured build leaves out of the wheel
 
 
 def run(*words: object, where: Path) -> str:

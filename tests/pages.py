@@ -1,4 +1,4 @@
-"""What every page must be: sound, complete in itself, and harmless; and a browser to try its script in."""
+"""Checks of every page: well formed, self-contained and harmless; and a browser to try its script in."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Randomised response: its chances, its ε, and a user's life with it."""
+"""Randomised response: its chances, its ε, and users who take part with it over seasons."""
 
 import math
 from dataclasses import replace
@@ -56,7 +56,7 @@ def likelihoods(seasons, epsilon):
             for season, answer in enumerate(answers):
                 share = 1 - q if season == clicked else q
                 if told:
-                    chance *= 0.5  # no question is asked any more: both answers are the same story
+                    chance *= 0.5  # item 0 is not asked about again: both answers give the same outcome
                 else:
                     chance *= share if answer else 1 - share
                     told = answer
@@ -138,7 +138,7 @@ def test_without_lies_a_run_is_the_run_without_decoys(demo):
     "changes", [{}, {"method": "spectral"}, {"secure": "exact", "secure_every": 1, "users_per_round": 12}]
 )
 def test_the_server_sees_nothing_but_what_users_told(demo, monkeypatch, changes):
-    """Other items at home, the same answers: not a bit of the server's state is another. The ranking is another."""
+    """With other items at home but the same answers, the server's state is equal to the bit. The ranking differs."""
     train = demo.split.train
     other = replace(train, items=np.ascontiguousarray(train.n_items - 1 - reversed_by_user(train)))
     monkeypatch.setattr("fedgrec.population.told_next", _fixed_answers)

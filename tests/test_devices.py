@@ -1,4 +1,4 @@
-"""A GPU that is full or fails: a sentence, and the last checkpoint as it was. PyTorch's CPU passes for one here."""
+"""A GPU that is full or fails gives one sentence and keeps the last checkpoint. PyTorch's CPU plays the GPU here."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ OPTIONS = {"method": "fcf", "dim": 4, "users_per_round": 8, "rounds": 12, "evalu
 
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A GPU with 1 of 4 GB left; what it is given raises what it is told to from round 8 on."""
+    """A GPU with 1 of 4 GB free; from round 8 on, its work raises the error that the test chooses."""
     raised = [torch.OutOfMemoryError("CUDA out of memory")]
 
     class Engine(fcf_torch.Engine):
@@ -72,7 +72,7 @@ def test_elsewhere_errors_pass(full: Any) -> None:
 
 
 def test_ranking_says_so_too(full: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also what is not trained in rounds is judged there."""
+    """Methods that are not trained in rounds are evaluated on the GPU too."""
 
     def no_room(*_: Any) -> Any:
         raise torch.OutOfMemoryError

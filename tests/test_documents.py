@@ -41,7 +41,7 @@ WIDTH = 120
 SMALL = "--rounds 2 --dim 4 --layers 1 --negatives 8 --kernel reference --quiet"
 TABLE = "--data clicks.csv --seeds 1 --rounds 2 --epochs 1 --set kernel=reference --quiet"
 
-# Commands that run here, in this order and in one folder, with words behind them that make them small.
+# Commands that run here, in this order and in one folder, each with further words that make it small.
 RUN = {
     "fedgrec train --data demo --rounds 60 --out runs/first": f"{SMALL} --data clicks.csv",
     "fedgrec recommend runs/first --user 0": "--user ann",
@@ -241,7 +241,7 @@ def test_every_pip_line_installs_what_is_there() -> None:
 
 @pytest.mark.parametrize("command", every_command())
 def test_every_command_parses(command: str) -> None:
-    """Flags, options, make's targets, pip's extras: what was renamed is noticed, also where nothing can run."""
+    """Flags, options, make's targets, pip's extras: a renamed one is noticed even if the command cannot run here."""
     words = shlex.split(re.sub(r"^([A-Z_]+=\S+ )+", "", command))
     if words[0] == "make":
         targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -335,7 +335,7 @@ def run(words: list[str]) -> int:
 
 
 def test_the_commands_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In the order of a reader, who goes on with what the commands before have made; a node that was trained here."""
+    """In a reader's order: later commands use the files of earlier ones. The node was trained here."""
     fed = world(here / "trained", users=2)
     fed.run()
     (fed.nodes[0] / "items.txt").write_text("".join(f"book-{i}\n" for i in range(N_ITEMS)))

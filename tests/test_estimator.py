@@ -85,7 +85,7 @@ def test_mistakes_are_sentences() -> None:
 
 
 def test_a_study_is_three_lines() -> None:
-    """Load, run, look: with nothing but what the package exports, and no helper that one could forget."""
+    """Load, run and read the result with only the names that the package exports."""
     from fedgrec import Config, DataOptions, Simulation, load_data
 
     config = Config().changed({"data": "demo", "dim": 4, "negatives": 4, "rounds": 2, "layers": 1})

@@ -73,7 +73,7 @@ def test_spectral_has_one_table_for_both_sides() -> None:
 
 
 def test_a_score_by_hand() -> None:
-    """Two items picked: s_t = (a·b_t·⟨g, r_t⟩ + …)/√2; of equal ones the lower number is first."""
+    """Two items picked: s_t = (a·b_t·⟨g, r_t⟩ + …)/√2; of equal scores the lower item number is first."""
     ranks = Rows(np.array([[1, 0], [0, 2], [4, 4], [0, 2], [1, 1]], np.int8), np.array([1, 0.5, 1, 0.5, 9], np.float32))
     gives = Rows(np.array([[3, 1], [0, 0], [1, -1], [0, 0], [0, 0]], np.int8), np.ones(5, np.float32))
     table = ItemTable(gives, ranks, "root", np.array([0, 0, 0, 0, 1], bool))

@@ -75,7 +75,7 @@ def test_the_page_ranks_as_its_twin_does(browser: Browser, model: Model, page: E
 @needs_browser
 @pytest.mark.parametrize("options", [{}, {"download": "float32", "message_passing": "mean"}], ids=str)
 def test_the_page_of_fedgrec_too(browser: Browser, options: dict[str, Any], tmp_path: Path) -> None:
-    """Two tables, and other shares; items that are equal are in the order of their numbers, as everywhere."""
+    """Two tables, and other shares; items with equal scores are in the order of their numbers, as everywhere."""
     model = invented(**options)
     model.server.items[:, 200:210] = model.server.items[:, 100:110]
     items, scores = ItemTable.of(model).recommend(np.array([8, 100, 31]))
@@ -85,7 +85,7 @@ def test_the_page_of_fedgrec_too(browser: Browser, options: dict[str, Any], tmp_
 
 @needs_browser
 def test_another_arithmetic_would_be_noticed(browser: Browser, model: Model, page: Exported, tmp_path: Path) -> None:
-    """The mutation: terms in the 24 bits of float32 give the same items and other scores."""
+    """The mutation: terms in float32 (24 bits) give the same items but other scores."""
     changed = Path(shutil.copytree(page.path.parent, tmp_path / "page"))
     script = (changed / "ranking.js").read_text()
     (changed / "ranking.js").write_text(script.replace("found = new Float64Array", "found = new Float32Array"))
@@ -142,7 +142,7 @@ LEAKS = {
 def test_a_page_that_tells_would_be_noticed(
     leak: str, browser: Browser, recorder: Recorder, page: Exported, tmp_path: Path
 ) -> None:
-    """The mutation: the recorder sees what such a page sends; and the policy in the page stops it."""
+    """The mutation: the recorder sees the request of a page that leaks, and the page's policy stops it."""
     recorder.folder = Path(shutil.copytree(page.path.parent, tmp_path / "page"))
     script, index = recorder.folder / "page.js", recorder.folder / "index.html"
     script.write_text(script.read_text().replace("function show() {", f"function show() {{ {LEAKS[leak]}"))

@@ -80,7 +80,7 @@ def test_new_people_and_items_are_served_and_nothing_is_recommended_back() -> No
 
 
 def test_a_new_item_that_many_click_is_recommended() -> None:
-    """Twenty of forty people, all of one taste, find item 25; the others of that taste should hear of it."""
+    """Twenty of forty people, all of one taste, click item 25; the others of that taste should be recommended it."""
     have = np.zeros((40, 25), bool)
     have[:20, :12], have[20:, 12:] = True, True
     have &= np.random.default_rng(2).random((40, 25)) < 0.5
@@ -129,7 +129,7 @@ def test_what_cannot_go_on_says_so() -> None:
 
 
 def test_the_loops_of_a_gpu_go_on_with_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They know one graph, so everybody sends its latents again first. Without a GPU Triton's interpreter runs them."""
+    """The loops hold one graph, so first everybody sends its latents again. Without a GPU they run in an interpreter."""
     pytest.importorskip("triton", reason="Triton is not installed: no loops for a GPU")
     from fedgrec.kernels import cuda
 
@@ -159,7 +159,7 @@ def test_the_loops_of_a_gpu_go_on_with_one_graph(monkeypatch: pytest.MonkeyPatch
     shuffle=st.randoms(use_true_random=False),
 )
 def test_nothing_that_was_held_out_is_ever_learned_from(pairs: Any, kind: str, seed: int, shuffle: Any) -> None:
-    """Over two growths, with clicks that come and go, and lines in any order: whatever is still there stays."""
+    """Over two growths, with clicks that come and go and lines in any order: remaining clicks keep their part."""
     rule = Rule(kind, 0.3, 0.0 if kind == "all" else 0.2, seed)
     before = None
     for now in pairs:
@@ -191,13 +191,13 @@ def test_nothing_that_was_held_out_is_ever_learned_from(pairs: Any, kind: str, s
     shuffle=st.randoms(use_true_random=False),
 )
 def test_a_cut_in_time_moves_on_and_no_pair_of_before_changes_sides(pairs: Any, shuffle: Any) -> None:
-    """Clicks have times of their own, so that every cut can be made; what train does not know is in no part."""
+    """All times differ, so that every cut is possible; clicks with users or items that train lacks are in no part."""
     rule = Rule("time", 0.3, 0.2, 0)
     before = None
     for season, now in enumerate(pairs):
         lines = sorted(now)
         shuffle.shuffle(lines)
-        times = [season * (u % 2) + u / 10 + i / 100 for u, i in lines]  # of some users all is later every season
+        times = [season * (u % 2) + u / 10 + i / 100 for u, i in lines]  # every season some users' clicks all get later
         data, _ = Interactions.from_pairs([f"u{u}" for u, _ in lines], [f"i{i}" for _, i in lines], times=times)
         split = _first_split([data], rule, []) if before is None else grown_split(before, data, rule)
         parts = [_names(part) for part in (split.train, split.validation, split.test, split.left_out)]
@@ -229,7 +229,7 @@ def _names(part: Interactions | None) -> set[tuple[Any, Any]]:
 
 
 def test_new_people_have_as_much_held_out_as_anybody_and_known_ones_as_much_as_before() -> None:
-    """Of ten clicks two are for test and of the other eight one for validation; of five more, one and none or one."""
+    """Of ten clicks, two go to test and one of the other eight to validation; of five more, one, and none or one."""
     rule = Rule("ratio", 0.2, 0.1, 5)
     first = _first_split([Interactions.from_pairs([0] * 10, [*range(10)])[0]], rule, [])
     more, _ = Interactions.from_pairs([0] * 15 + [1] * 10, [*range(15), *range(10)])

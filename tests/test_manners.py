@@ -1,4 +1,4 @@
-"""The manners of FedGRec: many users at once, factors, explanations, scikit-learn's verbs, bars and callbacks."""
+"""FedGRec for Python users: many users at once, factors, explanations, scikit-learn's methods, bars and callbacks."""
 
 import builtins
 from dataclasses import replace
@@ -143,7 +143,7 @@ def test_terms_sum_to_the_score(options: dict[str, Any]) -> None:
 
 
 def test_the_terms_are_equation_6(fitted: FedGRec) -> None:
-    """Mutation: without one item, and under the weights of before, exactly its term is missing."""
+    """Mutation: without one item, but with the weights unchanged, exactly its term is missing."""
     found, model = fitted.explain(3, 8), fitted.model
     gone, server = int(found.ids[2]), model._as_ranked
     tables = server.items.copy()

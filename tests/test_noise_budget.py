@@ -1,4 +1,4 @@
-"""What a run under noise spends is what it was asked to spend, and no user takes part more often than was planned."""
+"""A run with noise spends the ε that it was asked to spend, and no user takes part more often than planned."""
 
 import math
 from collections import Counter
@@ -147,7 +147,7 @@ def test_nobody_takes_part_more_often_than_planned(sampled: int, rounds: int, se
 
 
 def test_users_without_turns_break_the_bound() -> None:
-    """A sample drawn anew in every round, as without noise, would not do."""
+    """A sample drawn again in every round, as in runs without noise, would break the bound."""
     run = simulation(users_per_round=10, rounds=12)
     drawn = simulation(users_per_round=10, rounds=12, dp_epsilon=0)
     taken = Counter(user for round_ in range(12) for user in drawn._sample(round_)[0].tolist())

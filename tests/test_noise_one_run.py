@@ -48,9 +48,9 @@ def test_known_bounds() -> None:
 
 
 def one_run(multiplier: float, less: float = 1.0, rounds: int = 3) -> tuple[float, float]:
-    """The accountant's ε of these sums, and the bound from below; the noise that is added has `less` of the variance.
+    """The accountant's ε of these sums, and the lower bound; the added noise has `less` of the planned variance.
 
-    A canary adds all that a user may to one word, the same in every sum: nobody is easier to find.
+    A canary adds the most that a user may to one word, the same in every sum: no user is easier to find.
     """
     method = spectral.make(spectral.Options(dim=8, spare=0), CANARIES // 4, 10**6)
     method = replace(method, noise=budget.Multipliers(multiplier, multiplier))

@@ -41,7 +41,7 @@ def clicks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, se
 
 
 def own_items(people: dict[str, set[str]], lists: Lists) -> int:
-    """How many people find an item of their own in their list, where there are others for them."""
+    """How many people find one of their own items in their list although other items are left."""
     found = {person: lists(person) for person in people}
     assert all(found.values())
     return sum(bool(set(found[person]) & items) for person, items in people.items())

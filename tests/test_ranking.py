@@ -1,4 +1,4 @@
-"""The fast ranking equals the slow one, refuses what has no order, and `evaluate` counts what it should."""
+"""The fast ranking equals the slow one and refuses scores without an order; `evaluate` counts correctly."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The report says what the run's files say, to everybody, and nothing of it is run as code."""
+"""The report agrees with the run's files, everybody can read it, and no text in it is run as code."""
 
 import html
 import itertools
@@ -87,7 +87,7 @@ def test_the_page_holds_the_result_and_names_the_protocol(run: Path) -> None:
 
 
 def test_every_number_comes_from_the_record(run: Path) -> None:
-    """The mutant: another number in the record is another number on the page."""
+    """The mutant: a changed number in the record changes the number on the page."""
     changes = {
         ("result.json", "recall@20"): 0.98765, ("result.json", "ndcg@20"): 0.87654,
         ("metrics.jsonl", "recall@20"): 0.76543, ("metrics.jsonl", "bytes_down"): 987654321,

@@ -1,4 +1,4 @@
-"""Which round counts, and what a person is told about the choice."""
+"""Which round is selected, and the sentence about the choice."""
 
 from typing import Any
 

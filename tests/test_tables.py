@@ -1,4 +1,4 @@
-"""One table in five formats: what a name holds survives in each, and every cell has its place."""
+"""One table in five formats: every character of a name survives in each, and every cell is in its place."""
 
 import csv as csv_module
 import io
@@ -40,7 +40,7 @@ class Tables(HTMLParser):
 
 
 def from_markdown(line: str) -> list[str]:
-    """The cells of a row, as a reader of Markdown takes them: a backslash takes the next mark for itself."""
+    """The cells of a row, as a Markdown reader sees them: a backslash escapes the next mark."""
     cells = re.split(r"(?<!\\)(?:\\\\)*\|", line)[1:-1]
     return [re.sub(r"\\(.)", r"\1", cell.strip()) for cell in cells]
 
@@ -59,7 +59,7 @@ def test_names_survive_every_format() -> None:
     lines = [line for line in markdown(NAMED).splitlines() if line.startswith("|")]
     assert [from_markdown(line) for line in (lines[0], *lines[2:])] == cells
     bare = re.sub(r"\\.", "", lines[2])
-    assert not set(bare) & set("<>&*_`")  # none that Markdown or HTML would read as its own
+    assert not set(bare) & set("<>&*_`")  # no mark that Markdown or HTML would interpret
     rows = [line for line in latex(NAMED, "x").splitlines() if line.endswith("\\\\")]
     assert [from_latex(line) for line in rows] == cells
     said = terminal(NAMED, 120)

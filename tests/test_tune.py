@@ -1,4 +1,4 @@
-"""`fedgrec tune`: what it proposes, what it never looks at, how it goes on."""
+"""`fedgrec tune`: what it proposes, which data it never uses, how it resumes."""
 
 import csv
 import os
@@ -70,7 +70,7 @@ def replaced(dataset: Dataset, change: Callable[[Interactions], Interactions]) -
 
 
 def garbage(test: Interactions) -> Interactions:
-    """Everybody's test items are others, and of another number."""
+    """Everybody gets other test items, and another number of them."""
     rng = np.random.default_rng(3)
     pairs = [(u, i) for u in range(test.n_users) for i in rng.choice(test.n_items, 7, replace=False)]
     return Interactions.from_indices(*np.array(pairs).T, user_ids=test.user_ids, item_ids=test.item_ids)[0]
@@ -89,7 +89,7 @@ def test_no_test_item_is_ever_looked_at(
 def test_validation_items_are_what_is_looked_at(
     data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mutation: the same garbage as validation items is felt, so the law above can fail."""
+    """The mutation: the same garbage as validation items changes the result, so the law above can fail."""
     load = subjects.load_for
 
     def swapped(config: Config) -> Dataset:
@@ -153,7 +153,7 @@ def test_the_best_trial_is_the_best_and_train_gives_it_again(
 
 
 def test_hopeless_trials_are_given_up_below_the_median(data: Path, tmp_path: Path) -> None:
-    """Five trials are finished whatever they give; after that some of many are pruned, early."""
+    """The first five trials always finish; of many later ones, some are pruned early."""
     rows = tuned(data, tmp_path / "out", *SEARCH, trials=12)
     assert [row["state"] for row in rows[:5]] == ["complete"] * 5
     given_up = [row for row in rows if row["state"] == "pruned"]
@@ -233,7 +233,7 @@ def test_a_stopped_search_does_the_trial_again_and_ends_the_same(
 def test_a_killed_search_does_the_trial_again_and_ends_the_same(
     data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What no handler sees: the trial is left as running."""
+    """A kill runs no handler, so the trial stays marked as running."""
     run, count = Simulation._round, iter(range(10**6))
 
     def killed(self: Simulation) -> None:
@@ -278,7 +278,7 @@ def test_a_search_in_which_everything_fails_says_so(data: Path, tmp_path: Path, 
     monkeypatch.setattr(Simulation, "_round", broken)
     rows = tuned(data, tmp_path / "out", trials=2, code=1)
     assert [row["failure"] for row in rows] == ["training diverged"] * 2
-    assert "no trial came to its end" in capsys.readouterr().err
+    assert "no trial finished" in capsys.readouterr().err
     assert not (tmp_path / "out" / "best.toml").exists()
 
 
@@ -367,7 +367,7 @@ def test_mistakes_on_the_command_line_are_one_sentence(
 
 
 class Judged:
-    """Stands for what is tuned; only its names are looked at."""
+    """Stands for the tuned method; only its names are used."""
 
     method = "fedgrec"
     dataset = Dataset("clicks", None)  # type: ignore[arg-type]

@@ -80,7 +80,7 @@ def test_resumed_equals_uninterrupted(name: str) -> None:
         straight.epoch()
     stopped.epoch()
     state = stopped.state()
-    stopped.epoch()  # what was given away must not change any more
+    stopped.epoch()  # the returned state must not change any more
     resumed.load_state(state)
     resumed.epoch(), resumed.epoch()
     assert resumed.epochs_done == 3

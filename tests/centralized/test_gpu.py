@@ -65,7 +65,7 @@ def test_recorded_steps_of_ngcf_train_as_launched_ones_do() -> None:
 
 
 def test_a_recording_of_ngcf_survives_what_is_loaded() -> None:
-    """To the bit, in a model that has none yet and in one that has and went another way since."""
+    """To the bit, in a model without a recording and in one with a recording that has trained differently since."""
     straight, stopped, fresh, used = (new("ngcf", "cuda") for _ in range(4))
     straight.epoch(), straight.epoch()
     stopped.epoch()

@@ -21,7 +21,7 @@ def dense(graph: Graph) -> Any:
 
 
 def batch(count: int = 40, seed: int = 0, data: Any = DATA) -> Any:
-    """Triples of nodes in which rows repeat, also as positive here and negative there."""
+    """Triples of nodes in which rows repeat, also as a positive in one and a negative in another."""
     rng = np.random.default_rng(seed)
     nodes = rng.integers(0, 10, (3, count))
     nodes[1:] += data.n_users
@@ -162,7 +162,7 @@ def test_states_move_between_the_engines() -> None:
 
 @pytest.mark.parametrize("layers", [0, 1, 3])
 def test_the_recorded_engine_equals_its_twin(layers: int) -> None:
-    """Of the GPU; without one its loops run in Triton's interpreter. The last batch is shorter than the first."""
+    """The GPU's engine; without a GPU its loops run in Triton's interpreter. The last batch is shorter."""
     pytest.importorskip("triton")
     from fedgrec.centralized._recorded import RecordedEngine
     from fedgrec.centralized._torch import LightGCNEngine
@@ -186,7 +186,7 @@ def test_the_recorded_engine_equals_its_twin(layers: int) -> None:
 
 
 def test_of_rows_that_are_zero_none_is_read() -> None:
-    """The first product of the way back. What is not read here is not a number, and 0 to the twin."""
+    """The first product of the backward pass. Rows that must not be read are NaN here, and 0 for the twin."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("triton")
     from fedgrec.centralized._recorded import FusedProducts
@@ -207,7 +207,7 @@ def test_of_rows_that_are_zero_none_is_read() -> None:
 
 @pytest.mark.parametrize("share", [0.1, 0.9])
 def test_of_a_long_row_those_of_the_batch_are_found(share: float) -> None:
-    """More than are looked at or read at a time. Whole numbers, so that sums are equal in any order."""
+    """The row has more entries than are checked or read at a time. Whole numbers: sums are equal in any order."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("triton")
     from fedgrec.centralized._recorded import FusedProducts

@@ -55,7 +55,7 @@ def test_the_papers_adjacency_by_hand() -> None:
 
 
 def test_a_model_of_another_version_is_refused() -> None:
-    """Users and items had tables of their own once."""
+    """In an earlier version users and items had separate tables."""
     tensors = tiny("mean").tensors()
     E = tensors.pop("embeddings")
     with pytest.raises(RunError, match="embeddings: not in this model"):
@@ -80,12 +80,12 @@ def test_the_loss_is_bpr_with_a_penalty() -> None:
     assert model.loss(asked(nodes), None).item() == pytest.approx(expected, rel=1e-5)
 
 
-# Triples in which a user is twice, and an item as a positive here and a negative there.
+# Triples in which a user appears twice, and an item as a positive in one and a negative in another.
 NODES = np.array([[1, 2, 1, 7], [31, 35, 40, 35], [40, 41, 31, 33]])
 
 
 def asked(nodes: Any, device: Any = None) -> Any:
-    """`rows` as a product wants them."""
+    """`rows` in the form that a product takes."""
     from fedgrec.centralized._torch import with_order
 
     return with_order(torch.from_numpy(nodes.ravel()).to(device))
@@ -103,7 +103,7 @@ def operator(graph: Graph, fused: bool) -> Any:
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("some", [False, True])
 def test_gradients_pass_through_the_product(some: bool, fused: bool) -> None:
-    """Of all rows, or of some of which a few are asked for twice."""
+    """For all rows, or for some rows, a few of them twice."""
     graph = bipartite(ragged(), "mean", self_loops=True)
     A, rows = operator(graph, fused), NODES.ravel() if some else np.arange(len(graph))
     rng = np.random.default_rng(0)
@@ -117,7 +117,7 @@ def test_gradients_pass_through_the_product(some: bool, fused: bool) -> None:
 
 
 def test_on_the_way_back_only_rows_of_the_batch_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not read is not a number here."""
+    """Rows that must not be read are NaN."""
     A = operator(bipartite(ragged()), fused=True).back
     rows = asked(NODES, A.A.device)
     x = torch.randn(NODES.size, 3, generator=torch.Generator().manual_seed(0)).to(rows.device)
@@ -128,7 +128,7 @@ def test_on_the_way_back_only_rows_of_the_batch_are_read(monkeypatch: pytest.Mon
 
 
 def losses_with_gradients(model: NGCF) -> list[list[Any]]:
-    """The loss and one whose every layer is of all nodes, each with its gradients and where its draws end."""
+    """The loss, and one that computes every layer for all nodes, each with its gradients and where its draws end."""
     from fedgrec.centralized._torch import reseeded
 
     def full(rows: Any, noise: Any) -> Any:
@@ -160,7 +160,7 @@ def test_a_last_layer_for_the_batch_alone_changes_nothing(layers: int, adjacency
 
 
 def test_nor_does_it_in_the_gpus_loops() -> None:
-    """Without a GPU in Triton's interpreter."""
+    """Without a GPU the loops run in Triton's interpreter."""
     pytest.importorskip("triton")
     options = NGCFOptions(layers=2, dim=4, dropout=0.3, l2=0.1)
     model = NGCF(options, ragged(), device="cuda" if gpu_is_there() else "cpu")
@@ -202,7 +202,7 @@ def addresses(model: NGCF) -> list[int]:
 
 @pytest.fixture
 def replays(monkeypatch: pytest.MonkeyPatch) -> list[NGCF]:
-    """Whose recorded step was replayed. Here a recording is the step itself, which must find its tensors in place."""
+    """The models whose recorded step was replayed. Here a recording is the step itself; tensors must stay in place."""
     from fedgrec.centralized import _torch
 
     done: list[NGCF] = []
@@ -238,7 +238,7 @@ def test_recorded_steps_train_as_launched_ones_do(replays: list[NGCF]) -> None:
 
 @pytest.mark.usefixtures("replays")
 def test_a_recording_survives_what_is_loaded() -> None:
-    """Into a model that has none yet, and into one that has and went another way since; with and without moments."""
+    """Into a model without a recording, and into one that has trained differently since; with and without moments."""
     straight, half = trained(small(), 2), trained(small(), 1).state()
     same(straight, trained(small(), 1, since=half))
     used = trained(small(), 3)

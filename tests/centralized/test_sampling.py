@@ -40,7 +40,7 @@ def test_draws_are_uniform() -> None:
 
 
 def test_test_items_are_negatives_like_any_other() -> None:
-    """Kept out of the negatives, they would be known by their absence."""
+    """If test items were never drawn as negatives, a model could learn them from their absence."""
     data = board()
     assert data.split.test is not None
     users, _, negatives = Triples(data.split.train).draw(0, 0, 20_000)
@@ -63,7 +63,7 @@ def test_nobody_to_learn_from_is_said() -> None:
 
 
 def test_what_was_drawn_ahead_is_what_would_be_drawn() -> None:
-    """Also where something else is asked for than was expected, as after a state was loaded."""
+    """Also if another epoch is asked for than the one drawn ahead, as after a state was loaded."""
     straight, ahead = Triples(ragged()), Triples(ragged())
     for expected, asked in [(1, 1), (2, 2), (3, 7), (8, 3)]:
         ahead.draw_ahead(5, expected, 50)

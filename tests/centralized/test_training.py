@@ -1,4 +1,4 @@
-"""Training as a run: killed and resumed, honest and not, and what it leaves in its folder."""
+"""Training as a run: killed and resumed, under both protocols, and the files in its folder."""
 
 import json
 import subprocess

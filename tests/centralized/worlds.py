@@ -7,7 +7,7 @@ import numpy as np
 from fedgrec.data import Dataset, Interactions, Split
 from fedgrec.data.ids import IdMap
 
-# A step's batch divides nothing evenly, so that the last, smaller one is met too.
+# Batches do not divide the data evenly, so that the last, smaller batch is tested too.
 SMALL: dict[str, dict[str, Any]] = {
     "popularity": {},
     "turbocf": {},

@@ -15,7 +15,7 @@ QUICK: dict[str, Any] = {
 
 
 def clicks(path: Path, users: int = 16, items: int = 48, seed: int = 0) -> Path:
-    """Strings as ids; everybody has a few items, of many more than a list of twenty can hold."""
+    """Strings as ids; everybody has a few items, and there are many more items than a list of twenty holds."""
     rng = np.random.default_rng(seed)
     liked = {(u, i) for u in range(users) for i in rng.choice(items, rng.integers(3, 9), replace=False).tolist()}
     liked |= {(i % users, i) for i in range(items)}  # everything is liked by somebody

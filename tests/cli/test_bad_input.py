@@ -52,7 +52,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(capsys: Any, tmp_path: Pat
     monkeypatch.chdir(tmp_path)
     assert "Did you mean 'yelp2018'?" in refused(capsys, "train", "--data", "yelp")
     assert "does not exist: check the path" in refused(capsys, "train", "--data", "no/such.csv")
-    assert os.listdir(tmp_path) == []  # the default runs/ folder neither
+    assert os.listdir(tmp_path) == []  # not even the default runs/ folder
 
 
 def test_a_file_that_is_not_the_published_one_is_refused(capsys: Any, tmp_path: Path, monkeypatch: Any) -> None:

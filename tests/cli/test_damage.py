@@ -105,7 +105,7 @@ def test_a_chosen_model_that_was_damaged_is_not_replaced_by_the_last(capsys: Any
 def test_a_run_on_a_full_disk_is_one_sentence_and_goes_on(
     capsys: Any, data: Path, finished: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """The disk is full at the second checkpoint: the first one stays, and the run ends as if nothing had been."""
+    """The disk is full at the second checkpoint: the first one stays, and the resumed run ends as if undisturbed."""
     fsync, out = os.fsync, tmp_path / "run"
 
     def full(handle: int) -> None:

@@ -84,14 +84,14 @@ def test_a_grown_run_is_a_whole_run(run: Path, data: Path, more: Path, capsys: A
     assert "is complete" in capsys.readouterr().out
     assert files(run) == before
     assert go_on(run, "--rounds", 9) == 0
-    assert go_on(run, "--grown", "--data", data, "--rounds", 12) == 0  # back to where it began: two have left
+    assert go_on(run, "--grown", "--data", data, "--rounds", 12) == 0  # the first data again: two people left
     assert ids(run, "users")[:-2] == users
     assert Model.load(run).seen(len(users)).tolist() == []
     assert [line["round"] for line in lines(run / "metrics.jsonl")][:-1] == [2, 4, 6, 8, 9, 10, 12]
 
 
 def test_a_cut_in_time_is_found_again_and_moves_on_with_grown_data(data: Path, tmp_path: Path, capsys: Any) -> None:
-    """From packed files; a click that no part has is left out again whenever the data is read."""
+    """With gzipped files. A click that is in no part of the split is left out again whenever the data is read."""
 
     def measured() -> tuple[float, float]:
         assert cli.main(["evaluate", str(run), "--json"]) == 0
@@ -117,7 +117,7 @@ def test_a_report_of_a_grown_run(run: Path, more: Path) -> None:
 
     assert go_on(run, "--grown", "--data", more) == 0
     page = write_report(run).read_text()
-    assert "How well users are served" in page  # drawn only where the data is what the run was trained on
+    assert "How well users are served" in page  # drawn only if the data is what the run was trained on
 
 
 @pytest.mark.parametrize("stop", [6, 7, 9, 11])
@@ -175,7 +175,7 @@ def test_what_cannot_grow_says_so_and_stays(
     data: Path, more: Path, tmp_path: Path, capsys: Any, options: Any, words: Any, sentence: str
 ) -> None:
     run = tmp_path / "run"
-    if "method" in options:  # it knows few of fedgrec's options
+    if "method" in options:  # another method has few of fedgrec's options
         short = ["--method", "fcf", "--kernel", "reference", "--rounds", "2", "--quiet"]
         assert cli.main(["train", "--data", str(data), "--out", str(run), *short]) == 0
     else:
@@ -203,7 +203,7 @@ def test_grown_needs_a_run_and_one_process(data: Path, run: Path, more: Path, tm
 
 
 def test_a_run_of_before_there_was_a_split_file(data: Path, run: Path, more: Path, tmp_path: Path, capsys: Any) -> None:
-    """Its split follows from the data that it was trained on, as long as that is there."""
+    """Its split is computed again from the data that it was trained on, if that data is still there."""
     (run / "split.safetensors").unlink()
     other = shutil.copytree(run, tmp_path / "other")
     assert go_on(run, "--grown", "--data", more) == 0
@@ -211,7 +211,7 @@ def test_a_run_of_before_there_was_a_split_file(data: Path, run: Path, more: Pat
     kept = {(expected.user_ids[u], expected.item_ids[i]) for u, i in zip(expected.users(), expected.items, strict=True)}
     assert {pair for pair in kept if pair[0] != "ann5"} <= held_out(run)
     text = (other / "config.toml").read_text()
-    (other / "config.toml").write_text(text.replace(str(data), str(more)))  # overwritten by what it has grown to
+    (other / "config.toml").write_text(text.replace(str(data), str(more)))  # as if grown data had overwritten it
     assert go_on(other, "--grown") == 2
     assert "did not write down what it held out" in capsys.readouterr().err
 
@@ -256,7 +256,7 @@ def test_what_a_killed_process_left_half_written_goes(run: Path) -> None:
 
 
 def test_a_folder_of_train_and_test_says_what_is_held_out(tmp_path: Path) -> None:
-    """New pairs are where the files have them; a test pair that moved to the train file is not learned from."""
+    """New pairs are split as in the files; a test pair that moved to the train file is still not trained on."""
     folder = tmp_path / "data"
     folder.mkdir()
     rows = [f"{user} " + " ".join(str((user * 3 + n) % 20) for n in range(8)) for user in range(12)]

@@ -1,4 +1,4 @@
-"""Items by their titles: in a file that is given, kept by the run, used by whatever shows items."""
+"""Item titles: given in a file, kept by the run, used by every command that shows items."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a person may try on the first day: each mistake is one sentence, and what is odd but honest works."""
+"""What a person may try on the first day: each mistake gives one sentence, and unusual but valid input works."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Options: where they come from, which of them wins, and what is said of a wrong one."""
+"""Options: where they come from, which of them wins, and the error for a wrong one."""
 
 from pathlib import Path
 from typing import Any

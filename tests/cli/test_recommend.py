@@ -66,7 +66,7 @@ def test_similar_items_point_the_same_way_however_long_they_are(capsys: Any, tin
 
 
 def test_what_a_person_has_never_comes_back_and_everything_else_does(capsys: Any, finished: Path, data: Path) -> None:
-    """Whatever it was held out for; under the ids that were given."""
+    """Items in train, validation and test alike, under the ids of the data."""
     pairs = {tuple(line.split(",")) for line in data.read_text().splitlines()[1:]}
     for user in Model.load(finished).user_ids:
         has = {item for who, item in pairs if who == user}

@@ -28,7 +28,7 @@ def on_a_terminal(words: list[str], columns: int = 100, **environment: str) -> t
     while True:
         try:
             block = os.read(master, 1 << 16)
-        except OSError:  # Linux says so when the other end is closed
+        except OSError:  # Linux raises this when the other end is closed
             break
         if not block:
             break

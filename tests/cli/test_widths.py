@@ -40,7 +40,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, draw: Callable[[], None]) -> str:
         monkeypatch.setattr("sys.stderr", screen)
         draw()
     found = b""
-    with contextlib.suppress(OSError):  # all was read, and nobody is at the other end
+    with contextlib.suppress(OSError):  # everything was read, and the other end is closed
         while piece := os.read(ours, 1 << 16):
             found += piece
     os.close(ours)

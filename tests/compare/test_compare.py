@@ -1,4 +1,4 @@
-"""A comparison from the command line: what it leaves, and what it does about trouble."""
+"""A comparison from the command line: the files it writes, and how it handles failures."""
 
 import errno
 import json
@@ -57,14 +57,14 @@ def test_the_rows_are_the_means_of_the_runs(finished: Path) -> None:
 
 
 def test_a_run_that_patience_ends_says_how_long_it_was(data: Path, tmp_path: Path) -> None:
-    """Rates of 0 learn nothing: the second evaluation is no better, and the last; of equals the later round counts."""
+    """Rates of 0 learn nothing: the second evaluation is not better, and it is the last; the later equal round counts."""
     methods = f"{FEDGREC},user_rate=0,server_rate=0,patience=1"
     (row,) = compared(data, tmp_path / "out", methods=methods, seeds="1")["rows"]
     assert (row["chosen"], row["length"]) == ([4], 4)
 
 
 def test_under_honest_test_items_choose_nothing(finished: Path) -> None:
-    """One look at test, at the end, at the round that was best on validation: federated or not."""
+    """Test is measured once, at the end, for the round that was best on validation: federated or not."""
     for name in RUNS:
         *judged, last = lines(finished / "runs" / name / "metrics.jsonl")
         assert {line["split"] for line in judged} == {"validation"}
@@ -109,7 +109,7 @@ def test_finished_runs_are_not_run_again_and_seeds_can_be_added(
 def test_further_metrics_are_columns_of_the_records_that_have_them(
     capsys: Any, data: Path, finished: Path, tmp_path: Path
 ) -> None:
-    """One record is of before: it lacks a metric, and an option that has its default. It is not trained again."""
+    """One record is of an earlier version: it lacks a metric, and an option at its default. It is not trained again."""
     out = Path(shutil.copytree(finished, tmp_path / "out"))
     for name, gone in (("result.json", r'^ *"map@20".*\n'), ("config.toml", r"^leave_out.*\n")):
         path = next((out / "runs").glob("turbocf-seed0")) / name
@@ -169,7 +169,7 @@ def test_the_model_that_users_are_judged_by_is_the_one_of_the_result(data: Path,
 def test_a_stopped_comparison_says_how_to_go_on_and_ends_the_same(
     capsys: Any, data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C after ever more steps, of rounds and of epochs, until nothing is left to stop."""
+    """Ctrl-C after more and more rounds and epochs, until nothing is left to stop."""
     out, asked = tmp_path / "out", {"n": 0}
     for patience in (3, 9, 9, 60):
         asked["n"] = 0
@@ -230,7 +230,7 @@ def test_changed_options_are_refused(
 
 
 def test_a_changed_section_is_refused(capsys: Any, data: Path, tmp_path: Path) -> None:
-    """The same name with other options: the folder's name alone would not tell."""
+    """The same name with other options: the folder's name alone would not show the difference."""
     tuned = tmp_path / "tuned.toml"
     for layers, code in ((1, 0), (2, 2)):
         tuned.write_text(f'[compare.mine]\nmethod = "lightgcn"\ndim = 8\nlayers = {layers}\n')
@@ -245,7 +245,7 @@ def test_a_changed_section_is_refused(capsys: Any, data: Path, tmp_path: Path) -
 def test_patience_that_changed_nothing_may_be_dropped(
     capsys: Any, data: Path, tmp_path: Path, rate: str, code: int
 ) -> None:
-    """At rate 0 no evaluation is better than the first, so five later, an epoch early, patience ends the run."""
+    """At rate 0 no evaluation is better than the first, so after five more patience ends the run, an epoch early."""
     tuned = tmp_path / "tuned.toml"
     given = ["compare", "--data", str(data), "--out", str(tmp_path / "out"), "--config", str(tuned), "--seeds", "1"]
     for patience, wanted in ((5, 0), (0, code)):
@@ -295,7 +295,7 @@ def test_one_failing_method_does_not_lose_the_others(
     assert rows["turbocf"]["seeds"] == rows[MF]["seeds"] == [0, 1]
     assert rows["turbocf"]["note"] == ""
     assert (rows["popularity"]["seeds"], rows["mf-bpr:rate=1e30"]["seeds"]) == ([0], [])
-    # The seed that is left alone needs an interval over users, which is broken too.
+    # The only seed left needs an interval over users, which is broken too.
     assert rows["popularity"]["note"] == "failed: ZeroDivisionError: no | likes at all"
     assert "diverged" in rows["mf-bpr:rate=1e30"]["note"]
     said = capsys.readouterr().out
@@ -319,7 +319,7 @@ def test_data_without_test_items_cannot_be_compared(capsys: Any, data: Path, tmp
 
 @contextmanager
 def somebody(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process, at work in this folder until it is ended."""
+    """Another process that holds this folder until it is ended."""
     program = "import sys, time\nfrom pathlib import Path\nfrom fedgrec.files import claimed\n"
     program += "with claimed(Path(sys.argv[1])):\n    print('here', flush=True)\n    time.sleep(60)\n"
     with subprocess.Popen([sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE, text=True) as other:
@@ -334,7 +334,7 @@ def somebody(folder: Path) -> Iterator[subprocess.Popen[str]]:
 def test_what_another_process_is_at_comes_last(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is killed while we wait for it, so its run is ours."""
+    """The other process is killed while we wait for it, so we do its run."""
     with somebody(tmp_path / "out/runs/popularity-seed0") as other:
         monkeypatch.setattr(comparison.time, "sleep", lambda seconds: other.kill() if seconds else None)
         found = compared(data, tmp_path / "out", methods="popularity,turbocf", seeds="1")
@@ -347,7 +347,7 @@ def test_what_another_process_is_at_comes_last(
 def test_however_long_we_wait_it_is_said_once(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is nothing else to do."""
+    """Only the busy run is left, so the comparison waits for it."""
     waits = iter(range(3))
     with somebody(tmp_path / "out/runs/popularity-seed0") as other:
         monkeypatch.setattr(comparison.time, "sleep", lambda seconds: other.kill() if next(waits, 9) == 2 else None)
@@ -355,7 +355,7 @@ def test_however_long_we_wait_it_is_said_once(
     assert capsys.readouterr().out.count("another process is at it") == 1
 
 
-# What a process trains, it says.
+# A process that prints what it trains.
 SAYING = """
 import sys
 from fedgrec import cli
@@ -422,7 +422,7 @@ def test_a_damaged_interval_is_made_again(data: Path, tmp_path: Path) -> None:
 def test_a_full_disk_ends_the_comparison(
     capsys: Any, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not one method's failure: the others would fail too."""
+    """A full disk is not one method's failure: the others would fail too."""
 
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -128,7 +128,7 @@ def test_flags_win_over_sections_and_inline_options_over_flags(data: Path, tmp_p
     runs = settings.runs(tmp_path, settings.load(0))
     assert [run.length for run in runs] == [6, 9, 3, 9, 6]
     assert [run.settings()["evaluate_every"] for run in runs] == [7, 7, 1, 1, 7]
-    assert runs[0].options.layers == runs[4].options.layers == 1  # the section is above the preset
+    assert runs[0].options.layers == runs[4].options.layers == 1  # the section wins over the preset
     assert (runs[0].options.local_steps, runs[4].options.local_steps) == (1, 10)
     assert runs[2].options.dim == 4
     assert {run.settings()["protocol"] for run in runs} == {"honest"}  # a preset does not change the protocol
@@ -192,6 +192,6 @@ def test_public_data_is_known_by_its_sizes_and_split(data: Path, monkeypatch: py
     toy = registry.Source("", {}, parts.train.n_users, parts.train.n_items, pairs, parts.test.n_pairs)
     monkeypatch.setitem(registry.SOURCES, "toy", toy)
     assert public_name(replace(dataset, split_kind="given")) == "toy"
-    assert public_name(dataset) is None  # the same pairs in a split of our own
+    assert public_name(dataset) is None  # the same pairs in another split
     monkeypatch.setitem(registry.SOURCES, "toy", replace(toy, test_pairs=1))
     assert public_name(replace(dataset, split_kind="given")) is None

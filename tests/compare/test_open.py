@@ -56,7 +56,7 @@ def test_a_run_is_evaluated_and_recommends(capsys: Any, runs: Path, data: Path, 
     assert cli.main(["recommend", str(run), "--user", "ann3", "-n", "48", "--json"]) == 0
     shown = [line["item"] for line in json.loads(capsys.readouterr().out)]
     has = {line.split(",")[1] for line in data.read_text().splitlines() if line.startswith("ann3,")}
-    assert set(shown) == {f"book{i}" for i in range(48)} - has  # nothing that was held out either
+    assert set(shown) == {f"book{i}" for i in range(48)} - has  # held-out items are not recommended either
 
     assert cli.main(["export", str(run), "--page", str(tmp_path / "page")]) == (2 if method in MODELS else 0)
     refusal = f"a run of {method} knows nothing of people it has not met"
@@ -92,7 +92,7 @@ def test_what_a_model_cannot_do_is_said(capsys: Any, runs: Path, data: Path) -> 
 
 
 def test_runs_of_before_still_recommend(capsys: Any, runs: Path, tmp_path: Path) -> None:
-    """Version 0.2 kept no split, and of what people have the train pairs alone."""
+    """Version 0.2 kept no split, and only the train pairs of what people have."""
     old = Path(shutil.copytree(folder(runs, "mf-bpr"), tmp_path / "old"))
     (old / "split.safetensors").unlink()
     assert cli.main(["recommend", str(old), "--user", "ann3"]) == 0

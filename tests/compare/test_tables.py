@@ -83,7 +83,7 @@ def test_latex_is_escaped_and_every_line_has_every_cell() -> None:
     assert len(rows) == 1 + 3
     for line in rows:
         assert len(re.split(r"(?<!\\)&", line)) == len(form[1])
-    for c in ("%", "#", "_"):  # none that TeX would read as its own, but for the comment in the first line
+    for c in ("%", "#", "_"):  # TeX would interpret these; only the comment in the first line has one
         assert not re.search(rf"(?<!\\){c}", text.split("\n", 1)[1]), c
     assert text.count("{") - text.count("\\{") == text.count("}") - text.count("\\}")
     for rule in ("\\toprule", "\\midrule", "\\bottomrule"):

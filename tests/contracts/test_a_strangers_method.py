@@ -1,4 +1,4 @@
-"""A method that somebody else wrote, with a second state field that ranks, on every way through the program."""
+"""A third-party method, whose second state field takes part in ranking, with every command of the program."""
 
 import json
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_compare(data: Path, tmp_path: Path, capsys: Any) -> None:
 
 
 def test_federation_and_device(tmp_path: Path) -> None:
-    """The federation is its own simulation in every field, and a node ranks by all of them."""
+    """The federation equals its simulation in every field of the state, and a node ranks by all fields."""
     home = world(tmp_path, "stranger")
     home.run()
     assert home.is_its_simulation()

@@ -71,7 +71,7 @@ def python(code: str) -> str:
 
 def test_a_device_with_only_numpy_and_cryptography_trains_every_method_that_a_federation_runs() -> None:
     trained = python(DEVICE).split()
-    assert trained == [name for name in METHODS if not name.startswith("fedgnn")]  # whose users are matched by others
+    assert trained == [name for name in METHODS if not name.startswith("fedgnn")]  # a third party matches its users
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
@@ -84,7 +84,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_a_plain_simulation_needs_no_cryptography() -> None:
-    """On a machine that only trains, such as one with a GPU, it may not be there."""
+    """On a machine that only trains, such as one with a GPU, `cryptography` may be missing."""
     program = """
 import sys
 sys.modules["cryptography"] = None

@@ -38,7 +38,7 @@ def with_test(dataset: Dataset, test: Interactions | None) -> Dataset:
 
 
 def other_people(dataset: Dataset) -> Dataset:
-    """Everybody is judged on the test items of somebody else."""
+    """Everybody gets the test items of another person."""
     test = dataset.split.test
     users = np.random.default_rng(1).permutation(test.n_users)[test.users()]
     swapped, _ = Interactions.from_indices(users, test.items, user_ids=test.user_ids, item_ids=test.item_ids)
@@ -62,7 +62,7 @@ CHANGES: dict[str, Callable[[Dataset], Dataset]] = {
 
 
 def chosen(simulation: Simulation) -> dict[str, Any]:
-    """All that may not depend on the test split: everything but what people are known to have."""
+    """Everything that must not depend on the test split: all but the items that people are known to have."""
     assert simulation.record
     folder = simulation.record.folder
     users = load_file(folder / "users.safetensors")
@@ -94,7 +94,7 @@ def test_test_data_chooses_nothing(data: Path, tmp_path: Path, how: str) -> None
 
 
 def test_under_paper_test_data_does_choose(data: Path, tmp_path: Path) -> None:
-    """The mutation: the same change under the other protocol is felt, so the law above can fail."""
+    """The mutation: the same change has an effect under the other protocol, so the law above can fail."""
     untouched = run(data, tmp_path / "a", protocol="paper")
     changed = [run(data, tmp_path / how, CHANGES[how], protocol="paper") for how in ("permuted", "replaced")]
     assert len({simulation.progress.best_round for simulation in (untouched, *changed)}) > 1

@@ -1,6 +1,6 @@
-"""What every federated method must do, whatever its maths: one test for all that are named.
+"""What every federated method must do, whatever its maths: each test runs for all methods.
 
-A method that is added to METHODS is taken up by itself. `stranger` is one that somebody else wrote.
+A method that is added to METHODS is tested automatically. `stranger` stands for a third-party method.
 """
 
 from dataclasses import fields, replace
@@ -37,7 +37,7 @@ def simulation(method: str, dataset: Dataset | None = None, out: Any = None, **v
 
 
 def clicks(test_seed: int = 1) -> Dataset:
-    """Likes at random; which others are held out for test depends on a seed."""
+    """Random likes; the test items depend on a seed."""
     liked = np.random.default_rng(0).random((M, N)) < 0.3
     liked[:, 0] = True
     held = ~liked & (np.random.default_rng(test_seed).random((M, N)) < 0.2)
@@ -73,7 +73,7 @@ class UntilSolved(Observer):
 
 @each_method
 def test_what_never_trained_is_no_better_than_chance(method: str) -> None:
-    """On random likes nothing can be known; on the board a graph alone would know the colours."""
+    """Random likes, because nothing can be learned from them; on the board the graph alone would give the colours."""
     hits = []
     for seed in range(6):
         run = simulation(method, clicks(test_seed=seed + 1), seed=seed)
@@ -94,7 +94,7 @@ def test_same_seed_same_bits_and_another_seed_others(method: str) -> None:
 
 @each_method
 def test_test_items_change_nothing(method: str) -> None:
-    """They are not kept out of the negatives, and training does not look at them in any other way."""
+    """Test items may be drawn as negatives, and training does not use them in any other way."""
     one, two = simulation(method, clicks(test_seed=1)), simulation(method, clicks(test_seed=2))
     for run in (one, two):
         run.run()
@@ -103,7 +103,7 @@ def test_test_items_change_nothing(method: str) -> None:
 
 @each_method
 def test_sum_law(method: str) -> None:
-    """The upload of a cohort is the sum of its users' uploads, whoever is held together."""
+    """The upload of a cohort is the sum of its users' uploads, however users are grouped."""
     run = simulation(method)
     run.warm_up()
     for level, stage in enumerate(run.method.stages):
@@ -119,7 +119,7 @@ def test_sum_law(method: str) -> None:
             total = total + part
         assert (total.to_ring(spec) == whole).all()
         assert total.users == len(users)
-        assert whole.any() or stage.everyone  # a warm-up that is done has nothing new to say
+        assert whole.any() or stage.everyone  # a completed warm-up sends nothing new
 
 
 def uploaded(run: Simulation, cohort: Cohort, stage: Any, broadcast: Any) -> Upload:
@@ -152,7 +152,7 @@ def test_what_is_saved_recommends_the_same_and_no_train_item(method: str, tmp_pa
 
 @each_method
 def test_a_model_has_all_that_its_method_ranks_by(method: str, tmp_path) -> None:
-    """Whole states and keys, of the round that was chosen: whatever a method ranks by, the file gives it back."""
+    """Complete states and keys of the chosen round: the file gives back everything that a method ranks by."""
     run = simulation(method, out=tmp_path, rounds=4, evaluate_every=2)
     model, loaded = run.run(), Model.load(tmp_path)
     now, again = (run.method.scores(m.server, m.users) for m in (model, loaded))
@@ -166,7 +166,7 @@ def test_a_model_has_all_that_its_method_ranks_by(method: str, tmp_path) -> None
 
 
 def test_the_strangers_second_field_ranks() -> None:
-    """Without it the lists are others: the test above would see that it was lost."""
+    """Without the second field the lists differ, so the test above would notice its loss."""
     run = simulation("stranger")
     model = run.run()
     blind = model.users.with_state(replace(model.users.state, weights=np.ones_like(model.users.state.weights)))

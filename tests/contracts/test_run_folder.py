@@ -169,7 +169,7 @@ def test_a_checkpoint_holds_everything_to_resume(run: Simulation) -> None:
 
 
 def test_a_run_of_version_0_1_is_opened_and_recommends_nothing_own(run: Simulation, tmp_path: Path) -> None:
-    """It kept embeddings alone, and train and validation items; what was held out for test comes from the data."""
+    """It kept only embeddings, and train and validation items; the test items come from the data."""
     shutil.copytree(folder(run), tmp_path / "old")
     found, metadata = tensors(folder(run) / "users.safetensors")
     kept = {name: value for name, value in found.items() if name != "keys" and not name.startswith("state.")}

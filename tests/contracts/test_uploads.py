@@ -118,7 +118,7 @@ def test_a_round_in_the_clear_by_hand() -> None:
     items = ((3 + 4) + (1 + 4)) * (1 + 5)  # every drawn row trains: its number and its update
     latents = (3 + 1) * (1 + 2 * 5)  # the number of each own item, and its two levels
     assert method.traffic(TRAIN, degrees)[:2] == (4 * (items + latents), 4 * down)
-    # The second user's upload is lost: it has heard, but nothing of it arrived.
+    # The second user's upload is lost: it received the model, but nothing of its upload arrived.
     assert method.traffic(TRAIN, degrees, lost=1)[:2] == (4 * (7 * 6 + 3 * 11), 4 * down)
     # Dense uploads hide which rows were touched.
     assert method.traffic(TRAIN, degrees)[2:] == (2 * (3 * N * 5) * 4, 4 * down)

@@ -102,7 +102,7 @@ zoe,y,2024-01-07
 
 
 def test_one_cut_in_time_for_all(tmp_path: Path) -> None:
-    """Half of ten pairs are after 4 January: of bo and z, what train knows; zoe and w are new, and left out."""
+    """Half of ten pairs are after 4 January. Test has those of bo and z, which train knows; zoe and w are left out."""
     path = write(tmp_path, week_csv=WEEK) / "week.csv"
     dataset = load(path, split="time", test_ratio=0.5)
     split = dataset.split
@@ -112,9 +112,9 @@ def test_one_cut_in_time_for_all(tmp_path: Path) -> None:
     assert split.validation is None
     assert "Test begins at 2024-01-05 00:00:00 UTC." in dataset.notes
     assert "4 later pairs of users or items that train does not know were left out." in dataset.notes
-    assert named(split.known) == named(load(path, split="all").split.train)  # nobody is recommended what he has
+    assert named(split.known) == named(load(path, split="all").split.train)  # all pairs are known: none is recommended
 
-    # Of the five before the cut two are after an earlier one, for validation; then train does not know z any more.
+    # Of the five pairs before the cut, two are after an earlier cut, for validation. Then train no longer knows z.
     split = load(path, split="time", test_ratio=0.5, validation=0.4).split
     assert named(split.train) == {("ann", "x"), ("ann", "y"), ("bo", "x")}
     assert named(split.validation) == {("bo", "y")}

@@ -1,4 +1,4 @@
-"""Files are whole or not there, also where the disk is full; what was damaged later is said in one sentence."""
+"""Files are complete or absent, even if the disk is full; later damage is reported in one sentence."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is flushed finds no space, as some file systems say it: without a file name."""
+    """Every flush fails for lack of space, with an error that has no file name, as on some file systems."""
 
     def no_space(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -182,7 +182,7 @@ def test_a_folder_that_cannot_be_written_is_found_before_the_work(tmp_path: Path
 
 
 def test_a_folder_without_permission_is_found_before_the_work(tmp_path: Path, monkeypatch: Any) -> None:
-    """Permission bits do not stop root, so the system's answer is played."""
+    """Permission bits do not stop root, so the system's refusal is simulated."""
 
     def denied(*_: Any, **__: Any) -> str:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(tmp_path))

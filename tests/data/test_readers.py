@@ -164,7 +164,7 @@ def test_the_header_says_what_separates_the_columns(tmp_path: Path, name: str, t
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("user,item;x\nann,1\n", None),  # a comma is there, so it is what separates: no item column
+        ("user,item;x\nann,1\n", None),  # the header has a comma, so commas separate: no item column
         ("user,item,a;b\nann,x,1\n", [("ann", "x")]),
         ('user,item\nann,"x;y"\n', [("ann", "x;y")]),
     ],

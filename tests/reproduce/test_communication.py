@@ -68,7 +68,7 @@ class Recorded(FederatedRun):
 
 
 def test_expansions_are_no_part_of_a_round() -> None:
-    """FedGNN matched again within the run costs a round no more than without."""
+    """Matching FedGNN's users again within the run does not raise the cost of a round."""
     options = {"dim": D, "users_per_round": S, "negatives": 64, "rounds": 6, "evaluate_every": 100, "protocol": "paper"}
     start, dataset = Config().of("fedgnn"), load("demo", seed=0)
     costs = []

@@ -103,7 +103,7 @@ def test_a_figure_varies_one_option_of_fedgrec_2(demo: Any, target: str, option:
 
 @pytest.mark.parametrize("quick", [False, True])
 def test_runs_of_one_label_and_folder_are_the_same_run(demo: Any, quick: bool) -> None:
-    """Or a target would refuse what another one left."""
+    """Otherwise a target would refuse the runs of another one."""
     seen: dict[tuple[str, str], Any] = {}
     for target in NAMES:
         asked = Asked(data=("demo",), protocols=("paper",), seeds=(0,), quick=quick)
@@ -164,5 +164,5 @@ def test_run_counts() -> None:
     assert run_count(TARGETS["table1"], Asked()) == 0
     assert run_count(TARGETS["table2"], Asked()) == 20 * 2 * 2 * 3
     assert run_count(TARGETS["table3"], Asked(protocols=("honest",), seeds=(5,))) == 8
-    assert run_count(TARGETS["communication"], Asked(protocols=("honest",))) == 9  # bytes know no protocol
+    assert run_count(TARGETS["communication"], Asked(protocols=("honest",))) == 9  # bytes do not depend on the protocol
     assert run_count(TARGETS["table2"], Asked(only=("FedGRec-1", "FCF"), data=("demo",))) == 2 * 2 * 3

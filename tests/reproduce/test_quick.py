@@ -1,4 +1,4 @@
-"""`fedgrec reproduce` from the command line: what it leaves, and what it does about trouble."""
+"""`fedgrec reproduce` from the command line: the files it writes, and how it handles failures."""
 
 import csv
 import json
@@ -73,7 +73,7 @@ def test_the_numbers_are_those_of_the_runs(made: Path) -> None:
 
 
 def test_a_way_to_combine_is_shown_with_the_runs_that_belong_to_it(made: Path) -> None:
-    """Tables 3 and 4 are one set of runs seen by two metrics; `last` with one latent is FedGRec-1."""
+    """Tables 3 and 4 show the same runs by two metrics; `last` with one latent is FedGRec-1."""
     for target, metric in (("table3", "ndcg@20"), ("table4", "recall@20")):
         lines = (made / "out" / target / "table.md").read_text(encoding="utf-8").splitlines()
         cells = {
@@ -150,7 +150,7 @@ def test_finished_runs_are_shared_and_kept_and_seeds_can_be_added(made: Path, tm
 def test_a_stopped_target_says_how_to_go_on_and_ends_the_same(
     made: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C after ever more rounds, within the first run and between two."""
+    """Ctrl-C after more and more rounds, within the first run and between two runs."""
     only = ["--only", "FedGRec-1,FedGRec-concat-1"]
     for patience in (4, 16):
         count = iter(range(10**6))
@@ -203,7 +203,7 @@ def test_what_is_finished_is_shown_and_nothing_is_run(made: Path, tmp_path: Path
 
 
 def test_packed_runs_are_shown_as_if_they_were_there(made: Path, tmp_path: Path) -> None:
-    """Packed in one file they are the same, and those that somebody has as folders stay theirs."""
+    """Runs packed in one file give the same tables, and existing run folders are not overwritten."""
     group = tmp_path / "runs" / GROUP
     shutil.copytree(made / "runs" / GROUP / "runs", group / "runs")
     pack(group)

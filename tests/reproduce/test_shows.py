@@ -45,7 +45,7 @@ def test_paper_ours_difference_and_interval_stand_side_by_side() -> None:
 
 
 def test_a_figure_is_held_to_no_number_of_a_table() -> None:
-    """Table 2's FedGRec-2 has τ = 10: it is no figure for τ = 1."""
+    """Table 2's FedGRec-2 has τ = 10, so its number does not belong beside τ = 1."""
     (grid,) = TARGETS["figure-tau"].show([group("figure-tau", [row("τ = 1", [0.16, 0.18], 0.2)])]).grids
     assert "published" not in grid.head
     assert not any(note.startswith("published") for note in grid.notes)

@@ -16,7 +16,7 @@ EXAMPLES = """\
 examples:
   fedgrec train --data demo --out runs/first      train on the built-in data
   fedgrec train --data clicks.csv --out runs/mine train on a file, measure
-  fedgrec train --final runs/mine                 train on the whole file, to use it
+  fedgrec train --final runs/mine                 train on the whole file
   fedgrec recommend runs/mine-final --user alice  what Alice should see next
   fedgrec recommend runs/mine-final --items 12,31 for a person new to the model
   fedgrec export runs/mine-final --page page      a page that recommends

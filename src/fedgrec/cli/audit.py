@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 FILE, PAGE = "audit.json", "audit.html"
 WIDTH = 80
 UNKNOWN = (
-    "Whether this is right is unknown: that takes what people have. Whoever may look\n"
-    "into all nodes names their folders with --nodes."
+    "Whether these links are right is unknown: to check them takes the users' items.\n"
+    "If you may read all nodes' folders, name them with --nodes."
 )
 
 

@@ -93,7 +93,7 @@ def _shared(task: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="most users of a node, which the server lets it bring (default: 1000, or as many as the data deals it)",
+        help="the most users that a node may bring (default: 1000, or as many as the data deals it)",
     )
     task.add_argument(
         "--per-user-masks",

@@ -13,7 +13,7 @@ def register(tasks: Any) -> None:
     add.add_argument(
         "--per-user-masks", type=int, default=0, metavar="N", help="a gateway for N users who mask for themselves"
     )
-    add.add_argument("--users", type=int, default=0, metavar="N", help="the most that it may bring (default: 1000)")
+    add.add_argument("--users", type=int, default=0, metavar="N", help="the most users it may bring (default: 1000)")
     add.set_defaults(command=run_add)
     more = tasks.add_parser(
         "add-users",

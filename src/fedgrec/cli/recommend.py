@@ -43,8 +43,8 @@ def register(commands: Any) -> None:
     evaluate.add_argument(
         "--data",
         metavar="WORD",
-        help="judge by the people of this table or folder instead: some of their items are known, the others are to be "
-        "found (the only way for the run of a federation's server, whose users are on the nodes)",
+        help="measure on the people of this table or folder instead: the model gets some of their items and must find "
+        "the others (the only way for the run of a federation's server, whose users are on the nodes)",
     )
     evaluate.add_argument("--split", choices=("test", "validation"), default="test", help="(default: test)")
     evaluate.add_argument("--topk", metavar="K,K,...", help="list lengths (default: the run's)")

@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"Stopped; finished trials are saved. Go on with:\n  {again(arguments)}", file=sys.stderr)
         return 130
     if found.best is None:
-        print("fedgrec: no trial came to its end: see trials.csv, and search elsewhere", file=sys.stderr)
+        print("fedgrec: no trial finished: see trials.csv, and search other values", file=sys.stderr)
         return 1
     command = "compare" if arguments.method in CENTRALIZED else "train"
     watcher.say(f"The best options:\n  {shlex.join(['fedgrec', command, '--config', str(out / BEST)])}")
