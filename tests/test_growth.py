@@ -129,7 +129,7 @@ def test_what_cannot_go_on_says_so() -> None:
 
 
 def test_the_loops_of_a_gpu_go_on_with_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loops hold one graph, so first everybody sends its latents again. Without a GPU they run in an interpreter."""
+    """The loops hold one graph, so first everybody sends its latents again. Without a GPU an interpreter runs them."""
     pytest.importorskip("triton", reason="Triton is not installed: no loops for a GPU")
     from fedgrec.kernels import cuda
 

@@ -57,7 +57,7 @@ def test_the_rows_are_the_means_of_the_runs(finished: Path) -> None:
 
 
 def test_a_run_that_patience_ends_says_how_long_it_was(data: Path, tmp_path: Path) -> None:
-    """Rates of 0 learn nothing: the second evaluation is not better, and it is the last; the later equal round counts."""
+    """Rates of 0 learn nothing: the second evaluation is no better and is the last; of equal rounds the last counts."""
     methods = f"{FEDGREC},user_rate=0,server_rate=0,patience=1"
     (row,) = compared(data, tmp_path / "out", methods=methods, seeds="1")["rows"]
     assert (row["chosen"], row["length"]) == ([4], 4)

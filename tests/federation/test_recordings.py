@@ -181,7 +181,7 @@ def test_without_the_nodes_it_says_what_can_be_linked(finished: World, tmp_path:
         said = capsys.readouterr().out
         assert "fedgrec: 4 recorded sums" in said
         assert "What can be linked:" in said
-        assert "Whether this is right is unknown" in said
+        assert "Whether these links are right is unknown" in said
         figures = json.loads((tmp_path / "audit.json").read_text())
         assert figures["linked"]["sums"] == 4
         assert list(figures) == ["linked"]
