@@ -16,7 +16,7 @@ _ids, _top, _hits = types.int32[:, ::1], types.float32[:, ::1], types.boolean[:,
 _scores = types.float32[:, :, :, ::1]
 
 
-@njit(cache=True)
+@njit(cache=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 def _insert(best: npt.NDArray[np.float32], who: npt.NDArray[np.int32], score: float, item: int) -> None:
     """Insert an item if it belongs into the list: higher scores first, then lower ids. Fast for short lists only."""
     p = best.size - 1
@@ -28,7 +28,7 @@ def _insert(best: npt.NDArray[np.float32], who: npt.NDArray[np.int32], score: fl
     best[p], who[p] = score, item
 
 
-@njit(types.void(_scores, _indptr, _items, _ids, _top), nogil=True, cache=True)
+@njit(types.void(_scores, _indptr, _items, _ids, _top), nogil=True, no_cfunc_wrapper=True, cache=True)
 def scan(
     scores: npt.NDArray[np.float32],  # [n, pieces, FOLD, LANES], −inf beyond the last item; seen items become −inf
     seen_indptr: npt.NDArray[np.int64],  # [n+1]
@@ -40,9 +40,9 @@ def scan(
     n, pieces, k = scores.shape[0], scores.shape[1], ids.shape[1]
     for u in range(n):
         row, best, who = scores[u], top[u], ids[u]
-        flat = row.reshape(-1)
         for i in range(seen_indptr[u], seen_indptr[u + 1]):
-            flat[seen_items[i]] = -np.inf
+            item = seen_items[i]
+            row[item // PIECE, item % PIECE // LANES, item % LANES] = -np.inf
 
         lane_max = np.empty((pieces, LANES), np.float32)
         for c in range(pieces):
@@ -53,14 +53,16 @@ def scan(
                 lane_max[c, j] = most
 
         # At least k items reach the k-th largest lane maximum, so an item below it is not in the top k.
-        best[:], who[:] = -np.inf, -1
+        for p in range(k):
+            best[p], who[p] = -np.inf, -1
         for c in range(pieces):
             for j in range(LANES):
                 if lane_max[c, j] > best[k - 1]:
                     _insert(best, who, lane_max[c, j], c * LANES + j)
         floor = best[k - 1]
 
-        best[:], who[:] = -np.inf, -1
+        for p in range(k):
+            best[p], who[p] = -np.inf, -1
         for c in range(pieces):
             for j in range(LANES):
                 if lane_max[c, j] >= floor:
@@ -69,7 +71,7 @@ def scan(
                             _insert(best, who, row[c, f, j], (c * FOLD + f) * LANES + j)
 
 
-@njit(types.void(_ids, _indptr, _items, _hits), cache=True)
+@njit(types.void(_ids, _indptr, _items, _hits), no_cfunc_wrapper=True, cache=True)
 def find_hits(
     ids: npt.NDArray[np.int32],  # [n, k]
     indptr: npt.NDArray[np.int64],  # [n+1]

@@ -79,8 +79,8 @@ def evaluate_ranking(
     scored = np.flatnonzero(n_test)
     if not scored.size:
         raise FedgrecError("No user has a held-out item, so there is nothing to evaluate: check the split.")
-    ids = rank(scored, max(ks), *_rows(train, scored))
-    test = _rows(held_out, scored)
+    ids = rank(scored, max(ks), *rows_of(train, scored))
+    test = rows_of(held_out, scored)
     hits = _hits(ids, *test)
     n_test, degrees = n_test[scored], np.bincount(train.items, minlength=n_items)
     n_users = int(np.count_nonzero(np.diff(train.indptr)))
@@ -238,7 +238,7 @@ def _checked_seen(n_users: int, n_items: int, k: int, indptr: Indptr, seen: Ids)
     return np.ascontiguousarray(indptr, np.int64), np.ascontiguousarray(seen, np.int32)
 
 
-def _rows(csr: Csr, users: npt.NDArray[np.int64]) -> tuple[Indptr, Ids]:
+def rows_of(csr: Csr, users: npt.NDArray[np.int64]) -> tuple[Indptr, Ids]:
     """The CSR of these users alone."""
     starts, lengths = csr.indptr[users], np.diff(csr.indptr)[users]
     indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

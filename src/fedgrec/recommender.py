@@ -17,8 +17,7 @@ from fedgrec.core import Floats, Ints
 from fedgrec.data import IdMap, Interactions
 from fedgrec.errors import FedgrecError
 from fedgrec.explanation import Explanation
-from fedgrec.ranking import Ids, Indptr, top_k, top_k_scores
-from fedgrec.ranking import _rows as rows_of
+from fedgrec.ranking import Ids, Indptr, rows_of, top_k, top_k_scores
 
 Lists = tuple[Ints, Floats]
 

@@ -64,7 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
     from fedgrec.export import write_page
 
     print(f"page:   {write_page(folder, folder / 'page').path}  (pick places, and it recommends by itself)")
-    program = "fedgrec" if shutil.which("fedgrec") else sys.argv[0]  # the virtual environment may not be active
+    called = "python -m fedgrec" if Path(sys.argv[0]).name == "__main__.py" else sys.argv[0]
+    program = "fedgrec" if shutil.which("fedgrec") else called  # the virtual environment may not be active
     print(f"try:    {program} recommend {folder} --user 7")
     return 0
 

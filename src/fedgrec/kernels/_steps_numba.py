@@ -92,13 +92,12 @@ def bpr_slopes(g, key, step, round_, P, scale):
             partner[4 * block + lane] = np.int32((words[lane] * U(P)) >> SHIFT)
     for i in range(n):
         negative[i] = g[partner[i]] - negative[i]
-    if g.itemsize == 4:
-        for i in range(n):
-            negative[i] = scale / (one32 + exp32(negative[i]))
-    else:
-        for i in range(n):
-            negative[i] = scale / (1 + np.exp(negative[i]))
-    g[:P] = 0
+    exponentials(negative)
+    one = g.dtype.type(1)
+    for i in range(n):
+        negative[i] = scale / (one + negative[i])
+    for i in range(P):
+        g[i] = 0
     for i in range(n):
         g[partner[i]] -= negative[i]
 
@@ -110,17 +109,25 @@ def softmax_slopes(g, P, temperature, weight, scale):
     for i in range(len(negative)):
         top = max(top, negative[i])
     per_temperature, top = scale / scale / temperature, g.dtype.type(top)
-    if g.itemsize == 4:
-        for i in range(len(negative)):
-            negative[i] = exp32((negative[i] - top) * per_temperature)
-    else:
-        for i in range(len(negative)):
-            negative[i] = np.exp((negative[i] - top) * per_temperature)
+    for i in range(len(negative)):
+        negative[i] = (negative[i] - top) * per_temperature
+    exponentials(negative)
     for i in range(len(negative)):
         total += negative[i]
     for i in range(len(negative)):
         negative[i] *= scale * weight * per_temperature / total
-    g[:P] = -scale * per_temperature / P
+    for i in range(P):
+        g[i] = -scale * per_temperature / P
+
+
+@fused
+def exponentials(x):
+    if x.itemsize == 4:
+        for i in range(len(x)):
+            x[i] = exp32(x[i])
+    else:
+        for i in range(len(x)):
+            x[i] = np.exp(x[i])
 
 
 one32, log2_e = np.float32(1), np.float32(1.4426950408889634)
