@@ -26,7 +26,7 @@ each_method = pytest.mark.parametrize("method", [*METHODS, "stranger"])
 
 @pytest.fixture(autouse=True)
 def _a_stranger_adds_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(METHODS, "stranger", "tests.contracts.stranger")
+    monkeypatch.setitem(METHODS, "stranger", "examples.own_method")
 
 
 def simulation(method: str, dataset: Dataset | None = None, out: Any = None, **values: Any) -> Simulation:
