@@ -50,7 +50,7 @@ def test_a_number_is_read_where_it_is_written(numbers: type[NamedTuple]) -> None
     assert named == {name: place for place, name in enumerate(numbers._fields)}
 
 
-@settings(max_examples=10 if DEVICE == "cpu" else 60, deadline=None)
+@settings(max_examples=6 if DEVICE == "cpu" else 60, deadline=None)
 @given(worlds(precision="float64"))
 def test_a_round_is_that_of_the_verbs(world: World) -> None:
     n = min(world.options.users_per_round, world.n_users)
@@ -61,11 +61,11 @@ def test_a_round_is_that_of_the_verbs(world: World) -> None:
 def test_rounds_follow_one_another_as_the_verbs_do(steps: int) -> None:
     """Rates that fall, users who come again, some who drop out, a round in which nobody arrives."""
     options = FedGRecOptions(
-        dim=8, negatives=12, users_per_round=6, half_life=2, local_steps=steps, precision="float64", latent_rate=0.5,
+        dim=8, negatives=6, users_per_round=4, half_life=2, local_steps=steps, precision="float64", latent_rate=0.5,
         latents_every=steps, fine_rounds=2,
     )  # fmt: skip
-    world = World(np.random.default_rng(3).random((9, 30)) < 0.3, options, seed=2)
-    rounds = [np.array(users, int) for users in ([0, 1, 2, 3, 4, 5], [5, 7, 1], [], [8, 0], [2, 3, 5, 6, 7, 8])]
+    world = World(np.random.default_rng(3).random((5, 16)) < 0.3, options, seed=2)
+    rounds = [np.array(users, int) for users in ([0, 1, 2, 3], [4, 1], [], [3, 0])]
     assert max(differences(world, rounds).values()) < 1e-6
 
 
@@ -116,7 +116,7 @@ def test_mutants_break_the_law(change: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("download", ["float32", "bfloat16", "int8"])
 def test_tables_arrive_as_they_travel(download: str) -> None:
-    options = FedGRecOptions(dim=8, negatives=8, users_per_round=4, latents_every=2, precision="float64")
-    world = World(np.random.default_rng(4).random((4, 16)) < 0.5, replace(options, download="bfloat16"), seed=1)
-    far = max(differences(world, [np.arange(4)] * 3, replace(options, download=download)).values())
+    options = FedGRecOptions(dim=8, negatives=4, users_per_round=2, latents_every=2, precision="float64")
+    world = World(np.random.default_rng(4).random((2, 12)) < 0.5, replace(options, download="bfloat16"), seed=1)
+    far = max(differences(world, [np.arange(2)] * 3, replace(options, download=download)).values())
     assert far < 1e-6 if download == "bfloat16" else far > 1e-5
