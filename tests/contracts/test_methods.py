@@ -1,6 +1,6 @@
 """What every federated method must do, whatever its maths: each test runs for all methods.
 
-A method that is added to METHODS is tested automatically. `stranger` stands for a third-party method.
+A method that is added to METHODS is taken up by itself. `own` is one that somebody else wrote: an example.
 """
 
 from dataclasses import fields, replace
@@ -21,12 +21,12 @@ SMALL = {"dim": 8, "users_per_round": 20, "topk": (1,), "protocol": "paper", "ke
 FEW = {"negatives": 16, "half_life": 0}  # for methods that have the option: there are 30 items
 M, N = 24, 30
 
-each_method = pytest.mark.parametrize("method", [*METHODS, "stranger"])
+each_method = pytest.mark.parametrize("method", [*METHODS, "own"])
 
 
 @pytest.fixture(autouse=True)
 def _a_stranger_adds_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(METHODS, "stranger", "examples.own_method")
+    monkeypatch.setitem(METHODS, "own", "examples.own_method")
 
 
 def simulation(method: str, dataset: Dataset | None = None, out: Any = None, **values: Any) -> Simulation:
@@ -167,7 +167,7 @@ def test_a_model_has_all_that_its_method_ranks_by(method: str, tmp_path) -> None
 
 def test_the_strangers_second_field_ranks() -> None:
     """Without the second field the lists differ, so the test above would notice its loss."""
-    run = simulation("stranger")
+    run = simulation("own")
     model = run.run()
     blind = model.users.with_state(replace(model.users.state, weights=np.ones_like(model.users.state.weights)))
     lists = [np.argsort(-run.method.scores(model.server, users), axis=1) for users in (model.users, blind)]
