@@ -155,6 +155,7 @@ def _open(model: Model) -> NDArray[np.bool_]:
 def agreement(model: Model, table: ItemTable, people: int = 50) -> tuple[float, int]:
     """How many of the 20 items that the model itself recommends the table recommends too; the mean over so many people.
 
+    Where a person has fewer than 20 items left, it is 20 times the share of these.
     They are users of the run, taken by their items alone. Where a run has none, people with random items are made up.
     """
     rng, n_items = np.random.default_rng(0), len(model.item_ids)
@@ -168,5 +169,6 @@ def agreement(model: Model, table: ItemTable, people: int = 50) -> tuple[float, 
     vectors = model.method.represent_users(model.server, model.strangers(indptr, items)).astype(np.float32)
     rows = model.method.represent_items(model.server).astype(np.float32)
     lists, _ = top_k(vectors, rows, min(LIST, n_items), indptr, items)
-    same = [np.isin(best, table.recommend(mine)[0]).sum() for best, mine in zip(lists, picks, strict=True)]
-    return float(np.mean(same)), len(picks)
+    pairs = [(best[best >= 0], table.recommend(mine)[0]) for best, mine in zip(lists, picks, strict=True)]
+    shares = [np.isin(best, shown).mean() if len(best) else 1.0 for best, shown in pairs]
+    return LIST * float(np.mean(shares)), len(picks)
