@@ -106,7 +106,7 @@ def _unknown_format(path: Path, kind: str) -> str:
     known = ", ".join(EXTENSIONS)
     if not kind:
         return f"{path}: a file without an ending: name it {path.name}.csv, or what it is of {known}"
-    if kind == ".gz":
+    if kind == ".gz" and Path(path.stem).suffix.lower() != ".parquet":
         return f"{path} is packed: unpack it, or name it {path.stem}.csv.gz, or what is in it of {known}"
     if kind in PACKED:
         return f"{path} is packed: unpack it first"
