@@ -70,7 +70,7 @@ def _read(path: Path, ids: Any) -> Any:
     import numpy as np
 
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines() splits ids at rarer characters
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"--users-from {path} cannot be read: {error}") from None
     found = []
@@ -82,7 +82,7 @@ def _read(path: Path, ids: Any) -> Any:
                 raise DataError(f"{path}:{number}: {error}") from None
     if not found:
         raise DataError(f"--users-from {path} names nobody: write one id a line")
-    return np.array(found)
+    return np.array(list(dict.fromkeys(found)))
 
 
 def _table(model: Any, users: Any, number: int, titles: Any) -> list[Any]:
