@@ -39,11 +39,11 @@ def checked_matrix(matrix: Any, keep_ratings: bool) -> Any:
 def checked_frame(frame: Any, keep_ratings: bool) -> Columns:
     """The columns user, item and, where they are there, rating (only where it is kept) and time in seconds.
 
-    Of pandas or of polars; a column may have any of the names that it may have in a file.
+    Of pandas, polars or pyarrow; a column may have any of the names that it may have in a file.
     """
     if type(frame).__name__ == "LazyFrame":  # of polars
         raise DataError(f"{TAKEN}; this is a LazyFrame, which is not computed yet: give its .collect()")
-    names = list(getattr(frame, "columns", ()))
+    names = list(getattr(frame, "column_names", getattr(frame, "columns", ())))  # the first is pyarrow's word
     found = {role: name for role in ALIASES if (name := _column(names, role)) is not None}
     if not {"user", "item"} <= found.keys():
         raise DataError(f"{TAKEN}; {_instead(frame, names)}")

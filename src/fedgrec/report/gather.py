@@ -19,7 +19,7 @@ from fedgrec.data.synthetic import Places
 from fedgrec.errors import FedgrecError, RunError
 from fedgrec.item_names import ItemNames, names_of
 from fedgrec.kept_split import read_split
-from fedgrec.loading import load_for
+from fedgrec.loading import MATRIX, load_for
 from fedgrec.model import Model
 from fedgrec.ranking import evaluate_ranking, top_k, top_k_scores
 from fedgrec.record import DATA, RESULT, RunRecord, is_finished, read_metrics
@@ -93,6 +93,10 @@ def read_run(
     """`asked`: users who shall be on the page, by their ids, beside `sample` others."""
     model = Model.load(folder)
     if not is_finished(folder):
+        if model.config.data.data == MATRIX:
+            raise RunError(
+                f"{folder} was saved in Python and holds a model alone: reports are of runs of `fedgrec train`"
+            )
         raise RunError(
             f"{folder} is not finished, so there is nothing to report yet: "
             f"`fedgrec train --out {folder} --resume` goes on"
