@@ -104,6 +104,11 @@ def test_any_number_is_an_id(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     model.save(tmp_path / "run")
     assert cli.main(["recommend", str(tmp_path / "run"), "--similar", "2.5"]) == 0
     assert "1. 3.5" in capsys.readouterr().out
+    FedGRec(layers=1, **QUICK).fit(pd.DataFrame({"user": [2**70, 5], "item": ["a", "b"]})).save(tmp_path / "large")
+    words = ["recommend", str(tmp_path / "large"), "--all", "--out"]
+    assert cli.main([*words, str(tmp_path / "lists.csv")]) == 0
+    assert cli.main([*words, str(tmp_path / "lists.parquet")]) == 2
+    assert "do not fit a .parquet file" in capsys.readouterr().err
     assert cli.main(["evaluate", str(tmp_path / "run")]) == 2
     assert "fitted and saved in Python" in capsys.readouterr().err
     assert cli.main(["report", str(tmp_path / "run")]) == 2

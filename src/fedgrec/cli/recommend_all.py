@@ -116,8 +116,8 @@ def _write_parquet(path: Path, names: tuple[str, ...], tables: Iterator[list[Any
         for columns in tables:
             try:
                 table = pa.table(dict(zip(names, columns, strict=True)))
-            except pa.ArrowException as error:
-                raise DataError(f"ids of several types do not fit a .parquet file ({error}): name a .csv") from None
+            except (pa.ArrowException, OverflowError) as error:  # of several types, or beyond 64 bits
+                raise DataError(f"these ids do not fit a .parquet file ({error}): name a .csv") from None
             writer = writer or pq.ParquetWriter(path, table.schema)
             writer.write_table(table)
             rows += len(table)

@@ -201,6 +201,8 @@ def _ids(table: Table, cells: Sequence[Any] | None, role: str) -> NDArray[Any]:
     for row, cell in enumerate(cells):
         if cell is None or cell != cell or (isinstance(cell, str) and not cell.strip()):  # noqa: PLR0124 - NaN
             raise table.bad(row, f"the {role} is missing; fill it in or remove the line")
+        if not isinstance(cell, str | int | float):  # Parquet has lists, bytes and more
+            raise table.bad(row, f"the {role} {cell!r} cannot be an id; write it as text or as a number")
     for row, end in table.ends.items():
         if "\n" in cells[row] or "\r" in cells[row]:
             raise table.bad(row, f"a quoted {role} goes on to line {end}; close the quote, or take out the line break")
