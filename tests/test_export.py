@@ -11,12 +11,13 @@ import pytest
 from fedgrec import cli
 from fedgrec.config import Config
 from fedgrec.data import IdMap, Interactions
-from fedgrec.errors import FedgrecError, RunError
+from fedgrec.errors import DiskError, FedgrecError, RunError
 from fedgrec.export import ItemTable, write_page
 from fedgrec.export.table import Rows, agreement
 from fedgrec.model import Model
 from fedgrec.options import method_module
 from fedgrec.simulation import Simulation
+from tests.disks import a_disk
 
 
 def invented(n_items: int = 400, users: int = 60, **changes: Any) -> Model:
@@ -137,6 +138,23 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in first.path.parent.iterdir()} == before
     assert set(before) == {"index.html", "page.js", "ranking.js", "page.css", "items.js"}
     assert first.page_bytes < 100_000
+
+
+def test_a_page_that_does_not_fit_the_disk_leaves_nothing(tmp_path: Path) -> None:
+    """Otherwise what is there would be no page, and the same command would refuse to write over it."""
+    with a_disk(tmp_path / "disk", "40k") as disk:
+        (disk / "pad").write_bytes(bytes(24 * 1024))
+        with pytest.raises(DiskError, match="the disk is full"):
+            write_page(invented(60, 12), disk / "page")
+        assert not list((disk / "page").iterdir())
+        (disk / "pad").unlink()
+        write_page(invented(60, 12), disk / "page")
+
+
+def test_where_few_items_are_left_the_page_loses_none_by_that() -> None:
+    model = invented(22, 9)
+    assert (len(model.item_ids) - model.users.degrees < 20).any()
+    assert agreement(model, ItemTable.of(model))[0] == 20
 
 
 def test_the_run_of_a_federations_server_has_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

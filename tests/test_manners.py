@@ -2,6 +2,7 @@
 
 import builtins
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ import pytest
 from scipy.sparse import csr_array
 from sklearn.base import clone
 
-from fedgrec import FedGRec
-from fedgrec.errors import ConfigError, DataError, FedgrecError
+from fedgrec import FedGRec, cli
+from fedgrec.errors import ConfigError, DataError, DiskError, FedgrecError
 from fedgrec.ranking import top_k_reference
 from tests.test_estimator import QUICK, blocks
 
@@ -71,6 +72,53 @@ def test_candidates_and_what_is_never_recommended(fitted: FedGRec) -> None:
         fitted.recommend(np.ones(20, bool))  # a mask would be read as the ids 0 and 1
     with pytest.raises(DataError, match="there is no user 20"):
         fitted.recommend([1, 20])
+
+
+def test_questions_that_make_no_sense_are_answered_with_a_sentence(fitted: FedGRec, lettered: FedGRec) -> None:
+    for length in (0, 2.5, "3", None, True):
+        with pytest.raises(FedgrecError, match="ask for a whole number, at least 1"):
+            fitted.recommend(4, N=length)
+    for some in ("12", 3, None):  # "12" is not the items "1" and "2"
+        with pytest.raises(ConfigError, match="is not a collection of ids"):
+            lettered.recommend_new(some)
+    with pytest.raises(ConfigError, match="is not a collection of ids"):
+        lettered.recommend("u2", items="i1")
+    wide = csr_array(np.ones((1, 21)))
+    for asked in (lambda: fitted.recommend_new(wide), lambda: fitted.recommend(4, wide, items=[1])):
+        with pytest.raises(ConfigError, match="an item in column 20, but there are only 20 items"):
+            asked()
+    with pytest.raises(DataError, match=r"there is no user \['u2'\]"):
+        lettered.explain(["u2"], "i1")
+    for rounds in (-1, 1.5, "x"):
+        with pytest.raises(ConfigError, match="rounds cannot be"):
+            fitted.partial_fit(BLOCKS, rounds)
+
+
+def test_any_number_is_an_id(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Beyond int64 too; and one can type a fraction."""
+    big, item = np.array([2**63 + 5, 2**63 + 7, 2**63 + 5], np.uint64), [2.5, 2.5, 3.5]
+    model = FedGRec(layers=1, **QUICK).fit(pd.DataFrame({"user": big, "item": item}))
+    assert model.recommend([2**63 + 5, 2**63 + 7], N=1)[0].tolist() == [[None], [3.5]]
+    with pytest.raises(DataError, match=f"there is no user {2**70}"):
+        model.recommend([2**70])
+    model.save(tmp_path / "run")
+    assert cli.main(["recommend", str(tmp_path / "run"), "--similar", "2.5"]) == 0
+    assert "1. 3.5" in capsys.readouterr().out
+    FedGRec(layers=1, **QUICK).fit(pd.DataFrame({"user": [2**70, 5], "item": ["a", "b"]})).save(tmp_path / "large")
+    words = ["recommend", str(tmp_path / "large"), "--all", "--out"]
+    assert cli.main([*words, str(tmp_path / "lists.csv")]) == 0
+    assert cli.main([*words, str(tmp_path / "lists.parquet")]) == 2
+    assert "do not fit a .parquet file" in capsys.readouterr().err
+    assert cli.main(["evaluate", str(tmp_path / "run")]) == 2
+    assert "fitted and saved in Python" in capsys.readouterr().err
+    assert cli.main(["report", str(tmp_path / "run")]) == 2
+    assert "saved in Python and holds a model alone" in capsys.readouterr().err
+    with pytest.raises(DiskError, match="could not be written"):
+        model.save(tmp_path / "run" / "config.toml")
+    pairs = FedGRec(layers=1, **QUICK).fit(pd.DataFrame({"user": [(1, 2), (3, 4)], "item": ["a", "b"]}))
+    with pytest.raises(DataError, match="cannot be saved as JSON"):
+        pairs.save(tmp_path / "pairs")
+    assert not (tmp_path / "pairs").exists()
 
 
 def test_ids_that_are_words_leave_none(lettered: FedGRec) -> None:
@@ -216,7 +264,7 @@ def test_callbacks_are_told_of_every_round_and_can_stop() -> None:
     assert test["split"] == "test"
     counted: list[int] = []
     model = FedGRec(layers=1, **QUICK).fit(
-        BLOCKS, callbacks=[lambda line: counted.append(line["round"]), lambda line: line["round"] == 4]
+        BLOCKS, callbacks=[lambda line: counted.append(line["round"]), lambda line: np.int64(line["round"]) == 4]
     )
     assert counted == [1, 2, 3, 4]
     assert model.model.round == 4
@@ -250,7 +298,8 @@ def test_frames_of_both_libraries_name_columns_as_files_do() -> None:
     plain = {"user": (users + 5).tolist(), "item": [f"i{t}" for t in items]}
     expected = FedGRec(layers=1, **QUICK).fit(pd.DataFrame(plain)).recommend(None, N=3)[0].tolist()
     other = {"Timestamp": list(range(len(users))), "movieId": plain["item"], "user_id": plain["user"]}
-    for frame in frames(other):
+    arrow = pytest.importorskip("pyarrow")
+    for frame in [*frames(other), arrow.table(other)]:
         assert FedGRec(layers=1, **QUICK).fit(frame).recommend(None, N=3)[0].tolist() == expected
 
 

@@ -206,6 +206,17 @@ def test_an_unfinished_run_is_refused(run: Path) -> None:
     assert not (run / "report.html").exists()
 
 
+@pytest.mark.parametrize("text", ["[]", "{}", '{"popularity": 3}', "{"])
+@pytest.mark.parametrize("name", ["result.json", "data.json", "metrics.jsonl", "baselines.json"])
+def test_a_damaged_file_is_named(run: Path, name: str, text: str) -> None:
+    (run / name).write_text(text)
+    if name == "baselines.json" and text in ("[]", "{}"):  # no baselines
+        write_report(run)
+        return
+    with pytest.raises(RunError, match=rf"{name}(:1)? is damaged .*: restore it"):
+        write_report(run)
+
+
 def test_the_demo_after_a_k_core_keeps_its_places(tmp_path: Path) -> None:
     run = read_run(train(tmp_path / "run", k_core=12, rounds=1), None)
     assert run.places is not None

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
+
 from fedgrec.errors import ConfigError
 from fedgrec.simulation import Observer
 
@@ -58,4 +60,5 @@ class Told(Observer):
 
     def _tell(self, line: dict[str, Any]) -> None:
         for callback in self.callbacks:
-            self.stopping |= callback(line) is True
+            answer = callback(line)
+            self.stopping |= isinstance(answer, bool | np.bool_) and bool(answer)

@@ -17,6 +17,7 @@ from fedgrec.data import Dataset, Interactions, Split
 from fedgrec.data.split import hold_out_validation
 from fedgrec.errors import ConfigError, FedgrecError
 from fedgrec.growth import grow
+from fedgrec.loading import MATRIX
 from fedgrec.lookup import candidates, indices, is_one_person, joined, rows_of
 from fedgrec.options import METHODS
 from fedgrec.recommender import Lists, Recommender, Seen, best, flat, named, without_empty
@@ -93,7 +94,7 @@ class FedGRec:
         split = Split(train, held_out)
         if self.config.run.protocol == "honest" and self.config.run.validation:
             split = hold_out_validation(split, self.config.run.validation, self.config.run.seed)
-        dataset = Dataset("matrix", split)
+        dataset = Dataset(MATRIX, split)
         return self._trained(Simulation(self.config.changed({"data": dataset.name}, "fit"), dataset), told)
 
     def partial_fit(
@@ -108,11 +109,13 @@ class FedGRec:
         run, told = self._run, Told(progress, callbacks)
         if run is None:
             raise FedgrecError("partial_fit goes on where fit has ended in this process: call fit first")
+        if not isinstance(rounds, int | np.integer) or rounds < 0:
+            raise ConfigError(f"partial_fit: rounds cannot be {rounds!r}: it is a whole number, 0 for the usual season")
         if run.dataset.split.validation is not None or run.dataset.split.test is not None:
             raise ConfigError("partial_fit learns from everything: fit without validation and test items first")
         more = Interactions.from_matrix(new_user_items, keep_ratings=run.config.data.keep_ratings)
         whole = Split(run.dataset.split.train.extended(more), None)
-        grow(run, Dataset("matrix", whole), rounds)
+        grow(run, Dataset(MATRIX, whole), int(rounds))
         return self._trained(run, told)
 
     def _trained(self, run: Simulation, told: Told) -> Self:

@@ -12,7 +12,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,17 @@ DIGEST, NO_DIGEST = "digest", "0" * 64  # in a tensor file's metadata
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    with whole(path) as part, part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    write_together({path: content})
+
+
+def write_together(contents: Mapping[Path, bytes]) -> None:
+    """Files of which one without the others is no use: once all are on the disk, they get their names."""
+    with ExitStack() as parts:
+        for path, content in contents.items():
+            with parts.enter_context(whole(path)).open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
 
 
 def write_text(path: Path, content: str) -> None:

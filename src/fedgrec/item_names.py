@@ -146,6 +146,9 @@ def _read(path: Path) -> Table:
                 f"{path}:1: there is no column {role!r}; the columns are {', '.join(found.columns)}: "
                 f"name the one with the items' {'ids' if role == 'item' else 'titles'} {role!r}"
             )
+    if found.decimal_commas:  # 52,1 as in ratings
+        for role in columns.keys() - {"item", "title"}:
+            columns[role] = [cell.replace(",", ".") for cell in columns[role]]
     table = Table(path, columns, found.lines)
     _check_items(table)
     _check_places(table)

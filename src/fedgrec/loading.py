@@ -1,12 +1,16 @@
 """Load the data that a run's options name."""
 
+from pathlib import Path
 from typing import cast
 
 from fedgrec import data
 from fedgrec.config import Config
 from fedgrec.data import Dataset, Split
 from fedgrec.data.datasets import SplitKind
+from fedgrec.errors import DataError
 from fedgrec.options import DataOptions
+
+MATRIX = "matrix"  # what the data of a model that was fitted in Python is called
 
 
 def load_data(options: DataOptions, validation: float = 0.0, seed: int = 0, before: Split | None = None) -> Dataset:
@@ -35,5 +39,7 @@ def load_for(config: Config, before: Split | None = None) -> Dataset:
 
     `before` is the split of a resumed run; pairs stay in their part of it (see kept_split.py).
     """
+    if config.data.data == MATRIX and not Path(MATRIX).exists():
+        raise DataError("this model was fitted and saved in Python, so there is no file with its data")
     holds_out = config.run.protocol == "honest" and config.data.split != "all"
     return load_data(config.data, config.run.validation if holds_out else 0.0, config.run.seed, before)

@@ -24,6 +24,8 @@ def is_one_person(items: Any) -> bool:
 
 def _listed(ids: Any) -> Any:
     """An array or a DataFrame column as an array, so that integers need no loop; anything else as a list."""
+    if isinstance(ids, str | bytes) or not hasattr(ids, "__iter__"):
+        raise ConfigError(f"{ids!r} is not a collection of ids: put ids into a list")
     ids = ids.to_numpy() if hasattr(ids, "to_numpy") else ids
     if not isinstance(ids, np.ndarray):
         return list(ids)
@@ -71,6 +73,8 @@ def rows_of(given: Any, ids: IdMap, n: int | None = None) -> Seen:
         given, n = given[0], 1
     if hasattr(given, "tocsr"):
         found = _matrix_rows(given)
+        if (last := found.items.max(initial=-1)) >= len(ids):
+            raise ConfigError(f"the matrix has an item in column {last}, but there are only {len(ids):,} items")
     else:
         found = Seen.of([np.unique(number(_listed(row), "item", ids)[0]) for row in given])
     rows = len(found.indptr) - 1

@@ -24,11 +24,12 @@ from fedgrec.files import (
     write_text,
 )
 from fedgrec.kept_split import ITEM_IDS, USER_IDS
-from fedgrec.loading import load_for
+from fedgrec.loading import MATRIX, load_for
 from fedgrec.methods.contract import Method
 from fedgrec.options import METHODS, method_module
 from fedgrec.recommender import Recommender
 from fedgrec.server_run import check_has_users, is_of_server
+from fedgrec.whole_files import said
 
 SERVER, USERS, CONFIG = "server.safetensors", "users.safetensors", "config.toml"
 GROWN = "grown"  # a folder of new files that will replace the run's files (see grown_run.py)
@@ -109,10 +110,15 @@ class Model(Recommender):
     def save(self, folder: str | Path) -> None:
         """Write the files that docs/run-folder.md describes; each is written whole or not at all."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        ids = {
+            USER_IDS: self.user_ids.to_json(),
+            ITEM_IDS: self.item_ids.to_json(),
+        }  # ids that no file keeps are refused
+        with said(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / CONFIG, self.config.to_toml())
-        write_json(folder / USER_IDS, self.user_ids.to_json())
-        write_json(folder / ITEM_IDS, self.item_ids.to_json())
+        for name, content in ids.items():
+            write_json(folder / name, content)
         self.save_tensors(folder)
 
     def save_tensors(self, folder: Path) -> None:
@@ -206,7 +212,7 @@ def _of_before(folder: Path, config: Config, server: ServerState, users: Tensors
     nobody = np.zeros(known.n_users, np.uint64)  # in that version ranking did not use the users' keys
     cohort = method.init_users(nobody, users["train_indptr"], users["train_items"])
     state = replace(cohort.state, embeddings=_by_user(users["user_embeddings"]))
-    if config.data.data != "matrix":  # a matrix had no test items of its own
+    if config.data.data != MATRIX:  # a matrix had no test items of its own
         try:
             held, known = known, load_for(config).split.known
             if (held.user_ids, held.item_ids) != (known.user_ids, known.item_ids):

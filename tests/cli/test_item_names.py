@@ -58,7 +58,7 @@ def test_a_run_keeps_what_it_was_given_and_a_later_file_wins(capsys: Any, data: 
 
 
 def test_rows_find_their_items(tmp_path: Path) -> None:
-    path = written(tmp_path, "id;title;x;y\n2;two;1;-2.5\n07;seven;;\n99;none;3;3\n")
+    path = written(tmp_path, "id;title;x;y\n2;two;1;-2,5\n07;seven;;\n99;none;3;3\n")
     names = read_names(path, IdMap([7, 2, 5]))
     assert [names.title(i) for i in range(3)] == ["seven", "two", "5"]
     assert names.places is not None

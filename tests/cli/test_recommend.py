@@ -193,7 +193,7 @@ def test_everybodys_lists_are_one_table(capsys: Any, finished: Path, tmp_path: P
     import pyarrow.parquet as pq
 
     users, out, names = tmp_path / "users.txt", tmp_path / "lists.parquet", tmp_path / "titles.csv"
-    users.write_text("ann3\n\nann1\n")
+    users.write_bytes("\ufeffann3\r\n\nann1\nann3\n".encode())  # as some editors write it, and one of them twice
     names.write_text("item,title\n" + "".join(f"book{item},The {item}th\n" for item in range(100)))
     words = ["recommend", str(finished), "--all", "--users-from", str(users), "--out", str(out), "-n", "4"]
     assert cli.main(words) == 0

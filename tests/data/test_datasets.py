@@ -124,9 +124,12 @@ def test_one_cut_in_time_for_all(tmp_path: Path) -> None:
 
 def test_a_cut_in_time_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     path = write(tmp_path, day_csv=WEEK.replace("01-05", "01-07").replace("01-06", "01-07")) / "day.csv"
-    with pytest.raises(DataError, match=r"the last 4 of 10 .* same time, 2024-01-07 .*: raise test_ratio"):
+    with pytest.raises(DataError, match=r"the last 5 of 10 .* same time, 2024-01-07 .*: raise test_ratio to 0.5"):
         load(path, split="time", test_ratio=0.3)
     assert load(path, split="time", test_ratio=0.5).split.test is not None
+    instant = write(tmp_path, instant_csv="user,item,time\na,x,7\na,y,7\nb,x,7\n") / "instant.csv"
+    with pytest.raises(DataError, match=r"the last 3 of 3 .* same time, 7, .*: split by ratio"):
+        load(instant, split="time", test_ratio=0.4)
     timeless = write(tmp_path, plain_csv="user,item\na,x\na,y\n") / "plain.csv"
     with pytest.raises(DataError, match="a cut in time needs to know when: give data with a time column"):
         load(timeless, split="time")

@@ -58,6 +58,9 @@ def test_parquet(tmp_path: Path) -> None:
     pq.write_table(pa.table({"user": [7, None], "item": ["x", "y"]}), tmp_path / "b.parquet")
     with pytest.raises(DataError, match=r"b\.parquet, row 2: the user is missing"):
         read(tmp_path / "b.parquet")
+    pq.write_table(pa.table({"user": [[7], [8]], "item": ["x", "y"]}), tmp_path / "d.parquet")
+    with pytest.raises(DataError, match=r"d\.parquet, row 1: the user \[7\] cannot be an id"):
+        read(tmp_path / "d.parquet")
     write(tmp_path, "c.parquet", "no")
     with pytest.raises(DataError, match="not a parquet file"):
         read(tmp_path / "c.parquet")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedgrec.config import Config
-from fedgrec.errors import DataError
+from fedgrec.errors import ConfigError, DataError
 from fedgrec.federation.common.catalogue import read_catalogue
 from fedgrec.federation.common.network import NETWORK
 from fedgrec.federation.common.options import FederationOptions
@@ -118,6 +118,15 @@ def test_a_catalogue_names_each_item_once(tmp_path: Path, text: str) -> None:
     (tmp_path / "items.txt").write_text(text)
     with pytest.raises(DataError, match=r"items\.txt"):
         read_catalogue(tmp_path / "items.txt")
+
+
+def test_a_line_of_a_catalogue_ends_with_the_line_alone(tmp_path: Path) -> None:
+    names = ["one\u2028two", "three\x85four", "tea"]
+    (tmp_path / "items.txt").write_bytes("\ufeffone\u2028two\r\nthree\x85four\r\ntea".encode())  # as an editor saves it
+    assert list(read_catalogue(tmp_path / "items.txt")) == names
+    with pytest.raises(ConfigError, match="has a line break"):
+        init(tmp_path / "fed", 3, [*names, "a\nb"], Config(), FederationOptions())
+    assert not (tmp_path / "fed").exists()
 
 
 def test_a_node_takes_new_users_in_and_keeps_the_old(tmp_path: Path) -> None:

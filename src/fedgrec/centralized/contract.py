@@ -14,6 +14,7 @@ from fedgrec.centralized.options import Options
 from fedgrec.data import Interactions
 from fedgrec.errors import FedgrecError, RunError
 from fedgrec.files import write_json, write_tensors
+from fedgrec.whole_files import said
 
 MODEL, USER_IDS, ITEM_IDS = "model.safetensors", "users.json", "items.json"
 
@@ -94,7 +95,8 @@ class Model(ABC):
     def save(self, folder: str | Path) -> None:
         """All that ranking needs, the train pairs and ids included; moments are for checkpoints alone."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        with said(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / USER_IDS, self.train.user_ids.to_json())
         write_json(folder / ITEM_IDS, self.train.item_ids.to_json())
         pairs: Tensors = {"train_indptr": self.train.indptr, "train_items": self.train.items}

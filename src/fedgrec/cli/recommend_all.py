@@ -70,7 +70,7 @@ def _read(path: Path, ids: Any) -> Any:
     import numpy as np
 
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines() splits ids at rarer characters
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"--users-from {path} cannot be read: {error}") from None
     found = []
@@ -82,7 +82,7 @@ def _read(path: Path, ids: Any) -> Any:
                 raise DataError(f"{path}:{number}: {error}") from None
     if not found:
         raise DataError(f"--users-from {path} names nobody: write one id a line")
-    return np.array(found)
+    return np.array(list(dict.fromkeys(found)))
 
 
 def _table(model: Any, users: Any, number: int, titles: Any) -> list[Any]:
@@ -116,8 +116,8 @@ def _write_parquet(path: Path, names: tuple[str, ...], tables: Iterator[list[Any
         for columns in tables:
             try:
                 table = pa.table(dict(zip(names, columns, strict=True)))
-            except pa.ArrowException as error:
-                raise DataError(f"ids of several types do not fit a .parquet file ({error}): name a .csv") from None
+            except (pa.ArrowException, OverflowError) as error:  # of several types, or beyond 64 bits
+                raise DataError(f"these ids do not fit a .parquet file ({error}): name a .csv") from None
             writer = writer or pq.ParquetWriter(path, table.schema)
             writer.write_table(table)
             rows += len(table)

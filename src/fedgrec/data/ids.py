@@ -61,7 +61,17 @@ class IdMap:
 
     def _typed(self, text: str) -> int | None:
         found = self._find(text)
-        return self._find(int(text)) if found is None and _is_integer(text) else found
+        if found is None and _is_integer(text):
+            return self._find(int(text))
+        return self._find_float(text) if found is None else found
+
+    def _find_float(self, text: str) -> int | None:
+        """An id such as 2.5, which only Python's callers can have; '1e5' is not the integer 100000."""
+        try:
+            found = self._find(float(text))
+        except ValueError:
+            return None
+        return found if found is not None and isinstance(self._ids[found], float) else None
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -118,7 +128,10 @@ class IdMap:
     def _find(self, id: Any) -> int | None:  # noqa: A002
         if isinstance(self._ids, range):
             return int(id) if isinstance(id, int) and id in self._ids else None
-        return self._lookup().get(id)
+        try:
+            return self._lookup().get(id)
+        except TypeError:  # a list cannot be an id
+            return None
 
     def _lookup(self) -> dict[Any, int]:
         if self._index is None:
@@ -130,9 +143,9 @@ def number(ids: Iterable[Hashable] | NDArray[Any], kind: str, known: IdMap | Non
     """The index of each id, and the map of ids: `known`, or a new one."""
     array = ids if isinstance(ids, np.ndarray) else None
     listed = [] if array is not None else list(ids)
-    if array is None and all(type(i) is int for i in listed):
+    if array is None and all(type(i) is int and abs(i) < 2**63 for i in listed):
         array = np.array(listed, dtype=np.int64)
-    if array is not None and array.dtype.kind in "iu":
+    if array is not None and array.dtype.kind in "iu" and array.max(initial=0) < 2**63:  # uint64 goes further
         return _number_integers(array.astype(np.int64), kind, known)
     listed = array.tolist() if array is not None else [_plain(i) for i in listed]
     if known is None:

@@ -39,11 +39,11 @@ def checked_matrix(matrix: Any, keep_ratings: bool) -> Any:
 def checked_frame(frame: Any, keep_ratings: bool) -> Columns:
     """The columns user and item and, if present, rating (only with `keep_ratings`) and time in seconds.
 
-    The frame is one of pandas or polars; columns may have all names that they may have in a file.
+    The frame is one of pandas, polars or pyarrow; columns may have all names that they may have in a file.
     """
     if type(frame).__name__ == "LazyFrame":  # polars
         raise DataError(f"{TAKEN}; this is a LazyFrame, which is not computed yet: give its .collect()")
-    names = list(getattr(frame, "columns", ()))
+    names = list(getattr(frame, "column_names", getattr(frame, "columns", ())))  # the first is pyarrow's word
     found = {role: name for role in ALIASES if (name := _column(names, role)) is not None}
     if not {"user", "item"} <= found.keys():
         raise DataError(f"{TAKEN}; {_instead(frame, names)}")

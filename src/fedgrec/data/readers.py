@@ -106,7 +106,7 @@ def _unknown_format(path: Path, kind: str) -> str:
     known = ", ".join(EXTENSIONS)
     if not kind:
         return f"{path}: a file without an ending: name it {path.name}.csv, or what it is of {known}"
-    if kind == ".gz":
+    if kind == ".gz" and Path(path.stem).suffix.lower() != ".parquet":
         return f"{path} is packed: unpack it, or name it {path.stem}.csv.gz, or what is in it of {known}"
     if kind in PACKED:
         return f"{path} is packed: unpack it first"
@@ -201,6 +201,8 @@ def _ids(table: Table, cells: Sequence[Any] | None, role: str) -> NDArray[Any]:
     for row, cell in enumerate(cells):
         if cell is None or cell != cell or (isinstance(cell, str) and not cell.strip()):  # noqa: PLR0124 - NaN
             raise table.bad(row, f"the {role} is missing; fill it in or remove the line")
+        if not isinstance(cell, str | int | float):  # Parquet has lists, bytes and more
+            raise table.bad(row, f"the {role} {cell!r} cannot be an id; write it as text or as a number")
     for row, end in table.ends.items():
         if "\n" in cells[row] or "\r" in cells[row]:
             raise table.bad(row, f"a quoted {role} goes on to line {end}; close the quote, or take out the line break")

@@ -1,5 +1,6 @@
 """Split pairs into those to train on and those to measure with."""
 
+import math
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -76,9 +77,12 @@ def after_cut(times: NDArray[np.float64], fraction: float, option: str) -> NDArr
     cut = np.partition(times, n - wanted - 1)[n - wanted - 1]  # the last moment that is kept
     after: NDArray[np.bool_] = times > cut
     if not after.any():
+        last = int((times == cut).sum())
+        enough = math.ceil(100 * last / n) / 100
+        mend = f"raise {option} to {enough:g}" if enough < 1 else "split by ratio"
         raise DataError(
-            f"the last {wanted + 1:,} of {n:,} interactions have the same time, {moment(cut)}, so no cut in time "
-            f"leaves some of them behind it: raise {option}"
+            f"the last {last:,} of {n:,} interactions have the same time, {moment(cut)}, so no cut in time leaves "
+            f"some of them behind it: {mend}"
         )
     return after
 

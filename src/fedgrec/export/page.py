@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedgrec.errors import ConfigError, RunError
 from fedgrec.export.table import ItemTable, agreement
-from fedgrec.files import check_writable, write_text
+from fedgrec.files import check_writable, write_together
 from fedgrec.item_names import ItemNames, names_of
 from fedgrec.model import Model
 from fedgrec.trained import open_run
@@ -31,7 +31,7 @@ class Exported:
     items: int
     page_bytes: int  # all files but the item table
     table_bytes: int
-    shared: float  # how many of the page's 20 recommendations the model itself gives too, on average
+    shared: float  # how many of the page's 20 recommendations the model itself gives too, on average (of fewer, in proportion)
     people: int  # how many people `shared` was measured over
     note: str  # about the items' names
 
@@ -57,8 +57,7 @@ def write_page(run: str | Path | Model, folder: str | Path, item_names: str | Pa
     content |= {name: _own(name) for name in ("ranking.js", "page.js", "page.css")} | {INDEX: _index(model)}
     with said(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    for name, text in content.items():
-        write_text(folder / name, text)
+    write_together({folder / name: text.encode() for name, text in content.items()})
     sizes = {name: len(text.encode()) for name, text in content.items()}
     table_bytes = sizes.pop(ITEMS)
     return Exported(folder / INDEX, len(names.ids), sum(sizes.values()), table_bytes, shared, people, names.note)

@@ -155,6 +155,7 @@ def _open(model: Model) -> NDArray[np.bool_]:
 def agreement(model: Model, table: ItemTable, people: int = 50) -> tuple[float, int]:
     """How many of the model's 20 recommendations the table gives too: the mean, and over how many people.
 
+    If a person has fewer than 20 items left, it is 20 times the share of these.
     They are users of the run, represented by their items alone. If a run has no users, people get random items.
     """
     rng, n_items = np.random.default_rng(0), len(model.item_ids)
@@ -168,5 +169,6 @@ def agreement(model: Model, table: ItemTable, people: int = 50) -> tuple[float, 
     vectors = model.method.represent_users(model.server, model.strangers(indptr, items)).astype(np.float32)
     rows = model.method.represent_items(model.server).astype(np.float32)
     lists, _ = top_k(vectors, rows, min(LIST, n_items), indptr, items)
-    same = [np.isin(best, table.recommend(mine)[0]).sum() for best, mine in zip(lists, picks, strict=True)]
-    return float(np.mean(same)), len(picks)
+    pairs = [(best[best >= 0], table.recommend(mine)[0]) for best, mine in zip(lists, picks, strict=True)]
+    shares = [np.isin(best, shown).mean() if len(best) else 1.0 for best, shown in pairs]
+    return LIST * float(np.mean(shares)), len(picks)

@@ -1,7 +1,6 @@
 """What a report shows, read from a run's folder."""
 
 import itertools
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +16,16 @@ from fedgrec.data import Dataset
 from fedgrec.data.split import Split
 from fedgrec.data.synthetic import Places
 from fedgrec.errors import FedgrecError, RunError
+from fedgrec.files import read_json, understood
 from fedgrec.item_names import ItemNames, names_of
 from fedgrec.kept_split import read_split
-from fedgrec.loading import load_for
+from fedgrec.loading import MATRIX, load_for
 from fedgrec.model import Model
 from fedgrec.ranking import evaluate_ranking, top_k, top_k_scores
 from fedgrec.record import DATA, RESULT, RunRecord, is_finished, read_metrics
 
 BASELINES = "baselines.json"
+MEND = "restore it, or train again"
 POPULARITY = "popularity"
 SHOWN = 10  # recommendations of a person
 READABLE = 40  # more seen items than this make a crowded map
@@ -93,6 +94,10 @@ def read_run(
     """Read a run; the page shows the users whose ids are in `asked`, and `sample` others."""
     model = Model.load(folder)
     if not is_finished(folder):
+        if model.config.data.data == MATRIX:
+            raise RunError(
+                f"{folder} was saved in Python and holds a model alone: reports are of runs of `fedgrec train`"
+            )
         raise RunError(
             f"{folder} is not finished, so there is nothing to report yet: "
             f"`fedgrec train --out {folder} --resume` goes on"
@@ -100,15 +105,17 @@ def read_run(
     wanted = [model.user_ids.parse(text) for text in asked]
     if baselines is None and (folder / BASELINES).exists():
         baselines = _json(folder / BASELINES)
-    kept = {name: {key: float(line[key]) for key in line} for name, line in (baselines or {}).items()}
+    with understood(folder / BASELINES, MEND):
+        kept = {name: {key: float(line[key]) for key in line} for name, line in (baselines or {}).items()}
     dataset, missing = _data(folder, model.config)
     survey = people = None
     if dataset:
         kept |= popularity(dataset.split, model.config)
         survey = look_at_users(model, dataset.split)
         people = choose(model, dataset.split, survey, wanted, sample)
+    about, result = _json(folder / DATA, "name", "sizes", "split"), _json(folder / RESULT, "split")
     return Run(
-        folder, model.config, _json(folder / DATA), read_metrics(folder), _json(folder / RESULT), model, kept,
+        folder, model.config, about, read_metrics(folder), result, model, kept,
         survey, people, names_of(model, folder, item_names), dataset.places if dataset else None, missing,
     )  # fmt: skip
 
@@ -198,8 +205,10 @@ def _data(folder: Path, config: Config) -> tuple[Dataset | None, str]:
     return dataset, ""
 
 
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read ({error}): restore it, or train again") from None
+def _json(path: Path, *keys: str) -> Any:
+    """What a file holds, which has these keys."""
+    found = read_json(path, MEND)
+    with understood(path, MEND):
+        for key in keys:
+            found[key]
+    return found

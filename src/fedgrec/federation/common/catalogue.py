@@ -29,7 +29,8 @@ CATALOGUE, WITHDRAWN, NEWEST = "items.txt", "withdrawn.json", "catalogue.json"
 def read_catalogue(path: Path) -> dict[str, int]:
     """Item → number."""
     try:
-        names = path.read_text(encoding="utf-8").splitlines()
+        with path.open(encoding="utf-8-sig") as lines:  # splitlines() would split a name at U+2028 too
+            names = [line.removesuffix("\n") for line in lines]
     except FileNotFoundError:
         raise DataError(f"{path} is missing: it lists the items, one a line") from None
     except UnicodeDecodeError as error:

@@ -79,6 +79,8 @@ def init(
         raise ConfigError("a gateway whose users mask for themselves needs at least one: a key is made for each")
     if out.exists():
         raise ConfigError(f"{out} exists: choose a folder that does not, keys are never overwritten")
+    if broken := next((name for name in catalogue if "\n" in name or "\r" in name), ""):
+        raise ConfigError(f"the item {broken!r} has a line break, and a catalogue has one item a line: rename it")
     config = replace(config, model=falling(config.model, options.rounds))
     with all_or_nothing(out):
         ca = _authority(out / AUTHORITY)
