@@ -126,7 +126,7 @@ def test_a_diverged_model_says_so(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
-    model, mine = invented(60, 12), tmp_path / "mine"
+    model, mine = invented(60, 12, data="clicks <{count}>.csv.gz"), tmp_path / "mine"
     mine.mkdir()
     (mine / "index.html").write_text("my own page")
     with pytest.raises(RunError, match="is not empty and holds no earlier page: choose another --page"):
@@ -135,6 +135,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     first = write_page(model, tmp_path / "new" / "page")
     before = {path.name: path.read_bytes() for path in first.path.parent.iterdir()}
     write_page(model, first.path.parent)
+    assert "<h1>Recommendations: clicks &lt;{count}&gt;</h1>" in before["index.html"].decode()
     assert {path.name: path.read_bytes() for path in first.path.parent.iterdir()} == before
     assert set(before) == {"index.html", "page.js", "ranking.js", "page.css", "items.js"}
     assert first.page_bytes < 100_000

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgrec.data.readers import stem
 from fedgrec.errors import ConfigError, RunError
 from fedgrec.export.table import ItemTable, agreement
 from fedgrec.files import check_writable, write_together
@@ -95,10 +96,10 @@ def _base64(array: NDArray[Any]) -> str:
 
 
 def _index(model: Model) -> str:
-    name = Path(model.config.data.data).stem if model.known.n_users else "a federation"
+    name = stem(Path(model.config.data.data)) if model.known.n_users else "a federation"
     about = f"{model.config.method}, round {model.round:,}, {len(model.item_ids):,} items"
-    page = _own(INDEX).replace("{mark}", MARK).replace("{name}", escape(name)).replace("{about}", escape(about))
-    return page.replace("{count}", f"{len(model.item_ids):,}")
+    page = _own(INDEX).replace("{mark}", MARK).replace("{about}", escape(about))
+    return page.replace("{count}", f"{len(model.item_ids):,}").replace("{name}", escape(name))  # last: any text
 
 
 def _own(name: str) -> str:
