@@ -32,7 +32,7 @@ class Exported:
     items: int
     page_bytes: int  # all files but the item table
     table_bytes: int
-    shared: float  # how many of the page's 20 recommendations the model itself gives too, on average (of fewer, in proportion)
+    shared: float  # how many of the page's 20 recommendations the model gives too, on average (of fewer, in proportion)
     people: int  # how many people `shared` was measured over
     note: str  # about the items' names
 
