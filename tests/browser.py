@@ -25,6 +25,7 @@ FLAGS = (
     "--disable-domain-reliability", f"--disable-features={QUIET}", "--gaia-url=http://browser.test/",
     "--google-base-url=http://browser.test/",
 )  # fmt: skip
+PATIENCE = 300  # seconds that a browser may live
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 
 
@@ -64,34 +65,40 @@ class Browser:
     def __init__(self, write: Any, read: Any) -> None:
         self.write, self.read, self.numbers = write, read, itertools.count(1)
         self.session: str | None = None
+        self.loaded: set[str] = set()  # documents that have loaded everything that they name
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self.call("Page.enable")
+        self.call("Page.setLifecycleEventsEnabled", enabled=True)
+        self.call("Emulation.setFocusEmulationEnabled", enabled=True)  # else a busy machine may give it the focus late
 
     def call(self, method: str, **parameters: Any) -> Any:
         number = next(self.numbers)
         about = {"sessionId": self.session} if self.session else {}
         self.write.write(json.dumps({"id": number, "method": method, "params": parameters, **about}).encode() + b"\0")
         self.write.flush()
-        return self._wait(lambda answer: answer.get("id") == number)["result"]
+        while (answer := self._read()).get("id") != number:
+            pass
+        return answer["result"]
 
-    def _wait(self, fits: Any) -> Any:
-        while True:
-            text = bytearray()
-            while (letter := self.read.read(1)) != b"\0":
-                assert letter, "the browser has ended"
-                text += letter
-            answer = json.loads(text)
-            assert "error" not in answer, answer
-            if fits(answer):
-                return answer
+    def _read(self) -> Any:
+        """The next answer or event."""
+        text = bytearray()
+        while (letter := self.read.read(1)) != b"\0":
+            assert letter, "the browser has ended, or took too long"
+            text += letter
+        answer = json.loads(text)
+        assert "error" not in answer, answer
+        if answer.get("method") == "Page.lifecycleEvent" and answer["params"]["name"] == "load":
+            self.loaded.add(answer["params"]["loaderId"])
+        return answer
 
     def open(self, url: str) -> None:
         """Wait until everything that the page names is loaded."""
-        self.call("Page.navigate", url="about:blank")  # Chromium does not reload a page if only its #… changes
-        self._wait(lambda answer: answer.get("method") == "Page.loadEventFired")
-        self.call("Page.navigate", url=url)
-        self._wait(lambda answer: answer.get("method") == "Page.loadEventFired")
+        for each in ("about:blank", url):  # Chromium does not reload a page if only its #… changes
+            document = self.call("Page.navigate", url=each)["loaderId"]
+            while document not in self.loaded:
+                self._read()
 
     def look(self, script: str) -> Any:
         """The value of an expression in the page."""
@@ -137,6 +144,8 @@ def browsing(profile: Path) -> Iterator[tuple[Browser, Recorder]]:
     )  # fmt: skip
     os.close(commands)
     os.close(answers)
+    patience = threading.Timer(PATIENCE, process.kill)
+    patience.start()
     with os.fdopen(write, "wb") as to, os.fdopen(read, "rb") as back:
         try:
             browser = Browser(to, back)
@@ -145,6 +154,7 @@ def browsing(profile: Path) -> Iterator[tuple[Browser, Recorder]]:
             browser.call("Browser.close")
             process.wait(20)
         finally:
+            patience.cancel()
             process.kill()
             process.wait()
             recorder.server.shutdown()

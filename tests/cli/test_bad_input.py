@@ -73,7 +73,7 @@ def test_ids_that_cannot_be_kept_leave_no_folder(capsys: Any, tmp_path: Path) ->
     days = [date(2024, 1, day) for day in (1, 2, 3, 4)]
     pq.write_table(pa.table({"user": days, "item": [1, 2, 3, 4]}), tmp_path / "days.parquet")
     words = ["train", "--data", str(tmp_path / "days.parquet"), "--out", str(tmp_path / "run"), "--quiet"]
-    assert "cannot be saved as JSON" in refused(capsys, *words)
+    assert "cannot be an id; write it as text or as a number" in refused(capsys, *words)
     assert os.listdir(tmp_path) == ["days.parquet"]
 
 

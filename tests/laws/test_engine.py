@@ -50,7 +50,7 @@ def test_a_number_is_read_where_it_is_written(numbers: type[NamedTuple]) -> None
     assert named == {name: place for place, name in enumerate(numbers._fields)}
 
 
-@settings(max_examples=6 if DEVICE == "cpu" else 60, deadline=None)
+@settings(max_examples=4 if DEVICE == "cpu" else 60, deadline=None)
 @given(worlds(precision="float64"))
 def test_a_round_is_that_of_the_verbs(world: World) -> None:
     n = min(world.options.users_per_round, world.n_users)
