@@ -13,7 +13,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
 # Chromium's own requests to its maker's servers are switched off, or sent to a host that no page uses. So all other
 # requests come from a page.
 QUIET = (

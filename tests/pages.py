@@ -2,20 +2,16 @@
 
 import json
 import re
-import shutil
 import subprocess
 from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.browser import CHROMIUM
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 EMPTY = {"meta", "input", "br"}  # elements that are never closed
 SCRIPT = (resources.files("fedgrec.report") / "page.js").read_text("utf-8")
-
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
 
 
 class Balanced(HTMLParser):
@@ -68,7 +64,7 @@ def in_browser(page: str, folder: Path, script: str = "", fragment: str = "") ->
     """The page as Chromium has it after its script and after ours."""
     path = folder / "tried.html"
     path.write_text(page.replace("</body>", f"<script>{script}</script></body>"), encoding="utf-8")
-    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'browser'}"]
+    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'browser'}"]
     done = subprocess.run(
         [*command, "--dump-dom", f"file://{path}{fragment}"], capture_output=True, text=True, timeout=120, check=False
     )

@@ -15,10 +15,9 @@ from fedgrec.export.table import agreement
 from fedgrec.item_names import names_of
 from fedgrec.model import Model
 from fedgrec.simulation import Simulation
-from tests.browser import CHROMIUM, Browser, Recorder, browsing
+from tests.browser import Browser, Recorder, browsing, needs_browser
 from tests.test_export import invented
 
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
 OWN = {f"http://page.test/{name}" for name in ("index.html", "page.css", "page.js", "ranking.js", "items.js")}
 RANKED = '[...document.querySelectorAll("#recommended > li")].map(row => [+row.dataset.item, +row.dataset.score])'
 

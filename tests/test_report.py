@@ -25,7 +25,8 @@ from fedgrec.resolve import resolved
 from fedgrec.simulation import Simulation
 from fedgrec.tables import Cell, Grid
 from fedgrec.tables import html as tables_html
-from tests.pages import checked, data_of, in_browser, needs_browser
+from tests.browser import needs_browser
+from tests.pages import checked, data_of, in_browser
 
 QUICK = {
     "kernel": "reference",

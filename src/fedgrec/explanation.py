@@ -43,7 +43,7 @@ def explanation(method: Method, server: ServerState, person: Cohort, item: int) 
 def _parts(method: Method, server: ServerState, person: Cohort) -> tuple[Floats, Floats]:
     if isinstance(method, SpectralMethod):
         weights = np.maximum(server.degrees, 1)[person.items] ** -float(method.options.exponent)
-        rows = weights[:, None] * method._leading(server)[person.items]
+        rows = weights[:, None] * method.leading(server)[person.items]
         return np.zeros((1, rows.shape[1])), rows
     if not isinstance(method, FedGRecMethod):
         raise FedgrecError(f"a score of {method.name} is no sum over the person's items: there is nothing to explain")

@@ -4,7 +4,6 @@ import base64
 import http.client
 import json
 import re
-import shutil
 import socket
 import subprocess
 import threading
@@ -17,9 +16,9 @@ from fedgrec.cli import main
 from fedgrec.federation.common.web import Site
 from fedgrec.federation.server.dashboard import pages
 from fedgrec.federation.server.log import writing
+from tests.browser import CHROMIUM
 from tests.federation.worlds import World
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 EVIL = "<script>document.title='taken'</script>"
 
 

@@ -188,16 +188,16 @@ class SpectralMethod(Method):
 
     def represent_users(self, server: ServerState, cohort: Cohort) -> Floats:
         weights = self._popularity(server)[cohort.items] ** -self.options.exponent
-        leading = np.ascontiguousarray(self._leading(server))
+        leading = np.ascontiguousarray(self.leading(server))
         vectors = self.kernel.refresh(cohort, weights.astype(leading.dtype), leading[None], cohort.items)[:, 0]
         return noisy.as_users(vectors, server.more)
 
     def represent_items(self, server: ServerState) -> Floats:
-        rows = self._leading(server)
+        rows = self.leading(server)
         vectors = rows * (self._popularity(server) ** self.options.exponent).astype(rows.dtype)[:, None]
         return noisy.as_items(vectors, server.more)
 
-    def _leading(self, server: ServerState) -> Floats:
+    def leading(self, server: ServerState) -> Floats:
         """V; how many directions it has follows from the table, not from the number of users.  # [N, d]"""
         return server.items[0, :, : max(server.items.shape[2] - self.options.spare, 1)]
 
