@@ -1,10 +1,11 @@
-"""The report agrees with the run's files, everybody can read it, and no text in it is run as code."""
+"""The report agrees with the run's files, people can read it, and no text in it is run as code."""
 
 import html
 import itertools
 import json
 import re
 import shutil
+import stat
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -110,6 +111,10 @@ def test_users_are_ranked_as_the_evaluation_did(run: Path) -> None:
     survey = read_run(run, None).survey
     assert survey is not None
     assert survey.recall(20).mean() == pytest.approx(json.loads((run / "result.json").read_text())["recall@20"])
+
+
+def test_only_the_owner_may_read_what_people_have(run: Path) -> None:
+    assert {stat.S_IMODE((run / name).stat().st_mode) for name in ("report.html", "users.safetensors")} == {0o600}
 
 
 def test_people_have_what_the_data_says_and_get_nothing_of_it(run: Path) -> None:

@@ -20,7 +20,7 @@ from fedgrec.growth import grow
 from fedgrec.loading import MATRIX
 from fedgrec.lookup import candidates, indices, is_one_person, joined, rows_of
 from fedgrec.options import METHODS
-from fedgrec.recommender import Lists, Recommender, Seen, best, flat, named, without_empty
+from fedgrec.recommender import Lists, Recommender, Seen, flat, named, without_empty
 from fedgrec.simulation import Simulation
 from fedgrec.trained import open_run
 
@@ -177,7 +177,7 @@ class FedGRec:
         model, one = self._fitted(), is_one_person(items)
         rows = rows_of([items] if one else items, model.item_ids)
         vectors = model.new_user_vectors(*rows)
-        lists = best(vectors, model.item_vectors(), N, rows, candidates(None, filter_items, model.item_ids))
+        lists = model.lists_for(vectors, N, rows, candidates(None, filter_items, model.item_ids))
         return _answer(lists, model.item_names, one)
 
     def similar_items(

@@ -1,7 +1,7 @@
 """A trained model: it answers "what should this person see next?"."""
 
 import tomllib
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -26,12 +26,14 @@ from fedgrec.files import (
 from fedgrec.kept_split import ITEM_IDS, USER_IDS
 from fedgrec.loading import MATRIX, load_for
 from fedgrec.methods.contract import Method
+from fedgrec.methods.noisy import OPEN
 from fedgrec.options import METHODS, method_module
-from fedgrec.recommender import Recommender
+from fedgrec.recommender import Recommender, Seen
 from fedgrec.server_run import check_has_users, is_of_server
 from fedgrec.whole_files import said
 
 SERVER, USERS, CONFIG = "server.safetensors", "users.safetensors", "config.toml"
+WITHDRAWN = "withdrawn_items"  # in the server's file
 GROWN = "grown"  # a folder of new files that will replace the run's files (see grown_run.py)
 
 
@@ -46,6 +48,7 @@ class Model(Recommender):
     server: ServerState  # without its optimizer's moments
     users: Cohort  # everybody, with keys and train items
     known: Interactions  # never recommended: all items that people have in the data, held out or not
+    withdrawn: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # from a federation's catalogue
 
     @staticmethod
     def of(config: Config, server: ServerState, users: Cohort, known: Interactions) -> "Model":
@@ -70,6 +73,16 @@ class Model(Recommender):
         return self.server.degrees
 
     @property
+    def trained_on(self) -> Seen:
+        return Seen(self.users.indptr.astype(np.int64), self.users.items.astype(np.int32))
+
+    @cached_property
+    def closed(self) -> Ints:
+        """Withdrawn items, and those that too few people have under noise."""
+        is_open = self.server.more.get(OPEN, np.ones(len(self.item_ids)))
+        return np.union1d(self.withdrawn, np.flatnonzero(is_open <= 0))
+
+    @property
     def inner_product(self) -> bool:
         return self.method.inner_product
 
@@ -87,19 +100,15 @@ class Model(Recommender):
     def scores(self, users: Ints) -> Floats:
         return self.method.scores(self._as_ranked, self.users.take(users))
 
-    def new_user_vectors(self, indptr: Ints, items: Ints) -> Floats:
-        """The vectors of new people: Eq. (6) needs only their items."""
-        if (np.diff(indptr) == 0).any():
-            which = f" {int(np.argmin(np.diff(indptr)))} (counted from 0)" if len(indptr) > 2 else ""
-            raise FedgrecError(f"name at least one item that the person{which} liked")
-        return self.method.represent_users(self._as_ranked, self.strangers(indptr, items))
+    @property
+    def folds_in(self) -> bool:
+        return not self.method.knows_strangers
 
-    def strangers(self, indptr: Ints, items: Ints) -> Cohort:
-        """People whom the model has never met, by their items."""
-        if not self.method.knows_strangers:
-            without = " without latent embeddings (layers = 0)" if self.config.method == "fedgrec" else ""
-            raise FedgrecError(f"a model of {self.config.method}{without} knows nothing of a person it has not met")
-        return self.method.strangers(indptr, items)
+    def _strangers(self, indptr: Ints, items: Ints) -> Floats:
+        """The vectors of new people: Eq. (6) needs only their items."""
+        if self.folds_in:
+            return super()._strangers(indptr, items)
+        return self.method.represent_users(self._as_ranked, self.method.strangers(indptr, items))
 
     def explain(self, user: int, item: int) -> Explanation:
         """The parts of the user's score for the item."""
@@ -127,6 +136,7 @@ class Model(Recommender):
         metadata |= {name: digest_of(content) for name, content in texts.items()}
         server = {"item_embeddings": self.server.items, "item_degrees": self.server.degrees}
         server |= {f"more.{name}": value for name, value in self.server.more.items()}
+        server |= {WITHDRAWN: self.withdrawn} if len(self.withdrawn) else {}
         state = {f.name: getattr(self.users.state, f.name) for f in fields(self.users.state)}
         users = {
             "user_embeddings": state.pop("embeddings").swapaxes(0, 1),
@@ -187,7 +197,7 @@ def _read(folder: Path, config: Config) -> tuple[Model, dict[str, str]]:
     whole = kind(embeddings=_by_user(users["user_embeddings"]), **state)
     pairs = users["train_indptr"], users["train_items"]
     cohort = Cohort(users["keys"], *pairs, whole, users.get("targets"), users.get("around"))
-    return Model(config, kept, cohort, known), about
+    return Model(config, kept, cohort, known, _withdrawn(server)), about
 
 
 def run_config(folder: Path) -> Config:
@@ -235,12 +245,16 @@ def _of_server(folder: Path, config: Config) -> Model:
     method = method_module(config.method).make(config.model, n_items, 1)
     users = method.strangers(np.zeros(2, np.int64), nobody).take(nobody)
     known = Interactions(IdMap.range(0, "user"), item_ids, np.zeros(1, np.int64), nobody.astype(np.int32))
-    return Model(config, server, users, known)
+    return Model(config, server, users, known, _withdrawn(tensors))
 
 
 def _server_of(tensors: Tensors, about: dict[str, str]) -> ServerState:
     more = {name.removeprefix("more."): value for name, value in tensors.items() if name.startswith("more.")}
     return _server(tensors["item_embeddings"], tensors["item_degrees"], int(about["round"]), more)
+
+
+def _withdrawn(tensors: Tensors) -> Ints:
+    return tensors.get(WITHDRAWN, np.zeros(0, np.int64))
 
 
 def _server(items: Floats, degrees: Ints, round_: int, more: dict[str, Floats]) -> ServerState:

@@ -17,6 +17,7 @@ from fedgrec.core import Floats, Ints
 from fedgrec.data import IdMap, Interactions
 from fedgrec.errors import FedgrecError
 from fedgrec.explanation import Explanation
+from fedgrec.fold_in import item_shares, joined
 from fedgrec.ranking import Ids, Indptr, rows_of, top_k, top_k_scores
 
 Lists = tuple[Ints, Floats]
@@ -37,6 +38,9 @@ class Seen(NamedTuple):
         """One row of indices for each list."""
         lengths = [0, *(len(row) for row in rows)]
         return Seen(np.cumsum(lengths, dtype=np.int64), np.concatenate([np.zeros(0, np.int32), *rows], dtype=np.int32))
+
+    def of_list(self, place: int) -> Ints:
+        return self.items[self.indptr[place] : self.indptr[place + 1]]
 
     def among(self, allowed: Ints, n_items: int) -> "Seen":
         """The same items, renumbered by their place among the allowed items; others are dropped."""
@@ -72,9 +76,10 @@ class Recommender(ABC):
     @abstractmethod
     def _user_vectors(self, users: Ints) -> Floats: ...
 
+    @property
     @abstractmethod
-    def new_user_vectors(self, indptr: Ints, items: Ints) -> Floats:
-        """The vectors of people whom the model has never met, from their items, [n, D]."""
+    def trained_on(self) -> Seen:
+        """The train items of every user."""
 
     @abstractmethod
     def save(self, folder: str | Path) -> None:
@@ -112,6 +117,17 @@ class Recommender(ABC):
         """The items that are never recommended to these users."""
         return Seen(*rows_of(self.known, users.astype(np.int64)))
 
+    @property
+    def closed(self) -> Ints:
+        """Items that are recommended to nobody, sorted."""
+        return np.zeros(0, np.int64)
+
+    def _open(self, allowed: Ints | None) -> Ints | None:
+        """The allowed items that are not closed; None: every item."""
+        if not len(self.closed):
+            return allowed
+        return np.setdiff1d(np.arange(len(self.item_ids)) if allowed is None else allowed, self.closed)
+
     # --------------------------------------------------------------------------------------- vectors
 
     def item_vectors(self) -> Floats:
@@ -140,6 +156,31 @@ class Recommender(ABC):
         """[1, D]"""
         return self.user_vectors(np.array([user]))
 
+    def new_user_vectors(self, indptr: Ints, items: Ints) -> Floats:
+        """The vectors of people whom the model has never met, from their items, [n, D]."""
+        if (np.diff(indptr) == 0).any():
+            which = f" {int(np.argmin(np.diff(indptr)))} (counted from 0)" if len(indptr) > 2 else ""
+            raise FedgrecError(f"name at least one item that the person{which} liked")
+        return self._strangers(indptr, items)
+
+    @property
+    def folds_in(self) -> bool:
+        """Whether a newcomer's vector is one that fold_in.py derives, because the method itself defines none."""
+        return True
+
+    def _strangers(self, indptr: Ints, items: Ints) -> Floats:
+        return joined(self.item_shares, indptr, items)
+
+    @cached_property
+    def item_shares(self) -> Floats:
+        """What each item adds to a newcomer's vector, learned from the users of the model; see fold_in.py.  # [N, D]"""
+        users = np.arange(len(self.user_ids))
+        if not len(users):
+            raise FedgrecError(
+                f"the model of {self.config.method} alone, without its users, knows nothing of a person it has not met"
+            )
+        return item_shares(self.user_vectors(users), self.item_vectors(), *self.trained_on)
+
     def new_user_vector(self, items: Ints) -> Floats:
         """[1, D]"""
         items = np.unique(items)
@@ -154,7 +195,8 @@ class Recommender(ABC):
         """
         seen = self.seen_by(users) if seen is None else seen
         if self.inner_product:
-            return best(self.user_vectors(users), self.item_vectors(), k, seen, allowed)
+            return self.lists_for(self.user_vectors(users), k, seen, allowed)
+        allowed = self._open(allowed)
         at = np.arange(len(self.item_ids)) if allowed is None else allowed
 
         def score(some: slice) -> Any:
@@ -164,9 +206,13 @@ class Recommender(ABC):
         kept = seen if allowed is None else seen.among(allowed, len(self.item_ids))
         return _renumbered(top_k_scores(score, len(at), k, kept.indptr, kept.items), allowed)
 
+    def lists_for(self, vectors: Floats, k: int, seen: Seen, allowed: Ints | None = None) -> Lists:
+        """The same for people with these vectors, [n, D]."""
+        return best(vectors, self.item_vectors(), k, seen, self._open(allowed))
+
     def similar_lists(self, items: Ints, k: int, allowed: Ints | None = None) -> Lists:
         """For each of these items the k most similar items (by cosine)."""
-        return self._alike(self.item_vectors(), items, k, "item", allowed)
+        return self._alike(self.item_vectors(), items, k, "item", self._open(allowed))
 
     def similar_user_lists(self, users: Ints, k: int) -> Lists:
         """For each of these users the k most similar users (by cosine)."""
@@ -186,7 +232,7 @@ class Recommender(ABC):
 
     def recommend(self, vector: Floats, seen: Ints, n: int) -> Lists:
         """The same for a person with this vector, [1, D]."""
-        return without_empty(best(vector, self.item_vectors(), n, Seen.of([seen])))
+        return without_empty(self.lists_for(vector, n, Seen.of([seen])))
 
     def similar_items(self, item: int, n: int) -> Lists:
         """The n items most like this one."""

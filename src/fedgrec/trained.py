@@ -13,14 +13,14 @@ from fedgrec.config import Config, read_toml
 from fedgrec.core import Floats, Ints
 from fedgrec.data import Interactions
 from fedgrec.distributed import Ranks
-from fedgrec.errors import FedgrecError, RunError
+from fedgrec.errors import RunError
 from fedgrec.files import understood, write_text
 from fedgrec.machine import judged, make_method
 from fedgrec.metrics import Ideal
 from fedgrec.model import CONFIG, Model
 from fedgrec.options import DataOptions, RunOptions
 from fedgrec.ranking import Csr, Result
-from fedgrec.recommender import Recommender
+from fedgrec.recommender import Recommender, Seen
 
 
 def open_run(folder: str | Path, needs_users: bool = True) -> Recommender:
@@ -53,6 +53,10 @@ class Centralized(Recommender):
         return self.inner.known
 
     @property
+    def trained_on(self) -> Seen:
+        return Seen(self.inner.train.indptr, self.inner.train.items)
+
+    @property
     def round(self) -> int:
         return self.inner.epochs_done
 
@@ -78,9 +82,6 @@ class Centralized(Recommender):
 
     def scores(self, users: Ints) -> Floats:
         return to_numpy(self._scorer(users.astype(np.int64)))
-
-    def new_user_vectors(self, indptr: Ints, items: Ints) -> Floats:
-        raise FedgrecError(f"a run of {self.config.method} recommends to the users of its training data alone")
 
     def save(self, folder: str | Path) -> None:
         self.inner.save(folder)

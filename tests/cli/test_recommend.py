@@ -148,10 +148,10 @@ def test_whom_nobody_knows_is_answered_with_the_nearest(capsys: Any, finished: P
     assert "ask for at least one item" in refused(capsys, "recommend", str(finished), "--user", "ann1", "-n", "0")
 
 
-def test_without_latents_there_is_nothing_to_say_to_a_stranger(capsys: Any, data: Path, tmp_path: Path) -> None:
+def test_without_latents_newcomers_are_folded_in(capsys: Any, data: Path, tmp_path: Path) -> None:
     run = train(data, tmp_path / "mf", layers=0)
     assert answer(capsys, run, "--user", "ann1")
-    assert "layers = 0" in refused(capsys, "recommend", str(run), "--items", "book1")
+    assert set(answer(capsys, run, "--items", "book1", "-n", "48")) == {f"book{i}" for i in range(48)} - {"book1"}
 
 
 def test_evaluating_again_gives_the_result_of_the_run(capsys: Any, finished: Path, data: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedgrec.errors import ConfigError, FedgrecError
+from fedgrec.export import ItemTable
 from fedgrec.federation.common import catalogue
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.network import NodeNetwork, write_network
@@ -26,6 +27,7 @@ from fedgrec.federation.node.person import recommend
 from fedgrec.federation.node.refresh import refresh
 from fedgrec.federation.node.store import STORE, NodeStore
 from fedgrec.federation.server import coordinator
+from fedgrec.model import Model
 from tests.federation.living import Life
 from tests.federation.worlds import Killed, at_random, kill_server, made_older, world
 
@@ -242,6 +244,14 @@ def test_new_items_and_withdrawn_ones(tmp_path: Path) -> None:
     assert open_node(life.world.nodes[2]).n_items == 32
     assert life.world.model().degrees[30:].sum() > 0
     assert best not in recommend(life.world.nodes[index], user, 32)[0]
+    model = Model.load(life.world.server / "run", needs_users=False)  # the server's own folder knows it, too
+    assert model.closed.tolist() == [best]
+    other = np.array([0 if best else 1])
+    shown, _ = model.recommend(model.new_user_vector(other), other, 32)
+    alike, _ = model.similar_items(int(other[0]), 32)
+    assert len(shown) == len(alike) == 30
+    assert best not in {*shown.tolist(), *alike.tolist()}
+    assert ItemTable.of(model).closed.nonzero()[0].tolist() == [best]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ def register(commands: Any) -> None:
         help="a page that recommends in the browser",
         description="Write a page that recommends by itself: a person picks items, and the page ranks the others, from "
         "the run's item table in eight bits a number. It works from a disk and from any host, and connects to nothing. "
-        "For runs of fedgrec, spectral and fedgnn, of a federation's server too.",
+        "For every run whose items have vectors, of a federation's server too; turbocf, multvae and fedncf have none.",
     )
     export.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
     export.add_argument("--page", type=Path, required=True, metavar="FOLDER", help="where the page goes")
@@ -30,9 +30,10 @@ def run(arguments: argparse.Namespace) -> int:
     if page.note:
         print(fitted(page.note))
     print(f"page: {page.path}  ({size(page.page_bytes)}, and {size(page.table_bytes)} for {page.items:,} items)")
+    whom, to_whom = ("one of its users", " to a newcomer with the same items") if page.folds_in else ("a newcomer", "")
     print(
         fitted(
-            f"Of 20 items that `fedgrec recommend` shows to a newcomer, the page shows {page.shared:.2f}: "
+            f"Of 20 items that `fedgrec recommend` shows to {whom}, the page shows {page.shared:.2f}{to_whom}: "
             f"the mean over {page.people} people."
         )
     )

@@ -156,14 +156,12 @@ def _on_own_split(arguments: argparse.Namespace, model: Any, config: Any) -> dic
 
 def _by_strangers(arguments: argparse.Namespace, model: Any, config: Any) -> dict[str, Any]:
     """Represent new people by some of their items, and measure how well the model ranks their other items."""
-    from fedgrec.loading import load_data
-    from fedgrec.machine import judged
-    from fedgrec.model import Model
+    import numpy as np
 
-    if not isinstance(model, Model):
-        raise ConfigError(
-            f"--data: a run of {model.config.method} knows nothing of people it has not met; leave it out"
-        )
+    from fedgrec.loading import load_data
+    from fedgrec.ranking import evaluate, rows_of
+
+    items = model.item_vectors().astype(np.float32)
     if arguments.split != "test":
         raise ConfigError("--split validation is of the run's own data: leave it out, or leave out --data")
     options = config.changed({"data": arguments.data, "split": "auto"}, "command line").data
@@ -179,7 +177,8 @@ def _by_strangers(arguments: argparse.Namespace, model: Any, config: Any) -> dic
         raise DataError(
             f"nobody in {arguments.data} has two items or more that {arguments.run} knows: see its items.json"
         )
-    run, people = config.run, model.strangers(train.indptr, train.items)
-    result = judged(model.method, model.server, people, train, test, run.topk, run.ndcg_ideal, run.device)
+    vectors, with_items = np.zeros((train.n_users, items.shape[1]), np.float32), np.flatnonzero(train.user_degrees())
+    vectors[with_items] = model.new_user_vectors(*rows_of(train, with_items))
+    result = evaluate(vectors, items, train, test, config.run.topk, config.run.ndcg_ideal)
     about = {"round": model.round, "split": arguments.data, "unknown_pairs": unknown}
     return {**about, **result.metrics, "users": result.users}

@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec.data.readers import stem
-from fedgrec.errors import ConfigError, RunError
+from fedgrec.errors import RunError
 from fedgrec.export.table import ItemTable, agreement
 from fedgrec.files import check_writable, write_together
 from fedgrec.item_names import ItemNames, names_of
 from fedgrec.model import Model
+from fedgrec.recommender import Recommender
 from fedgrec.trained import open_run
 from fedgrec.whole_files import said
 
@@ -34,23 +35,19 @@ class Exported:
     table_bytes: int
     shared: float  # how many of the page's 20 recommendations the model gives too, on average (of fewer, in proportion)
     people: int  # how many people `shared` was measured over
+    folds_in: bool  # whether the model knows its own users alone, and `shared` is measured against what they get
     note: str  # about the items' names
 
 
-def write_page(run: str | Path | Model, folder: str | Path, item_names: str | Path | None = None) -> Exported:
+def write_page(run: str | Path | Recommender, folder: str | Path, item_names: str | Path | None = None) -> Exported:
     """Write a page for a run or a model into a folder, which is new, empty or that of an earlier page.
 
     `item_names` is a CSV of items' names that replaces the one that the run keeps.
     """
-    folder, home = Path(folder), None if isinstance(run, Model) else Path(run)
+    folder, home = Path(folder), None if isinstance(run, Recommender) else Path(run)
     _refuse_used(folder)
     check_writable(folder, "--page")
-    model = run if isinstance(run, Model) else open_run(run, needs_users=False)
-    if not isinstance(model, Model):
-        raise ConfigError(
-            f"{run}: a run of {model.config.method} knows nothing of people it has not met, and a page serves nobody "
-            f"else: export a run of fedgrec, spectral or fedgnn"
-        )
+    model = run if isinstance(run, Recommender) else open_run(run, needs_users=False)
     names = names_of(model, home, None if item_names is None else Path(item_names))
     table = ItemTable.of(model)
     shared, people = agreement(model, table)
@@ -61,7 +58,8 @@ def write_page(run: str | Path | Model, folder: str | Path, item_names: str | Pa
     write_together({folder / name: text.encode() for name, text in content.items()})
     sizes = {name: len(text.encode()) for name, text in content.items()}
     table_bytes = sizes.pop(ITEMS)
-    return Exported(folder / INDEX, len(names.ids), sum(sizes.values()), table_bytes, shared, people, names.note)
+    page = folder / INDEX
+    return Exported(page, len(names.ids), sum(sizes.values()), table_bytes, shared, people, model.folds_in, names.note)
 
 
 def _refuse_used(folder: Path) -> None:
@@ -95,9 +93,10 @@ def _base64(array: NDArray[Any]) -> str:
     return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")
 
 
-def _index(model: Model) -> str:
+def _index(model: Recommender) -> str:
     name = stem(Path(model.config.data.data)) if model.known.n_users else "a federation"
-    about = f"{model.config.method}, round {model.round:,}, {len(model.item_ids):,} items"
+    trained = "round" if isinstance(model, Model) else "epoch"
+    about = f"{model.config.method}, {trained} {model.round:,}, {len(model.item_ids):,} items"
     page = _own(INDEX).replace("{mark}", MARK).replace("{about}", escape(about))
     return page.replace("{count}", f"{len(model.item_ids):,}").replace("{name}", escape(name))  # last: any text
 

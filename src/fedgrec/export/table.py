@@ -23,7 +23,7 @@ from fedgrec.core import Floats, Ints
 from fedgrec.errors import FedgrecError
 from fedgrec.methods.noisy import OPEN
 from fedgrec.model import Model
-from fedgrec.ranking import top_k
+from fedgrec.recommender import Recommender, Seen
 
 SHARES: dict[str, Callable[[int], float]] = {
     "sum": lambda n: 1.0,
@@ -78,15 +78,18 @@ class ItemTable:
     closed: NDArray[np.bool_]  # [N] items that are never recommended
 
     @staticmethod
-    def of(model: Model) -> "ItemTable":
-        """The table of a model whose scores are sums over a person's items; others are refused."""
-        share = _share(model)
+    def of(model: Recommender) -> "ItemTable":
+        """The table of a model with item vectors."""
         n = len(model.item_ids)
-        gives = Rows.rounded(_people(model, np.arange(n + 1), np.arange(n, dtype=np.int32)))
-        ranks = Rows.rounded(_plain(model, model.method.represent_items(model.server)))
+        ranks = Rows.rounded(_plain(model, model.item_vectors()))
+        share = _share(model)
+        one_each = np.arange(n + 1), np.arange(n, dtype=np.int32)
+        gives = Rows.rounded(_people(model, *one_each) if share else _plain(model, model.item_shares))
         if np.abs(gives.whole.astype(np.int16) - ranks.whole).max() <= 1:  # they differ by rounding alone
             gives = Rows(ranks.whole, gives.scales)
-        return ItemTable(gives, ranks, share, ~_open(model))
+        closed = np.zeros(n, np.bool_)
+        closed[model.closed] = True
+        return ItemTable(gives, ranks, share or "root", closed)
 
     @cached_property
     def _by(self) -> Floats:
@@ -114,9 +117,12 @@ class ItemTable:
 # --------------------------------------------------------------------------------- what a method does
 
 
-def _share(model: Model) -> str:
-    """The weight share(n) of each of n items, found by trial, so that methods need not declare it."""
-    rng, items = np.random.default_rng(0), np.flatnonzero(_open(model)).astype(np.int32)
+def _share(model: Recommender) -> str:
+    """The weight share(n) of each of n items, found by trial, so that methods need not declare it.
+
+    Where a newcomer's vector is no sum over items, "": the page adds up `item_shares`, which come near to such vectors.
+    """
+    rng, items = np.random.default_rng(0), np.setdiff1d(np.arange(len(model.item_ids)), model.closed).astype(np.int32)
     people = [rng.choice(items, min(n, len(items)), replace=False) for n in PROBED]
     indptr = np.cumsum([0, *map(len, people)])
     joined = np.concatenate(people)
@@ -128,47 +134,41 @@ def _share(model: Model) -> str:
         sums = alone * np.array([share(len(person)) for person in people])[:, None]
         if np.allclose(sums, whole, rtol=1e-3, atol=1e-4 * np.abs(whole).max()):
             return name
-    raise FedgrecError(
-        f"a page adds up what each picked item contributes, and the scores of this model of {model.config.method} are "
-        "no such sums: those of fedgrec (with ranking = inner), spectral and fedgnn are"
-    )
+    return ""
 
 
-def _people(model: Model, indptr: Ints, items: Ints) -> Floats:
-    """The vectors of new people with these items, [n, D]; an error if the model cannot represent new people."""
-    return _plain(model, model.method.represent_users(model.server, model.strangers(indptr, items)))
+def _people(model: Recommender, indptr: Ints, items: Ints) -> Floats:
+    """The vectors of new people with these items, [n, D]."""
+    return _plain(model, model.new_user_vectors(indptr, items))
 
 
-def _plain(model: Model, vectors: Floats) -> Floats:
+def _plain(model: Recommender, vectors: Floats) -> Floats:
     """The vectors without the last number, by which noisy methods rank closed items last."""
-    return (vectors[:, :-1] if OPEN in model.server.more else vectors).astype(np.float64)
-
-
-def _open(model: Model) -> NDArray[np.bool_]:
-    every = np.ones(len(model.item_ids), np.bool_)
-    return model.server.more[OPEN] > 0 if OPEN in model.server.more else every
+    has_mark = isinstance(model, Model) and OPEN in model.server.more
+    return (vectors[:, :-1] if has_mark else vectors).astype(np.float64)
 
 
 # ------------------------------------------------------------------------------------------- how alike
 
 
-def agreement(model: Model, table: ItemTable, people: int = 50) -> tuple[float, int]:
+def agreement(model: Recommender, table: ItemTable, people: int = 50) -> tuple[float, int]:
     """How many of the model's 20 recommendations the table gives too: the mean, and over how many people.
 
-    If a person has fewer than 20 items left, it is 20 times the share of these.
-    They are users of the run, represented by their items alone. If a run has no users, people get random items.
+    If a person has fewer than 20 items left, it is 20 times the share of these. They are users of the run, represented
+    by their items alone; if only fold-in does that, they have the vectors that the model keeps of them. If a run has no
+    users, people get random items.
     """
     rng, n_items = np.random.default_rng(0), len(model.item_ids)
-    owners = np.flatnonzero(model.users.degrees)
+    trained_on = model.trained_on
+    owners = np.flatnonzero(np.diff(trained_on.indptr))
     if len(owners):
-        chosen = rng.choice(owners, min(people, len(owners)), replace=False)
-        picks = [model.users.items_of(int(user)) for user in np.sort(chosen)]
+        chosen = np.sort(rng.choice(owners, min(people, len(owners)), replace=False))
+        picks = [trained_on.of_list(int(user)) for user in chosen]
     else:
         picks = [rng.choice(n_items, min(5, n_items - 1), replace=False).astype(np.int32) for _ in range(people)]
-    indptr, items = np.cumsum([0, *map(len, picks)]), np.concatenate(picks).astype(np.int32)
-    vectors = model.method.represent_users(model.server, model.strangers(indptr, items)).astype(np.float32)
-    rows = model.method.represent_items(model.server).astype(np.float32)
-    lists, _ = top_k(vectors, rows, min(LIST, n_items), indptr, items)
+    seen = Seen.of(picks)
+    vectors = model.user_vectors(chosen) if model.folds_in else model.new_user_vectors(*seen)
+    lists, _ = model.lists_for(vectors, min(LIST, n_items), seen)
     pairs = [(best[best >= 0], table.recommend(mine)[0]) for best, mine in zip(lists, picks, strict=True)]
     shares = [np.isin(best, shown).mean() if len(best) else 1.0 for best, shown in pairs]
     return LIST * float(np.mean(shares)), len(picks)

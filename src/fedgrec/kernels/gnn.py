@@ -20,7 +20,7 @@ import numpy as np
 
 from fedgrec import draws
 from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, State, quantize
-from fedgrec.kernels.reference import adam, total
+from fedgrec.kernels.reference import adam, times, total
 
 NOISE, PSEUDO = 1, 2  # what a user's stream of real numbers is for
 
@@ -86,9 +86,9 @@ def gradients(problem: LocalProblem, e: Floats, o: Any) -> tuple[Floats, Floats]
     """∂L/∂e_u [d] and ∂L/∂x_t [m, d] of the local loss with its L2 penalty."""
     P, m = problem.n_positives, len(problem.items)
     f_u = o.own * e + problem.B
-    scores = problem.x @ f_u
+    scores = times(f_u, problem.x.T)
     g = bpr_slopes(problem, scores) if o.loss == "bpr" else mse_slopes(problem, scores, o)
-    grad_f = g @ problem.x
+    grad_f = times(g, problem.x)
     decay = np.full(m, o.l2 / max(m - P, 1), e.dtype)
     decay[:P] = o.l2 / P
     grad_x = np.outer(g, f_u) + decay[:, None] * problem.x

@@ -46,7 +46,7 @@ def refresh(cohort: Cohort, weights: Floats, tables: Floats, at: Ints) -> Floats
     for u in range(len(cohort)):
         mine = slice(cohort.indptr[u], cohort.indptr[u + 1])
         for k, table in enumerate(tables):
-            latents[u, k] = weights[mine] @ table[at[mine]]
+            latents[u, k] = times(weights[mine], table[at[mine]])
     return latents
 
 
@@ -141,7 +141,7 @@ def local_problem(
         a, B = np.zeros_like(start), np.zeros(o.dim, start.dtype)
         c = np.einsum("kd,kmd->m", latents[u], tables[1:])
     else:
-        a, B = np.tensordot(alpha[1:], tables[1:], 1), alpha[1:] @ latents[u]
+        a, B = np.einsum("k,kmd->md", alpha[1:], tables[1:]), times(alpha[1:], latents[u])
         c = np.zeros(len(items), start.dtype)
     targets = np.ones(len(positives), start.dtype) if cohort.targets is None else cohort.targets[chosen]
     return LocalProblem(key, broadcast.round, len(positives), items, start, a, c, B, weights[chosen], targets)
@@ -171,19 +171,25 @@ def gradients(problem: LocalProblem, e: Floats, moved: Floats, step: int, o: Fed
     P, alpha = problem.n_positives, o.weights()
     p, live = alpha[0], alpha[1] if o.live and o.layers else 0.0
     x = problem.start + moved
-    f_u = p * e + problem.B + live * (problem.weights @ moved[:P])  # e_u^1 follows the local items
+    f_u = p * e + problem.B + live * times(problem.weights, moved[:P])  # e_u^1 follows the local items
     f = p * x + problem.a
     norm_u, norm = (length(f_u), length(f)) if o.similarity == "cosine" else (1.0, np.ones(len(f), f.dtype))
     f_u, f = f_u / norm_u, f / norm[:, None]
-    scores = f @ f_u + problem.c
+    scores = times(f_u, f.T) + problem.c
     g = slopes(problem, scores, step, o)
     lean = g * scores if o.similarity == "cosine" else 0 * g
-    grad_f = (g @ f - lean.sum() * f_u) / norm_u
+    grad_f = (times(g, f) - lean.sum() * f_u) / norm_u
     user_decay, item_decay = penalties(problem, o)
     grad_e = p * grad_f + user_decay * e
     grad_x = (p / norm)[:, None] * (np.outer(g, f_u) - lean[:, None] * f) + item_decay[:, None] * x
     grad_x[:P] += live * np.outer(problem.weights, grad_f)
     return grad_e, grad_x.astype(x.dtype)
+
+
+def times(weights: Floats, rows: Floats) -> Floats:
+    """Σ_r w_r·row_r in NumPy's own loops: some machines' BLAS puts NaN into a product of a few float32 numbers."""
+    total: Floats = np.einsum("r,rd->d", weights, rows)
+    return total
 
 
 def length(f: Floats) -> Floats:

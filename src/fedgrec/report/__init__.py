@@ -29,4 +29,5 @@ def write_report(
         write_json(run.folder / BASELINES, run.baselines)
     path = run.folder / "report.html"
     write_text(path, run_page.render(run))
+    path.chmod(0o600)  # it shows what people have, as users.safetensors does
     return path

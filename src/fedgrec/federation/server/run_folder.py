@@ -8,11 +8,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedgrec.core import ServerState
-from fedgrec.federation.common.catalogue import CATALOGUE, read_catalogue
+from fedgrec.federation.common.catalogue import CATALOGUE, read_catalogue, withdrawn
 from fedgrec.federation.server.folder import ServerFolder
 from fedgrec.federation.server.store import ServerStore
 from fedgrec.files import write_json, write_tensors, write_text
+from fedgrec.model import WITHDRAWN
 
 RUN, FEDERATION = "run", "federation"
 
@@ -41,6 +44,8 @@ def write_run(home: ServerFolder, store: ServerStore, server: ServerState) -> Pa
     write_json(run / "data.json", about)
     tensors = {"item_embeddings": server.items, "item_degrees": server.degrees}
     tensors |= {f"more.{name}": value for name, value in server.more.items()}
+    if gone := withdrawn(home.path):
+        tensors[WITHDRAWN] = np.array(gone)
     write_tensors(run / "server.safetensors", tensors, {"method": config.method, "round": str(server.round)})
     nothing = {"round": server.round, "split": None, "protocol": FEDERATION}
     write_json(run / "result.json", lines[-1] if lines else nothing)
