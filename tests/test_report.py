@@ -114,6 +114,7 @@ def test_users_are_ranked_as_the_evaluation_did(run: Path) -> None:
 
 
 def test_only_the_owner_may_read_what_people_have(run: Path) -> None:
+    write_report(run)
     assert {stat.S_IMODE((run / name).stat().st_mode) for name in ("report.html", "users.safetensors")} == {0o600}
 
 
