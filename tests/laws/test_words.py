@@ -84,6 +84,8 @@ def test_a_step_holds_what_is_usual_and_is_a_power_of_two() -> None:
     assert ((ratio > 0.49) & (ratio <= 1)).all()
     run.server.moment2[5] = 0
     assert run.method.row_steps(run.server)[5] == 2.0  # 30 in 20 levels
+    run.server.moment2[5] = 1e12  # liars push a row; its step is still no coarser than that of the clip
+    assert run.method.row_steps(run.server)[5] == 2.0
 
 
 @pytest.mark.parametrize("blind", [False, True])

@@ -145,6 +145,7 @@ class Wholes(NamedTuple):
     n_users: Any
     fine_rounds: Any  # before each row has its own step
     untouched: Any  # the step of a row that nobody has touched, as a power of two
+    coarsest: Any  # the largest step of a row, likewise
     begun: Any  # the round in which the season began
 
 
@@ -163,7 +164,7 @@ N_ITEMS, UNBIASED_AFTER, FEEDBACK_BOUND = _whole.n_items, _whole.unbiased_after,
 MOST_NEGATIVES, MOST_POSITIVES = _whole.most_negatives, _whole.most_positives
 SAMPLED, N_USERS = _whole.sampled, _whole.n_users
 LATENTS_EVERY, FINE_ROUNDS, UNTOUCHED = _whole.latents_every, _whole.fine_rounds, _whole.untouched
-BEGUN = _whole.begun
+COARSEST, BEGUN = _whole.coarsest, _whole.begun
 LEVELS = _real.levels
 PER_TEMPERATURE, NEGATIVE_WEIGHT = _real.per_temperature, _real.negative_weight
 LOWEST = tl.constexpr(-1e30)  # lower than every score

@@ -22,6 +22,7 @@ from fedgrec.kernels._state_triton import (
     BEGUN,
     BETA1,
     BETA2,
+    COARSEST,
     EPSILON,
     FALL,
     FEEDBACK_BOUND,
@@ -354,6 +355,6 @@ def store_steps(second, t, ok, round_, server, numbers):
     usual = tl.max(second, axis=1) * tl.load(numbers.unbias2 + place)
     usual *= tl.load(server.step_scales + t, mask=ok, other=1.0)
     bits = usual.to(tl.float32).to(tl.int32, bitcast=True)
-    exponent = ((bits >> 23) - 126 + 1) >> 1
+    exponent = tl.minimum(((bits >> 23) - 126 + 1) >> 1, tl.load(numbers.whole + COARSEST).to(tl.int32))
     exponent = tl.where(usual == 0, tl.load(numbers.whole + UNTOUCHED).to(tl.int32), exponent)
     tl.store(server.steps + t, power_of_two(exponent).to(second.dtype), mask=ok)

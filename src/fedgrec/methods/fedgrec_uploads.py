@@ -135,19 +135,23 @@ class Uploads(Method):
 
     def untouched(self, server: ServerState) -> int:
         """The step of a row that nobody has touched yet, as a power of two."""
-        if "untouched" in server.more:
-            return int(server.more["untouched"][0])
+        return int(server.more["untouched"][0]) if "untouched" in server.more else self.coarsest
+
+    @property
+    def coarsest(self) -> int:
+        """The step, as a power of two, in which the levels reach the clip. Larger ones would serve liars alone."""
         return math.ceil(math.log2(self.options.item_clip / self.options.levels))
 
     def row_steps(self, server: ServerState) -> Floats:
         """The step of every item's updates: the usual change of its row's largest entry, divided by the levels.
 
-        Powers of two, so that scaling loses nothing. A row that nobody has touched has the step of the clip.  # [N]
+        Powers of two, so that scaling loses nothing. No step is coarser than that of the clip, which a row that nobody
+        has touched has. Without this bound the moments of a liar's large updates would permit larger ones.  # [N]
         """
         o, real = self.options, server.moment2.dtype.type
         unbiased = real(1 / (1 - o.beta2 ** max(server.round, 1)))
         usual = server.moment2.max(axis=1) * unbiased * self.step_scales(server.degrees).astype(real)
-        exponent = (np.frexp(usual.astype(np.float32))[1] + 1) // 2
+        exponent = np.minimum((np.frexp(usual.astype(np.float32))[1] + 1) // 2, self.coarsest)
         exponent[usual == 0] = self.untouched(server)
         steps: Floats = np.ldexp(real(1), exponent)
         return steps
