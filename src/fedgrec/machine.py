@@ -43,10 +43,8 @@ def _on_kernel(config: Config, n_items: int, n_users: int, ranks: Ranks) -> Meth
     if run.device == "cuda":
         place("cuda")
     if isinstance(config.model, FedGRecOptions) and (
-        run.kernel == "batched" or run.noisy or (run.device == "cuda" and not fits_engine(config, ranks))
+        run.kernel == "batched" or (run.device == "cuda" and not fits_engine(config, ranks))
     ):
-        if run.noisy and importlib.util.find_spec("torch") is None:
-            return cast(Method, make(config.model, n_items, n_users))
         from fedgrec.kernels.batched import Batched
 
         return cast(Method, make(config.model, n_items, n_users, Batched(run.device)))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedgrec.core import Cohort, Leaf, Rows, ServerState, Upload, UploadSpec, fitting
 from fedgrec.errors import FedgrecError
-from fedgrec.kernels import reference
+from fedgrec.kernels import cpu, reference
 from fedgrec.kernels.batched import Batched
 from fedgrec.methods import noisy, spectral
 from fedgrec.methods.contract import Method
@@ -20,7 +20,7 @@ from fedgrec.noise import Multipliers
 from fedgrec.options import FedGRecOptions
 
 LITTLE = Multipliers(0.1, 0.1)  # so that some items are open in a small world
-KERNELS = {"reference": reference, "batched": Batched()}
+KERNELS = {"reference": reference, "batched": Batched(), "cpu": cpu}
 
 
 def norms(upload: Upload, spec: UploadSpec) -> list[tuple[Leaf, float]]:
@@ -76,9 +76,9 @@ def test_fedgrec_keeps_to_its_norms(
 
 
 def test_kernels_scale_alike() -> None:
-    """The batched kernel sends what the readable one sends, up to the last rounding, whatever its batches are."""
+    """Fast kernels send what the readable one sends, up to the last rounding, whatever the batches are."""
     found = []
-    for kernel in (reference, Batched(), Batched(memory=1)):
+    for kernel in (reference, Batched(), Batched(memory=1), cpu):
         method = fedgrec(kernel, item_norm=0.5)
         rng = np.random.default_rng(3)
         liked = rng.random((6, 12)) < 0.4
@@ -95,6 +95,7 @@ def test_kernels_scale_alike() -> None:
         found.append(whole)
     assert np.abs(found[0]).max() > 1000
     assert np.abs(found[0] - found[1]).max() <= 2
+    assert np.abs(found[0] - found[3]).max() <= 2
     assert (found[1] == found[2]).all()
 
 

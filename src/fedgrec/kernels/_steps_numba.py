@@ -27,6 +27,7 @@ class Numbers(NamedTuple):
     beta2: Any
     epsilon: Any
     bound: Any
+    norm: Any  # the most that a user's words may measure together; 0: no bound
     shake: Any  # 2⁻²⁴ where rounding is random, else 0
     temperature: Any
     negative_weight: Any

@@ -9,6 +9,9 @@ from fedgrec.kernels._draws_numba import rounding_shift
 from fedgrec.kernels._numba import fused, inlined, released
 
 
+TINY = np.finfo(np.float64).tiny
+
+
 class Told(NamedTuple):
     """What tells every row that the users send: to item t goes g_t·f_u + λx_t + w_t·pull, for cosines + lean_t·f_t."""
 
@@ -80,15 +83,30 @@ def add_difference(weight, old, new, u, k, per_step, bound, sums, t):
 
 @fused
 def round_and_add(rows, x, x0, per_steps, word, numbers, sums):
-    """Adds how far each row moved, clipped and rounded; how many words the clip cut."""
+    """Adds how far each row moved, within the norm, clipped and rounded; how many words the clip cut."""
     cut, bound, real = numbers.p - numbers.p, numbers.bound, x.dtype.type
+    share = within_norm(rows, x, x0, per_steps, numbers.norm) if numbers.norm else real(1)
     for i in range(len(rows)):
         t = rows[i]
+        per_step = share * per_steps[t]
         for j in range(x.shape[1]):
-            moved = np.rint((x[i, j] - x0[t, j]) * per_steps[t] + numbers.shake * rounding_shift(word, t, j))
+            moved = np.rint((x[i, j] - x0[t, j]) * per_step + numbers.shake * rounding_shift(word, t, j))
             cut += real(abs(moved) > bound)
             sums[t, j] += sums.dtype.type(min(max(moved, -bound), bound))
     return np.int64(cut)
+
+
+@fused
+def within_norm(rows, x, x0, per_steps, norm):
+    """core.fitting: the factor with which the user's words together are no longer than `norm` after rounding."""
+    total = 0.0
+    for i in range(len(rows)):
+        t = rows[i]
+        for j in range(x.shape[1]):
+            moved = np.float64((x[i, j] - x0[t, j]) * per_steps[t])
+            total += moved * moved
+    room = max(norm - 0.5 * np.sqrt(len(rows) * x.shape[1]), 0.0) * (1 - 2.0**-16)
+    return x.dtype.type(room / max(np.sqrt(total), room, TINY))
 
 
 @released

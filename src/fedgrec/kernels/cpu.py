@@ -56,8 +56,6 @@ def train(
     dtype: np.dtype[Any],
 ) -> tuple[Rows, UserState, int]:
     """Algorithm 1, lines 16–21, see reference.train. Needs the whole item table (a simulation has it)."""
-    if leaf.norm:
-        raise FedgrecError("the cpu kernel does not bound the norm of a user's update: use kernel batched or reference")
     tables, n_items, state = broadcast.tables, broadcast.n_items, cohort.state.copy()
     numbers, flags = _numbers(o, leaf, broadcast, tables.dtype), _flags(o, broadcast)
     alpha = np.asarray((1.0, 1.0) if o.combined else o.weights(), tables.dtype)
@@ -82,7 +80,7 @@ def train(
         cohort.keys, cohort.indptr, cohort.items, weights, targets, state.embeddings, m, v, t, B, latents, words
     )
     longest = min(int(cohort.degrees.max(initial=0)), flags.max_positives) + flags.negatives
-    loop = _one_step if flags.steps == 1 and not flags.item_adam else _many_steps
+    loop = _one_step if flags.steps == 1 and not flags.item_adam and not leaf.norm else _many_steps
     sums, cut = loop(users, tables, f_table, per_steps, shelves, numbers, flags, longest, dtype)
     _finite(state.embeddings[:, 0], leaf.name)
     return Rows(np.arange(n_items), sums), state, cut
@@ -156,6 +154,7 @@ def _numbers(o: FedGRecOptions, leaf: Leaf, broadcast: Broadcast, dtype: np.dtyp
         beta2=real(o.beta2),
         epsilon=real(o.epsilon),
         bound=real(leaf.bound),
+        norm=np.float64(leaf.norm),
         shake=real(0 if broadcast.row_steps is None else 2.0**-24),
         temperature=real(o.temperature),
         negative_weight=real(o.negative_weight),
