@@ -190,7 +190,7 @@ def test_defaults_under_noise_give_way_to_what_is_asked_for() -> None:
     assert Config().changed(asked | {"dim": 64}).model.dim == 64
     assert Config().changed({"dim": 512, "method": "spectral"}).changed({"dp_epsilon": 0}).model.dim == 512
     config = resolved(Config().changed({"dp_epsilon": 2.0}), small())
-    assert (config.model.users_per_round, config.run.rounds) == (2**31 - 1, 20)
+    assert (config.model.users_per_round, config.run.rounds) == (2**31 - 1, 40)
     assert final(config, 4).run.dp_rounds == 0
     assert resolved(Config(), small()).run.dp_rounds == 0
 

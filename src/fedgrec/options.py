@@ -105,8 +105,10 @@ class FedGRecOptions:
 
     turns: ClassVar[int] = 53  # of a user in training, when `turns` is left to us
     # Under noise every round costs privacy: few rounds of everybody are better.
-    with_noise: ClassVar[dict[str, Any]] = {"users_per_round": 2**31 - 1}
-    noisy_rounds: ClassVar[int] = 20
+    with_noise: ClassVar[dict[str, Any]] = {
+        "users_per_round": 2**31 - 1, "negatives": 128, "server_rate": 0.1, "user_rate": 0.15,
+    }  # fmt: skip
+    noisy_rounds: ClassVar[int] = 40
 
     layers: int = option(
         2, "K, the number of latent embeddings; 0 is plain federated matrix factorisation", least=0, most=16
@@ -220,9 +222,9 @@ class FedGRecOptions:
     item_clip: float = option(30.0, "largest absolute item update that one user may send", least=1e-6)
     latent_clip: float = option(2.5, "largest absolute latent contribution w_ut·e_u that one user may hold", least=1e-6)
     count_items: int = option(30, COUNT_ITEMS, least=1)
-    item_norm: float = option(15.0, ITEM_NORM, least=1e-6)
+    item_norm: float = option(1.0, ITEM_NORM, least=1e-6)
     latent_norm: float = option(
-        1.0,
+        0.03,
         "with noise: the largest Euclidean norm by which one user changes the latents in a round; what a user holds in "
         "them is scaled down to half of that",
         least=1e-6,

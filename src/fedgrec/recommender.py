@@ -255,7 +255,7 @@ def without_empty(lists: Lists) -> Lists:
 
 def _renumbered(lists: Lists, allowed: Ints | None) -> Lists:
     ids, scores = lists
-    return (ids if allowed is None else np.where(ids >= 0, allowed[ids], -1)), scores
+    return (ids if allowed is None else np.append(allowed, -1)[ids]), scores  # −1, an empty place, stays −1
 
 
 def _names(ids: IdMap) -> NDArray[Any]:

@@ -73,6 +73,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         with understood(Path(f"{path}:{number}"), "restore it, or train again in another folder"):
             line = json.loads(text)
             line["round"]
+            line["split"]
             found.append(line)
     return found
 

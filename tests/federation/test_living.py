@@ -28,6 +28,7 @@ from fedgrec.federation.node.refresh import refresh
 from fedgrec.federation.node.store import STORE, NodeStore
 from fedgrec.federation.server import coordinator
 from fedgrec.model import Model
+from fedgrec.recommender import Seen
 from tests.federation.living import Life
 from tests.federation.worlds import Killed, at_random, kill_server, made_older, world
 
@@ -251,6 +252,8 @@ def test_new_items_and_withdrawn_ones(tmp_path: Path) -> None:
     alike, _ = model.similar_items(int(other[0]), 32)
     assert len(shown) == len(alike) == 30
     assert best not in {*shown.tolist(), *alike.tolist()}
+    nothing = model.lists_for(model.new_user_vector(other), 3, Seen.of([other]), np.array([best]))
+    assert (nothing[0] == -1).all()
     assert ItemTable.of(model).closed.nonzero()[0].tolist() == [best]
 
 

@@ -8,7 +8,6 @@ import numpy as np
 from fedgrec.kernels._draws_numba import rounding_shift
 from fedgrec.kernels._numba import fused, inlined, released
 
-
 TINY = np.finfo(np.float64).tiny
 
 

@@ -187,7 +187,7 @@ def gradients(problem: LocalProblem, e: Floats, moved: Floats, step: int, o: Fed
 
 
 def times(weights: Floats, rows: Floats) -> Floats:
-    """Σ_r w_r·row_r in NumPy's own loops: some machines' BLAS puts NaN into a product of a few float32 numbers."""
+    """Σ_r w_r·row_r, by NumPy itself: a twin to compare with must not depend on the machine's BLAS."""
     total: Floats = np.einsum("r,rd->d", weights, rows)
     return total
 
