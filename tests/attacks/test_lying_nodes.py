@@ -22,7 +22,7 @@ from tests.attacks.test_answers import ODD
 from tests.federation.worlds import Killed, World, world
 
 NODES, USERS = 5, 3
-CLIP, LATENT_CLIP, PER_ROUND = 30.0, 2.5, 12
+LARGEST, LATENT_CLIP, PER_ROUND = 40.0, 2.5, 12  # 20 levels of a row's coarsest step, 2, reach the clip of 30
 SENTENCES = ("nodes are there", "sums in a row were lost", "has forgotten")  # with which a server may stop
 
 
@@ -64,13 +64,13 @@ class Chance:
         monkeypatch.setattr(ServerStore, "apply", kept)
 
     def check_step(self, server: Any, users: int) -> None:
-        """Check that a round moves the items no further than its users could."""
+        """Check that a round moves the items no further than its users could; a sweep moves none."""
         now = server.items[0].astype(float), server.moment1.astype(float)
-        if self.before is not None:
+        if self.before is not None and not np.array_equal(now[0], self.before[0]):
             sum_ = (
                 (now[0] - self.before[0]) / 0.01 if self.optimizer == "sum" else (now[1] - 0.9 * self.before[1]) / 0.1
             )
-            assert np.abs(sum_).max() <= CLIP * users * 1.001
+            assert np.abs(sum_).max() <= LARGEST * users * 1.001
         self.before = now
 
     def lie(self, client: Client) -> None:
@@ -141,7 +141,7 @@ class Chance:
         with ServerStore(open_server(self.fed.server)) as store:
             counts = model.degrees[:, None] + store.loose_users()
         assert (np.abs(model.items[1:]) <= (LATENT_CLIP * counts).astype("f4")).all()
-        most = CLIP * PER_ROUND
+        most = LARGEST * PER_ROUND
         assert np.abs(model.moment1).max() <= most
         assert np.abs(model.moment2).max() <= most**2
         assert (

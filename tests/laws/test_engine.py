@@ -59,7 +59,7 @@ def test_a_round_is_that_of_the_verbs(world: World) -> None:
 
 @pytest.mark.parametrize("steps", [1, 3])
 def test_rounds_follow_one_another_as_the_verbs_do(steps: int) -> None:
-    """Rates that fall, users who come again, some who drop out, a round in which nobody arrives; steps at their bound."""
+    """Rates that fall, users who come again or drop out, a round in which nobody arrives, steps at their bound."""
     options = FedGRecOptions(
         dim=8, negatives=6, users_per_round=4, half_life=2, local_steps=steps, precision="float64", latent_rate=0.5,
         latents_every=steps, fine_rounds=2, item_clip=30.0 if steps == 1 else 0.05,
