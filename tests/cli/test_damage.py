@@ -59,7 +59,7 @@ def test_evaluate_says_what_is_damaged(capsys: Any, run: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "line"),
-    [('{"round": 2}\n{"round": 4', 2), ("\n", 1), ("3\n", 1), ('{"round": 2}\n{"split": "t"}\n', 2)],
+    [('{"round": 2, "split": "test"}\n{"round": 4', 2), ("\n", 1), ("3\n", 1), ('{"round": 2, "split": "test"}\n{"split": "t"}\n', 2)],
 )
 def test_damaged_metrics_are_named_by_line(tmp_path: Path, content: str, line: int) -> None:
     (tmp_path / "metrics.jsonl").write_text(content)

@@ -396,7 +396,7 @@ def test_two_processes_share_the_runs_out(data: Path, tmp_path: Path) -> None:
         ("result.json", "", "result.json is damaged"),
         ("result.json", "[]", "result.json is damaged"),
         ("result.json", "{}", "result.json is damaged (there is no 'round')"),
-        ("metrics.jsonl", '{"round": 1}\n{"rou', "metrics.jsonl:2 is damaged"),
+        ("metrics.jsonl", '{"round": 1, "split": "test"}\n{"rou', "metrics.jsonl:2 is damaged"),
         ("data.json", "{", "data.json is damaged"),
     ],
 )
