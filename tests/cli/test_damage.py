@@ -57,9 +57,12 @@ def test_evaluate_says_what_is_damaged(capsys: Any, run: Path) -> None:
     assert "data.json is damaged" in refused(capsys, "evaluate", str(run))
 
 
+WHOLE = '{"round": 2, "split": "test"}'
+
+
 @pytest.mark.parametrize(
     ("content", "line"),
-    [('{"round": 2, "split": "test"}\n{"round": 4', 2), ("\n", 1), ("3\n", 1), ('{"round": 2, "split": "test"}\n{"split": "t"}\n', 2)],
+    [(f'{WHOLE}\n{{"round": 4', 2), ("\n", 1), ("3\n", 1), (f'{WHOLE}\n{{"split": "t"}}\n', 2), ('{"round": 2}\n', 1)],
 )
 def test_damaged_metrics_are_named_by_line(tmp_path: Path, content: str, line: int) -> None:
     (tmp_path / "metrics.jsonl").write_text(content)
