@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedgrec.fold_in import item_shares, joined
+from fedgrec.fold_in import item_shares, newcomers
 
 
 def test_two_items_by_hand() -> None:
@@ -13,7 +13,7 @@ def test_two_items_by_hand() -> None:
     users = 5 * np.array([[2 / root], [(2 / root + 3) / root]])
     shares = item_shares(users, items, indptr, mine)
     np.testing.assert_allclose(shares, [[10 / root], [15]])
-    people = joined(shares, np.array([0, 2, 2, 3]), np.array([0, 1, 1]))
+    people = newcomers(shares, np.array([0, 2, 2, 3]), np.array([0, 1, 1]))
     np.testing.assert_allclose(people, [[5 + 15 / root], [0], [15]])
 
 
@@ -32,6 +32,6 @@ def test_users_who_are_a_linear_map_of_their_items_are_found_again(dim: int) -> 
     users = np.vstack([written_out(items, people, owners) @ hidden, rng.normal(size=(1, dim))])
     indptr = np.cumsum([0, *map(len, people), 0])
     shares = item_shares(users, items, indptr, np.concatenate(people))
-    newcomers = [rng.choice(30, size, replace=False) for size in (1, 4, 30)]
-    found = joined(shares, np.cumsum([0, *map(len, newcomers)]), np.concatenate(newcomers))
-    np.testing.assert_allclose(found, written_out(items, newcomers, np.maximum(owners, 1)) @ hidden, rtol=1e-8)
+    others = [rng.choice(30, size, replace=False) for size in (1, 4, 30)]
+    found = newcomers(shares, np.cumsum([0, *map(len, others)]), np.concatenate(others))
+    np.testing.assert_allclose(found, written_out(items, others, np.maximum(owners, 1)) @ hidden, rtol=1e-8)

@@ -17,12 +17,12 @@ def item_shares(users: Floats, items: Floats, indptr: Ints, mine: Ints) -> Float
     owners = np.bincount(mine, minlength=len(items))
     near = items.astype(np.float64) / np.sqrt(np.maximum(owners, 1))[:, None]
     there = np.diff(indptr) > 0
-    to_users = np.linalg.lstsq(joined(near, indptr, mine)[there], users[there].astype(np.float64))[0]
+    to_users = np.linalg.lstsq(newcomers(near, indptr, mine)[there], users[there].astype(np.float64))[0]
     shares: Floats = near @ to_users
     return shares
 
 
-def joined(shares: Floats, indptr: Ints, mine: Ints) -> Floats:
+def newcomers(shares: Floats, indptr: Ints, mine: Ints) -> Floats:
     """Σ_{t∈N_u} g_t / √|N_u| of every person, [n, D]; of a person without items zeros."""
     from scipy.sparse import csr_array
 

@@ -17,7 +17,7 @@ from fedgrec.core import Floats, Ints
 from fedgrec.data import IdMap, Interactions
 from fedgrec.errors import FedgrecError
 from fedgrec.explanation import Explanation
-from fedgrec.fold_in import item_shares, joined
+from fedgrec.fold_in import item_shares, newcomers
 from fedgrec.ranking import Ids, Indptr, rows_of, top_k, top_k_scores
 
 Lists = tuple[Ints, Floats]
@@ -39,7 +39,7 @@ class Seen(NamedTuple):
         lengths = [0, *(len(row) for row in rows)]
         return Seen(np.cumsum(lengths, dtype=np.int64), np.concatenate([np.zeros(0, np.int32), *rows], dtype=np.int32))
 
-    def of_list(self, place: int) -> Ints:
+    def row(self, place: int) -> Ints:
         return self.items[self.indptr[place] : self.indptr[place + 1]]
 
     def among(self, allowed: Ints, n_items: int) -> "Seen":
@@ -169,7 +169,7 @@ class Recommender(ABC):
         return True
 
     def _strangers(self, indptr: Ints, items: Ints) -> Floats:
-        return joined(self.item_shares, indptr, items)
+        return newcomers(self.item_shares, indptr, items)
 
     @cached_property
     def item_shares(self) -> Floats:

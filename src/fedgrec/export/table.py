@@ -163,7 +163,7 @@ def agreement(model: Recommender, table: ItemTable, people: int = 50) -> tuple[f
     owners = np.flatnonzero(np.diff(trained_on.indptr))
     if len(owners):
         chosen = np.sort(rng.choice(owners, min(people, len(owners)), replace=False))
-        picks = [trained_on.of_list(int(user)) for user in chosen]
+        picks = [trained_on.row(int(user)) for user in chosen]
     else:
         picks = [rng.choice(n_items, min(5, n_items - 1), replace=False).astype(np.int32) for _ in range(people)]
     seen = Seen.of(picks)
