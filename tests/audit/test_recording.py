@@ -60,7 +60,9 @@ def test_recording_changes_nothing() -> None:
     config = Config().changed(PLAIN | {"users_per_round": 40, "negatives": 40, "rounds": 2, "device": "cpu"})
     simulation = Simulation(config, replace(whole, split=Split(people)))
     simulation.run()
-    assert (simulation.method.represent_items(simulation.server) == view.model).all()
+    method, newcomers = simulation.method, (np.array([0, 1, 4]), np.array([3, 0, 2, 7]))
+    recommended = method.represent_users(simulation.server, method.strangers(*newcomers))
+    assert (view.model(*newcomers) == recommended @ method.represent_items(simulation.server).T).all()
 
 
 def test_a_broadcast_is_of_before_its_sum() -> None:

@@ -54,7 +54,8 @@ def test_a_number_is_read_where_it_is_written(numbers: type[NamedTuple]) -> None
 @given(worlds(precision="float64"))
 def test_a_round_is_that_of_the_verbs(world: World) -> None:
     n = min(world.options.users_per_round, world.n_users)
-    assert max(differences(world, [np.arange(n)] * 2).values()) < 1e-6  # in the second, rows have steps of their own
+    rounds = 1 if world.method().training(1).sweep else 2  # in the second, rows have steps of their own
+    assert max(differences(world, [np.arange(n)] * rounds).values()) < 1e-6
 
 
 @pytest.mark.parametrize("steps", [1, 3])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedgrec.audit import clusters, latents, membership
 from fedgrec.audit.audit import Audit, Line
 from fedgrec.audit.directions import LEAST, Lines, group
-from fedgrec.audit.recording import ITEMS, LATENTS, POSITIVES_ONLY, Contributions, OpenedSum, Truth, View
+from fedgrec.audit.recording import ITEMS, LATENTS, POSITIVES_ONLY, Contributions, OpenedSum, Truth, View, nearest
 from fedgrec.audit.scores import NotApplicable, Successes, finding, named
 from fedgrec.core import Floats, Ints, printable
 from fedgrec.data import IdMap, Interactions
@@ -186,7 +186,7 @@ def _seen(sums: Sequence[RecordedSum], people: Sequence[Ints], items: Sequence[I
     names, catalogue = IdMap.range(len(items), "user"), IdMap.range(n_items, "item")
     data, _ = Interactions.from_pairs(who, np.concatenate(items), user_ids=names, item_ids=catalogue)
     opened = tuple(_opened(seen, part) for seen, part in zip(sums, people, strict=True))
-    view = View(sums[-1].method, len(items), n_items, opened, None, sums[-1].broadcast.tables[0], None)
+    view = View(sums[-1].method, len(items), n_items, opened, None, nearest(sums[-1].broadcast.tables[0]), None)
     return view, Truth(data, data, Contributions(nothing, nothing))
 
 

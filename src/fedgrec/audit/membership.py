@@ -80,10 +80,9 @@ def _shares(view: View, sure: list[NDArray[np.bool_] | None]) -> Floats:
 
 
 def guess_from_model(view: View, known: Sequence[Ints]) -> Floats:
-    """How near each item is to each person's known items.  # [p, N]"""
-    means = np.stack([view.model[items].mean(axis=0) for items in known])
-    near: Floats = means @ view.model.T
-    return near
+    """What the model would recommend to somebody with the known items alone.  # [p, N]"""
+    indptr = np.cumsum([0, *map(len, known)])
+    return view.model(indptr, np.concatenate(known))
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,8 @@ class Halves:
     def of(data: Interactions, users: Ints) -> "Halves":
         rng = np.random.Generator(np.random.Philox(key=[len(users), MEMBERSHIP_STREAM]))
         mixed = [rng.permutation(data.of(user)) for user in users.tolist()]
-        return Halves([part[: len(part) // 2] for part in mixed], [part[len(part) // 2 :] for part in mixed])
+        known = [np.sort(part[: len(part) // 2]) for part in mixed]
+        return Halves(known, [part[len(part) // 2 :] for part in mixed])
 
 
 # ------------------------------------------------------------------------------------------------- scored

@@ -5,15 +5,16 @@ that were counted, the options, the final model. The `Truth` serves to count how
 that ask what a server would find if it saw more.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgrec import fold_in
 from fedgrec.config import Config
-from fedgrec.core import Broadcast, Cohort, Floats, Ints, Pending, Rows, Stage, Upload, UploadSpec
+from fedgrec.core import Broadcast, Cohort, Floats, Ints, Pending, Rows, ServerState, Stage, Upload, UploadSpec
 from fedgrec.data import Dataset, Interactions, Split
 from fedgrec.data.split import restrict
 from fedgrec.loading import load_for
@@ -28,6 +29,7 @@ POSITIVES_ONLY = ("fcf", "spectral")  # methods whose item updates have rows of 
 OUTSIDERS = 0.1  # the share of people who are in no sum
 APART = 100  # people, at most, whose uploads are kept
 OUTSIDERS_STREAM, APART_STREAM = 4, 9
+Model = Callable[[Ints, Ints], Floats]  # indptr and items of n people → all items' scores for them, [n, N]
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class View:
     n_items: int
     sums: tuple[OpenedSum, ...]  # in the order of their rounds
     degrees: Ints | None  # [N] as counted; None: the method counts none
-    model: Floats  # [N, D] what the trained items are ranked by
+    model: Model
     options: Any  # of the method: the server sets them
 
 
@@ -194,17 +196,28 @@ def record(
         raise KeyboardInterrupt
     method, server = simulation.method, simulation.server
     counted = any(counts(method, stage) for stage in method.stages)
-    model = method.represent_items(server) if method.inner_product else np.concatenate(list(server.items), axis=1)
     view = View(
         simulation.config.method,
         people.n_users,
         people.n_items,
         tuple(recorder.seen),
         server.degrees if counted else None,
-        model,
+        published(method, server),
         method.options,
     )
     return view, Truth(people, outsiders, recorder.contributions, recorder.trained, recorder.counted)
+
+
+def published(method: Method, server: ServerState) -> Model:
+    """What the trained model recommends to people of whom it knows items alone."""
+    if method.knows_strangers:
+        return lambda indptr, items: method.scores(server, method.strangers(indptr, items))
+    return nearest(method.represent_items(server) if method.inner_product else np.concatenate(list(server.items), 1))
+
+
+def nearest(table: Floats) -> Model:
+    """A model that knows nobody but its own users: items near to the mean of a person's items."""
+    return lambda indptr, items: fold_in.newcomers(table, indptr, items) @ table.T
 
 
 def worth_recording(method: Method, rounds: int, sums: int) -> list[int]:
