@@ -9,7 +9,7 @@ from fedgrec.devices import gpu_is_there
 BUSY = 0.5  # load average
 NAMES = (
     "rounds", "evaluation", "recommend", "memory", "scale", "lightgcn", "federated", "mechanisms", "secagg",
-    "federation", "liveness", "soak", "year", "frontier", "poison", "gpu",
+    "federation", "liveness", "soak", "year", "frontier", "poison", "owners", "gpu",
 )  # fmt: skip
 
 
@@ -214,6 +214,13 @@ def run_poison(quick: bool) -> tuple[dict[str, Any], list[str]]:
     return result, poison.summary(result)
 
 
+def run_owners(quick: bool) -> tuple[dict[str, Any], list[str]]:
+    from benchmarks import owners
+
+    result = owners.bench(quick)
+    return result, owners.summary(result)
+
+
 def run_gpu(quick: bool) -> tuple[dict[str, Any], list[str]]:
     from benchmarks import gpu
 
@@ -248,6 +255,7 @@ RUN = {
     "year": run_year,
     "frontier": run_frontier,
     "poison": run_poison,
+    "owners": run_owners,
     "gpu": run_gpu,
 }
 

@@ -28,6 +28,10 @@ from fedgrec.simulation import Simulation
 EPSILONS = {"interaction": (12.0, 10.0, 8.0, 7.0, 6.0, 5.0, 4.0), "user": (32.0, 16.0, 8.0, 4.0, 2.0, 1.0)}
 METHODS, SEEDS = ("fedgrec", "spectral"), 3
 TOGETHER = 6  # runs that share a GPU
+ATTACKS = (latents.NAME, membership.FROM_SUMS, membership.FROM_MODEL, membership.STRANGERS)
+WIDTH = 9
+COLUMNS = "".join(f"{name:>{WIDTH}}" for name in ("latents", "sums", "model", "strange"))  # the same, in short
+HOLLOW = {"markerfacecolor": "white", "linewidth": 0.6}  # people who were in no sum
 Job = tuple[str, str, str, float, int, bool]  # data, method, unit, ε (0: no promise), seed, whether it is attacked
 
 
@@ -103,8 +107,8 @@ def found(config: Config) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """The mean recall over seeds, and its share of the recall without a privacy promise."""
-    lines = [f"{'data':<10}{'method':<10}{'unit':<13}{'ε':>5}{'recall@20':>11}{'share':>8}"]
+    """The mean recall over seeds, its share of the recall without a promise, and what attacks name or link, in %."""
+    lines = [f"{'data':<10}{'method':<10}{'unit':<13}{'ε':>5}{'recall@20':>11}{'share':>8}{COLUMNS}"]
     for data, method in sorted({(row["data"], row["method"]) for row in rows}):
         exact = mean(rows, data, method, "", 0.0)
         for unit, values in {"": (0.0,), **EPSILONS}.items():
@@ -112,8 +116,17 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
                 recall = mean(rows, data, method, unit, epsilon)
                 if recall is not None and exact:
                     share = f"{recall:>11.4f}{100 * recall / exact:>7.1f}%"
-                    lines.append(f"{data:<10}{method:<10}{unit or '–':<13}{epsilon or '–':>5}{share}")
+                    found = [successes(rows, data, method, unit, epsilon).get(name) for name in ATTACKS]
+                    attacks = "".join(f"{'–' if one is None else f'{100 * one:.1f}':>{WIDTH}}" for one in found)
+                    lines.append(f"{data:<10}{method:<10}{unit or '–':<13}{epsilon or '–':>5}{share}{attacks}")
     return lines
+
+
+def successes(rows: list[dict[str, Any]], data: str, method: str, unit: str, epsilon: float) -> dict[str, float]:
+    """What each attack names or links, where it was measured."""
+    wanted = {"data": data, "method": method, "unit": unit, "epsilon": epsilon}
+    found = [row["attacks"] for row in rows if "attacks" in row and wanted.items() <= row.items()]
+    return {name: shares[0] for name, shares in (found[0] if found else {}).items()}
 
 
 def mean(rows: list[dict[str, Any]], data: str, method: str, unit: str, epsilon: float) -> float | None:
@@ -123,24 +136,29 @@ def mean(rows: list[dict[str, Any]], data: str, method: str, unit: str, epsilon:
 
 
 def picture(rows: list[dict[str, Any]]) -> bytes:
-    """Recall against ε: a panel for each data set, a line for each method and unit."""
+    """Recall against ε, and against what the model tells: a column for each data set, a line for a method and unit."""
     names = sorted({row["data"] for row in rows})
-    figure = new_figure(4.2 * len(names), 3.6)
-    panels = figure.subplots(1, len(names), squeeze=False)[0]
-    for axes, data in zip(panels, names, strict=True):
+    figure = new_figure(4.2 * len(names), 6.6)
+    panels = figure.subplots(2, len(names), squeeze=False, sharey="col")
+    for (above, below), data in zip(panels.T, names, strict=True):
         for method, colour in (("spectral", BLUE), ("fedgrec", RED)):
-            exact = mean(rows, data, method, "", 0.0)
-            axes.axhline(exact, color=colour, linewidth=0.8, linestyle=":")
+            above.axhline(mean(rows, data, method, "", 0.0), color=colour, linewidth=0.8, linestyle=":")
             for unit, style in (("interaction", "-"), ("user", "--")):
                 points = {e: r for e in EPSILONS[unit] if (r := mean(rows, data, method, unit, e)) is not None}
-                label = f"{method}, ε for each {unit}"
-                if points:
-                    axes.plot(list(points), [*points.values()], style, color=colour, marker="o", ms=3, label=label)
-        axes.set_xscale("log", base=2)
-        axes.set_xticks([1, 2, 4, 8, 16, 32], [1, 2, 4, 8, 16, 32])
-        set_frame(axes, data, "ε", "Recall@20" if axes is panels[0] else "")
-        axes.set_ylim(bottom=0)
-    legend_below(figure, panels[0], 2)
+                look: dict[str, Any] = {"linestyle": style, "color": colour, "marker": "o", "markersize": 3}
+                above.plot([*points], [*points.values()], label=f"{method}, ε for each {unit}", **look)
+                told = {e: found for e in points if (found := successes(rows, data, method, unit, e))}
+                for attack, more in ((membership.FROM_MODEL, {}), (membership.STRANGERS, HOLLOW)):
+                    named = [100 * found[attack] for found in told.values()]
+                    below.plot(named, [points[e] for e in told], **look | more)
+        first = above is panels[0, 0]
+        above.set_xscale("log", base=2)
+        above.set_xticks([1, 2, 4, 8, 16, 32], [1, 2, 4, 8, 16, 32])
+        set_frame(above, data, "ε", "Recall@20" if first else "")
+        set_frame(below, "", "% of a person's other items that the model names", "Recall@20" if first else "")
+        above.set_ylim(bottom=0)
+        below.set_xlim(left=0)
+    legend_below(figure, panels[0, 0], 2)
     return png(figure)
 
 
