@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 FEDGREC_SOURCES := pyproject.toml constraints.txt
 # Python compiles what it imports; pip would compile all of every package, which takes a minute.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+# Some tests wait for processes: one worker more than there are cores keeps the cores busy.
+WORKERS = $(shell $(PYTHON) -c "import os; print(min(4, os.cpu_count() + 1))")
 
 .PHONY: help demo test check types packages site slow bench clean
 
@@ -27,7 +29,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(MAKE) --no-print-directory -j 2 types packages site $(patsubst %,kernels-of-%,fedgrec fedncf fedgnn fcf)
-	$(BIN)/python -m pytest -m "not slow" -n auto --maxprocesses 4 --dist worksteal
+	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist worksteal
 
 types: $(VENV)/.dev
 	$(BIN)/mypy

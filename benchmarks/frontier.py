@@ -147,15 +147,20 @@ def picture(rows: list[dict[str, Any]]) -> bytes:
                 points = {e: r for e in EPSILONS[unit] if (r := mean(rows, data, method, unit, e)) is not None}
                 look: dict[str, Any] = {"linestyle": style, "color": colour, "marker": "o", "markersize": 3}
                 above.plot([*points], [*points.values()], label=f"{method}, ε for each {unit}", **look)
-                told = {e: found for e in points if (found := successes(rows, data, method, unit, e))}
                 for attack, more in ((membership.FROM_MODEL, {}), (membership.STRANGERS, HOLLOW)):
-                    named = [100 * found[attack] for found in told.values()]
-                    below.plot(named, [points[e] for e in told], **look | more)
+                    named = {e: successes(rows, data, method, unit, e).get(attack) for e in points}
+                    told = {e: 100 * share for e, share in named.items() if share is not None}
+                    below.plot([*told.values()], [points[e] for e in told], **look | more)
         first = above is panels[0, 0]
         above.set_xscale("log", base=2)
         above.set_xticks([1, 2, 4, 8, 16, 32], [1, 2, 4, 8, 16, 32])
         set_frame(above, data, "ε", "Recall@20" if first else "")
-        set_frame(below, "", "% of a person's other items that the model names", "Recall@20" if first else "")
+        set_frame(
+            below,
+            "",
+            "% of a person's other items that the model names\n(hollow: people who were in no sum)",
+            "Recall@20" if first else "",
+        )
         above.set_ylim(bottom=0)
         below.set_xlim(left=0)
     legend_below(figure, panels[0, 0], 2)

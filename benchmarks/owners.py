@@ -30,7 +30,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "128 negatives": PLAIN | {"negatives": 128},
     "the defaults": {},
 }
-ROUNDS = 200
+ROUNDS = 100
 
 
 class Closing(Sums):

@@ -48,10 +48,18 @@ def compile_only(kernel: Any, *given: Any, grid: Any, warmup: bool, **more: Any)
     return run(kernel, *given, grid=grid, warmup=True, **more)
 
 
-BPR = {"loss": "bpr", "similarity": "inner", "popular_negatives": 0.0}
 FEDGREC: list[dict[str, Any]] = [
-    {"local_steps": 10, "item_optimizer": "adam", "user_optimizer": "adam", "layers": 2, **BPR},
-    {"local_steps": 1, "layers": 3, "live": True, "half_life": 10, "max_positives": 4, **BPR},
+    {
+        "local_steps": 10,
+        "item_optimizer": "adam",
+        "user_optimizer": "adam",
+        "layers": 3,
+        "half_life": 10,
+        "max_positives": 4,
+        "loss": "bpr",
+        "similarity": "inner",
+        "popular_negatives": 0.0,
+    },
     {"local_steps": 1},
     {
         "local_steps": 3,

@@ -54,7 +54,7 @@ ABOUT = {
         "without it.",
     ),
     membership.FROM_MODEL: About(
-        "It averages the published model's rows of the items that are known of you, and names the nearest others.",
+        "It asks the published model what it would recommend to a newcomer with the items that are known of you.",
         "Nothing that leaves the recommendations as good: a recommender makes the same guess. What the model remembers "
         "of you is only what this attack finds beyond the same attack on people who were in no sum.",
     ),
