@@ -124,15 +124,19 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
 
 def successes(rows: list[dict[str, Any]], data: str, method: str, unit: str, epsilon: float) -> dict[str, float]:
     """What each attack names or links, where it was measured."""
-    wanted = {"data": data, "method": method, "unit": unit, "epsilon": epsilon}
-    found = [row["attacks"] for row in rows if "attacks" in row and wanted.items() <= row.items()]
+    found = kept_of(rows, "attacks", data, method, unit, epsilon)
     return {name: shares[0] for name, shares in (found[0] if found else {}).items()}
 
 
 def mean(rows: list[dict[str, Any]], data: str, method: str, unit: str, epsilon: float) -> float | None:
-    wanted = {"data": data, "method": method, "unit": unit, "epsilon": epsilon}
-    values = [row["recall"] for row in rows if "recall" in row and wanted.items() <= row.items()]
+    values = kept_of(rows, "recall", data, method, unit, epsilon)
     return statistics.mean(values) if values else None
+
+
+def kept_of(rows: list[dict[str, Any]], what: str, data: str, method: str, unit: str, epsilon: float) -> list[Any]:
+    """This value of every run of a setting that has it."""
+    wanted = {"data": data, "method": method, "unit": unit, "epsilon": epsilon}
+    return [row[what] for row in rows if what in row and wanted.items() <= row.items()]
 
 
 def picture(rows: list[dict[str, Any]]) -> bytes:
@@ -151,16 +155,11 @@ def picture(rows: list[dict[str, Any]]) -> bytes:
                     named = {e: successes(rows, data, method, unit, e).get(attack) for e in points}
                     told = {e: 100 * share for e, share in named.items() if share is not None}
                     below.plot([*told.values()], [points[e] for e in told], **look | more)
-        first = above is panels[0, 0]
+        recall = "Recall@20" if above is panels[0, 0] else ""
         above.set_xscale("log", base=2)
         above.set_xticks([1, 2, 4, 8, 16, 32], [1, 2, 4, 8, 16, 32])
-        set_frame(above, data, "ε", "Recall@20" if first else "")
-        set_frame(
-            below,
-            "",
-            "% of a person's other items that the model names\n(hollow: people who were in no sum)",
-            "Recall@20" if first else "",
-        )
+        set_frame(above, data, "ε", recall)
+        set_frame(below, "", "% of a person's other items that the model names\n(hollow: people in no sum)", recall)
         above.set_ylim(bottom=0)
         below.set_xlim(left=0)
     legend_below(figure, panels[0, 0], 2)

@@ -29,7 +29,7 @@ POSITIVES_ONLY = ("fcf", "spectral")  # methods whose item updates have rows of 
 OUTSIDERS = 0.1  # the share of people who are in no sum
 APART = 100  # people, at most, whose uploads are kept
 OUTSIDERS_STREAM, APART_STREAM = 4, 9
-Model = Callable[[Ints, Ints], Floats]  # indptr and items of n people → all items' scores for them, [n, N]
+Published = Callable[[Ints, Ints], Floats]  # a trained model: the items of n people (indptr, items) → scores, [n, N]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class View:
     n_items: int
     sums: tuple[OpenedSum, ...]  # in the order of their rounds
     degrees: Ints | None  # [N] as counted; None: the method counts none
-    model: Model
+    model: Published
     options: Any  # of the method: the server sets them
 
 
@@ -208,14 +208,14 @@ def record(
     return view, Truth(people, outsiders, recorder.contributions, recorder.trained, recorder.counted)
 
 
-def published(method: Method, server: ServerState) -> Model:
+def published(method: Method, server: ServerState) -> Published:
     """What the trained model recommends to people of whom it knows items alone."""
     if method.knows_strangers:
         return lambda indptr, items: method.scores(server, method.strangers(indptr, items))
     return nearest(method.represent_items(server) if method.inner_product else np.concatenate(list(server.items), 1))
 
 
-def nearest(table: Floats) -> Model:
+def nearest(table: Floats) -> Published:
     """A model that knows nobody but its own users: items near to the mean of a person's items."""
     return lambda indptr, items: fold_in.newcomers(table, indptr, items) @ table.T
 
