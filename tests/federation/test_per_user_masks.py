@@ -237,4 +237,5 @@ def test_users_of_one_gateway_have_keys_and_masks_of_their_own(tmp_path: Path, m
         plain = [uploads.vectors[at + index].astype(np.uint64) for index in ALL]
         masks = [in_ring(words[index] - plain[index], uploads.rings[name]) for index in ALL]
         assert len({mask.tobytes() for mask in masks}) == len(ALL)
-        assert all(np.count_nonzero(mask) > 0.9 * len(mask) for mask in masks)
+        # One word in 256 of an 8-bit ring has the mask 0 by chance; the shortest upload has three words.
+        assert all(np.count_nonzero(mask) >= 0.9 * len(mask) - 1 for mask in masks)

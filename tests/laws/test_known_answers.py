@@ -37,6 +37,12 @@ def test_warm_up_on_three_users_and_three_items(kernel) -> None:
     assert server.items[2, 2, 0] == pytest.approx(e_u1[2] * ROOT, abs=1e-6)
 
 
+def test_a_sum_of_nothing_is_zero_whatever_the_memory_holds() -> None:
+    """Without layers, and for users without items. NumPy's empty arrays have the strides 0; `einsum` reads there."""
+    nothing = np.lib.stride_tricks.as_strided(np.full(1, np.nan), shape=(0, 8), strides=(0, 0))
+    assert reference.times(np.ones(0), nothing).tolist() == [0] * 8
+
+
 @pytest.mark.parametrize("kernel", [reference, cpu])
 def test_one_bpr_step_by_hand(kernel) -> None:
     """One positive (0.5), one negative (0.2), e_u = 1: σ(0.2 − 0.5) = 0.425557."""

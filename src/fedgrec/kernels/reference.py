@@ -134,15 +134,15 @@ def local_problem(
     items = np.concatenate([positives, negatives])
     tables = broadcast.tables[:, items]  # [K+1, m, d]; combined: f_t, c_t and maybe more
     start, alpha = tables[0], np.asarray(o.weights(), tables.dtype)
+    c = np.zeros(len(items), start.dtype)
     if o.combined:  # training needs only how far x_t moves
-        a, B, c = start, latents[u, 0], np.zeros(len(items), start.dtype)
-        start = np.zeros_like(start)
+        a, B, start = start, latents[u, 0], np.zeros_like(start)
     elif o.combine == "concat":
         a, B = np.zeros_like(start), np.zeros(o.dim, start.dtype)
-        c = np.einsum("kd,kmd->m", latents[u], tables[1:])
+        for latent, table in zip(latents[u], tables[1:], strict=True):
+            c += times(latent, table.T)
     else:
-        a, B = np.einsum("k,kmd->md", alpha[1:], tables[1:]), times(alpha[1:], latents[u])
-        c = np.zeros(len(items), start.dtype)
+        a, B = times(alpha[1:], tables[1:]), times(alpha[1:], latents[u])
     targets = np.ones(len(positives), start.dtype) if cohort.targets is None else cohort.targets[chosen]
     return LocalProblem(key, broadcast.round, len(positives), items, start, a, c, B, weights[chosen], targets)
 
@@ -188,7 +188,9 @@ def gradients(problem: LocalProblem, e: Floats, moved: Floats, step: int, o: Fed
 
 def times(weights: Floats, rows: Floats) -> Floats:
     """Σ_r w_r·row_r, by NumPy itself: a twin to compare with must not depend on the machine's BLAS."""
-    total: Floats = np.einsum("r,rd->d", weights, rows)
+    if not len(weights):  # einsum would add 0 times whatever the memory holds, which may be NaN
+        return np.zeros(rows.shape[1:], rows.dtype)
+    total: Floats = np.einsum("r,r...->...", weights, rows)
     return total
 
 
