@@ -46,6 +46,12 @@ def test_lists_of_all_are_the_lists_of_each(fitted: FedGRec) -> None:
     some, _ = fitted.recommend(np.array([7, 3, 7]), N=5)
     assert some.tolist() == [ids[user][:5].tolist() for user in (7, 3, 7)]
     assert fitted.recommend(pd.Series([7]), N=5)[0].shape == (1, 5)
+    assert fitted.recommend(None, N=10**12)[0].shape == (20, 20)  # there are no more items
+
+
+def test_more_alike_than_there_are_is_all_of_them(fitted: FedGRec) -> None:
+    assert sorted(fitted.similar_users(3, N=10**12)[0].tolist()) == [user for user in range(20) if user != 3]
+    assert len(fitted.similar_items(3, N=10**12)[0]) == 19
 
 
 def test_factors_are_what_ranks(fitted: FedGRec) -> None:

@@ -9,7 +9,7 @@ in any order. Kernels repeat these few integer operations in their own language;
 import math
 from enum import IntEnum
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ PHILOX_M = (0xD2511F53, 0xCD9E8D57)
 PHILOX_W = (0x9E3779B9, 0xBB67AE85)
 FEISTEL_M = (0x9E3779B1, 0x85EBCA77)
 MASK = 0xFFFFFFFF
+FEW = 8  # slots that Python draws faster than NumPy
 AT_ONCE = 2**14  # users that Gaussians are drawn for at a time: drawing takes ten times the memory of the draws
 
 
@@ -38,21 +39,28 @@ class Purpose(IntEnum):
 
 def philox(key: U64 | int, slot: U64 | int, step: int, round_: int, purpose: int) -> U32:
     """Four random words for each (key, slot); keys and slots broadcast.  # [..., 4]"""
-    key_, slot_ = np.broadcast_arrays(np.asarray(key, np.uint64), np.asarray(slot, np.uint64))
-    low, shift = np.uint64(MASK), np.uint64(32)
-    k0, k1 = key_ & low, key_ >> shift
-    c0, c1 = slot_ & low, np.full_like(slot_, step & MASK)
-    c2, c3 = np.full_like(slot_, round_ & MASK), np.full_like(slot_, purpose & MASK)
+    keys, slots = np.broadcast_arrays(np.asarray(key, np.uint64), np.asarray(slot, np.uint64))
+    return np.stack(_four_words(keys, slots, step, round_, purpose), axis=-1).astype(np.uint32)
+
+
+def _four_words(key: Any, slot: Any, step: int, round_: int, purpose: int) -> tuple[Any, ...]:
+    """The ten rounds, for one key and slot as whole numbers or for arrays of them."""
+    k0, k1 = key & MASK, key >> 32
+    c0, c1, c2, c3 = slot & MASK, int(step) & MASK, int(round_) & MASK, int(purpose) & MASK
     for _ in range(10):
-        p0, p1 = np.uint64(PHILOX_M[0]) * c0, np.uint64(PHILOX_M[1]) * c2
-        c0, c1, c2, c3 = (p1 >> shift) ^ c1 ^ k0, p1 & low, (p0 >> shift) ^ c3 ^ k1, p0 & low
-        k0, k1 = (k0 + np.uint64(PHILOX_W[0])) & low, (k1 + np.uint64(PHILOX_W[1])) & low
-    return np.stack([c0, c1, c2, c3], axis=-1).astype(np.uint32)
+        p0, p1 = PHILOX_M[0] * c0, PHILOX_M[1] * c2
+        c0, c1, c2, c3 = (p1 >> 32) ^ c1 ^ k0, p1 & MASK, (p0 >> 32) ^ c3 ^ k1, p0 & MASK
+        k0, k1 = (k0 + PHILOX_W[0]) & MASK, (k1 + PHILOX_W[1]) & MASK
+    return c0, c1, c2, c3
 
 
 def words(key: int, count: int, step: int, round_: int, purpose: int) -> U32:
     """The first `count` words of one stream."""
-    return philox(key, np.arange((count + 3) // 4, dtype=np.uint64), step, round_, purpose).ravel()[:count]
+    slots = np.arange((count + 3) // 4, dtype=np.uint64)
+    if len(slots) > FEW:
+        return philox(key, slots, step, round_, purpose).ravel()[:count]
+    few = [_four_words(int(key), slot, step, round_, purpose) for slot in range(len(slots))]
+    return np.array(few, np.uint32).ravel()[:count]
 
 
 def below(random: U32 | U64, bound: int) -> NDArray[np.int64]:

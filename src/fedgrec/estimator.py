@@ -148,8 +148,8 @@ class FedGRec:
         """The N best items for one user, for several, or (None) for all users: their ids and scores, best first.
 
         One id gives two arrays of at most N entries; several ids give arrays [n, N], where an empty place has the id
-        −1 (None unless all ids are integers) and the score −inf. `as_frame` gives a pandas DataFrame of user, item,
-        score and rank instead.
+        −1 (None unless all ids are integers) and the score −inf. An N beyond the number of items counts as that number.
+        `as_frame` gives a pandas DataFrame of user, item, score and rank instead.
 
         Items that `fit` was told a user has, for training, validation or test, are not recommended to that user.
         `user_items` names more such items: a row of a matrix or a collection of ids for each user.

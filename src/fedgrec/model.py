@@ -60,8 +60,13 @@ class Model(Recommender):
 
     @cached_property
     def method(self) -> Method:
-        make = method_module(self.config.method).make
-        return cast(Method, make(self.config.model, self.known.n_items, max(self.known.n_users, 1)))
+        make, sizes = method_module(self.config.method).make, (self.known.n_items, max(self.known.n_users, 1))
+        method = cast(Method, make(self.config.model, *sizes))
+        if method.inner_product or self.config.run.kernel == "reference":
+            return method
+        from fedgrec.kernels import cpu  # scores that are no inner products would take hours for everybody
+
+        return cast(Method, make(self.config.model, *sizes, cpu))
 
     @property
     def round(self) -> int:

@@ -228,9 +228,15 @@ def _checked(users: Matrix, items: Matrix, k: int, indptr: Indptr, seen: Ids) ->
     return indptr, seen
 
 
-def _checked_seen(n_users: int, n_items: int, k: int, indptr: Indptr, seen: Ids) -> tuple[Indptr, Ids]:
+def places(k: int, n_items: int) -> int:
+    """How long a list of k is: no longer than there are items."""
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
         raise FedgrecError(f"A list of k = {k!r} items cannot be made: ask for a whole number, at least 1.")
+    return min(int(k), n_items)
+
+
+def _checked_seen(n_users: int, n_items: int, k: int, indptr: Indptr, seen: Ids) -> tuple[Indptr, Ids]:
+    places(k, n_items)
     if len(indptr) != n_users + 1 or indptr[0] or indptr[-1] != len(seen) or (np.diff(indptr) < 0).any():
         raise FedgrecError(f"The indptr given does not describe {n_users} users and {len(seen)} pairs.")
     if seen.size and not 0 <= seen.min() <= seen.max() < n_items:

@@ -18,7 +18,7 @@ from fedgrec.data import IdMap, Interactions
 from fedgrec.errors import FedgrecError
 from fedgrec.explanation import Explanation
 from fedgrec.fold_in import item_shares, newcomers
-from fedgrec.ranking import Ids, Indptr, rows_of, top_k, top_k_scores
+from fedgrec.ranking import Ids, Indptr, places, rows_of, top_k, top_k_scores
 
 Lists = tuple[Ints, Floats]
 
@@ -192,11 +192,12 @@ class Recommender(ABC):
         """For each of these users the k best items that are allowed and not seen.
 
         By default `seen` is all items that a user is known to have, and `allowed` is every item. `allowed` is sorted.
+        No list has more places than there are items.
         """
         seen = self.seen_by(users) if seen is None else seen
         if self.inner_product:
             return self.lists_for(self.user_vectors(users), k, seen, allowed)
-        allowed = self._open(allowed)
+        k, allowed = places(k, len(self.item_ids)), self._open(allowed)
         at = np.arange(len(self.item_ids)) if allowed is None else allowed
 
         def score(some: slice) -> Any:
@@ -240,7 +241,8 @@ class Recommender(ABC):
 
 
 def best(vectors: Floats, items: Floats, k: int, seen: Seen, allowed: Ints | None = None) -> Lists:
-    """`top_k` among the allowed items."""
+    """`top_k` among the allowed items; no list has more places than there are items."""
+    k = places(k, len(items))
     if allowed is not None:
         seen, items = seen.among(allowed, len(items)), items[allowed]
     users, items = (np.ascontiguousarray(rows, np.float32) for rows in (vectors, items))

@@ -104,6 +104,13 @@ def test_mutants_break_the_law(change) -> None:
     assert max(state_error(*mutant[1]), np.abs(mutant[0][0] - mutant[0][1]).max() / 1e3) > 1e-3
 
 
+def test_few_words_are_the_first_of_many() -> None:
+    """Python draws few of them, NumPy many."""
+    key, many = 2**64 - 3, 4 * draws.FEW + 1
+    stream = draws.words(key, many, 2, 2**32 - 1, draws.Purpose.PAIRS).tolist()
+    assert all(draws.words(key, n, 2, 2**32 - 1, draws.Purpose.PAIRS).tolist() == stream[:n] for n in range(many))
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000, 40_981])
 def test_draws_are_the_same_words(size) -> None:
     key = np.uint64(0x0123456789ABCDEF)

@@ -16,6 +16,8 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Self
 
@@ -160,13 +162,13 @@ def _seal(*values: Any) -> bytes:
 
 def sealed_tables(db: sqlite3.Connection) -> dict[str, tuple[list[str], str]]:
     """The sealed tables: their other columns, and the condition that finds a trigger's row."""
-    found = {}
-    for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-        columns = db.execute(f"PRAGMA table_info({table})").fetchall()
-        names, keys = [column[1] for column in columns], [column[1] for column in columns if column[5]]
-        if SEAL in names:
-            same = " AND ".join(f"{key} = NEW.{key}" for key in keys) or "rowid = NEW.rowid"
-            found[table] = [name for name in names if name != SEAL], same
+    found, tables = {}, "sqlite_master AS tables JOIN pragma_table_info(tables.name) AS columns"
+    about = db.execute(f"SELECT tables.name, columns.name, columns.pk FROM {tables} WHERE tables.type = 'table'")
+    for table, columns in groupby(about.fetchall(), itemgetter(0)):
+        keys = {name: bool(is_key) for _, name, is_key in columns}
+        if keys.pop(SEAL, None) is not None:
+            same = " AND ".join(f"{name} = NEW.{name}" for name in keys if keys[name]) or "rowid = NEW.rowid"
+            found[table] = list(keys), same
     return found
 
 
