@@ -9,7 +9,8 @@ from fedgrec.devices import gpu_is_there
 BUSY = 0.5  # load average
 NAMES = (
     "rounds", "evaluation", "recommend", "memory", "scale", "lightgcn", "federated", "mechanisms", "secagg",
-    "federation", "liveness", "soak", "year", "frontier", "poison", "owners", "gpu",
+    "federation", "liveness", "soak", "year", "frontier", "poison", "owners", "negatives",
+    "gpu",
 )  # fmt: skip
 
 
@@ -221,6 +222,13 @@ def run_owners(quick: bool) -> tuple[dict[str, Any], list[str]]:
     return result, owners.summary(result)
 
 
+def run_negatives(quick: bool) -> tuple[dict[str, Any], list[str]]:
+    from benchmarks import negatives
+
+    result = negatives.bench(quick)
+    return result, negatives.summary(result)
+
+
 def run_gpu(quick: bool) -> tuple[dict[str, Any], list[str]]:
     from benchmarks import gpu
 
@@ -256,6 +264,7 @@ RUN = {
     "frontier": run_frontier,
     "poison": run_poison,
     "owners": run_owners,
+    "negatives": run_negatives,
     "gpu": run_gpu,
 }
 

@@ -82,7 +82,7 @@ def test_a_budget_and_noise_bound_it(tmp_path: Path) -> None:
     liar = liar_of(tmp_path, evaluation_users=1, evaluations=6)
     gains, answered = attack(liar, [0, 1, 2, 3])
     assert answered == 6
-    assert np.ptp(list(gains.values())[:3]) > 0.5, "noise of a standard deviation of 4, where a hit is 1"
+    assert np.ptp(list(gains.values())[:3]) > 0.05, "noise of a standard deviation of 4, where a hit is 1"
     assert liar.refused("has taken part in 6 evaluations")
 
 

@@ -180,7 +180,7 @@ def test_neither_a_users_upload_nor_a_gateways_sum_leaves_it(tmp_path: Path, mon
         for first in range(0, len(ALL), USERS):  # sums that the server may compute itself
             together = in_ring(sum(words[index] for index in range(first, first + USERS)), uploads.rings[name])
             bare = sum(uploads.vectors[at + index] for index in range(first, first + USERS))
-            assert np.mean(together == bare) < 0.2
+            assert np.count_nonzero(together == bare) <= max(0.2 * len(bare), 1)  # one word in 256 is, by chance
 
 
 def test_a_gateway_says_whom_it_hosts_and_no_more_than_its_users_say(tmp_path: Path) -> None:
