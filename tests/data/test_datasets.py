@@ -34,10 +34,10 @@ def test_a_lightgcn_folder_keeps_its_ids(tmp_path: Path) -> None:
     assert named(split.test) == {(0, 5), (1, 2)}
     assert [split.train.item_ids.index(i) for i in range(6)] == list(range(6))
     assert dataset.notes == (
-        "1 repeated pairs were merged.",
-        "1 test pairs are also in train and were left out of test.",
-        "1 test pairs name items never seen in train.",
-        "1 users have no test items and are left out of the mean.",
+        "Repeated pairs, merged: 1.",
+        "Test pairs that are also in train, left out of test: 1.",
+        "Test pairs of items that are never seen in train: 1.",
+        "Users without test items, left out of the mean: 1.",
     )
     description = json.loads(json.dumps(describe(dataset)))
     assert description["sizes"] == {"users": 3, "items": 6, "train": 3, "validation": 0, "test": 2}

@@ -112,7 +112,7 @@ def test_changes_wait_until_there_are_enough(tmp_path: Path) -> None:
     life.train()
     life.holds()
     assert not life.world.applied("recount")
-    assert any("1 users have changes" in notice for notice in life.world.witness.notices)
+    assert any("1 user with changes" in notice for notice in life.world.witness.notices)
     np.testing.assert_array_equal(life.world.model().degrees, before)
     for other in [u for u in sorted(life.people[index]) if u != user][:2]:
         life.people[index][other] ^= {new}

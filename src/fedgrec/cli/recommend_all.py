@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgrec.cli.widths import fitted
+from fedgrec.core import many
 from fedgrec.errors import ConfigError, DataError, missing_extra
 
 COLUMNS = ("user", "item", "score", "rank")  # and "title", where items have any
@@ -62,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         rows = write(part, columns, (_table(model, block, number, titles) for block in blocks))
     if names.note:
         print(fitted(names.note))
-    print(f"{arguments.out}: {rows:,} recommendations for {len(users):,} users")
+    print(f"{arguments.out}: {many(rows, 'recommendation')} for {many(len(users), 'user')}")
     return 0
 
 

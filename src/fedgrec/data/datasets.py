@@ -175,7 +175,7 @@ def _read_files(source: str | Path, options: dict[str, Any]) -> _Source:
         notes.append(f"{dropped:,} pairs rated below {options['min_rating']} were left out.")
     parts, merged = _number_together(read_parts)
     if merged:
-        notes.append(f"{merged:,} repeated pairs were merged.")
+        notes.append(f"Repeated pairs, merged: {merged:,}.")
     name = stem(path) if path.is_file() else path.resolve().name
     return _Source(name, parts, {file.name: digest(file) for file in files}, notes, path.is_dir(), low_rated)
 
@@ -266,7 +266,7 @@ def _without_known(train: Interactions, test: Interactions, notes: list[str]) ->
     """Test without the pairs of train: ranking masks train items, so no ranking could find them."""
     known = np.isin(test.keys(), train.keys(), assume_unique=True)
     if known.any():
-        notes.append(f"{known.sum():,} test pairs are also in train and were left out of test.")
+        notes.append(f"Test pairs that are also in train, left out of test: {known.sum():,}.")
         return test.select(~known)
     return test
 
@@ -290,11 +290,11 @@ def _remarks(split: Split) -> list[str]:
     notes = []
     unseen = int((split.train.degrees() == 0)[split.test.items].sum())
     if unseen:
-        notes.append(f"{unseen:,} test pairs name items never seen in train.")
+        notes.append(f"Test pairs of items that are never seen in train: {unseen:,}.")
     idle = int((split.test.user_degrees() == 0).sum())
     if idle:
-        notes.append(f"{idle:,} users have no test items and are left out of the mean.")
+        notes.append(f"Users without test items, left out of the mean: {idle:,}.")
     lost = int(((split.train.user_degrees() == 0) & (split.test.user_degrees() > 0)).sum())
     if lost:
-        notes.append(f"{lost:,} users have test items but none to train on.")
+        notes.append(f"Users with test items but none to train on: {lost:,}.")
     return notes

@@ -17,7 +17,7 @@ from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
-from fedgrec.core import Broadcast, ServerState, Upload
+from fedgrec.core import Broadcast, ServerState, Upload, many
 from fedgrec.errors import ConfigError, SumLostError
 from fedgrec.federation.common import catalogue, packets
 from fedgrec.federation.common.errors import FederationError
@@ -198,7 +198,7 @@ class Coordinator:
         self._take_up(replace(season, recount=enough, first_sum=len(self.store.sums()) + 1))
         if changed is not None and not enough:
             self.observer.noticed(
-                f"{changed} users have changes, and {self.folder.agreed.recount_users} would hide each other "
+                f"{many(changed, 'user')} with changes, and {self.folder.agreed.recount_users} would hide each other "
                 f"(recount_users): season {season.number} trains on the graph as it was"
             )
 

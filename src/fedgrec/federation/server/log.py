@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedgrec.core import size
+from fedgrec.core import many, size
 from fedgrec.federation.common.lock import take
 from fedgrec.federation.common.plan import CHANGES, EVALUATE
 from fedgrec.federation.server.members import Observer
@@ -23,14 +23,14 @@ class Lines(Observer):
         self.say = say
 
     def joined(self, name: str, users: int) -> None:
-        self.say(f"{name} joined with {users:,} users")
+        self.say(f"{name} joined with {many(users, 'user')}")
 
     def summed(self, line: dict[str, Any]) -> None:
         if line["stage"] != EVALUATE:
             self.say(describe(line))
 
     def evaluated(self, line: dict[str, Any]) -> None:
-        self.say(f"after round {line['round']:,}: {metrics_of(line)} over {line['users']:,} users")
+        self.say(f"after round {line['round']:,}: {metrics_of(line)} over {many(line['users'], 'user')}")
 
     def noticed(self, sentence: str) -> None:
         self.say(f"note: {sentence}")
@@ -52,7 +52,7 @@ def describe(line: dict[str, Any]) -> str:
     if not line["applied"]:
         return f"{what}: lost, {line['reason']}"
     return (
-        f"{what}: {len(line['included'])} of {len(line['nodes'])} {line['asked']}, {line['users']:,} users, "
+        f"{what}: {len(line['included'])} of {len(line['nodes'])} {line['asked']}, {many(line['users'], 'user')}, "
         f"{line['seconds']:.1f} s, {size(line['bytes_up'])} up, {size(line['bytes_down'])} down"
     )
 
