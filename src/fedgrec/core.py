@@ -414,11 +414,6 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
-def many(count: int, word: str) -> str:
-    """1 user, 2 users."""
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
-
-
 def size(n: float) -> str:
     """A number of bytes as a person says it."""
     units = ["B", "kB", "MB", "GB", "TB"]

@@ -72,3 +72,8 @@ def missing_extra(feature: str, extra: str) -> FedgrecError:
 def install(extra: str) -> str:
     """How an extra is installed: from the source, as long as no index has the package."""
     return f"pip install -c constraints.txt '.[{extra}]'"
+
+
+def many(count: int, word: str) -> str:
+    """1 user, 2 users."""
+    return f"{count:,} {word}{'' if count == 1 else 's'}"

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgrec.cli.widths import fitted
-from fedgrec.core import many
-from fedgrec.errors import ConfigError, DataError, missing_extra
+from fedgrec.errors import ConfigError, DataError, many, missing_extra
 
 COLUMNS = ("user", "item", "score", "rank")  # and "title", where items have any
 ENDINGS = (".csv", ".parquet")

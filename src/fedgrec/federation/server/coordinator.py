@@ -17,8 +17,8 @@ from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
-from fedgrec.core import Broadcast, ServerState, Upload, many
-from fedgrec.errors import ConfigError, SumLostError
+from fedgrec.core import Broadcast, ServerState, Upload
+from fedgrec.errors import ConfigError, SumLostError, many
 from fedgrec.federation.common import catalogue, packets
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import Packet, pack_broadcast

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedgrec.core import many, size
+from fedgrec.core import size
+from fedgrec.errors import many
 from fedgrec.federation.common.lock import take
 from fedgrec.federation.common.plan import CHANGES, EVALUATE
 from fedgrec.federation.server.members import Observer
