@@ -56,10 +56,10 @@ def _four_words(key: Any, slot: Any, step: int, round_: int, purpose: int) -> tu
 
 def words(key: int, count: int, step: int, round_: int, purpose: int) -> U32:
     """The first `count` words of one stream."""
-    slots = np.arange((count + 3) // 4, dtype=np.uint64)
-    if len(slots) > FEW:
-        return philox(key, slots, step, round_, purpose).ravel()[:count]
-    few = [_four_words(int(key), slot, step, round_, purpose) for slot in range(len(slots))]
+    slots = (count + 3) // 4
+    if slots > FEW:
+        return philox(key, np.arange(slots, dtype=np.uint64), step, round_, purpose).ravel()[:count]
+    few = [_four_words(int(key), slot, step, round_, purpose) for slot in range(slots)]
     return np.array(few, np.uint32).ravel()[:count]
 
 
