@@ -1,11 +1,12 @@
-"""`python -m benchmarks [name ...] [--quick]`: measure, print tables, keep results."""
+"""`python -m benchmarks [name ...] [--quick]`: measure, print tables, keep results; `tables` writes pages of them."""
 
 import argparse
 from typing import Any
 
 from benchmarks import common
-from fedgrec.devices import gpu_is_there
+from fedgrec.kernels.devices import gpu_is_there
 
+TABLES = "tables"
 BUSY = 0.5  # load average
 NAMES = (
     "rounds", "evaluation", "recommend", "memory", "scale", "lightgcn", "federated", "mechanisms", "secagg",
@@ -18,9 +19,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description="Measure; results stay in benchmarks/results."
     )
-    parser.add_argument("names", nargs="*", metavar="name", help=f"what to measure: {', '.join(NAMES)}; default: all")
+    parser.add_argument(
+        "names", nargs="*", metavar="name", help=f"what to measure: {', '.join(NAMES)}; default: all; or {TABLES} alone"
+    )
     parser.add_argument("--quick", action="store_true", help="one repetition of each, and nothing is kept")
     options = parser.parse_args()
+    if options.names == [TABLES]:
+        from benchmarks import tables
+
+        tables.write()
+        return
     if unknown := set(options.names) - set(NAMES):
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; choose from {', '.join(NAMES)}")
     about = common.about()  # now, before the benchmarks load the machine
@@ -161,9 +169,9 @@ def run_secagg(quick: bool) -> tuple[dict[str, Any], list[str]]:
 
 
 def run_federation(quick: bool) -> tuple[dict[str, Any], list[str]]:
-    from benchmarks import federation
+    from benchmarks import federation, wire
 
-    result = federation.bench(quick)
+    result = federation.bench(quick) | {"wire": wire.measure(4 if quick else 40)}
     heads = ("round s", "bound s", "empty s", "clear s", "up MB", "down MB", "SecAgg+ s")
     lines = [f"{'nodes':>5}" + "".join(f"{head:>10}" for head in heads)]
     for nodes, m in result["rounds"].items():

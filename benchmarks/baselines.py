@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag, softplus
 from torch.optim import SGD, Adam, Optimizer
 
-from fedgrec.config import FedGRecOptions
-from fedgrec.core import Cohort, ServerState
+from fedgrec.cable.core import Cohort, ServerState
+from fedgrec.config.configuration import FedGRecOptions
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Federation:
         degrees = torch.tensor(server.degrees[users.items] * users.degrees[users.owner], dtype=items.dtype)
         e, sent, m, v = (torch.tensor(x) for x in (s.embeddings, s.sent, s.moment1, s.moment2))
         sums = Sums(torch.empty_like(items[0]), torch.empty_like(items[1:]))
-        adam = Adam([items[0]], o.server_rate, (o.beta1, o.beta2), o.epsilon, maximize=True, fused=True)
+        adam = Adam([items[0]], o.server_rate, (o.beta1, o.beta2), o.adam_epsilon, maximize=True, fused=True)
         return Federation(
             items, e, sent, m, v, torch.tensor(s.steps, dtype=torch.float32), torch.tensor(users.indptr),
             torch.tensor(users.items, dtype=torch.int64), degrees.rsqrt(), sums, adam,
@@ -143,7 +143,7 @@ def _optimizers(e: Tensor, x: tuple[Tensor, Tensor], o: FedGRecOptions, fused: b
     """Optimizers of the items (positives, negatives) and, last, of the user; L2 as `pair` scales it."""
     rows = [{"params": [y], "weight_decay": o.l2 / len(y)} for y in x]
     user = {"params": [e], "weight_decay": o.l2, "lr": o.user_rate}
-    adam = partial(Adam, lr=o.item_rate, betas=(o.beta1, o.beta2), eps=o.epsilon, fused=fused)
+    adam = partial(Adam, lr=o.item_rate, betas=(o.beta1, o.beta2), eps=o.adam_epsilon, fused=fused)
     if o.item_optimizer == "adam":
         return [adam([*rows, user])]
     return [SGD(rows, o.item_rate, foreach=False), adam([user])]
@@ -190,7 +190,7 @@ def _train(
     start, f = (table.index_select(0, rows).view(S, P + n, d) for table in (fed.items[0], f_table))
     many, adam = o.local_steps > 1, o.item_optimizer == "adam"
     x, a = start.clone() if many or adam else start, f.sub(start, alpha=p) if many else f
-    item = Adam([x], o.item_rate, (o.beta1, o.beta2), o.epsilon, fused=True)
+    item = Adam([x], o.item_rate, (o.beta1, o.beta2), o.adam_epsilon, fused=True)
     user = UserAdam(fed, users, o)
     w = torch.where(real, fed.weights[edge], 0)
     decay = torch.full((S, P + n, 1), o.l2 / n, dtype=x.dtype)
@@ -242,7 +242,7 @@ class UserAdam:
         v.mul_(o.beta2).addcmul_(grad, grad, value=1 - o.beta2)
         steps = self.steps.to(torch.float64)[:, None]
         rate, unbias = o.user_rate / (1 - o.beta1**steps), 1 / (1 - o.beta2**steps)
-        e = e - rate.to(e.dtype) * m / ((v * unbias.to(e.dtype)).sqrt_() + o.epsilon)
+        e = e - rate.to(e.dtype) * m / ((v * unbias.to(e.dtype)).sqrt_() + o.adam_epsilon)
         if o.user_moments == "kept":
             self.fed.moment1[self.users], self.fed.moment2[self.users] = m, v
             self.fed.steps[self.users] = self.steps

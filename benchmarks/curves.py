@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.drawing import BLUE, GREEN, GREY, PURPLE, RED, legend_below, new_figure, png, set_frame
-from fedgrec.compare.packed import PACKED, read_packed
+from fedgrec.studies.compare.packed import PACKED, read_packed
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 USERS = {"gowalla": 29_858, "yelp2018": 31_668}

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fedgrec.ranking import evaluate
+from fedgrec.models.ranking import evaluate
 
 USERS, ITEMS, D = 29_858, 40_981, 64
 TRAIN_PAIRS, TEST_PAIRS = 810_128, 217_242

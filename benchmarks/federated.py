@@ -17,12 +17,12 @@ from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 
 from benchmarks import fedgnn
 from benchmarks.common import CORES, alternate, gowalla, heavy_tailed, seconds
-from fedgrec import draws
-from fedgrec.core import Cohort, Ints, ServerState, Upload
+from fedgrec.cable import draws
+from fedgrec.cable.core import Cohort, Ints, ServerState, Upload
+from fedgrec.config.options import method_module
 from fedgrec.data import Interactions
 from fedgrec.kernels import cpu, neumf
 from fedgrec.methods.contract import Method
-from fedgrec.options import method_module
 
 
 @dataclass
@@ -125,7 +125,7 @@ class FCFLoop(Rival):
         o, self.Y = self.options, self.items[0]
         self.rows, self.gram = torch.empty_like(self.Y), torch.empty(o.dim, o.dim, dtype=self.Y.dtype)
         self.X = torch.zeros(self.n_users, o.dim, dtype=self.Y.dtype)
-        self.adam = torch.optim.Adam([self.Y], o.server_rate, (o.beta1, o.beta2), o.epsilon, fused=True)
+        self.adam = torch.optim.Adam([self.Y], o.server_rate, (o.beta1, o.beta2), o.adam_epsilon, fused=True)
 
     def local(self, users: list[int], chance: Chance) -> list[Tensor]:
         o, Y = self.options, self.Y
@@ -182,7 +182,7 @@ class Learners(Rival):
     def move(self, user: int, e: Tensor) -> None:
         """One step along e.grad; the user keeps e and its moments."""
         o = self.options
-        optimizer = torch.optim.Adam([e], o.user_rate, (o.beta1, o.beta2), o.epsilon, fused=True)
+        optimizer = torch.optim.Adam([e], o.user_rate, (o.beta1, o.beta2), o.adam_epsilon, fused=True)
         optimizer.state[e] = {"step": self.steps[user], "exp_avg": self.m[user], "exp_avg_sq": self.v[user]}
         optimizer.step()
         self.e[user] = e.detach()
@@ -195,7 +195,9 @@ class MFLoop(Learners):
         super().__init__(ours)
         o, self.x, self.e = self.options, self.items[0], self.e[:, 0]
         self.rows = torch.empty_like(self.x)
-        self.adam = torch.optim.Adam([self.x], o.server_rate, (o.beta1, o.beta2), o.epsilon, maximize=True, fused=True)
+        self.adam = torch.optim.Adam(
+            [self.x], o.server_rate, (o.beta1, o.beta2), o.adam_epsilon, maximize=True, fused=True
+        )
 
     def local(self, users: list[int], chance: Chance) -> list[Tensor]:
         o = self.options
@@ -231,7 +233,9 @@ class FedNCFLoop(Learners):
         o, self.theta = self.options, torch.tensor(ours.server.more["network"])
         self.sums = [torch.empty_like(self.items), torch.empty_like(self.theta)]
         groups = [{"params": [self.items]}, {"params": [self.theta], "lr": o.network_rate}]
-        self.adam = torch.optim.Adam(groups, o.server_rate, (o.beta1, o.beta2), o.epsilon, maximize=True, fused=True)
+        self.adam = torch.optim.Adam(
+            groups, o.server_rate, (o.beta1, o.beta2), o.adam_epsilon, maximize=True, fused=True
+        )
 
     def local(self, users: list[int], chance: Chance) -> list[Tensor]:
         o, (rows, weights) = self.options, self.sums

@@ -7,7 +7,6 @@ rounds    seconds and bytes of a training round with 3, 10 and 30 nodes; beside 
           machine affects all three alike; each figure is the median of the last rounds
 flower    Flower's own SecAgg+ on vectors of the same length, with its own SuperNodes
 gateway   peak memory of a node that hosts 1,000 users of the demo data
-wire      bytes on the wire against the account (wire.py)
 """
 
 import json
@@ -24,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from fedgrec.config import Config
+from fedgrec.config.configuration import Config
 from fedgrec.federation.common.network import CA, FLOWER, NodeNetwork, read_flower_key, read_network
 from fedgrec.federation.common.options import FederationOptions
 from fedgrec.federation.flower.processes import Processes, end_with_parent
-from fedgrec.federation.node.refresh import load
+from fedgrec.federation.node.refresh import Watcher
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.store import ServerStore
 from fedgrec.federation.setup.dataset import Deal
@@ -50,7 +49,8 @@ from flwr.serverapp import ServerApp
 
 # Between training rounds: an empty exchange, and one with the model down and a vector up, over the same nodes.
 MEASURING = f"""{START}
-from fedgrec.federation.server.coordinator import model_of, run
+from fedgrec.federation.server.coordinator import run
+from fedgrec.federation.server.store import model_of
 from fedgrec.federation.flower.client_app import client_app
 from fedgrec.federation.flower.transport import FlowerTransport
 from fedgrec.federation.server.members import Observer
@@ -69,7 +69,7 @@ class Between(Observer):
         tables = model_of(self.folder).items
         tables = tables + np.float32(line["round"] + 1)  # Flower sends what it has sent before only once
         for name, down in (("empty", {{}}), ("clear", {{"tables": tables}})):
-            requests = {{address: Packet("bench", {{}}, {{}}, down) for address in self.transport.addresses()}}
+            requests = {{address: Packet("bench", {{}}, {{}}, down) for address in self.transport.signs()}}
             begun = time.monotonic()
             answers = list(self.transport.exchange(requests, within(300)))
             self.found[name].append(time.monotonic() - begun)
@@ -125,17 +125,18 @@ def node(folder: Path) -> None:
     from fedgrec.federation.flower.client_app import answer
     from fedgrec.federation.flower.node_end import serve
     from fedgrec.federation.flower.records import from_records, to_records
+    from fedgrec.federation.node.gateway import NodeProcess
 
-    def reply(home: Path, message: Message) -> RecordDict:
+    def reply(process: NodeProcess, message: Message) -> RecordDict:
         packet = from_records(message.content)
         if packet.kind != "bench":
-            return answer(home, message)
+            return answer(process, message)
         # Each node's vector differs, as real uploads do: Flower would not send equal data twice.
-        own = np.uint32(zlib.crc32(home.name.encode()))
+        own = np.uint32(zlib.crc32(process.folder.name.encode()))
         vectors = {name: table.view("uint32") ^ own for name, table in packet.arrays.items()}
         return to_records(Packet("bench", arrays=vectors))
 
-    load(folder)
+    Watcher(folder).load()
     end_with_parent()
     serve(folder, read_network(folder, NodeNetwork).superlink, folder / CA, read_flower_key(folder), reply)
 
@@ -271,15 +272,12 @@ def gateway(users: int, rounds: int) -> dict[str, Any]:
 
 def bench(quick: bool = False) -> dict[str, Any]:
     """All measurements, one federation after the other."""
-    from benchmarks import wire  # here, because it imports this module
-
     result: dict[str, Any] = {"rounds": {}, "gateway": {}, "flower": {}}
     for n in (3,) if quick else NODES:
         result["rounds"][n] = _said(f"{n} nodes", rounds_with(n, 2 if quick else ROUNDS, 4 if quick else USERS))
     result["gateway"] = _said("gateway", gateway(50 if quick else GATEWAY_USERS, 1 if quick else GATEWAY_ROUNDS))
     values = 10_000 if quick else result["rounds"][3]["values"]
     result["flower"][3] = _said("Flower's SecAgg+, 3 nodes", secagg_plus(3, values))
-    result["wire"] = _said("bytes on the wire", wire.measure(4 if quick else 40))
     return result
 
 

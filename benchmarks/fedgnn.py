@@ -16,8 +16,8 @@ from torch.nn.functional import softplus
 from torch.optim import Adam
 
 from benchmarks.common import CORES, alternate, gowalla, heavy_tailed, seconds
-from fedgrec import draws
-from fedgrec.core import Ints
+from fedgrec.cable import draws
+from fedgrec.cable.core import Ints
 from fedgrec.data import Interactions
 from fedgrec.kernels import cpu, reference
 from fedgrec.methods import fedgnn, fedgnn_bpr
@@ -96,7 +96,7 @@ class Loop:
         self.weights = self.weights.to(self.x.dtype)
         self.gamma = self.o.others * (self.around != 0).any(1).to(self.x.dtype)
         self.server = Adam(
-            [self.x], self.o.server_rate, (self.o.beta1, self.o.beta2), self.o.epsilon, maximize=True, fused=True
+            [self.x], self.o.server_rate, (self.o.beta1, self.o.beta2), self.o.adam_epsilon, maximize=True, fused=True
         )
 
     def round(self, threads: int) -> None:
@@ -147,7 +147,9 @@ class Loop:
         m[u].lerp_(grad, 1 - o.beta1)
         v[u].mul_(o.beta2).addcmul_(grad, grad, value=1 - o.beta2)
         t = float(steps[u])
-        self.embeddings[u] -= o.user_rate * (m[u] / (1 - o.beta1**t)) / ((v[u] / (1 - o.beta2**t)).sqrt() + o.epsilon)
+        self.embeddings[u] -= (
+            o.user_rate * (m[u] / (1 - o.beta1**t)) / ((v[u] / (1 - o.beta2**t)).sqrt() + o.adam_epsilon)
+        )
 
 
 def verify(module: Any) -> float:

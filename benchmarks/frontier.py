@@ -17,13 +17,13 @@ from typing import Any
 
 from benchmarks.common import RESULTS
 from benchmarks.drawing import BLUE, RED, legend_below, new_figure, png, set_frame
-from fedgrec.audit import latents, membership
-from fedgrec.audit.recording import record
-from fedgrec.audit.scores import Finding
-from fedgrec.config import Config, preset
-from fedgrec.devices import gpu_is_there
+from fedgrec.config.configuration import Config, preset
 from fedgrec.errors import FedgrecError
-from fedgrec.simulation import Simulation
+from fedgrec.kernels.devices import gpu_is_there
+from fedgrec.runs.simulation import Simulation
+from fedgrec.studies.audit import latents, membership
+from fedgrec.studies.audit.recording import record
+from fedgrec.studies.audit.scores import Finding
 
 EPSILONS = {"interaction": (12.0, 10.0, 8.0, 7.0, 6.0, 5.0, 4.0), "user": (32.0, 16.0, 8.0, 4.0, 2.0, 1.0)}
 METHODS, SEEDS = ("fedgrec", "spectral"), 3

@@ -18,7 +18,7 @@ from benchmarks.baselines import autograd_round
 from benchmarks.common import gowalla, seconds
 from benchmarks.rounds import Ours, Theirs, softmax_recipe
 from fedgrec import centralized
-from fedgrec.config import FedGRecOptions, preset
+from fedgrec.config.configuration import FedGRecOptions, preset
 from fedgrec.data import Interactions
 from fedgrec.kernels import cpu, fcf_torch, gnn_torch, neumf_torch
 from fedgrec.kernels.cuda import Engine

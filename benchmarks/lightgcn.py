@@ -72,7 +72,7 @@ def verify() -> float:
     model = LightGCN(options, train)
     plain = Plain(train, model.tensors()["embeddings"], options, fused=False)
     for batch in drawn(model, 3):
-        run_ours(model.engine, [batch])  # type: ignore[arg-type]
+        run_ours(model.learner, [batch])
         plain.step(torch.from_numpy(batch))
     error = float(np.abs(model.tensors()["embeddings"] - plain.E.detach().numpy()).max()) / ALLOWED
     if not error <= 1:
@@ -88,7 +88,7 @@ def bench(repeats: int = 5) -> dict[str, Any]:
     model = LightGCN(options, train)
     batches = drawn(model, BATCHES)
     theirs = [torch.from_numpy(np.ascontiguousarray(batch)) for batch in batches]
-    engine, start = model.engine, model.tensors()["embeddings"]
+    engine, start = model.learner, model.tensors()["embeddings"]
     assert isinstance(engine, CpuEngine)
     run_ours(engine, batches[:1])  # compiles, if nothing is cached yet
     rivals = {

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import heavy_tailed
-from fedgrec.config import preset
+from fedgrec.config.configuration import preset
 from fedgrec.data import Dataset, Split
 from fedgrec.data.split import ratio
-from fedgrec.simulation import Observer, Simulation
+from fedgrec.runs.simulation import Observer, Simulation
 
 USERS, ITEMS, PAIRS = 52_643, 91_599, 2_984_108  # a fifth of the pairs is held out for test
 ROUNDS, LIMIT_GB = 50, 3.0

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import gowalla
-from fedgrec import draws
-from fedgrec.audit.recording import record
-from fedgrec.config import Config
-from fedgrec.core import Broadcast, Cohort, Ints, Pending, Rows, Stage, Upload
+from fedgrec.cable import draws
+from fedgrec.cable.core import Broadcast, Cohort, Ints, Pending, Rows, Stage, Upload
+from fedgrec.config.configuration import Config
+from fedgrec.config.options import METHODS, FedGRecOptions, option
+from fedgrec.data.loading import load_for
 from fedgrec.kernels import reference
 from fedgrec.kernels.contract import Kernel
-from fedgrec.loading import load_for
 from fedgrec.methods.fedgrec import FedGRecMethod
-from fedgrec.options import METHODS, FedGRecOptions, option
-from fedgrec.simulation import Simulation
+from fedgrec.runs.simulation import Simulation
+from fedgrec.studies.audit.recording import record
 
 WAYS = ("fresh", "fixed", "common")
 NAME = "fedgrec-negatives"  # as which the method below is known while this benchmark runs

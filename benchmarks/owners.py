@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import gowalla
-from fedgrec.audit import clusters
-from fedgrec.audit.recording import record
-from fedgrec.audit.scores import Finding
-from fedgrec.config import Config
+from fedgrec.config.configuration import Config
+from fedgrec.studies.audit import clusters
+from fedgrec.studies.audit.recording import record
+from fedgrec.studies.audit.scores import Finding
 
 LEAST = (2, 3, 5)  # owners of an open row
 PLAIN = {

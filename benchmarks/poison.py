@@ -1,8 +1,8 @@
 """How users that lie change the model: how many people are recommended the item that the liars promote.
 
 The item is rare, and without liars nobody is recommended it; the liars want it in everybody's list of 20.
-`fedgrec.audit.poison` has the lies. Measurements are over users who do not lie. Gowalla is measured with few rounds, if
-its files are here.
+`benchmarks.lying_users` has the lies. Measurements are over users who do not lie. Gowalla is measured with few
+rounds, if its files are here.
 """
 
 import json
@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from fedgrec.audit.poison import Lie, harm, poisoned
-from fedgrec.config import Config
-from fedgrec.core import Ints
+from benchmarks.lying_users import Lie, harm, poisoned
+from fedgrec.cable.core import Ints
+from fedgrec.config.configuration import Config
 from fedgrec.data import Dataset, Interactions
+from fedgrec.data.loading import load_for
 from fedgrec.errors import DataError
-from fedgrec.loading import load_for
 
 SHARES = (0.0025, 0.01, 0.04)  # of all users: 1, 4 and 16 of a cohort of 400, on average
 STRENGTHS = (1, 1 / 4, 1 / 16)  # of the bound, for spectral: too long a row becomes a separate direction

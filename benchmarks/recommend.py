@@ -15,11 +15,11 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.common import CORES, alternate, gowalla
 from fedgrec import FedGRec
-from fedgrec.config import Config
+from fedgrec.config.configuration import Config
 from fedgrec.data import Interactions
-from fedgrec.distributed import Ranks
-from fedgrec.machine import judged, make_method
-from fedgrec.model import Model
+from fedgrec.models.model import Model
+from fedgrec.runs.distributed import Ranks
+from fedgrec.runs.machine import judged, make_method
 
 N = 20
 OURS, EVALUATION, IMPLICIT = "FedGRec.recommend", "evaluation's ranking", "implicit's recommend"

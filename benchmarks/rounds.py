@@ -15,9 +15,9 @@ import torch
 
 from benchmarks.baselines import Draws, Federation, Sums, autograd_round, batched_round, draw
 from benchmarks.common import CORES, alternate, gowalla, heavy_tailed, seconds
-from fedgrec import draws
-from fedgrec.config import FedGRecOptions, preset
-from fedgrec.core import Ints, Upload
+from fedgrec.cable import draws
+from fedgrec.cable.core import Ints, Upload
+from fedgrec.config.configuration import FedGRecOptions, preset
 from fedgrec.data import Interactions
 from fedgrec.kernels import cpu, reference
 from fedgrec.kernels.contract import Kernel

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.memory import Phases
-from fedgrec.config import preset
+from fedgrec.config.configuration import preset
 from fedgrec.data import Dataset, IdMap, Interactions, Split
-from fedgrec.simulation import Simulation
+from fedgrec.runs.simulation import Simulation
 
 SIZES, ITEMS, ITEMS_OF_A_USER = (10**4, 10**5, 10**6), 100_000, 20
 JUDGED, HELD_OUT, ROUNDS = 10_000, 4, 50

@@ -32,21 +32,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.federation.standing import standing
 
-from fedgrec.config import Config
+from fedgrec.config.configuration import Config
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.network import NodeNetwork, read_network, write_network
 from fedgrec.federation.common.options import Agreement, FederationOptions
 from fedgrec.federation.flower.processes import Processes
 from fedgrec.federation.flower.server_end import SUPERLINK, FlowerServer, is_taken
-from fedgrec.federation.in_process.standing import standing
 from fedgrec.federation.node import changes
 from fedgrec.federation.node.rules import MOST_DOUBTS
 from fedgrec.federation.node.store import NodeStore
-from fedgrec.federation.server.coordinator import model_of
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.log import LOG, LOGS
-from fedgrec.federation.server.store import ServerStore
+from fedgrec.federation.server.store import ServerStore, model_of
 from fedgrec.federation.setup.init import Made, init
 from fedgrec.federation.setup.start import free_port, start_node
 
@@ -107,7 +106,9 @@ def founded(root: Path, crowd: Crowd) -> Made:
         rounds=10, seasons=0, later_rounds=5, rest=2.0, look=0.0, deadline=20.0, work_deadline=20.0, pause=0.5,
         retries=10**6, start_seconds=600.0,
     )  # fmt: skip
-    agreed = Agreement(topk=(5,), evaluations=10**5, evaluation_users=1, epsilon=0.0, recount_users=3, season_rounds=5)
+    agreed = Agreement(
+        topk=(5,), evaluations=10**5, evaluation_users=1, evaluation_epsilon=0.0, recount_users=3, season_rounds=5
+    )
     names = [f"item {number}" for number in range(ITEMS)]
     config = Config().of("fedgrec").changed(small, "soak")
     made = init(root / "fed", NODES, names, config, options, port=free_port(), fill=crowd.write, agreed=agreed)
@@ -325,10 +326,9 @@ def law(made: Made) -> dict[str, Any]:
     """Whether the server's degrees and latents equal those of the users' stores."""
     degrees, steps = standing(made.server, made.nodes)
     model = model_of(made.server)
-    assert model.standing is not None
     return {
         "degrees_differ": int((model.degrees != degrees).sum()),
-        "latents_differ": int((model.standing != steps).sum()),
+        "latents_differ": int((model.kept["standing"] != steps).sum()),
         "interactions": int(degrees.sum()),
         "latents": int(np.count_nonzero(steps)),
     }

@@ -33,8 +33,8 @@ from numpy.typing import NDArray
 from benchmarks.common import RESULTS
 from benchmarks.drawing import BLUE, GREY, RED, legend_below, new_figure, png, set_frame
 from benchmarks.stream import Month, year
-from fedgrec.config import Config
-from fedgrec.core import as_server
+from fedgrec.cable.core import as_server
+from fedgrec.config.configuration import Config
 from fedgrec.data import Dataset, Interactions, Split
 from fedgrec.data.ids import IdMap
 from fedgrec.federation.common.arrays import read_arrays, write_private
@@ -47,15 +47,15 @@ from fedgrec.federation.node import changes
 from fedgrec.federation.node.folder import SERVED, open_node
 from fedgrec.federation.node.person import recommend
 from fedgrec.federation.node.ranking import best, scores
-from fedgrec.federation.node.refresh import load, refresh
+from fedgrec.federation.node.refresh import Watcher, refresh
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server import coordinator
 from fedgrec.federation.server.folder import OPTIONS, open_server
 from fedgrec.federation.server.store import ServerStore
-from fedgrec.federation.setup import catalogue
+from fedgrec.federation.setup.changes import change_catalogue
 from fedgrec.federation.setup.init import Made, init
 from fedgrec.federation.setup.start import free_port, start_node
-from fedgrec.simulation import Simulation
+from fedgrec.runs.simulation import Simulation
 
 NODES, MONTHS, SEED, SEEDS = 5, 12, 2024, 3
 ROUNDS, LATER = 60, 11  # rounds of the first season, and of each later one: less than a fifth
@@ -104,7 +104,7 @@ def go_on(made: Made, month: Month, before: Month) -> None:
         write_table(folder, index, month)
         refresh(folder)
     opening = [place(number) for number in range(before.places, month.places)]
-    catalogue.change(made.server.parent, opening, [place(number) for number in month.closed - before.closed])
+    change_catalogue(made.server.parent, opening, [place(number) for number in month.closed - before.closed])
     path = made.server / OPTIONS
     options = read_options(path, FederationOptions)
     path.write_text(replace(options, seasons=month.number).to_toml(), encoding="utf-8")
@@ -162,7 +162,7 @@ def over_flower(made: Made) -> Iterator[Season]:
 def in_process(made: Made) -> Iterator[Season]:
     """The same federation without a network."""
     for folder in made.nodes:
-        load(folder)
+        Watcher(folder).load()
 
     def season() -> None:
         coordinator.run(LocalTransport(dict(enumerate(made.nodes))), made.server)

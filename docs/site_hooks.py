@@ -18,13 +18,13 @@ from typing import Any
 
 import fedgrec
 from fedgrec import cli
+from fedgrec.cable.core import Broadcast, Cohort, Pending, ServerState, Stage, Traffic, Upload, UploadSpec
 from fedgrec.centralized import MODELS, model_class
-from fedgrec.config import options as options_of_run
-from fedgrec.core import Broadcast, Cohort, Pending, ServerState, Stage, Traffic, Upload, UploadSpec
+from fedgrec.config.configuration import options as options_of_run
+from fedgrec.config.options import GROUPS, METHODS, method_module
 from fedgrec.errors import ConfigError, DataError, RunError
 from fedgrec.federation.common.options import Agreement, FederationOptions
 from fedgrec.methods.contract import Method
-from fedgrec.options import METHODS, method_module
 
 ROOT = Path(__file__).parents[1]
 # Pages of the root that the site shows as well, and what they are called there.
@@ -131,6 +131,8 @@ def _flag(action: argparse.Action) -> str:
 
 
 def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    if action.help == argparse.SUPPRESS:
+        return "[an option](options.md)"
     return parser._get_formatter()._expand_help(action) if action.help else ""
 
 
@@ -194,18 +196,18 @@ def _doc(thing: Any) -> str:
 def option_files() -> str:
     """Every option of every file of options: `option()` in the code is the only home of a default."""
     parts = [
-        "# Files of options\n\nMade from the code. In `config.toml` the sections are `[data]`, `[model]` and `[run]`;"
+        "# Files of options\n\nMade from the code. In `config.toml` the sections are groups of options;"
         " [the run folder](../run-folder.md#configuration) says where the file comes from. `fedgrec train --set"
-        " NAME=VALUE` sets any of them, and so does a keyword of `FedGRec` in Python.\n"
+        " NAME=VALUE` or `--set GROUP.NAME=VALUE` sets any of them, and so does a keyword of `FedGRec` in Python;"
+        " `fedgrec options METHOD` lists them in a terminal.\n"
     ]
-    found = list(options_of_run())
-    for section in ("data", "model", "run"):
-        title = f"## config.toml, [{section}]" + (" of fedgrec" if section == "model" else "")
-        parts.append(table(title, [field for where, field, _ in found if where == section]))
-    default = {field.name: field.default for _, field, _ in found}
+    found = options_of_run()
+    for group, text in GROUPS.items():
+        parts.append(table(f"## config.toml, [{group}]: {text}", [o.field for o in found if o.group == group]))
+    default = {option.name: option.field.default for option in found}
     for method in METHODS:
         own = dataclasses.fields(method_module(method).Options) if method != "fedgrec" else ()
-        parts.append(table(f"## config.toml, [model] of {method}", own, default) if own else "")
+        parts.append(table(f"## Options of {method}", own, default) if own else "")
     for name in MODELS:
         parts.append(table(f"## Options of {name} (not federated)", dataclasses.fields(model_class(name).Options)))
     parts.append(table("## agreement.toml of a federation", dataclasses.fields(Agreement)))

@@ -14,8 +14,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from fedgrec import FedGRec, draws
-from fedgrec.core import (
+from fedgrec import FedGRec
+from fedgrec.cable import draws
+from fedgrec.cable.core import (
     Broadcast,
     Cohort,
     Floats,
@@ -32,14 +33,14 @@ from fedgrec.core import (
     finest_step,
     quantize,
 )
-from fedgrec.methods.contract import WORD, Method
-from fedgrec.options import METHODS, option
+from fedgrec.config.options import METHODS, MethodOptions, option
+from fedgrec.methods.contract import WORD, Contents, Method
 
 TRAIN = Stage("train", everyone=False)
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(MethodOptions):
     """Every option has its default, help and bounds here; the command line and option files use them."""
 
     dim: int = option(8, "d, the size of an embedding", least=1)
@@ -62,6 +63,7 @@ class OwnMethod(Method):
 
     name = "own"
     State = Taste
+    contents = Contents("items")  # one of many abilities: now `fedgrec audit` knows which leaf to attack
     options: Options
     n_items: int
     n_users: int

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.waits import seconds
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
 # Chromium's own requests to its maker's servers are switched off, or sent to a host that no page uses. So all other
@@ -28,7 +30,7 @@ FLAGS = (
     "--disable-domain-reliability", f"--disable-features={QUIET}", "--gaia-url=http://browser.test/",
     "--google-base-url=http://browser.test/",
 )  # fmt: skip
-PATIENCE = 300  # seconds that a browser may live
+PATIENCE = 75  # seconds that a browser may live on an idle machine
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 
 
@@ -147,7 +149,7 @@ def browsing(profile: Path) -> Iterator[tuple[Browser, Recorder]]:
     )  # fmt: skip
     os.close(commands)
     os.close(answers)
-    patience = threading.Timer(PATIENCE, process.kill)
+    patience = threading.Timer(seconds(PATIENCE), process.kill)
     patience.start()
     with os.fdopen(write, "wb") as to, os.fdopen(read, "rb") as back:
         try:

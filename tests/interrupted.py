@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedgrec.files import read_tensors
+from fedgrec.data.files import read_tensors
 from tests.cli.small import lines, timeless
 
 

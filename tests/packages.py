@@ -14,17 +14,25 @@ import venv
 import zipfile
 from pathlib import Path
 
+from tests.waits import seconds
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 NAME = f"fedgrec-{PROJECT['version']}"
-NOT_PYTHON = {".cu", ".css", ".html", ".js", ".toml"}  # files that a wrongly configured build leaves out of the wheel
+NOT_PYTHON = {".css", ".html", ".js", ".toml"}  # files that a wrongly configured build leaves out of the wheel
 
 
 def run(*words: object, where: Path) -> str:
     """The output of a program that must succeed. Nothing of the checkout is on its path."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     done = subprocess.run(
-        [*map(str, words)], cwd=where, env=environment, capture_output=True, text=True, check=False, timeout=300
+        [*map(str, words)],
+        cwd=where,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=seconds(300),
     )
     if done.returncode:
         sys.exit(f"{' '.join(map(str, words))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.browser import CHROMIUM
+from tests.waits import seconds
 
 EMPTY = {"meta", "input", "br"}  # elements that are never closed
-SCRIPT = (resources.files("fedgrec.report") / "page.js").read_text("utf-8")
+SCRIPT = (resources.files("fedgrec.pages.report") / "page.js").read_text("utf-8")
 
 
 class Balanced(HTMLParser):
@@ -66,7 +67,11 @@ def in_browser(page: str, folder: Path, script: str = "", fragment: str = "") ->
     path.write_text(page.replace("</body>", f"<script>{script}</script></body>"), encoding="utf-8")
     command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'browser'}"]
     done = subprocess.run(
-        [*command, "--dump-dom", f"file://{path}{fragment}"], capture_output=True, text=True, timeout=120, check=False
+        [*command, "--dump-dom", f"file://{path}{fragment}"],
+        capture_output=True,
+        text=True,
+        timeout=seconds(120),
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedgrec.config import preset
+from fedgrec.cable.decoys import false_share, fresh_source, told_next
+from fedgrec.config.configuration import preset
 from fedgrec.data import Split
-from fedgrec.decoys import false_share, fresh_source, told_next
+from fedgrec.data.loading import load_for
 from fedgrec.errors import ConfigError
-from fedgrec.growth import grow
-from fedgrec.loading import load_for
-from fedgrec.simulation import Observer, Simulation
+from fedgrec.runs.growth import grow
+from fedgrec.runs.simulation import Observer, Simulation
 
 NOTHING = np.zeros(0, np.int64)
 
@@ -141,7 +141,7 @@ def test_the_server_sees_nothing_but_what_users_told(demo, monkeypatch, changes)
     """With other items at home but the same answers, the server's state is equal to the bit. The ranking differs."""
     train = demo.split.train
     other = replace(train, items=np.ascontiguousarray(train.n_items - 1 - reversed_by_user(train)))
-    monkeypatch.setattr("fedgrec.population.told_next", _fixed_answers)
+    monkeypatch.setattr("fedgrec.runs.population.told_next", _fixed_answers)
     servers, ranked = [], []
     for own in (train, other):
         given = (
@@ -204,5 +204,5 @@ def test_growth_tells_new_items_and_takes_nothing_back(demo):
 
 def test_decoys_have_no_ratings(demo):
     rated = replace(demo.split.train, ratings=np.ones(demo.split.train.n_pairs, np.float32))
-    with pytest.raises(ConfigError, match="neither ratings"):
+    with pytest.raises(ConfigError, match="decoys have no ratings"):
         Simulation(config(dp_epsilon=1.0), replace(demo, split=Split(rated)))

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgrec import gpu_rounds, machine
-from fedgrec.config import Config
-from fedgrec.devices import within_memory
+from fedgrec.config.configuration import Config
 from fedgrec.errors import FedgrecError
-from fedgrec.simulation import Simulation
+from fedgrec.kernels.devices import within_memory
+from fedgrec.runs import gpu_rounds, machine
+from fedgrec.runs.simulation import Simulation
 from tests.laws.test_rounds_torch import cpu_for_a_gpu
 from tests.methods.test_fedgnn_runs import clicks
 

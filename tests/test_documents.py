@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,18 +21,21 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from benchmarks.__main__ import NAMES
+from benchmarks import tables
+from benchmarks.__main__ import NAMES, TABLES
 
 from fedgrec import cli
 from fedgrec.cli import federation as federation_command
 from fedgrec.cli import train as train_command
-from fedgrec.cli.asked import configuration
+from fedgrec.cli import training
+from fedgrec.cli.configured import configuration
 from tests.cli.small import clicks
 from tests.federation.worlds import N_ITEMS, world
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/results/README.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")),
+    *(ROOT / "docs" / "results" / name for name in ("README.md", "measurements.md")),
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 PROGRAMS = ("fedgrec ", "make ", "pip ", "torchrun ", "python -m benchmarks")
@@ -46,7 +49,7 @@ RUN = {
     "fedgrec train --data demo --rounds 60 --out runs/first": f"{SMALL} --data clicks.csv",
     "fedgrec recommend runs/first --user 0": "--user ann",
     "fedgrec train --data clicks.csv --out runs/mine": SMALL,
-    "fedgrec train --final runs/mine": "--quiet",
+    "fedgrec finish runs/mine": "--quiet",
     "fedgrec report RUN --user ann": "",
     "fedgrec report RUN --people 0": "",
     "fedgrec recommend runs/mine-final --user ann": "",
@@ -68,9 +71,11 @@ RUN = {
     "fedgrec train --data demo --method spectral --dp-epsilon 8": "--data clicks.csv --out runs/noise --quiet",
     "fedgrec train --config RUN/config.toml --out AGAIN": "--quiet",
     "fedgrec train --out RUN --resume": "--rounds 3 --quiet",
-    "fedgrec train --out RUN --resume --grown": "--quiet",
-    "fedgrec train --out RUN --resume --grown --data new.csv --rounds 4000": "--rounds 5 --quiet",
+    "fedgrec grow RUN": "--quiet",
+    "fedgrec grow RUN --data new.csv --rounds 4000": "--rounds 5 --quiet",
     "fedgrec train --help": "",
+    "fedgrec options fedgrec": "",
+    "fedgrec options fcf": "",
     "fedgrec compare --data demo --methods fedgrec,federank,fcf,mf-bpr,popularity --seeds 3": f"{TABLE} --out table-1",
     "fedgrec compare --data clicks.csv --methods fedgrec,turbocf --seeds 0,3,7 --rounds 4000 --epochs 200": (
         f"{TABLE} --out table-2"
@@ -95,9 +100,8 @@ RUN = {
     "fedgrec federation rotate-keys fed node-1": "",
     "fedgrec federation init --nodes 4 --out fed --host fed.example.org --catalogue items.txt": "--out fed-4",
     "fedgrec federation init --nodes 3 --out fed --host server --catalogue items.txt": "--out fed-5",
-    "fedgrec federation init --nodes 3 --out fed --host fed.example.org --catalogue items.txt --set decoys_epsilon=8": (
-        "--out fed-6"
-    ),
+    "fedgrec federation init --nodes 3 --out fed --host fed.example.org --catalogue items.txt "
+    "--set dp_epsilon=8 --set dp_unit=interaction": ("--out fed-6"),
     "fedgrec device recommend fed/node-0 --user ann": "--user 0/0",
     "fedgrec data": "",
     "fedgrec data clicks.csv": "",
@@ -182,8 +186,13 @@ def python_blocks(page: Path) -> list[str]:
 
 
 @cache
-def parser() -> argparse.ArgumentParser:
+def every_parser() -> argparse.ArgumentParser:
     return cli.parser()
+
+
+def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The whole command line; with words, the options of `train` are those of the method that they name."""
+    return cli.parser(words) if words else every_parser()
 
 
 def every_command() -> list[str]:
@@ -231,7 +240,7 @@ def installs(words: list[str]) -> bool:
 
 def test_every_pip_line_installs_what_is_there() -> None:
     """In the sentences of the pages and in the program's own hints, too."""
-    sources = [*PAGES, ROOT / "benchmarks/README.md", *(ROOT / "src").rglob("*.py"), ROOT / "examples/README.md"]
+    sources = [*PAGES, *(ROOT / "src").rglob("*.py"), ROOT / "examples/README.md"]
     text = "\n".join(path.read_text(encoding="utf-8").replace("{extra}", "torch") for path in sources)
     lines = re.findall(r"pip\s+install\s+-\S+\s+[^\s`#\"]+(?:\s+'[^']+'|\s+\.)?", text)
     assert len(lines) >= 8
@@ -250,10 +259,11 @@ def test_every_command_parses(command: str) -> None:
     elif words[0] == "pip":
         assert installs(words)
     elif words[0] == "python":
-        assert set(words[3:]) <= {*NAMES, "--quick"}
+        assert set(words[3:]) <= {*NAMES, TABLES, "--quick"}
     elif "--help" not in words:
-        arguments = parser().parse_args(words[words.index("fedgrec") + 1 :])
-        if arguments.command is train_command.run and not (arguments.resume or arguments.final or arguments.config):
+        words = words[words.index("fedgrec") + 1 :]
+        arguments = parser(words).parse_args(words)
+        if arguments.command is train_command.run and not (arguments.resume or arguments.config):
             configuration(arguments)
         if arguments.command in (federation_command.run_init, federation_command.run_up):
             federation_command.settings(arguments)
@@ -261,7 +271,7 @@ def test_every_command_parses(command: str) -> None:
 
 def flags_of(words: list[str]) -> tuple[list[str], argparse.ArgumentParser]:
     """The flags among the words of a command, and the parser that has to know them."""
-    at: Any = parser()
+    at: Any = parser(words)
     for word in words:
         below = [action for action in at._actions if isinstance(action, argparse._SubParsersAction)]
         if not below or word not in below[0].choices:
@@ -276,10 +286,10 @@ def test_commands_in_sentences_have_flags_that_exist() -> None:
             if span.startswith("fedgrec "):
                 words = shlex.split(span)[1:]
                 flags, at = flags_of(words)
-                assert at is not parser() or words[0].startswith("-"), f"{page.name}: there is no command {span!r}"
+                assert at.prog != "fedgrec" or words[0].startswith("-"), f"{page.name}: there is no command {span!r}"
                 assert set(flags) <= set(at._option_string_actions), f"{page.name}: {span!r}"
             elif span.startswith("python -m benchmarks "):
-                assert set(span.split()[3:]) <= {*NAMES, "--quick"}, f"{page.name}: {span!r}"
+                assert set(span.split()[3:]) <= {*NAMES, TABLES, "--quick"}, f"{page.name}: {span!r}"
 
 
 def every_flag(at: argparse.ArgumentParser) -> Iterator[str]:
@@ -319,7 +329,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     sp.save_npz(place / "clicks.npz", sp.csr_array(np.random.default_rng(0).random((12, 90)) < 0.2).astype(float))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
-        patch.setattr(train_command, "_report", lambda *_: None)  # pictures have their own tests
+        patch.setattr(training, "_report", lambda *_: None)  # pictures have their own tests
         assert cli.main(["train", "--data", "clicks.csv", "--out", "RUN", *SMALL.split()]) == 0
         yield place
 
@@ -403,7 +413,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
             assert not anchor or anchor in anchors(target), f"{page.name}: {link}"
 
 
-FOLDERS = ("", "src/fedgrec", "src/fedgrec/kernels", "tests/laws", "tests/federation")
+FOLDERS = ("", "src/fedgrec", "src/fedgrec/kernels", "tests/laws", "tests/federation", "tests/attacks")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=shown)
@@ -429,6 +439,15 @@ def named(dotted: str) -> bool:
 @pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name != "results"], ids=shown)
 def test_lines_of_text_fit(page: Path) -> None:
     assert not [line for kind, line in lines(page) if kind == "text" and len(line) > WIDTH and line[:1] != "!"]
+
+
+# ---------------------------------------------------------------------------------------------- tables of results
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page in tables.MADE], ids=shown)
+def test_tables_of_results_are_what_the_records_say(page: Path) -> None:
+    """`python -m benchmarks tables` changes nothing."""
+    assert page.read_text(encoding="utf-8") == tables.MADE[page](), "run `python -m benchmarks tables`"
 
 
 # ---------------------------------------------------------------------------------------- contributors' pages

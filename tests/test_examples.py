@@ -6,7 +6,7 @@ import pytest
 from examples import one_machine_federation, own_data, own_method, read_run
 
 from fedgrec import FedGRec
-from fedgrec.options import METHODS
+from fedgrec.config.options import METHODS
 from tests.cli.small import clicks
 from tests.test_documents import ROOT
 

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from fedgrec import cli
-from fedgrec.config import Config
+from fedgrec.config.configuration import Config
+from fedgrec.config.options import METHODS, method_module
 from fedgrec.data import IdMap, Interactions
 from fedgrec.errors import DiskError, FedgrecError, RunError
-from fedgrec.export import ItemTable, write_page
-from fedgrec.export.table import Rows, agreement
-from fedgrec.model import Model
-from fedgrec.options import method_module
-from fedgrec.simulation import Simulation
+from fedgrec.methods.contract import make_method
+from fedgrec.models.model import Model
+from fedgrec.pages.export import ItemTable, write_page
+from fedgrec.pages.export.table import SHARES, Rows, agreement
+from fedgrec.runs.simulation import Simulation
 from tests.disks import a_disk
 
 
@@ -45,6 +46,39 @@ KINDS: list[dict[str, Any]] = [
     {"method": "spectral", "dim": 24},
     {"method": "fedgnn"},
 ]
+
+
+def share_by_trial(model: Model) -> str:
+    """The weight share(n) of each of n items in a stranger's vector; "" if the vector is no sum over items."""
+    rng, n_items = np.random.default_rng(0), len(model.item_ids)
+    people = [rng.choice(n_items, n, replace=False).astype(np.int32) for n in (1, 2, 3, 5, 9)]
+    indptr, joined = np.cumsum([0, *map(len, people)]), np.concatenate(people)
+    whole = model.new_user_vectors(indptr, joined).astype(np.float64)
+    each = model.new_user_vectors(np.arange(len(joined) + 1), joined).astype(np.float64)
+    alone = np.add.reduceat(each, indptr[:-1], axis=0)
+    for name, share in SHARES.items():
+        sums = alone * np.array([share(len(person)) for person in people])[:, None]
+        if np.allclose(sums, whole, rtol=1e-3, atol=1e-4 * np.abs(whole).max()):
+            return name
+    return ""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"method": name} for name in METHODS if make_method(name).inner_product),
+        *KINDS,
+        {"ranking": "cosine"},
+        {"message_passing": "mean"},
+        {"method": "fedgnn", "message_passing": "root"},
+        {"method": "fedgnn", "message_passing": "symmetric"},
+        {"method": "fedgnn", "own": 1.0},
+    ],
+    ids=str,
+)
+def test_the_declared_share_is_the_one_that_a_trial_finds(options: dict[str, Any]) -> None:
+    model = invented(**options)
+    assert model.share == share_by_trial(model)
 
 
 @pytest.mark.parametrize("options", KINDS, ids=str)
@@ -87,7 +121,7 @@ def test_a_score_by_hand() -> None:
 
 def test_coarser_tables_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutation for the law of 19 in 20: four levels are too few."""
-    monkeypatch.setattr("fedgrec.export.table.LEVELS", 4)
+    monkeypatch.setattr("fedgrec.pages.export.table.LEVELS", 4)
     model = invented(download="float32")
     assert agreement(model, ItemTable.of(model))[0] < 19
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgrec.config import Config
-from fedgrec.export import Exported, ItemTable, write_page
-from fedgrec.export.table import agreement
-from fedgrec.item_names import names_of
-from fedgrec.model import Model
-from fedgrec.simulation import Simulation
+from fedgrec.config.configuration import Config
+from fedgrec.data.item_names import names_of
+from fedgrec.models.model import Model
+from fedgrec.pages.export import Exported, ItemTable, write_page
+from fedgrec.pages.export.table import agreement
+from fedgrec.runs.simulation import Simulation
 from tests.browser import Browser, Recorder, browsing, needs_browser
 from tests.test_export import invented
 

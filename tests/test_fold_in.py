@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedgrec.fold_in import item_shares, newcomers
+from fedgrec.models.fold_in import item_shares, newcomers
 
 
 def test_two_items_by_hand() -> None:

@@ -11,16 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from fedgrec import FedGRec, cli, gpu_rounds
-from fedgrec.cli import train as train_command
+from fedgrec import FedGRec, cli
+from fedgrec.cli import training
 from fedgrec.data import Dataset, IdMap, Interactions, Split
 from fedgrec.data.datasets import _first_split
 from fedgrec.data.grown_split import Rule, grown_split
-from fedgrec.devices import gpu_is_there
 from fedgrec.errors import ConfigError, FedgrecError
-from fedgrec.gpu_rounds import GpuRounds
-from fedgrec.growth import _standing, grow
-from fedgrec.model import Model
+from fedgrec.kernels.devices import gpu_is_there
+from fedgrec.methods.fedgrec import STANDING
+from fedgrec.models.model import Model
+from fedgrec.runs import gpu_rounds
+from fedgrec.runs.gpu_rounds import GpuRounds
+from fedgrec.runs.growth import grow
 from tests.cli.small import train
 
 OPTIONS = {"dim": 8, "negatives": 8, "rounds": 30, "users_per_round": 20, "fine_rounds": 5, "seed": 3, "device": "cpu"}
@@ -31,7 +33,7 @@ ALL[:, 0] = True
 
 @pytest.fixture(autouse=True)
 def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train_command, "_report", lambda *_: None)
+    monkeypatch.setattr(training, "_report", lambda *_: None)
 
 
 def matrix(have: np.ndarray) -> csr_matrix:
@@ -61,10 +63,10 @@ def test_degrees_and_latents_follow_the_data() -> None:
     assert not run.users.past.pushed
     method, sent = run.method, run.users.state.sent
     _, push = method.edge_weights(run.users, run.server.degrees)
-    standing = np.zeros_like(run.server.standing)
+    standing = np.zeros_like(run.server.kept[STANDING])
     for edge, (user, item) in enumerate(zip(run.users.owner, run.users.items, strict=True)):
         standing[:, item] += np.rint(push[edge] * sent[user] / method.latents.step).astype(np.int64)
-    assert np.array_equal(run.server.standing, standing)
+    assert np.array_equal(run.server.kept[STANDING], standing)
 
 
 def test_new_people_and_items_are_served_and_nothing_is_recommended_back() -> None:
@@ -145,7 +147,8 @@ def test_the_loops_of_a_gpu_go_on_with_one_graph(monkeypatch: pytest.MonkeyPatch
     assert np.array_equal(run.server.degrees, whole.sum(0))
     assert not run.users.past.pushed
     assert run.server.round == 31
-    assert run.server.items[1:] == pytest.approx(_standing(run.method, run.server, run.users) * run.method.latents.step)
+    steps = run.method.recovered(replace(run.server, kept={}), run.users).kept[STANDING]
+    assert run.server.items[1:] == pytest.approx(steps * run.method.latents.step)
 
 
 # ------------------------------------------------------------------------------------------- the split of grown data
@@ -280,8 +283,8 @@ def test_a_run_grown_by_the_command_line_is_what_partial_fit_makes_of_it(tmp_pat
     whole = fresh.copy()
     whole[:30, :25] |= ALL[:30, :25]
     for name, have in (("b.txt", whole), ("c.txt", whole | ALL)):
-        words = ["--resume", "--grown", "--data", str(table(tmp_path / name, have))]
-        assert cli.main(["train", "--out", str(run), *words, "--quiet"]) == 0
+        words = ["--data", str(table(tmp_path / name, have))]
+        assert cli.main(["grow", str(run), *words, "--quiet"]) == 0
     grown, expected = Model.load(run), recommender.model
     assert grown.round == expected.round == 12
     assert np.array_equal(grown.server.items, expected.server.items)

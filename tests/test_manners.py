@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 from fedgrec import FedGRec, cli
 from fedgrec.errors import ConfigError, DataError, DiskError, FedgrecError
-from fedgrec.ranking import top_k_reference
+from tests.slow_ranking import top_k_reference
 from tests.test_estimator import QUICK, blocks
 
 BLOCKS = csr_array(blocks().astype(np.float32))

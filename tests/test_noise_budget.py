@@ -11,17 +11,17 @@ from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgrec import budget, noise
-from fedgrec.config import Config
-from fedgrec.core import Leaf, UploadSpec
+from fedgrec.cable import noise
+from fedgrec.cable.core import Leaf, UploadSpec
+from fedgrec.cable.noise import Release
+from fedgrec.config.configuration import Config
+from fedgrec.config.options import FedGRecOptions
 from fedgrec.data import Dataset, Interactions, Split
 from fedgrec.errors import ConfigError
-from fedgrec.methods import fcf, spectral
+from fedgrec.methods import budget, fcf, spectral
 from fedgrec.methods.fedgrec import make
-from fedgrec.noise import Release
-from fedgrec.options import FedGRecOptions
-from fedgrec.resolve import final, resolved
-from fedgrec.simulation import Observer, Simulation
+from fedgrec.runs.resolve import final, resolved
+from fedgrec.runs.simulation import Observer, Simulation
 
 
 def small(users: int = 30, items: int = 20) -> Dataset:
@@ -101,7 +101,7 @@ def test_the_count_has_a_tenth_of_the_privacy() -> None:
 
 
 def test_methods_without_noise_say_so() -> None:
-    with pytest.raises(ConfigError, match="spectral, fedgrec, fedmf and federank"):
+    with pytest.raises(ConfigError, match="fedgrec, spectral, fedmf, federank"):
         budget.with_noise(fcf.make(fcf.Options(), 9, 9), 1.0, 1e-6, 3)
 
 

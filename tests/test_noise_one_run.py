@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedgrec import budget
-from fedgrec.core import Broadcast, Rows, Upload
-from fedgrec.methods import spectral
+from fedgrec.cable.core import Broadcast, Rows, Upload
+from fedgrec.cable.noise import spent
+from fedgrec.config.options import RunOptions
+from fedgrec.methods import budget, spectral
 from fedgrec.methods.fedgrec import TRAIN
-from fedgrec.noise import spent
-from fedgrec.options import RunOptions
-from fedgrec.sums import Sums
+from fedgrec.runs.sums import Sums
 
 CANARIES, SURE, DELTA = 2000, 0.95, 1e-6
 

@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 
 from fedgrec import FedGRec, cli
-from fedgrec.cli import train as train_command
+from fedgrec.cli import training
 from fedgrec.data import load
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.gateway import open_gateway
 from fedgrec.federation.node.person import recommend
 from fedgrec.federation.node.store import NodeStore
-from fedgrec.model import Model
+from fedgrec.models.model import Model
 from tests.federation.worlds import world
 
 QUICK = ["--dim", "8", "--negatives", "16", "--rounds", "6", "--quiet"]
@@ -25,7 +25,7 @@ Lists = Callable[[str], list[str]]
 
 @pytest.fixture(autouse=True)
 def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train_command, "_report", lambda *_: None)
+    monkeypatch.setattr(training, "_report", lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +57,8 @@ def of_run(run: Path) -> Lists:
     return lists
 
 
-def run(*words: Any) -> None:
-    assert cli.main(["train", *map(str, words)]) == 0
+def run(*words: Any, command: str = "train") -> None:
+    assert cli.main([command, *map(str, words)]) == 0
 
 
 @pytest.mark.parametrize("protocol", ["honest", "paper"])
@@ -66,7 +66,7 @@ def test_train_then_final(clicks: Any, tmp_path: Path, protocol: str) -> None:
     path, people = clicks
     run("--data", path, "--out", tmp_path / "held", "--protocol", protocol, *QUICK)
     assert own_items(people, of_run(tmp_path / "held")) == 0
-    run("--final", tmp_path / "held", "--quiet")
+    run(tmp_path / "held", "--quiet", command="finish")
     assert own_items(people, of_run(tmp_path / "held-final")) == 0
     final = Model.load(tmp_path / "held-final")
     assert len(final.users.items) == sum(map(len, people.values()))  # it learned from everything
@@ -97,7 +97,7 @@ def test_what_was_rated_too_low_to_learn_from(clicks: Any, tmp_path: Path, more:
     ids = Model.load(tmp_path / "run").user_ids
     kept = {person: items for person, items in people.items() if ids.knows(person)}
     assert own_items(kept, of_run(tmp_path / "run")) == 0
-    run("--final", tmp_path / "run", "--quiet")
+    run(tmp_path / "run", "--quiet", command="finish")
     assert own_items(kept, of_run(tmp_path / "run-final")) == 0
 
 
@@ -140,7 +140,7 @@ def test_the_demo(tmp_path: Path) -> None:
     people = {str(user): {str(item) for item in everything.of(user)} for user in range(0, everything.n_users, 20)}
     run("--data", "demo", "--out", tmp_path / "run", *QUICK)
     assert own_items(people, of_run(tmp_path / "run")) == 0
-    run("--final", tmp_path / "run", "--quiet")
+    run(tmp_path / "run", "--quiet", command="finish")
     assert own_items(people, of_run(tmp_path / "run-final")) == 0
 
 

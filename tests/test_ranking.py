@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgrec.errors import FedgrecError
-from fedgrec.ranking import evaluate, top_k, top_k_reference
+from fedgrec.models.ranking import evaluate, top_k
+from tests.slow_ranking import top_k_reference
 
 
 class Pairs(NamedTuple):
@@ -136,5 +137,5 @@ def test_evaluate_needs_the_same_users() -> None:
 
 def test_import_is_cheap() -> None:
     """Numba is loaded by the first ranking, not by the import."""
-    code = "import sys, fedgrec.ranking; sys.exit('numba' in sys.modules)"
+    code = "import sys, fedgrec.models.ranking; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

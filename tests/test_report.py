@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 
 from fedgrec import cli
-from fedgrec.config import Config
-from fedgrec.core import size
+from fedgrec.cable.core import size
+from fedgrec.config.configuration import Config
+from fedgrec.data.loading import load_for
 from fedgrec.errors import RunError
-from fedgrec.loading import load_for
-from fedgrec.ranking import evaluate
-from fedgrec.report import write_report
-from fedgrec.report.charts import Figure, Series, axis, legend, plot, stylesheet
-from fedgrec.report.gather import read_run
-from fedgrec.report.page import render
-from fedgrec.resolve import resolved
-from fedgrec.simulation import Simulation
-from fedgrec.tables import Cell, Grid
-from fedgrec.tables import html as tables_html
+from fedgrec.models.ranking import evaluate
+from fedgrec.pages.report import write_report
+from fedgrec.pages.report.charts import Figure, Series, axis, legend, own_file, plot
+from fedgrec.pages.report.gather import read_run
+from fedgrec.pages.report.page import render
+from fedgrec.pages.tables import Cell, Grid
+from fedgrec.pages.tables import html as tables_html
+from fedgrec.runs.resolve import resolved
+from fedgrec.runs.simulation import Simulation
 from tests.browser import needs_browser
 from tests.pages import checked, data_of, in_browser
 
@@ -170,7 +170,7 @@ def test_baselines_are_shown_in_order_and_kept(clicks: Path, tmp_path: Path) -> 
 
 
 def test_of_very_many_users_some_are_looked_at(clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedgrec.report.gather.MOST_USERS", 10)
+    monkeypatch.setattr("fedgrec.pages.report.gather.MOST_USERS", 10)
     page = shown(write_report(train(tmp_path / "run", data=str(clicks))))
     assert "for 10 evenly spaced users" in page
     assert "The average over 10 users" in page
@@ -333,7 +333,7 @@ def test_colours_stand_out_from_the_card_and_from_each_other_for_colour_blind_pe
     sight = [np.eye(3), np.array([[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216],
              [-0.003882, -0.048116, 1.051998]]), np.array([[0.367322, 0.860646, -0.227968],
              [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]])]  # fmt: skip
-    for mode in colours(stylesheet()):
+    for mode in colours(own_file("charts.css")):
         light = {name: 0.2126 * r + 0.7152 * g + 0.0722 * b for name, (r, g, b) in mode.items()}
         for name in [name for name in mode if name != "card"]:
             low, high = sorted((light[name], light["card"]))

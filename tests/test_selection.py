@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fedgrec.selection import Progress, best_line
+from fedgrec.models.selection import Progress, best_line
 
 
 def line(round_: int, recall: float, ndcg: float = 0.5, split: str = "validation") -> dict[str, Any]:
@@ -66,13 +66,3 @@ def test_what_a_checkpoint_keeps_comes_back() -> None:
 
     progress = after(line(1, 0.2), line(2, 0.3))
     assert Progress.from_json(json.loads(json.dumps(progress.to_json()))) == progress
-
-
-@pytest.mark.parametrize("name", ["best_round", "best_epoch"])
-def test_a_checkpoint_of_version_0_1_goes_on(name: str) -> None:
-    old = {"metrics": [line(1, 0.2)], "best": 0.2, name: 1, "stale": 0, "seconds": 1.0}
-    progress = Progress.from_json(old)
-    assert progress.best_round == 1
-    assert not progress.judged(line(2, 0.1), (20,))
-    assert progress.judged(line(3, 0.2), (20,))
-    assert Progress.from_json({**old, "best": -1.0, name: -1}).judged(line(1, 0.0, 0.0), (20,))

@@ -9,7 +9,7 @@ import pytest
 
 import fedgrec
 from fedgrec import cli
-from fedgrec.config import options
+from fedgrec.config.configuration import options
 from tests.test_documents import ROOT, every_flag
 
 
@@ -48,7 +48,7 @@ def test_the_python_page_has_every_exported_name(hooks: ModuleType) -> None:
 
 def test_the_page_of_options_has_every_option(hooks: ModuleType) -> None:
     page = hooks.option_files()
-    assert all(f"| `{field.name}` |" in page for _, field, _ in options())
+    assert all(f"| `{option.name}` |" in page for option in options())
     assert "| `topk` | `20` |" in page.split("## agreement.toml")[1]
 
 

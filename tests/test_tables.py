@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from fedgrec.tables import LATEX, Cell, Grid, csv, html, latex, markdown, number, terminal
+from fedgrec.pages.tables import LATEX, Cell, Grid, csv, html, latex, markdown, number, terminal
 
 HOSTILE = 'a|b_c&d<e>,"f"\\g*h`i$j%k{l}~m^'
 GRID = Grid("A|B", ["method", "share & more", "x" * 30, "y" * 30], [["a_1", "5 %", "1", "2"]], ["One.", "Zwei ± 1."])

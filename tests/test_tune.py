@@ -12,15 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgrec import cli, simulation
-from fedgrec.cli.tune_lines import Lines
-from fedgrec.config import Config, read_toml
+from fedgrec import cli
+from fedgrec.cli.lines import Lines
+from fedgrec.config.configuration import Config, read_toml
 from fedgrec.data import Dataset, Interactions
 from fedgrec.errors import ConfigError, FedgrecError
-from fedgrec.record import read_metrics
-from fedgrec.simulation import Simulation
-from fedgrec.tune import files, parse, study, subjects
-from fedgrec.tune.study import Found, Request, Tried
+from fedgrec.runs import simulation
+from fedgrec.runs.record import read_metrics
+from fedgrec.runs.simulation import Simulation
+from fedgrec.studies.tune import files, study, subjects
+from fedgrec.studies.tune.search import parse
+from fedgrec.studies.tune.study import Found, Request, Tried
 from tests.cli.small import clicks
 from tests.pages import checked
 
@@ -139,7 +141,7 @@ def test_the_protocol_is_honest_whatever_is_asked_for(data: Path, tmp_path: Path
 def test_the_best_trial_is_the_best_and_train_gives_it_again(
     data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedgrec.cli.train._report", lambda *_: None)
+    monkeypatch.setattr("fedgrec.cli.training._report", lambda *_: None)
     done = [row for row in listed(finished) if row["state"] == "complete"]
     most = max(float(row["recall@20"]) for row in done)
     assert cli.main(["train", "--config", str(finished / "best.toml"), "--out", str(tmp_path / "run"), "--quiet"]) == 0

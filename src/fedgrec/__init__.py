@@ -11,21 +11,21 @@ __version__ = "0.2.0"
 
 # Loaded when first used, so that `import fedgrec` costs nothing.
 _HOMES = {
-    "Config": "fedgrec.config",
-    "DataOptions": "fedgrec.options",
+    "Config": "fedgrec.config.configuration",
+    "DataOptions": "fedgrec.config.options",
     "Dataset": "fedgrec.data",
-    "FedGRec": "fedgrec.estimator",
+    "FedGRec": "fedgrec.runs.estimator",
     "FedGRecMethod": "fedgrec.methods.fedgrec",
-    "FedGRecOptions": "fedgrec.options",
+    "FedGRecOptions": "fedgrec.config.options",
     "FedgrecError": "fedgrec.errors",
     "Interactions": "fedgrec.data",
-    "Model": "fedgrec.model",
-    "Observer": "fedgrec.simulation",
-    "RunOptions": "fedgrec.options",
-    "Simulation": "fedgrec.simulation",
-    "evaluate": "fedgrec.ranking",
-    "load_data": "fedgrec.loading",
-    "preset": "fedgrec.config",
+    "Model": "fedgrec.models.model",
+    "Observer": "fedgrec.runs.simulation",
+    "RunOptions": "fedgrec.config.options",
+    "Simulation": "fedgrec.runs.simulation",
+    "evaluate": "fedgrec.models.ranking",
+    "load_data": "fedgrec.data.loading",
+    "preset": "fedgrec.config.configuration",
 }
 __all__ = [
     "Config",
@@ -46,16 +46,16 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from fedgrec.config import Config, preset
+    from fedgrec.config.configuration import Config, preset
+    from fedgrec.config.options import DataOptions, FedGRecOptions, RunOptions
     from fedgrec.data import Dataset, Interactions
+    from fedgrec.data.loading import load_data
     from fedgrec.errors import FedgrecError
-    from fedgrec.estimator import FedGRec
-    from fedgrec.loading import load_data
     from fedgrec.methods.fedgrec import FedGRecMethod
-    from fedgrec.model import Model
-    from fedgrec.options import DataOptions, FedGRecOptions, RunOptions
-    from fedgrec.ranking import evaluate
-    from fedgrec.simulation import Observer, Simulation
+    from fedgrec.models.model import Model
+    from fedgrec.models.ranking import evaluate
+    from fedgrec.runs.estimator import FedGRec
+    from fedgrec.runs.simulation import Observer, Simulation
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,7 @@
 """A bit flips on the disk: either the program reads back what was written, or an error names the file."""
 
+import hashlib
+import json
 import random
 import shutil
 import sqlite3
@@ -12,16 +14,15 @@ import numpy as np
 import pytest
 
 from fedgrec.cli import main
+from fedgrec.data.files import Checkpoints
 from fedgrec.errors import FedgrecError
 from fedgrec.federation.common.arrays import read_arrays
-from fedgrec.federation.common.sqlite_store import FORMAT
-from fedgrec.federation.server import coordinator
+from fedgrec.federation.server import store as server_store
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.store import ServerStore
-from fedgrec.files import Checkpoints
-from fedgrec.model import Model
+from fedgrec.models.model import Model
 from tests.cli.conftest import data, finished, no_report
-from tests.federation.worlds import Killed, kill_server, made_older, world
+from tests.federation.worlds import Killed, kill_server, world
 
 __all__ = ["data", "finished", "no_report"]
 
@@ -128,7 +129,7 @@ def test_a_servers_model(server: Path, tmp_path: Path) -> None:
     """A bit flips in the server's model file, and the server goes on with another model."""
     home = of_server(server, tmp_path)
     model = current(home)
-    assert not silent_changes(model, lambda: coordinator.model_of(home), 60)
+    assert not silent_changes(model, lambda: server_store.model_of(home), 60)
 
 
 def test_an_item_table(server: Path, tmp_path: Path) -> None:
@@ -147,20 +148,7 @@ def test_a_servers_write_ahead_log(killed: Path, tmp_path: Path) -> None:
     """A bit flips in the log that a killed server left: SQLite then drops all entries after it."""
     home = of_server(killed, tmp_path)
     names = ("server.sqlite", "model-")
-    assert not silent_changes(home / "server.sqlite-wal", lambda: coordinator.model_of(home), 40, names)
-
-
-def test_a_store_of_the_release_before_is_sealed_in_its_place(server: Path, tmp_path: Path) -> None:
-    """Format 1 had no seals: nothing of it is lost, and from then on it is checked."""
-    home = of_server(server, tmp_path)
-    want = bits(everything(home))
-    made_older(home / "server.sqlite", 1)
-    assert bits(everything(home)) == want
-    with closing(sqlite3.connect(home / "server.sqlite", isolation_level=None)) as db:
-        assert db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone() == (str(FORMAT),)
-        db.execute("UPDATE nodes SET users = 4 WHERE idx = 1")
-    with pytest.raises(FedgrecError, match=r"server\.sqlite.*a row of nodes has changed.*restore it from a backup"):
-        everything(home)
+    assert not silent_changes(home / "server.sqlite-wal", lambda: server_store.model_of(home), 40, names)
 
 
 def test_a_row_that_changes_under_a_running_server(server: Path, tmp_path: Path) -> None:
@@ -176,14 +164,21 @@ def test_a_row_that_changes_under_a_running_server(server: Path, tmp_path: Path)
         assert store.nodes()
 
 
-def test_a_table_of_the_release_before_is_read(server: Path, tmp_path: Path) -> None:
-    """Version 1 of a file of arrays had no digest."""
-    model = current(server)
-    content = model.read_bytes()
-    size = int.from_bytes(content[8:16], "little") + 32  # the head fills the place of the digest with spaces
-    old = b"FGAR" + (1).to_bytes(4, "little") + size.to_bytes(8, "little") + b" " * 32 + content[48:]
-    (tmp_path / "old.bin").write_bytes(old)
-    assert bits(read_arrays(tmp_path / "old.bin")) == bits(read_arrays(model))
+def test_a_table_of_version_0_2_is_read_and_checked(server: Path, tmp_path: Path) -> None:
+    """Its own format of arrays: what it wrote is read bit by bit, and no bit of it changes in silence."""
+    arrays, about = read_arrays(current(server))
+    places, at = [], 0
+    for name, array in arrays.items():
+        places.append({"name": name, "dtype": array.dtype.str, "shape": array.shape, "at": at})
+        at += -(-array.nbytes // 64) * 64
+    head = json.dumps({"about": about, "arrays": places}).encode()
+    head = head.ljust(-(-(48 + len(head)) // 64) * 64 - 48)
+    start = b"FGAR" + (2).to_bytes(4, "little") + len(head).to_bytes(8, "little")
+    rest = head + b"".join(array.tobytes() + bytes(-array.nbytes % 64) for array in arrays.values())
+    old = tmp_path / "old.bin"
+    old.write_bytes(start + hashlib.blake2b(start + rest, digest_size=32).digest() + rest)
+    assert bits(read_arrays(old)) == bits((arrays, about))
+    assert not silent_changes(old, lambda: read_arrays(old), 60)
 
 
 # ------------------------------------------------------------------------------------------------ a run's folder
@@ -234,7 +229,7 @@ def test_a_thousand_flips(finished: Path, server: Path, killed: Path, tmp_path: 
     for path in (current(homes["whole"]), homes["whole"] / "server.sqlite"):
         assert not silent_changes(path, lambda: everything(homes["whole"]), 150), path
     wal = homes["killed"] / "server.sqlite-wal"
-    assert not silent_changes(wal, lambda: coordinator.model_of(homes["killed"]), 150, ("server.sqlite", "model-"))
+    assert not silent_changes(wal, lambda: server_store.model_of(homes["killed"]), 150, ("server.sqlite", "model-"))
     names = ("config.toml", "users.safetensors", str(run))
     for name in ("server.safetensors", "users.safetensors", "config.toml", "users.json", "items.json"):
         assert not silent_changes(run / name, lambda: model_of(run), 80, names), name

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedgrec.core import Upload
+from fedgrec.cable.core import Upload
 from fedgrec.federation.node.rules import MOST_DOUBTS
 from fedgrec.federation.node.store import NodeStore
-from fedgrec.federation.node.uploads import at_home
-from tests.federation.liar import TRAIN, Liar, total
+from fedgrec.federation.node.uploads import compute_upload
+from tests.attacks.lying_server import TRAIN, Liar, total
 from tests.federation.worlds import world
 
 EVERYBODY = replace(TRAIN, users=18, take=1, of=1)
@@ -21,7 +21,7 @@ def likeness(liar: Liar, leaf: str) -> float:
     first, second = liar.sum([0, 1, 2], EVERYBODY), liar.sum([0, 1], replace(EVERYBODY, round=6))
     with NodeStore(liar.fed.nodes[2]) as store:
         model = liar.broadcast(EVERYBODY)
-        words, *_ = at_home(store, liar.method, EVERYBODY, store.first_rows(6), model, 1)
+        words, *_ = compute_upload(store, liar.method, EVERYBODY, store.first_rows(6), model, 1)
     own = Upload.from_ring(words, EVERYBODY.spec(liar.method), 6)
     difference = np.array(total(first, leaf)) - np.array(total(second, leaf))
     return float(np.corrcoef(difference, total(own, leaf))[0, 1])

@@ -32,8 +32,7 @@ from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.common.sqlite_store import Cursor
 from fedgrec.federation.flower.server_end import is_taken
 from fedgrec.federation.in_process.transport import Answer
-from fedgrec.federation.node import going_on
-from fedgrec.federation.node.gateway import handle
+from fedgrec.federation.node.gateway import NodeProcess
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.store import SERVER_STORE, ServerStore
@@ -41,6 +40,7 @@ from tests.attacks.test_bit_rot import flip
 from tests.disks import a_disk
 from tests.federation.flower_network import as_world, founded, until
 from tests.federation.worlds import World, world
+from tests.waits import slowness
 
 Fault = Callable[[], None]
 FULL = "the disk is full: free some space"
@@ -165,11 +165,11 @@ class Lives:
 
             def dies() -> None:
                 at_write(last, kill)
-                handle(folder, request)
+                NodeProcess(folder, self.fed.sums).handle(request)
                 kill()
 
             assert in_a_process(dies)[0] == -signal.SIGKILL
-            going_on.end(folder)
+            self.fed.sums.pop(folder, None)
             return []
 
         self.fed.run(meddle)
@@ -267,7 +267,12 @@ class Running:
 
     def __init__(self, root: Path, seed: int) -> None:
         self.root, self.rng = root, random.Random(seed)
-        options = {"rounds": 10**6, "deadline": 4.0, "work_deadline": 4.0, "evaluate_every": 5}
+        options = {
+            "rounds": 10**6,
+            "deadline": 4.0 * slowness(),
+            "work_deadline": 4.0 * slowness(),
+            "evaluate_every": 5,
+        }
         self.made = founded(root, users=3, options=options, layers=1)
         self.parts = {"server": self.made.server} | {node.name: node for node in self.made.nodes}
         network = read_network(self.made.server, ServerNetwork)

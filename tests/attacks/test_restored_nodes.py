@@ -10,12 +10,11 @@ import pytest
 from fedgrec import cli
 from fedgrec.errors import FedgrecError
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.node import going_on
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.node import handle
 from fedgrec.federation.node.store import NodeStore, Person
 from fedgrec.federation.setup.backup import backup
-from tests.federation.liar import DEGREES, JUDGE, Liar, total
+from tests.attacks.lying_server import DEGREES, JUDGE, Liar, total
 from tests.federation.masked_worlds import masked_world
 from tests.federation.worlds import world
 
@@ -32,16 +31,16 @@ def test_two_vectors_under_one_mask(tmp_path: Path, process: str) -> None:
     liar = Liar(world(tmp_path))
     request, folder, copy = masked_request(liar), liar.fed.nodes[0], tmp_path / "copy"
     shutil.copytree(folder, copy)
-    first = handle(folder, request)
+    first = handle(folder, request, liar.fed.sums)
     assert first.kind == "masked"
     shutil.rmtree(folder)
     shutil.copytree(copy, folder)
     if process == "another process":
-        going_on.end(folder)
+        liar.fed.sums.clear()
     with NodeStore(folder) as store:
         store.add_users(open_node(folder).method(1), [Person("new", [3, 7, 11])])
     liar.greet(0)
-    second = handle(folder, request)
+    second = handle(folder, request, liar.fed.sums)
     if second.kind == "masked":
         vectors = [answer.arrays["secagg"][22:] for answer in (first, second)]  # a byte for each degree
         difference = vectors[1] - vectors[0]
@@ -56,7 +55,7 @@ def test_a_copy_elsewhere_knows_no_mask(tmp_path: Path) -> None:
     liar = Liar(world(tmp_path))
     request = masked_request(liar)
     shutil.copytree(liar.fed.nodes[0], tmp_path / "stolen")
-    assert "takes no part" in handle(tmp_path / "stolen", request).header["reason"]
+    assert "takes no part" in handle(tmp_path / "stolen", request, {}).header["reason"]
 
 
 def test_counted_again_with_one_user_more(tmp_path: Path) -> None:
@@ -69,7 +68,7 @@ def test_counted_again_with_one_user_more(tmp_path: Path) -> None:
     first = liar.sum([0, 1, 2], DEGREES)
     shutil.rmtree(folder)
     copy.rename(folder)
-    going_on.end(folder)
+    liar.fed.sums.pop(folder)
     with NodeStore(folder) as store:
         store.add_users(open_node(folder).method(1), [Person("new", [3, 7, 11])])
     liar.greet(0)
@@ -97,7 +96,7 @@ def test_a_backup_is_a_node_that_is_lost_to_its_sum_and_joins_the_next(tmp_path:
             assert cli.main(["federation", "backup", str(folder), "--out", str(copy), "--with-keys"]) == 0
             shutil.rmtree(folder)
             shutil.copytree(copy, folder)
-            going_on.end(folder)
+            fed.sums.pop(folder, None)
         return [node(request)]  # type: ignore[operator]
 
     fed.run(restored)

@@ -6,7 +6,7 @@ import pytest
 
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.secagg.parameters import choose, opens_once
-from tests.federation.liar import DEGREES, Liar, counts, total
+from tests.attacks.lying_server import DEGREES, Liar, counts, total
 from tests.federation.worlds import world
 
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgrec.audit import clusters, latents, membership, single
-from fedgrec.audit.audit import attacked
-from fedgrec.audit.recording import Contributions, Truth, View, record
-from fedgrec.audit.scores import Finding, NotApplicable
-from fedgrec.config import Config
-from fedgrec.core import Rows
+from fedgrec.cable.core import Rows
+from fedgrec.config.configuration import Config
+from fedgrec.config.options import METHODS
 from fedgrec.data import load
-from fedgrec.options import METHODS
+from fedgrec.studies.audit import clusters, latents, membership
+from fedgrec.studies.audit.audit import attacked
+from fedgrec.studies.audit.recording import Contributions, Truth, View, record
+from fedgrec.studies.audit.scores import Finding, NotApplicable
 from tests.audit.worlds import PLAIN, alike, plain, sparse
 
 
@@ -52,11 +52,11 @@ def test_rows_with_one_contributor_are_counted() -> None:
     one = replace(view.sums[-1], people=np.arange(3))
     # Rows 4 and 9 have one contributor, row 6 has three, row 7 two.
     found = Contributions(np.array([4, 6, 7, 6, 7, 6, 9]), np.array([0, 0, 0, 1, 1, 2, 2]))
-    line = single.audit(replace(view, sums=(one,)), replace(truth, contributions=found))
+    line = clusters.audit_alone(replace(view, sums=(one,)), replace(truth, contributions=found))
     assert line.attack.value == pytest.approx(2 / 4)
     assert line.more == {"rows": 4, "rows_alone": 2, "people_with_such_rows": 2}
     nobody = Contributions(np.array([4, 4]), np.array([0, 1]))
-    assert single.audit(replace(view, sums=(one,)), replace(truth, contributions=nobody)).attack.value == 0
+    assert clusters.audit_alone(replace(view, sums=(one,)), replace(truth, contributions=nobody)).attack.value == 0
 
 
 # ------------------------------------------------------------------------------------- rows by direction
@@ -100,7 +100,7 @@ def test_cosines_hide_hardly_anybody(changes: dict[str, Any]) -> None:
 def test_softmax_of_cosines_hides_everybody_from_who_does_not_know_the_items() -> None:
     view, truth = plain(**FEW | {"loss": "softmax", "live": True})
     assert isolated(forgotten(view), truth) < 0.1
-    assert isolated(replace(view, options=replace(view.options, similarity="inner")), truth) < 0.1
+    assert isolated(replace(view, leaning=lambda broadcast: None), truth) < 0.1
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def test_cosines_hide_people_from_who_does_not_know_the_items() -> None:
     view, truth = plain(similarity="cosine", live=False)
     assert isolated(view, truth) >= 0.95
     assert isolated(forgotten(view), truth) < 0.6
-    assert isolated(replace(view, options=replace(view.options, similarity="inner")), truth) < 0.7
+    assert isolated(replace(view, leaning=lambda broadcast: None), truth) < 0.7
 
 
 def test_who_is_isolated_is_counted_by_hand() -> None:
@@ -257,7 +257,7 @@ def test_400_users_of_gowalla() -> None:
         pytest.skip("FEDGREC_DATA names no folder with gowalla")
     options = PLAIN | {"live": False, "negatives": 32, "users_per_round": 400, "rounds": 1, "kernel": "cpu"}
     view, truth = record(Config().changed(options), load(folder))
-    line = single.audit(view, truth)
+    line = clusters.audit_alone(view, truth)
     share, together = isolated(view, truth), tied(view, truth)
     print(f"rows alone {line.attack.value:.3f}, isolated {share:.4f}, tied {together:.3f}")  # noqa: T201
     assert share >= 0.95

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgrec.audit import counts, differences, uploads
-from fedgrec.audit.recording import Apart, Truth, View, minus, record
-from fedgrec.audit.scores import Finding, NotApplicable
-from fedgrec.config import Config
-from fedgrec.core import Rows, Upload
-from fedgrec.options import METHODS
+from fedgrec.cable.core import Rows, Upload
+from fedgrec.config.configuration import Config
+from fedgrec.config.options import METHODS
+from fedgrec.studies.audit import differences, uploads
+from fedgrec.studies.audit.recording import Apart, Truth, View, minus, record
+from fedgrec.studies.audit.scores import Finding, NotApplicable
 from tests.audit.worlds import plain, sparse
 
 Audit = Callable[[View, Truth], Finding | NotApplicable]
@@ -83,7 +83,7 @@ def others_sent(apart: Apart | None) -> Apart:
 
 
 @pytest.mark.parametrize(
-    ("audit", "part"), [(differences.audit, "trained"), (counts.audit, "counted")], ids=["sums", "counts"]
+    ("audit", "part"), [(differences.audit, "trained"), (differences.audit_counts, "counted")], ids=["sums", "counts"]
 )
 def test_the_difference_of_another_person_names_nothing(audit: Audit, part: str) -> None:
     view, truth = plain()
@@ -120,12 +120,12 @@ def test_rows_count_by_their_public_steps() -> None:
 
 
 def test_two_counts_name_everything() -> None:
-    line = found(counts.audit, *plain())
+    line = found(differences.audit_counts, *plain())
     assert line.attack.value == 1
     assert line.better
 
 
 def test_a_method_that_counts_nothing_has_no_counts() -> None:
     small = {"method": "fcf", "rounds": 1, "dim": 8, "users_per_round": 8, "kernel": "reference"}
-    line = counts.audit(*record(Config().changed(small), sparse(users=30, items=80)))
+    line = differences.audit_counts(*record(Config().changed(small), sparse(users=30, items=80)))
     assert isinstance(line, NotApplicable)

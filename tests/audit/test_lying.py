@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgrec.audit import lies, lying
-from fedgrec.audit.scores import Finding
 from fedgrec.secagg import Client, Session, client, server
+from fedgrec.studies.audit import lies, lying
+from fedgrec.studies.audit.scores import Finding
 from tests.audit.worlds import plain
 
 VECTOR = np.array([3, -1, 0, 70_000, -2])

@@ -5,9 +5,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from fedgrec.audit.audit import Audit, attacked
-from fedgrec.audit.scores import Estimate, Finding, NotApplicable
-from fedgrec.report.audit_page import ABOUT, interval, render, verdict
+from fedgrec.studies.audit.audit import Audit, attacked
+from fedgrec.studies.audit.page import about, interval, render, verdict
+from fedgrec.studies.audit.scores import Estimate, Finding, NotApplicable
 from tests.audit.worlds import plain
 from tests.pages import checked
 
@@ -132,8 +132,8 @@ def test_nothing_of_the_data_is_run_and_nothing_is_asked_of_the_network() -> Non
 
 def test_every_attack_says_what_it_does_and_what_helps() -> None:
     found = attacked(*plain())
-    assert [line.name for line in found.lines if line.name not in ABOUT] == []
+    assert [line.name for line in found.lines if line.name not in about()] == []
     page = render(found, "toy")
     for line in found.lines:
-        told = ABOUT[line.name].does.replace("'", "&#x27;")
+        told = about()[line.name]["does"].replace("'", "&#x27;")
         assert (told in page) == isinstance(line, Finding)

@@ -5,16 +5,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.lying_users import Liars, Lie, disguised, harm, norm, poisoned, usual_norms
 from benchmarks.poison import choose_liars, choose_target, popular_profile
 
-from fedgrec.audit.poison import Liars, Lie, disguised, harm, norm, poisoned, usual_norms
-from fedgrec.config import Config
-from fedgrec.core import Stage, Upload
+from fedgrec.cable.core import Stage, Upload
+from fedgrec.config.configuration import Config
+from fedgrec.data.loading import load_for
 from fedgrec.errors import ConfigError, SumLostError
-from fedgrec.federation.server.possible import check_round
-from fedgrec.loading import load_for
-from fedgrec.simulation import Simulation
-from fedgrec.sums import SecureSums, Sums
+from fedgrec.federation.server.model_keeper import check_round
+from fedgrec.runs.simulation import Simulation
+from fedgrec.runs.sums import SecureSums, Sums
 from tests.audit.worlds import dataset, sparse
 
 SMALL = {"dim": 8, "negatives": 20, "users_per_round": 20, "kernel": "reference", "fine_rounds": 2, "rounds": 4}

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedgrec.audit import queries
-from fedgrec.audit.recording import View
-from fedgrec.core import Ints
+from fedgrec.cable.core import Ints
+from fedgrec.studies.audit import queries
+from fedgrec.studies.audit.recording import View
 from tests.audit.worlds import plain
 
 

@@ -4,18 +4,23 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from fedgrec.audit.recording import OpenedSum, View, record, visible, worth_recording
-from fedgrec.config import Config
-from fedgrec.core import Rows, Upload
+from fedgrec.cable.core import Rows, Upload
+from fedgrec.config.configuration import Config
 from fedgrec.data import Split
 from fedgrec.data.split import restrict
-from fedgrec.simulation import Simulation
+from fedgrec.runs.simulation import Simulation
+from fedgrec.studies.audit.recording import OpenedSum, View, record, visible, worth_recording
 from tests.audit.worlds import PLAIN, plain, sparse
 
 
 def test_an_attack_can_read_what_a_server_has_and_nothing_else() -> None:
     """Adding a field is a statement about servers."""
-    assert [f.name for f in fields(View)] == ["method", "n_users", "n_items", "sums", "degrees", "model", "options"]
+    seen = ["method", "n_users", "n_items", "sums", "degrees", "model", "options"]
+    assert [f.name for f in fields(View)] == [
+        *seen,
+        "contents",
+        "leaning",
+    ]  # both follow from the method and its options
     assert [f.name for f in fields(OpenedSum)] == ["broadcast", "spec", "total", "people"]
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from fedgrec.audit.directions import LEAST, LeaningLines, Lines, by_popularity, group
-from fedgrec.audit.membership import auc
-from fedgrec.audit.scores import interval, is_better, named, percent
+from fedgrec.studies.audit.directions import LEAST, LeaningLines, Lines, blind, group
+from fedgrec.studies.audit.membership import auc
+from fedgrec.studies.audit.scores import interval, is_better, named, percent
 
 
 def test_an_interval_holds_the_mean_as_often_as_it_says() -> None:
@@ -93,7 +93,7 @@ def test_rows_without_a_neighbour_are_in_no_group() -> None:
 
 
 def test_groups_by_popularity_are_of_like_popularity() -> None:
-    assert by_popularity(np.array([9, 1, 8, 2]), 2).tolist() == [1, 0, 1, 0]
+    assert blind(np.array([9, 1, 8, 2]), 2)[1].tolist() == [1, 0, 1, 0]
 
 
 def test_shares_are_said_shortly() -> None:

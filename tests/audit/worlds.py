@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from fedgrec.audit.recording import Truth, View, record
-from fedgrec.config import Config
+from fedgrec.config.configuration import Config
 from fedgrec.data import Dataset, IdMap, Interactions, Split
+from fedgrec.studies.audit.recording import Truth, View, record
 
 # One plain step, words of 32 bits, latents in every round.
 PLAIN = {

@@ -55,11 +55,11 @@ def test_resumed_equals_uninterrupted(name: str) -> None:
 
 def test_recorded_steps_of_ngcf_train_as_launched_ones_do() -> None:
     launched, recorded = new("ngcf", "cuda"), new("ngcf", "cuda")
-    launched.records = False
+    launched.learner.records = False
     for _ in range(3):
         assert launched.epoch() == pytest.approx(recorded.epoch(), rel=1e-5)
-    assert recorded._replay is not None
-    assert launched._replay is None
+    assert recorded.learner._replay is not None
+    assert launched.learner._replay is None
     for key, value in launched.state().items():
         np.testing.assert_allclose(recorded.state()[key], value, rtol=1e-3, atol=1e-5)
 

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgrec.centralized.graph import Graph, bipartite
+from fedgrec.centralized.graph import bipartite
 from fedgrec.centralized.ngcf import NGCF, joined
 from fedgrec.centralized.options import NGCFOptions
-from fedgrec.devices import gpu_is_there
 from fedgrec.errors import RunError
 from tests.centralized.worlds import pairs, ragged
 
@@ -85,46 +84,25 @@ NODES = np.array([[1, 2, 1, 7], [31, 35, 40, 35], [40, 41, 31, 33]])
 
 
 def asked(nodes: Any, device: Any = None) -> Any:
-    """`rows` in the form that a product takes."""
-    from fedgrec.centralized._torch import with_order
-
-    return with_order(torch.from_numpy(nodes.ravel()).to(device))
+    """The nodes of a batch, users first."""
+    return torch.from_numpy(nodes.ravel()).to(device)
 
 
-def operator(graph: Graph, fused: bool) -> Any:
-    """Fused is the GPU's; without one it runs in Triton's interpreter."""
-    from fedgrec.centralized._operator import Operator
-
-    if fused:
-        pytest.importorskip("triton")
-    return Operator(graph, torch.device("cuda" if fused and gpu_is_there() else "cpu"), fused)
-
-
-@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("some", [False, True])
-def test_gradients_pass_through_the_product(some: bool, fused: bool) -> None:
+def test_gradients_pass_through_the_product(some: bool) -> None:
     """For all rows, or for some rows, a few of them twice."""
+    from fedgrec.centralized._torch import Operator
+
     graph = bipartite(ragged(), "mean", self_loops=True)
-    A, rows = operator(graph, fused), NODES.ravel() if some else np.arange(len(graph))
+    A, rows = Operator(graph, torch.device("cpu")), NODES.ravel() if some else np.arange(len(graph))
     rng = np.random.default_rng(0)
     x, weights = (rng.normal(size=(n, 3)).astype(np.float32) for n in (len(graph), len(rows)))
-    there = torch.tensor(x, device=A.there.A.device, requires_grad=True)
-    product = A.at(there, asked(rows, there.device)) if some else A(there)
-    np.testing.assert_allclose(product.detach().cpu().numpy(), graph.product(x)[rows], rtol=1e-5, atol=1e-6)
-    (product * torch.from_numpy(weights).to(there.device)).sum().backward()
+    there = torch.tensor(x, requires_grad=True)
+    product = torch.nn.functional.embedding(asked(rows), A(there))
+    np.testing.assert_allclose(product.detach().numpy(), graph.product(x)[rows], rtol=1e-5, atol=1e-6)
+    (product * torch.from_numpy(weights)).sum().backward()
     expected = graph.to_scipy(np.float64).toarray()[rows].T @ weights
-    np.testing.assert_allclose(there.grad.cpu().numpy(), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_on_the_way_back_only_rows_of_the_batch_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that must not be read are NaN."""
-    A = operator(bipartite(ragged()), fused=True).back
-    rows = asked(NODES, A.A.device)
-    x = torch.randn(NODES.size, 3, generator=torch.Generator().manual_seed(0)).to(rows.device)
-    expected, hidden = A.of(x, rows), torch.full_like(A.summed(x, rows), torch.nan)
-    hidden[rows[0]] = A.summed(x, rows)[rows[0]]
-    monkeypatch.setattr(A, "summed", lambda x, rows: hidden)
-    assert torch.equal(A.of(x, rows), expected)
+    np.testing.assert_allclose(there.grad.numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
 def losses_with_gradients(model: NGCF) -> list[list[Any]]:
@@ -132,7 +110,7 @@ def losses_with_gradients(model: NGCF) -> list[list[Any]]:
     from fedgrec.centralized._torch import reseeded
 
     def full(rows: Any, noise: Any) -> Any:
-        nodes = rows[0].view(NODES.shape)
+        nodes = rows.view(NODES.shape)
         u, p, n = F = joined(model.levels(noise))[nodes]
         bpr = torch.nn.functional.softplus((u * (n - p)).sum(1)).mean()
         return bpr + model.options.l2 / 2 * F.square().sum() / nodes.shape[1]
@@ -153,20 +131,9 @@ def test_a_last_layer_for_the_batch_alone_changes_nothing(layers: int, adjacency
     model = NGCF(NGCFOptions(layers=layers, dim=4, adjacency=adjacency, dropout=dropout, l2=0.1), ragged())
     for p in model.learner.parameters.values():
         p.data = p.data.double()
-    for products in (model.operator.there, model.operator.back):
-        products.A = products.A.double()
+    model.operator.there, model.operator.back = (A.double() for A in (model.operator.there, model.operator.back))
     for ours, full in zip(*losses_with_gradients(model), strict=True):
         torch.testing.assert_close(ours, full, rtol=1e-12, atol=1e-14)
-
-
-def test_nor_does_it_in_the_gpus_loops() -> None:
-    """Without a GPU the loops run in Triton's interpreter."""
-    pytest.importorskip("triton")
-    options = NGCFOptions(layers=2, dim=4, dropout=0.3, l2=0.1)
-    model = NGCF(options, ragged(), device="cuda" if gpu_is_there() else "cpu")
-    model.operator = operator(bipartite(ragged(), "mean", self_loops=True), fused=True)
-    for ours, full in zip(*losses_with_gradients(model), strict=True):
-        torch.testing.assert_close(ours, full, rtol=1e-4, atol=1e-6)
 
 
 def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
@@ -183,7 +150,7 @@ def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
 def small(records: bool = True) -> NGCF:
     """Two full batches and a shorter one in an epoch."""
     model = NGCF(NGCFOptions(layers=2, dim=4, dropout=0.3, rate=0.01, batch=ragged().n_pairs * 2 // 5), ragged())
-    model.records = records
+    model.learner.records = records
     return model
 
 
@@ -197,7 +164,10 @@ def trained(model: NGCF, epochs: int, since: Any = None) -> NGCF:
 
 def addresses(model: NGCF) -> list[int]:
     kept = [each for about in model.learner.adam.state.values() for each in about.values()]
-    return [each.data_ptr() for each in (*model.learner.parameters.values(), *kept, model.rows, model.total)]
+    return [
+        each.data_ptr()
+        for each in (*model.learner.parameters.values(), *kept, model.learner.batch, model.learner.total)
+    ]
 
 
 @pytest.fixture
@@ -251,8 +221,8 @@ def test_a_recording_changes_nothing() -> None:
     from fedgrec.centralized._torch import recorded
 
     model = trained(small(records=False), 1)
-    before, drawn, model.rows = model.state(), model.noise.get_state(), asked(NODES)
-    recorded(partial(model._step, (model.rows,), NODES.shape[1]), [*model.learner.state(), model.total], model.noise)
+    before, drawn, model.learner.batch = model.state(), model.noise.get_state(), asked(NODES)
+    recorded(partial(model._launch, model.learner.batch), model.learner.state(), model.noise)
     for name, value in before.items():
         np.testing.assert_array_equal(model.state()[name], value, err_msg=name)
     assert torch.equal(model.noise.get_state(), drawn)

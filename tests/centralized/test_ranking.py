@@ -3,18 +3,19 @@
 import numpy as np
 import pytest
 
-from fedgrec import devices
 from fedgrec.centralized import evaluate_model, make
 from fedgrec.errors import FedgrecError
-from fedgrec.ranking import evaluate_ranking, top_k_reference, top_k_scores
+from fedgrec.models import gpu_ranking
+from fedgrec.models.ranking import evaluate_ranking, top_k_scores
 from tests.centralized.worlds import ragged
+from tests.slow_ranking import top_k_reference
 
 TRAIN, HELD_OUT = ragged(), ragged(seed=9, n_pairs=60)
 
 
 def test_scores_in_blocks_rank_as_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small integers: full of ties."""
-    monkeypatch.setattr("fedgrec.ranking.BLOCK_BYTES", 0)  # blocks of 16, the last one smaller
+    monkeypatch.setattr("fedgrec.models.ranking.BLOCK_BYTES", 0)  # blocks of 16, the last one smaller
     rng = np.random.default_rng(0)
     users, items = (rng.integers(-2, 3, (n, 3)).astype(np.float32) for n in (TRAIN.n_users, TRAIN.n_items))
     expected = top_k_reference(users, items, 60, TRAIN.indptr, TRAIN.items)
@@ -40,7 +41,7 @@ def test_embeddings_and_scores_are_judged_alike(monkeypatch: pytest.MonkeyPatch)
     assert by_scores.users == by_embeddings.users
 
 
-def test_the_device_ranks_alike() -> None:
+def test_the_device_ranks_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU's tensors: the code is that of a GPU."""
     torch = pytest.importorskip("torch")
     from fedgrec.centralized import _torch
@@ -53,8 +54,8 @@ def test_the_device_ranks_alike() -> None:
     expected, _ = top_k_reference(users.numpy(), items.numpy(), 60, TRAIN.indptr, TRAIN.items)
     everyone = np.arange(TRAIN.n_users)
     for at_once in (2**28, 3 * TRAIN.n_items):
-        _torch.RANKED_AT_ONCE = at_once
-        found = devices.top_k_on_device(score, everyone, 60, TRAIN.n_items, TRAIN.indptr, TRAIN.items)
+        monkeypatch.setattr(gpu_ranking, "RANKED_AT_ONCE", at_once)
+        found = gpu_ranking.top_k_on_device(score, everyone, 60, TRAIN.n_items, TRAIN.indptr, TRAIN.items)
         np.testing.assert_array_equal(found, expected)
 
 

@@ -12,7 +12,7 @@ import pytest
 from fedgrec.centralized import evaluate_model, load, make, train
 from fedgrec.data import Dataset, Split
 from fedgrec.errors import DataError, RunError
-from fedgrec.metrics import NAMES
+from fedgrec.models.metrics import NAMES
 from tests.centralized.worlds import SMALL, board
 
 BOARD = board()
@@ -82,7 +82,7 @@ def test_the_model_is_left_at_its_best_epoch(tmp_path: Path) -> None:
     def ruined_at_the_end() -> float:
         loss = epoch()
         if model.epochs_done == 6:
-            model.engine.E[: BOARD.split.train.n_users] *= -1  # the last items first
+            model.learner.E[: BOARD.split.train.n_users] *= -1  # the last items first
         return loss  # type: ignore[no-any-return]
 
     model.epoch = ruined_at_the_end

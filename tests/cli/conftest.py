@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgrec.cli import train as train_command
+from fedgrec.cli import training
 from tests.cli.small import clicks, train
 
 
@@ -16,11 +16,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures take a second and have their own tests."""
-    monkeypatch.setattr(train_command, "_report", lambda *_: None)
+    monkeypatch.setattr(training, "_report", lambda *_: None)
 
 
 @pytest.fixture(scope="session")
 def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train_command, "_report", lambda *_: None)
+        patch.setattr(training, "_report", lambda *_: None)
         return train(data, tmp_path_factory.mktemp("runs") / "finished")

@@ -109,7 +109,9 @@ def test_a_closed_pipe_is_no_error(data: Path) -> None:
 
 
 def test_an_option_nobody_knows_is_a_usage_error(capsys: Any) -> None:
+    assert cli.main(["train", "--layerz", "2"]) == 2
+    assert "there is no option 'layerz'. Did you mean 'layers'?" in capsys.readouterr().err
     with pytest.raises(SystemExit) as end:
-        cli.main(["train", "--layerz", "2"])
+        cli.main(["doctor", "--layerz"])
     assert end.value.code == 2
     assert "unrecognized arguments: --layerz" in capsys.readouterr().err

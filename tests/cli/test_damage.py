@@ -13,7 +13,7 @@ import pytest
 
 from fedgrec import cli
 from fedgrec.errors import RunError
-from fedgrec.record import read_metrics
+from fedgrec.runs.record import read_metrics
 from tests.cli.small import train_words
 from tests.cli.test_options import refused
 

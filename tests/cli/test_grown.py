@@ -1,4 +1,4 @@
-"""`fedgrec train --resume --grown`: a run that goes on with data that has grown, in its folder."""
+"""`fedgrec grow`: a run that goes on with data that has grown, in its folder."""
 
 import gzip
 import json
@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from fedgrec import cli
-from fedgrec.config import recorded
-from fedgrec.distributed import Ranks
+from fedgrec.config.configuration import recorded
+from fedgrec.data.kept_split import read_split
+from fedgrec.data.loading import load_for
 from fedgrec.errors import ConfigError
-from fedgrec.grown_run import grown_run, split_of
-from fedgrec.kept_split import read_split
-from fedgrec.loading import load_for
-from fedgrec.model import GROWN, Model
-from fedgrec.simulation import Observer
+from fedgrec.models.model import GROWN, Model
+from fedgrec.runs.distributed import Ranks
+from fedgrec.runs.grown_run import grown_run, split_of
+from fedgrec.runs.simulation import Observer
 from tests.cli.small import lines, train
 from tests.interrupted import Killed, deadly_files, files, outcome
 
@@ -44,6 +44,10 @@ def go_on(run: Path, *words: object) -> int:
     return cli.main(["train", "--out", str(run), "--resume", *map(str, words), "--quiet"])
 
 
+def grow(run: Path, *words: object) -> int:
+    return cli.main(["grow", str(run), *map(str, words), "--quiet"])
+
+
 def ids(run: Path, name: str) -> list[str]:
     return json.loads((run / f"{name}.json").read_text())["ids"]
 
@@ -59,7 +63,7 @@ def held_out(run: Path) -> set[tuple[str, str]]:
 
 def test_a_grown_run_is_a_whole_run(run: Path, data: Path, more: Path, capsys: Any) -> None:
     users, items, held = ids(run, "users"), ids(run, "items"), held_out(run)
-    assert go_on(run, "--grown", "--data", more) == 0
+    assert grow(run, "--data", more) == 0
     assert ids(run, "users")[:-2] == users
     assert set(ids(run, "users")[-2:]) == {"zoe", "yan"}
     assert ids(run, "items") == [*items, "fresh"]
@@ -80,11 +84,11 @@ def test_a_grown_run_is_a_whole_run(run: Path, data: Path, more: Path, capsys: A
     assert not (run / GROWN).exists()
 
     before = files(run)
-    assert go_on(run, "--grown") == 0  # nothing has changed since
+    assert grow(run) == 0  # nothing has changed since
     assert "is complete" in capsys.readouterr().out
     assert files(run) == before
     assert go_on(run, "--rounds", 9) == 0
-    assert go_on(run, "--grown", "--data", data, "--rounds", 12) == 0  # the first data again: two people left
+    assert grow(run, "--data", data, "--rounds", 12) == 0  # the first data again: two people left
     assert ids(run, "users")[:-2] == users
     assert Model.load(run).seen(len(users)).tolist() == []
     assert [line["round"] for line in lines(run / "metrics.jsonl")][:-1] == [2, 4, 6, 8, 9, 10, 12]
@@ -106,16 +110,16 @@ def test_a_cut_in_time_is_found_again_and_moves_on_with_grown_data(data: Path, t
     before, held = read_split(run), held_out(run)
     assert before.train.n_pairs + len(held) < 60  # some are new after the cut
     assert len(set(measured())) == 1
-    assert go_on(run, "--grown", "--data", tmp_path / "all.csv.gz") == 0
+    assert grow(run, "--data", tmp_path / "all.csv.gz") == 0
     assert held < held_out(run)
     assert read_split(run).train.n_pairs > before.train.n_pairs
     assert len(set(measured())) == 1
 
 
 def test_a_report_of_a_grown_run(run: Path, more: Path) -> None:
-    from fedgrec.report import write_report
+    from fedgrec.pages.report import write_report
 
-    assert go_on(run, "--grown", "--data", more) == 0
+    assert grow(run, "--data", more) == 0
     page = write_report(run).read_text()
     assert "How well users are served" in page  # drawn only if the data is what the run was trained on
 
@@ -132,7 +136,7 @@ def test_stopped_in_its_season_a_grown_run_ends_the_same(run: Path, more: Path, 
             return self.done >= stop
 
     cut = shutil.copytree(run, tmp_path / "cut")
-    assert go_on(run, "--grown", "--data", more, "--rounds", 12) == 0
+    assert grow(run, "--data", more, "--rounds", 12) == 0
     config = recorded(cut / "config.toml").changed({"data": str(more)})
     stopped = grown_run(config, cut, load_for(config, split_of(cut)), 12, Stops(), Ranks())
     stopped.run()
@@ -144,7 +148,7 @@ def test_stopped_in_its_season_a_grown_run_ends_the_same(run: Path, more: Path, 
 def test_another_file_is_not_taken_for_grown_data(run: Path, more: Path, capsys: Any) -> None:
     before = files(run)
     assert go_on(run, "--data", more) == 2
-    assert "if the data has grown, add --grown" in capsys.readouterr().err
+    assert f"if the data has grown, go on with  fedgrec grow {run}" in capsys.readouterr().err
     assert files(run) == before
 
 
@@ -155,9 +159,9 @@ def test_a_file_that_changed_is_not_taken_for_grown_data(data: Path, more: Path,
     mine.write_text(more.read_text())
     before = files(tmp_path / "own")
     assert go_on(tmp_path / "own", "--rounds", 9) == 2
-    assert "if it has grown, go on with  fedgrec train --out" in capsys.readouterr().err
+    assert "if it has grown, go on with  fedgrec grow" in capsys.readouterr().err
     assert files(tmp_path / "own") == before
-    assert go_on(tmp_path / "own", "--grown") == 0
+    assert grow(tmp_path / "own") == 0
     assert [line["round"] for line in lines(tmp_path / "own" / "metrics.jsonl")] == [2, 4, 6, 8, 8]
 
 
@@ -165,10 +169,10 @@ def test_a_file_that_changed_is_not_taken_for_grown_data(data: Path, more: Path,
     ("options", "words", "sentence"),
     [
         ({}, ["--rounds", 6], "has trained 6 rounds"),
-        ({}, ["--dim", 4], "so dim cannot change"),
+        ({}, ["--set", "dim=4"], "so dim cannot change"),
         ({"checkpoint_every": 0}, [], "has no checkpoint of its last round"),
         ({"latent_rate": 0.5}, [], "with latent_rate other than 1"),
-        ({"method": "fcf"}, [], "only fedgrec, fedmf and federank"),
+        ({"method": "fcf"}, [], "only fedgrec, fedmf, federank do"),
     ],
 )
 def test_what_cannot_grow_says_so_and_stays(
@@ -182,7 +186,7 @@ def test_what_cannot_grow_says_so_and_stays(
         train(data, run, **options)
     before = files(run)
     capsys.readouterr()
-    assert go_on(run, "--grown", "--data", more, *words) == 2
+    assert grow(run, "--data", more, *words) == 2
     said = capsys.readouterr().err
     assert sentence in said
     assert said.count("\n") == 1
@@ -191,7 +195,9 @@ def test_what_cannot_grow_says_so_and_stays(
 
 def test_grown_needs_a_run_and_one_process(data: Path, run: Path, more: Path, tmp_path: Path, capsys: Any) -> None:
     assert cli.main(["train", "--grown", "--data", str(data), "--out", str(tmp_path / "new")]) == 2
-    assert "add --resume and --out RUN" in capsys.readouterr().err
+    assert "--grown is a command of its own now: fedgrec grow RUN" in capsys.readouterr().err
+    assert grow(tmp_path / "new", "--data", data) == 2
+    assert "new holds no run to resume" in capsys.readouterr().err
 
     class Two(Ranks):
         size = 2
@@ -206,13 +212,13 @@ def test_a_run_of_before_there_was_a_split_file(data: Path, run: Path, more: Pat
     """Its split is computed again from the data that it was trained on, if that data is still there."""
     (run / "split.safetensors").unlink()
     other = shutil.copytree(run, tmp_path / "other")
-    assert go_on(run, "--grown", "--data", more) == 0
+    assert grow(run, "--data", more) == 0
     expected = load_for(recorded(other / "config.toml")).split.test
     kept = {(expected.user_ids[u], expected.item_ids[i]) for u, i in zip(expected.users(), expected.items, strict=True)}
     assert {pair for pair in kept if pair[0] != "ann5"} <= held_out(run)
     text = (other / "config.toml").read_text()
     (other / "config.toml").write_text(text.replace(str(data), str(more)))  # as if grown data had overwritten it
-    assert go_on(other, "--grown") == 2
+    assert grow(other) == 2
     assert "did not write down what it held out" in capsys.readouterr().err
 
 
@@ -222,8 +228,8 @@ def test_killed_between_any_two_file_operations_a_run_is_the_old_one_or_the_grow
     expected = shutil.copytree(finished, tmp_path / "expected")
     config = recorded(finished / "config.toml").changed({"data": str(more)})
     data = load_for(config, split_of(finished))
-    words, old, kill_at, ended = ("--grown", "--data", more), files(finished), deadly_files(monkeypatch), set[str]()
-    assert go_on(expected, *words) == 0
+    words, old, kill_at, ended = ("--data", more), files(finished), deadly_files(monkeypatch), set[str]()
+    assert grow(expected, *words) == 0
     for n in range(1, 1000):
         run = shutil.copytree(finished, tmp_path / str(n))
         kill_at(n)
@@ -240,7 +246,7 @@ def test_killed_between_any_two_file_operations_a_run_is_the_old_one_or_the_grow
         if state == "moving":
             assert cli.main(["recommend", str(run), "--user", "zoe"]) == 2
         if n % 4 == 0 or state == "moving":
-            assert go_on(run, *words) == 0
+            assert grow(run, *words) == 0
             assert outcome(run) == outcome(expected), f"killed before file operation {n}"
             assert not [*run.rglob("*.part"), *run.rglob(GROWN)]
         shutil.rmtree(run)
@@ -265,7 +271,7 @@ def test_a_folder_of_train_and_test_says_what_is_held_out(tmp_path: Path) -> Non
     run = train(folder, tmp_path / "run")
     (folder / "train.txt").write_text("\n".join([rows[0] + " 9 15", *rows[1:], "12 1 2 3"]) + "\n")
     (folder / "test.txt").write_text("0 10\n1 12\n12 4\n")
-    assert go_on(run, "--grown") == 0
+    assert grow(run) == 0
     split = read_split(run)
     assert split.test.of(0).tolist() == [9, 10]
     assert split.test.of(12).tolist() == [4]

@@ -4,12 +4,17 @@ import argparse
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedgrec import __version__, cli
-from fedgrec.config import options, preset, presets
+from fedgrec.cli.configured import flags
+from fedgrec.cli.options import sections
+from fedgrec.config.configuration import options, preset, presets
+from fedgrec.config.options import GROUPS, METHODS
+from fedgrec.studies.compare.names import known
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
@@ -31,17 +36,71 @@ def test_help_fits_a_terminal_and_explains_every_option(words: list[str], capsys
     assert [line for line in text.splitlines() if len(line) > 80] == []
     for action in (commands()[words[0]] if words else cli.parser())._actions:
         assert action.help or action.metavar, f"{action.dest} is not explained"
-        assert all(flag in text for flag in action.option_strings)
+        if action.help != argparse.SUPPRESS:  # `fedgrec options` explains these
+            assert all(flag in text for flag in action.option_strings)
 
 
-def test_help_of_train_names_every_option_with_its_default(capsys, monkeypatch) -> None:
-    text = " ".join(helped(["train"], capsys, monkeypatch).split())
-    for _, field, _ in options():
-        flag = "--" + field.name.replace("_", "-")
-        shown = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
-        said = re.search(rf" {flag}[ ,].*?\(default: (.*?)\)", text)  # in the usage a bracket comes before it
-        assert said, flag
-        assert said[1] == str("none" if shown in (None, "") else shown), flag
+@pytest.mark.parametrize("method", METHODS)
+def test_help_of_train_is_a_page_about_the_method_that_was_named(method: str, capsys, monkeypatch) -> None:
+    text = helped(["train", "--method", method], capsys, monkeypatch)
+    assert len(text.splitlines()) <= 25
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+    assert f"fedgrec options {method}" in text
+    of_it, usual = {option.name: option for option in options(method)}, {option.name for option in options()}
+    flags = [flag.replace("-", "_") for flag in re.findall(r"^  --([a-z-]+)", text, re.MULTILINE)]
+    shown = [flag for flag in flags if flag in of_it]
+    assert {"data", "dim", "rounds", "secure", "dp_epsilon", "device", "seed", "topk"} < set(shown)
+    assert set(flags) - set(shown) == {"method", "preset", "config", "set", "out", "resume", "item_names", "quiet"}
+    assert ("layers" in shown) == ("layers" in of_it)
+    own = [name for name in of_it if name not in usual]
+    assert set(own[:1]) <= set(shown)
+    for name in shown:
+        said = re.search(rf"^  --{name.replace('_', '-')} .*?\(default: (.*?)\)", text, re.MULTILINE)
+        assert said, name
+        assert said[1] == of_it[name].default, name
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_option_of_the_method_is_a_flag(method: str) -> None:
+    for option in options(method):
+        value = option.field.default
+        written = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        flag = f"--{option.name.replace('_', '-')}"
+        words = ["train", "--method", method, *([flag] if isinstance(value, bool) else [flag, written])]
+        given = flags(cli.parser(words).parse_args(words))
+        assert given == {option.name: True if isinstance(value, bool) else written}
+
+
+def test_a_configuration_file_names_the_method_too(tmp_path: Path, capsys, monkeypatch) -> None:
+    (tmp_path / "mine.toml").write_text('method = "fcf"\n')
+    text = helped(["train", "--config", str(tmp_path / "mine.toml")], capsys, monkeypatch)
+    assert "--alpha X" in text
+    assert "--layers" not in text
+
+
+@pytest.mark.parametrize("method", [*known(), "federation"])
+def test_every_option_is_listed_with_default_bounds_and_group(method: str, capsys) -> None:
+    assert cli.main(["options", method]) == 0
+    text = capsys.readouterr().out
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+    whole = " ".join(text.split())
+    for _, listed in sections(method):
+        for option in listed:
+            assert f" {option.name} = {option.default} (" in whole, option.name
+            assert " ".join(option.field.metadata["help"].split()) in whole.replace("- ", "-")
+            assert option.bounds in whole
+            assert all(choice in whole for choice in option.field.metadata["choices"])
+
+
+def test_options_stand_below_their_groups(capsys) -> None:
+    assert cli.main(["options"]) == 0
+    parts = re.split(r"^\[([a-z]+)\] .*$", capsys.readouterr().out, flags=re.MULTILINE)[1:]
+    assert parts[::2] == list(GROUPS)
+    text = dict(zip(parts[::2], parts[1::2], strict=True))
+    for option in options():
+        assert f"\n  {option.name} = {option.default}" in text[option.group]
+    assert cli.main(["options", "fgf"]) == 2
+    assert "there is no method 'fgf'. Did you mean 'fcf'?" in capsys.readouterr().err
 
 
 def test_no_command_is_a_usage_error(capsys) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from fedgrec import cli
 from fedgrec.data import IdMap
+from fedgrec.data.item_names import KEPT, read_names
 from fedgrec.errors import DataError
-from fedgrec.item_names import KEPT, read_names
-from fedgrec.report.gather import read_run
+from fedgrec.pages.report.gather import read_run
 from tests.cli.small import train
 from tests.cli.test_options import refused
 
@@ -31,7 +31,7 @@ def test_a_run_keeps_what_it_was_given_and_a_later_file_wins(capsys: Any, data: 
     assert cli.main(["train", "--data", str(data), "--out", str(run), "--rounds", "2", "--dim", "4", "--kernel",
                      "reference", "--item-names", str(given)]) == 0  # fmt: skip
     assert "1 of 48 rows in titles.csv name items that are not in the data." in capsys.readouterr().out
-    assert cli.main(["train", "--final", str(run), "--quiet"]) == 0
+    assert cli.main(["finish", str(run), "--quiet"]) == 0
     given.unlink()
     for folder in (run, tmp_path / "run-final"):
         assert cli.main(["recommend", str(folder), "--items", "book1,book47"]) == 0

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from fedgrec import cli
-from fedgrec.cli.asked import configuration
-from fedgrec.config import Config, preset, read_toml
+from fedgrec.cli.configured import configuration
+from fedgrec.config.configuration import Config, preset, read_toml
 from tests.cli.small import clicks, lines, timeless, train, train_words
 
 
@@ -86,7 +86,7 @@ def test_a_wrong_option_is_one_sentence_and_nothing_is_written(
     key, _, value = assignment.partition("=")
     mine = tmp_path / "mine.toml"
     bare = value[:1] in "[-" or value in {"true", "nan"} or value.replace(".", "").isdigit()
-    mine.write_text(f"[run]\n{key} = {value if bare else repr(value)}\n")
+    mine.write_text(f"{key} = {value if bare else repr(value)}\n")
     said = refused(capsys, "train", "--data", str(data), "--out", str(out), "--config", str(mine))
     assert sentence in said
     assert not out.exists()
@@ -98,6 +98,8 @@ def test_a_wrong_option_is_one_sentence_and_nothing_is_written(
         ("layers = ", "not a TOML file"),
         ("[modle]\nlayers = 2", "there is no section [modle]. Did you mean 'model'?"),
         ("[model]\nnegative = 2", "there is no option 'negative'. Did you mean 'negatives'?"),
+        ("[wire]\nlayers = 2", "layers is not in the group 'wire' but in 'model': write model.layers, or [model]"),
+        ("[optimizer]\nepsilon = 1e-8", "there is no option 'epsilon'. Its name is now adam_epsilon"),
     ],
 )
 def test_a_wrong_file_of_options_is_named(capsys: Any, tmp_path: Path, content: str, sentence: str) -> None:
@@ -107,6 +109,51 @@ def test_a_wrong_file_of_options_is_named(capsys: Any, tmp_path: Path, content: 
     assert str(mine) in said
     assert sentence in said
     assert not (tmp_path / "run").exists()
+
+
+def test_a_group_may_stand_before_a_name_and_above_it_in_a_file(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text("[wire]\nitem_levels = 7\n[optimizer]\nuser_rate = 0.5\n[ranking]\ntopk = [5]\n")
+    words = ("wire.item_levels=7", "optimizer.user-rate=0.5", "ranking.topk=5")
+    assert resolve("--config", str(mine)) == resolve(*(part for word in words for part in ("--set", word)))
+    assert Config().changed({"wire.item_levels": 7}) == Config().changed({"item_levels": 7})
+
+
+def test_a_record_of_release_0_2_has_other_sections(tmp_path: Path) -> None:
+    """Its [model] has all options of the method, and its [run] all options of the run."""
+    mine = tmp_path / "mine.toml"
+    mine.write_text("[model]\nitem_levels = 7\nuser_rate = 0.5\n[run]\ntopk = [5]\n")
+    assert resolve("--config", str(mine)) == Config().changed({"item_levels": 7, "user_rate": 0.5, "topk": [5]})
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--set", "privacy.layers=2"], "layers is not in the group 'privacy' but in 'model': write model.layers"),
+        (["--set", "model.item_levels=2"], "item_levels is not in the group 'model' but in 'wire'"),
+        (["--set", "wires.item_levels=2"], "there is no group 'wires' of options. Did you mean 'wire'?"),
+        (["--set", "wire.item_level=2"], "there is no option 'item_level'. Did you mean 'item_levels'?"),
+        (["--set", "epsilon=1e-8"], "there is no option 'epsilon'. Its name is now adam_epsilon"),
+        (["--epsilon", "1e-8"], "there is no option 'epsilon'. Its name is now adam_epsilon"),
+        (["--set", "decoys_epsilon=8"], "Its name is now dp_epsilon, with dp_unit = interaction"),
+        (["--set", "dp_sums=8"], "Its name is now dp_rounds"),
+        (["--layrs", "2"], "there is no option 'layrs'. Did you mean 'layers'?"),
+        (["--method", "fcf", "--layers", "2"], "there is no option 'layers' of method fcf"),
+        (["--final", "runs/mine"], "--final is a command of its own now: fedgrec finish RUN"),
+        (["--resume", "--grown"], "--grown is a command of its own now: fedgrec grow RUN"),
+        (["--method", "fcff"], "there is no method 'fcff'. Did you mean 'fcf'?"),
+        (["runs/mine"], "runs/mine: `fedgrec train` takes flags and their values alone"),
+    ],
+)
+def test_a_wrong_or_an_old_name_gets_a_sentence(capsys: Any, tmp_path: Path, words: list[str], sentence: str) -> None:
+    assert sentence in refused(capsys, "train", "--out", str(tmp_path / "run"), *words)
+    assert not (tmp_path / "run").exists()
+
+
+def test_flags_of_another_method_are_its_options() -> None:
+    words = ["train", "--method", "fcf", "--alpha", "2", "--gram-clip", "3"]
+    model = configuration(cli.parser(words).parse_args(words)).model
+    assert (model.alpha, model.gram_clip) == (2.0, 3.0)
 
 
 def test_a_missing_file_a_missing_preset_and_half_an_assignment(capsys: Any, tmp_path: Path) -> None:

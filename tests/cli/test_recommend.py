@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from fedgrec import cli
-from fedgrec.config import Config
+from fedgrec.config.configuration import Config
 from fedgrec.data import IdMap, Interactions
 from fedgrec.errors import DataError
 from fedgrec.methods.fedgrec import FedGRecMethod
-from fedgrec.model import Model
+from fedgrec.models.model import Model
 from tests.cli.small import train
 from tests.cli.test_options import refused
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fedgrec import cli
-from fedgrec.loading import load_for
-from fedgrec.model import Model
+from fedgrec.data.loading import load_for
+from fedgrec.models.model import Model
 from tests.cli.small import lines, train_words
 
 
@@ -108,8 +108,8 @@ def test_a_run_says_what_it_held_out_and_how_to_learn_from_everything(capsys: An
     split = load_for(Model.load(tmp_path / "run").config).split
     held = f"{split.validation.n_pairs:,} validation and {split.test.n_pairs:,} test items included"
     assert held in shown
-    assert f"fedgrec train --final {tmp_path / 'run'}" in shown
-    assert cli.main(["train", "--final", str(tmp_path / "run")]) == 0
+    assert f"fedgrec finish {tmp_path / 'run'}" in shown
+    assert cli.main(["finish", str(tmp_path / "run")]) == 0
     shown = capsys.readouterr().out
     assert "learns from all" not in shown
     assert f"{split.known.n_pairs:,} train" in shown
@@ -120,16 +120,16 @@ def test_a_final_run_says_that_the_data_has_changed(capsys: Any, data: Path, tmp
     clicks.write_text(data.read_text())
     assert cli.main([*train_words(clicks, tmp_path / "run")]) == 0
     clicks.write_text(data.read_text() + "ann3,a-new-book\n")
-    assert cli.main(["train", "--final", str(tmp_path / "run")]) == 0
+    assert cli.main(["finish", str(tmp_path / "run")]) == 0
     assert f"The data is not what {tmp_path / 'run'} was trained on" in capsys.readouterr().out
     assert "a-new-book" in Model.load(tmp_path / "run-final").item_ids
 
 
 def test_a_final_run_takes_its_options_from_the_other_one(capsys: Any, data: Path, tmp_path: Path) -> None:
     assert cli.main([*train_words(data, tmp_path / "run")]) == 0
-    assert cli.main(["train", "--final", str(tmp_path / "run"), "--layers", "1", "--out", str(tmp_path / "x")]) == 2
-    assert "--final takes all options from" in capsys.readouterr().err
-    assert cli.main(["train", "--final", str(tmp_path / "nowhere")]) == 2
+    assert cli.main(["train", "--final", str(tmp_path / "run"), "--out", str(tmp_path / "x")]) == 2
+    assert "--final is a command of its own now: fedgrec finish RUN" in capsys.readouterr().err
+    assert cli.main(["finish", str(tmp_path / "nowhere")]) == 2
     assert "is not a run" in capsys.readouterr().err
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from fedgrec import cli
-from fedgrec.cli import compare_lines, tune_lines
+from fedgrec.cli.lines import Lines
 from fedgrec.cli.widths import fitted
-from fedgrec.compare import File, entries
+from fedgrec.studies.compare.names import File, entries
 from tests.compare.small import words as compare_words
 
 LONG = "fedgrec:dim=8,layers=2,users_per_round=6,negatives=6,local_steps=2,rounds=6"
@@ -96,14 +96,10 @@ def test_without_a_terminal_a_line_is_a_line(monkeypatch: Any) -> None:
 
 
 @pytest.mark.parametrize("rounds", [8, 100_000])
-def test_bars_fit_and_end_in_the_metric(narrow: None, tmp_path: Path, monkeypatch: Any, rounds: int) -> None:
-    from fedgrec.compare.runs import FederatedRun
-    from fedgrec.config import Config
-
-    run = FederatedRun(entries(LONG, File())[0], 12, tmp_path, Config())
-    compared, tuned = compare_lines.Lines(), tune_lines.Lines()
-    compared.run_started(run, 12, 24)
-    tuned.trial_started(11, 24, {})
+def test_bars_fit_and_end_in_the_metric(narrow: None, monkeypatch: Any, rounds: int) -> None:
+    compared, tuned = Lines(), Lines()
+    compared.run_started(12, 24, entries(LONG, File())[0].label, ", seed 12")
+    tuned.run_started(12, 24)
     for lines in (compared, tuned):
 
         def draw(lines: Any = lines) -> None:
@@ -123,7 +119,7 @@ def test_bars_fit_and_end_in_the_metric(narrow: None, tmp_path: Path, monkeypatc
 def test_what_is_not_trained_has_no_bar(monkeypatch: Any) -> None:
     screen = Terminal()
     monkeypatch.setattr("sys.stderr", screen)
-    lines = compare_lines.Lines()
+    lines = Lines()
     lines.started(0, 0)
     lines.evaluated({"recall@20": 0.12345})
     assert screen.getvalue() == ""

@@ -18,13 +18,14 @@ import numpy as np
 import pytest
 
 from fedgrec import cli
-from fedgrec.cli.compare_lines import Lines
-from fedgrec.compare import comparison
-from fedgrec.compare.statistics import half_width
+from fedgrec.cli.lines import Lines
 from fedgrec.data.datasets import load
+from fedgrec.studies.compare import comparison
+from fedgrec.studies.compare.statistics import half_width
 from tests.cli.small import clicks, lines
 from tests.compare.small import FEDGREC, MF, compared, read, timeless, words
 from tests.pages import checked
+from tests.waits import seconds
 
 RUNS = [f"{name}-seed{seed}" for name in ("fedgrec-dim-8-layers-2-users_per_round-6-negatives-6",
         "mf-bpr-dim-8-rate-0.05-batch-32", "popularity", "turbocf") for seed in (0, 1)]  # fmt: skip
@@ -153,10 +154,10 @@ def test_one_seed_has_an_interval_over_users_that_is_marked(
 
 
 def test_the_model_that_users_are_judged_by_is_the_one_of_the_result(data: Path, finished: Path) -> None:
-    from fedgrec.cli.compare import asked
+    from fedgrec.cli.compare import settings_of
 
     arguments = cli.parser().parse_args(words(data, finished))
-    settings = asked(arguments)
+    settings = settings_of(arguments)
     dataset = settings.load(1)
     for run in settings.runs(finished, dataset)[4:]:
         for metric, values in run.per_user(dataset).items():
@@ -320,7 +321,7 @@ def test_data_without_test_items_cannot_be_compared(capsys: Any, data: Path, tmp
 @contextmanager
 def somebody(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds this folder until it is ended."""
-    program = "import sys, time\nfrom pathlib import Path\nfrom fedgrec.files import claimed\n"
+    program = "import sys, time\nfrom pathlib import Path\nfrom fedgrec.data.files import claimed\n"
     program += "with claimed(Path(sys.argv[1])):\n    print('here', flush=True)\n    time.sleep(60)\n"
     with subprocess.Popen([sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE, text=True) as other:
         try:
@@ -359,7 +360,7 @@ def test_however_long_we_wait_it_is_said_once(
 SAYING = """
 import sys
 from fedgrec import cli
-from fedgrec.compare.runs import CentralizedRun, FederatedRun
+from fedgrec.studies.compare.runs import CentralizedRun, FederatedRun
 def saying(train):
     def said(run, *more):
         print("trains", run.folder.name, flush=True)
@@ -376,7 +377,7 @@ def test_two_processes_share_the_runs_out(data: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", SAYING, *words(data, tmp_path / "out")]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     try:
-        said = [process.communicate(timeout=120) for process in both]
+        said = [process.communicate(timeout=seconds(120)) for process in both]
     finally:
         for process in both:
             process.kill()
@@ -439,7 +440,8 @@ def test_a_full_disk_ends_the_comparison(
 
 
 def test_the_device_reaches_federated_methods(data: Path) -> None:
-    from fedgrec.compare import File, Settings, entries
+    from fedgrec.studies.compare.names import File, entries
+    from fedgrec.studies.compare.plan import Settings
 
     def devices(text: str, device: str, named: str = "") -> list[str]:
         settings = Settings(

@@ -8,12 +8,12 @@ import pytest
 
 from fedgrec import centralized, cli
 from fedgrec.cli.compare import seeds
-from fedgrec.compare.names import CENTRALIZED, File, entries, known, read_file
-from fedgrec.compare.plan import Settings, pick_device
-from fedgrec.compare.published import DATA, TABLE, figure, public_name
+from fedgrec.config.options import METHODS, FedGRecOptions
 from fedgrec.data import registry
 from fedgrec.errors import ConfigError
-from fedgrec.options import METHODS, FedGRecOptions
+from fedgrec.studies.compare.names import CENTRALIZED, File, entries, known, read_file
+from fedgrec.studies.compare.plan import Settings, pick_device
+from fedgrec.studies.compare.published import DATA, figure, public_name, table
 from tests.compare.small import words
 
 
@@ -174,7 +174,7 @@ def test_published_figures_are_found_by_method_layers_and_combination() -> None:
 
 
 def test_the_table_of_published_figures_is_whole() -> None:
-    head, *lines = [line.split() for line in TABLE.strip().splitlines()]
+    head, *lines = table()
     assert tuple(head[3:6]) == DATA
     assert {len(line) for line in lines} == {10}
     assert {line[0] for line in lines} == set(known()) - {"popularity", "spectral"}

@@ -11,7 +11,7 @@ import pytest
 
 from fedgrec import FedGRec, cli
 from fedgrec.centralized import MODELS, load
-from fedgrec.compare import pictures
+from fedgrec.studies.compare import pictures
 from tests.cli.test_options import refused
 from tests.compare.small import FEDGREC, MF, compared
 

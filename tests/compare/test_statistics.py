@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fedgrec.compare.statistics import half_width, over_seeds, relative
+from fedgrec.studies.compare.statistics import half_width, over_seeds
 
 
 def test_mean_and_interval_of_four_seeds() -> None:
@@ -38,8 +38,3 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
         assert found.half is not None
         hit += abs(found.mean - 0.17) <= found.half
     assert 0.93 < hit / 2_000 < 0.97
-
-
-def test_the_difference_is_relative_to_what_was_published() -> None:
-    assert relative(0.1829, 0.1823) == pytest.approx(0.32913, abs=1e-5)
-    assert relative(0.09, 0.1) == pytest.approx(-10)

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from fedgrec import tables as formats
-from fedgrec.compare import Entry, tables
-from fedgrec.compare.published import Figure
-from fedgrec.compare.rows import Row, ranked, row
-from fedgrec.compare.statistics import Estimate
-from fedgrec.compare.tables import grid
-from fedgrec.tables import latex, markdown, terminal
+from fedgrec.pages import tables as formats
+from fedgrec.pages.tables import latex, markdown, terminal
+from fedgrec.studies.compare import tables
+from fedgrec.studies.compare.names import Entry
+from fedgrec.studies.compare.published import Figure
+from fedgrec.studies.compare.rows import Row, ranked, row
+from fedgrec.studies.compare.statistics import Estimate
+from fedgrec.studies.compare.tables import grid
 
 FED = Row(
     "fedgrec:layers=3", "fedgrec", True, "honest", (0, 1, 2), Estimate(0.1829, 0.0004, "seeds", 3),

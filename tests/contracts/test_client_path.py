@@ -3,7 +3,8 @@
 import subprocess
 import sys
 
-from fedgrec.options import METHODS
+from fedgrec.config.options import METHODS
+from tests.waits import seconds
 
 DEVICE = """
 import sys
@@ -25,7 +26,7 @@ else:
     raise SystemExit("the guard does not guard")
 
 import numpy as np
-from fedgrec.options import METHODS, method_module
+from fedgrec.config.options import METHODS, method_module
 
 for name in METHODS:
     module = method_module(name)
@@ -88,11 +89,11 @@ def test_a_plain_simulation_needs_no_cryptography() -> None:
     program = """
 import sys
 sys.modules["cryptography"] = None
-from fedgrec.config import Config
-from fedgrec.simulation import Simulation
+from fedgrec.config.configuration import Config
+from fedgrec.runs.simulation import Simulation
 small = {"rounds": 2, "users_per_round": 3, "negatives": 4, "dim": 4, "kernel": "reference", "protocol": "paper"}
 simulation = Simulation(Config().changed({"data": "demo", **small}, "test"))
 simulation.warm_up()
 simulation._round()
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=seconds(120))

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from fedgrec.config import Config
+from fedgrec.config.configuration import Config
 from fedgrec.data import Dataset, Interactions
-from fedgrec.loading import load_for
-from fedgrec.resolve import resolved
-from fedgrec.simulation import Simulation
+from fedgrec.data.loading import load_for
+from fedgrec.runs.resolve import resolved
+from fedgrec.runs.simulation import Simulation
 from tests.cli.small import QUICK, clicks, lines, timeless
 
 OPTIONS = QUICK | {"rounds": 12, "evaluate_every": 1, "patience": 5, "user_rate": 0.2, "server_rate": 0.1}

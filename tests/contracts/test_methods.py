@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgrec.config import Config, options
-from fedgrec.core import Cohort, Upload
+from fedgrec.cable.core import Cohort, Upload
+from fedgrec.config.configuration import Config, options
+from fedgrec.config.options import METHODS, method_module
 from fedgrec.data import Dataset, IdMap, Interactions, Split
-from fedgrec.model import Model
-from fedgrec.options import METHODS, method_module
-from fedgrec.simulation import Observer, Simulation
+from fedgrec.models.model import Model
+from fedgrec.runs.simulation import Observer, Simulation
 from tests.laws.test_known_answers import checkerboard
 
 SMALL = {"dim": 8, "users_per_round": 20, "topk": (1,), "protocol": "paper", "kernel": "reference"}
@@ -30,7 +30,7 @@ def _a_stranger_adds_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def simulation(method: str, dataset: Dataset | None = None, out: Any = None, **values: Any) -> Simulation:
-    known = {field.name for _, field, _ in options(method)}
+    known = {option.name for option in options(method)}
     few = {name: value for name, value in FEW.items() if name in known}
     chosen = SMALL | {"method": method, "rounds": 3, "evaluate_every": 3} | few | values
     return Simulation(Config().changed(chosen, "test"), dataset or clicks(), out)
@@ -48,7 +48,8 @@ def clicks(test_seed: int = 1) -> Dataset:
 
 def bits(run: Simulation) -> list[bytes]:
     """Everything that training changes, on both sides."""
-    arrays = [*vars(run.server).values(), *run.server.more.values(), *vars(run.users.state).values()]
+    server, users = run.server, run.users.state
+    arrays = [*vars(server).values(), *server.more.values(), *server.kept.values(), *vars(users).values()]
     return [value.tobytes() for value in arrays if isinstance(value, np.ndarray)]
 
 
@@ -195,7 +196,7 @@ def test_a_resumed_run_ends_the_same(method: str, tmp_path) -> None:
 
 @each_method
 def test_every_option_explains_itself(method: str) -> None:
-    assert all(field.metadata["help"] for _, field, _ in options(method))
+    assert all(option.field.metadata["help"] for option in options(method))
     assert method_module(method).make(method_module(method).Options(), N, M).name == method
 
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from fedgrec.config import Config, options
+from fedgrec.config.configuration import Config, options
+from fedgrec.data.files import write_tensors
+from fedgrec.data.loading import load_for
 from fedgrec.errors import RunError
-from fedgrec.files import write_tensors
-from fedgrec.loading import load_for
-from fedgrec.model import Model
-from fedgrec.resolve import resolved
-from fedgrec.simulation import Simulation
+from fedgrec.models.model import Model
+from fedgrec.runs.resolve import resolved
+from fedgrec.runs.simulation import Simulation
 from tests.cli.small import QUICK, clicks, lines
 
 K, d = QUICK["layers"], QUICK["dim"]
@@ -66,8 +66,8 @@ def test_the_names_of_the_files(run: Simulation) -> None:
 
 def test_config_is_whole_toml(run: Simulation) -> None:
     content = tomllib.loads((folder(run) / "config.toml").read_text())
-    for section, field, _ in options():
-        assert field.name in content[section] or field.default is None
+    for option in options():
+        assert option.name in content[option.group] or option.field.default is None
     assert content["model"]["layers"] == K
     assert content.pop("method") == "fedgrec"
     assert Config().changed({k: v for part in content.values() for k, v in part.items()}, "test") == run.config
@@ -168,29 +168,11 @@ def test_a_checkpoint_holds_everything_to_resume(run: Simulation) -> None:
     assert (info["round"], len(info["metrics"]), len(info["traffic"])) == (6, 3, 4)
 
 
-def test_a_run_of_version_0_1_is_opened_and_recommends_nothing_own(run: Simulation, tmp_path: Path) -> None:
-    """It kept only embeddings, and train and validation items; the test items come from the data."""
-    shutil.copytree(folder(run), tmp_path / "old")
-    found, metadata = tensors(folder(run) / "users.safetensors")
-    kept = {name: value for name, value in found.items() if name != "keys" and not name.startswith("state.")}
-    before = run.dataset.split.before_test
-    kept |= {"seen_indptr": before.indptr, "seen_items": before.items}
-    write_tensors(tmp_path / "old" / "users.safetensors", kept, metadata)
-    new, old = Model.load(folder(run)), Model.load(tmp_path / "old")
-    np.testing.assert_array_equal(old.known.items, run.dataset.split.known.items)
-    for user in range(new.known.n_users):
-        (ids, scores), (same, as_well) = (m.recommend_to(user, m.seen(user), 20) for m in (new, old))
-        assert (ids == same).all()
-        assert (scores == as_well).all()
-        assert not set(ids.tolist()) & set(run.dataset.split.known.of(user).tolist())
-
-
-def test_a_run_of_version_0_1_whose_data_is_gone_says_so(run: Simulation, tmp_path: Path) -> None:
+def test_a_run_of_version_0_1_is_refused(run: Simulation, tmp_path: Path) -> None:
+    """It kept no keys."""
     shutil.copytree(folder(run), tmp_path / "old")
     found, metadata = tensors(folder(run) / "users.safetensors")
     found.pop("keys")
     write_tensors(tmp_path / "old" / "users.safetensors", found, metadata)
-    text = (tmp_path / "old" / "config.toml").read_text().replace(".csv", "-gone.csv")
-    (tmp_path / "old" / "config.toml").write_text(text)
-    with pytest.raises(RunError, match=r"version 0\.1.*restore the data, or train again"):
+    with pytest.raises(RunError, match=r"there is no 'keys'.*different runs or versions; restore them, or train again"):
         Model.load(tmp_path / "old")

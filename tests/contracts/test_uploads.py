@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgrec.config import Config, FedGRecOptions
-from fedgrec.core import Traffic
+from fedgrec.cable.core import Traffic
+from fedgrec.config.configuration import Config, FedGRecOptions
+from fedgrec.config.options import METHODS, method_module
 from fedgrec.data import Dataset, IdMap, Interactions, Split
 from fedgrec.federation.common.packets import pack_broadcast
 from fedgrec.methods.fedgrec import DEGREES, PROPAGATE, TRAIN, FedGRecMethod
-from fedgrec.options import METHODS, method_module
-from fedgrec.simulation import Simulation
+from fedgrec.runs.simulation import Simulation
 from tests.cli.small import QUICK
 
 M, N, d, T = 7, 11, 5, 3

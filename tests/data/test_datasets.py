@@ -214,8 +214,8 @@ def test_the_demo_is_a_small_world() -> None:
     assert len(set(places.names)) == len(places.names) == train.n_items
     assert places.coordinates.shape == (2_500, 2)
     assert len(places.town_names) == 12
-    at_home = (places.town[train.items] == places.user_town[train.users()]).mean()
-    assert 0.5 < at_home < 0.95  # most near home, some on trips
+    compute_upload = (places.town[train.items] == places.user_town[train.users()]).mean()
+    assert 0.5 < compute_upload < 0.95  # most near home, some on trips
     late = load("demo", split="time", validation=0.1).split
     assert max(late.train.times) < min(late.validation.times) <= max(late.validation.times) < min(late.test.times)
     assert load("demo", split="last").split.test.n_pairs == 1_500  # type: ignore[union-attr]

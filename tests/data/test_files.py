@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from tests.disks import a_disk
 
-from fedgrec import files
+from fedgrec.data import files
+from fedgrec.data.files import Checkpoints, check_writable, read_json, write_bytes, write_tensors, write_text
 from fedgrec.errors import DiskError, RunError
-from fedgrec.files import Checkpoints, check_writable, read_json, write_bytes, write_tensors, write_text
 
 TENSORS = {"a": np.arange(200_000.0)}  # 1.6 MB
 WRITERS: dict[str, Callable[[Path], None]] = {

@@ -19,6 +19,7 @@ from fedgrec.federation.in_process.transport import LocalTransport
 from fedgrec.federation.setup.init import Made, init
 from fedgrec.federation.setup.start import free_port, start_node
 from tests.federation.worlds import N_ITEMS, OPEN_HEARTED, World, config, people
+from tests.waits import seconds, slowness
 
 # The app of a run, and a tap on the server's end of the cable: it records all that the server received and, without
 # blobs and arrays, sent. The file `death` says where kill -9 ends it: a sum's stage and round, the exchange, and how
@@ -106,24 +107,24 @@ from fedgrec.cli import main
 from fedgrec.federation.flower import client_app, node_end
 from fedgrec.federation.node import node
 
-folder, at_home = Path(sys.argv[-1]), node.at_home
+folder, compute_upload = Path(sys.argv[-1]), node.compute_upload
 record = folder.parents[1] / "record"
 record.mkdir(exist_ok=True)
 
 def recorded(store, method, sum_, rows, broadcast, *more):
-    result = at_home(store, method, sum_, rows, broadcast, *more)
-    alone = [at_home(store, method, sum_, [row], broadcast, 1)[0] for row in rows]
+    result = compute_upload(store, method, sum_, rows, broadcast, *more)
+    alone = [compute_upload(store, method, sum_, [row], broadcast, 1)[0] for row in rows]
     np.save(record / ("~".join(map(str, [*sum_.place, folder.name])) + ".npy"), np.stack([result[0], *alone]))
     return result
 
-def sized(folder, message):
-    content = client_app.answer(folder, message)
+def sized(process, message):
+    content = client_app.answer(process, message)
     parts = sorted(len(part.deflate()) for part in get_all_nested_objects(content).values())
     with (record / f"{folder.name}.sizes").open("a") as file:
         file.write(json.dumps([content["packet"]["kind"], parts]) + "\\n")
     return content
 
-node.at_home = recorded
+node.compute_upload = recorded
 node_end.serve.__defaults__ = (sized,)
 """
 START = "sys.exit(main())\n"
@@ -139,7 +140,13 @@ def founded(
     **more: Any,
 ) -> Made:
     """A federation that has not begun: three nodes with the people of the in-process worlds, or with this crowd."""
-    quick = {"rounds": 2, "evaluate_every": 0, "pause": 0.2, "deadline": 15.0, "work_deadline": 15.0}
+    quick = {
+        "rounds": 2,
+        "evaluate_every": 0,
+        "pause": 0.2,
+        "deadline": 15.0 * slowness(),
+        "work_deadline": 15.0 * slowness(),
+    }
     crowd = crowd or people(3, users)
 
     def fill(folder: Path, index: int) -> str:
@@ -192,19 +199,19 @@ def running(made: Made, app: dict[str, str] = TAPPED_APP, nodes: str = "") -> It
             server.close()
 
 
-def until(happened: Callable[[], Any], seconds: float, why: str) -> Any:
-    """Wait for something, up to this many seconds."""
-    end = time.monotonic() + seconds
+def until(happened: Callable[[], Any], idle: float, why: str) -> Any:
+    """Wait for something that takes less than so many seconds on an idle machine."""
+    end = time.monotonic() + (wait := seconds(idle))
     while time.monotonic() < end:
         if (found := happened()) not in (None, False):
             return found
         time.sleep(0.02)
-    raise AssertionError(f"{why} within {seconds} s")
+    raise AssertionError(f"{why} within {wait:.0f} s")
 
 
-def ended(server: FlowerServer, seconds: float = 120) -> str:
+def ended(server: FlowerServer, idle: float = 120) -> str:
     """How the run ended."""
-    return str(until(server.ended, seconds, "the run does not end"))
+    return str(until(server.ended, idle, "the run does not end"))
 
 
 def progress(made: Made) -> str:

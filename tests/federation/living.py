@@ -15,14 +15,14 @@ from fedgrec.federation.common import catalogue
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.catalogue import CATALOGUE
 from fedgrec.federation.common.network import CA
-from fedgrec.federation.in_process.replay import Recorder
-from fedgrec.federation.in_process.standing import standing
 from fedgrec.federation.in_process.transport import Meddler, honest
 from fedgrec.federation.node import changes
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.setup import certificates
+from tests.federation.replay import Recorder
+from tests.federation.standing import standing
 from tests.federation.worlds import N_ITEMS, World, world
 
 LIVELY: dict[str, Any] = {"seasons": 1, "rounds": 3, "later_rounds": 3, "season_rounds": 2, "rest": 0.0, "look": 0.0}
@@ -137,6 +137,6 @@ class Life:
         degrees, steps = self.standing()
         model = self.world.model()
         np.testing.assert_array_equal(model.degrees, degrees)
-        np.testing.assert_array_equal(model.standing, steps)
+        np.testing.assert_array_equal(model.kept["standing"], steps)
         assert self.world.is_its_simulation()
         assert not any("outside what users can have" in notice for notice in self.world.witness.notices)

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.in_process.transport import Answer, Meddler, honest, killed_after_writing, silent
-from fedgrec.federation.node import going_on, node
-from fedgrec.federation.node.going_on import Computed, Sum
+from fedgrec.federation.in_process.transport import Answer, Meddler, honest
+from fedgrec.federation.node import node
+from fedgrec.federation.node.current_sum import Computed, Sum, Sums
 from fedgrec.federation.node.store import NodeStore
+from tests.federation.meddlers import killed_after_writing, silent
 from tests.federation.worlds import World, at_random, same_bits, world
 
 
@@ -20,7 +21,7 @@ def working_ahead(fed: World, otherwise: Meddler = honest, then: Any = None) -> 
 
     def meddle(address: int, request: Packet, handle: Answer) -> Iterable[Packet]:
         answers = list(otherwise(address, request, handle))
-        node.work_ahead(fed.nodes[address], request)
+        node.work_ahead(fed.nodes[address], request, fed.sums)
         if then is not None:
             then(address, request)
         return answers
@@ -31,18 +32,18 @@ def working_ahead(fed: World, otherwise: Meddler = honest, then: Any = None) -> 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Each computation: whether it was made on request ("asked") or before ("ahead")."""
-    log, at_home, now = list[str](), node.at_home, ["asked"]
+    log, compute_upload, now = list[str](), node.compute_upload, ["asked"]
 
     def recorded(*arguments: Any) -> Computed:
         log.append(now[0])
-        return at_home(*arguments)
+        return compute_upload(*arguments)
 
-    def work_ahead(folder: Path, request: Packet, work: Any = node.work_ahead) -> None:
+    def work_ahead(folder: Path, request: Packet, sums: Sums, work: Any = node.work_ahead) -> None:
         now[0] = "ahead"
-        work(folder, request)
+        work(folder, request, sums)
         now[0] = "asked"
 
-    monkeypatch.setattr(node, "at_home", recorded)
+    monkeypatch.setattr(node, "compute_upload", recorded)
     monkeypatch.setattr(node, "work_ahead", work_ahead)
     return log
 
@@ -59,6 +60,7 @@ def test_all_is_computed_ahead_and_the_federation_is_its_simulation(
     assert all(line["applied"] for line in fed.log())
 
 
+@pytest.mark.keep(3)
 @pytest.mark.parametrize("how", [silent, killed_after_writing])
 @pytest.mark.parametrize("seed", range(2))
 def test_whoever_falls_silent_and_whenever_it_is_its_simulation(tmp_path: Path, seed: int, how: Meddler) -> None:
@@ -116,8 +118,8 @@ def test_the_law_would_notice_a_result_of_another_sum(tmp_path: Path, monkeypatc
 def test_a_refused_or_broken_question_leaves_nothing_behind(tmp_path: Path) -> None:
     fed = world(tmp_path)
     for packet in (Packet("shares"), Packet("shares", {"session": "none"}, {"secagg": b""}), Packet("masked")):
-        node.work_ahead(fed.nodes[0], packet)
-    assert fed.nodes[0] not in going_on._sums
+        node.work_ahead(fed.nodes[0], packet, fed.sums)
+    assert fed.nodes[0] not in fed.sums
 
 
 def test_a_node_that_worked_ahead_sends_what_one_that_did_not_would(tmp_path: Path) -> None:
@@ -128,11 +130,11 @@ def test_a_node_that_worked_ahead_sends_what_one_that_did_not_would(tmp_path: Pa
         answers = list(honest(address, request, handle))
         if request.kind == "shares":
             with NodeStore(fed.nodes[address]) as store:
-                home = node.Node(node.open_node(fed.nodes[address]), store)
+                home = node.Node(node.open_node(fed.nodes[address]), store, fed.sums)
                 sum_ = home._sum(request)
                 *_, inputs, compute = home._task(sum_)
                 words, pending, *_ = compute()
-            node.work_ahead(fed.nodes[address], request)
+            node.work_ahead(fed.nodes[address], request, fed.sums)
             kept = sum_.computed(inputs)
             assert kept is not None
             new, also = (vars(state) if state else {} for state in (pending, kept[1]))  # an evaluation changes nobody

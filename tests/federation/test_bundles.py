@@ -11,12 +11,14 @@ import pytest
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.bundles import pack, unpack
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.in_process.transport import Answer, truncated
+from fedgrec.federation.in_process.transport import Answer
 from fedgrec.federation.node import gateway, node
+from fedgrec.federation.node.current_sum import Sums
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.person import users_of
 from fedgrec.federation.node.store import NodeStore, Person
 from tests.federation.masked_worlds import ALL, masked_world, to_user
+from tests.federation.meddlers import truncated
 from tests.federation.worlds import EXCHANGES, Killed
 
 # ------------------------------------------------------------------------------------------- one bundle
@@ -93,6 +95,7 @@ def test_what_is_no_bundle_is_one_sentence(tmp_path: Path, header: dict[str, Any
 # --------------------------------------------------------------------------------------------- failures
 
 
+@pytest.mark.keep(2)
 @pytest.mark.parametrize("kind", EXCHANGES[1:])
 def test_a_gateway_killed_in_the_middle_of_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """One of its users has stored its step, the other has not; the gateway comes back, and all go on."""
@@ -105,12 +108,12 @@ def test_a_gateway_killed_in_the_middle_of_a_bundle(tmp_path: Path, monkeypatch:
             return [answer(request)]
         handled: list[Path] = []
 
-        def once(folder: Path, part: Packet) -> Packet:
+        def once(folder: Path, part: Packet, sums: Sums) -> Packet:
             if handled:
                 deaths[0] += 1
                 raise Killed
             handled.append(folder)
-            return real(folder, part)
+            return real(folder, part, sums)
 
         with monkeypatch.context() as patch:
             patch.setattr(node, "handle", once)
@@ -127,6 +130,7 @@ def test_a_gateway_killed_in_the_middle_of_a_bundle(tmp_path: Path, monkeypatch:
     assert all(line["applied"] for line in fed.log()), "four of six were enough"
 
 
+@pytest.mark.keep(2)
 @pytest.mark.parametrize("what", ["fails", "garbage", "half of a user's answer"])
 def test_a_failure_harms_nobody_else(tmp_path: Path, what: str) -> None:
     fed = masked_world(tmp_path)

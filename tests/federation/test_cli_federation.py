@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fedgrec.cli import main
-from fedgrec.config import read_toml
+from fedgrec.config.configuration import read_toml
 from fedgrec.federation.common.catalogue import read_catalogue
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.node import refresh
@@ -22,7 +22,9 @@ from fedgrec.federation.node.sources import read_source
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.setup import start
 from fedgrec.federation.setup.init import Made
+from tests.federation.test_sources import people_of
 from tests.federation.worlds import config
+from tests.waits import seconds
 
 SMALL = ["--set", "layers=1", "--set", "dim=8", "--set", "negatives=16", "--users", "20"]
 
@@ -68,7 +70,7 @@ def test_init_with_data_deals_every_user_to_one_node(tmp_path: Path, capsys: pyt
     for index in range(3):
         node = fed / f"node-{index}"
         found = read_source(str(node / "interactions.csv"), catalogue)
-        people = found.people(0.0)
+        people = people_of(found, 0.0)
         assert (found.unknown, len(people)) == (0, len(found.users))
         for person in people:
             wanted = {catalogue[f"i{(int(person.id[1:]) * 7 + item) % 50}"] for item in range(5)}
@@ -151,7 +153,9 @@ from argparse import Namespace
 from pathlib import Path
 run(Namespace(node=Path({str(made.nodes[0])!r}), user="0/1", number=3, json=True))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=seconds(60), check=False
+    )
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)) == 3
 
@@ -166,7 +170,7 @@ def test_up_says_where_its_keys_are_however_it_ends(
     def trained(made: Made, say: object) -> None:
         if end is not None:
             raise end
-        refresh.load(made.nodes[0])
+        refresh.Watcher(made.nodes[0]).load()
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(start, "up", trained)
@@ -211,7 +215,7 @@ def test_up_trains_shows_progress_and_leaves_nothing_running(tmp_path: Path) -> 
     pytest.importorskip("flwr", exc_type=ImportError)
     fed = tmp_path / "fed"
     up = start_up(fed, "--rounds", "3")
-    out, err = up.communicate(timeout=240)
+    out, err = up.communicate(timeout=seconds(240))
     assert up.returncode == 0, err
     assert out.splitlines()[-1].split() == ["rm", "-r", str(fed)]
     for sentence in ("node-2 joined with 20 users", "warm-up, degrees: 3 of 3", "round 3: 3 of 3", "recall@20"):
@@ -222,7 +226,7 @@ def test_up_trains_shows_progress_and_leaves_nothing_running(tmp_path: Path) -> 
     assert read_toml(fed / "server" / "run" / "config.toml")["dim"] == config(dim=8).model.dim
     next_ = [line for line in out.splitlines() if "device recommend" in line]
     done = subprocess.run(
-        [sys.executable, "-m", *shlex.split(next_[0])], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", *shlex.split(next_[0])], capture_output=True, text=True, timeout=seconds(60), check=False
     )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 10
@@ -248,7 +252,7 @@ def test_up_ends_everything_when_it_is_stopped_or_something_dies(tmp_path: Path,
             if (text := command_of(folder)) and str(fed) in text and re.search(name, text)
         ]
         os.kill(pid, signal.SIGKILL)
-    _, err = up.communicate(timeout=60)
+    _, err = up.communicate(timeout=seconds(60))
     if what == "ctrl-c":
         assert (up.returncode, err.strip()) == (130, "fedgrec: interrupted")
     else:
@@ -256,7 +260,7 @@ def test_up_ends_everything_when_it_is_stopped_or_something_dies(tmp_path: Path,
         assert up.returncode == 2
         assert f"ended with code -9: see {fed / 'logs' / log}" in err
         assert len(err.splitlines()) == 1
-    end = time.monotonic() + 15
+    end = time.monotonic() + seconds(15)
     while left_over(fed) and time.monotonic() < end:
         time.sleep(0.2)
     assert left_over(fed) == []

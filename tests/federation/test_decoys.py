@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgrec import decoys
+from fedgrec.cable import decoys
+from fedgrec.cable.core import Cohort, as_server
 from fedgrec.cli import main
-from fedgrec.core import Cohort, as_server
 from fedgrec.federation.common.arrays import read_arrays
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import Packet, unpack_broadcast
 from fedgrec.federation.common.plan import CHANGES
 from fedgrec.federation.in_process.transport import Answer, LocalTransport, honest
-from fedgrec.federation.node import changes, own, telling
+from fedgrec.federation.node import actual_items, changes, decoy_answers
 from fedgrec.federation.node.folder import SERVED, open_node
 from fedgrec.federation.node.node import handle
 from fedgrec.federation.node.person import recommend, users_of
@@ -26,7 +26,7 @@ from fedgrec.federation.node.store import NodeStore, Person
 from tests.federation.living import Life
 from tests.federation.worlds import N_ITEMS, World, people, world
 
-SOME: dict[str, Any] = {"decoys_epsilon": 2.0}  # about 4 decoys for each user, among 30 items
+SOME: dict[str, Any] = {"dp_epsilon": 2.0, "dp_unit": "interaction"}  # about 4 decoys for each user, among 30 items
 BRIEF = SOME | {"rounds": 2, "later_rounds": 2, "evaluations": 0}
 USERS = 4  # of a node
 Told = dict[tuple[Path, int], list[int]]
@@ -38,12 +38,12 @@ def told(fed: World, waiting: bool = True) -> Told:
     for path in fed.nodes.values():
         with NodeStore(path) as store:
             for row in store.first_rows(-1):
-                counted = sorted(item for (item,) in changes._items(store, row))
+                counted = sorted(changes._items(store, row))
                 found[path, row] = changes.wanted(store, row) if waiting else counted
     return found
 
 
-def at_home(life: Life) -> dict[tuple[int, str], list[tuple[int, int]]]:
+def compute_upload(life: Life) -> dict[tuple[int, str], list[tuple[int, int]]]:
     """What every user has as its node knows it: items, and whether the user was asked about each."""
     found = {}
     for index, path in life.world.nodes.items():
@@ -56,7 +56,7 @@ def at_home(life: Life) -> dict[tuple[int, str], list[tuple[int, int]]]:
 
 def agrees(life: Life) -> bool:
     """Whether nodes know what people have."""
-    here = {who: {item for item, _ in items} for who, items in at_home(life).items()}
+    here = {who: {item for item, _ in items} for who, items in compute_upload(life).items()}
     return here == {(index, user): items for index, users in life.people.items() for user, items in users.items()}
 
 
@@ -73,7 +73,7 @@ def test_users_tell_once_when_they_are_taken_in(tmp_path: Path) -> None:
                 (held,) = store.held_out([row])
                 assert (changes.mine(store, row), held.tolist()) == has[user]
                 assert degree == len(first[path, row])
-                assert not own.unanswered(store, row)
+                assert not actual_items.unanswered(store, row)
                 lies += first[path, row] != has[user][0]
     assert lies > 6
     life.reread()
@@ -93,13 +93,13 @@ def test_a_reading_notes_what_users_have_and_nobody_tells(tmp_path: Path) -> Non
     life.reread()
     assert told(life.world) == told(life.world, waiting=False) == before
     assert agrees(life)
-    assert (new, 0) in at_home(life)[0, user]
+    assert (new, 0) in compute_upload(life)[0, user]
     assert answered in recommend(path, user, N_ITEMS)[0], "it is nothing but a decoy now"
     assert new not in recommend(path, user, N_ITEMS)[0]
     life.people[0][user] = items
     life.reread()
-    assert (answered, 1) in at_home(life)[0, user], "it was asked about: a second answer would tell more"
-    assert new not in dict(at_home(life)[0, user])
+    assert (answered, 1) in compute_upload(life)[0, user], "it was asked about: a second answer would tell more"
+    assert new not in dict(compute_upload(life)[0, user])
 
 
 # ------------------------------------------------------------------------------------------ once in a season
@@ -115,7 +115,7 @@ class Asked:
 
     def __call__(self, told: Any, new: Any, n_items: int, epsilon: float, draw: Any) -> Any:
         self.questions.append(new.tolist())
-        assert epsilon == SOME["decoys_epsilon"]
+        assert epsilon == SOME["dp_epsilon"]
         return self.answer(told, new, n_items, epsilon, draw)
 
 
@@ -139,16 +139,16 @@ def test_all_users_tell_once_in_every_season(tmp_path: Path, monkeypatch: pytest
             step()
         life.reread()
         assert len(asked.questions) == 1, "of the newcomer"
-        clicks = [item for items in at_home(life).values() for item, answered in items if not answered]
+        clicks = [item for items in compute_upload(life).values() for item, answered in items if not answered]
         asked.questions.clear()
         life.train(loses_the_first_count if not season else honest)
-        assert len(asked.questions) == len(at_home(life)) == 3 * USERS + 1 + season
+        assert len(asked.questions) == len(compute_upload(life)) == 3 * USERS + 1 + season
         assert sorted(item for new in asked.questions for item in new) == sorted(clicks) != []
         after = told(life.world)
         assert all(set(before[who]) <= set(after[who]) for who in before)
         assert sum(len(after[who]) for who in before) > sum(map(len, before.values()))
         assert after == told(life.world, waiting=False), "the recount has counted it"
-        assert all(answered for items in at_home(life).values() for _, answered in items)
+        assert all(answered for items in compute_upload(life).values() for _, answered in items)
         assert agrees(life)
         life.holds()
     assert len(life.world.applied("recount")) == 2
@@ -159,16 +159,16 @@ def test_a_node_that_missed_the_count_tells_before_the_recount(tmp_path: Path) -
     home, first = open_node(life.world.nodes[0]), told(life.world)
     with NodeStore(home.path) as store:
         for place in (("train", 0, 3), ("degrees", 0, 0), ("recount", 0, 0)):
-            telling.before_keys(home, store, place)
+            decoy_answers.before_keys(home, store, place)
         assert told(life.world) == first
         with store.transaction():
-            telling.before_keys(home, store, ("recount", 0, 3))
+            decoy_answers.before_keys(home, store, ("recount", 0, 3))
         then = told(life.world)
         assert then != first
         with store.transaction():
-            telling.before_keys(home, store, ("recount", 0, 3))
+            decoy_answers.before_keys(home, store, ("recount", 0, 3))
             store.put("season", (3, 12))
-            telling.before_keys(home, store, ("recount", 0, 3))  # a second attempt at it
+            decoy_answers.before_keys(home, store, ("recount", 0, 3))  # a second attempt at it
         assert told(life.world) == then
 
 
@@ -177,7 +177,7 @@ def test_what_waits_for_a_verdict_is_not_told_anew(tmp_path: Path, monkeypatch: 
     with NodeStore(life.world.nodes[0]) as store:
         monkeypatch.setattr(store, "counting", lambda: True)
         with pytest.raises(FederationError, match="changes wait"):
-            telling.tell(store, N_ITEMS, 2.0)
+            decoy_answers.tell(store, N_ITEMS, 2.0)
 
 
 def test_users_come_go_and_come_back(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_users_come_go_and_come_back(tmp_path: Path) -> None:
     life.people[1][user] = items
     life.reread()
     assert told(life.world)[path, row] == before
-    assert {item for item, answered in at_home(life)[1, user] if answered} == items
+    assert {item for item, answered in compute_upload(life)[1, user] if answered} == items
 
     gone = {}
     for index in (1, 2):
@@ -250,6 +250,7 @@ def _told_of(life: Life, index: int, user: str) -> list[int]:
 # --------------------------------------------------------------------------------------------- ranking at home
 
 
+@pytest.mark.keep(1)
 @pytest.mark.parametrize("per_user_masks", [False, True])
 def test_people_are_ranked_with_what_they_have(tmp_path: Path, per_user_masks: bool) -> None:
     """Everything is recommended except what they have and what is held out; decoys may be. The metrics agree."""
@@ -337,22 +338,31 @@ def test_decoys_are_agreed_upon_before_the_first_user_comes(
     tmp_path: Path, before: float, after: float, how: str
 ) -> None:
     """Otherwise users who told the truth would seem to be hidden. A node refuses to read its source, and every sum."""
-    fed = world(tmp_path, options={"decoys_epsilon": before})
+    fed = world(tmp_path, options={"dp_epsilon": before, "dp_unit": "interaction"})
     home, sentence = open_node(fed.nodes[0]), f"taken in {how} decoys"
     toml = home.path / "agreement.toml"
-    toml.write_text(toml.read_text().replace(f"decoys_epsilon = {before}", f"decoys_epsilon = {after}"))
+    toml.write_text(toml.read_text().replace(f"dp_epsilon = {before}", f"dp_epsilon = {after}"))
     with NodeStore(home.path) as store, pytest.raises(FederationError, match=sentence):
         changes.renew(store, home.method(1), {"0/0": {1: False}}, 0.0, home.user_salt, after)
     with NodeStore(home.path) as store, pytest.raises(FederationError, match=sentence):
-        telling.before_keys(home, store, ("degrees", 0, 0))
+        decoy_answers.before_keys(home, store, ("degrees", 0, 0))
     fed.witness.notices.clear()
     with pytest.raises(FederationError):  # the agreement is not the server's any more
         fed.run()
-    assert handle(home.path, Packet("keys")).kind == "error"
+    assert handle(home.path, Packet("keys"), {}).kind == "error"
 
 
 def test_init_sets_it(tmp_path: Path) -> None:
     (tmp_path / "items.txt").write_text("tea\ncoffee\nmilk\n")
-    words = ["--catalogue", tmp_path / "items.txt", "--host", "fed.example", "--set", "decoys_epsilon=9"]
+    words = [
+        "--catalogue",
+        tmp_path / "items.txt",
+        "--host",
+        "fed.example",
+        "--set",
+        "dp_epsilon=9",
+        "--set",
+        "dp_unit=interaction",
+    ]
     assert main([str(word) for word in ("federation", "init", "--out", tmp_path / "fed", *words)]) == 0
     assert open_node(tmp_path / "fed" / "node-0").agreed.decoys_epsilon == 9

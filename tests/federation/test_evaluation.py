@@ -1,4 +1,4 @@
-"""Users' own metrics are those of `fedgrec.ranking` for the same model."""
+"""Users' own metrics are those of `fedgrec.models.ranking` for the same model."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -7,16 +7,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedgrec.core import Cohort, UploadSpec
+from fedgrec.cable.core import Cohort, UploadSpec
 from fedgrec.federation.common import evaluation
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.in_process.transport import Answer, killed_after_writing, on
+from fedgrec.federation.in_process.transport import Answer
 from fedgrec.federation.node import ranking
 from fedgrec.federation.node.folder import TABLE, open_node
 from fedgrec.federation.node.store import NodeStore
-from fedgrec.machine import judged
-from fedgrec.ranking import evaluate, top_k_reference
+from fedgrec.models.ranking import evaluate
+from fedgrec.runs.machine import judged
+from tests.federation.meddlers import killed_after_writing, on
 from tests.federation.worlds import World, world
+from tests.slow_ranking import top_k_reference
 
 
 def csr(rows: Sequence[np.ndarray]) -> SimpleNamespace:
@@ -46,6 +48,7 @@ def judged_here(fed: World, nodes: Sequence[int]) -> dict[str, float]:
     return {**result.metrics, "users": result.users}
 
 
+@pytest.mark.keep(2)
 @pytest.mark.parametrize("method", ["fedgrec", "fcf", "fedncf"])
 def test_federation_metrics_are_those_of_evaluate(tmp_path: Path, method: str) -> None:
     fed = world(tmp_path, method, options={"rounds": 3, "topk": (5, 20)})
@@ -59,7 +62,7 @@ def test_federation_metrics_are_those_of_evaluate(tmp_path: Path, method: str) -
 
 def test_with_noise_the_metrics_are_those_of_evaluate_and_the_noise(tmp_path: Path) -> None:
     """The noise is so small that the metrics show through."""
-    fed = world(tmp_path, options={"rounds": 3, "topk": (5, 20), "epsilon": 1e6})
+    fed = world(tmp_path, options={"rounds": 3, "topk": (5, 20), "evaluation_epsilon": 1e6})
     fed.run()
     (line,), here = fed.witness.metrics, judged_here(fed, [0, 1, 2])
     assert 0 < line["noise"] < 0.01

@@ -16,17 +16,10 @@ from fedgrec.errors import FedgrecError
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.in_process.transport import (
-    Answer,
-    answers_twice,
-    asked_twice,
-    killed_after_writing,
-    on,
-    silent,
-    truncated,
-)
-from fedgrec.federation.node import going_on, node
+from fedgrec.federation.in_process.transport import Answer
+from fedgrec.federation.node import node
 from fedgrec.federation.node.store import NodeStore
+from tests.federation.meddlers import answers_twice, asked_twice, killed_after_writing, on, silent, truncated
 from tests.federation.worlds import EXCHANGES, Killed, World, at_random, world
 
 RIDERS = EXCHANGES[1:]
@@ -57,6 +50,7 @@ def test_whatever_comes_twice_counts_once(tmp_path: Path, how: Any) -> None:
     assert all(line["included"] == [0, 1, 2] for line in fed.log())
 
 
+@pytest.mark.keep(2)
 @pytest.mark.parametrize("kind", RIDERS)
 def test_half_an_answer_is_none(tmp_path: Path, kind: str) -> None:
     fed = short(tmp_path)
@@ -65,6 +59,7 @@ def test_half_an_answer_is_none(tmp_path: Path, kind: str) -> None:
     assert any("node2" in notice for notice in fed.witness.notices)
 
 
+@pytest.mark.keep(2)
 @pytest.mark.parametrize("kind", RIDERS)
 def test_half_a_request_is_refused(tmp_path: Path, kind: str) -> None:
     def halved(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
@@ -76,6 +71,7 @@ def test_half_a_request_is_refused(tmp_path: Path, kind: str) -> None:
     assert any("MalformedMessage" in notice for notice in fed.witness.notices)
 
 
+@pytest.mark.keep(2)
 @pytest.mark.parametrize("kind", RIDERS)
 def test_an_old_answer_is_refused(tmp_path: Path, kind: str) -> None:
     """The answer of the previous sum, in the place of the present one."""
@@ -91,6 +87,7 @@ def test_an_old_answer_is_refused(tmp_path: Path, kind: str) -> None:
     assert any("another round" in notice for notice in fed.witness.notices)
 
 
+@pytest.mark.keep(2)
 @pytest.mark.parametrize("kind", RIDERS)
 def test_an_old_request_is_not_answered(tmp_path: Path, kind: str) -> None:
     """A request that was answered is sent again, after the sum and in the middle of the next one."""
@@ -145,14 +142,14 @@ def test_a_node_killed_while_it_writes_has_written_nothing(tmp_path: Path, monke
                 patch.setattr(NodeStore, "transaction", torn_off)
                 with pytest.raises(Killed):
                     answer(request)
-            going_on.end(fed.nodes[address])
+            fed.sums.pop(fed.nodes[address], None)
             return []
 
         fed.run(on(kind, 1, dies, after=WARM_UP))
         assert ended_well(fed, 2), (number, kind)
 
 
-def killed_9(folder: Path, request: Packet, when: str) -> int:
+def killed_9(fed: World, node_: int, request: Packet, when: str) -> int:
     """Kill a process of its own, with all that the node knows, before or after its commit; return how it ended."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # other threads may hold locks: this child takes none
@@ -167,7 +164,7 @@ def killed_9(folder: Path, request: Packet, when: str) -> int:
                 os.kill(os.getpid(), signal.SIGKILL)
 
             NodeStore.transaction = never_committed  # type: ignore[method-assign]
-        node.handle(folder, request)
+        node.handle(fed.nodes[node_], request, fed.sums)
         os.kill(os.getpid(), signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
@@ -183,8 +180,8 @@ def test_kill_9_on_either_side_of_the_write(tmp_path: Path, when: str) -> None:
         if address != 1 or not want or request.kind != want[0] or len(fed.log()) % 2:
             return [answer(request)]
         want[:] = [kind for kind in [next(turns, None)] if kind]
-        codes.append(killed_9(fed.nodes[1], request, when))
-        going_on.end(fed.nodes[1])
+        codes.append(killed_9(fed, 1, request, when))
+        fed.sums.pop(fed.nodes[1], None)
         return []
 
     fed.run(killed)
@@ -222,7 +219,7 @@ def test_unknown_key_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", ["nonce", "index", "tags"])
 def test_a_hello_cannot_be_used_again_or_changed(tmp_path: Path, change: str) -> None:
     fed = world(tmp_path, options={"start_nodes": 2})
-    before = node.handle(fed.nodes[1], Packet("hello", {"federation": hello(fed)}, {"nonce": bytes(32)}))
+    before = node.handle(fed.nodes[1], Packet("hello", {"federation": hello(fed)}, {"nonce": bytes(32)}), fed.sums)
     assert before.kind == "hello"
 
     def meddle(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
@@ -253,7 +250,7 @@ def test_a_node_answers_its_own_federation_only(tmp_path: Path) -> None:
         Packet("keys", {"session": {}}),
         Packet("finish"),
     ):
-        answer = node.handle(fed.nodes[0], packet)
+        answer = node.handle(fed.nodes[0], packet, fed.sums)
         assert answer.kind == "error"
         assert answer.header["reason"]
 

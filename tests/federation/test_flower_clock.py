@@ -24,11 +24,12 @@ from fedgrec.federation.common.network import CA, TLS_CERTIFICATE, TLS_KEY, read
 from fedgrec.federation.flower.node_end import Link
 from fedgrec.federation.flower.processes import Processes
 from fedgrec.federation.flower.server_end import FlowerServer
-from fedgrec.federation.node.refresh import load
+from fedgrec.federation.node.refresh import Watcher
 from fedgrec.federation.setup import certificates
 from fedgrec.federation.setup.init import Made
 from fedgrec.federation.setup.start import start_node
 from tests.federation.flower_network import TAPPED_APP, as_world, ended, founded, progress, until
+from tests.waits import seconds, slowness
 
 HOUR, BEARABLE = 3600, 240  # seconds; a node may be five minutes behind
 SENTENCES = {  # beyond an hour behind, and 825 days ahead, the server's certificate is the first to fail
@@ -75,7 +76,7 @@ def shim(tmp_path: Path) -> Path:
     if sys.platform != "linux" or compiler is None:
         pytest.skip("needs Linux and a C compiler")
     command = [compiler, "-shared", "-fPIC", "-o", str(tmp_path / "clock.so"), "-x", "c", "-", "-ldl"]
-    subprocess.run(command, input=CLOCK.encode(), check=True, timeout=60)
+    subprocess.run(command, input=CLOCK.encode(), check=True, timeout=seconds(60))
     return tmp_path / "clock.so"
 
 
@@ -88,7 +89,7 @@ def wrong(shim: Path, seconds: int, when: Path | None = None) -> dict[str, str]:
 def test_a_node_whose_clock_is_an_hour_off_ends_with_a_sentence_and_the_others_go_on(
     tmp_path: Path, shim: Path
 ) -> None:
-    quick = {"rounds": 10, "deadline": 6.0, "work_deadline": 6.0, "retries": 9}
+    quick = {"rounds": 10, "deadline": 6.0 * slowness(), "work_deadline": 6.0 * slowness(), "retries": 9}
     made, jump = founded(tmp_path, options=quick, layers=1), tmp_path / "jump"
     commands = [[sys.executable, "-m", "fedgrec", "federation", "node", str(node)] for node in made.nodes]
     with Processes(made.server.parent / "logs") as processes:
@@ -97,7 +98,7 @@ def test_a_node_whose_clock_is_an_hour_off_ends_with_a_sentence_and_the_others_g
             server.start()
             start_node(made.nodes[0], processes)
             processes.start("node-1", commands[1], wrong(shim, -BEARABLE))
-            load(made.nodes[2])  # two at once would both take its users in
+            Watcher(made.nodes[2]).load()  # two at once would both take its users in
             for off in SENTENCES:
                 processes.start(f"off by {off}", commands[2], wrong(shim, off))
             for off, sentence in SENTENCES.items():

@@ -16,15 +16,18 @@ import httpx
 from fedgrec.federation.common.network import ServerNetwork, read_network
 from fedgrec.federation.flower.processes import Processes
 from tests.federation.flower_network import as_world, founded, until
+from tests.waits import seconds, slowness
 
 
 def asked(url: str) -> int:
-    return httpx.get(url, timeout=10).status_code
+    return httpx.get(url, timeout=seconds(10)).status_code
 
 
 @pytest.mark.slow
 def test_server_and_nodes(tmp_path: Path) -> None:
-    made = founded(tmp_path, "federank", options={"rounds": 1, "deadline": 60.0, "work_deadline": 60.0})
+    made = founded(
+        tmp_path, "federank", options={"rounds": 1, "deadline": 60.0 * slowness(), "work_deadline": 60.0 * slowness()}
+    )
     program = [sys.executable, "-m", "fedgrec", "federation"]
     with Processes(tmp_path / "logs") as processes:
         watched = ["--metrics", "0", "--log-json"]  # on any port that is free
@@ -54,6 +57,6 @@ def test_a_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
     made = founded(tmp_path, users=2)
     with socket.create_server(("127.0.0.1", read_network(made.server, ServerNetwork).port)):
         command = [sys.executable, "-m", "fedgrec", "federation", "server", str(made.server)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds(60), check=False)
     assert done.returncode == 2
     assert "is in use" in done.stderr

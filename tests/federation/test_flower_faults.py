@@ -23,6 +23,7 @@ from fedgrec.federation.setup.init import Made, init
 from fedgrec.federation.setup.start import start_node
 from tests.federation.flower_network import as_world, ended, founded, progress, running, until
 from tests.federation.worlds import config
+from tests.waits import seconds, slowness
 
 
 def asked(made: Made, kind: str) -> int:
@@ -43,10 +44,10 @@ from fedgrec.federation.flower import client_app, node_end
 from fedgrec.federation.flower.processes import end_with_parent
 from fedgrec.federation.setup.start import node
 
-def slowly(folder, message):
+def slowly(process, message):
     if sys.argv[2] == "before":
         time.sleep(1.5)
-    content = client_app.answer(folder, message)
+    content = client_app.answer(process, message)
     if sys.argv[2] == "after":
         time.sleep(1.5)
     return content
@@ -60,7 +61,7 @@ node(Path(sys.argv[1]))
 @pytest.mark.parametrize("method", ["fedgrec", "federank"])
 def test_law_6_with_a_node_killed_in_every_stage_and_started_again(tmp_path: Path, method: str) -> None:
     """The node is killed before its step, or after the step is on its disk and before the answer leaves."""
-    quick = {"rounds": 12, "deadline": 6.0, "work_deadline": 6.0, "retries": 9}
+    quick = {"rounds": 12, "deadline": 6.0 * slowness(), "work_deadline": 6.0 * slowness(), "retries": 9}
     made = founded(tmp_path, method, options=quick, **({"layers": 1} if method == "fedgrec" else {}))
 
     def start_slow(processes: Processes, when: str) -> None:
@@ -89,7 +90,9 @@ def test_law_6_with_a_node_killed_in_every_stage_and_started_again(tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_server_killed_in_a_sum_goes_on_with_the_next_one(tmp_path: Path) -> None:
-    made = founded(tmp_path, options={"rounds": 3, "deadline": 8.0, "work_deadline": 8.0}, layers=1)
+    made = founded(
+        tmp_path, options={"rounds": 3, "deadline": 8.0 * slowness(), "work_deadline": 8.0 * slowness()}, layers=1
+    )
     with running(made) as (server, processes):
         until(lambda: "round 1:" in progress(made) or processes.check(), 90, "the first round does not come")
         seen = asked(made, "masked")
@@ -121,10 +124,10 @@ sys.exit(main())
 """
 
 
-def node(folder: Path, *before: str, seconds: float = 40) -> tuple[int, str]:
+def node(folder: Path, *before: str) -> tuple[int, str]:
     """Start a node that should be refused: its exit code, and what it says."""
     command = [sys.executable, *(before or ("-m", "fedgrec")), "federation", "node", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds(40), check=False)
     return done.returncode, done.stderr
 
 
@@ -148,7 +151,7 @@ def test_strangers_are_refused_with_a_sentence(tmp_path: Path) -> None:
         assert code == 2
         assert "clock" in said.splitlines()[-1]
 
-        write_private(made.nodes[1] / FLOWER, certificates.ssh_pair(certificates.network_key())[0])
+        write_private(made.nodes[1] / FLOWER, certificates.ssh_pair()[0])
         code, said = node(made.nodes[1])
         assert code == 2
         assert "has not the node's key" in said.splitlines()[-1]
@@ -169,7 +172,7 @@ time.sleep(60)
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
-        time.sleep(1)  # the child has to have begun to watch
+        time.sleep(slowness())  # the child has to have begun to watch
         parent.kill()
     until(lambda: not alive(child), 10, "the child lives on")
 

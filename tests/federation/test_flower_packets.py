@@ -24,6 +24,7 @@ from fedgrec.federation.flower import records, superlink, transport
 from fedgrec.federation.flower.server_end import FlowerServer
 from fedgrec.federation.flower.superlink import is_here, whole_body
 from fedgrec.federation.setup.start import free_port
+from tests.waits import seconds
 
 pytestmark = pytest.mark.usefixtures("a_run")
 
@@ -34,9 +35,6 @@ class Grid:
     def __init__(self, plan: dict[int, tuple[float, Any]]) -> None:
         self.plan, self.sent, self.begun = plan, dict[str, Message](), time.monotonic()
         self.asked: list[str] = []
-
-    def get_node_ids(self) -> Iterable[int]:
-        return self.plan
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         self.begun = time.monotonic()
@@ -272,7 +270,7 @@ assert _get_middleware()[0].kwargs["secret"] == "s3cret"
 print(os.environ["FLWR_TELEMETRY_ENABLED"], os.umask(0))
 """
     words = [sys.executable, "-c", code, str(free_port())]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=seconds(60), check=False)
     assert (done.stdout.split(), done.returncode) == (["0", str(0o077)], 0), done.stderr
 
 

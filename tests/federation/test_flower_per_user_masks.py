@@ -17,6 +17,7 @@ from fedgrec.federation.setup.init import Made
 from fedgrec.federation.setup.start import start_node
 from tests.federation.flower_network import ended, founded, running, tapped, until
 from tests.federation.worlds import World
+from tests.waits import seconds
 
 USERS = 3
 
@@ -28,7 +29,7 @@ def as_world(made: Made) -> World:
 
 def run(*words: object) -> str:
     command = [sys.executable, "-m", "fedgrec", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds(60), check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

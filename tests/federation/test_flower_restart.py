@@ -17,16 +17,18 @@ pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportEr
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.flower.processes import Processes
 from fedgrec.federation.flower.server_end import SUPERLINK, FlowerServer, is_taken
-from fedgrec.federation.in_process.replay import states
-from fedgrec.federation.in_process.transport import Answer, honest, silent
-from fedgrec.federation.node.refresh import load
+from fedgrec.federation.in_process.transport import Answer, honest
+from fedgrec.federation.node.refresh import Watcher
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.store import ServerStore
 from fedgrec.federation.setup.init import Made
 from fedgrec.federation.setup.start import start_node
 from tests.federation.flower_network import TAPPED_APP, as_world, ended, founded, tap, until
+from tests.federation.meddlers import silent
+from tests.federation.replay import states
 from tests.federation.worlds import EXCHANGES, World, same_bits, world
+from tests.waits import seconds
 
 Death = tuple[str, int, str, int]  # stage and round of the sum, the exchange, and how many answers to it had come
 STOPPED = "the server stopped while the sum went on"
@@ -57,7 +59,7 @@ def lives(made: Made, deaths: Sequence[Death]) -> None:
 def twin(made: Made) -> World:
     """The same people with the same keys, in this process, where nothing is killed."""
     for node in made.nodes:
-        load(node)
+        Watcher(node).load()
         with NodeStore(node) as store:
             assert store.node_key  # the key with which it draws who takes part
     there = made.server.parent.with_name("twin")
@@ -196,7 +198,7 @@ def test_a_server_restored_from_before_the_warm_up_ends_with_a_sentence(tmp_path
         for folder, other in ((made.server, made.server), (backup, newest), (newest, tmp_path / "old")):
             made.server.rename(other)
             folder.rename(made.server)
-            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds(120), check=False)
             ends.append((done.returncode, "has forgotten a warm-up: it has 0 stages" in done.stderr))
     assert "has forgotten a warm-up" in (tmp_path / "old" / "logs" / "server.log").read_text()
     assert ends == [(0, False), (2, True), (0, False)]

@@ -36,6 +36,7 @@ from tests.federation.flower_network import (
 from tests.federation.test_flower_view import in_every_stage, readable, sizes, swapped
 from tests.federation.test_server_view import leaks
 from tests.federation.worlds import people
+from tests.waits import seconds
 
 UP = {  # what may come up, by kind: names in the header, blobs, arrays. A new name here is a privacy decision.
     "hello": ({"index", "agreement", "waiting", "serves", "catalogue"}, {"signature"}, {"tags"}),
@@ -202,7 +203,7 @@ def test_the_server_never_had_the_salt_or_an_identity(trained: Made) -> None:
 
 def run(*words: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "fedgrec", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds(60), check=False)
 
 
 def test_a_device_recommends_offline_what_its_user_has_not_seen(trained: Made) -> None:

@@ -131,18 +131,18 @@ def swapped(crowd: Sequence[Sequence[Person]]) -> list[list[Person]]:
 def run(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Uploads, World]:
     """Run every stage in this process; also return what each node, and each user alone, was about to mask."""
     uploads: Uploads = {}
-    at_home = node.at_home
+    compute_upload = node.compute_upload
 
     def recorded(store: Any, method: Any, sum_: Any, rows: list[int], broadcast: Any, *more: Any) -> Any:
-        result = at_home(store, method, sum_, rows, broadcast, *more)
+        result = compute_upload(store, method, sum_, rows, broadcast, *more)
         where = (*sum_.place, store.path.parent.name)
         uploads[(*where, "all")] = result[0].copy()
         for row in rows:
-            uploads[(*where, str(row))] = at_home(store, method, sum_, [row], broadcast, 1)[0]
+            uploads[(*where, str(row))] = compute_upload(store, method, sum_, [row], broadcast, 1)[0]
         return result
 
     with monkeypatch.context() as patch:
-        patch.setattr(node, "at_home", recorded)
+        patch.setattr(node, "compute_upload", recorded)
         fed = world(root, users=20, layers=1, options={"rounds": 2, "retries": 0, "topk": (20,)})
         fed.run()
     return uploads, fed
@@ -215,11 +215,11 @@ def test_sizes_and_order_of_packets_do_not_tell_what_somebody_has(
 
 def test_a_node_that_leaves_zeros_out_is_found_by_its_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutation: somewhere in a packet there is a byte for every item that a node's users have."""
-    at_home, masked = node.at_home, node.Node._masked
+    compute_upload, masked = node.compute_upload, node.Node._masked
     touched: list[int] = []
 
     def counted(store: Any, method: Any, sum_: Any, *more: Any) -> Any:
-        computed = at_home(store, method, sum_, *more)
+        computed = compute_upload(store, method, sum_, *more)
         touched.append(int(np.count_nonzero(computed.words)) if sum_.stage == "degrees" else 0)
         return computed
 
@@ -227,7 +227,7 @@ def test_a_node_that_leaves_zeros_out_is_found_by_its_sizes(tmp_path: Path, monk
         answer = masked(self, request)
         return Packet(answer.kind, answer.header, {"rows": bytes(touched[-1])}, answer.arrays)
 
-    monkeypatch.setattr(node, "at_home", counted)
+    monkeypatch.setattr(node, "compute_upload", counted)
     monkeypatch.setattr(node.Node, "_masked", sparse)
     crowd = people(3, 4)
     before, after = talk(tmp_path / "1", monkeypatch, crowd), talk(tmp_path / "2", monkeypatch, swapped(crowd))

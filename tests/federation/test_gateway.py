@@ -16,7 +16,7 @@ from fedgrec.federation.node import gateway
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.gateway import Gateway, open_gateway
 from fedgrec.federation.node.person import users_of
-from fedgrec.federation.node.refresh import load
+from fedgrec.federation.node.refresh import Watcher
 from fedgrec.federation.node.store import NodeStore, Person
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.setup.init import add_node, add_users, init
@@ -55,19 +55,19 @@ def test_every_user_has_a_key_that_nobody_else_can_read(fed: Path) -> None:
 
 
 def test_a_gateway_gives_each_user_one_key_and_keeps_it(fed: Path, tmp_path: Path, caplog: object) -> None:
-    assert load(fed / "node-0") == 2
+    assert Watcher(fed / "node-0").load() == 2
     home = open_gateway(fed / "node-0")
     before = home.hosted()
     assert sorted(before.values()) == ["ann", "bob"]
     (tmp_path / "t.csv").write_text("user,item\naaron,tea\nann,tea\nbob,milk\ncarl,beer\n")
-    assert load(fed / "node-0") == 2
+    assert Watcher(fed / "node-0").load() == 2
     assert home.hosted() == before
     assert "2 users have no key and take no part" in caplog.text  # type: ignore[attr-defined]
     new = add_users(fed, "node-0", 2)
     assert [path.name for path in new] == ["6", "7"]
     rosters = [open_server(fed / "server").roster, *(gateway.anyone(fed / f"node-{i}").roster for i in range(3))]
     assert all(list(roster) == list(range(8)) and roster == rosters[0] for roster in rosters)
-    assert load(fed / "node-0") == 4
+    assert Watcher(fed / "node-0").load() == 4
     assert home.hosted().items() > before.items()
     assert sorted(users_of(fed / "node-0")) == ["aaron", "ann", "bob", "carl"]
 
@@ -162,7 +162,7 @@ def test_a_plain_node_among_gateways(tmp_path: Path) -> None:
     options = FederationOptions(rounds=2, evaluate_every=0, pause=0.0, start_seconds=0.0)
     made = init(tmp_path / "fed", 3, catalogue, config(layers=1), options, per_user_masks=[2] * 3)
     plain = add_node(made.server.parent)
-    assert gateway.handle(made.nodes[0], Packet("who")).header == {"members": []}, "no key has its user yet"
+    assert gateway.NodeProcess(made.nodes[0]).handle(Packet("who")).header == {"members": []}, "no key has its user yet"
     members = {6: plain}
     for folder, persons in zip(made.nodes, crowd, strict=False):
         open_gateway(folder).take_in({person.id: marks(person) for person in persons})

@@ -10,10 +10,11 @@ import pytest
 
 from fedgrec.federation.node.gateway import open_gateway
 from fedgrec.federation.node.person import recommend, users_of
-from fedgrec.federation.node.refresh import load
+from fedgrec.federation.node.refresh import Watcher
 from tests.federation.masked_worlds import masked_world
 from tests.federation.test_cli_federation import said
 from tests.federation.test_gateway import fed
+from tests.waits import seconds
 
 __all__ = ["fed"]  # a fixture
 
@@ -27,7 +28,7 @@ def test_init_with_data_makes_a_key_for_every_user(tmp_path: Path, capsys: pytes
     assert code == 0, err
     assert "count users" in out
     assert [len(open_gateway(fed / f"node-{index}").members) for index in range(3)] == [4, 4, 3]
-    assert [load(fed / f"node-{index}") for index in range(3)] == [4, 4, 3]
+    assert [Watcher(fed / f"node-{index}").load() for index in range(3)] == [4, 4, 3]
     everybody = [user for index in range(3) for user in users_of(fed / f"node-{index}")]
     assert sorted(everybody) == sorted(f"u{user}" for user in range(11))
 
@@ -82,7 +83,7 @@ def test_status_and_recommendations(tmp_path: Path, capsys: pytest.CaptureFixtur
     )
 
 
-def test_a_gateway_needs_numpy_and_cryptography_alone(tmp_path: Path) -> None:
+def test_a_gateway_needs_numpy_cryptography_and_safetensors_alone(tmp_path: Path) -> None:
     from tests.federation.test_light_node import NODE
 
     fed = masked_world(tmp_path)
@@ -90,15 +91,15 @@ def test_a_gateway_needs_numpy_and_cryptography_alone(tmp_path: Path) -> None:
     code = NODE[: NODE.index("from pathlib")] + (
         "from pathlib import Path\n"
         "from fedgrec.federation.common.bundles import pack, unpack\n"
-        "from fedgrec.federation.node.gateway import handle, open_gateway\n"
+        "from fedgrec.federation.node.gateway import NodeProcess, open_gateway\n"
         "from fedgrec.federation.node.person import recommend\n"
         "from fedgrec.federation.common.packets import Packet\n"
         "folder = Path(sys.argv[1])\n"
         "hello = Packet('hello', {'federation': open_gateway(folder).federation}, {'nonce': bytes(32)})\n"
-        "answers = unpack(handle(folder, pack({0: hello, 1: hello})))\n"
+        "answers = unpack(NodeProcess(folder).handle(pack({0: hello, 1: hello})))\n"
         "print(*(answer.kind for answer in answers.values()), len(recommend(folder, '0/0', 3)[0]))\n"
     )
     command = [sys.executable, "-W", "error", "-c", code, str(fed.transport.folders[0])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds(60))
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["hello", "hello", "3"]

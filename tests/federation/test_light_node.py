@@ -1,15 +1,16 @@
-"""A node needs NumPy, `cryptography` and the standard library, and starts quickly."""
+"""A node needs NumPy, `cryptography`, `safetensors` and the standard library, and starts quickly."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 from tests.federation.worlds import world
+from tests.waits import seconds
 
 NODE = """
 import sys
 
-ALLOWED = {"numpy", "cryptography", "fedgrec", "_cffi_backend", "cffi"} | set(sys.stdlib_module_names)
+ALLOWED = {"numpy", "cryptography", "safetensors", "fedgrec", "_cffi_backend", "cffi"} | set(sys.stdlib_module_names)
 
 class OnlyThese:
     def find_spec(self, name, path=None, target=None):
@@ -31,16 +32,16 @@ from fedgrec.federation.node.node import handle
 from fedgrec.federation.node.person import recommend
 
 folder = Path(sys.argv[1])
-answer = handle(folder, Packet("hello", {"federation": open_node(folder).federation}, {"nonce": bytes(32)}))
+answer = handle(folder, Packet("hello", {"federation": open_node(folder).federation}, {"nonce": bytes(32)}), {})
 assert answer.kind == "hello", answer
 print(len(answer.arrays["tags"]), len(recommend(folder, "0/0", 3)[0]))
 """
 
 
-def test_a_node_answers_and_recommends_with_numpy_and_cryptography_alone(tmp_path: Path) -> None:
+def test_a_node_answers_and_recommends_with_numpy_cryptography_and_safetensors_alone(tmp_path: Path) -> None:
     fed = world(tmp_path)
     fed.run()
     command = [sys.executable, "-W", "error", "-c", NODE, str(fed.nodes[0])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds(60))
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["6", "3"]

@@ -40,7 +40,7 @@ class Timed(LocalTransport):
         """Dead nodes show no sign."""
         return {
             address: Sign(str(self.starts.get(address, 0)), 0.0 if address in self.dead else self.now)
-            for address in self.addresses()
+            for address in super().signs()
         }
 
     def exchange(self, requests: Mapping[int, Packet], left: Left) -> Iterator[tuple[int, Packet]]:
@@ -192,6 +192,7 @@ def dies_in(fed: World, network: Timed, kind: str, after: int) -> None:
     on_round(fed, {after: lambda: armed.append(True)})
 
 
+@pytest.mark.keep(2)
 @pytest.mark.parametrize("kind", [packets.SHARES, packets.MASKED, packets.CONFIRM, packets.UNMASK])
 def test_a_node_that_dies_in_mid_round_is_waited_for_once_and_named_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str

@@ -14,12 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedgrec.errors import ConfigError, FedgrecError
-from fedgrec.export import ItemTable
 from fedgrec.federation.common import catalogue
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.network import NodeNetwork, write_network
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.in_process.transport import killed_after_writing, silent
 from fedgrec.federation.node import changes
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.node import handle
@@ -27,10 +25,12 @@ from fedgrec.federation.node.person import recommend
 from fedgrec.federation.node.refresh import refresh
 from fedgrec.federation.node.store import STORE, NodeStore
 from fedgrec.federation.server import coordinator
-from fedgrec.model import Model
-from fedgrec.recommender import Seen
+from fedgrec.models.model import Model
+from fedgrec.models.recommender import Seen
+from fedgrec.pages.export import ItemTable
 from tests.federation.living import Life
-from tests.federation.worlds import Killed, at_random, kill_server, made_older, world
+from tests.federation.meddlers import killed_after_writing, silent
+from tests.federation.worlds import Killed, at_random, kill_server, world
 
 
 def test_clicks_joins_and_leaves_reach_the_next_season(tmp_path: Path) -> None:
@@ -277,44 +277,11 @@ def test_nodes_take_no_catalogue_that_the_authority_did_not_make_of_theirs(
     bad = replace(version, **wrong)  # type: ignore[arg-type]
     if "signature" not in wrong:
         bad = replace(bad, signature=life.key.sign(bad.part(federation), ec.ECDSA(hashes.SHA384())))
-    answer = handle(life.world.nodes[0], Packet("catalogue", {}, {"catalogue": bad.pack()}))
+    answer = handle(life.world.nodes[0], Packet("catalogue", {}, {"catalogue": bad.pack()}), {})
     assert sentence in answer.header["reason"]
     assert open_node(life.world.nodes[0]).n_items == 30
-    answer = handle(life.world.nodes[0], Packet("catalogue", {}, {"catalogue": version.pack()}))
+    answer = handle(life.world.nodes[0], Packet("catalogue", {}, {"catalogue": version.pack()}), {})
     assert (answer.kind, open_node(life.world.nodes[0]).n_items) == ("catalogue", 31)
-
-
-def test_stores_of_the_release_before_go_on_living(tmp_path: Path) -> None:
-    """They say neither under which weights latents stand nor who was counted: both follow from their other content."""
-    life = Life(tmp_path)
-    life.train()
-    made_older(life.world.server / "server.sqlite", 2)
-    for path in life.world.nodes.values():
-        made_older(path / "node.sqlite", 2)
-        (path / "served.bin").rename(path / "items.bin")  # where the last model was
-    for step in (life.click, life.join, life.leave):
-        step()
-    life.reread()
-    life.give(rounds=3)
-    life.train()
-    life.holds()
-    assert len(life.world.applied("recount")) == 1
-
-
-def test_stores_that_know_of_no_decoys_go_on_living(tmp_path: Path) -> None:
-    """Stores of format 3 lack one table, which stays empty."""
-    life = Life(tmp_path)
-    life.train()
-    made_older(life.world.server / "server.sqlite", 3)
-    for path in life.world.nodes.values():
-        made_older(path / "node.sqlite", 3)
-    life.click()
-    life.reread()
-    life.train()
-    life.holds()
-    assert len(life.world.applied("recount")) == 1
-    with NodeStore(life.world.nodes[0]) as store:
-        assert (store.get("format"), store.get("decoys"), store.rows("own", "item")) == (4, None, [])
 
 
 def test_a_method_that_cannot_follow_has_one_season(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fedgrec.errors import FedgrecError
-from fedgrec.federation.in_process.transport import killed_after_writing, on, silent
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server.folder import open_server
+from tests.federation.meddlers import killed_after_writing, on, silent
 from tests.federation.worlds import EXCHANGES, N_ITEMS, at_random, world
 
 
@@ -61,6 +61,7 @@ def test_every_method_without_a_third_party(tmp_path: Path, method: str) -> None
     assert sorted(line["included"] for line in fed.applied("train")) == [[0, 1, 2], [0, 2]]
 
 
+@pytest.mark.keep(6)
 @pytest.mark.parametrize("how", [silent, killed_after_writing])
 @pytest.mark.parametrize("kind", EXCHANGES)
 def test_a_node_is_lost_in_any_exchange(tmp_path: Path, kind: str, how: object) -> None:
@@ -77,6 +78,7 @@ def test_a_node_is_lost_in_any_exchange(tmp_path: Path, kind: str, how: object) 
     assert fed.model().round == 3
 
 
+@pytest.mark.keep(3)
 @pytest.mark.parametrize("method", ["fedgrec", "federank"])
 @pytest.mark.parametrize("seed", range(2))
 def test_many_dropouts(tmp_path: Path, method: str, seed: int) -> None:

@@ -27,8 +27,8 @@ from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.setup import certificates
 from fedgrec.federation.setup.backup import backup
+from fedgrec.federation.setup.changes import remove_node, rotate_keys
 from fedgrec.federation.setup.init import Made, add_node, add_users, init, read_authority
-from fedgrec.federation.setup.leave import remove_node, rotate_keys
 from fedgrec.federation.setup.start import serve
 from tests.federation.worlds import N_ITEMS, OPEN_HEARTED, Killed, World, config, kill_server, people
 
@@ -239,7 +239,7 @@ def test_status_warns_thirty_days_before_and_renewing_ends_it(made: Made, capsys
     assert expiry_note(made.server, soon - datetime.timedelta(days=1)) == ""
     assert "ends on" in expiry_note(made.server, soon + datetime.timedelta(days=1))
     assert "ended on" in expiry_note(made.server, soon + datetime.timedelta(days=31))
-    key, certificate = certificates.server_certificate(*read_authority(fed), ["fed.example"], 10)
+    key, certificate = certificates.server_certificate(read_authority(fed), ["fed.example"], 10)
     (made.server / TLS_CERTIFICATE).write_bytes(certificate.public_bytes(Encoding.PEM))
     (made.server / TLS_KEY).write_bytes(certificates.pem(key))
     assert cli.main(["federation", "status", str(made.server)]) == 0

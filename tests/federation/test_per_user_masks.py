@@ -9,18 +9,20 @@ import pytest
 from fedgrec.federation.common import packets, plan
 from fedgrec.federation.common.bundles import unpack
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.in_process.replay import states
-from fedgrec.federation.in_process.transport import Meddler, killed_after_writing, silent
+from fedgrec.federation.in_process.transport import Meddler
 from fedgrec.federation.node import gateway, node
+from fedgrec.federation.node.current_sum import Sums
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.person import users_of
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.node.uploads import taking_part
-from fedgrec.federation.server import possible
+from fedgrec.federation.server import model_keeper
 from fedgrec.federation.server.log import describe
 from fedgrec.secagg import client
 from fedgrec.secagg.messages import parse
 from tests.federation.masked_worlds import ALL, USERS, masked_world, to_user
+from tests.federation.meddlers import killed_after_writing, silent
+from tests.federation.replay import states
 from tests.federation.test_server_view import ANSWERS, Uploads, leaks
 from tests.federation.worlds import EXCHANGES, World, same_bits, world
 from tests.secagg.rounds import in_ring
@@ -77,6 +79,7 @@ def test_it_is_its_simulation_and_the_same_as_gateways_that_add_up(tmp_path: Pat
     assert f": 3 of 3 nodes, {len(ALL)} users, " in describe(plain.log()[0])
 
 
+@pytest.mark.keep(6)
 @pytest.mark.parametrize(("method", "how"), [("fedgrec", silent), ("federank", killed_after_writing)])
 @pytest.mark.parametrize("kind", EXCHANGES)
 def test_one_user_is_lost_in_any_exchange(
@@ -107,7 +110,9 @@ def test_one_user_is_lost_in_any_exchange(
 
     monkeypatch.setattr(node, "taking_part", others)
     monkeypatch.setattr(node.Node, "_everybody", all_others)
-    monkeypatch.setattr(possible, "check_users", lambda opened, planned: None)  # a real gateway never leaves a user out
+    monkeypatch.setattr(
+        model_keeper, "check_users", lambda opened, planned: None
+    )  # a real gateway never leaves a user out
     monkeypatch.setattr(type(open_node(fed.nodes[0]).method(6)), "keep_possible", lambda *_: 0)
     plain.run()
     assert is_the_same(fed, plain)
@@ -215,8 +220,8 @@ def test_a_gateway_that_adds_up_is_found(tmp_path: Path, monkeypatch: pytest.Mon
 
     answer = gateway.Gateway.answer
 
-    def talkative(self: gateway.Gateway, request: Packet) -> Packet:
-        reply = answer(self, request)
+    def talkative(self: gateway.Gateway, request: Packet, sums: Sums) -> Packet:
+        reply = answer(self, request, sums)
         total = sum(uploads.vectors[-USERS:])
         return replace(reply, blobs={**reply.blobs, "sum": total.tobytes()}) if uploads.vectors else reply  # type: ignore[union-attr]
 

@@ -5,18 +5,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fedgrec.federation.common import packets
-from fedgrec.federation.common.arrays import read_arrays, write_arrays
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import PROTOCOL, UNSAID, Packet
 from fedgrec.federation.in_process.transport import Answer, Meddler
-from fedgrec.federation.node.person import recommend
 from fedgrec.federation.node.store import NodeStore
 from tests.federation.masked_worlds import masked_world
-from tests.federation.worlds import N_ITEMS, world
+from tests.federation.worlds import world
 
 OTHERS = [UNSAID, PROTOCOL + 1]
 
@@ -100,26 +97,3 @@ def test_over_the_network_every_message_says_its_version_and_one_that_does_not_i
     with pytest.raises(records.PacketError):
         records.from_records(sent)
     assert packets.checked(Packet("x", protocol="two")).kind == packets.ERROR  # type: ignore[arg-type]
-
-
-def test_folders_of_the_release_before_go_on(tmp_path: Path) -> None:
-    """Protocol 1 had other options in config.toml, and kept the downloaded tables without their kind."""
-    former = {"latents_every": 1, "item_levels": 0, "download": "float32"}
-    fed = world(tmp_path, users=3, options={"rounds": 2}, **former)
-    fed.run()
-    before = recommend(fed.nodes[0], "0/0", N_ITEMS)
-    for folder in (fed.server, *fed.nodes.values()):
-        toml = folder / "config.toml"
-        lines = [line for line in toml.read_text().splitlines() if line.split(" = ")[0] not in former]
-        toml.write_text("\n".join([*lines, 'query = "whole"']) + "\n")
-    for node in fed.nodes.values():
-        arrays, about = read_arrays(node / "items.bin")
-        degrees = arrays["degrees"].astype(np.int64)
-        about = {name: value for name, value in about.items() if name not in ("kind", "precision")}
-        write_arrays(node / "items.bin", {**arrays, "degrees": degrees}, about)
-    after = recommend(fed.nodes[0], "0/0", N_ITEMS)
-    assert [part.tolist() for part in after] == [part.tolist() for part in before]
-    fed.give_rounds(4)
-    fed.run()
-    assert fed.model().round == 4
-    assert fed.is_its_simulation()

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from fedgrec import cli
-from fedgrec.audit.links import KnownUser, by_company, linked, scored
-from fedgrec.audit.scores import Finding, NotApplicable
-from fedgrec.core import Broadcast, Leaf, Rows, Upload, UploadSpec
+from fedgrec.cable.core import Broadcast, Leaf, Rows, Upload, UploadSpec
 from fedgrec.errors import DamagedError, RunError
 from fedgrec.federation.common.options import FederationOptions
-from fedgrec.federation.in_process.replay import replay
-from fedgrec.federation.in_process.truth import known_users
+from fedgrec.federation.in_process.known_users import known_users
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.setup.backup import backup
-from fedgrec.recorded_sums import RECORDINGS, RecordedSum, read_sums, write_sum
+from fedgrec.runs.recorded_sums import RECORDINGS, RecordedSum, read_sums, write_sum
+from fedgrec.studies.audit.links import KnownUser, by_company, linked, scored
+from fedgrec.studies.audit.scores import Finding, NotApplicable
+from tests.federation.replay import replay
 from tests.federation.worlds import World, at_random, people, same_bits, world
 
 
@@ -47,6 +47,7 @@ def same_sum(one: Upload, other: Upload) -> bool:
 # ------------------------------------------------------------------------------------------- what is recorded
 
 
+@pytest.mark.keep(2)
 @pytest.mark.parametrize("method", ["fedgrec", "fcf", "federank"])
 def test_what_is_recorded_is_what_was_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     """The replay computes every sum again from users' data: it must apply the sums that were recorded.

@@ -8,7 +8,6 @@ import pytest
 
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.in_process.transport import Answer, honest
-from fedgrec.federation.node import going_on
 from fedgrec.federation.server import coordinator
 from fedgrec.federation.server.store import ServerStore
 from tests.federation.worlds import Killed, World, kill_server, world
@@ -47,8 +46,9 @@ def test_killed_after_any_number_of_answers(tmp_path: Path) -> None:
     assert fed.model().round == 12
 
 
+@pytest.mark.keep(9)
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("step", ["begin", "opening", "_write_model", "apply", "lose", "evaluated", "freeze", "join"])
+@pytest.mark.parametrize("step", ["begin", "opening", "_write_model", "apply", "lose", "answered", "freeze", "join"])
 def test_killed_around_every_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, when: str) -> None:
     """Before or after each transaction, the second time that it happens."""
     real, seen = getattr(ServerStore, step), [0]
@@ -149,8 +149,7 @@ def test_half_opened_without_a_node_that_got_lost_is_opened_again_without_it(tmp
 
     with pytest.raises(Killed):
         fed.run(unlucky)
-    for path in fed.nodes.values():
-        going_on.end(path)
+    fed.sums.clear()
     fed.run()
     counted = [line["included"] for line in fed.log() if line["stage"] == stage and line["applied"]]
     assert counted[0] == [0, 1, 3]

@@ -13,13 +13,14 @@ import pytest
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.errors import Forgotten
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.in_process.transport import Answer, honest, on
+from fedgrec.federation.in_process.transport import Answer, honest
 from fedgrec.federation.node import rules
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server.store import ServerStore
-from tests.federation.liar import DEGREES, PROPAGATE, Liar
+from tests.attacks.lying_server import DEGREES, PROPAGATE, Liar
 from tests.federation.masked_worlds import masked_world
+from tests.federation.meddlers import on
 from tests.federation.worlds import Killed, World, world
 
 STAGES = 3  # of the warm-up of two layers: degrees, propagate 1, propagate 2
@@ -64,6 +65,7 @@ def well(fed: World) -> bool:
 # ------------------------------------------------------------------------------------ what is refused
 
 
+@pytest.mark.keep(2)
 @pytest.mark.parametrize("done", range(STAGES))
 def test_a_backup_from_before_the_end_of_the_warm_up_is_refused_and_nothing_is_lost_by_trying(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedgrec.cli import main
-from fedgrec.config import read_toml
+from fedgrec.config.configuration import read_toml
 from fedgrec.federation.server.folder import open_server
 from tests.federation.worlds import N_ITEMS, world
 
@@ -35,14 +35,8 @@ def test_the_run_says_what_it_is(tmp_path: Path) -> None:
     assert (lines[-1]["round"], lines[-1]["protocol"]) == (1, "federation"), "of the model that was trained on last"
 
 
-@pytest.mark.parametrize("by_an_earlier_version", [False, True])
-def test_it_has_no_users_to_recommend_to(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], by_an_earlier_version: bool
-) -> None:
+def test_it_has_no_users_to_recommend_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = world(tmp_path, options={"rounds": 1}).run()
-    if by_an_earlier_version:
-        for name in ("data.json", "items.json", "result.json"):
-            (run / name).unlink()
     for words in WORDS:
         assert main([words[0], str(run), *words[1:]]) == 2
         err = capsys.readouterr().err

@@ -12,11 +12,11 @@ import pytest
 
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.in_process.transport import killed_after_writing, on
 from fedgrec.federation.node import node
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.secagg import client, ring
 from fedgrec.secagg.messages import HEADER, parse
+from tests.federation.meddlers import killed_after_writing, on
 from tests.federation.worlds import World, world
 
 # All that a node may answer: adding a name here is a privacy decision.

@@ -9,7 +9,7 @@ import pytest
 
 from fedgrec.errors import ConfigError
 from fedgrec.federation.common.plan import Plan
-from fedgrec.federation.server.company import Company
+from fedgrec.federation.server.participants import Participants
 
 EMPTY = Plan("train", 0, 0, 1, 1)
 
@@ -24,9 +24,9 @@ class Ranked:
         return sorted(nodes, key=self.rank.__getitem__)[:count]
 
 
-def server(users: dict[int, int], least: int, fewest: int, draws: Any) -> Company:
+def server(users: dict[int, int], least: int, fewest: int, draws: Any) -> Participants:
     """The part of a server that shares out."""
-    made = object.__new__(Company)
+    made = object.__new__(Participants)
     made.__dict__ |= {
         "members": SimpleNamespace(users=users),
         "options": SimpleNamespace(least_users=least),
@@ -36,7 +36,7 @@ def server(users: dict[int, int], least: int, fewest: int, draws: Any) -> Compan
     return made
 
 
-def one_by_one(at: Company, most: int, sum_: Plan, nodes: list[int]) -> tuple[Plan, list[int]]:
+def one_by_one(at: Participants, most: int, sum_: Plan, nodes: list[int]) -> tuple[Plan, list[int]]:
     """The slow twin: share out; while even the least shares are too many, remove one node and share out again."""
     users, least = at.members.users, at.options.least_users
     while True:

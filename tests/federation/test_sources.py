@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from fedgrec.config import Config
+from fedgrec.config.configuration import Config
 from fedgrec.errors import ConfigError, DataError
 from fedgrec.federation.common.catalogue import read_catalogue
 from fedgrec.federation.common.network import NETWORK
 from fedgrec.federation.common.options import FederationOptions
-from fedgrec.federation.node.refresh import load
-from fedgrec.federation.node.sources import read_source
+from fedgrec.federation.node.refresh import Watcher
+from fedgrec.federation.node.sources import Found, read_source, split
 from fedgrec.federation.node.store import NodeStore, Person
 from fedgrec.federation.setup.init import init
 
@@ -20,11 +20,14 @@ ITEMS = {"tea": 0, "coffee": 1, "milk": 2, "beer": 3}
 WANTED = [Person("ann", [0, 1]), Person("bob", [2])]
 
 
+def people_of(found: Found, held_out: float) -> list[Person]:
+    """Users with items to train on; without marks in the source, this share of a user's items is held out."""
+    parts = ((user, *split(marks, held_out)) for user, marks in sorted(found.users.items()))
+    return [Person(user, list(items), list(judged)) for user, items, judged in parts if items]
+
+
 def people(source: object, held_out: float = 0.0) -> list[Person]:
-    return [
-        Person(person.id, list(person.items), list(person.held_out))
-        for person in read_source(str(source), ITEMS).people(held_out)
-    ]
+    return people_of(read_source(str(source), ITEMS), held_out)
 
 
 def plain(wanted: list[Person]) -> list[Person]:
@@ -97,7 +100,7 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
 def test_unknown_items_are_counted_and_left_out(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("user,item,held_out\nann,tea,0\nann,wine,0\nbob,gin,0\ncat,milk,1\n")
     found = read_source(str(tmp_path / "t.csv"), ITEMS)
-    assert ([person.id for person in found.people(0.2)], found.unknown) == (["ann"], 2)
+    assert ([person.id for person in people_of(found, 0.2)], found.unknown) == (["ann"], 2)
 
 
 def test_the_share_that_is_held_out_is_drawn_anew_and_never_all(tmp_path: Path) -> None:
@@ -105,7 +108,7 @@ def test_the_share_that_is_held_out_is_drawn_anew_and_never_all(tmp_path: Path) 
     (tmp_path / "t.csv").write_text("user,item\n" + "".join(f"ann,i{i}\n" for i in range(20)) + "bob,i3\n")
     drawn = Counter[tuple[int, ...]]()
     for _ in range(5):
-        ann, bob = read_source(str(tmp_path / "t.csv"), catalogue).people(0.25)
+        ann, bob = people_of(read_source(str(tmp_path / "t.csv"), catalogue), 0.25)
         assert (len(ann.items), len(ann.held_out)) == (15, 5)
         assert set(ann.items) | set(ann.held_out) == set(range(20))
         assert (list(bob.items), list(bob.held_out)) == ([3], [])
@@ -134,11 +137,25 @@ def test_a_node_takes_new_users_in_and_keeps_the_old(tmp_path: Path) -> None:
     node, table = made.nodes[0], tmp_path / "t.csv"
     (node / NETWORK).write_text(f'superlink = "x:1"\nsource = "{table}"\nheld_out = 0.0\n')
     table.write_text("user,item\nann,tea\n")
-    assert load(node) == 1
+    assert Watcher(node).load() == 1
     with NodeStore(node) as store:
         key = store.db.execute("SELECT key FROM users").fetchone()
     table.write_text("user,item\nann,tea\nann,milk\nbob,milk\n")
-    assert load(node) == 2
+    assert Watcher(node).load() == 2
     with NodeStore(node) as store:
         assert store.ids() == ["ann", "bob"]
         assert store.db.execute("SELECT key FROM users WHERE id = 'ann'").fetchone() == key
+
+
+def test_null_is_nobody(tmp_path: Path) -> None:
+    """Guests' orders are not one user called "None" who is the same in every shop."""
+    db = sqlite3.connect(tmp_path / "shop.db")
+    db.execute("CREATE TABLE orders (user TEXT, item TEXT)")
+    db.executemany(
+        "INSERT INTO orders VALUES (?, ?)", [("ann", "a"), (None, "a"), ("", "b"), ("bob", None), ("bob", "b")]
+    )
+    db.commit()
+    db.close()
+    found = read_source(f"{tmp_path / 'shop.db'}#orders", {"a": 0, "b": 1})
+    assert [person.id for person in people_of(found, 0.0)] == ["ann", "bob"]
+    assert found.nameless == 3

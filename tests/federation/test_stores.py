@@ -4,16 +4,22 @@ import json
 import os
 import sqlite3
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
+from fedgrec.config.options import FedGRecOptions
+from fedgrec.data.files import read_tensors
 from fedgrec.errors import FedgrecError
-from fedgrec.federation.common import sqlite_store
+from fedgrec.federation.common import lock, sqlite_store
 from fedgrec.federation.common.arrays import read_arrays, write_arrays
 from fedgrec.federation.common.options import FederationOptions, read_options
 from fedgrec.federation.common.packets import Packet
@@ -23,10 +29,10 @@ from fedgrec.federation.node import store
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.store import NodeStore, Person, pack, unpack
 from fedgrec.federation.node.uploads import taking_part
-from fedgrec.files import read_tensors
+from fedgrec.federation.server.status import status
 from fedgrec.methods.fedgrec import FedGRecMethod
-from fedgrec.options import FedGRecOptions
-from tests.federation.worlds import World, world
+from tests.federation.worlds import World, made_older, world
+from tests.waits import seconds
 
 
 def all_files(fed: World) -> list[Path]:
@@ -139,7 +145,7 @@ def test_a_node_draws_its_users_evenly(tmp_path: Path) -> None:
     """Two of six users in each of many rounds: every pair comes equally often, and a repeated round gives the same."""
     fed, counts = world(tmp_path), dict[tuple[int, ...], int]()
     with NodeStore(fed.nodes[0]) as store:
-        store.put("announced", 6)
+        store.announce()
         for round_ in range(600):
             plan = Plan("train", 0, round_, 18, 12, take=1, of=3)
             chosen = taking_part(store, plan, latents=True)
@@ -188,6 +194,8 @@ def test_arrays_are_mapped_and_whole(tmp_path: Path) -> None:
     assert {name: value.tolist() for name, value in back.items()} == {n: a.tolist() for n, a in arrays.items()}
     assert not back["tables"].flags.writeable
     assert not list(tmp_path.glob("*.part"))
+    whole = load_file(tmp_path / "a.bin")  # safetensors' own reader
+    assert {name: value.tolist() for name, value in whole.items()} == {n: a.tolist() for n, a in arrays.items()}
     content = (tmp_path / "a.bin").read_bytes()
     for size in (0, 3, 20, 200):
         (tmp_path / "half.bin").write_bytes(content[:size])
@@ -225,52 +233,41 @@ def test_options_are_read_back_and_checked(tmp_path: Path) -> None:
         FederationOptions(nodes_per_round=1)
 
 
-BEFORE = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE users (row INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, key BLOB NOT NULL, degree INTEGER NOT NULL,
-                    state BLOB NOT NULL, pending BLOB);
-CREATE TABLE interactions (user INTEGER NOT NULL, item INTEGER NOT NULL, held_out INTEGER NOT NULL, target REAL,
-                           PRIMARY KEY (user, held_out, item)) WITHOUT ROWID;
-CREATE TABLE sessions (id TEXT PRIMARY KEY, session TEXT NOT NULL, plan TEXT, survivors BLOB, client BLOB);
-CREATE TABLE participation (session TEXT PRIMARY KEY, stage TEXT NOT NULL, level INTEGER NOT NULL,
-                            round INTEGER NOT NULL, users TEXT NOT NULL, verdict INTEGER);
-CREATE TABLE opened (stage TEXT, level INTEGER, round INTEGER, digest BLOB NOT NULL,
-                     PRIMARY KEY (stage, level, round)) WITHOUT ROWID;
-CREATE INDEX going_on ON sessions (id) WHERE client IS NOT NULL;
-CREATE INDEX places ON participation (stage, level, round);
-CREATE INDEX undecided ON participation (session) WHERE verdict IS NULL;
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_store_of_an_older_format_is_refused_and_not_changed(tmp_path: Path, version: int) -> None:
+    fed = world(tmp_path, options={"rounds": 1})
+    fed.run()
+    openings: dict[Path, Any] = {
+        fed.nodes[0] / "node.sqlite": lambda: NodeStore(fed.nodes[0]),
+        fed.server / "server.sqlite": lambda: status(fed.server),
+    }
+    for path, opening in openings.items():
+        made_older(path, version)
+        before = path.read_bytes()
+        with pytest.raises(FedgrecError, match=rf"{path.name} has format {version}, and this version reads format 4"):
+            opening()
+        assert path.read_bytes() == before
+    with pytest.raises(FedgrecError, match="begin a new federation"):
+        fed.run()
+
+
+HOLD = """
+import sys, pathlib
+from fedgrec.federation.common import lock
+lock.TURN = 0.3
+with lock.held(pathlib.Path(sys.argv[1]), "the node of this folder"):
+    pass
 """
 
 
-def test_a_node_of_version_0_1_goes_on_and_its_old_secrets_are_gone(tmp_path: Path) -> None:
-    """Its store is read unchanged, and the secrets that it held of an unfinished sum are overwritten."""
-    fed = world(tmp_path, options={"rounds": 2})
-    fed.run()
-    path = fed.nodes[0] / "node.sqlite"
-    with NodeStore(fed.nodes[0]) as store:
-        columns = {"meta": "key, value", "users": "row, id, key, degree, state, pending"}
-        columns |= {"interactions": "user, item, held_out, target", "opened": "stage, level, round, digest"}
-        columns |= {"participation": "session, stage, level, round, users, verdict"}
-        kept = {name: store.rows(name, which) for name, which in columns.items()}
-        names = [name for (name,) in store.rows("sessions", "id")]
-        before = store.participation(), store.counted(), store.states(store.first_rows(9))
-    path.unlink()
-    old = sqlite3.connect(path)
-    old.executescript(BEFORE)
-    for name, rows in kept.items():
-        old.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(rows[0]))})", rows)
-    old.execute("UPDATE meta SET value = '1' WHERE key = 'format'")
-    old.executemany("INSERT INTO sessions VALUES (?, '{}', '{}', NULL, ?)", [(name, b"SECRET" * 99) for name in names])
-    old.commit()
-    old.close()
-    assert b"SECRET" in path.read_bytes()
-    with NodeStore(fed.nodes[0]) as store:
-        store.check()
-        assert (store.participation(), store.counted(), store.states(store.first_rows(9))) == before
-        assert not store.begin_session(names[0])
-    assert not any(b"SECRET" in file.read_bytes() for file in fed.nodes[0].iterdir() if file.is_file())
-    more = fed.server / "federation.toml"
-    more.write_text(more.read_text().replace("rounds = 2", "rounds = 3"))
-    fed.run()
-    assert fed.model().round == 3
-    assert fed.is_its_simulation()
+def test_two_processes_do_not_share_a_nodes_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process would answer for the node, and neither would know what the other has sent."""
+    monkeypatch.setattr(lock, "TURN", 0.3)
+    path = tmp_path / "node.lock"
+    with lock.held(path, "the node of this folder"):
+        done = subprocess.run(
+            [sys.executable, "-c", HOLD, path], capture_output=True, text=True, check=False, timeout=seconds(60)
+        )
+        assert "another process is the node of this folder" in done.stderr
+    with lock.held(path, "the node of this folder"):
+        pass

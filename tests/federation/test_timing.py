@@ -11,8 +11,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from fedgrec.config import FedGRecOptions
-from fedgrec.core import Broadcast, Cohort
+from fedgrec.cable.core import Broadcast, Cohort
+from fedgrec.config.configuration import FedGRecOptions
 from fedgrec.methods.fedgrec import TRAIN, FedGRecMethod
 
 N_ITEMS, N_POSITIVES, N_USERS, N_ROUNDS = 120, 12, 24, 30

@@ -14,10 +14,11 @@ import pytest
 
 from fedgrec.cli import main
 from fedgrec.federation.common.web import Site
-from fedgrec.federation.server.dashboard import pages
 from fedgrec.federation.server.log import writing
+from fedgrec.federation.server.pages import dashboard
 from tests.browser import CHROMIUM
 from tests.federation.worlds import World
+from tests.waits import seconds
 
 EVIL = "<script>document.title='taken'</script>"
 
@@ -30,7 +31,7 @@ def site(trained: World) -> Iterator[Site]:
     roster.write_text(json.dumps(lines))
     with writing(trained.server) as say:
         say(f"note: node {EVIL} did not introduce itself")
-    with serving(Site("127.0.0.1", 0, pages(trained.server))) as site:
+    with serving(Site("127.0.0.1", 0, dashboard(trained.server))) as site:
         yield site
 
 
@@ -50,7 +51,7 @@ class serving:  # noqa: N801 (as a function would be named)
 
 
 def ask(site: Site, path: str, method: str = "GET", host: str | None = None) -> http.client.HTTPResponse:
-    connection = http.client.HTTPConnection("127.0.0.1", site.server_port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", site.server_port, timeout=seconds(10))
     connection.putrequest(method, path, skip_host=host is not None)
     if host:
         connection.putheader("Host", host)
@@ -134,7 +135,7 @@ def test_a_browser_draws_it(site: Site, tmp_path: Path) -> None:
         f"--user-data-dir={tmp_path}/home",
     ]
     words += ["--virtual-time-budget=3000", "--dump-dom", site.address + "/"]
-    done = subprocess.run([CHROMIUM, *words], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([CHROMIUM, *words], capture_output=True, text=True, timeout=seconds(120), check=False)
     page = done.stdout
     assert "<title>Federation server</title>" in page
     assert page.count("<polyline") == 5  # two metrics, seconds, bytes up and down

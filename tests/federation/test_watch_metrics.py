@@ -19,17 +19,17 @@ from fedgrec.cli import main
 from fedgrec.federation.common import json_log
 from fedgrec.federation.common.packets import HELLO, KEYS, REFUSED, Packet
 from fedgrec.federation.common.web import Pages, watched
-from fedgrec.federation.node import metrics as of_node
 from fedgrec.federation.node.contact import LONG, Contact
-from fedgrec.federation.server import metrics as of_server
 from fedgrec.federation.server.log import writing
+from fedgrec.federation.server.pages import metrics
 from tests.federation.worlds import World
+from tests.waits import seconds
 
 
 def got(pages: Pages, path: str) -> tuple[int, str]:
     with watched("127.0.0.1", 0, pages) as site:
         assert site is not None
-        connection = http.client.HTTPConnection("127.0.0.1", site.server_port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", site.server_port, timeout=seconds(10))
         connection.request("GET", path)
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
@@ -44,7 +44,7 @@ def samples(pages: Pages) -> dict[tuple[str, str], float]:
 
 
 def test_prometheus_reads_a_server(trained: World) -> None:
-    found, log = samples(of_server.pages(trained.server)), trained.log()
+    found, log = samples(metrics(trained.server)), trained.log()
     assert found["fedgrec_state", "finished"] == 1
     assert sum(value for (name, _), value in found.items() if name == "fedgrec_state") == 1
     assert (found["fedgrec_round", ""], found["fedgrec_rounds", ""]) == (4, 4)
@@ -55,7 +55,7 @@ def test_prometheus_reads_a_server(trained: World) -> None:
 
 
 def test_a_server_is_well_or_says_why_not(trained: World) -> None:
-    pages = of_server.pages(trained.server)
+    pages = metrics(trained.server)
     code, text = got(pages, "/health")
     assert (code, json.loads(text)) == (200, {"ok": True, "state": "finished", "round": 4, "rounds": 4})
     trained.give_rounds(9)
@@ -73,7 +73,7 @@ def test_a_node_tells_of_its_server_and_not_of_its_users() -> None:
     contact = Contact()
     contact.hear()
     contact.told(Packet(KEYS))
-    found = samples(of_node.pages(contact))
+    found = samples(contact.pages())
     assert {name for name, _ in found} == {
         "fedgrec_node_connected",
         "fedgrec_node_heard_seconds",
@@ -86,10 +86,10 @@ def test_a_node_tells_of_its_server_and_not_of_its_users() -> None:
 
 def test_a_node_that_is_refused_or_alone_is_not_well() -> None:
     contact = Contact()
-    assert got(of_node.pages(contact), "/health")[0] == 200
+    assert got(contact.pages(), "/health")[0] == 200
     contact.told(Packet(REFUSED, {"reason": "node a has no users: add some"}))
     contact.told(Packet(HELLO))  # the server greets it again before it refuses it again
-    code, text = got(of_node.pages(contact), "/health")
+    code, text = got(contact.pages(), "/health")
     assert (code, json.loads(text)["reason"]) == (503, "the server refused this node: node a has no users: add some")
     contact.told(Packet(KEYS))
     assert contact.trouble == ""

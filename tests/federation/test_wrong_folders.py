@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedgrec.cli import main
-from fedgrec.config import Config
+from fedgrec.config.configuration import Config
 from fedgrec.federation.common.options import FederationOptions
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.store import ServerStore

@@ -1,6 +1,5 @@
 """Small federations in this process, and the question whether one is its own simulation."""
 
-import json
 import random
 import re
 import sqlite3
@@ -12,21 +11,24 @@ from typing import Any
 
 import numpy as np
 
-from fedgrec.config import Config
-from fedgrec.core import ServerState
-from fedgrec.federation.common import sqlite_store
+from fedgrec.cable.core import ServerState
+from fedgrec.config.configuration import Config
 from fedgrec.federation.common.options import Agreement, FederationOptions
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.in_process.folders import make_folders
-from fedgrec.federation.in_process.replay import Recorded, replay, states
-from fedgrec.federation.in_process.transport import Answer, LocalTransport, Meddler, honest, silent
+from fedgrec.federation.in_process.transport import Answer, LocalTransport, Meddler, honest
+from fedgrec.federation.node.current_sum import Sums
 from fedgrec.federation.node.gateway import open_gateway
 from fedgrec.federation.node.store import NodeStore, Person
 from fedgrec.federation.server import coordinator
+from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.members import Observer
+from fedgrec.federation.server.store import ServerStore, model_of
+from tests.federation.meddlers import silent
+from tests.federation.replay import Recorded, replay, states
 
 N_ITEMS = 30
-OPEN_HEARTED: dict[str, Any] = {"topk": (5,), "evaluations": 100, "evaluation_users": 1, "epsilon": 0.0}
+OPEN_HEARTED: dict[str, Any] = {"topk": (5,), "evaluations": 100, "evaluation_users": 1, "evaluation_epsilon": 0.0}
 NODES = 3
 EXCHANGES = ("keys", "shares", "masked", "confirm", "unmask")
 
@@ -78,6 +80,11 @@ class World:
     witness: Witness = field(default_factory=Witness)
     recorded: Recorded | None = None  # what users had in each sum, if that changes
 
+    @property
+    def sums(self) -> Sums:
+        """The sums that the nodes are in; a node that is restarted forgets its own."""
+        return self.transport.sums
+
     def run(self, meddler: Meddler = honest) -> Path:
         self.transport.meddler = meddler
         return coordinator.run(self.transport, self.server, self.witness)
@@ -88,16 +95,16 @@ class World:
         toml.write_text(re.sub(r"^rounds = .*", f"rounds = {rounds}", toml.read_text(), flags=re.MULTILINE))
 
     def model(self) -> ServerState:
-        return coordinator.model_of(self.server)
+        return model_of(self.server)
 
     def judged_model(self) -> ServerState:
         """The model of the last evaluation."""
-        home = coordinator.open_server(self.server)
-        with coordinator.ServerStore(home) as store:
+        home = open_server(self.server)
+        with ServerStore(home) as store:
             return store.model(home.method(store.get("n_users")).init(home.config.run.seed), "before")
 
     def log(self) -> list[dict[str, Any]]:
-        with coordinator.ServerStore(coordinator.open_server(self.server)) as store:
+        with ServerStore(open_server(self.server)) as store:
             return store.sums()
 
     def applied(self, stage: str) -> list[dict[str, Any]]:
@@ -122,36 +129,10 @@ class World:
         return sum(counts)
 
 
-NEW = {
-    "server.sqlite": ("DROP TABLE seasons", "ALTER TABLE tags DROP COLUMN counted"),
-    "node.sqlite": (
-        *("DROP INDEX leavers", "DROP TABLE changes", "DROP TABLE forgotten"),
-        *(f"ALTER TABLE users DROP COLUMN {name}" for name in ("counted", "pushed", "pending_pushed", "leaving")),
-    ),
-}  # in format 3
-NEWEST = {"server.sqlite": (), "node.sqlite": ("DROP TABLE own",)}  # in format 4
-
-
 def made_older(path: Path, version: int) -> None:
-    """A store as an earlier release would have left it.
-
-    Format 3 has no decoys, format 2 also has no changes, and format 1 also has no seals.
-    """
+    """A store that names an older format."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        db.create_function("seal", -1, sqlite_store._seal, deterministic=True)
-        for statement in (*NEWEST[path.name], *(NEW[path.name] if version < 3 else ())):
-            db.execute(statement)
-        if version < 3:
-            for (season,) in db.execute("SELECT value FROM meta WHERE key = 'season'").fetchall():
-                db.execute("INSERT INTO meta (key, value) VALUES ('n_users', ?)", [str(json.loads(season)[1])])
-            later = "('edges', 'season', 'announced_row', 'last_row', 'serves', 'traces', 'ended')"
-            db.execute(f"DELETE FROM meta WHERE key IN {later}")
         db.execute("UPDATE meta SET value = ? WHERE key = 'format'", [str(version)])
-        for table, (columns, _) in sqlite_store.sealed_tables(db).items():
-            if version == 1:
-                db.execute(f"ALTER TABLE {table} DROP COLUMN seal")
-            else:
-                db.execute(f"UPDATE {table} SET seal = {sqlite_store._seal_of(table, columns)}")
 
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:

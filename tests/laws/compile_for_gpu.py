@@ -1,5 +1,7 @@
 """Compiles every loop in Triton for an H100 as the engines launch it, on a machine without a GPU; prints their names.
 
+With the word `some` it compiles those of one way to train.
+
 Triton's interpreter accepts programs that its compiler rejects. Here engines go through their rounds and nothing runs:
 a launch is compiled, and what it would have written stays 0.
 """
@@ -13,14 +15,8 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from fedgrec.centralized import _recorded
-from fedgrec.centralized._operator import Operator
-from fedgrec.centralized._torch import sparse, with_order
-from fedgrec.centralized.graph import bipartite
-from fedgrec.centralized.options import LightGCNOptions
-from fedgrec.config import FedGRecOptions
+from fedgrec.config.configuration import FedGRecOptions
 from fedgrec.kernels import cuda, fcf_torch, gnn_torch, neumf_torch, spectral_torch
-from tests.centralized.worlds import ragged
 from tests.laws.test_gnn_torch import world
 from tests.laws.worlds import Run
 from tests.laws.worlds import World as FedGRecWorld
@@ -77,28 +73,21 @@ FEDGREC: list[dict[str, Any]] = [
 def fedgrec(**options: Any) -> None:
     liked = np.random.default_rng(0).random((9, 80)) < 0.2
     run = Run.warmed_up(FedGRecWorld(liked, FedGRecOptions(dim=16, negatives=16, users_per_round=6, **options), seed=0))
-    cuda.Engine(run.method, run.server, run.users, "cpu", cuda.Launch(resident=False)).run([np.arange(6)] * 2)
+    cuda.Engine(run.method, run.server, run.users, "cpu").run([np.arange(6)] * 2)
 
 
 def compared(engines: Any, world: World) -> None:
     engines.Engine(world.method, world.server, world.users, "cpu", fused=True).run([np.arange(6)])
 
 
-def centralized() -> None:
-    graph = bipartite(ragged())
-    start, nodes = np.zeros((len(graph), 16), np.float32), np.random.default_rng(0).integers(0, 20, (3, 12))
-    for layers in (0, 1, 3):
-        _recorded.RecordedEngine(graph, start, LightGCNOptions(layers=layers, batch=8), "cpu").epoch(nodes)
-    x = torch.zeros(start.shape, requires_grad=True)
-    Operator(graph, torch.device("cpu"), fused=True).at(x, with_order(torch.from_numpy(nodes.ravel()))).sum().backward()
-    for more in (None, x):
-        _recorded.FusedProducts(sparse(graph, torch.device("cpu")), longest=2).into(torch.zeros_like(x), x, more)
-
-
 if __name__ == "__main__":
     driver.set_active(NoDriver())
     JITFunction.run = compile_only  # type: ignore[method-assign]
     torch.empty, torch.empty_like = torch.zeros, torch.zeros_like  # type: ignore[assignment]
+    if sys.argv[1:] == ["some"]:
+        fedgrec(local_steps=1)
+        sys.stdout.write("\n".join(sorted(compiled)))
+        sys.exit()
     for options in FEDGREC:
         fedgrec(**options)
     small: dict[str, Any] = {"size": (9, 300), "seed": 3, "users_per_round": 6, "dim": 16}
@@ -107,5 +96,4 @@ if __name__ == "__main__":
     compared(neumf_torch, World.of("fedncf", **small, negatives=16))
     for name in ("fedgnn", "fedgnn-bpr"):
         compared(gnn_torch, world(name, dim=16, precision="float32", max_positives=2))
-    centralized()
     sys.stdout.write("\n".join(sorted(compiled)))

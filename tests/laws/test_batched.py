@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgrec import draws
-from fedgrec.config import FedGRecOptions
+from fedgrec.cable import draws
+from fedgrec.config.configuration import FedGRecOptions
 from fedgrec.errors import FedgrecError
 from fedgrec.methods.fedgrec import TRAIN
 from tests.laws.test_sum_law import sum_law_holds
@@ -23,6 +23,7 @@ from tests.laws.worlds import Run, World, with_options, worlds
 torch = pytest.importorskip("torch")
 from fedgrec.kernels import _draws_torch, _trees_torch, batched  # noqa: E402
 from fedgrec.kernels.batched import Batched  # noqa: E402
+from tests.waits import seconds  # noqa: E402
 
 KERNEL = Batched()
 ALONE = Batched(memory=1)  # every user in a batch of its own
@@ -269,7 +270,9 @@ def test_too_little_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_pytorch_one_line_says_what_to_install() -> None:
     code = "import sys; sys.modules['torch'] = None; import fedgrec.kernels.batched"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False).stderr
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=seconds(60), check=False
+    ).stderr
     last = said.strip().splitlines()[-1]
     assert "the batched kernel needs an optional package" in last
     assert last.endswith("pip install -c constraints.txt '.[torch]'")

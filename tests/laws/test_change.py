@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgrec.core import Cohort, Past
+from fedgrec.cable.core import Cohort
 from fedgrec.kernels import cpu, reference
 from fedgrec.methods import change
-from fedgrec.methods.fedgrec import RECOUNT, RESEND, FedGRecMethod
+from fedgrec.methods.change import Past
+from fedgrec.methods.fedgrec import RECOUNT, RESEND, STANDING, FedGRecMethod
 from tests.laws.worlds import Run, World, worlds
 
 STEPS = ("train", "train", "train", "click", "join", "item", "leave", "recount", "resend")
@@ -129,7 +130,7 @@ class Life:
         for items in self.counted.values():
             degrees[list(items)] += 1
         assert np.array_equal(server.degrees, degrees)
-        assert np.array_equal(server.standing, standing)
+        assert np.array_equal(server.kept[STANDING], standing)
         assert np.array_equal(server.items[1:], (standing * leaf.step).astype(precision))
 
 
@@ -145,7 +146,7 @@ def test_the_sums_hold_what_each_user_last_sent(kernel) -> None:
 
 
 def small(seed: int = 5) -> Life:
-    from fedgrec.config import FedGRecOptions
+    from fedgrec.config.configuration import FedGRecOptions
 
     options = FedGRecOptions(dim=3, negatives=4, latents_every=1, precision="float64", **LIVING)
     return Life(World(np.random.default_rng(seed).random((5, 8)) < 0.5, options, seed=seed))

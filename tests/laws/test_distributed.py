@@ -17,18 +17,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgrec import cli, distributed, ranking
-from fedgrec.cli import train as train_command
-from fedgrec.config import Config, options
-from fedgrec.core import Cohort
-from fedgrec.distributed import Processes, Ranks, launched
+from fedgrec import cli
+from fedgrec.cable.core import Cohort
+from fedgrec.cli import training
+from fedgrec.config.configuration import Config, options
+from fedgrec.config.options import METHODS, RunOptions
+from fedgrec.data.loading import load_for
 from fedgrec.errors import ConfigError, FedgrecError
-from fedgrec.loading import load_for
-from fedgrec.options import METHODS, RunOptions
-from fedgrec.resolve import resolved
-from fedgrec.simulation import Observer, Simulation
+from fedgrec.models import ranking
+from fedgrec.runs import distributed
+from fedgrec.runs.distributed import Processes, Ranks, launched
+from fedgrec.runs.resolve import resolved
+from fedgrec.runs.simulation import Observer, Simulation
 from tests.cli.small import QUICK, clicks, train, train_words
 from tests.laws.test_resume_law import assert_whole, outcome
+from tests.waits import seconds
 
 pytest.importorskip("torch")
 TRAIN = {"rounds": 12, "users_per_round": 12, "evaluate_every": 4, "checkpoint_every": 5, "dropout": 0.1}
@@ -42,7 +45,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train_command, "_report", lambda *_: None)
+    monkeypatch.setattr(training, "_report", lambda *_: None)
 
 
 # -------------------------------------------------------------------------------------- several processes
@@ -90,7 +93,7 @@ def test_torchrun_leaves_the_bits_that_one_process_leaves(group: Group, data: Pa
     torchrun += ["--master-port", str(free_port()), "-m", "fedgrec"]
     one = outcome(train(data, tmp_path / "one", **chosen))  # first: it compiles what the others then find
     two = group.start([*torchrun, *train_words(data, tmp_path / "two", **chosen)])
-    said, complaints = two.communicate(timeout=120)
+    said, complaints = two.communicate(timeout=seconds(120))
     assert two.returncode == 0, complaints
     assert said.count("The run is in") == 1  # the first process alone speaks
     assert outcome(tmp_path / "two") == one
@@ -100,32 +103,34 @@ def test_torchrun_leaves_the_bits_that_one_process_leaves(group: Group, data: Pa
 def begun(group: Group, words: list[str], folder: Path, since: str) -> "list[subprocess.Popen[str]]":
     """Two processes that have saved more than what was there."""
     both, latest = group.ranks(2, ["-m", "fedgrec", *words, "--quiet"]), folder / "checkpoints" / "latest"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + seconds(60)
     while (latest.read_text() if latest.exists() else "") == since and time.monotonic() < deadline:
         time.sleep(0.01)
     return both
 
 
-def test_what_ends_one_process_ends_all_and_the_run_goes_on(group: Group, data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_what_ends_one_process_ends_all_and_the_run_goes_on(
+    group: Group, data: Path, tmp_path: Path, victim: int
+) -> None:
     """Ctrl-C at one of them: all end after the same round, which is saved. A killed one: the others say so and end."""
     folder, latest = tmp_path / "cut", tmp_path / "cut" / "checkpoints" / "latest"
     resume = ["train", "--out", str(folder), "--resume"]
     both = begun(group, train_words(data, folder, **LONG), folder, since="")
     both[1].send_signal(signal.SIGTERM)
-    said = [process.communicate(timeout=30)[1] for process in both]
+    said = [process.communicate(timeout=seconds(30))[1] for process in both]
     assert [process.returncode for process in both] == [130, 130], said
     assert f"Stopped after round {int(latest.read_text()):,};" in said[0]
     assert said[1] == ""
-    for victim in (1, 0):
-        both = begun(group, resume, folder, since=latest.read_text())
-        both[victim].kill()
-        _, complaint = both[1 - victim].communicate(timeout=20)
-        assert both[1 - victim].returncode == 2, complaint
-        assert f"fedgrec: process {1 - victim} of 2 lost another one" in complaint
-        assert "start all again with --resume" in complaint
-        assert "Traceback" not in complaint
-        assert_whole(folder)
-        assert 0 < int(latest.read_text()) < LONG["rounds"]
+    both = begun(group, resume, folder, since=latest.read_text())
+    both[victim].kill()
+    _, complaint = both[1 - victim].communicate(timeout=seconds(20))
+    assert both[1 - victim].returncode == 2, complaint
+    assert f"fedgrec: process {1 - victim} of 2 lost another one" in complaint
+    assert "start all again with --resume" in complaint
+    assert "Traceback" not in complaint
+    assert_whole(folder)
+    assert 0 < int(latest.read_text()) < LONG["rounds"]
     assert cli.main([*resume, "--quiet"]) == 0
     assert outcome(folder) == outcome(train(data, tmp_path / "uncut", **LONG))
 
@@ -133,12 +138,12 @@ def test_what_ends_one_process_ends_all_and_the_run_goes_on(group: Group, data: 
 SILENT = """
 import sys, time
 from datetime import timedelta
-from fedgrec.distributed import launched
+from fedgrec.runs.distributed import launched
 from fedgrec.errors import FedgrecError
 try:
-    with launched(timedelta(seconds=5)) as ranks:
+    with launched(timedelta(seconds=float(sys.argv[1]))) as ranks:
         ranks.any(False)
-        time.sleep(0 if ranks.first else 60)
+        time.sleep(0 if ranks.first else 600)
         ranks.any(False)
 except FedgrecError as error:
     sys.exit(f"{error}")
@@ -146,8 +151,8 @@ except FedgrecError as error:
 
 
 def test_a_process_that_falls_silent_is_not_waited_for_without_end(group: Group) -> None:
-    first, _ = group.ranks(2, ["-c", SILENT])
-    _, said = first.communicate(timeout=40)
+    first, _ = group.ranks(2, ["-c", SILENT, str(seconds(2))])
+    _, said = first.communicate(timeout=seconds(40))
     assert said.startswith("process 0 of 2 lost another one"), said
 
 
@@ -168,7 +173,7 @@ class Meeting:
     """Where the threads of one process exchange arrays."""
 
     def __init__(self, size: int) -> None:
-        self.barrier, self.left = threading.Barrier(size, timeout=30), [np.zeros(0)] * size
+        self.barrier, self.left = threading.Barrier(size, timeout=seconds(30)), [np.zeros(0)] * size
 
     def exchange(self, rank: int, array: np.ndarray) -> list[np.ndarray]:
         self.left[rank] = np.array(array)
@@ -211,7 +216,7 @@ def simulations(
     data: Path, folder: Path, size: int, kind: type[Thread] = Thread, method: str = "fedgrec", **values: Any
 ) -> list[Simulation]:
     """Train with that many ranks, of which the first writes to the folder."""
-    known = {field.name for _, field, _ in options(method)} - ({"layers"} if method != "fedgrec" else set())
+    known = {option.name for option in options(method)} - ({"layers"} if method != "fedgrec" else set())
     chosen = {key: value for key, value in (QUICK | {"dropout": 0.3} | values).items() if key in known}
     config = Config().changed(chosen | {"method": method, "data": str(data)}, "test")
     dataset = load_for(config)
@@ -299,7 +304,7 @@ def test_processes_that_were_asked_for_different_things_do_not_train_together(
         group.start(["-m", "fedgrec", *train_words(data, tmp_path / "run", dim=dim), "--quiet"], RANK=rank, **meet)
         for rank, dim in enumerate((8, 9))
     ]
-    said = [process.communicate(timeout=60)[1] for process in both]
+    said = [process.communicate(timeout=seconds(60))[1] for process in both]
     assert [process.returncode for process in both] == [2, 2], said
     assert "process 1 of 2 has other options, data or devices than the first" in said[1]
     assert "process 0 of 2 lost another one" in said[0]

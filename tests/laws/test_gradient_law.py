@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from fedgrec import draws
+from fedgrec.cable import draws
 from fedgrec.kernels import reference
 from fedgrec.methods.fedgrec import TRAIN
 from tests.laws.worlds import Run, World, worlds
@@ -95,7 +95,7 @@ def test_closed_form_is_autograd(world) -> None:
 
 
 def world_for(**options) -> World:
-    from fedgrec.config import preset
+    from fedgrec.config.configuration import preset
 
     Y = np.random.default_rng(3).random((6, 10)) < 0.4
     small = {"dim": 4, "negatives": 5, "l2": 0.1, "precision": "float64", "temperature": 0.1}

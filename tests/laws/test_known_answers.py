@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from fedgrec.config import Config, FedGRecOptions
+from fedgrec.config.configuration import Config, FedGRecOptions
 from fedgrec.data import Dataset, Interactions, Split
 from fedgrec.kernels import cpu, reference
 from fedgrec.methods.fedgrec import DEGREES, PROPAGATE, TRAIN, FedGRecMethod
-from fedgrec.simulation import Simulation
+from fedgrec.runs.simulation import Simulation
 
 # u0 likes t0; u1 likes t0, t1; u2 likes t1, t2. So |N_t| = 2, 2, 1 and |N_u| = 1, 2, 2.
 INDPTR, ITEMS = np.array([0, 1, 3, 5]), np.array([0, 0, 1, 1, 2], np.int32)

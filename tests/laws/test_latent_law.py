@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from fedgrec.config import FedGRecOptions
+from fedgrec.config.configuration import FedGRecOptions
 from fedgrec.kernels import cpu, reference
 from fedgrec.methods.fedgrec import PROPAGATE, FedGRecMethod
 from tests.laws.worlds import Run, World, worlds

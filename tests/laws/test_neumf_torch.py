@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgrec.devices import gpu_is_there
-from fedgrec.machine import fits_engine, judged, make_engine
+from fedgrec.kernels.devices import gpu_is_there
 from fedgrec.methods.fedncf import FedNCF
-from fedgrec.ranking import Result
+from fedgrec.models.ranking import Result
+from fedgrec.runs.machine import fits_engine, judged, make_engine
 from tests.methods import laws
 from tests.methods.laws import World
 
@@ -36,6 +36,7 @@ CHOICES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.keep(13)
 @pytest.mark.parametrize("how", HOWS, ids=str)
 @pytest.mark.parametrize("options", CHOICES, ids=str)
 def test_rounds_are_those_of_the_verbs(options: dict[str, Any], how: How) -> None:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedgrec import noise
+from fedgrec.cable import noise
+from fedgrec.cable.noise import Release
 from fedgrec.federation.common import evaluation
 from fedgrec.federation.common.options import Agreement
-from fedgrec.noise import Release
 
 
 @pytest.mark.parametrize("variance", [0.5, 40.0, 1e6, 1e11])

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgrec.core import Cohort, Leaf, Rows, ServerState, Upload, UploadSpec, fitting
+from fedgrec.cable.core import Cohort, Leaf, Rows, ServerState, Upload, UploadSpec, fitting
+from fedgrec.cable.noise import Multipliers
+from fedgrec.config.options import FedGRecOptions
 from fedgrec.errors import FedgrecError
 from fedgrec.kernels import cpu, reference
 from fedgrec.kernels.batched import Batched
 from fedgrec.methods import noisy, spectral
 from fedgrec.methods.contract import Method
-from fedgrec.methods.fedgrec import FedGRecMethod
-from fedgrec.noise import Multipliers
-from fedgrec.options import FedGRecOptions
+from fedgrec.methods.fedgrec import STANDING, FedGRecMethod
 
 LITTLE = Multipliers(0.1, 0.1)  # so that some items are open in a small world
 KERNELS = {"reference": reference, "batched": Batched(), "cpu": cpu}
@@ -108,12 +108,12 @@ def test_what_a_user_holds_in_the_latents_is_what_it_sent() -> None:
         total, pending = method.local_update(users, stage, method.broadcast(server, stage, level=level))
         server = method.apply(server, stage, total, level)
         method.commit(users, np.arange(4), pending)
-    assert server.standing is not None
+    assert STANDING in server.kept
     _, push = method.edge_weights(users, server.degrees)
     for k in range(2):
         held = np.zeros((12, 5))
         held[users.items] = np.rint(push[:, None] * users.state.sent[users.owner, k] / method.latents.step)
-        np.testing.assert_array_equal(server.standing[k], held)
+        np.testing.assert_array_equal(server.kept[STANDING][k], held)
     assert np.abs(users.state.sent[:, 0]).max() < 0.5 * np.abs(users.state.embeddings[:, 0]).max()
 
 

@@ -6,15 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgrec import noise, sums
-from fedgrec.budget import TURNS_STREAM
-from fedgrec.config import Config
-from fedgrec.core import Broadcast, Ints, Source, Stage
+from fedgrec.cable import noise
+from fedgrec.cable.core import Broadcast, Ints, Source, Stage
+from fedgrec.config.configuration import Config
 from fedgrec.data import Dataset, Interactions, Split
 from fedgrec.errors import SumLostError
-from fedgrec.population import DECOYS_STREAM, USERS_STREAM
-from fedgrec.simulation import SAMPLING_STREAM, Observer, Simulation
-from fedgrec.sums import EVERYBODY, SecureSums, Sums
+from fedgrec.methods.budget import TURNS_STREAM
+from fedgrec.runs import sums
+from fedgrec.runs.population import DECOYS_STREAM, USERS_STREAM
+from fedgrec.runs.simulation import SAMPLING_STREAM, Observer, Simulation
+from fedgrec.runs.sums import EVERYBODY, SecureSums, Sums
 from tests.interrupted import outcome
 
 USERS, ITEMS = 18, 15

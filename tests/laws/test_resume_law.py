@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 from fedgrec import cli
-from fedgrec.cli import train as train_command
-from fedgrec.config import Config
+from fedgrec.cli import training
+from fedgrec.config.configuration import Config
+from fedgrec.data.files import claimed
+from fedgrec.data.loading import load_for
 from fedgrec.errors import BusyError
-from fedgrec.files import claimed
-from fedgrec.loading import load_for
-from fedgrec.resolve import resolved
-from fedgrec.simulation import Observer, Simulation
+from fedgrec.runs.resolve import resolved
+from fedgrec.runs.simulation import Observer, Simulation
 from tests.cli.small import QUICK, clicks, lines, train, train_words
 from tests.interrupted import Killed, deadly_files, files, outcome
 
@@ -40,7 +40,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train_command, "_report", lambda *_: None)
+    monkeypatch.setattr(training, "_report", lambda *_: None)
 
 
 class StopsAfter(Observer):
@@ -215,7 +215,7 @@ def test_killed_between_any_two_file_operations_a_run_ends_the_same(
 @pytest.fixture(scope="module")
 def uncut(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train_command, "_report", lambda *_: None)
+        patch.setattr(training, "_report", lambda *_: None)
         return outcome(train(data, tmp_path_factory.mktemp("long") / "uncut", **LONG))
 
 
@@ -291,7 +291,7 @@ def test_an_interrupted_run_saves_and_says_how_to_go_on(
 @pytest.fixture(scope="module")
 def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train_command, "_report", lambda *_: None)
+        patch.setattr(training, "_report", lambda *_: None)
         return train(data, tmp_path_factory.mktemp("finished") / "run", checkpoint_every=0)
 
 

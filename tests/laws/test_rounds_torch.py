@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgrec import machine, simulation
-from fedgrec.config import Config
-from fedgrec.devices import gpu_is_there
-from fedgrec.distributed import Ranks
+from fedgrec.config.configuration import Config
 from fedgrec.errors import FedgrecError
+from fedgrec.kernels.devices import gpu_is_there
+from fedgrec.methods import fcf
+from fedgrec.runs import machine, simulation
+from fedgrec.runs.distributed import Ranks
 from tests.methods.laws import World
 
 torch = pytest.importorskip("torch")
@@ -170,6 +171,6 @@ def test_auto_means_a_gpu_where_the_method_knows_one(
 
 def test_a_method_that_has_no_engine_trains_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "gpu_is_there", lambda: True)
-    monkeypatch.delitem(machine.ENGINES, "fcf")
+    monkeypatch.setattr(fcf.FCF, "engine", "")
     assert not machine.wants_gpu(Config().of("fcf"))
     assert not machine.fits_engine(Config().of("fcf"), Ranks())

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgrec.core import Leaf, Rows, Upload, UploadSpec, finest_step
+from fedgrec.cable.core import Leaf, Rows, Upload, UploadSpec, finest_step
 from fedgrec.errors import FedgrecError
 from fedgrec.methods.fedgrec import DEGREES, PROPAGATE, TRAIN
 from fedgrec.secagg import Population, Session, fresh_round_id, ring, run_round

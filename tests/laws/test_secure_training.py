@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgrec import sums
-from fedgrec.config import Config
+from fedgrec.config.configuration import Config
 from fedgrec.data import Dataset, Interactions, Split
 from fedgrec.errors import RunError
+from fedgrec.runs import sums
+from fedgrec.runs.simulation import Observer, Simulation
 from fedgrec.secagg import Stage, client
-from fedgrec.simulation import Observer, Simulation
 
 USERS, ITEMS = 18, 15
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from fedgrec import draws
-from fedgrec.core import Cohort
+from fedgrec.cable import draws
+from fedgrec.cable.core import Cohort
+from fedgrec.config.options import FedGRecOptions
 from fedgrec.kernels import _draws_numba
 from fedgrec.methods.fedgrec import FedGRecMethod
-from fedgrec.options import FedGRecOptions
 from tests.laws.worlds import for_python
 
 N, COUNT = 2000, 300

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgrec.core import Rows, quantize
+from fedgrec.cable.core import Rows, quantize
+from fedgrec.config.options import FedGRecOptions
 from fedgrec.kernels import cpu, reference
 from fedgrec.methods.fedgrec import DEGREES, PROPAGATE, TRAIN, FedGRecMethod
-from fedgrec.options import FedGRecOptions
 from tests.laws.worlds import Run, World, same, worlds
 
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedgrec.config import Config, FedGRecOptions
+from fedgrec.config.configuration import Config, FedGRecOptions
 from fedgrec.data import Dataset, Interactions, Split
 from fedgrec.data.ids import IdMap
-from fedgrec.gpu_rounds import GpuRounds
 from fedgrec.methods.fedgrec import FedGRecMethod
-from fedgrec.simulation import Simulation
+from fedgrec.runs.gpu_rounds import GpuRounds
+from fedgrec.runs.simulation import Simulation
 from tests.laws.test_latent_law import latent_error
 from tests.laws.worlds import Run, World
 
@@ -20,7 +20,7 @@ def method(users: int = 5, sampled: int = 2, **more: int) -> FedGRecMethod:
 
 
 def sweeps(chosen: FedGRecMethod, rounds: int) -> list[int]:
-    return [round_ for round_ in range(rounds) if chosen.training(round_).sweep]
+    return [round_ for round_ in range(rounds) if chosen.training(round_).everyone]
 
 
 def test_sweeps_come_after_one_two_four_and_eight_turns() -> None:
@@ -54,7 +54,7 @@ def test_the_latent_law_holds_over_sweeps(dropout: float) -> None:
 def test_a_sweep_brings_the_latents_up_to_date_and_nothing_else() -> None:
     run = Run.warmed_up(small_world()).train(rounds=3)
     items, users, round_ = run.server.items[0].copy(), run.users.state.embeddings[:, 0].copy(), run.server.round
-    assert run.method.training(round_).sweep
+    assert run.method.training(round_).everyone
     run.train(rounds=1)
     assert run.server.items[0].tobytes() == items.tobytes()
     assert run.users.state.embeddings[:, 0].tobytes() == users.tobytes()
@@ -74,7 +74,7 @@ def test_no_row_of_latents_has_one_user(monkeypatch: pytest.MonkeyPatch) -> None
 
     def watched(method, stage, cohort, broadcast, arrived=None):
         total, pending = add_up(method, stage, cohort, broadcast, arrived)
-        if "latents" in total.leaves and not stage.everyone:
+        if "latents" in total.leaves and method.trains(stage):
             seen.append(np.bincount(cohort.items, minlength=12))
         return total, pending
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from fedgrec import draws
-from fedgrec.config import FedGRecOptions
+from fedgrec.cable import draws
+from fedgrec.config.configuration import FedGRecOptions
 from fedgrec.kernels import _draws_numba, cpu
 from tests.laws.worlds import Run, World, for_python, with_options, worlds
 

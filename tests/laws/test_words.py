@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgrec import draws
-from fedgrec.config import FedGRecOptions
-from fedgrec.core import Leaf, quantize, travelling
+from fedgrec.cable import draws
+from fedgrec.cable.core import Leaf, quantize, travelling
+from fedgrec.config.configuration import FedGRecOptions
 from fedgrec.federation.common.packets import pack_broadcast, packed, unpack_broadcast, unpacked
 from fedgrec.kernels import _draws_numba, cpu, reference
 from fedgrec.methods.fedgrec import FedGRecMethod
@@ -176,7 +176,7 @@ def test_tables_are_combined_alike(seed: int, kind: str, layers: int) -> None:
 
 def test_a_device_ranks_with_what_arrived_there() -> None:
     """The same scores from the server's tables and from those that travelled."""
-    from fedgrec.core import as_server
+    from fedgrec.cable.core import as_server
 
     run = Run.warmed_up(small()).train(5)
     arrived = as_server(run.method.broadcast(run.server, run.method.training(5)))
@@ -185,19 +185,3 @@ def test_a_device_ranks_with_what_arrived_there() -> None:
     assert np.array_equal(*both)
     without = replace(run.server, moment1=np.zeros((0, 0)), moment2=np.zeros((0, 0)))  # a model that was saved
     assert np.array_equal(run.method.represent_items(without), run.method.represent_items(run.server))
-
-
-# ------------------------------------------------------------------------------------- files of earlier releases
-
-
-def test_a_run_of_an_earlier_release_keeps_its_words(tmp_path) -> None:
-    """Options that its file does not name keep their meaning of then, not today's defaults."""
-    from fedgrec.config import recorded
-
-    (tmp_path / "config.toml").write_text(
-        'method = "fedgrec"\n[model]\nlayers = 3\nquery = "sampled"\nloss = "bpr"\nl2 = 1e-4\n', encoding="utf-8"
-    )
-    model = recorded(tmp_path / "config.toml").model
-    assert (model.similarity, model.latents_every, model.item_levels, model.download) == ("inner", 1, 0, "float32")
-    (tmp_path / "config.toml").write_text('method = "fcf"\n', encoding="utf-8")
-    assert recorded(tmp_path / "config.toml").method == "fcf"

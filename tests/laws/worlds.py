@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from fedgrec.config import FedGRecOptions
-from fedgrec.core import Cohort, ServerState, Upload
+from fedgrec.cable.core import Cohort, ServerState, Upload
+from fedgrec.config.configuration import FedGRecOptions
 from fedgrec.kernels import reference
 from fedgrec.methods.fedgrec import DEGREES, PROPAGATE, FedGRecMethod
 
@@ -132,7 +132,7 @@ class Run:
         n = min(self.world.options.users_per_round, self.world.n_users)
         for _ in range(rounds):
             stage = self.method.training(self.server.round)
-            users = np.sort(rng.choice(self.world.n_users, self.world.n_users if stage.sweep else n, replace=False))
+            users = np.sort(rng.choice(self.world.n_users, self.world.n_users if stage.everyone else n, replace=False))
             self.exchange(stage, users, rng.random(len(users)) >= dropout)
         return self
 

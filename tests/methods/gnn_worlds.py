@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgrec.core import Cohort
+from fedgrec.cable.core import Cohort
 from fedgrec.methods.expansion import ThirdParty
 from fedgrec.methods.fedgnn import DEGREES, FedGNN
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from fedgrec.config import Config
-from fedgrec.core import Cohort, ServerState, Upload
+from fedgrec.cable.core import Cohort, ServerState, Upload
+from fedgrec.config.configuration import Config
+from fedgrec.config.options import method_module
 from fedgrec.data import Dataset, Interactions, Split
 from fedgrec.kernels import reference
 from fedgrec.methods.contract import Method
-from fedgrec.model import Model
-from fedgrec.options import method_module
-from fedgrec.simulation import Simulation
+from fedgrec.models.model import Model
+from fedgrec.runs.simulation import Simulation
 from tests.laws.test_known_answers import checkerboard
 
 

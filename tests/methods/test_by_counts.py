@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgrec.config import Config, FedGRecOptions, preset
-from fedgrec.loading import load_for
+from fedgrec.config.configuration import Config, FedGRecOptions, preset
+from fedgrec.config.options import at_round, falling
+from fedgrec.data.loading import load_for
 from fedgrec.methods.fedgrec import FedGRecMethod, temperature
-from fedgrec.options import at_round, falling
-from fedgrec.resolve import resolved
+from fedgrec.runs.resolve import resolved
 
 
 @pytest.mark.parametrize(

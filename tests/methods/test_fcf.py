@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgrec.core import Rows, quantize
+from fedgrec.cable.core import Rows, quantize
 from fedgrec.kernels import cpu, reference
 from fedgrec.methods import fcf
 from tests.methods import laws
@@ -204,7 +204,7 @@ def test_a_saved_model_recommends_the_same(tmp_path) -> None:
 def test_a_stranger_with_the_items_of_a_user_is_that_user() -> None:
     model = laws.after(laws.simulation("fcf")).model()
     mine = model.users.items_of(2)
-    np.testing.assert_allclose(model.new_user_vector(mine), model.user_vector(2), rtol=1e-6)
+    np.testing.assert_allclose(model.new_user_vector(mine), model.user_vectors(np.array([2])), rtol=1e-6)
 
 
 def test_these_are_all_the_leaves_that_ever_leave_a_device() -> None:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import softplus
 
-from fedgrec import draws
-from fedgrec.core import Rows, Upload
+from fedgrec.cable import draws
+from fedgrec.cable.core import Rows, Upload
 from fedgrec.errors import ConfigError
 from fedgrec.kernels import cpu, gnn, gnn_cpu, reference
 from fedgrec.methods import fedgnn

@@ -7,7 +7,7 @@ import inspect
 import numpy as np
 import pytest
 
-from fedgrec.core import Cohort
+from fedgrec.cable.core import Cohort
 from fedgrec.kernels import cpu, gnn_cpu, reference
 from fedgrec.methods import expansion, fedgnn
 from fedgrec.methods.expansion import Offer, Reply

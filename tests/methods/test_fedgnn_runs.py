@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgrec.config import Config
+from fedgrec.config.configuration import Config
 from fedgrec.data import Dataset, IdMap, Interactions, Split
 from fedgrec.methods import fedgnn, fedgnn_bpr
 from fedgrec.methods.fedgnn import DEGREES, EXPAND, TRAIN, Options
-from fedgrec.model import Model
-from fedgrec.simulation import Simulation
+from fedgrec.models.model import Model
+from fedgrec.runs.simulation import Simulation
 from tests.laws.test_known_answers import checkerboard
 from tests.methods.gnn_worlds import board, people
 
@@ -82,7 +82,7 @@ def test_a_saved_model_recommends_the_same(tmp_path) -> None:
     assert loaded.config.method == "fedgnn"
     assert model.users.around is not None
     for user in (0, 3):
-        assert np.array_equal(loaded.user_vector(user), model.user_vector(user))
+        assert np.array_equal(loaded.user_vectors(np.array([user])), model.user_vectors(np.array([user])))
         assert loaded.recommend_to(user, loaded.seen(user), 5)[0].tolist() == (
             model.recommend_to(user, model.seen(user), 5)[0].tolist()
         )

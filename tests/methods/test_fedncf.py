@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgrec import draws
-from fedgrec.config import Config
-from fedgrec.core import Rows, quantize
+from fedgrec.cable import draws
+from fedgrec.cable.core import Rows, quantize
+from fedgrec.config.configuration import Config
 from fedgrec.errors import ConfigError
 from fedgrec.kernels import cpu, neumf, neumf_cpu, reference
 from fedgrec.methods.fedncf import FedNCF, Options

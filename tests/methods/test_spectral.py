@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgrec.core import Cohort, ServerState
+from fedgrec.cable.core import Cohort, ServerState
 from fedgrec.kernels import cpu, reference
 from fedgrec.kernels.directions import directions
 from fedgrec.methods.fedgrec import DEGREES, TRAIN

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from fedgrec.compare import Entry
-from fedgrec.compare.runs import FederatedRun
-from fedgrec.config import Config
-from fedgrec.core import Traffic
+from fedgrec.cable.core import Traffic
+from fedgrec.config.configuration import Config
 from fedgrec.data import load
-from fedgrec.reproduce.communication import cost, formula, untrained
-from fedgrec.simulation import Simulation
+from fedgrec.runs.simulation import Simulation
+from fedgrec.studies.compare.names import Entry
+from fedgrec.studies.compare.runs import FederatedRun
+from fedgrec.studies.reproduce.communication import formula, price, untrained
 
 N, M, D, S = 2_500, 1_500, 16, 40  # of the demo and of --quick
 
@@ -64,7 +64,8 @@ class Recorded(FederatedRun):
         config = replace(self.config, run=replace(self.config.run, protocol="paper"))
         simulation = Simulation(config, dataset)
         simulation.run()
-        return [{f"bytes_{name}": value for name, value in simulation.progress.traffic._asdict().items()}]
+        found = {f"bytes_{name}": value for name, value in simulation.progress.traffic._asdict().items()}
+        return [{"round": simulation.server.round, **found}]
 
 
 def test_expansions_are_no_part_of_a_round() -> None:
@@ -74,7 +75,7 @@ def test_expansions_are_no_part_of_a_round() -> None:
     costs = []
     for every in (0, 2):
         config = start.changed({**options, "expand_every": every}, "test")
-        costs.append(cost(Recorded(Entry("FedGNN", "fedgnn"), 0, Path("nowhere"), config), dataset))
+        costs.append(price(Recorded(Entry("FedGNN", "fedgnn"), 0, Path("nowhere"), config), dataset))
     never, often = costs
     for mine, other in zip((never.once, never.turn), (often.once, often.turn), strict=True):
         assert mine == pytest.approx(other)

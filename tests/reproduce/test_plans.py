@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from fedgrec.compare.published import TABLE, figure
-from fedgrec.compare.runs import FederatedRun
-from fedgrec.config import preset
+from fedgrec.config.checking import OLD_NAMES
+from fedgrec.config.configuration import preset
 from fedgrec.data import load
-from fedgrec.reproduce import NAMES, TARGETS, Asked
-from fedgrec.reproduce.plan import PAPER_ROUNDS, groups, run_count
-from fedgrec.reproduce.readings import READINGS
-from fedgrec.reproduce.targets import AGGREGATIONS, TUNED
+from fedgrec.studies.compare.published import figure, table
+from fedgrec.studies.compare.runs import FederatedRun
+from fedgrec.studies.reproduce import NAMES
+from fedgrec.studies.reproduce.plan import PAPER_ROUNDS, Scope, groups, run_count
+from fedgrec.studies.reproduce.readings import readings
+from fedgrec.studies.reproduce.targets import AGGREGATIONS, TARGETS, TUNED
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,9 +26,9 @@ def demo() -> Any:
     return load("demo", seed=0)
 
 
-def runs(target: str, demo: Any, **asked: Any) -> dict[str, Any]:
+def runs(target: str, demo: Any, **scope: Any) -> dict[str, Any]:
     """The runs of seed 0 by their labels, as they would be on the demo."""
-    group = groups(TARGETS[target], Asked(data=("demo",), protocols=("paper",), seeds=(0,), **asked))[0]
+    group = groups(TARGETS[target], Scope(data=("demo",), protocols=("paper",), seeds=(0,), **scope))[0]
     return {run.entry.label: run for run in group.settings.runs(Path("nowhere"), demo)}
 
 
@@ -36,7 +37,7 @@ def test_the_names_that_help_shows_are_the_targets() -> None:
 
 
 def test_table2_has_every_line_of_the_paper(demo: Any) -> None:
-    wanted = [line.split() for line in TABLE.strip().splitlines()[1:] if line.split()[-1] == "T2"]
+    wanted = [words for words in table() if words[-1] == "T2"]
     have = [(run.entry.method, str(getattr(run.options, "layers", "-"))) for run in runs("table2", demo).values()]
     for method, layers, *_ in wanted:
         assert any(m == method and layers in (k, "-") for m, k in have), (method, layers)
@@ -106,8 +107,8 @@ def test_runs_of_one_label_and_folder_are_the_same_run(demo: Any, quick: bool) -
     """Otherwise a target would refuse the runs of another one."""
     seen: dict[tuple[str, str], Any] = {}
     for target in NAMES:
-        asked = Asked(data=("demo",), protocols=("paper",), seeds=(0,), quick=quick)
-        folder = groups(TARGETS[target], asked)[0].folder
+        scope = Scope(data=("demo",), protocols=("paper",), seeds=(0,), quick=quick)
+        folder = groups(TARGETS[target], scope)[0].folder
         for label, run in runs(target, demo, quick=quick).items():
             assert seen.setdefault((folder, label), run.settings()) == run.settings(), (target, label)
     assert len({folder for folder, _ in seen}) == (1 if quick else 2)  # `communication` is short
@@ -119,7 +120,7 @@ def test_rounds_shorten_every_federated_run_in_a_folder_of_their_own(demo: Any) 
     assert {run.config.run.evaluate_every for run in found.values() if isinstance(run, FederatedRun)} == {200}
     assert found["LightGCN-3"].length == 1_000
     assert runs("table2", demo, epochs=7)["LightGCN-3"].length == 7
-    folders = [groups(TARGETS["table2"], Asked(**asked))[0].folder for asked in ({}, {"rounds": 9}, {"epochs": 7})]
+    folders = [groups(TARGETS["table2"], Scope(**scope))[0].folder for scope in ({}, {"rounds": 9}, {"epochs": 7})]
     assert folders == ["gowalla-paper", "gowalla-paper-9-rounds", "gowalla-paper-7-epochs"]
 
 
@@ -130,10 +131,10 @@ def test_quick_keeps_what_a_target_varies(demo: Any) -> None:
 
 def test_the_device_is_that_of_every_run(demo: Any) -> None:
     found = runs("table2", demo, device="cpu").values()
-    assert {run.config.run.device if run.entry.federated else run.device for run in found} == {"cpu"}
+    assert {run.runs_on for run in found} == {"cpu"}
 
 
-@pytest.mark.parametrize("name", READINGS)
+@pytest.mark.parametrize("name", readings())
 def test_a_reading_changes_its_options_in_fedgrec_as_in_the_paper_and_nothing_else(demo: Any, name: str) -> None:
     for target in ("table2", "table4", "figure-tau"):
         usual = runs(target, demo)
@@ -141,14 +142,14 @@ def test_a_reading_changes_its_options_in_fedgrec_as_in_the_paper_and_nothing_el
         assert set(read) == {label for label, run in usual.items() if run.entry.section.get("preset") == "paper"}
         for label, run in read.items():
             assert run.config == replace(
-                usual[label].config, model=replace(usual[label].config.model, **READINGS[name].options)
+                usual[label].config, model=replace(usual[label].config.model, **readings()[name].options)
             )
             assert run.config != usual[label].config
 
 
 def test_readings_have_folders_of_their_own() -> None:
-    asked = [{"reading": name} for name in ("", *READINGS)] + [{"reading": "sum", "rounds": 9}]
-    folders = [groups(TARGETS["table4"], Asked(protocols=("paper",), **each))[0].folder for each in asked]  # type: ignore[arg-type]
+    scope = [{"reading": name} for name in ("", *readings())] + [{"reading": "sum", "rounds": 9}]
+    folders = [groups(TARGETS["table4"], Scope(protocols=("paper",), **each))[0].folder for each in scope]  # type: ignore[arg-type]
     assert len(set(folders)) == len(folders)
     assert {"gowalla-paper", "gowalla-paper-sum", "gowalla-paper-sum-9-rounds"} < set(folders)
 
@@ -156,13 +157,14 @@ def test_readings_have_folders_of_their_own() -> None:
 def test_the_readings_that_were_recorded_can_be_run_again_by_name() -> None:
     lines = (ROOT / "docs/results/readings/10000-rounds.jsonl").read_text().splitlines()
     for line in map(json.loads, lines):
-        changed = {key: value for key, value in line["options"].items() if key not in ("data", "layers")}
-        assert not changed or changed in [each.options for each in READINGS.values()], line["label"]
+        now = {OLD_NAMES.get(key, key): value for key, value in line["options"].items()}
+        changed = {key: value for key, value in now.items() if key not in ("data", "layers")}
+        assert not changed or changed in [each.options for each in readings().values()], line["label"]
 
 
 def test_run_counts() -> None:
-    assert run_count(TARGETS["table1"], Asked()) == 0
-    assert run_count(TARGETS["table2"], Asked()) == 20 * 2 * 2 * 3
-    assert run_count(TARGETS["table3"], Asked(protocols=("honest",), seeds=(5,))) == 8
-    assert run_count(TARGETS["communication"], Asked(protocols=("honest",))) == 9  # bytes do not depend on the protocol
-    assert run_count(TARGETS["table2"], Asked(only=("FedGRec-1", "FCF"), data=("demo",))) == 2 * 2 * 3
+    assert run_count(TARGETS["table1"], Scope()) == 0
+    assert run_count(TARGETS["table2"], Scope()) == 20 * 2 * 2 * 3
+    assert run_count(TARGETS["table3"], Scope(protocols=("honest",), seeds=(5,))) == 8
+    assert run_count(TARGETS["communication"], Scope(protocols=("honest",))) == 9  # bytes do not depend on the protocol
+    assert run_count(TARGETS["table2"], Scope(only=("FedGRec-1", "FCF"), data=("demo",))) == 2 * 2 * 3

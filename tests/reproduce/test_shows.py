@@ -4,20 +4,20 @@ from dataclasses import replace
 
 import pytest
 
-from fedgrec.compare import Comparison
-from fedgrec.compare.published import Figure
-from fedgrec.compare.rows import Row
-from fedgrec.compare.statistics import over_seeds
-from fedgrec.compare.tables import Table
 from fedgrec.data.registry import found
-from fedgrec.reproduce import TARGETS, Asked
-from fedgrec.reproduce.plan import Group, groups
-from fedgrec.reproduce.shows import rounds_run
+from fedgrec.studies.compare.comparison import Comparison
+from fedgrec.studies.compare.published import Figure
+from fedgrec.studies.compare.rows import Row
+from fedgrec.studies.compare.statistics import over_seeds
+from fedgrec.studies.compare.tables import Table
+from fedgrec.studies.reproduce.plan import Group, Scope, groups
+from fedgrec.studies.reproduce.shows import rounds_run
+from fedgrec.studies.reproduce.targets import TARGETS
 
 
 def group(target: str, rows: list[Row]) -> Group:
-    empty = groups(TARGETS[target], Asked(protocols=("paper",)))[0]
-    return replace(empty, comparison=Comparison(Table("gowalla", "paper", 20, rows), [], {}, False))
+    empty = groups(TARGETS[target], Scope(protocols=("paper",)))[0]
+    return replace(empty, compared=Comparison(Table("gowalla", "paper", 20, rows), [], {}, False))
 
 
 def row(label: str, recall: list[float], published: float | None, length: int = 100_000) -> Row:
@@ -70,7 +70,7 @@ def test_the_rounds_are_named_and_the_papers_beside_them() -> None:
 
 @pytest.mark.skipif(found("yelp2018") is None, reason="Yelp2018 is not on this machine")
 def test_table1_notes_the_papers_slip() -> None:
-    shown = TARGETS["table1"].show(groups(TARGETS["table1"], Asked(data=("yelp2018",))))
+    shown = TARGETS["table1"].show(groups(TARGETS["table1"], Scope(data=("yelp2018",))))
     cells = {line[1]: line[2:] for line in shown.grids[0].rows}
     assert cells["users"] == ["31,831", "31,668", "-0.5 %"]
     assert cells["interactions"] == ["1,666,869", "1,561,406", "-6.3 %"]

@@ -19,6 +19,7 @@ from fedgrec.secagg.errors import (
 from fedgrec.secagg.field import PRIME
 from fedgrec.secagg.lightsecagg import MOST_CLIENTS, Code, from_digits
 from fedgrec.secagg.messages import Coded, Delivery, Masked, Reveal, Shares, Survivors, parse
+from fedgrec.secagg.session import Session
 from tests.secagg.rounds import Round, random_vectors, remembers
 from tests.secagg.test_lightsecagg import light
 
@@ -176,3 +177,11 @@ def test_a_lying_server_with_friends_opens_two_sums_unless_2u_exceeds_n_plus_t(U
         masked = np.frombuffer(parse(run.sent[0][2]).vector, "<u4")
         opened = from_digits(((masked - mask) % PRIME).astype(np.uint64), run.session.parts)
         assert np.array_equal(ring.decode(opened, run.session.rings, 1)[0], run.vectors[0])
+
+
+@pytest.mark.parametrize(("threshold", "privacy"), [(4, 1), (5, 3), (6, 5)])
+def test_lightsecagg_needs_more_than_half_of_all_and_the_colluding(threshold: int, privacy: int) -> None:
+    """With 2U ≤ n + T, a lying server can get two lists of survivors confirmed."""
+    session = Session(bytes(16), ((3, 32),), 7, 6, threshold, mechanism="lightsecagg", privacy=privacy, least=7)
+    with pytest.raises(BadInput, match="2U > n \\+ T"):
+        Round(session, random_vectors(7, 3)).play({})

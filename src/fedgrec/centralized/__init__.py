@@ -1,5 +1,7 @@
 """The systems that are not federated, under one contract: make, train, judge, save, load.
 
+They import `models` and below; federated methods belong in `methods`.
+
 from fedgrec.centralized import make, train
 model = make("lightgcn", dataset.split.train, layers=3)
 train(model, dataset)
@@ -19,8 +21,8 @@ from fedgrec.centralized.options import (
     TurboCFOptions,
 )
 from fedgrec.data import IdMap, Interactions
+from fedgrec.data.files import read_tensors
 from fedgrec.errors import ConfigError, nearest
-from fedgrec.files import read_tensors
 
 if TYPE_CHECKING:
     from fedgrec.centralized.lightgcn import MF, LightGCN

@@ -36,16 +36,6 @@ def start(slot, g, r, out):
 
 
 @threaded
-def product(begin, end, chunks, indptr, indices, left, right, x, out):
-    """out = Â x."""
-    for part in range(begin, end):
-        for r in range(chunks[part], chunks[part + 1]):
-            for j in range(out.shape[1]):
-                out[r, j] = 0
-            pull(indptr, indices, left, right, x, r, out, r)
-
-
-@threaded
 def product_at(begin, end, rows, chunks, indptr, indices, left, right, x, out):
     """out_i += (Â x)_rows[i]; here `chunks` cuts `rows`."""
     for part in range(begin, end):

@@ -5,6 +5,7 @@ Importing this file needs PyTorch; the rest of the package imports it only when 
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from fedgrec.centralized.contract import Ints, Scorer, Tensors
 from fedgrec.centralized.graph import Graph
 from fedgrec.centralized.options import LightGCNOptions
 from fedgrec.centralized.softmax import ranked, softmax
-from fedgrec.devices import place
 from fedgrec.errors import RunError, missing_extra
+from fedgrec.kernels.devices import place
 
 try:
     import torch
@@ -31,7 +32,10 @@ def reseeded(noise: torch.Generator, seed: int, epoch: int) -> torch.Generator:
 
 
 class Learner:
-    """Named parameters and Adam, as tensors to save and load; they never move, so recorded steps find them."""
+    """Named parameters and Adam, as tensors to save and load; they never move, so recorded steps find them.
+
+    A GPU records steps: launching one takes the host longer than the GPU takes for it.
+    """
 
     def __init__(
         self, start: Mapping[str, NDArray[Any]], rate: float, device: torch.device, weight_decay: float = 0.0
@@ -39,10 +43,12 @@ class Learner:
         self.parameters = {
             name: torch.nn.Parameter(torch.tensor(value, device=device)) for name, value in start.items()
         }
-        on_gpu = device.type == "cuda"
+        self.records = device.type == "cuda"
         self.adam = torch.optim.Adam(
-            self.parameters.values(), lr=rate, weight_decay=weight_decay, fused=True, capturable=on_gpu
+            self.parameters.values(), lr=rate, weight_decay=weight_decay, fused=True, capturable=self.records
         )
+        self.total = torch.zeros((), device=device, dtype=torch.float64)  # of an epoch's losses
+        self._replay: Callable[[], None] | None = None
         self.averages: dict[str, Tensor] = {}
         self.steps: list[Tensor] = []
         for name, p in self.parameters.items():  # made now: a recorded step and a later load share these tensors
@@ -61,9 +67,22 @@ class Learner:
         torch.autograd.backward(loss)
         self.adam.step()
 
+    def take(
+        self, step: Callable[[Tensor], None], batch: Tensor, is_full: bool, noise: torch.Generator | None = None
+    ) -> None:
+        """A full batch replays the recorded step; a shorter one is launched step by step."""
+        if not (self.records and is_full):
+            step(batch)
+            return
+        if self._replay is None:
+            self.batch = batch.clone()
+            self._replay = recorded(partial(step, self.batch), self.state(), noise)
+        self.batch.copy_(batch)
+        self._replay()
+
     def state(self) -> list[Tensor]:
         """All that a step changes."""
-        return [*self.parameters.values(), *self.averages.values(), *self.steps]
+        return [*self.parameters.values(), *self.averages.values(), *self.steps, self.total]
 
     def tensors(self) -> Tensors:
         return {name: p.detach().cpu().numpy().copy() for name, p in self.parameters.items()}
@@ -137,38 +156,26 @@ def sparse(graph: Graph, device: torch.device, dtype: torch.dtype = torch.float3
         )
 
 
-def with_order(nodes: Tensor) -> Tensor:
-    """`rows` for Products: nodes [..., m], the sorted nodes, and the place of each before sorting. [..., 3, m]"""
-    return torch.stack([nodes, *nodes.sort(stable=True)], -2)
+class Operator:
+    """x ↦ Â x with a gradient. Autograd alone would transpose Â anew in every step."""
+
+    def __init__(self, graph: Graph, device: torch.device) -> None:
+        self.there, self.back = sparse(graph, device), sparse(graph.transposed, device)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        result: Tensor = _Product.apply(x, self.there, self.back)  # type: ignore[no-untyped-call]
+        return result
 
 
-def in_batches(triples: Tensor, size: int) -> Tensor:
-    """`rows` of every batch of the triples [3, n], n a multiple of `size`, all sorted at once. [n/size, 3, 3·size]"""
-    return with_order(triples.view(3, triples.shape[1] // size, size).transpose(0, 1).flatten(1))
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, A: Tensor, transposed: Tensor) -> Tensor:
+        ctx.transposed = transposed
+        return A @ x
 
-
-class Products:
-    """Products with a sparse matrix A [n, n]. `rows` [3, m] come from `with_order` and may repeat."""
-
-    def __init__(self, A: Tensor) -> None:
-        self.A = A
-
-    def full(self, x: Tensor) -> Tensor:
-        """A x"""
-        return self.A @ x
-
-    def at(self, x: Tensor, rows: Tensor) -> Tensor:
-        """Rows of A x. [m, d]"""
-        return self.full(x)[rows[0]]
-
-    def of(self, x: Tensor, rows: Tensor) -> Tensor:
-        """A S, where S is the sum of x [m, d] at `rows`, and 0 elsewhere. [n, d]"""
-        return self.full(self.summed(x, rows))
-
-    def summed(self, x: Tensor, rows: Tensor) -> Tensor:
-        """S, added up in a fixed order, as in the gradient of `embedding`. [n, d]"""
-        S: Tensor = torch.ops.aten.embedding_dense_backward(x, rows[0], len(self.A), -1, False)
-        return S
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.transposed @ gradients[0], None, None
 
 
 # ---------------------------------------------------------------------------------------------- LightGCN
@@ -181,31 +188,34 @@ def bpr(u: Tensor, p: Tensor, n: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tenso
     return torch.nn.functional.softplus(x).mean(), slope * (n - p), -slope * u, slope * u
 
 
-class LightGCNEngine:
-    """LightGCN's closed form in plain PyTorch: for GPUs, and for tests, which compare the compiled one with it."""
+class LightGCNEngine(Learner):
+    """LightGCN's closed form in PyTorch: for GPUs, and for tests, which compare the compiled one with it."""
 
     def __init__(self, graph: Graph, start: NDArray[Any], options: LightGCNOptions, device: str = "cpu") -> None:
         self.options, self.device = options, place(device)
-        self.learner = Learner({"embeddings": start}, options.rate, self.device)
-        self.A = sparse(graph, self.device, self.learner["embeddings"].dtype)
+        super().__init__({"embeddings": start}, options.rate, self.device)
+        self.A = sparse(graph, self.device, self["embeddings"].dtype)
+        self.records &= options.loss == "bpr"  # softmax asks the host for indices
 
     def epoch(self, nodes: Ints) -> Tensor:
         there = torch.from_numpy(nodes).to(self.device)  # once: batches then need nothing from the host
-        total = torch.zeros((), device=self.device, dtype=torch.float64)
+        self.total.zero_()
         for batch in torch.split(there, self.options.batch, dim=1):
-            total += self.step(batch) * batch.shape[1]
-        return total.div_(nodes.shape[1])
+            self.take(self._add, batch, batch.shape[1] == self.options.batch)
+        return self.total.div(nodes.shape[1])
+
+    def _add(self, nodes: Tensor) -> None:
+        self.total += self.step(nodes) * nodes.shape[1]
 
     def step(self, nodes: Tensor) -> Tensor:
-        loss, gradient = self.gradient(nodes)
-        self.learner["embeddings"].grad = gradient
-        self.learner.adam.step()
+        loss, self["embeddings"].grad = self.gradient(nodes)
+        self.adam.step()
         return loss
 
     @torch.no_grad()
     def gradient(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """L and ∂L/∂E⁰ for the triples `nodes` [3, B] of users, positives and negatives."""
-        K, decay, E = self.options.layers, self.options.l2 / nodes.shape[1], self.learner["embeddings"]
+        K, decay, E = self.options.layers, self.options.l2 / nodes.shape[1], self["embeddings"]
         u, p, n = self.final()[nodes]
         loss, *slopes = (bpr if self.options.loss == "bpr" else softmax)(u, p, n, self.options, torch)
         at_batch, ego = torch.stack(slopes), E[nodes]  # ∂L/∂F [3, B, d]
@@ -219,7 +229,7 @@ class LightGCNEngine:
 
     @torch.no_grad()
     def final(self) -> Tensor:
-        total = level = self.learner["embeddings"].detach()
+        total = level = self["embeddings"].detach()
         for _ in range(self.options.layers):
             level = self.A @ level
             total = total + level
@@ -227,15 +237,6 @@ class LightGCNEngine:
 
     def scorer(self, n_users: int) -> Scorer:
         return inner_products(ranked(self.final(), self.options, torch), n_users)
-
-    def tensors(self) -> Tensors:
-        return self.learner.tensors()
-
-    def moments(self) -> Tensors:
-        return self.learner.moments()
-
-    def load(self, tensors: Mapping[str, NDArray[Any]]) -> None:
-        self.learner.load(tensors)
 
 
 # ----------------------------------------------------------------------------------------------- ranking

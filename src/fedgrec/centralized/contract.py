@@ -5,16 +5,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec.centralized.options import Options
 from fedgrec.data import Interactions
+from fedgrec.data.files import write_json, write_tensors
+from fedgrec.data.whole_files import said
 from fedgrec.errors import FedgrecError, RunError
-from fedgrec.files import write_json, write_tensors
-from fedgrec.whole_files import said
 
 MODEL, USER_IDS, ITEM_IDS = "model.safetensors", "users.json", "items.json"
 
@@ -22,6 +22,14 @@ Ints = NDArray[np.int64]
 Matrix = NDArray[np.float32]
 Tensors = dict[str, NDArray[Any]]
 Scorer = Callable[[Ints], Any]  # user indices [n] → scores [n, N]: an array, or a tensor on the model's device
+
+
+class Learner(Protocol):
+    """What is trained: parameters by name, and the moments of their steps."""
+
+    def tensors(self) -> Tensors: ...
+    def moments(self) -> Tensors: ...
+    def load(self, tensors: Mapping[str, NDArray[Any]]) -> None: ...
 
 
 class Model(ABC):
@@ -34,6 +42,7 @@ class Model(ABC):
     Options: ClassVar[type[Options]]
     trains: ClassVar[bool] = True
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
+    learner: Learner | None = None
 
     def __init__(self, options: Any, train: Interactions, seed: int = 0, device: str = "cpu") -> None:
         if device.partition(":")[0] not in self.devices:
@@ -60,15 +69,16 @@ class Model(ABC):
 
     def tensors(self) -> Tensors:
         """What the scores depend on, apart from the train pairs."""
-        return {}
+        return self.learner.tensors() if self.learner else {}
 
     def moments(self) -> Tensors:
         """What only further training needs."""
-        return {}
+        return self.learner.moments() if self.learner else {}
 
     def load_tensors(self, tensors: Mapping[str, NDArray[Any]]) -> None:
         """Load what `tensors` gave and, if they are there, what `moments` gave."""
-        return
+        if self.learner:
+            self.learner.load(tensors)
 
     def state(self) -> Tensors:
         """All that is needed to go on exactly."""

@@ -44,10 +44,10 @@ class Graph:
 
     def product(self, x: NDArray[Any]) -> NDArray[Any]:
         """Â x, compiled."""
-        from fedgrec.centralized._compiled import product
+        from fedgrec.centralized._compiled import product_plus
 
-        out = np.empty_like(x)
-        product(CHUNKS, self.chunks, self.indptr, self.indices, self.left, self.right, x, out)
+        out, nothing = np.empty_like(x), np.full(len(self), -1, np.int32)
+        product_plus(CHUNKS, nothing, x, self.chunks, self.indptr, self.indices, self.left, self.right, x, out)
         return out
 
 

@@ -7,8 +7,7 @@
 once more. ∂L/∂F is 0 outside the rows of the batch, and only those rows of F are needed.
 """
 
-import importlib.util
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,24 +20,6 @@ from fedgrec.centralized.softmax import ranked, softmax
 from fedgrec.data import Interactions
 
 
-class Engine(Protocol):
-    """Holds E⁰ and Adam's moments, and takes steps."""
-
-    def epoch(self, nodes: Ints) -> Any:
-        """One step for each batch of the triples `nodes` [3, n]; the mean loss, which a GPU may still compute."""
-
-    def final(self) -> Any:
-        """F, an array or a tensor. [M+N, d]"""
-
-    def scorer(self, n_users: int) -> Scorer: ...
-
-    def tensors(self) -> Tensors: ...
-
-    def moments(self) -> Tensors: ...
-
-    def load(self, tensors: Any) -> None: ...
-
-
 class LightGCN(Model):
     """Embeddings of all users and items, which pass along the edges K times."""
 
@@ -49,42 +30,28 @@ class LightGCN(Model):
         graph = bipartite(train)
         start = generator(seed, INIT_STREAM).normal(0, options.init_std, (len(graph), options.dim)).astype(np.float32)
         self.triples = Triples(train, by_pair=options.loss == "softmax")  # as FedGRec's softmax does
-        self.engine = self._engine(graph, start)
+        self.learner: Any = CpuEngine(graph, start, options) if device == "cpu" else self._on_gpu(graph, start)
 
-    def _engine(self, graph: Graph, start: Matrix) -> Engine:
-        if self.device == "cpu":
-            return CpuEngine(graph, start, self.options)
+    def _on_gpu(self, graph: Graph, start: Matrix) -> Any:
         from fedgrec.centralized._torch import LightGCNEngine
 
-        if self.options.loss == "softmax" or importlib.util.find_spec("triton") is None:
-            return LightGCNEngine(graph, start, self.options, self.device)
-        from fedgrec.centralized._recorded import RecordedEngine
-
-        return RecordedEngine(graph, start, self.options, self.device)
+        return LightGCNEngine(graph, start, self.options, self.device)
 
     def _train(self) -> float:
         nodes = self.triples.draw(self.seed, self.epochs_done, self.train.n_pairs)
         nodes[1:] += self.train.n_users
-        loss = self.engine.epoch(nodes)
+        loss = self.learner.epoch(nodes)
         if self.device != "cpu":
             self.triples.draw_ahead(self.seed, self.epochs_done + 1, self.train.n_pairs)
-        return float(loss)
-
-    def tensors(self) -> Tensors:
-        return self.engine.tensors()
-
-    def moments(self) -> Tensors:
-        return self.engine.moments()
-
-    def load_tensors(self, tensors: Any) -> None:
-        self.engine.load(tensors)
+        return float(loss)  # which a GPU may still have computed until now
 
     def embeddings(self) -> tuple[Matrix, Matrix]:
-        final = ranked(to_numpy(self.engine.final()), self.options, np)
+        final = ranked(to_numpy(self.learner.final()), self.options, np)
         return final[: self.train.n_users], final[self.train.n_users :]
 
     def scorer(self) -> Scorer:
-        return self.engine.scorer(self.train.n_users)
+        scorer: Scorer = self.learner.scorer(self.train.n_users)
+        return scorer
 
 
 class MF(LightGCN):
@@ -142,7 +109,7 @@ class CpuEngine:
 
         K, x, total = self.options.layers, self.E, ego.copy()
         for k in range(1, K):
-            loops.product(CHUNKS, *self._operator, x, self.levels[k - 1])
+            loops.product_plus(CHUNKS, self.slot, x, *self._operator, x, self.levels[k - 1])  # plus nothing
             x = self.levels[k - 1]
             total += x[rows]
         if K:

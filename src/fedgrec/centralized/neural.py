@@ -1,15 +1,14 @@
 """Shared by the models that PyTorch differentiates: parameters by name, steps of Adam, draws of an epoch."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedgrec.centralized.contract import Matrix, Model, Tensors
 from fedgrec.data import Interactions
-from fedgrec.devices import place
+from fedgrec.kernels.devices import place
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,11 +23,10 @@ class NeuralModel(Model):
 
         self.where = place(device)
         decay = getattr(options, "weight_decay", 0.0)
-        self.learner = backend.Learner(self._start(), options.rate, self.where, decay)
+        self.learner: Any = backend.Learner(self._start(), options.rate, self.where, decay)
         import torch
 
         self.noise = torch.Generator(self.where)
-        self.total = torch.zeros((), device=self.where, dtype=torch.float64)  # of an epoch's losses
 
     @abstractmethod
     def _start(self) -> Tensors:
@@ -46,26 +44,17 @@ class NeuralModel(Model):
         from fedgrec.centralized._torch import reseeded
 
         reseeded(self.noise, self.seed, self.epochs_done)
-        self.total.zero_()
+        self.learner.total.zero_()
         count = 0
         for batch, size in self._batches():
             self._step(batch, size)
             count += size
-        return float(self.total / max(count, 1))
+        return float(self.learner.total / max(count, 1))
 
     def _step(self, batch: tuple[Any, ...], size: int) -> None:
         loss = self.loss(*batch, noise=self.noise)
         self.learner.descend(loss)
-        self.total += loss.detach() * size  # stays on the device: asking for it would wait for every step
-
-    def tensors(self) -> Tensors:
-        return self.learner.tensors()
-
-    def moments(self) -> Tensors:
-        return self.learner.moments()
-
-    def load_tensors(self, tensors: Mapping[str, NDArray[Any]]) -> None:
-        self.learner.load(tensors)
+        self.learner.total += loss.detach() * size  # stays on the device: asking for it would wait for every step
 
 
 def xavier(rng: np.random.Generator, shape: tuple[int, int]) -> Matrix:

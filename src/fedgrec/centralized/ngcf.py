@@ -5,8 +5,7 @@ F = [E⁰, E¹/‖E¹‖, ..., E^K/‖E^K‖], row by row                       
 L = mean of softplus(f_u·f_n − f_u·f_p) + λ/2B Σ ‖f‖² over the rows of the batch
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,13 +28,11 @@ class NGCF(NeuralModel):
 
     def __init__(self, options: NGCFOptions, train: Interactions, seed: int = 0, device: str = "cpu") -> None:
         super().__init__(options, train, seed, device)
-        from fedgrec.centralized._operator import Operator
+        from fedgrec.centralized._torch import Operator
 
         self.triples, self.symmetric = Triples(train), options.adjacency == "symmetric"
         graph = bipartite(train) if self.symmetric else bipartite(train, "mean", self_loops=True)
         self.operator = Operator(graph, self.where)
-        self.records = self.where.type == "cuda"  # launching a step takes the host longer than the GPU takes for it
-        self._replay: Callable[[], None] | None = None
 
     def _start(self) -> Tensors:
         rng, d = generator(self.seed, INIT_STREAM), self.options.dim
@@ -48,45 +45,33 @@ class NGCF(NeuralModel):
     def _batches(self) -> Iterator[tuple[tuple["Tensor"], int]]:
         import torch
 
-        from fedgrec.centralized._torch import in_batches, with_order
-
-        nodes, size = self.triples.draw(self.seed, self.epochs_done, self.train.n_pairs), self.options.batch
+        nodes = self.triples.draw(self.seed, self.epochs_done, self.train.n_pairs)
         nodes[1:] += self.train.n_users
-        there, full = torch.from_numpy(nodes).to(self.where), nodes.shape[1] // size * size
-        for rows in in_batches(there[:, :full], size):
-            yield (rows,), size
-        if full < nodes.shape[1]:
-            yield (with_order(there[:, full:].flatten()),), nodes.shape[1] - full
-        if self.records:  # the GPU is still at these
+        for rows in torch.split(torch.from_numpy(nodes).to(self.where), self.options.batch, dim=1):
+            yield (rows.flatten(),), rows.shape[1]
+        if self.learner.records:  # the GPU is still at these
             self.triples.draw_ahead(self.seed, self.epochs_done + 1, self.train.n_pairs)
 
     def _step(self, batch: tuple[Any, ...], size: int) -> None:
-        """A full batch replays the recorded step; a shorter one is launched step by step."""
-        if not self.records or size < self.options.batch:
-            super()._step(batch, size)
-            return
-        if self._replay is None:
-            from fedgrec.centralized._torch import recorded
+        self.learner.take(self._launch, batch[0], size == self.options.batch, self.noise)
 
-            self.rows = batch[0].clone()
-            step = partial(super()._step, (self.rows,), size)
-            self._replay = recorded(step, [*self.learner.state(), self.total], self.noise)
-        self.rows.copy_(batch[0])
-        self._replay()
+    def _launch(self, rows: "Tensor") -> None:
+        super()._step((rows,), len(rows) // 3)
 
     def loss(self, rows: "Tensor", noise: "Generator | None") -> "Tensor":
-        """L for `rows` [3, 3B], `with_order`, of B users, positives and negatives."""
+        """L for the nodes `rows` [3B] of B users, of their positives, of their negatives."""
         return bpr(self.levels_at(rows, noise), self.options.l2)
 
     def levels_at(self, rows: "Tensor", noise: "Generator | None" = None) -> "Tensor":
         """Rows of E⁰ … E^K; the last layer is computed for these alone. [K+1, n, d]"""
         import torch
+        from torch.nn.functional import embedding  # adds repeated rows of a gradient in a fixed order
 
         last = self.options.layers - 1
         levels = self.levels(noise, last)
-        found = [self.operator.rows(level, rows) for level in levels]
-        N = self.operator.at(levels[last], rows)
-        return torch.stack([*found, self._layer(last, N, found[last], self._kept(noise, rows[0]))])
+        found = [embedding(rows, level) for level in levels]
+        N = embedding(rows, self.operator(levels[last]))
+        return torch.stack([*found, self._layer(last, N, found[last], self._kept(noise, rows))])
 
     def levels(self, noise: "Generator | None" = None, layers: int | None = None) -> list["Tensor"]:
         """E⁰ … E^K, or fewer; dropout only with `noise`. [M+N, d] each"""

@@ -1,9 +1,10 @@
 """Options of the systems that are not federated: each field is its default, its help text and its bounds."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
+from fedgrec.config.checking import checked, options_of
+from fedgrec.config.options import option
 from fedgrec.errors import ConfigError
-from fedgrec.options import option
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # of Adam, for every model
 
@@ -15,22 +16,11 @@ CONTRAST = (
 
 
 class Options:
-    """The base of all: it refuses values out of bounds."""
+    """The base of all: values get their types and stay within their bounds."""
 
     def __post_init__(self) -> None:
-        for f in fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
-            value, about = getattr(self, f.name), f.metadata
-            if about["choices"] and value not in about["choices"]:
-                raise ConfigError(f"{f.name} cannot be {value!r}: choose one of {', '.join(about['choices'])}")
-            if f.type is int and (not isinstance(value, int) or isinstance(value, bool)):
-                raise ConfigError(f"{f.name} cannot be {value!r}: it is a whole number")
-            if not isinstance(value, int | float):
-                continue
-            if (about["least"] is not None and not value >= about["least"]) or (
-                about["most"] is not None and not value <= about["most"]
-            ):
-                bounds = [f"at {w} {about[w]:g}" for w in ("least", "most") if about[w] is not None]
-                raise ConfigError(f"{f.name} cannot be {value!r}: it is {' and '.join(bounds)}")
+        for one in options_of(type(self)):
+            object.__setattr__(self, one.name, checked(one, getattr(self, one.name), "options"))
 
 
 @dataclass(frozen=True)
@@ -40,7 +30,7 @@ class LightGCNOptions(Options):
     layers: int = option(3, "K, how many times embeddings pass along the edges", least=0, most=16)
     dim: int = option(64, "d, the size of an embedding", least=1, most=4096)
     init_std: float = option(0.1, "σ of the Gaussian that starts the embeddings", least=0)
-    rate: float = option(1e-3, "Adam's rate", least=0)
+    rate: float = option(1e-3, "Adam's rate", least=0, group="optimizer")
     l2: float = option(1e-4, "λ, the L2 penalty on the starting embeddings of a batch, over its size", least=0)
     loss: str = option(
         "bpr",
@@ -51,11 +41,12 @@ class LightGCNOptions(Options):
     negative_weight: float = option(0.84, "weight of the negatives' part of softmax", least=0)
     contrast: str = option("batch", CONTRAST, choices=("batch", "uniform", "both"))
     ranking: str = option("inner", "a score in recommendations: inner product or cosine", choices=("inner", "cosine"))
-    batch: int = option(2048, "(user, positive, negative) triples in a step", least=1)
+    batch: int = option(2048, "(user, positive, negative) triples in a step", least=1, group="optimizer")
     epochs: int = option(
         -1,
         "passes; in each as many triples are drawn as there are train pairs; -1: 1,000 with bpr, 60 with softmax",
         least=-1,
+        group="run",
     )
 
     def __post_init__(self) -> None:
@@ -87,11 +78,15 @@ class NGCFOptions(Options):
         choices=("mean", "symmetric"),
     )
     slope: float = option(0.2, "of the leaky ReLU below zero", least=0, most=1)
-    dropout: float = option(0.1, "share of each layer's outputs that is dropped in training", least=0, most=0.99)
-    rate: float = option(5e-4, "Adam's rate", least=0)
+    dropout: float = option(
+        0.1, "share of each layer's outputs that is dropped in training", least=0, most=0.99, group="model"
+    )
+    rate: float = option(5e-4, "Adam's rate", least=0, group="optimizer")
     l2: float = option(1e-4, "λ, the L2 penalty on the representations of a batch, over its size", least=0)
-    batch: int = option(2048, "(user, positive, negative) triples in a step", least=1)
-    epochs: int = option(400, "passes; in each as many triples are drawn as there are train pairs", least=0)
+    batch: int = option(2048, "(user, positive, negative) triples in a step", least=1, group="optimizer")
+    epochs: int = option(
+        400, "passes; in each as many triples are drawn as there are train pairs", least=0, group="run"
+    )
 
 
 @dataclass(frozen=True)
@@ -104,14 +99,14 @@ class MultVAEOptions(Options):
     hidden: int = option(600, "size of the hidden layers", least=1)
     latent: int = option(200, "size of z", least=1)
     dropout: float = option(
-        0.7, "share of a user's items that is dropped from the input in training", least=0, most=0.99
+        0.7, "share of a user's items that is dropped from the input in training", least=0, most=0.99, group="model"
     )
     beta: float = option(0.3, "β, the weight that the KL term rises to", least=0)
-    anneal_steps: int = option(600, "steps over which the weight of the KL term rises to β", least=1)
-    rate: float = option(3e-4, "Adam's rate", least=0)
+    anneal_steps: int = option(600, "steps over which the weight of the KL term rises to β", least=1, group="optimizer")
+    rate: float = option(3e-4, "Adam's rate", least=0, group="optimizer")
     weight_decay: float = option(0.0, "the L2 penalty on all weights, as part of their gradient", least=0)
-    batch: int = option(500, "users in a step", least=1)
-    epochs: int = option(200, "passes over all users", least=0)
+    batch: int = option(500, "users in a step", least=1, group="optimizer")
+    epochs: int = option(200, "passes over all users", least=0, group="run")
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from fedgrec.centralized.contract import Ints, Model, to_numpy
-from fedgrec.metrics import Ideal
-from fedgrec.ranking import Csr, Ids, Indptr, Result, evaluate, evaluate_ranking, top_k_scores
+from fedgrec.models.metrics import Ideal
+from fedgrec.models.ranking import Csr, Ids, Indptr, Result, evaluate, evaluate_ranking, top_k_scores
 
 
 def evaluate_model(
@@ -13,7 +13,7 @@ def evaluate_model(
     """Rank all items that each user has not seen, and say how well: on the GPU if the model is there."""
     n_items = model.train.n_items
     if model.device.startswith("cuda"):
-        from fedgrec.devices import top_k_on_device
+        from fedgrec.models.gpu_ranking import top_k_on_device
 
         score_there = model.scorer()
 

@@ -61,12 +61,6 @@ def skip_positives(train: Interactions, users: Ints, ranks: Ints) -> Ints:
     return out
 
 
-def skip_positives_reference(train: Interactions, users: Ints, ranks: Ints) -> Ints:
-    """`skip_positives`, readable."""
-    out = [np.setdiff1d(np.arange(train.n_items), train.of(int(u)))[rank] for u, rank in zip(users, ranks, strict=True)]
-    return np.array(out, np.int64)
-
-
 def _below(rng: np.random.Generator, bounds: NDArray[Any]) -> Ints:
     """Uniform in 0 … bound − 1 for each bound."""
     drawn: Ints = (rng.random(len(bounds)) * bounds).astype(np.int64)

@@ -10,12 +10,12 @@ from fedgrec.centralized.options import TrainingOptions
 from fedgrec.centralized.ranking import evaluate_model
 from fedgrec.data import Dataset, Interactions
 from fedgrec.data.datasets import describe
-from fedgrec.devices import within_memory
+from fedgrec.data.files import Checkpoints, read_json, understood, write_json, write_text
+from fedgrec.data.kept_split import write_split
 from fedgrec.errors import DataError, RunError
-from fedgrec.files import Checkpoints, read_json, understood, write_json, write_text
-from fedgrec.kept_split import write_split
-from fedgrec.metrics import Ideal
-from fedgrec.selection import Progress, best_line, judge
+from fedgrec.kernels.devices import within_memory
+from fedgrec.models.metrics import Ideal
+from fedgrec.models.selection import Progress, best_line, judge
 
 METRICS, DATA, RESULT, RUN = "metrics.jsonl", "data.json", "result.json", "run.json"
 SELECTED = "selected."

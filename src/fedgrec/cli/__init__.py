@@ -1,6 +1,7 @@
 """The command line: thin. Each command parses, calls, and says what happened.
 
-Nothing heavy is imported before a command needs it, so `--help` is quick.
+It may import everything, and nothing imports it. Nothing heavy is imported before a command needs it, so `--help` is
+quick.
 """
 
 import argparse
@@ -16,7 +17,7 @@ EXAMPLES = """\
 examples:
   fedgrec train --data demo --out runs/first      train on the built-in data
   fedgrec train --data clicks.csv --out runs/mine train on a file, measure
-  fedgrec train --final runs/mine                 train on the whole file
+  fedgrec finish runs/mine                        train on the whole file
   fedgrec recommend runs/mine-final --user alice  what Alice should see next
   fedgrec recommend runs/mine-final --items 12,31 for a person new to the model
   fedgrec export runs/mine-final --page page      a page that recommends
@@ -28,12 +29,12 @@ examples:
 
 
 # The files of the commands, in the order of the help.
-MODULES = ("train", "recommend", "report", "export", "compare", "reproduce", "tune", "audit", "federation", "device",
-           "inspect", "secagg", "demo")  # fmt: skip
+MODULES = ("train", "finish", "grow", "options", "recommend", "report", "export", "compare", "reproduce", "tune",
+           "audit", "federation", "device", "inspect", "secagg", "demo")  # fmt: skip
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The whole command line. The words that it will parse say which method's options `train` has."""
     top = argparse.ArgumentParser(
         prog="fedgrec",
         description="Federated graph recommenders: people's clicks stay on their devices.",
@@ -43,19 +44,27 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"fedgrec {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in MODULES:
-        importlib.import_module(f"fedgrec.cli.{name}").register(commands)
+        more = (words,) if name == "train" else ()
+        importlib.import_module(f"fedgrec.cli.{name}").register(commands, *more)
     return top
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command. A mistake that the user can correct prints one sentence and ends with exit code 2."""
-    arguments = parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else [*argv]
+    top = parser(words)
+    arguments, unknown = top.parse_known_args(words)
+    arguments.words = ["fedgrec", *words]  # the command, for whoever has to give it again
+    if unknown and not hasattr(arguments, "unknown"):
+        top.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
+        if unknown:
+            arguments.unknown(arguments, unknown)
         code = int(arguments.command(arguments) or 0)
         sys.stdout.flush()  # here, where a closed pipe is expected, not when the interpreter ends
         return code
     except FedgrecError as error:
-        from fedgrec.core import printable
+        from fedgrec.cable.core import printable
 
         print("\n".join(map(printable, f"fedgrec: {error}".splitlines())), file=sys.stderr)
         return 2

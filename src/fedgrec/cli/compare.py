@@ -1,25 +1,18 @@
 """`fedgrec compare`: methods side by side, in one table."""
 
 import argparse
-import shlex
-import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
-from fedgrec.compare.names import known
+from fedgrec.cli.configured import add_set, assigned, command, flags
 from fedgrec.errors import ConfigError
+from fedgrec.studies.compare.names import known
 
 DEVICES = ("auto", "cpu", "cuda")
 
 
 def register(commands: Any) -> None:
-    compare = commands.add_parser(
-        "compare",
-        help="several methods, federated or not, in one table",
-        description="Train several methods with several seeds on the same data and write one table. Finished runs are "
-        "kept, interrupted ones go on: give the same command again.",
-    )
+    compare = command(commands, "compare", run, "several methods, federated or not, in one table")
     add = compare.add_argument
     add("--data", default=None, metavar="WORD", help="a data set's name, a folder, or a file (default: demo)")
     add(
@@ -52,21 +45,24 @@ def register(commands: Any) -> None:
         help="where to train what can run there (default: auto, a GPU if there is one)",
     )
     add("--config", type=Path, metavar="TOML", help="options of all in [data] and [run], of one in [compare.NAME]")
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help="an option of the data or of all runs")
+    add_set(compare, "an option of the data or of all runs")
     add("--out", type=Path, metavar="FOLDER", help="(default: compare/DATA)")
     add("--quiet", action="store_true", help="nothing but the table")
-    compare.set_defaults(command=run)
+    compare.set_defaults(options=["data", "protocol", "rounds"])
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fedgrec.cli.compare_lines import Lines
-    from fedgrec.compare import compare, write
-    from fedgrec.compare.tables import grid
-    from fedgrec.data.readers import stem
-    from fedgrec.files import check_writable
-    from fedgrec.tables import terminal
+    """Train several methods with several seeds on the same data and write one table.
 
-    settings = asked(arguments)
+    Finished runs are kept, interrupted ones go on: give the same command again.
+    """
+    from fedgrec.cli.lines import Lines
+    from fedgrec.data.files import check_writable
+    from fedgrec.data.readers import stem
+    from fedgrec.studies.compare.comparison import compare, write
+    from fedgrec.studies.compare.tables import grid
+
+    settings = settings_of(arguments)
     out: Path = arguments.out or Path("compare") / stem(Path(settings.common.data.data))
     check_writable(out)
     watcher = Lines(arguments.quiet)
@@ -74,32 +70,29 @@ def run(arguments: argparse.Namespace) -> int:
         comparison = compare(settings, out, watcher)
     write(comparison, out)
     watcher.say("")
-    print(terminal(grid(comparison.table), shutil.get_terminal_size((80, 24)).columns))
+    watcher.table(grid(comparison.table))
     watcher.say(f"charts and tables: {out / 'compare.html'}")
     if comparison.stopped and not all(run.finished for run in comparison.runs):
-        print(f"Stopped; everything is saved. Go on with:\n  {again(arguments)}", file=sys.stderr)
-        return 130
+        return watcher.stopped(arguments.words)
     return 1 if comparison.failures else 0
 
 
-def asked(arguments: argparse.Namespace) -> Any:
+def settings_of(arguments: argparse.Namespace) -> Any:
     """What the words of the command line mean."""
-    from fedgrec.compare import File, Settings, entries, read_file
-    from fedgrec.config import parse_assignment
-    from fedgrec.metrics import named as metrics_named
+    from fedgrec.models.metrics import named as metrics_named
+    from fedgrec.studies.compare.names import File, entries, read_file
+    from fedgrec.studies.compare.plan import Settings
 
     metrics = metrics_named(arguments.metrics) if arguments.metrics is not None else ()
     file = read_file(arguments.config) if arguments.config else File()
     rounds, _, epochs = (arguments.evaluate_every or "").partition(",")
-    flags = {"data": arguments.data, "protocol": arguments.protocol, "rounds": arguments.rounds}
-    flags |= {"evaluate_every": rounds or None}
     others = {"epochs": arguments.epochs, "evaluate_every": epochs or None}
     return Settings(
         entries(arguments.methods, file),
         seeds(arguments.seeds),
         file,
-        dict(parse_assignment(text) for text in arguments.set),
-        {key: value for key, value in flags.items() if value is not None},
+        assigned(arguments),
+        flags(arguments) | ({"evaluate_every": rounds} if rounds else {}),
         {key: value for key, value in others.items() if value is not None},
         arguments.device,
         tuple(name for name in metrics if name not in ("recall", "ndcg")),  # these two are always there
@@ -117,27 +110,3 @@ def seeds(text: str) -> tuple[int, ...]:
     if not found or min(found) < 0 or len(set(found)) < len(found):
         raise ConfigError(f"--seeds {text}: give how many (3), or which ones (0,3,7), each once")
     return tuple(found)
-
-
-def again(arguments: argparse.Namespace) -> str:
-    """The command that was given."""
-    words = ["fedgrec", "compare"]
-    for name in (
-        "data",
-        "methods",
-        "seeds",
-        "rounds",
-        "epochs",
-        "protocol",
-        "evaluate_every",
-        "metrics",
-        "device",
-        "config",
-    ):
-        value = getattr(arguments, name)
-        if value is not None and (name, value) not in {("seeds", "3"), ("device", "auto")}:
-            words += [f"--{name.replace('_', '-')}", str(value)]
-    for text in arguments.set:
-        words += ["--set", text]
-    words += ["--out", str(arguments.out)] if arguments.out else []
-    return shlex.join([*words, *(["--quiet"] if arguments.quiet else [])])

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from fedgrec.cli.configured import command
 from fedgrec.errors import RunError
 
 ROUNDS, NEGATIVES = 200, 256
@@ -13,25 +14,22 @@ MARK = ".demo"  # a folder with this file in it may be replaced
 
 
 def register(commands: Any) -> None:
-    demo = commands.add_parser(
-        "demo",
-        help="train on the built-in data, compare, recommend, report, page",
-        description="Train on the built-in data, compare with popularity and plain matrix "
-        "factorisation, show some recommendations, write a report and a page that recommends.",
-    )
+    demo = command(commands, "demo", run, "train on the built-in data, compare, recommend, report, page")
     demo.add_argument("--out", type=Path, default=Path("runs/demo"), metavar="RUN", help="(default: runs/demo)")
     demo.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"(default: {ROUNDS})")
-    demo.set_defaults(command=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Train on the built-in data, compare with popularity and plain matrix factorisation, show some
+    recommendations, write a report and a page that recommends.
+    """
     from fedgrec.cli.progress import Bar
-    from fedgrec.config import Config
-    from fedgrec.files import check_writable, write_text
-    from fedgrec.loading import load_for
-    from fedgrec.report.gather import popularity
-    from fedgrec.resolve import resolved
-    from fedgrec.simulation import Simulation
+    from fedgrec.config.configuration import Config
+    from fedgrec.data.files import check_writable, write_text
+    from fedgrec.data.loading import load_for
+    from fedgrec.pages.report.gather import popularity
+    from fedgrec.runs.resolve import resolved
+    from fedgrec.runs.simulation import Simulation
 
     folder: Path = arguments.out
     check_writable(folder)
@@ -57,11 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
         results[name] = {key: value for key, value in simulation.result().items() if "@" in key}
     compare(results)
     recommendations(model, dataset)
-    from fedgrec.report import write_report
+    from fedgrec.pages.report import write_report
 
     ours = results.pop("FedGRec")
     print(f"\nreport: {write_report(folder, results)}  (recall@20 {ours['recall@20']:.4f}; open it in a browser)")
-    from fedgrec.export import write_page
+    from fedgrec.pages.export import write_page
 
     print(f"page:   {write_page(folder, folder / 'page').path}  (pick places, and it recommends by itself)")
     called = "python -m fedgrec" if Path(sys.argv[0]).name == "__main__.py" else sys.argv[0]

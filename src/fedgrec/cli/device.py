@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fedgrec.cli.configured import command
 from fedgrec.errors import ConfigError
 
 
@@ -15,20 +16,16 @@ def register(commands: Any) -> None:
         description="What a node of a federation can do with no network at all.",
     )
     tasks = device.add_subparsers(title="tasks", metavar="TASK", required=True)
-    recommend = tasks.add_parser(
-        "recommend",
-        help="what a user of the node should see next",
-        description="Recommend items to a user of a node, from the node's store and the item table downloaded last.",
-    )
+    recommend = command(tasks, "recommend", run, "what a user of the node should see next")
     recommend.add_argument("node", type=Path, metavar="NODE", help="the node's folder")
     recommend.add_argument("--user", required=True, metavar="ID", help="a user of the node")
     recommend.add_argument("-n", "--number", type=int, default=10, metavar="N", help="how many (default: 10)")
     recommend.add_argument("--json", action="store_true", help="print JSON")
-    recommend.set_defaults(command=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fedgrec.core import printable
+    """Recommend items to a user of a node, from the node's store and the item table downloaded last."""
+    from fedgrec.cable.core import printable
     from fedgrec.federation.common.catalogue import CATALOGUE, read_catalogue
     from fedgrec.federation.node.person import recommend
 

@@ -4,27 +4,24 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from fedgrec.cli.asked import add_item_names
+from fedgrec.cli.configured import add_item_names, command
 from fedgrec.cli.widths import fitted
 
 
 def register(commands: Any) -> None:
-    export = commands.add_parser(
-        "export",
-        help="a page that recommends in the browser",
-        description="Write a page that recommends by itself: a person picks items, and the page ranks the others, from "
-        "the run's item table in eight bits a number. It works from a disk and from any host, and connects to nothing. "
-        "For every run whose items have vectors, of a federation's server too; turbocf, multvae and fedncf have none.",
-    )
+    export = command(commands, "export", run, "a page that recommends in the browser")
     export.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
     export.add_argument("--page", type=Path, required=True, metavar="FOLDER", help="where the page goes")
     add_item_names(export)
-    export.set_defaults(command=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fedgrec.core import size
-    from fedgrec.export import write_page
+    """Write a page that recommends by itself: a person picks items, and the page ranks the others, from the run's
+    item table in eight bits a number. It works from a disk and from any host, and connects to nothing. For every
+    run whose items have vectors, of a federation's server too; turbocf, multvae and fedncf have none.
+    """
+    from fedgrec.cable.core import size
+    from fedgrec.pages.export import write_page
 
     page = write_page(arguments.run, arguments.page, arguments.item_names)
     if page.note:

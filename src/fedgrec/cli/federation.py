@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from fedgrec.cli import federation_changes, federation_watch
+from fedgrec.cli.configured import add_set, assigned, command
+from fedgrec.config.options import METHODS
 from fedgrec.errors import ConfigError, missing_extra
-from fedgrec.options import METHODS
 
 
 def register(commands: Any) -> None:
@@ -23,11 +24,7 @@ def register(commands: Any) -> None:
         "story; `up` tries it out on this machine.",
     )
     tasks = federation.add_subparsers(title="tasks", metavar="TASK", required=True)
-    init = tasks.add_parser(
-        "init",
-        help="make keys, certificates and folders",
-        description="Make everything that server and nodes need, and print the commands that start them.",
-    )
+    init = command(tasks, "init", run_init, "make keys, certificates and folders")
     init.add_argument("--out", type=Path, required=True, metavar="FED", help="a folder that does not exist yet")
     init.add_argument("--host", default="127.0.0.1", help="the server's name or address (default: 127.0.0.1)")
     init.add_argument("--port", type=int, default=9092, metavar="P", help="the server's port (default: 9092)")
@@ -35,12 +32,7 @@ def register(commands: Any) -> None:
     what.add_argument("--catalogue", type=Path, metavar="FILE", help="the items' names, one a line")
     what.add_argument("--data", metavar="WORD", help="deal this data set's users out to the nodes, to try it out")
     _shared(init)
-    init.set_defaults(command=run_init)
-    up = tasks.add_parser(
-        "up",
-        help="try it out: server and nodes on this machine",
-        description="Deal a data set out to nodes, start server and nodes as processes on this machine, train, stop.",
-    )
+    up = command(tasks, "up", run_up, "try it out: server and nodes on this machine")
     up.add_argument("--data", default="demo", metavar="WORD", help="(default: demo)")
     up.add_argument(
         "--out",
@@ -49,33 +41,24 @@ def register(commands: Any) -> None:
         help="a folder that does not exist yet (default: runs/federation, or runs/federation-2, ...)",
     )
     _shared(up)
-    up.set_defaults(command=run_up)
     _of_folders(tasks)
     federation_changes.register(tasks)
 
 
 def _of_folders(tasks: Any) -> None:
     """Tasks that work on the folder of a server or a node."""
-    for name, command, text in (
-        ("server", run_server, "run the server of a folder until its federation is trained"),
-        ("node", run_node, "be the node of a folder until stopped"),
-    ):
-        task = tasks.add_parser(name, help=text, description=text.capitalize() + ".")
+    server = command(tasks, "server", run_server, "run the server of a folder until its federation is trained")
+    node = command(tasks, "node", run_node, "be the node of a folder until stopped")
+    for task in (server, node):
         task.add_argument("folder", type=Path, metavar="FOLDER")
-        task.set_defaults(command=command)
         federation_watch.add_flags(task)
-        if name == "node":
-            task.add_argument(
-                "--trust-again",
-                action="store_true",
-                help="take part again after the server said of several opened sums that they did not count",
-            )
-    federation_watch.register(tasks)
-    copy = tasks.add_parser(
-        "backup",
-        help="a copy of a folder that is safe to restore",
-        description="Copy the folder of a server, a node or a gateway, also while it is at work.",
+    node.add_argument(
+        "--trust-again",
+        action="store_true",
+        help="take part again after the server said of several opened sums that they did not count",
     )
+    federation_watch.register(tasks)
+    copy = command(tasks, "backup", run_backup, "a copy of a folder that is safe to restore")
     copy.add_argument("folder", type=Path, metavar="FOLDER")
     copy.add_argument("--out", type=Path, required=True, metavar="COPY", help="a folder that does not exist yet")
     copy.add_argument(
@@ -83,7 +66,6 @@ def _of_folders(tasks: Any) -> None:
         action="store_true",
         help="also the private keys, with which whoever has the copy can pose as the original (default: no)",
     )
-    copy.set_defaults(command=run_backup)
 
 
 def _shared(task: argparse.ArgumentParser) -> None:
@@ -103,9 +85,7 @@ def _shared(task: argparse.ArgumentParser) -> None:
     )
     task.add_argument("--rounds", type=int, metavar="N", help="training rounds")
     task.add_argument("--method", help=f"{', '.join(METHODS)} (default: fedgrec)")
-    task.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="an option of the method or of the federation"
-    )
+    add_set(task, "an option of the method or of the federation")
 
 
 def settings(arguments: argparse.Namespace) -> tuple[Any, Any, Any]:
@@ -115,33 +95,35 @@ def settings(arguments: argparse.Namespace) -> tuple[Any, Any, Any]:
     """
     import dataclasses
 
-    from fedgrec.config import Config, parse_assignment
+    from fedgrec.config.checking import bare
+    from fedgrec.config.configuration import Config
     from fedgrec.federation.common.options import Agreement, FederationOptions
 
-    named = dict(parse_assignment(text) for text in arguments.set)
+    named = assigned(arguments)
     if arguments.rounds is not None:
         named["rounds"] = arguments.rounds
 
     def of(kind: Any) -> Any:
-        mine = {field.name for field in dataclasses.fields(kind)} & named.keys()
+        names = {field.name for field in dataclasses.fields(kind)}
+        mine = [key for key in named if bare(key) in names]
         return kind().changed({key: named.pop(key) for key in sorted(mine)}, "--set")
 
-    is_said, sums_said = "rounds" in named, "dp_sums" in named
+    is_said, sums_said = (name in map(bare, named) for name in ("rounds", "dp_rounds"))
     options, agreed = of(FederationOptions), of(Agreement)
-    values = named | {"dp_epsilon": agreed.dp_epsilon, "dp_delta": agreed.dp_delta}  # the method's defaults need them
+    values = named | ({"dp_epsilon": agreed.dp_epsilon, "dp_delta": agreed.dp_delta} if agreed.noisy else {})
     values |= {"method": arguments.method} if arguments.method else {}
     values |= {"data": arguments.data} if arguments.data else {}
     config = Config().changed(values, "--set")
     if not is_said:  # a method may have its own number of rounds
-        usual = getattr(config.model, "rounds", options.rounds)
-        rounds = getattr(config.model, "noisy_rounds", usual) if config.run.noisy else usual
+        rounds = (config.run.noisy and config.model.noisy_rounds) or config.model.rounds or options.rounds
         options = dataclasses.replace(options, rounds=rounds)
     if config.run.noisy and not sums_said:
-        agreed = dataclasses.replace(agreed, dp_sums=max(options.rounds, 1))
+        agreed = dataclasses.replace(agreed, dp_rounds=max(options.rounds, 1))
     return config, options, agreed
 
 
 def run_init(arguments: argparse.Namespace) -> int:
+    """Make everything that server and nodes need, and print the commands that start them."""
     from fedgrec.federation.common.catalogue import read_catalogue
     from fedgrec.federation.setup.init import init
 
@@ -187,6 +169,7 @@ def run_init(arguments: argparse.Namespace) -> int:
 
 
 def run_up(arguments: argparse.Namespace) -> int:
+    """Deal a data set out to nodes, start server and nodes as processes on this machine, train, stop."""
     _require_flower()
     from fedgrec.federation.node.person import users_of
     from fedgrec.federation.setup.start import try_out, up
@@ -216,6 +199,7 @@ def _unused(folder: Path) -> Path:
 
 
 def run_server(arguments: argparse.Namespace) -> int:
+    """Run the server of a folder until its federation is trained."""
     _require_flower()
     from fedgrec.federation.common import json_log
     from fedgrec.federation.setup.start import serve
@@ -234,6 +218,7 @@ def run_server(arguments: argparse.Namespace) -> int:
 
 
 def run_node(arguments: argparse.Namespace) -> int:
+    """Be the node of a folder until stopped."""
     _require_flower()
     import flwr.supercore  # noqa: F401 - importing it sets up Flower's logging
 
@@ -251,6 +236,7 @@ def run_node(arguments: argparse.Namespace) -> int:
 
 
 def run_backup(arguments: argparse.Namespace) -> int:
+    """Copy the folder of a server, a node or a gateway, also while it is at work."""
     from fedgrec.federation.common.folder import SERVER
     from fedgrec.federation.setup.backup import backup
 

@@ -4,85 +4,46 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from fedgrec.cli.configured import command
 from fedgrec.errors import ConfigError
 
 
 def register(tasks: Any) -> None:
-    add = tasks.add_parser("add-node", help="one more node", description="One more node in a federation.")
-    add.add_argument("fed", type=Path, metavar="FED", help="where `init` put the federation")
+    def of_federation(name: str, run: Any, text: str) -> Any:
+        task = command(tasks, name, run, text)
+        task.add_argument("fed", type=Path, metavar="FED", help="where `init` put the federation")
+        return task
+
+    add = of_federation("add-node", run_add, "one more node")
     add.add_argument(
         "--per-user-masks", type=int, default=0, metavar="N", help="a gateway for N users who mask for themselves"
     )
     add.add_argument("--users", type=int, default=0, metavar="N", help="the most users it may bring (default: 1000)")
-    add.set_defaults(command=run_add)
-    more = tasks.add_parser(
-        "add-users",
-        help="keys for more users of a gateway",
-        description="Keys for more users of a gateway whose users mask for themselves. (Any other node takes new users "
-        "in by itself.)",
-    )
-    more.add_argument("fed", type=Path, metavar="FED", help="where `init` put the federation")
+    more = of_federation("add-users", run_add_users, "keys for more users of a gateway")
     more.add_argument("node", metavar="NODE", help="the gateway's name, such as node-0")
     more.add_argument("--users", type=int, default=1, metavar="N", help="how many (default: 1)")
-    more.set_defaults(command=run_add_users)
-    for name, command, help_, text in (
-        (
-            "remove-node",
-            run_remove,
-            "a node leaves",
-            "Take a node, a gateway or one user of a gateway off the roster; what it contributed stays in the model.",
-        ),
-        (
-            "rotate-keys",
-            run_rotate,
-            "new keys for a node whose keys leaked or were lost",
-            "Make new keys for a node, or for a gateway and all its users, and refuse the old ones from now on.",
-        ),
-    ):
-        change = tasks.add_parser(name, help=help_, description=text)
-        change.add_argument("fed", type=Path, metavar="FED", help="where `init` put the federation")
-        change.add_argument("node", metavar="NODE", help="its name, such as node-0")
-        change.set_defaults(command=command)
-    _of_users_and_items(tasks)
-    renew = tasks.add_parser("certificate", help="a fresh certificate for the server")
-    renew.add_argument("fed", type=Path, metavar="FED", help="where `init` put the federation")
-    renew.add_argument("--host", required=True, help="the server's name or address")
-    renew.set_defaults(command=run_certificate)
-
-
-def _of_users_and_items(tasks: Any) -> None:
-    again = tasks.add_parser(
-        "refresh",
-        help="a node reads its source again",
-        description="Read a node's source again now, whether the node runs or not, and say who came, changed and left.",
-    )
-    again.add_argument("folder", type=Path, metavar="NODE", help="the node's folder")
+    leaves = of_federation("remove-node", run_remove, "a node leaves")
+    other_keys = of_federation("rotate-keys", run_rotate, "new keys for a node whose keys leaked or were lost")
+    again = command(tasks, "refresh", run_refresh, "a node reads its source again")
+    gone = command(tasks, "forget", run_forget, "a user leaves, or all users of a node")
+    for task in (leaves, other_keys):
+        task.add_argument("node", metavar="NODE", help="its name, such as node-0")
+    for task in (again, gone):
+        task.add_argument("folder", type=Path, metavar="NODE", help="the node's folder")
     again.add_argument("--let-go", action="store_true", help="also where more than half of the users have left it")
-    again.set_defaults(command=run_refresh)
-    gone = tasks.add_parser(
-        "forget",
-        help="a user leaves, or all users of a node",
-        description="Forget a user: its name and what it is judged by at once, its part in the server's degrees and "
-        "latents with the next recount and the latents after it, then all that its node knows of it.",
-    )
-    gone.add_argument("folder", type=Path, metavar="NODE", help="the node's folder")
     who = gone.add_mutually_exclusive_group(required=True)
     who.add_argument("--user", metavar="ID", help="the user's name")
     who.add_argument("--everybody", action="store_true", help="all users: the node leaves")
-    gone.set_defaults(command=run_forget)
-    items = tasks.add_parser(
-        "catalogue",
-        help="items come, or are withdrawn",
-        description="Make a new version of the catalogue, signed by the authority. Files have one item a line.",
-    )
-    items.add_argument("fed", type=Path, metavar="FED", help="where `init` put the federation")
+    items = of_federation("catalogue", run_catalogue, "items come, or are withdrawn")
     items.add_argument("--add", type=Path, metavar="FILE", help="new items")
     items.add_argument("--withdraw", type=Path, metavar="FILE", help="items that are not to be recommended any more")
     items.add_argument("--bring-back", type=Path, metavar="FILE", help="items that were withdrawn")
-    items.set_defaults(command=run_catalogue)
+    renew = of_federation("certificate", run_certificate, "a fresh certificate for the server")
+    renew.add_argument("--host", required=True, help="the server's name or address")
 
 
 def run_refresh(arguments: argparse.Namespace) -> int:
+    """Read a node's source again now, whether the node runs or not, and say who came, changed and left."""
     from fedgrec.federation.node.refresh import refresh
 
     print(f"{arguments.folder}: {refresh(arguments.folder, arguments.let_go)}.")
@@ -91,6 +52,9 @@ def run_refresh(arguments: argparse.Namespace) -> int:
 
 
 def run_forget(arguments: argparse.Namespace) -> int:
+    """Forget a user: its name and what it is judged by at once, its part in the server's degrees and latents with
+    the next recount and the latents after it, then all that its node knows of it.
+    """
     from fedgrec.federation.node.person import forget, users_of
 
     users = users_of(arguments.folder) if arguments.everybody else [arguments.user]
@@ -106,12 +70,13 @@ def run_forget(arguments: argparse.Namespace) -> int:
 
 
 def run_catalogue(arguments: argparse.Namespace) -> int:
+    """Make a new version of the catalogue, signed by the authority. Files have one item a line."""
     from fedgrec.federation.common.catalogue import NEWEST, read_catalogue
-    from fedgrec.federation.setup.catalogue import change
+    from fedgrec.federation.setup.changes import change_catalogue
     from fedgrec.federation.setup.init import SERVER_FOLDER
 
     files = (arguments.add, arguments.withdraw, arguments.bring_back)
-    version = change(arguments.fed, *(list(read_catalogue(path)) if path else [] for path in files))
+    version = change_catalogue(arguments.fed, *(list(read_catalogue(path)) if path else [] for path in files))
     path = arguments.fed / SERVER_FOLDER / NEWEST
     print(f"Version {version.number}: {len(version.items):,} items, {len(version.withdrawn):,} of them withdrawn.")
     print(f"Copy {path} to the server's folder; the server takes it up while it rests, or with")
@@ -120,6 +85,7 @@ def run_catalogue(arguments: argparse.Namespace) -> int:
 
 
 def run_add(arguments: argparse.Namespace) -> int:
+    """One more node in a federation."""
     from fedgrec.federation.common.network import KEYS
     from fedgrec.federation.setup.init import MOST_USERS, SERVER_FOLDER, add_node
 
@@ -138,6 +104,10 @@ def run_add(arguments: argparse.Namespace) -> int:
 
 
 def run_add_users(arguments: argparse.Namespace) -> int:
+    """Keys for more users of a gateway whose users mask for themselves.
+
+    (Any other node takes new users in by itself.)
+    """
     from fedgrec.federation.setup.init import add_users
 
     folders = add_users(arguments.fed, arguments.node, arguments.users)
@@ -152,8 +122,9 @@ def run_add_users(arguments: argparse.Namespace) -> int:
 
 
 def run_remove(arguments: argparse.Namespace) -> int:
+    """Take a node, a gateway or one user of a gateway off the roster; what it contributed stays in the model."""
     from fedgrec.federation.common.network import KEYS
-    from fedgrec.federation.setup.leave import remove_node
+    from fedgrec.federation.setup.changes import remove_node
 
     places = remove_node(arguments.fed, arguments.node)
     gateway, _, user = arguments.node.partition(".")
@@ -167,9 +138,10 @@ def run_remove(arguments: argparse.Namespace) -> int:
 
 
 def run_rotate(arguments: argparse.Namespace) -> int:
+    """Make new keys for a node, or for a gateway and all its users, and refuse the old ones from now on."""
     from fedgrec.federation.common.network import FLOWER, KEYS
     from fedgrec.federation.node.folder import IDENTITY, USERS
-    from fedgrec.federation.setup.leave import rotate_keys
+    from fedgrec.federation.setup.changes import rotate_keys
 
     folder = rotate_keys(arguments.fed, arguments.node)
     own = f"{USERS}/*/{IDENTITY}" if (folder / USERS).exists() else IDENTITY

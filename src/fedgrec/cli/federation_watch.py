@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fedgrec.cli.configured import command
 from fedgrec.cli.widths import shortened
 from fedgrec.errors import FedgrecError, missing_extra
 
@@ -18,24 +19,13 @@ DASHBOARD = 9093
 
 
 def register(tasks: Any) -> None:
-    status = tasks.add_parser(
-        "status",
-        help="how far a server has come",
-        description="How far a server has come, how fast it is, and who is there. It changes nothing.",
-    )
+    status = command(tasks, "status", run_status, "how far a server has come")
     status.add_argument("folder", type=Path, metavar="FOLDER")
     status.add_argument("--json", action="store_true", help="one JSON object; docs/deploy.md explains its keys")
-    status.set_defaults(command=run_status)
-    page = tasks.add_parser(
-        "dashboard",
-        help="the same as a page that refreshes itself",
-        description="Serve a page that shows how a server does, until stopped. It asks for no password: it is meant "
-        "for this machine.",
-    )
+    page = command(tasks, "dashboard", run_dashboard, "the same as a page that refreshes itself")
     page.add_argument("folder", type=Path, metavar="FOLDER")
     page.add_argument("--port", type=port, default=DASHBOARD, metavar="P", help=f"(default: {DASHBOARD})")
     page.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
-    page.set_defaults(command=run_dashboard)
 
 
 def add_flags(task: argparse.ArgumentParser) -> None:
@@ -77,18 +67,23 @@ def errors_in(log: logging.Logger, as_json: bool) -> Iterator[None]:
 
 
 def run_dashboard(arguments: argparse.Namespace) -> int:
+    """Serve a page that shows how a server does, until stopped.
+
+    It asks for no password: it is meant for this machine.
+    """
     from fedgrec.federation.common.web import Site
-    from fedgrec.federation.server.dashboard import pages
+    from fedgrec.federation.server.pages import dashboard
     from fedgrec.federation.server.status import status
 
     status(arguments.folder)  # raises now if the folder is not a server's
-    with Site(arguments.host, arguments.port, pages(arguments.folder)) as site:
+    with Site(arguments.host, arguments.port, dashboard(arguments.folder)) as site:
         print(f"{site.address} shows {arguments.folder}; Ctrl-C ends it", flush=True)
         site.serve_forever()
     return 0
 
 
 def run_status(arguments: argparse.Namespace) -> int:
+    """How far a server has come, how fast it is, and who is there. It changes nothing."""
     from dataclasses import asdict
 
     from fedgrec.federation.common.network import expiry_note
@@ -103,7 +98,7 @@ def run_status(arguments: argparse.Namespace) -> int:
 
 def lines(found: Any) -> list[str]:
     """A status for people, in 80 columns."""
-    from fedgrec.core import printable, size
+    from fedgrec.cable.core import printable, size
     from fedgrec.federation.server.log import metrics_of
     from fedgrec.federation.server.status import NOT_STARTED, WARM_UP
 
@@ -117,8 +112,8 @@ def lines(found: Any) -> list[str]:
         text.append(f"season {found.season:,}{wanted}{changed}{served}")
     if found.state == WARM_UP and found.warm_up_stages:
         text[0] += f", {found.warm_up} of {found.warm_up_stages} stages"
-    if found.going_on:
-        text.append(f"now: {found.going_on}")
+    if found.current_sum:
+        text.append(f"now: {found.current_sum}")
     if found.rounds_per_minute:
         left = f", about {span(found.seconds_left)} left" if found.seconds_left else ""
         text.append(f"rate: {found.rounds_per_minute:.3g} rounds a minute{left}")

@@ -7,6 +7,7 @@ import platform
 import sys
 from typing import Any
 
+from fedgrec.cli.configured import command
 from fedgrec.cli.widths import fitted
 from fedgrec.errors import install
 
@@ -19,26 +20,17 @@ EXTRAS = {
 
 
 def register(commands: Any) -> None:
-    data = commands.add_parser(
-        "data",
-        help="list data sets, or describe one",
-        description="Without an argument: the known data sets and where they are. With one: its "
-        "sizes and anything odd about it (a public set that is not here is downloaded).",
-    )
+    data = command(commands, "data", run_data, "list data sets, or describe one")
     data.add_argument("source", nargs="?", metavar="NAME|FOLDER|FILE", help="what to describe")
-    data.set_defaults(command=run_data)
-    presets = commands.add_parser(
-        "presets",
-        help="list presets, or show one",
-        description="Without an argument: the presets. With one: every option it resolves to.",
-    )
+    presets = command(commands, "presets", run_presets, "list presets, or show one")
     presets.add_argument("name", nargs="?", metavar="PRESET")
-    presets.set_defaults(command=run_presets)
-    doctor = commands.add_parser("doctor", help="check this machine", description="Check what fedgrec needs and uses.")
-    doctor.set_defaults(command=run_doctor)
+    command(commands, "doctor", run_doctor, "check this machine")
 
 
 def run_data(arguments: argparse.Namespace) -> int:
+    """Without an argument: the known data sets and where they are. With one: its sizes and anything odd about it (a
+    public set that is not here is downloaded).
+    """
     import numpy as np
 
     from fedgrec import data
@@ -70,7 +62,8 @@ def run_data(arguments: argparse.Namespace) -> int:
 
 
 def run_presets(arguments: argparse.Namespace) -> int:
-    from fedgrec.config import preset, presets
+    """Without an argument: the presets. With one: every option it resolves to."""
+    from fedgrec.config.configuration import preset, presets
 
     if arguments.name:
         print(preset(arguments.name).to_toml(), end="")
@@ -83,8 +76,8 @@ def run_presets(arguments: argparse.Namespace) -> int:
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
-    """Print what this machine has; exit code 1 when something that training needs is missing."""
-    well = True
+    """Check what fedgrec needs and uses."""
+    well = True  # exit code 1 when something that training needs is missing
 
     def check(name: str, ok: bool, text: str) -> None:
         nonlocal well
@@ -122,7 +115,7 @@ def _kernel() -> tuple[bool, str]:
     try:
         import numpy as np
 
-        from fedgrec.core import Leaf, Rows
+        from fedgrec.cable.core import Leaf, Rows
         from fedgrec.kernels import cpu
 
         table = np.zeros((2, 3), np.float32)

@@ -6,30 +6,29 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fedgrec.config import Config
-from fedgrec.core import size
+from fedgrec.cable.core import size
+from fedgrec.config.configuration import Config
 from fedgrec.data import Dataset
-from fedgrec.metrics import USUAL
-from fedgrec.simulation import Observer, Simulation
+from fedgrec.models.metrics import USUAL
+from fedgrec.runs.callbacks import RoundBar
+from fedgrec.runs.cost import cost
+from fedgrec.runs.simulation import Simulation
 
 
-class Bar(Observer):
-    """A progress bar with rate, time left and the live metric; Ctrl-C asks for a clean stop after the round."""
+class Bar(RoundBar):
+    """The command line's progress bar; Ctrl-C asks for a clean stop after the round."""
 
     def __init__(self, quiet: bool = False) -> None:
-        self.quiet, self.bar, self.stopping = quiet, None, False
+        super().__init__(quiet or not sys.stderr.isatty())
+        self.quiet = quiet
 
     def say(self, text: str) -> None:
         if not self.quiet:
             print(text, flush=True)
 
     def describe(self, config: Config, dataset: Dataset) -> None:
-        train, split = dataset.split.train, dataset.split
-        held = [
-            f"{part.n_pairs:,} {name}"
-            for name, part in (("validation", split.validation), ("test", split.test))
-            if part
-        ]
+        train = dataset.split.train
+        held = [f"{count:,} {name}" for name, count in dataset.split.held_out.items()]
         self.say(
             f"{dataset.name}: {train.n_users:,} users, {train.n_items:,} items, "
             f"{', '.join([f'{train.n_pairs:,} train', *held])} pairs"
@@ -39,7 +38,7 @@ class Bar(Observer):
         m = config.model
         self.say(
             f"{'FedGRec' if config.method == 'fedgrec' else config.method}, "
-            f"{f'K = {m.layers}, ' if getattr(m, 'layers', 0) else ''}d = {m.dim}: "
+            f"{f'K = {m.layers}, ' if m.layers else ''}d = {m.dim}: "
             f"{config.run.rounds:,} rounds of {min(m.users_per_round, train.n_users):,} users, "
             f"protocol {config.run.protocol}"
             + {"off": "", "protocol": ", secure sums", "exact": ", integer sums checked by secure ones"}[
@@ -48,34 +47,24 @@ class Bar(Observer):
         )
 
     def started(self, done: int, rounds: int) -> None:
-        from tqdm import tqdm
-
         if done:
             self.say(f"going on after round {done:,}")
-        off = self.quiet or not sys.stderr.isatty()
-        self.bar = tqdm(total=rounds, initial=done, unit="round", disable=off, dynamic_ncols=True, smoothing=0.05)
-
-    def round_done(self, done: int) -> None:
-        if self.bar is not None:
-            self.bar.update(1)
+        super().started(done, rounds)
 
     def evaluated(self, line: dict[str, Any]) -> None:
+        if self.bar is not None and not self.bar.disable:
+            super().evaluated(line)
+            return
         recall = next(k for k in line if k.startswith("recall@"))
         ndcg = recall.replace("recall", "ndcg")
-        if self.bar is not None and not self.bar.disable:
-            self.bar.set_postfix_str(f"{recall} {line[recall]:.4f}")
-        else:
-            self.say(
-                f"round {line['round']:>7,}  {line['split']:<10}  {recall} {line[recall]:.4f}  "
-                f"{ndcg} {line[ndcg]:.4f}  {line['seconds']:8.1f} s"
-            )
+        self.say(
+            f"round {line['round']:>7,}  {line['split']:<10}  {recall} {line[recall]:.4f}  "
+            f"{ndcg} {line[ndcg]:.4f}  {line['seconds']:8.1f} s"
+        )
 
     def noticed(self, sentence: str) -> None:
         if self.bar is not None:
             self.bar.write(sentence)
-
-    def stop_wanted(self) -> bool:
-        return self.stopping
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -95,8 +84,7 @@ class Bar(Observer):
         finally:
             signal.signal(signal.SIGINT, before)
             signal.signal(signal.SIGTERM, term)
-            if self.bar is not None:
-                self.bar.close()
+            self.close()
 
     def summary(self, simulation: Simulation) -> None:
         """The result, its protocol and its price."""
@@ -111,11 +99,11 @@ class Bar(Observer):
                 self.say(f"  {name:<16} {value:10.4f}" if value < 10 else f"  {name:<16} {value:10.1f}")
         if verdict := progress.verdict(simulation.config.run.topk):
             self.say(f"  {verdict}")
-        users = len(simulation.degrees)
-        turns = max(result["round"] * min(simulation.config.model.users_per_round, users) / users, 1.0)
-        clear, up, down = (result[f"bytes_{name}"] / users for name in ("up", "up_secure", "down_secure"))
-        self.say(f"  {progress.seconds:.1f} s; a user sent {size(clear)} in the clear, {size(up)} as secure sums,")
-        self.say(f"  and received {size(down)}: {size(up / turns)} up and {size(down / turns)} down a turn")
+        paid = cost(simulation.config, simulation.metrics, len(simulation.degrees), simulation.method.n_items)
+        whole, up, down = paid.whole, paid.turn.up_secure, paid.turn.down_secure
+        clear, secure = size(whole.up), size(whole.up_secure)
+        self.say(f"  {progress.seconds:.1f} s; a user sent {clear} in the clear, {secure} as secure sums,")
+        self.say(f"  and received {size(whole.down_secure)}: {size(up)} up and {size(down)} down a turn")
         if result["secure"] != "off":
             kind = {"protocol": "every sum went through secure aggregation", "exact": "integer sums, checked by it"}
             lost = f", {simulation.sums.lost:,} more lost to dropouts" if simulation.sums.lost else ""
@@ -125,7 +113,7 @@ class Bar(Observer):
             self.say(f"  noise: ε = {spent:.3g} of {asked:g} is spent, at δ = {result['dp_delta']:g}, for each user")
         if progress.clipped:
             o = simulation.config.model
-            by = "item_levels" if getattr(o, "levels", 0) else "item_clip"
+            by = "item_levels" if o.levels else "item_clip"
             self.say(f"  {progress.clipped:,} numbers were larger than {by} or latent_clip lets users send")
 
 
@@ -135,11 +123,11 @@ def _compiling_said(say: Callable[[str], None]) -> Iterator[None]:
     from numba.core.event import Event, Listener, install_listener
 
     class Says(Listener):  # type: ignore[misc]
-        told = False
+        said = False
 
         def on_start(self, event: Event) -> None:
-            if not self.told:
-                self.told = True
+            if not self.said:
+                self.said = True
                 say("compiling, once on this machine: about fifteen seconds ...")
 
         def on_end(self, event: Event) -> None: ...

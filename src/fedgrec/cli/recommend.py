@@ -6,17 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from fedgrec.cli import recommend_all
-from fedgrec.cli.asked import add_item_names
+from fedgrec.cli.configured import add_item_names, command
 from fedgrec.cli.widths import fitted
 from fedgrec.errors import ConfigError, DataError, RunError
 
 
 def register(commands: Any) -> None:
-    recommend = commands.add_parser(
-        "recommend",
-        help="what a person should see next",
-        description="Recommend items from a run, for a known user or for a person it never met.",
-    )
+    recommend = command(commands, "recommend", run_recommend, "what a person should see next")
     recommend.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
     who = recommend.add_mutually_exclusive_group(required=True)
     who.add_argument("--user", metavar="ID", help="a user of the training data")
@@ -32,13 +28,8 @@ def register(commands: Any) -> None:
     recommend.add_argument("-n", "--number", type=int, default=10, metavar="N", help="how many (default: 10)")
     add_item_names(recommend)
     recommend.add_argument("--json", action="store_true", help="print JSON")
-    recommend.set_defaults(command=run_recommend)
 
-    evaluate = commands.add_parser(
-        "evaluate",
-        help="rank all items again and measure",
-        description="Evaluate a run's selected model on its own split, or by people whom it has never met.",
-    )
+    evaluate = command(commands, "evaluate", run_evaluate, "rank all items again and measure")
     evaluate.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
     evaluate.add_argument(
         "--data",
@@ -53,19 +44,19 @@ def register(commands: Any) -> None:
     )
     evaluate.add_argument("--ndcg-ideal", choices=("capped", "paper"), help="(default: the run's)")
     evaluate.add_argument("--json", action="store_true", help="print JSON")
-    evaluate.set_defaults(command=run_evaluate)
 
 
 def run_recommend(arguments: argparse.Namespace) -> int:
+    """Recommend items from a run, for a known user or for a person it never met."""
     import numpy as np
 
-    from fedgrec.core import printable
-    from fedgrec.item_names import names_of
-    from fedgrec.trained import open_run
+    from fedgrec.cable.core import printable
+    from fedgrec.data.item_names import names_of
+    from fedgrec.runs.trained import open_run
 
     if arguments.number < 1:
         raise ConfigError(f"-n {arguments.number}: ask for at least one item")
-    if recommend_all.is_asked(arguments):
+    if recommend_all.writes_table(arguments):
         return recommend_all.run(arguments)
     model = open_run(arguments.run, needs_users=arguments.user is not None)
     number = min(arguments.number, len(model.item_ids))
@@ -113,9 +104,10 @@ def named(text: str, ids: Any) -> list[int]:
 
 
 def run_evaluate(arguments: argparse.Namespace) -> int:
-    from fedgrec.config import Config
-    from fedgrec.metrics import named as metrics_named
-    from fedgrec.trained import open_run
+    """Evaluate a run's selected model on its own split, or by people whom it has never met."""
+    from fedgrec.config.configuration import Config
+    from fedgrec.models.metrics import named as metrics_named
+    from fedgrec.runs.trained import open_run
 
     names = metrics_named(arguments.metrics)
     model = open_run(arguments.run, needs_users=arguments.data is None)
@@ -133,10 +125,10 @@ def run_evaluate(arguments: argparse.Namespace) -> int:
 
 
 def _on_own_split(arguments: argparse.Namespace, model: Any, config: Any) -> dict[str, Any]:
-    from fedgrec.kept_split import read_split
-    from fedgrec.loading import load_for
-    from fedgrec.record import RunRecord
-    from fedgrec.trained import Centralized, measured
+    from fedgrec.data.kept_split import read_split
+    from fedgrec.data.loading import load_for
+    from fedgrec.runs.record import RunRecord
+    from fedgrec.runs.trained import Centralized, measured
 
     before = read_split(arguments.run)
     if before is None and isinstance(model, Centralized):
@@ -158,8 +150,8 @@ def _by_strangers(arguments: argparse.Namespace, model: Any, config: Any) -> dic
     """Represent new people by some of their items, and measure how well the model ranks their other items."""
     import numpy as np
 
-    from fedgrec.loading import load_data
-    from fedgrec.ranking import evaluate, rows_of
+    from fedgrec.data.loading import load_data
+    from fedgrec.models.ranking import evaluate, rows_of
 
     items = model.item_vectors().astype(np.float32)
     if arguments.split != "test":

@@ -27,7 +27,7 @@ def register(recommend: Any, who: Any) -> None:
     )
 
 
-def is_asked(arguments: argparse.Namespace) -> bool:
+def writes_table(arguments: argparse.Namespace) -> bool:
     """Whether the arguments ask for a table; refuses arguments that do not go together."""
     if not arguments.all:
         if arguments.out is not None or arguments.users_from is not None:
@@ -45,9 +45,9 @@ def is_asked(arguments: argparse.Namespace) -> bool:
 def run(arguments: argparse.Namespace) -> int:
     import numpy as np
 
-    from fedgrec.item_names import names_of
-    from fedgrec.trained import open_run
-    from fedgrec.whole_files import whole
+    from fedgrec.data.item_names import names_of
+    from fedgrec.data.whole_files import whole
+    from fedgrec.runs.trained import open_run
 
     model = open_run(arguments.run)
     names = names_of(model, arguments.run, arguments.item_names)
@@ -87,7 +87,7 @@ def _read(path: Path, ids: Any) -> Any:
 
 def _table(model: Any, users: Any, number: int, titles: Any) -> list[Any]:
     """The columns of these users' lists, without empty places."""
-    from fedgrec.recommender import flat
+    from fedgrec.models.recommender import flat
 
     ids, scores = model.lists(users, number)
     table = list(flat(model.user_names[users], model.item_names, ids, scores))

@@ -4,6 +4,7 @@ import argparse
 import textwrap
 from typing import Any
 
+from fedgrec.cli.configured import command
 from fedgrec.errors import ConfigError
 
 STAGES = ("keys", "shares", "vectors", "unmasking")
@@ -16,12 +17,7 @@ def register(commands: Any) -> None:
         description="Secure aggregation: the server learns the sum of the clients' vectors and nothing else.",
     )
     tasks = secagg.add_subparsers(title="tasks", metavar="TASK", required=True)
-    demo = tasks.add_parser(
-        "demo",
-        help="run one round of the real protocol in this process",
-        description="Run one round with random vectors and lost clients, print its price stage by stage, and compare "
-        "the opened sum with the plain one. Exit code 1 if they differ or the round fails.",
-    )
+    demo = command(tasks, "demo", run_demo, "run one round of the real protocol in this process")
     demo.add_argument("--clients", type=int, default=100, metavar="N", help="(default: 100)")
     demo.add_argument("--neighbours", type=int, default=0, metavar="K", help="0: chosen for the clients (default: 0)")
     demo.add_argument("--threshold", type=int, default=0, metavar="T", help="0: chosen for the clients (default: 0)")
@@ -41,28 +37,25 @@ def register(commands: Any) -> None:
         "(default: secagg)",
     )
     demo.add_argument("--threads", type=int, default=0, metavar="N", help="that make masks; 0: all cores (default: 0)")
-    demo.set_defaults(command=run_demo)
-    parameters = tasks.add_parser(
-        "parameters",
-        help="neighbours and threshold for a number of clients",
-        description="The smallest graph and a threshold that keep the risks below 2^-40, and what the risks are.",
-    )
+    parameters = command(tasks, "parameters", run_parameters, "neighbours and threshold for a number of clients")
     parameters.add_argument("--clients", type=int, required=True, metavar="N")
     parameters.add_argument("--corrupt", type=float, default=0.05, metavar="X", help="share of clients (default: 0.05)")
     parameters.add_argument("--dropped", type=float, default=0.05, metavar="X", help="share of clients (default: 0.05)")
     parameters.add_argument(
         "--honest-server", action="store_true", help="the server may be curious but follows the rules"
     )
-    parameters.set_defaults(command=run_parameters)
 
 
 def run_demo(arguments: argparse.Namespace) -> int:
+    """Run one round with random vectors and lost clients, print its price stage by stage, and compare the opened
+    sum with the plain one. Exit code 1 if they differ or the round fails.
+    """
     import os
     import random
 
     import numpy as np
 
-    from fedgrec.core import size
+    from fedgrec.cable.core import size
     from fedgrec.secagg import Population, SecAggError, Session, Stage, fresh_round_id, run_round
 
     n, drops = arguments.clients, _drops(arguments.drop, arguments.clients)
@@ -147,6 +140,7 @@ def _parameters(arguments: argparse.Namespace) -> tuple[int, int, int]:
 
 
 def run_parameters(arguments: argparse.Namespace) -> int:
+    """The smallest graph and a threshold that keep the risks below 2^-40, and what the risks are."""
     from fedgrec.secagg.errors import SecAggError
     from fedgrec.secagg.parameters import choose
 

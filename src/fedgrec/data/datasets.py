@@ -90,7 +90,7 @@ def load(
 
     parts, notes = list(found.parts), list(found.notes)
     if kind != "given" and len(parts) == 2:
-        parts = [_union(*parts)]
+        parts = [splits.together(*parts)]
     if k_core > 0:
         parts = _core(parts, k_core, notes)
     rule = Rule(kind, test_ratio, validation, seed, leave_out)
@@ -120,25 +120,20 @@ def _first_split(parts: list[Interactions], rule: Rule, notes: list[str]) -> Spl
 def _next_split(before: Split, parts: list[Interactions], rule: Rule, notes: list[str]) -> Split:
     if len(parts) == 1:
         return grown_split(before, parts[0], rule)
-    return grown_split(before, _union(*parts), rule, _without_known(parts[0], parts[1], notes))
+    return grown_split(before, splits.together(*parts), rule, _without_known(parts[0], parts[1], notes))
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:
     """A run's record of its data, ready for JSON."""
     parts = dataset.split
-
-    def pairs(part: Interactions | None) -> int:
-        return 0 if part is None else part.n_pairs
-
     return {
         "name": dataset.name,
         "checksums": dict(dataset.checksums),
         "sizes": {
             "users": parts.train.n_users,
             "items": parts.train.n_items,
-            "train": pairs(parts.train),
-            "validation": pairs(parts.validation),
-            "test": pairs(parts.test),
+            "train": parts.train.n_pairs,
+            **{"validation": 0, "test": 0, **parts.held_out},
         },
         "split": dataset.split_kind,
     }
@@ -229,24 +224,6 @@ def _numbered(low_rated: list[Pairs], data: Interactions) -> Interactions | None
     pairs = [(users.parse(u), items.parse(i)) for u, i in named if users.knows(u) and items.knows(i)]
     indices = np.array(pairs, np.int64).reshape(-1, 2)
     return Interactions.from_indices(indices[:, 0], indices[:, 1], user_ids=users, item_ids=items)[0]
-
-
-def _union(train: Interactions, test: Interactions) -> Interactions:
-    """Both parts as one set, for a fresh split."""
-
-    def joined(name: str) -> Any:
-        pair = getattr(train, name), getattr(test, name)
-        return None if pair[0] is None or pair[1] is None else np.concatenate(pair)
-
-    users = np.concatenate([train.users(), test.users()])
-    return Interactions.from_indices(
-        users,
-        joined("items"),
-        joined("ratings"),
-        joined("times"),
-        user_ids=train.user_ids,
-        item_ids=train.item_ids,
-    )[0]
 
 
 def _core(parts: list[Interactions], k: int, notes: list[str]) -> list[Interactions]:

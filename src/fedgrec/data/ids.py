@@ -106,13 +106,9 @@ class IdMap:
                 raise DataError(f"the {self.kind} id {i!r} cannot be saved as JSON: use strings or numbers as ids")
         return {"kind": self.kind, "ids": list(self._ids)}
 
-    def save(self, path: str | Path) -> None:
-        """Write the ids as JSON."""
-        Path(path).write_text(json.dumps(self.to_json(), ensure_ascii=False) + "\n", encoding="utf-8")
-
     @classmethod
     def load(cls, path: str | Path, size: int | None = None) -> Self:
-        """Read what `save` wrote; `size` is the number of ids that the file must hold."""
+        """Read what `to_json` gave, from a file; `size` is the number of ids that the file must hold."""
         try:
             record = json.loads(Path(path).read_text(encoding="utf-8"))
             found = cls(range(record["range"]) if "range" in record else record["ids"], record["kind"])

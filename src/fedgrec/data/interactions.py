@@ -26,19 +26,12 @@ class Interactions:
     times: NDArray[np.float64] | None = None  # [nnz], seconds
 
     def __post_init__(self) -> None:
-        def fix(name: str, dtype: type) -> None:
+        types = {"indptr": np.int64, "items": np.int32, "ratings": np.float32, "times": np.float64}
+        for name, dtype in types.items():
             if getattr(self, name) is not None:
                 array: NDArray[Any] = np.ascontiguousarray(getattr(self, name), dtype=dtype).view()
                 array.flags.writeable = False  # only our view: the caller's array stays writable
                 object.__setattr__(self, name, array)
-
-        for name, dtype in (
-            ("indptr", np.int64),
-            ("items", np.int32),
-            ("ratings", np.float32),
-            ("times", np.float64),
-        ):
-            fix(name, dtype)
         self._check()
 
     def _check(self) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec.data.readers import ALIASES
+from fedgrec.data.text_tables import spelled
 from fedgrec.errors import DataError
 
 TAKEN = "from_matrix takes a SciPy sparse matrix [users, items], or a DataFrame with the columns 'user' and 'item'"
@@ -44,7 +45,8 @@ def checked_frame(frame: Any, keep_ratings: bool) -> Columns:
     if type(frame).__name__ == "LazyFrame":  # polars
         raise DataError(f"{TAKEN}; this is a LazyFrame, which is not computed yet: give its .collect()")
     names = list(getattr(frame, "column_names", getattr(frame, "columns", ())))  # the first is pyarrow's word
-    found = {role: name for role in ALIASES if (name := _column(names, role)) is not None}
+    columns = {role: role if role in names else spelled(names, words) for role, words in ALIASES.items()}
+    found = {role: name for role, name in columns.items() if name is not None}
     if not {"user", "item"} <= found.keys():
         raise DataError(f"{TAKEN}; {_instead(frame, names)}")
     if not keep_ratings:
@@ -56,12 +58,6 @@ def checked_frame(frame: Any, keep_ratings: bool) -> Columns:
         raise DataError("the DataFrame has no rows: give one for each interaction")
     checks = {"user": _ids, "item": _ids, "rating": _numbers, "time": _seconds}
     return {role: checks[role](frame[name].to_numpy(), role) for role, name in found.items()}
-
-
-def _column(names: list[Any], role: str) -> Any:
-    """The column of a role; of several, the one whose name comes first in ALIASES."""
-    usual = {str(name).lower().replace("_", ""): name for name in reversed(names)}
-    return role if role in names else next((usual[alias] for alias in ALIASES[role] if alias in usual), None)
 
 
 def _instead(thing: Any, names: list[Any]) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.data.text_tables import Table, contents, read_text
+from fedgrec.data.text_tables import Table, contents, read_text, spelled
 from fedgrec.errors import DataError, missing_extra
 
 # Names a column goes by, compared in lower case without underscores.
@@ -166,25 +166,11 @@ def _parquet(path: Path) -> Table:
 
 def _column(table: Table, role: str, name: str, *, required: bool = True) -> Sequence[Any] | None:
     """The column called `name`; if `name` is one of the role's ALIASES, any column with such a name."""
-
-    def found(column: str) -> Sequence[Any]:
-        if column in table.twice:
-            raise DataError(
-                f"{table.path}:1: there are {table.twice[column]} columns {column!r}: rename all but the one to read"
-            )
-        return table.columns[column]
-
     if name in table.columns:
-        return found(name)
-
-    def usual(word: str) -> str:
-        return word.lower().replace("_", "")
-
-    if usual(name) in ALIASES[role]:
-        for known in ALIASES[role]:
-            for column in table.columns:
-                if usual(column) == known:
-                    return found(column)
+        return table.column(name)
+    if spelled([name], ALIASES[role]) is not None:
+        if (column := spelled(table.columns, ALIASES[role])) is not None:
+            return table.column(column)
         if not required:
             return None
     headless = any(column.replace(".", "", 1).isdecimal() for column in table.columns)

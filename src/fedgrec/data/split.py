@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,12 @@ class Split:
         for other in (self.test, self.validation, self.left_out):
             if other is not None and (other.user_ids != self.train.user_ids or other.item_ids != self.train.item_ids):
                 raise DataError("the parts of a split must share their user and item ids: load them together")
+
+    @property
+    def held_out(self) -> dict[str, int]:
+        """How many pairs each part has that is held out of train."""
+        parts = {"validation": self.validation, "test": self.test}
+        return {name: part.n_pairs for name, part in parts.items() if part is not None}
 
     @cached_property
     def before_test(self) -> Interactions:
@@ -147,8 +154,13 @@ def highest(data: Interactions, priority: NDArray[np.float64], counts: NDArray[n
 
 
 def together(a: Interactions, b: Interactions | None) -> Interactions:
-    """The pairs of both."""
+    """The pairs of both, with ratings and times if both have them."""
     if b is None or not b.n_pairs:
         return a
-    users, items = np.concatenate([a.users(), b.users()]), np.concatenate([a.items, b.items])
-    return Interactions.from_indices(users, items, user_ids=a.user_ids, item_ids=a.item_ids)[0]
+
+    def joined(name: str) -> Any:
+        parts = getattr(a, name), getattr(b, name)
+        return None if parts[0] is None or parts[1] is None else np.concatenate(parts)
+
+    pairs = np.concatenate([a.users(), b.users()]), joined("items"), joined("ratings"), joined("times")
+    return Interactions.from_indices(*pairs, user_ids=a.user_ids, item_ids=a.item_ids)[0]

@@ -6,7 +6,7 @@ import io
 import itertools
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,13 @@ class Table:
     note: str = ""
     decimal_commas: bool = False  # whether a comma may be part of a number: it does not separate columns
 
+    def column(self, name: str) -> Sequence[Any]:
+        if name in self.twice:
+            raise DataError(
+                f"{self.path}:1: there are {self.twice[name]} columns {name!r}: rename all but the one to read"
+            )
+        return self.columns[name]
+
     def bad(self, row: int, what: str) -> DataError:
         where = f"{self.path}:{self.lines[row]}" if self.word == "line" else f"{self.path}, row {self.lines[row]}"
         return DataError(f"{where}: {what}")
@@ -47,6 +54,14 @@ def read_text(path: Path, kind: str) -> Table:
         names = [name.split(":")[0] if kind == ".inter" else name.strip() for name in head]
     note = "" if separator == USUAL[kind] else f"{path.name} is read with {SEPARATORS[separator]} between its columns."
     return replace(_table(path, names, numbered), note=note, decimal_commas=separator != ",")
+
+
+def spelled(names: Iterable[Any], spellings: Iterable[str], without: str = "_") -> Any:
+    """Of several names the one that comes first among the spellings, in lower case and `without` these letters."""
+    usual: dict[str, Any] = {}
+    for name in names:
+        usual.setdefault("".join(letter for letter in str(name).lower() if letter not in without), name)
+    return next((usual[spelling] for spelling in spellings if spelling in usual), None)
 
 
 def contents(path: Path) -> bytes:

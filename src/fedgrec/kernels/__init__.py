@@ -1,0 +1,3 @@
+"""The loops inside `local_update`, readable (`reference`) and fast (compiled, PyTorch, Triton). They import `cable` and
+`config`: they know arrays, not who calls them.
+"""

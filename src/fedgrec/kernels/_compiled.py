@@ -162,32 +162,23 @@ def train_users(begin, end, users, tables, f_table, per_steps, shelves, numbers,
 
 
 @threaded
-def combine(begin, end, alpha, tables, f_table):
+def combine(begin, end, alpha, tables, out):
+    """Σ α_k e_t^k over as many tables as there are weights."""
     for t in range(begin, end):
-        for j in range(f_table.shape[1]):
-            f_table[t, j] = alpha[0] * tables[0, t, j]
+        for j in range(out.shape[1]):
+            out[t, j] = alpha[0] * tables[0, t, j]
         for k in range(1, len(alpha)):
-            for j in range(f_table.shape[1]):
-                f_table[t, j] += alpha[k] * tables[k, t, j]
+            for j in range(out.shape[1]):
+                out[t, j] += alpha[k] * tables[k, t, j]
 
 
 @threaded
-def combine_both(begin, end, alpha, tables, half, out):
-    """f_t = Σ α_k e_t^k, c_t = Σ α_k e_t^{k−1} and, where there is room, e_t^0 ...; `half`: as bfloat16 has them."""
+def sixteen_bits(begin, end, tables):
+    """core.travelling as bfloat16, in place."""
     for t in range(begin, end):
-        for j in range(out.shape[2]):
-            f, c = alpha[0] * tables[0, t, j], alpha[0] - alpha[0]
-            for k in range(1, len(alpha)):
-                f += alpha[k] * tables[k, t, j]
-                c += alpha[k] * tables[k - 1, t, j]
-            out[0, t, j], out[1, t, j] = f, c
-        for k in range(2, out.shape[0]):
-            for j in range(out.shape[2]):
-                out[k, t, j] = tables[k - 2, t, j]
-        if half:
-            for k in range(out.shape[0]):
-                for j in range(out.shape[2]):
-                    out[k, t, j] = upper_half(out[k, t, j])
+        for level in range(tables.shape[0]):
+            for j in range(tables.shape[2]):
+                tables[level, t, j] = upper_half(tables[level, t, j])
 
 
 @threaded

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""The draws of `fedgrec.draws`, word for word, inside compiled loops.
+"""The draws of `fedgrec.cable.draws`, word for word, inside compiled loops.
 
 Every constant is uint64: mixed with a signed integer, Numba would fall back to floating point. And a function is
 called with the same types everywhere, since Numba compiles it anew for others, a literal number among them.
@@ -7,7 +7,7 @@ called with the same types everywhere, since Numba compiles it anew for others, 
 
 import numpy as np
 
-from fedgrec.draws import FEISTEL_M, PHILOX_M, PHILOX_W, Purpose
+from fedgrec.cable.draws import FEISTEL_M, PHILOX_M, PHILOX_W, Purpose
 from fedgrec.kernels._numba import fused, inlined
 
 U = np.uint64

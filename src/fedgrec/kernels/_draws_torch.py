@@ -1,4 +1,4 @@
-"""The draws of `fedgrec.draws` for many users at once, in PyTorch: the same words, on any device.
+"""The draws of `fedgrec.cable.draws` for many users at once, in PyTorch: the same words, on any device.
 
 PyTorch has no unsigned 64-bit arithmetic, so products wrap in int64: their low 64 bits are those of the unsigned
 product, and a mask after every shift drops the sign that was copied in. A row beyond what its user draws holds no
@@ -8,7 +8,7 @@ meaning; callers mask it.
 import torch
 from torch import Tensor
 
-from fedgrec.draws import FEISTEL_M, MASK, PHILOX_M, PHILOX_W, Purpose, Shelves, feedback_bound
+from fedgrec.cable.draws import FEISTEL_M, MASK, PHILOX_M, PHILOX_W, Purpose, Shelves, feedback_bound
 
 BEYOND = 2**62  # sorts behind every item
 

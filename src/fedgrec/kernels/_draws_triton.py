@@ -1,9 +1,9 @@
-"""The draws of `fedgrec.draws` on a GPU, word for word."""
+"""The draws of `fedgrec.cable.draws` on a GPU, word for word."""
 
 import triton
 import triton.language as tl
 
-from fedgrec.draws import FEISTEL_M, Purpose
+from fedgrec.cable.draws import FEISTEL_M, Purpose
 
 F0, F1 = tl.constexpr(FEISTEL_M[0]), tl.constexpr(FEISTEL_M[1])
 NEGATIVES, PAIRS = tl.constexpr(int(Purpose.NEGATIVES)), tl.constexpr(int(Purpose.PAIRS))

@@ -7,7 +7,7 @@ the number of threads nor on the other users of a cohort.
 
 import numpy as np
 
-from fedgrec.core import Rows
+from fedgrec.cable.core import Rows
 from fedgrec.errors import FedgrecError
 from fedgrec.kernels._numba import fused, threaded
 from fedgrec.kernels._product import add_product
@@ -42,7 +42,7 @@ def descend(server, rows, step, gram, many, o):
     where[rows.index] = np.arange(len(rows.index))
     adam = o.server_optimizer == "adam"
     rates = (o.server_rate / (1 - o.beta1**t), 1 / (1 - o.beta2**t)) if adam else (o.server_rate, 1.0)
-    numbers = (2 * many, 2 * many * step, 2 * o.l2, *rates, o.beta1, o.beta2, o.epsilon)
+    numbers = (2 * many, 2 * many * step, 2 * o.l2, *rates, o.beta1, o.beta2, o.adam_epsilon)
     gram = gram.astype(server.items.dtype)
     tables = (server.items[0], server.moment1, server.moment2)
     move(-(-len(where) // BLOCK), *tables, gram, where, rows.values, *map(real, numbers), adam)

@@ -10,14 +10,7 @@ import triton
 import triton.language as tl
 
 from fedgrec.kernels._state_triton import (
-    BETA1,
-    BETA2,
-    ITEM_RATE,
     LOWEST,
-    N_ITEMS,
-    NEGATIVE_WEIGHT,
-    PER_TEMPERATURE,
-    SHARE,
     SOFTMAX,
     decays,
     find_user,
@@ -48,10 +41,10 @@ def moved_by(x0, f0, done, i, ok, decay, at, user, size, rules):
     f0, their f as it arrived, is needed for cosines alone.
     """
     numbers = at.numbers
-    p = tl.load(numbers.real + SHARE)
-    item_rate = tl.load(numbers.real + ITEM_RATE)
-    beta1 = tl.load(numbers.real + BETA1)
-    beta2 = tl.load(numbers.real + BETA2)
+    p = tl.load(numbers.real.share)
+    item_rate = tl.load(numbers.real.item_rate)
+    beta1 = tl.load(numbers.real.beta1)
+    beta2 = tl.load(numbers.real.beta2)
     slopes = at.scratch.slopes + user.slot * (size.TAU + 1) * size.MANY + i
     f_history = at.scratch.f + user.slot * (size.TAU + 1) * size.D + tl.arange(0, size.D)
     shrink = decay.negative * x0
@@ -103,7 +96,7 @@ def negatives(step, at, size, rules, SPLITS: tl.constexpr, SPLIT: tl.constexpr, 
         return
     user = find_user(at, slot, size)
     decay = decays(at.numbers, user, rules)
-    p = tl.load(at.numbers.real + SHARE)
+    p = tl.load(at.numbers.real.share)
     col = tl.arange(0, size.D)
     n = tl.arange(0, BLOCK)
     f_u = tl.load(at.scratch.f + (slot * (size.TAU + 1) + step) * size.D + col)
@@ -127,7 +120,7 @@ def negatives(step, at, size, rules, SPLITS: tl.constexpr, SPLIT: tl.constexpr, 
         slopes = at.scratch.slopes + (slot * (size.TAU + 1) + step) * size.MANY + i
         if rules.LOSS == SOFTMAX:  # only the part of Σ exp up to this row is known
             tl.store(slopes, score, mask=ok)
-            scaled = score * tl.load(at.numbers.real + PER_TEMPERATURE)
+            scaled = score * tl.load(at.numbers.real.per_temperature)
             higher = tl.maximum(top, tl.max(tl.where(ok, scaled, LOWEST), axis=0))
             fade = tl.exp(top - higher)
             top = higher
@@ -152,8 +145,8 @@ def negatives(step, at, size, rules, SPLITS: tl.constexpr, SPLIT: tl.constexpr, 
 @triton.jit
 def softmax_slopes(score, log, scale, numbers):
     """∂L/∂s of negatives, once all are known."""
-    per_temperature = tl.load(numbers.real + PER_TEMPERATURE)
-    return scale * tl.load(numbers.real + NEGATIVE_WEIGHT) * per_temperature * tl.exp(score * per_temperature - log)
+    per_temperature = tl.load(numbers.real.per_temperature)
+    return scale * tl.load(numbers.real.negative_weight) * per_temperature * tl.exp(score * per_temperature - log)
 
 
 @triton.jit
@@ -171,7 +164,7 @@ def negative_slopes(step, score, i, ok, scale, scratch, user, size, rules):
 @triton.jit
 def constant(at, user, t, ok, size):
     """c_t of the canonical score: for concat the latent products."""
-    words_of_table = tl.load(at.numbers.whole + N_ITEMS) * size.DIM
+    words_of_table = tl.load(at.numbers.whole.n_items) * size.DIM
     col = tl.arange(0, size.D)
     c = tl.sum(rows_of(at.server.items, t, ok, size) * 0, axis=1)
     for k in range(1, size.K + 1):

@@ -86,8 +86,8 @@ class Scratch(NamedTuple):
 class Numbers(NamedTuple):
     """Options, in arrays: so real ones keep their precision, and whole ones need no compilation for each value."""
 
-    real: Any  # as Reals
-    whole: Any  # as Wholes
+    real: Any  # Reals
+    whole: Any  # Wholes
     alphas: Any  # [K+1]
     rates: Any  # [τ+1]: of the items' Adam, by step
     epsilons: Any  # [τ+1]
@@ -105,11 +105,8 @@ class Tensors(NamedTuple):
     numbers: Any
 
 
-# ------------------------------------------------------------------------------------------- single numbers
-
-
 class Reals(NamedTuple):
-    """What Numbers.real holds, in this order."""
+    """Real options, one word each."""
 
     share: Any  # p = α_0, the part of e^0 in f
     live_share: Any  # α_1 where latents follow the local items, else 0
@@ -133,7 +130,7 @@ class Reals(NamedTuple):
 
 
 class Wholes(NamedTuple):
-    """What Numbers.whole holds, in this order."""
+    """Whole numbers, one word each."""
 
     n_items: Any
     most_negatives: Any  # of a user
@@ -149,24 +146,6 @@ class Wholes(NamedTuple):
     begun: Any  # the round in which the season began
 
 
-def _places(numbers):
-    return numbers(*map(tl.constexpr, range(len(numbers._fields))))
-
-
-_real, _whole = _places(Reals), _places(Wholes)
-SHARE, LIVE_SHARE, L2, FALL = _real.share, _real.live_share, _real.l2, _real.fall
-ITEM_RATE, USER_RATE = _real.item_rate, _real.user_rate
-SERVER_RATE, LATENT_RATE = _real.server_rate, _real.latent_rate
-BETA1, BETA2, EPSILON = _real.beta1, _real.beta2, _real.epsilon
-TO_ITEM_STEPS, ITEM_BOUND, ITEM_STEP = _real.to_item_steps, _real.item_bound, _real.item_step
-TO_LATENT_STEPS, LATENT_BOUND = _real.to_latent_steps, _real.latent_bound
-N_ITEMS, UNBIASED_AFTER, FEEDBACK_BOUND = _whole.n_items, _whole.unbiased_after, _whole.feedback_bound
-MOST_NEGATIVES, MOST_POSITIVES = _whole.most_negatives, _whole.most_positives
-SAMPLED, N_USERS = _whole.sampled, _whole.n_users
-LATENTS_EVERY, FINE_ROUNDS, UNTOUCHED = _whole.latents_every, _whole.fine_rounds, _whole.untouched
-COARSEST, BEGUN = _whole.coarsest, _whole.begun
-LEVELS = _real.levels
-PER_TEMPERATURE, NEGATIVE_WEIGHT = _real.per_temperature, _real.negative_weight
 LOWEST = tl.constexpr(-1e30)  # lower than every score
 TINY = tl.constexpr(1.1754943508222875e-38)  # see reference.length
 BPR, SOFTMAX = tl.constexpr(0), tl.constexpr(3)  # of LOSSES
@@ -250,14 +229,14 @@ def find_user(at, slot, size):
     u = tl.load(F.sampled + turn * size.S + slot).to(tl.int64)
     start = tl.load(at.users.indptr + u)
     degree = (tl.load(at.users.indptr + u + 1) - start).to(tl.int32)
-    P = tl.minimum(degree, tl.load(at.numbers.whole + MOST_POSITIVES).to(tl.int32))
+    P = tl.minimum(degree, tl.load(at.numbers.whole.most_positives).to(tl.int32))
     N = tl.load(at.users.begins + u * (size.SHELVES + 1) + size.SHELVES)
     return User(slot, u, start, degree, P, tl.where(P > 0, N, 0))
 
 
 @triton.jit
 def decays(numbers, user, rules):
-    l2 = tl.load(numbers.real + L2)
+    l2 = tl.load(numbers.real.l2)
     whole = l2
     positive = l2
     negative = l2

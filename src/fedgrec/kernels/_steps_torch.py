@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgrec.core import Ints, UserState
-from fedgrec.draws import Shelves
+from fedgrec.cable.core import Ints, UserState
+from fedgrec.cable.draws import Shelves
+from fedgrec.config.options import FedGRecOptions
 from fedgrec.kernels import _draws_torch as draws
 from fedgrec.kernels._trees_torch import added_up, dots, exponential, lengths, sums_by_partner
-from fedgrec.options import FedGRecOptions
 
 
 class World(NamedTuple):
@@ -74,9 +74,9 @@ def side_by_side(n_rows: Ints, fit: int) -> Iterator[Ints]:
         order = order[count:]
 
 
-def padded(first: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+def padded(first: Tensor, counts: Tensor, longest: int) -> tuple[Tensor, Tensor]:
     """first, first + 1, ... of each user, and which of these are its own; padding repeats `first`.  # [S, longest]"""
-    place = torch.arange(int(counts.max()) if len(counts) else 0, device=counts.device)
+    place = torch.arange(longest, device=counts.device)
     real = place < counts[:, None]
     return first[:, None] + torch.where(real, place, 0), real
 
@@ -88,8 +88,8 @@ def local_problems(world: World, users: Tensor, o: FedGRecOptions) -> Problems:
     P = int(n_positives.max())
     real = torch.arange(P, device=keys.device) < n_positives[:, None]
     chosen = first[:, None] + torch.where(real, draws.positives_sample(keys, world.round, degrees, P), 0)
-    everything, _ = padded(first, degrees if o.exclude_positives else torch.zeros_like(degrees))
     n_excluded = degrees if o.exclude_positives else torch.zeros_like(degrees)
+    everything, _ = padded(first, n_excluded, int(n_excluded.max()))
     n_negatives = (world.n_items - n_excluded).clamp(max=o.negatives if o.loss != "mse" else 0)
     if world.shelves is None:
         n = int(n_negatives.max())
@@ -239,4 +239,4 @@ def adam(
     """Adam's step (to add); its moments are updated in place. Each operation rounds once, as everywhere here."""
     m.mul_(o.beta1).add_(grad * (1 - o.beta1))
     v.mul_(o.beta2).add_((grad * (1 - o.beta2)).mul_(grad))
-    return (m * unbias1).mul_(-rate).div_((v * unbias2).sqrt_().add_(o.epsilon))
+    return (m * unbias1).mul_(-rate).div_((v * unbias2).sqrt_().add_(o.adam_epsilon))

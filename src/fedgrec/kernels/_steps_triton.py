@@ -9,24 +9,12 @@ import triton.language as tl
 
 from fedgrec.kernels._negatives_triton import SLOPE_STEPS, adam_step, constant
 from fedgrec.kernels._state_triton import (
-    BEGUN,
-    BETA1,
-    BETA2,
     BPR,
-    EPSILON,
-    FALL,
     FIRST,
-    ITEM_RATE,
-    LIVE_SHARE,
     MOVED,
-    NEGATIVE_WEIGHT,
-    PER_TEMPERATURE,
     SECOND,
-    SHARE,
     SOFTMAX,
     TINY,
-    UNBIASED_AFTER,
-    USER_RATE,
     decays,
     find_user,
     items_at,
@@ -98,7 +86,7 @@ def user_gradient(step, scale, at, user, size, rules, SPLITS: tl.constexpr, BLOC
         total = tl.maximum(tl.sum(weight * tl.load(scratch.totals + part), axis=0), TINY)
         tl.store(scratch.logs + before, top + tl.log(total))
         numbers = at.numbers.real
-        weight *= scale * tl.load(numbers + NEGATIVE_WEIGHT) * tl.load(numbers + PER_TEMPERATURE) / total
+        weight *= scale * tl.load(numbers.negative_weight) * tl.load(numbers.per_temperature) / total
         parts *= weight[:, None]
         leans *= weight
     grad_f = tl.sum(parts, axis=0)
@@ -123,9 +111,9 @@ def user_gradient(step, scale, at, user, size, rules, SPLITS: tl.constexpr, BLOC
 def move_positives(step, grad_f, decay, at, user, size, rules, BLOCK: tl.constexpr):
     """One optimizer step of the positives; ∂L/∂f_u with their part, and Σ w·moved, by which e_u^1 follows them."""
     n = tl.arange(0, BLOCK)
-    p = tl.load(at.numbers.real + SHARE)
-    live = tl.load(at.numbers.real + LIVE_SHARE)
-    rate = tl.load(at.numbers.real + ITEM_RATE)
+    p = tl.load(at.numbers.real.share)
+    live = tl.load(at.numbers.real.live_share)
+    rate = tl.load(at.numbers.real.item_rate)
     if rules.ITEM_ADAM:
         rate = tl.load(at.numbers.rates + step - 1)
     f_u = tl.load(at.scratch.f + (user.slot * (size.TAU + 1) + step - 1) * size.D + tl.arange(0, size.D))
@@ -165,8 +153,8 @@ def move_positives(step, grad_f, decay, at, user, size, rules, BLOCK: tl.constex
 @triton.jit
 def positives_adam(step, grad, state, ok, old, numbers, size, rules):
     """How far back positives move at rate 1; `old` ones have moments, which lack their factor 1 − β."""
-    first = tl.load(numbers.real + BETA1) * tl.load(state + FIRST * size.D, mask=old, other=0.0) + grad
-    second = tl.load(numbers.real + BETA2) * tl.load(state + SECOND * size.D, mask=old, other=0.0) + grad * grad
+    first = tl.load(numbers.real.beta1) * tl.load(state + FIRST * size.D, mask=old, other=0.0) + grad
+    second = tl.load(numbers.real.beta2) * tl.load(state + SECOND * size.D, mask=old, other=0.0) + grad * grad
     tl.store(state + FIRST * size.D, first, mask=ok[:, None])
     tl.store(state + SECOND * size.D, second, mask=ok[:, None])
     return adam_step(first, second, tl.load(numbers.epsilons + step - 1), rules.FAST)
@@ -176,13 +164,13 @@ def positives_adam(step, grad, state, ok, old, numbers, size, rules):
 def move_user(taken, e, grad_f, decay, at, user, size, rules):
     """One optimizer step of e_u^0, the `taken`-th of this round."""
     numbers, users = at.numbers, at.users
-    done = tl.load(at.federation.now) - tl.load(numbers.whole + BEGUN)
-    rate = tl.load(numbers.real + USER_RATE) * tl.exp2(-done * tl.load(numbers.real + FALL))
-    grad = tl.load(numbers.real + SHARE) * grad_f + decay * e
+    done = tl.load(at.federation.now) - tl.load(numbers.whole.begun)
+    rate = tl.load(numbers.real.user_rate) * tl.exp2(-done * tl.load(numbers.real.fall))
+    grad = tl.load(numbers.real.share) * grad_f + decay * e
     if not rules.USER_ADAM:
         return e - rate * grad
-    beta1 = tl.load(numbers.real + BETA1)
-    beta2 = tl.load(numbers.real + BETA2)
+    beta1 = tl.load(numbers.real.beta1)
+    beta2 = tl.load(numbers.real.beta2)
     col = tl.arange(0, size.D)
     inside = col < size.DIM
     if rules.KEPT:
@@ -204,8 +192,8 @@ def move_user(taken, e, grad_f, decay, at, user, size, rules):
     second = beta2 * second + (1 - beta2) * grad * grad
     tl.store(at1, first, mask=inside)
     tl.store(at2, second, mask=inside)
-    place = tl.minimum(taken, tl.load(numbers.whole + UNBIASED_AFTER))
-    root = tl.sqrt(second * tl.load(numbers.unbias2 + place)) + tl.load(numbers.real + EPSILON)
+    place = tl.minimum(taken, tl.load(numbers.whole.unbiased_after))
+    root = tl.sqrt(second * tl.load(numbers.unbias2 + place)) + tl.load(numbers.real.epsilon)
     return e - rate * (first * tl.load(numbers.unbias1 + place)) / root
 
 
@@ -213,7 +201,7 @@ def move_user(taken, e, grad_f, decay, at, user, size, rules):
 def combined(e, drift, home, at, user, size, rules):
     """f_u; at `home` is e_u^0, and behind it are the latents."""
     numbers = at.numbers
-    f_u = tl.load(numbers.real + SHARE) * e + tl.load(numbers.real + LIVE_SHARE) * drift
+    f_u = tl.load(numbers.real.share) * e + tl.load(numbers.real.live_share) * drift
     if size.COMBINED:
         return f_u + tl.load(at.scratch.B + user.slot * size.D + tl.arange(0, size.D))
     if not rules.CONCAT:
@@ -251,7 +239,7 @@ def positive_slopes(scale, at, user, i, ok, size, rules):
     scratch = at.scratch
     here = user.slot * size.C + i
     if rules.LOSS == SOFTMAX:
-        return tl.where(ok, -scale * tl.load(at.numbers.real + PER_TEMPERATURE) / user.P, 0.0)
+        return tl.where(ok, -scale * tl.load(at.numbers.real.per_temperature) / user.P, 0.0)
     if rules.LOSS > 0:
         return tl.load(scratch.scores + here, mask=ok, other=0.0)
     total = tl.load(scratch.gathered + here, mask=ok, other=0)

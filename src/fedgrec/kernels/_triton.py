@@ -6,8 +6,7 @@
     send         (user × level, user × rows)   finished rows, clipped, rounded, added
     server_round (items)                       Eqs. (10) and (11)
 
-The two in the middle are in `_steps_triton` and `_negatives_triton`; on GPUs that can keep all rows on the chip
-`resident` takes their place.
+The two in the middle are in `_steps_triton` and `_negatives_triton`.
 
 Every sum that has no fixed order is of integers, so a round has the same bits each time: finished rows, and the slopes
 that the negatives of one positive add up to (in 2⁻⁴⁵). Two neighbouring words travel in one 64-bit addition.
@@ -19,29 +18,7 @@ import triton.language as tl
 from fedgrec.kernels._draws_triton import FEEDBACK, NEGATIVES, PAIRS, POSITIVES, permuted, shifts, skipped, words
 from fedgrec.kernels._negatives_triton import moved_by
 from fedgrec.kernels._state_triton import (
-    BEGUN,
-    BETA1,
-    BETA2,
-    COARSEST,
-    EPSILON,
-    FALL,
-    FEEDBACK_BOUND,
-    FINE_ROUNDS,
-    ITEM_BOUND,
-    ITEM_STEP,
-    LATENT_BOUND,
-    LATENT_RATE,
-    LATENTS_EVERY,
-    LEVELS,
     MOVED,
-    N_ITEMS,
-    N_USERS,
-    SAMPLED,
-    SERVER_RATE,
-    TO_ITEM_STEPS,
-    TO_LATENT_STEPS,
-    UNBIASED_AFTER,
-    UNTOUCHED,
     decays,
     find_user,
     items_at,
@@ -59,9 +36,9 @@ from fedgrec.kernels._state_triton import (
 @triton.jit
 def latents_are_due(round_, numbers):
     """FedGRecMethod.training."""
-    done = round_ - tl.load(numbers.whole + BEGUN)
-    turns = done * tl.load(numbers.whole + SAMPLED) // tl.load(numbers.whole + N_USERS)
-    every = tl.load(numbers.whole + LATENTS_EVERY)  # 0: in rounds of their own, which are not run here
+    done = round_ - tl.load(numbers.whole.begun)
+    turns = done * tl.load(numbers.whole.sampled) // tl.load(numbers.whole.n_users)
+    every = tl.load(numbers.whole.latents_every)  # 0: in rounds of their own, which are not run here
     return (every > 0) & ((done + 1) % tl.minimum(tl.maximum(every, 1), 1 + turns) == 0)
 
 
@@ -81,7 +58,7 @@ def prepare(at, size, BLOCK: tl.constexpr, DRAWN: tl.constexpr):
             if part == 0:
                 gather(at.server.c, at.scratch.B + slot * size.D, 0, at, user, size, BLOCK)
         if due or not size.COMBINED:
-            table = at.server.items + part * tl.load(at.numbers.whole + N_ITEMS) * size.DIM
+            table = at.server.items + part * tl.load(at.numbers.whole.n_items) * size.DIM
             home = at.users.embeddings + (user.u * (size.K + 1) + part + 1) * size.DIM
             gather(table, home, size.KIND, at, user, size, BLOCK)
     else:
@@ -159,14 +136,14 @@ def add_words(sums, t, values, ok, BLOCK: tl.constexpr, D: tl.constexpr):
 @triton.jit
 def add_rows(t, moved, ok, at, user, rules, BLOCK: tl.constexpr, D: tl.constexpr):
     """Adds finished rows of item updates, clipped and rounded; how many words of each the clip cut."""
-    moved *= tl.load(at.numbers.real + TO_ITEM_STEPS)
-    bound = tl.load(at.numbers.real + ITEM_BOUND)
+    moved *= tl.load(at.numbers.real.to_item_steps)
+    bound = tl.load(at.numbers.real.item_bound)
     if rules.NARROW:
         round_ = tl.load(at.federation.now)
-        if round_ >= tl.load(at.numbers.whole + FINE_ROUNDS):
-            bound = tl.load(at.numbers.real + LEVELS)
+        if round_ >= tl.load(at.numbers.whole.fine_rounds):
+            bound = tl.load(at.numbers.real.levels)
             steps = tl.load(at.server.steps + t, mask=ok, other=1.0)
-            moved *= (tl.load(at.numbers.real + ITEM_STEP) / steps)[:, None]
+            moved *= (tl.load(at.numbers.real.item_step) / steps)[:, None]
             moved += shifts(t, tl.load(at.users.keys + user.u), round_, D).to(moved.dtype)
     moved = rounded(moved)
     add_words(at.server.sums, t, tl.minimum(tl.maximum(moved, -bound), bound), ok, BLOCK, D)
@@ -209,7 +186,7 @@ def send_positives(at, user, size, rules, BLOCK: tl.constexpr):
         moved = tl.load(positives_at(at.scratch, user, i, size) + MOVED * size.D, mask=ok[:, None], other=0.0)
         if rules.WITHHELD:
             drawn = words(key, i, 0, tl.load(at.federation.now), FEEDBACK).to(tl.int64)
-            ok = ok & (drawn < tl.load(at.numbers.whole + FEEDBACK_BOUND))
+            ok = ok & (drawn < tl.load(at.numbers.whole.feedback_bound))
         over += add_rows(t, moved, ok, at, user, rules, BLOCK, size.D)
     report(at.federation, over)
 
@@ -237,12 +214,12 @@ def send_level(k, at, user, size, BLOCK: tl.constexpr):
     n = tl.arange(0, BLOCK)
     col = tl.arange(0, size.D)
     inside = col < size.DIM
-    to_steps = tl.load(at.numbers.real + TO_LATENT_STEPS)
-    bound = tl.load(at.numbers.real + LATENT_BOUND)
+    to_steps = tl.load(at.numbers.real.to_latent_steps)
+    bound = tl.load(at.numbers.real.latent_bound)
     sent = users.sent + (user.u * size.K + k) * size.DIM + col
     old = tl.load(sent, mask=inside, other=0.0)
     new = tl.load(users.embeddings + (user.u * (size.K + 1) + k) * size.DIM + col, mask=inside, other=0.0)
-    sums = at.server.sums + (k + 1) * tl.load(at.numbers.whole + N_ITEMS) * (size.D // 2)
+    sums = at.server.sums + (k + 1) * tl.load(at.numbers.whole.n_items) * (size.D // 2)
     over = tl.zeros((BLOCK,), tl.int32)
     for first in range(0, user.degree, BLOCK):
         ok = first + n < user.degree
@@ -284,7 +261,7 @@ def server_round(
     round_ = tl.load(F.now)
     if tl.program_id(0) == 0:
         tl.store(F.counter, round_ + 1)
-    n_items = tl.load(numbers.whole + N_ITEMS)
+    n_items = tl.load(numbers.whole.n_items)
     t = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     ok = t < n_items
     col = tl.arange(0, D)
@@ -295,24 +272,24 @@ def server_round(
             store_steps(tl.load(server.moment2 + at, mask=within, other=0.0), t, ok, round_, server, numbers)
         return
     x = tl.load(server.items + at, mask=within, other=0.0)
-    step = tl.full((BLOCK,), 0, x.dtype) + tl.load(numbers.real + ITEM_STEP)
+    step = tl.full((BLOCK,), 0, x.dtype) + tl.load(numbers.real.item_step)
     if NARROW:  # noqa: SIM102
-        if round_ >= tl.load(numbers.whole + FINE_ROUNDS):
+        if round_ >= tl.load(numbers.whole.fine_rounds):
             step = tl.load(server.steps + t, mask=ok, other=1.0)
     total = total_words(server.sums, t, ok, BLOCK, D).to(x.dtype) * step[:, None]
-    done = round_ - tl.load(numbers.whole + BEGUN)
-    rate = tl.load(numbers.real + SERVER_RATE) * tl.exp2(-done * tl.load(numbers.real + FALL))
+    done = round_ - tl.load(numbers.whole.begun)
+    rate = tl.load(numbers.real.server_rate) * tl.exp2(-done * tl.load(numbers.real.fall))
     if ADAM:
-        beta1 = tl.load(numbers.real + BETA1)
-        beta2 = tl.load(numbers.real + BETA2)
-        place = tl.minimum(round_ + 1, tl.load(numbers.whole + UNBIASED_AFTER))
+        beta1 = tl.load(numbers.real.beta1)
+        beta2 = tl.load(numbers.real.beta2)
+        place = tl.minimum(round_ + 1, tl.load(numbers.whole.unbiased_after))
         first = beta1 * tl.load(server.moment1 + at, mask=within, other=0.0) - (1 - beta1) * total
         second = beta2 * tl.load(server.moment2 + at, mask=within, other=0.0) + (1 - beta2) * total * total
         tl.store(server.moment1 + at, first, mask=within)
         tl.store(server.moment2 + at, second, mask=within)
         if NARROW:
             store_steps(second, t, ok, round_, server, numbers)
-        root = tl.sqrt(second * tl.load(numbers.unbias2 + place)) + tl.load(numbers.real + EPSILON)
+        root = tl.sqrt(second * tl.load(numbers.unbias2 + place)) + tl.load(numbers.real.epsilon)
         x -= rate * (first * tl.load(numbers.unbias1 + place)) / root
     else:
         x += rate * total
@@ -324,7 +301,7 @@ def server_round(
         tl.debug_barrier()
         tl.store(server.touched + t, tl.zeros((BLOCK,), tl.int8), mask=changed)
         there = within & changed[:, None]
-        scale = tl.load(numbers.real + LATENT_RATE)
+        scale = tl.load(numbers.real.latent_rate)
         for k in range(1, K + 1):
             table = server.items + k * n_items * DIM
             latent = tl.load(table + at, mask=there, other=0.0)
@@ -351,10 +328,10 @@ def server_round(
 @triton.jit
 def store_steps(second, t, ok, round_, server, numbers):
     """FedGRecMethod.row_steps, for the next round."""
-    place = tl.minimum(round_ + 1, tl.load(numbers.whole + UNBIASED_AFTER))
+    place = tl.minimum(round_ + 1, tl.load(numbers.whole.unbiased_after))
     usual = tl.max(second, axis=1) * tl.load(numbers.unbias2 + place)
     usual *= tl.load(server.step_scales + t, mask=ok, other=1.0)
     bits = usual.to(tl.float32).to(tl.int32, bitcast=True)
-    exponent = tl.minimum(((bits >> 23) - 126 + 1) >> 1, tl.load(numbers.whole + COARSEST).to(tl.int32))
-    exponent = tl.where(usual == 0, tl.load(numbers.whole + UNTOUCHED).to(tl.int32), exponent)
+    exponent = tl.minimum(((bits >> 23) - 126 + 1) >> 1, tl.load(numbers.whole.coarsest).to(tl.int32))
+    exponent = tl.where(usual == 0, tl.load(numbers.whole.untouched).to(tl.int32), exponent)
     tl.store(server.steps + t, power_of_two(exponent).to(second.dtype), mask=ok)

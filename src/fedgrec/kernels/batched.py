@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UserState, fitting
-from fedgrec.devices import place
-from fedgrec.draws import shelves
+from fedgrec.cable.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UserState, fitting
+from fedgrec.cable.draws import shelves
+from fedgrec.config.options import FedGRecOptions
 from fedgrec.errors import FedgrecError, missing_extra
-from fedgrec.options import FedGRecOptions
+from fedgrec.kernels.devices import place
 
 try:
     import torch
@@ -53,7 +53,7 @@ class Batched:
             first, degrees = self._place(cohort.indptr[:-1]), self._place(cohort.degrees)
             for users in self._batches(cohort.degrees, tables):
                 mine = self._place(users)
-                edges, real = steps.padded(first[mine], degrees[mine])
+                edges, real = steps.padded(first[mine], degrees[mine], int(cohort.degrees[users].max()))
                 rows, weight = rows_at[edges], torch.where(real, w[edges], 0)[..., None]
                 for k, table in enumerate(there):
                     latents[users, k] = added_up(weight * table[rows]).cpu().numpy()

@@ -4,8 +4,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UserState
-from fedgrec.options import FedGRecOptions
+from fedgrec.cable.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UserState
+from fedgrec.config.options import FedGRecOptions
 
 
 class Kernel(Protocol):
@@ -35,5 +35,5 @@ class Kernel(Protocol):
         dtype: np.dtype[Any],
     ) -> tuple[Rows, UserState, int]: ...
     def combine(self, items: Floats, alphas: Floats, download: str, lean: bool) -> Floats: ...
-    def server_adam(self, server: ServerState, update: Rows, steps: Floats, o: FedGRecOptions) -> None: ...
+    def server_adam(self, server: ServerState, update: Rows, steps: Floats, o: Any) -> None: ...
     def add_rows(self, table: Floats, update: Rows, leaf: Leaf, rate: float) -> None: ...

@@ -10,14 +10,14 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from fedgrec import draws
-from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UserState
+from fedgrec.cable import draws
+from fedgrec.cable.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, UserState
+from fedgrec.config.options import FedGRecOptions
 from fedgrec.errors import FedgrecError
 from fedgrec.kernels import _compiled as loops
 from fedgrec.kernels._numba import in_threads
 from fedgrec.kernels._steps_numba import LOSSES, Flags, Numbers
 from fedgrec.kernels._sums_numba import Told, by_item
-from fedgrec.options import FedGRecOptions
 
 NAME = "cpu"
 
@@ -152,7 +152,7 @@ def _numbers(o: FedGRecOptions, leaf: Leaf, broadcast: Broadcast, dtype: np.dtyp
         user_rate=real(o.user_rate),
         beta1=real(o.beta1),
         beta2=real(o.beta2),
-        epsilon=real(o.epsilon),
+        epsilon=real(o.adam_epsilon),
         bound=real(leaf.bound),
         norm=np.float64(leaf.norm),
         shake=real(0 if broadcast.row_steps is None else 2.0**-24),
@@ -181,10 +181,12 @@ def _flags(o: FedGRecOptions, broadcast: Broadcast) -> Flags:
 
 def combine(items: Floats, alphas: Floats, download: str, lean: bool) -> Floats:
     """See reference.combine."""
-    out = np.empty((2 + (0 if lean else len(items) - 1), *items.shape[1:]), items.dtype)
-    loops.combine_both(out.shape[1], alphas, items, download == "bfloat16", out)
-    if download == "int8":
-        loops.eight_bits(out.shape[1], out)
+    out = np.zeros((2 if lean else 1 + len(items), *items.shape[1:]), items.dtype)
+    n_items, out[2:] = out.shape[1], items[: len(out) - 2]
+    for place in range(min(len(alphas), 2)):  # f_t, and c_t with the weights of the levels above
+        loops.combine(n_items, alphas[place:], items, out[place])
+    if download != "float32":
+        (loops.eight_bits if download == "int8" else loops.sixteen_bits)(n_items, out)
     return out
 
 
@@ -205,7 +207,7 @@ def server_adam(server: ServerState, update: Rows, steps: Floats, o: FedGRecOpti
         float_(1 / (1 - o.beta2**t)),
         float_(o.beta1),
         float_(o.beta2),
-        float_(o.epsilon),
+        float_(o.adam_epsilon),
     )
 
 

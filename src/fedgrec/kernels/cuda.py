@@ -7,15 +7,14 @@ The loops are in `_triton`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from fedgrec.core import Cohort, Floats, Ints, ServerState, Stage, UploadSpec, UserState
-from fedgrec.devices import place
-from fedgrec.draws import feedback_bound, shelves
+from fedgrec.cable.core import Cohort, Floats, Ints, ServerState, UploadSpec, UserState
+from fedgrec.cable.draws import feedback_bound, shelves
 from fedgrec.errors import FedgrecError, missing_extra
-from fedgrec.options import FedGRecOptions
+from fedgrec.kernels.devices import place
 
 try:
     import torch
@@ -42,37 +41,11 @@ from fedgrec.kernels._state_triton import (
     constants,
 )
 from fedgrec.kernels._steps_triton import user_step
-from fedgrec.kernels.resident import where_it_fits
 
 STRETCH = 256  # rounds whose users are sent to the GPU at once
 UNBIASED_AFTER = 40_000  # steps after which Adam's bias corrections are 1 in every precision of training
 LOSSES = {"bpr": 0, "mse": 1, "mse0": 2, "softmax": 3}
 STATE = ("embeddings", "sent", "moment1", "moment2", "steps")
-
-
-class Trainer(Protocol):
-    """What the engine needs of a method: FedGRec, or one that is FedGRec with other options."""
-
-    @property
-    def n_items(self) -> int: ...
-    @property
-    def n_users(self) -> int: ...
-    @property
-    def begun(self) -> int: ...
-    @property
-    def stages(self) -> tuple[Stage, ...]: ...
-    def options_of(self, round_: int, degrees: Ints) -> FedGRecOptions: ...
-    def spec(self, stage: Stage) -> UploadSpec: ...
-    @property
-    def sampled(self) -> int: ...
-    @property
-    def fine_rounds(self) -> int: ...
-    def step_scales(self, degrees: Ints) -> Floats: ...
-    @property
-    def coarsest(self) -> int: ...
-    def untouched(self, server: ServerState) -> int: ...
-    def row_steps(self, server: ServerState) -> Floats: ...
-    def edge_weights(self, cohort: Cohort, degrees: Ints) -> tuple[Floats, Floats]: ...
 
 
 @dataclass(frozen=True)
@@ -87,7 +60,6 @@ class Launch:
     drawn: int = 256  # negatives drawn by one program
     items: int = 32  # of the server, held at a time
     registers: int | None = 128  # the most that a thread gets, so that enough threads fit
-    resident: bool = True  # rows stay on the chip over all local steps, where GPU and options allow it
 
 
 class Engine:
@@ -95,7 +67,7 @@ class Engine:
 
     def __init__(
         self,
-        method: Trainer,
+        method: Any,  # FedGRec, or one that is FedGRec with other options
         server: ServerState,
         users: Cohort,
         device: str = "cuda",
@@ -121,11 +93,7 @@ class Engine:
         self.numbers = self._numbers(spec)
         self.federation = self._federation()
         self.tensors = Tensors(self.federation, self.users, self.server, self.scratch, self.numbers)
-        size, rules = self._size(), self._rules()
-        self.size, self.rules = constants(size), constants(rules)
-        self.resident = None
-        if self.launch.resident:
-            self.resident = where_it_fits(o, self.device, size._asdict() | rules._asdict(), self.numbers)
+        self.size, self.rules = constants(self._size()), constants(self._rules())
         self._graph: Any = None
 
     def _place(self, array: Any) -> Any:
@@ -238,7 +206,7 @@ class Engine:
             user_rate=o.user_rate,
             beta1=o.beta1,
             beta2=o.beta2,
-            epsilon=o.epsilon,
+            epsilon=o.adam_epsilon,
             to_item_steps=1 / items.step,
             item_bound=items.bound,
             to_latent_steps=1 / latents.step,
@@ -266,11 +234,11 @@ class Engine:
             begun=self.method.begun,
         )
         return Numbers(
-            real=real(reals),
-            whole=self._place(np.array(wholes)),
+            real=Reals(*real(reals).split(1)),
+            whole=Wholes(*self._place(np.array(wholes)).split(1)),
             alphas=real(alpha),
             rates=real(o.item_rate * (1 - beta1) / (1 - beta1**step) * root),
-            epsilons=real(o.epsilon * root),
+            epsilons=real(o.adam_epsilon * root),
             unbias1=real(1 / (1 - beta1**steps)),
             unbias2=real(1 / (1 - beta2**steps)),
         )
@@ -364,11 +332,8 @@ class Engine:
             many |= {"maxnreg": cut.registers}
         drawing = triton.cdiv(self.n_negatives, cut.drawn)
         loops.prepare[(S, K + 1 + drawing)](self.tensors, self.size, DRAWN=cut.drawn, BLOCK=cut.rows)
-        programs = 0 if self.resident else triton.cdiv(self.n_negatives, cut.split)
-        if self.resident:
-            self.resident(self.tensors)
-        else:
-            self._launch_steps(programs, many)
+        programs = triton.cdiv(self.n_negatives, cut.split)
+        self._launch_steps(programs, many)
         loops.send[(S, K + 1 + programs)](self.tensors, self.size, self.rules, **many)
         loops.server_round[(triton.cdiv(self.method.n_items, cut.items),)](
             self.federation, self.server, self.numbers, K=K, D=self.D, DIM=o.dim, BLOCK=cut.items,
@@ -393,7 +358,7 @@ class Engine:
             setattr(state, name, getattr(self.users, name).cpu().numpy().copy())
         for name in ("items", "moment1", "moment2"):
             setattr(server, name, getattr(self.server, name).cpu().numpy().copy())
-        server.round, server.standing = self.round, None  # the loops add numbers, not steps
+        server.round, server.kept = self.round, {}  # the loops add numbers, not steps
         if not (np.isfinite(state.embeddings).all() and np.isfinite(server.items).all()):
             raise FedgrecError("the tables are not finite: training diverged; lower the learning rates")
         cut = int(self.federation.cut.item())

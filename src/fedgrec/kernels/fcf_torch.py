@@ -5,13 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgrec.core import Ints
+from fedgrec.cable.core import Ints
 from fedgrec.kernels.rounds_torch import Rounds, Sums, adam
-
-
-def fits(options: Any) -> bool:
-    """Whether these rounds support these options."""
-    return True
 
 
 class Engine(Rounds):

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from fedgrec import draws
-from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, State, quantize
+from fedgrec.cable import draws
+from fedgrec.cable.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, State, quantize
 from fedgrec.kernels.reference import adam, times, total
 
 NOISE, PSEUDO = 1, 2  # what a user's stream of real numbers is for

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedgrec import draws
-from fedgrec.core import Broadcast, Cohort, Floats, Leaf, Rows
+from fedgrec.cable import draws
+from fedgrec.cable.core import Broadcast, Cohort, Floats, Leaf, Rows
 from fedgrec.errors import FedgrecError
 from fedgrec.kernels import _gnn as loops
 from fedgrec.kernels._sums_numba import Told, by_item
@@ -77,7 +77,7 @@ def _numbers(o: Any, leaf: Leaf, dtype: np.dtype[Any]) -> loops.Numbers:
         user_rate=dtype.type(o.user_rate),
         beta1=dtype.type(o.beta1),
         beta2=dtype.type(o.beta2),
-        epsilon=dtype.type(o.epsilon),
+        epsilon=dtype.type(o.adam_epsilon),
         per_step=dtype.type(per_step),
         bound=dtype.type(leaf.bound),
     )

@@ -11,16 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgrec.core import Ints
+from fedgrec.cable.core import Ints
+from fedgrec.config.options import at_round
 from fedgrec.kernels.rounds_torch import Rounds, Sums, adam
-from fedgrec.options import at_round
 
 WHOLE = 2.0**60  # a user's slopes sum to 1 at most: times this, as integers, they add up the same in any order
-
-
-def fits(options: Any) -> bool:
-    """Whether these rounds support these options: Gaussian and Laplace numbers come from NumPy alone."""
-    return bool(options.pseudo == "negatives" and not options.noise)
 
 
 class Problems(NamedTuple):

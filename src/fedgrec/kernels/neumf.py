@@ -11,24 +11,25 @@ over the user's positives (y = 1) and the negatives that it draws (y = 0), m tog
 is always the Options of methods.fedncf.
 """
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedgrec import draws
-from fedgrec.core import Broadcast, Cohort, Floats, Leaf, Rows, quantize
+from fedgrec.cable import draws
+from fedgrec.cable.core import Broadcast, Cohort, Floats, Leaf, Rows, quantize
 from fedgrec.kernels import reference
 
 
 class Network(NamedTuple):
-    """Views of a flat Θ, or of its gradient."""
+    """Views of a flat Θ, or of its gradient; of n such tensors [n, |Θ|] each view has n rows."""
 
-    W_p: Floats  # [H_1, d]
-    W_q: Floats  # [H_1, d]
-    h_g: Floats  # [d]
-    h_m: Floats  # [H_L]
-    b: list[Floats]  # [H_l] each
-    W: list[Floats]  # [H_l, H_{l−1}] for l = 2..L
+    W_p: Any  # [H_1, d]
+    W_q: Any  # [H_1, d]
+    h_g: Any  # [d]
+    h_m: Any  # [H_L]
+    b: list[Any]  # [H_l] each
+    W: list[Any]  # [H_l, H_{l−1}] for l = 2..L
 
 
 def shapes(o: Any) -> list[tuple[int, ...]]:
@@ -41,13 +42,13 @@ def size(o: Any) -> int:
     return sum(int(np.prod(shape)) for shape in shapes(o))
 
 
-def network(theta: Floats, o: Any) -> Network:
-    """The parts of Θ as views."""
-    ends = np.cumsum([int(np.prod(shape)) for shape in shapes(o)])
-    parts: list[Floats] = [
-        part.reshape(shape) for part, shape in zip(np.split(theta, ends[:-1]), shapes(o), strict=True)
-    ]
-    W_p, W_q, h_g, h_m, *rest = parts
+def network(theta: Any, o: Any) -> Network:
+    """The parts of Θ as views, of an array or of a tensor."""
+    ends = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes(o))]).tolist()
+    parts = [theta[..., first:last] for first, last in pairwise(ends)]
+    W_p, W_q, h_g, h_m, *rest = (
+        part.reshape(*theta.shape[:-1], *shape) for part, shape in zip(parts, shapes(o), strict=True)
+    )
     return Network(W_p, W_q, h_g, h_m, rest[: len(o.hidden)], rest[len(o.hidden) :])
 
 

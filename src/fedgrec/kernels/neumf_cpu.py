@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows
+from fedgrec.cable.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows
 from fedgrec.errors import FedgrecError
 from fedgrec.kernels import _neumf as loops
 from fedgrec.kernels._numba import in_threads
@@ -26,7 +26,7 @@ def train(
     adam, user_adam = o.item_optimizer == "adam", o.user_optimizer == "adam"
     flags = loops.Flags(o.local_steps, o.reduction == "mean", adam, user_adam, o.local_steps == 1 and not adam)
     fixed_point = (1 / items.step, items.bound, 1 / weights.step, weights.bound)
-    numbers = (o.l2, o.item_rate, o.user_rate, o.beta1, o.beta2, o.epsilon, *fixed_point)
+    numbers = (o.l2, o.item_rate, o.user_rate, o.beta1, o.beta2, o.adam_epsilon, *fixed_point)
     tables = np.ascontiguousarray(broadcast.tables)
     table = projected(tables[1], theta, o)
     longest = 0 if flags.direct else int(np.diff(first).max(initial=0))

@@ -6,41 +6,15 @@ for all; only further steps have one for each user.
 """
 
 from collections.abc import Callable
-from math import prod
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedgrec.core import Floats, Ints
-from fedgrec.devices import place
-from fedgrec.kernels import neumf
+from fedgrec.cable.core import Floats, Ints
+from fedgrec.kernels.devices import place
+from fedgrec.kernels.neumf import Network, network
 from fedgrec.kernels.rounds_torch import Rounds, Sums, adam
-
-
-def fits(options: Any) -> bool:
-    """Whether these rounds support these options."""
-    return True
-
-
-class Network(NamedTuple):
-    """Views of n flat Θ, where n is 1 or the number of users."""
-
-    W_p: Tensor  # [n, H_1, d]
-    W_q: Tensor  # [n, H_1, d]
-    h_g: Tensor  # [n, d]
-    h_m: Tensor  # [n, H_L]
-    b: list[Tensor]  # [n, H_l] each
-    W: list[Tensor]  # [n, H_l, H_{l−1}] for l = 2..L
-
-
-def network(theta: Tensor, o: Any) -> Network:
-    """The parts of Θ as views.  # [n, |Θ|]"""
-    shapes = neumf.shapes(o)
-    parts = torch.split(theta, [prod(shape) for shape in shapes], dim=1)
-    W_p, W_q, h_g, h_m, *rest = (part.reshape(-1, *shape) for part, shape in zip(parts, shapes, strict=True))
-    return Network(W_p, W_q, h_g, h_m, rest[: len(o.hidden)], rest[len(o.hidden) :])
-
 
 # ------------------------------------------------------------------------------------------- local training
 
@@ -123,7 +97,7 @@ def local_steps(start: list[Tensor], home: dict[str, Tensor], problems: Problems
 
 def first_adam_step(grad: Tensor, rate: float, o: Any) -> Tensor:
     """Adam's first step (to add), in place: m̂ is the gradient and √v̂ its size, so no moments are needed."""
-    return grad.div_(grad.abs().add_(o.epsilon)).mul_(-rate)
+    return grad.div_(grad.abs().add_(o.adam_epsilon)).mul_(-rate)
 
 
 class Engine(Rounds):
@@ -192,9 +166,7 @@ def scorer(
     """neumf.scores of the users at some positions. No layer of users × items takes more than `memory` bytes."""
     there = place(device)
     e, (q, q_), flat = (torch.tensor(part, device=there) for part in (embeddings, items, theta))
-    net = network(flat[None], o)
-    W_p, W_q, h_g, h_m = (part[0] for part in net[:4])
-    b, W = ([part[0] for part in parts] for parts in (net.b, net.W))
+    W_p, W_q, h_g, h_m, b, W = network(flat, o)
     of_items, of_users = q_ @ W_q.T, e[:, 1] @ W_p.T + b[0]  # [N, H_1], [n, H_1]
     pairs = max(1, memory // (max(o.hidden) * e.element_size()))  # of a user and an item, at a time
     n_items = min(len(q), pairs)

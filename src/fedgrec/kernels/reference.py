@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from fedgrec import draws
-from fedgrec.core import (
+from fedgrec.cable import draws
+from fedgrec.cable.core import (
     Broadcast,
     Cohort,
     Floats,
@@ -35,7 +35,7 @@ from fedgrec.core import (
     quantize,
     travelling,
 )
-from fedgrec.options import FedGRecOptions
+from fedgrec.config.options import FedGRecOptions
 
 NAME = "reference"
 
@@ -273,7 +273,7 @@ def adam(
     """Adam's step (to add) and its new moments."""
     m = o.beta1 * m + (1 - o.beta1) * grad
     v = o.beta2 * v + (1 - o.beta2) * grad * grad
-    return -rate * (m / (1 - o.beta1**steps)) / (np.sqrt(v / (1 - o.beta2**steps)) + o.epsilon), m, v
+    return -rate * (m / (1 - o.beta1**steps)) / (np.sqrt(v / (1 - o.beta2**steps)) + o.adam_epsilon), m, v
 
 
 def combine(items: Floats, alphas: Floats, download: str, lean: bool) -> Floats:

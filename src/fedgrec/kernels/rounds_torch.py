@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from fedgrec.core import Cohort, Ints, Leaf, ServerState, UploadSpec
-from fedgrec.devices import place
+from fedgrec.cable.core import Cohort, Ints, Leaf, ServerState, UploadSpec
 from fedgrec.errors import FedgrecError, missing_extra
+from fedgrec.kernels.devices import place
 
 try:
     import torch
@@ -22,7 +22,7 @@ except ImportError:
     raise missing_extra("training on a GPU", "torch") from None
 
 from fedgrec.kernels import _draws_torch as draws
-from fedgrec.kernels._steps_torch import side_by_side
+from fedgrec.kernels._steps_torch import padded, side_by_side
 
 try:
     from fedgrec.kernels import _rounds_triton as launched
@@ -104,9 +104,7 @@ class Rounds(ABC):
 
     def edges(self, users: Tensor, longest: int) -> tuple[Tensor, Tensor]:
         """Where each user's items are, and which places are its own; padding repeats its first.  # [S, longest] both"""
-        at = torch.arange(longest, device=self.device)
-        real = at < self.degrees[users][:, None]
-        return self.first[users][:, None] + torch.where(real, at, 0), real
+        return padded(self.first[users], self.degrees[users], longest)
 
     def negatives(self, users: Tensor, width: int) -> Tensor:
         """Items that these users draw and do not have; columns beyond a user's draws mean nothing.  # [S, width]"""
@@ -163,5 +161,5 @@ def adam(grad: Tensor, m: Tensor, v: Tensor, t: Any, rate: float, o: Any) -> Ten
     m.lerp_(grad, 1 - o.beta1)
     v.mul_(o.beta2).addcmul_(grad, grad, value=1 - o.beta2)
     unbias1, unbias2 = 1 / (1 - o.beta1**t), 1 / (1 - o.beta2**t)
-    step: Tensor = (m * (-rate * unbias1)).div_((v * unbias2).sqrt_().add_(o.epsilon))
+    step: Tensor = (m * (-rate * unbias1)).div_((v * unbias2).sqrt_().add_(o.adam_epsilon))
     return step

@@ -1,19 +1,72 @@
 """A graph that changes: what users send so that the sums match their present items.
 
-A user remembers its part of each sum (core.Past). A sum of changes updates the degrees. The next round that carries
+A user remembers its part of each sum (`Past`). A sum of changes updates the degrees. The next round that carries
 latents updates the latents: a user subtracts what it sent under its old items and weights, and adds it under the new
 ones, in exact integers. A user without items leaves: it subtracts what it sent, and adds nothing.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedgrec.core import Cohort, Edges, Floats, Ints, Past, Rows, UploadSpec
+from fedgrec.cable.core import Cohort, Floats, Ints, Rows, UploadSpec
 
 Weights = Callable[[Cohort], Floats]  # under which a cohort has sent its latents, one for each of its items
+
+
+class Edges(NamedTuple):
+    """A user's items, and the weights under which its latents were sent to them."""
+
+    items: Ints
+    weights: Floats
+
+
+@dataclass(frozen=True)
+class Past:
+    """What the sums hold of users whose items, or whose items' degrees, have changed since; by position.
+
+    For a user in neither part, the sums hold the present items under the present degrees.
+    """
+
+    counted: dict[int, Ints] = field(default_factory=dict)  # what the degrees hold: items
+    pushed: dict[int, Edges] = field(default_factory=dict)  # what the latents hold
+
+    def take(self, users: Ints) -> "Past":
+        places = list(enumerate(users.tolist()))
+        return Past(
+            {place: self.counted[user] for place, user in places if user in self.counted},
+            {place: self.pushed[user] for place, user in places if user in self.pushed},
+        )
+
+    def settle(self, part: str, users: Ints) -> None:
+        """This part of the sums now holds what these users have."""
+        for user in users.tolist() if part else ():
+            getattr(self, part).pop(user, None)
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """What the latents hold of users who have not sent their changes; degrees are recounted before any round."""
+        if not self.pushed:
+            return {}
+        users = sorted(self.pushed)
+        edges = [self.pushed[user] for user in users]
+        return {
+            "past.users": np.array(users, np.int64),
+            "past.indptr": np.concatenate([[0], np.cumsum([len(part.items) for part in edges])]).astype(np.int64),
+            "past.items": np.concatenate([part.items for part in edges]),
+            "past.weights": np.concatenate([part.weights for part in edges]),
+        }
+
+    @staticmethod
+    def restored(tensors: Mapping[str, NDArray[Any]]) -> "Past | None":
+        """The same, back from tensors; None if there is none among them."""
+        if "past.users" not in tensors:
+            return None
+        ends = tensors["past.indptr"][1:-1]
+        edges = map(Edges, np.split(tensors["past.items"], ends), np.split(tensors["past.weights"], ends))
+        return Past(pushed=dict(zip(tensors["past.users"].tolist(), edges, strict=True)))
 
 
 def with_items(users: Cohort, indptr: Ints, items: Ints, weights: Weights, targets: Floats | None = None) -> Cohort:

@@ -4,17 +4,20 @@
 
 A method declares its stages in order: what everybody does once, then, last, the training round that is repeated with a
 sample of users. A simulation, a secure simulation and a deployed federation call the same verbs. To add a method write
-one file with a subclass and a dataclass `Options`, and name it in `fedgrec.options.METHODS` (docs/methods.md).
+one file with a subclass and a dataclass `Options`, and name it in `fedgrec.config.options.METHODS` (docs/methods.md).
+
+What a method can do beyond its verbs it declares. The other folders ask; none of them knows a method by its name.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.core import (
+from fedgrec.cable.core import (
     Broadcast,
     Cohort,
     Floats,
@@ -28,11 +31,27 @@ from fedgrec.core import (
     UserState,
     clamp,
 )
-from fedgrec.noise import NO_NOISE, Multipliers
+from fedgrec.cable.noise import NO_NOISE
+from fedgrec.config.options import METHODS, MethodOptions, method_module
+from fedgrec.errors import ConfigError, FedgrecError
 
 WORD = 4  # bytes of a number or of a row's name, as it is sent in the clear
+# The stages that put users' items into the degrees. Servers and nodes know them by these names.
+DEGREES = Stage("degrees", everyone=True)
+RECOUNT = Stage("recount", everyone=True)  # of what has changed since the users were counted
+TRAIN = Stage("train", everyone=False)  # of methods whose training rounds are all alike
 
 
+class Contents(NamedTuple):
+    """What the leaves of a method's uploads hold, by their names; "" if it sends no such thing."""
+
+    updates: str = ""  # what a training round sends: in one table or more, a row for each item
+    own_items: bool = False  # whether a user's updates are of its own items alone; else it draws others, too
+    counts: str = ""  # how many users have each item
+    latents: str = ""  # other rows of a user's own items alone
+
+
+@dataclass(frozen=True)
 class Method(ABC):
     """The verbs over `n_items` items and at most `n_users` users. A method holds no state: values in, values out."""
 
@@ -41,26 +60,22 @@ class Method(ABC):
     inner_product: ClassVar[bool] = True
     # What a user remembers: a core.State that has at least `embeddings` [n, L, d].
     State: ClassVar[type[Any]] = UserState
-    # Whether the method can add `noise`: users then keep to norms, and sums hold noise.
-    takes_noise: ClassVar[bool] = False
     options: Any
     n_items: int
     n_users: int
-    noise: Multipliers = NO_NOISE
 
     @property
-    def recount(self) -> Stage | None:
-        """The stage in which users report how their items changed; None: a run cannot go on with other data."""
-        return None
-
-    @property
-    @abstractmethod
     def stages(self) -> tuple[Stage, ...]:
-        """What everybody does once, in order, and last the round that is repeated."""
+        """What everybody does once, in order, and last the round that is repeated; here that round alone."""
+        return (TRAIN,)
 
     def training(self, round_: int) -> Stage:
         """The stage of a training round: the last one, unless a method sends something in some rounds only."""
         return self.stages[-1]
+
+    def trains(self, stage: Stage) -> bool:
+        """Whether this is a training round, of a sample or of everybody."""
+        return stage.name == self.stages[-1].name
 
     @abstractmethod
     def spec(self, stage: Stage) -> UploadSpec:
@@ -70,21 +85,13 @@ class Method(ABC):
     def init(self, seed: int) -> ServerState:
         """What the server starts with."""
 
-    def push_weights(self, cohort: Cohort, degrees: Ints) -> Floats:
-        """The weights under which a cohort sends latents to its items, [nnz]; only methods with a recount need them."""
-        raise NotImplementedError
-
-    def grown(self, server: ServerState, seed: int) -> ServerState:
-        """The server with a row for every item of a longer catalogue."""
-        raise NotImplementedError
-
     @abstractmethod
     def init_users(self, keys: NDArray[np.uint64], indptr: Ints, items: Ints, targets: Floats | None = None) -> Cohort:
         """What users start with; each draws under its own key."""
 
-    @abstractmethod
     def broadcast(self, server: ServerState, stage: Stage, level: int = 0) -> Broadcast:
-        """What the server sends down."""
+        """What the server sends down; here all that it has but its optimizer's moments."""
+        return Broadcast(server.round, self.n_items, server.items, server.degrees, level, dict(server.more))
 
     @abstractmethod
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
@@ -120,6 +127,69 @@ class Method(ABC):
         if population.past is not None:
             population.past.settle(pending.settles, users)
 
+    # ---------------------------------------------------------------------------------------- abilities
+
+    # Kernels that `make` takes: reference (or none), cpu, batched.
+    kernels: ClassVar[tuple[str, ...]] = ("reference",)
+    # The module whose `Engine` runs training rounds on a GPU, and the package that it needs; "": a GPU only ranks.
+    engine: ClassVar[str] = ""
+    engine_needs: ClassVar[str] = "torch"
+    # Whether sums may hold `noise`: it is a field of the method then, and users keep to norms.
+    takes_noise: ClassVar[bool] = False
+    noise = NO_NOISE
+    # Whether users may tell items that they do not have.
+    takes_decoys: ClassVar[bool] = False
+    # What the audit of its sums reads.
+    contents: ClassVar[Contents] = Contents()
+
+    @property
+    def fits_engine(self) -> bool:
+        """Whether the engine knows these options."""
+        return True
+
+    def check_decoys(self) -> None:
+        """`ConfigError` if users cannot tell items that they do not have."""
+        if not self.takes_decoys:
+            others = able(lambda method: method.takes_decoys)
+            raise ConfigError(f"users of {self.name} have no decoys: set dp_unit to user, or choose one of {others}")
+
+    def leaning(self, broadcast: Broadcast) -> Floats | None:
+        """What items' updates are at a right angle to, if a score's scale does not count: public vectors.  # [N, d]"""
+        return None
+
+    # Growth. A method with a recount has `grown`, `push_weights` and a field of states, `sent`; see change.py.
+
+    @property
+    def recount(self) -> Stage | None:
+        """The stage in which users report how their items changed; None: a run cannot go on with other data."""
+        return None
+
+    @property
+    def resend(self) -> Stage | None:
+        """The stage in which all send at once what a recount changed; None: later rounds do all of it."""
+        return None
+
+    def check_grows(self, later: "Method") -> None:
+        """`ConfigError` if a run cannot go on as `later`, which is the same method for other items and users."""
+        others = able(lambda method: method.recount is not None)
+        raise ConfigError(f"{self.name} does not go on with other data, only {others} do: train anew")
+
+    def season(self, begun: int, most_users: int = 0) -> Self:
+        """The method since this round, with which a season began; `most_users`: the most ever, if that is known."""
+        return self
+
+    def push_weights(self, cohort: Cohort, degrees: Ints) -> Floats:
+        """The weights under which a cohort sends latents to its items.  # [nnz]"""
+        raise NotImplementedError
+
+    def grown(self, server: ServerState, seed: int) -> ServerState:
+        """The server with a row for every item of a longer catalogue."""
+        raise NotImplementedError
+
+    def recovered(self, server: ServerState, users: Cohort) -> ServerState:
+        """The server with all that it keeps, from what users hold as sent, where an engine has not kept it."""
+        return server
+
     # ---------------------------------------------------------------------------------------- ranking
 
     @property
@@ -127,11 +197,24 @@ class Method(ABC):
         """Whether a person's items are enough to represent somebody who never took part."""
         return False
 
+    @property
+    def share(self) -> str:
+        """How a stranger's vector is a sum over its n items: sum, root (over √n) or mean (over n); "": it is none."""
+        return ""
+
+    def explained(self, server: ServerState, person: Cohort) -> tuple[Floats, Floats]:
+        """A person's representation as a sum: what is its own, [1, D], and a row for each of its items, [n, D]."""
+        raise FedgrecError(f"a score of {self.name} is no sum over the person's items: there is nothing to explain")
+
     def strangers(self, indptr: Ints, items: Ints) -> Cohort:
         """People who never took part: their items, and no embedding of their own."""
         cohort = self.init_users(np.zeros(len(indptr) - 1, np.uint64), indptr, items)
         cohort.state.embeddings[:] = 0
         return cohort
+
+    def served(self, server: ServerState) -> Broadcast:
+        """What a device ranks with, as it travels."""
+        return self.broadcast(server, self.stages[-1])
 
     def as_ranked(self, server: ServerState) -> ServerState:
         """The part of the server that a device ranks with; making it once saves making it for every user."""
@@ -143,7 +226,8 @@ class Method(ABC):
 
     def represent_items(self, server: ServerState) -> Floats:
         """Items' final representations, [N, D]."""
-        raise NotImplementedError
+        items: Floats = server.items[0]
+        return items
 
     def scores(self, server: ServerState, cohort: Cohort) -> Floats:
         """Every item's score for every user of the cohort, [n, N]."""
@@ -162,3 +246,17 @@ class Method(ABC):
     def secure_upload(self, stage: Stage, users: int) -> int:
         """Bytes of these users' dense masked vectors."""
         return users * sum(-(-words * bits // 8) for words, bits in self.spec(stage).rings)
+
+
+def make_method(
+    name: str, options: MethodOptions | None = None, n_items: int = 1, n_users: int = 1, *kernel: Any
+) -> Method:
+    """A method by its name, with these options or its defaults, on this kernel or the readable one."""
+    module = method_module(name)
+    found: Method = module.make(options or module.Options(), n_items, n_users, *kernel)
+    return found
+
+
+def able(can: Callable[[Method], bool]) -> str:
+    """The names of the methods that can do something with their default options."""
+    return ", ".join(name for name in METHODS if can(make_method(name)))

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.core import Cohort, Floats, Ints, Traffic
+from fedgrec.cable.core import Cohort, Floats, Ints, Traffic
 
 HASH_BYTES = 16
 WORD = 4  # bytes of a number

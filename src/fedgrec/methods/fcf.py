@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.core import (
+from fedgrec.cable.core import (
     Broadcast,
     Cohort,
     Floats,
@@ -42,31 +42,26 @@ from fedgrec.core import (
     finest_step,
     quantize,
 )
+from fedgrec.config.options import AdamOptions, option
 from fedgrec.kernels import reference
-from fedgrec.methods.contract import WORD, Method
-from fedgrec.options import option
-
-TRAIN = Stage("train", everyone=False)
+from fedgrec.methods.contract import WORD, Contents, Method
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(AdamOptions):
     """FCF, with every choice that its paper leaves open."""
 
     dim: int = option(64, "d, the size of an embedding", least=1, most=1024)
-    init_std: float = option(0.1, "σ of the Gaussian that starts the items", least=0)
-    users_per_round: int = option(400, "S, users sampled in a round", least=1)
     alpha: float = option(60.0, "α of the confidence c = 1 + α r in a positive", least=0)
     l2: float = option(100.0, "λ, the L2 penalty", least=1e-9)
     server_optimizer: str = option("adam", "how the server descends along the gradient", choices=("sgd", "adam"))
     server_rate: float = option(0.001, "the server's rate", least=0)
-    beta1: float = option(0.9, "Adam's first decay", least=0, most=0.9999)
-    beta2: float = option(0.999, "Adam's second decay", least=0, most=0.999999)
-    epsilon: float = option(1e-8, "Adam's ε", least=1e-30)
     item_clip: float = option(
         2.0, "largest absolute number in a row that one user may send, in units of 1 + α", least=1e-6
     )
-    gram_clip: float = option(2.0, "largest absolute number in x_u x_uᵀ that one user may send", least=1e-6)
+    gram_clip: float = option(
+        2.0, "largest absolute number in x_u x_uᵀ that one user may send", least=1e-6, group="wire"
+    )
     precision: str = option(
         "float32", "what is kept and broadcast; users solve in float64", choices=("float32", "float64")
     )
@@ -159,15 +154,14 @@ class FCF(Method):
     """The verbs of FCF over `n_items` items and at most `n_users` users."""
 
     name = "fcf"
+    kernels = ("reference", "cpu")
+    engine = "fedgrec.kernels.fcf_torch"
+    takes_decoys = True
+    knows_strangers = True  # x_u needs only their items
+    contents = Contents("items", own_items=True)
     State = Home
     options: Options
-    n_items: int
-    n_users: int
     loops: Loops = READABLE
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        return (TRAIN,)
 
     def spec(self, stage: Stage) -> UploadSpec:
         """Rows of the user's positives, and its x_u x_uᵀ: outside a sum, this would tell x_u except for its sign."""
@@ -187,9 +181,6 @@ class FCF(Method):
         """Users start with nothing: their first turn solves for x_u."""
         nothing = Home(np.zeros((len(keys), 1, self.options.dim), self.options.precision))
         return Cohort(keys, np.array(indptr), np.array(items), nothing, targets)
-
-    def broadcast(self, server: ServerState, stage: Stage, level: int = 0) -> Broadcast:
-        return Broadcast(server.round, self.n_items, server.items, server.degrees, more={"gram": server.more["gram"]})
 
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
         o, spec, Y = self.options, self.spec(stage), broadcast.tables[0]
@@ -217,21 +208,12 @@ class FCF(Method):
         server.round += 1
         return server
 
-    @property
-    def knows_strangers(self) -> bool:
-        """x_u needs only their items."""
-        return True
-
     def represent_users(self, server: ServerState, cohort: Cohort) -> Floats:
         """x_u, solved again at home with the present items.  # [n, d]"""
         X = self.loops.solve(
             cohort, cohort.items, self.confidence(cohort), server.items[0], server.more["gram"], self.options.l2
         )
         return X.astype(server.items.dtype)
-
-    def represent_items(self, server: ServerState) -> Floats:
-        items: Floats = server.items[0]
-        return items
 
     def traffic(self, stage: Stage, degrees: Ints, lost: int = 0) -> Traffic:
         """Down: the items and YᵀY. Up: a row for each positive with its number, and the square."""

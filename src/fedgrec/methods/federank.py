@@ -11,10 +11,8 @@ positives, and here the option `negatives` sets their number.
 
 from dataclasses import dataclass
 
-from fedgrec.kernels import reference
-from fedgrec.kernels.contract import Kernel
+from fedgrec.config.options import ITEM_NORM, FactorisationOptions, option
 from fedgrec.methods.fedgrec import FedGRecMethod
-from fedgrec.options import ITEM_NORM, FactorisationOptions, option
 
 
 @dataclass(frozen=True)
@@ -36,5 +34,4 @@ class FedeRank(FedGRecMethod):
     name = "federank"
 
 
-def make(options: Options, n_items: int, n_users: int, kernel: Kernel = reference) -> FedeRank:
-    return FedeRank(options, n_items, n_users, kernel)
+make = FedeRank

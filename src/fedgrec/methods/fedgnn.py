@@ -20,20 +20,19 @@ gradients of a mean over pairs, so it is off by default.
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec import draws
-from fedgrec.core import (
+from fedgrec.cable import draws
+from fedgrec.cable.core import (
     Broadcast,
     Cohort,
     Floats,
     Ints,
     Leaf,
     Pending,
-    Rows,
     ServerState,
     Stage,
     Traffic,
@@ -41,25 +40,24 @@ from fedgrec.core import (
     UploadSpec,
     finest_step,
 )
+from fedgrec.config.options import AdamOptions, at_round, option
 from fedgrec.errors import ConfigError
 from fedgrec.kernels import gnn, reference
+from fedgrec.kernels.contract import Kernel
+from fedgrec.methods import degrees as counts
 from fedgrec.methods import expansion
-from fedgrec.methods.contract import WORD, Method
-from fedgrec.options import at_round, option
+from fedgrec.methods.contract import DEGREES, TRAIN, WORD, Contents, Method
 
-DEGREES = Stage("degrees", everyone=True)
 EXPAND = Stage("expand", everyone=True, combine="match")
-TRAIN = Stage("train", everyone=False)
 THIRD_PARTY_STREAM = 4
 # A Laplace draw beyond this many scales is cut off, which happens to one word in 10^10.
 TAIL = 24
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(AdamOptions):
     """FedGNN: a local graph of one layer, gradients hidden among pseudo-interacted items and under noise."""
 
-    dim: int = option(64, "d, the size of an embedding", least=1, most=4096)
     own: float = option(
         0.25, "α, weight of the user's own embedding in its representation; its items have 1−α", least=0, most=1
     )
@@ -72,9 +70,9 @@ class Options:
         choices=("mean", "root", "symmetric"),
     )
     neighbours: int = option(10, "the most other users whose embeddings a user hears for one item", least=1)
-    expand_every: int = option(500, "rounds between expansions of the users' graphs; 0: only at the start", least=0)
-    init_std: float = option(0.1, "σ of the Gaussian that starts e_u and e_t", least=0)
-    users_per_round: int = option(400, "S, users sampled in a round", least=1)
+    expand_every: int = option(
+        500, "rounds between expansions of the users' graphs; 0: only at the start", least=0, group="wire"
+    )
     loss: str = option("mse", "mse, targets 1 (or ratings, if kept) and 0; or bpr", choices=("mse", "bpr"))
     negative_weight: float = option(
         50.0, "ω, weight of the mse over pseudo-interacted items; positives have 1", least=0
@@ -90,13 +88,16 @@ class Options:
         256, "the most positives of a user that train in one round; a user with more draws some; 0: all", least=0
     )
     l2: float = option(1e-3, "λ₂: L2 penalty λ₂e_u, λ₂e_t/P for each of P positives, λ₂e_t/M for a negative", least=0)
-    clip: float = option(0.1, "δ, the largest update of a user", least=1e-6)
+    clip: float = option(0.1, "δ, the largest update of a user", least=1e-6, group="privacy")
     clip_norm: str = option(
         "word",
         "what δ bounds: every number that a user sends (word), or the norm of them all (l2)",
         choices=("word", "l2"),
+        group="privacy",
     )
-    noise: float = option(0.0, "λ, the scale of the Laplace noise on every number sent; 0: none", least=0)
+    noise: float = option(
+        0.0, "λ, the scale of the Laplace noise on every number sent; 0: none", least=0, group="privacy"
+    )
     user_rate: float = option(0.02, "learning rate of e_u, by Adam, whose moments stay at home", least=0)
     server_optimizer: str = option(
         "adam", "what the server does with the summed updates: add them, or Adam", choices=("sum", "adam")
@@ -105,10 +106,6 @@ class Options:
     half_life: int = option(
         0, "rounds in which server_rate and user_rate fall to half, again and again; 0: they stay", least=0
     )
-    beta1: float = option(0.9, "Adam's first decay", least=0, most=0.9999)
-    beta2: float = option(0.999, "Adam's second decay", least=0, most=0.999999)
-    epsilon: float = option(1e-8, "Adam's ε", least=1e-30)
-    precision: str = option("float32", "arithmetic of training", choices=("float32", "float64"))
 
     def __post_init__(self) -> None:
         if self.pseudo == "gaussian" and self.loss == "bpr":
@@ -117,29 +114,16 @@ class Options:
             )
 
 
-class Kernel(Protocol):
-    """The parts of `kernels.reference` that FedGNN shares; its local loop is `kernels.gnn`."""
-
-    NAME: str
-
-    def refresh(self, cohort: Cohort, weights: Floats, tables: Floats, at: Ints) -> Floats: ...
-    def server_adam(self, server: ServerState, update: Rows, steps: Floats, o: Any) -> None: ...
-    def add_rows(self, table: Floats, update: Rows, leaf: Leaf, rate: float) -> None: ...
-
-
-def make(options: Options, n_items: int, n_users: int, kernel: Kernel = reference) -> "FedGNN":
-    return FedGNN(options, n_items, n_users, kernel)
-
-
 @dataclass(frozen=True)
 class FedGNN(Method):
     """The verbs of FedGNN over `n_items` items and at most `n_users` users."""
 
     name = "fedgnn"
+    kernels = ("reference", "cpu")
+    engine = "fedgrec.kernels.gnn_torch"
+    contents = Contents("items", counts="degrees")
     State = gnn.GnnState
     options: Options
-    n_items: int
-    n_users: int
     kernel: Kernel = reference
 
     @property
@@ -150,7 +134,7 @@ class FedGNN(Method):
         """What goes up in sums; an expansion sends nothing to the server."""
         o, N = self.options, self.n_items
         if stage is DEGREES:
-            return UploadSpec((Leaf("degrees", N, 1, clip=1, step=1),), self.n_users)
+            return counts.spec(self)
         if stage is EXPAND:
             return UploadSpec((), self.n_users)
         S, clip = min(o.users_per_round, self.n_users), o.clip + TAIL * o.noise
@@ -182,13 +166,9 @@ class FedGNN(Method):
         third = expansion.ThirdParty(self.options.neighbours, np.random.Generator(bits))
         return expansion.expand(users, expansion.shared_key(users.keys), third, self._means)
 
-    def broadcast(self, server: ServerState, stage: Stage, level: int = 0) -> Broadcast:
-        return Broadcast(server.round, self.n_items, server.items, server.degrees)
-
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
         if stage is DEGREES:
-            index, counts = np.unique(cohort.items, return_counts=True)
-            return Upload({"degrees": Rows(index, counts[:, None])}, len(cohort)), Pending(cohort.state)
+            return counts.local_update(self, cohort)
         spec, (v, B) = self.spec(TRAIN), self._heard(cohort, broadcast)
         o = at_round(self.options, broadcast.round)
         items, state, cut = self._train(cohort, v, B, broadcast, o, spec.leaf("items"), spec.dtype)
@@ -237,9 +217,7 @@ class FedGNN(Method):
     def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
         o = at_round(self.options, server.round)
         if stage is DEGREES:
-            counts = total.leaves["degrees"]
-            server.degrees[counts.index] = counts.values[:, 0]
-            return server
+            return counts.apply(self, server, total)
         update, leaf = total.leaves["items"], self.spec(TRAIN).leaf("items")
         if o.server_optimizer == "adam":
             self.kernel.server_adam(server, update, leaf.steps(server.items.dtype), o)
@@ -255,15 +233,21 @@ class FedGNN(Method):
         """Their items are enough where they count in f_u."""
         return self.options.own < 1
 
+    @property
+    def share(self) -> str:
+        """w_ut: strangers have heard of nobody."""
+        return "mean" if self.options.message_passing == "mean" else "root"
+
+    @property
+    def fits_engine(self) -> bool:
+        """Gaussian and Laplace numbers come from NumPy alone."""
+        return self.options.pseudo == "negatives" and not self.options.noise
+
     def represent_users(self, server: ServerState, cohort: Cohort) -> Floats:
         """f_u, from the items as they are now.  # [n, d]"""
         _, B = self._heard(cohort, self.broadcast(server, TRAIN))
         f_u: Floats = self.options.own * cohort.state.embeddings[:, 0] + B
         return f_u
-
-    def represent_items(self, server: ServerState) -> Floats:
-        items: Floats = server.items[0]
-        return items
 
     # -------------------------------------------------------------------------------------- traffic
 
@@ -282,3 +266,6 @@ class FedGNN(Method):
         pseudo = np.where(sent > 0, np.minimum(o.negatives, N - sent), 0)
         down = n * N * row
         return Traffic(int((positives + pseudo).sum()) * (WORD + row), down, up_secure, down)
+
+
+make = FedGNN

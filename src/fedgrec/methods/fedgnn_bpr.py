@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from fedgrec.kernels import reference
+from fedgrec.config.options import option
 from fedgrec.methods import fedgnn
-from fedgrec.options import option
 
 
 @dataclass(frozen=True)
@@ -22,5 +21,4 @@ class FedGNNBpr(fedgnn.FedGNN):
     name = "fedgnn-bpr"
 
 
-def make(options: Options, n_items: int, n_users: int, kernel: fedgnn.Kernel = reference) -> FedGNNBpr:
-    return FedGNNBpr(options, n_items, n_users, kernel)
+make = FedGNNBpr

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec import draws
-from fedgrec.core import (
+from fedgrec.cable import draws
+from fedgrec.cable.core import (
     Broadcast,
     Cohort,
     Floats,
@@ -35,12 +35,13 @@ from fedgrec.core import (
     as_server,
     clamp,
 )
+from fedgrec.config.options import FedGRecOptions, at_round
 from fedgrec.errors import FedgrecError
 from fedgrec.kernels import reference
-from fedgrec.kernels.contract import Kernel
 from fedgrec.methods import change, noisy
-from fedgrec.methods.fedgrec_uploads import DEGREES, PROPAGATE, RECOUNT, RESEND, TRAIN, Uploads
-from fedgrec.options import FedGRecOptions, at_round
+from fedgrec.methods import degrees as counts
+from fedgrec.methods.contract import DEGREES, RECOUNT, Contents
+from fedgrec.methods.fedgrec_uploads import PROPAGATE, RESEND, TRAIN, Round, Uploads
 
 __all__ = ["DEGREES", "PROPAGATE", "RECOUNT", "RESEND", "TRAIN", "FedGRecMethod", "Options", "make", "temperature"]
 
@@ -69,12 +70,8 @@ RULES = {
     "symmetric": Rule(_symmetric, _symmetric),
     "mean": Rule(lambda item, user: 1.0 / user + 0.0 * item, lambda item, user: 1.0 / item + 0.0 * user),
 }
+STANDING = "standing"  # kept [K, N, d]: the latents in steps, where a sum must give back exactly what was added
 Options = FedGRecOptions
-
-
-def make(options: FedGRecOptions, n_items: int, n_users: int, kernel: Kernel = reference) -> "FedGRecMethod":
-    """The method on a kernel: `kernels.reference`, or `kernels.cpu`, which supports every option."""
-    return FedGRecMethod(options, n_items, n_users, kernel)
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,11 @@ class FedGRecMethod(Uploads):
     """The verbs of FedGRec over `n_items` items and at most `n_users` users."""
 
     name = "fedgrec"
+    kernels = ("reference", "cpu", "batched")
+    engine, engine_needs = "fedgrec.kernels.cuda", "triton"
     takes_noise = True
+    takes_decoys = True
+    contents = Contents("items", counts="degrees", latents="latents")
 
     # --------------------------------------------------------------------------------- initial state
 
@@ -92,8 +93,8 @@ class FedGRecMethod(Uploads):
         items = np.zeros((o.layers + 1, *shape), o.precision)
         items[0] = o.init_std * np.random.Generator(np.random.Philox(key=seed)).standard_normal(shape)
         zeros = np.zeros((2, *shape), o.precision)
-        standing = np.zeros((o.layers, *shape), np.int64) if o.latent_rate == 1 else None
-        return ServerState(items, np.zeros(self.n_items, np.int64), zeros[0], zeros[1], standing=standing)
+        kept: dict[str, Ints] = {STANDING: np.zeros((o.layers, *shape), np.int64)} if o.latent_rate == 1 else {}
+        return ServerState(items, np.zeros(self.n_items, np.int64), zeros[0], zeros[1], kept=kept)
 
     def grown(self, server: ServerState, seed: int) -> ServerState:
         """The server with a row for every item of a longer catalogue; old rows stay as they are."""
@@ -102,10 +103,9 @@ class FedGRecMethod(Uploads):
         for name in ("degrees", "moment1", "moment2"):
             getattr(whole, name)[:n] = getattr(server, name)
         whole.items[:, :n] = server.items
-        if server.standing is None:
-            whole.standing = None
-        elif whole.standing is not None:
-            whole.standing[:, :n] = server.standing
+        whole.kept = {name: steps for name, steps in whole.kept.items() if name in server.kept}
+        for name, steps in whole.kept.items():
+            steps[:, :n] = server.kept[name]
         if o.levels and server.moment2.any():  # new rows begin with the steps that are usual by now
             touched = np.frexp(self.row_steps(server))[1][server.moment2.any(axis=1)] - 1
             whole.more["untouched"] = np.array([np.median(touched)], o.precision)
@@ -131,7 +131,7 @@ class FedGRecMethod(Uploads):
         """What the server sends down: in warm-up round k the table k−1; in training what users compute with."""
         o, items = self.options, server.items
         more = {name: part for name, part in server.more.items() if name == noisy.OPEN}
-        if stage.everyone:
+        if not isinstance(stage, Round):
             tables = items[level - 1 : level] if stage is PROPAGATE else items[:0]
             return Broadcast(server.round, self.n_items, tables, server.degrees, level, more)
         tables = items
@@ -144,27 +144,22 @@ class FedGRecMethod(Uploads):
 
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
         """What users compute at home: the summed upload of the cohort, and its pending state."""
-        if stage is DEGREES and self.noise.counts:
-            return Upload({"degrees": noisy.counted(cohort, self.options.count_items)}, len(cohort)), Pending(
-                cohort.state
-            )
+        if stage is DEGREES:
+            return counts.local_update(self, cohort)
         if noisy.OPEN in broadcast.more:
             cohort, broadcast, ids = noisy.compact(cohort, broadcast)
             upload, pending = replace(self, n_items=len(ids)).local_update(cohort, stage, broadcast)
             whole = {name: noisy.expanded(part, ids, self.n_items) for name, part in upload.leaves.items()}
             return Upload(whole, upload.users), pending._replace(weights=None)  # only a recount needs them
-        if stage is DEGREES:
-            index, counts = np.unique(cohort.items, return_counts=True)  # Eq. (9): Y_u
-            return Upload({"degrees": Rows(index, counts[:, None])}, len(cohort)), Pending(cohort.state)
         if stage is RECOUNT:
             return Upload({"degrees": change.recounted(cohort)}, len(cohort)), Pending(cohort.state, 0, "counted")
         if stage is RESEND:
             _, push = self.edge_weights(cohort, broadcast.degrees)
             rows = change.moved(self.kernel.push, cohort, push, self.spec(stage), self.n_items)
             return Upload({"latents": rows}, len(cohort)), Pending(cohort.state, 0, "pushed", push)
-        if stage is PROPAGATE:
+        if not isinstance(stage, Round):
             return self._propagate(cohort, broadcast)
-        return self._sweep(cohort, broadcast, stage) if stage.sweep else self._train(cohort, broadcast, stage)
+        return self._sweep(cohort, broadcast, stage) if stage.everyone else self._train(cohort, broadcast, stage)
 
     def options_of(self, round_: int, degrees: Ints) -> FedGRecOptions:
         """The options of a round, with the temperature that follows from what was counted."""
@@ -184,7 +179,7 @@ class FedGRecMethod(Uploads):
         pending.sent[:, k - 1 : k] = new
         return Upload({"latents": rows}, len(cohort)), Pending(pending, cut, "", push)
 
-    def _train(self, cohort: Cohort, broadcast: Broadcast, stage: Stage) -> tuple[Upload, Pending]:
+    def _train(self, cohort: Cohort, broadcast: Broadcast, stage: Round) -> tuple[Upload, Pending]:
         """Lines 15 to 22; a lean round leaves out line 22: the next round with latents sends that change too."""
         o, spec = self.options_of(broadcast.round, broadcast.degrees), self.spec(stage)
         if self.noise.rest and broadcast.row_steps is not None:  # they could stretch rows beyond the norm
@@ -238,27 +233,24 @@ class FedGRecMethod(Uploads):
             total = Upload(
                 {name: noisy.open_rows(part, server.more) for name, part in total.leaves.items()}, total.users
             )
-        if stage is DEGREES and self.noise.counts:
-            noisy.take_counts(server, total.leaves["degrees"], spec.leaf("degrees"))
-        elif stage is DEGREES:
-            counts = total.leaves["degrees"]
-            server.degrees[counts.index] = counts.values[:, 0]
+        if stage is DEGREES:
+            counts.apply(self, server, total)
         elif stage is RECOUNT:
-            counts = total.leaves["degrees"]
-            server.degrees[counts.index] += counts.values[:, 0]
+            changed = total.leaves["degrees"]
+            server.degrees[changed.index] += changed.values[:, 0]
         elif stage is PROPAGATE:  # Eq. (8)
             self._stand(server, total.leaves["latents"], 1.0, level)
-        elif stage is RESEND:
+        elif not isinstance(stage, Round):
             self._stand(server, total.leaves["latents"], 1.0)
         else:
-            if not stage.sweep:
+            if not stage.everyone:
                 self._move_items(server, total.leaves["items"], spec, stage, o)
             if o.layers and not stage.lean:  # Eq. (11), all levels as one table of K·N rows
                 self._stand(server, total.leaves["latents"], o.latent_rate)
             server.round += 1
         return server
 
-    def _move_items(self, server: ServerState, rows: Rows, spec: UploadSpec, stage: Stage, o: FedGRecOptions) -> None:
+    def _move_items(self, server: ServerState, rows: Rows, spec: UploadSpec, stage: Round, o: FedGRecOptions) -> None:
         """Eq. (10), or Adam's step."""
         if o.server_optimizer == "adam":
             steps = spec.leaf("items").steps(server.items.dtype) if stage.fine else self.row_steps(server)
@@ -267,12 +259,12 @@ class FedGRecMethod(Uploads):
             self.kernel.add_rows(server.items[0], rows, spec.leaf("items"), o.server_rate)
 
     def _stand(self, server: ServerState, rows: Rows, rate: float, level: int = 1) -> None:
-        """Add to the latents from this level on. Where `standing` counts them in steps, both change together."""
+        """Add to the latents from this level on. Where the server keeps them in steps, too, both change together."""
         table, dim = server.items[level:].reshape(-1, self.options.dim), self.options.dim
-        if server.standing is None:
+        if STANDING not in server.kept:
             self.kernel.add_rows(table, rows, self.latents, rate)
             return
-        steps = server.standing[level - 1 :].reshape(-1, dim)
+        steps = server.kept[STANDING][level - 1 :].reshape(-1, dim)
         steps[rows.index] += rows.values
         table[rows.index] = (steps[rows.index] * self.latents.step).astype(table.dtype)
 
@@ -284,13 +276,13 @@ class FedGRecMethod(Uploads):
         # With a rate α ≠ 1 a latent holds a user's first contribution, plus α times the change from first to last.
         each = o.latent_clip * max(1.0, 2 * o.latent_rate - 1)
         most = (each * (server.degrees + late))[:, None]  # [N, 1]
-        if server.standing is None:
+        if STANDING not in server.kept:
             most = most.astype(server.items.dtype)
             return outside + clamp(server.items[1:], -most, most)
         steps = np.rint(most / self.latents.step).astype(np.int64)
-        found = clamp(server.standing, -steps, steps)
+        found = clamp(server.kept[STANDING], -steps, steps)
         if found:
-            server.items[1:] = (server.standing * self.latents.step).astype(server.items.dtype)
+            server.items[1:] = (server.kept[STANDING] * self.latents.step).astype(server.items.dtype)
         return outside + found
 
     # -------------------------------------------------------------------------------------- ranking
@@ -323,7 +315,48 @@ class FedGRecMethod(Uploads):
 
     def as_ranked(self, server: ServerState) -> ServerState:
         """The server as it arrived at a device: people rank with that."""
-        return server if server.arrived else as_server(self.broadcast(server, replace(TRAIN, lean=True)))
+        return server if server.arrived else as_server(self.served(server))
+
+    def served(self, server: ServerState) -> Broadcast:
+        """Without the tables that only training needs."""
+        return self.broadcast(server, replace(TRAIN, lean=True))
+
+    @property
+    def share(self) -> str:
+        """Eq. (6); of cosines each stranger has its own."""
+        o = self.options
+        return "" if o.ranking == "cosine" else "mean" if o.message_passing == "mean" else "root"
+
+    def explained(self, server: ServerState, person: Cohort) -> tuple[Floats, Floats]:
+        """Eq. (6) in Eq. (2): α_0 e_u^0, and w_ut Σ_k α_k e_t^{k−1}; where cosines rank, by the length of the whole."""
+        o = self.options
+        if not (o.layers and o.evaluation_refresh):
+            raise FedgrecError(
+                "a score is a sum over the person's items only with latent embeddings that are made from them when "
+                "they are ranked: train with layers of at least 1 and evaluation_refresh"
+            )
+        gather, alphas = self.edge_weights(person, server.degrees)[0].astype(np.float64)[:, None], o.weights()
+        own = alphas[0] * person.state.embeddings[:, 0].astype(np.float64)
+        if o.combined:  # the server's second table is Σ α_k e_t^{k−1}
+            rows = gather * server.items[1][person.items]
+        else:
+            levels = [a * gather * level[person.items] for a, level in zip(alphas[1:], server.items, strict=False)]
+            rows = np.sum(levels, axis=0)
+            if o.combine == "concat":
+                own = np.hstack([own, *(np.zeros_like(own) for _ in levels)])
+                rows = np.hstack([np.zeros_like(levels[0]), *levels])
+        if o.ranking == "cosine":
+            length = np.linalg.norm(own + rows.sum(axis=0)) or 1.0
+            own, rows = own / length, rows / length
+        return own, rows
+
+    def leaning(self, broadcast: Broadcast) -> Floats | None:
+        """Where scores are cosines, the items' embeddings."""
+        o, tables = self.options, broadcast.tables
+        if o.similarity != "cosine":
+            return None
+        first: Floats = tables[0]
+        return first if o.combined or o.combine == "concat" else np.tensordot(o.weights(), tables, 1)
 
     def _combined(self, embeddings: Floats) -> Floats:  # [K+1, n, d] → [n, D]
         o = self.options
@@ -349,3 +382,17 @@ class FedGRecMethod(Uploads):
 
     def push_weights(self, cohort: Cohort, degrees: Ints) -> Floats:
         return self.edge_weights(cohort, degrees)[1]
+
+    def recovered(self, server: ServerState, users: Cohort) -> ServerState:
+        """With the latents in steps, from what users sent."""
+        if STANDING in server.kept:
+            return server
+        o, sent = self.options, users.state.sent
+        leaf, push = replace(self.latents, rows=o.layers * self.n_items), self.push_weights(users, server.degrees)
+        rows, _ = self.kernel.push(users, push, np.zeros_like(sent), sent, leaf, np.dtype(np.int64), self.n_items)
+        steps = np.zeros((leaf.rows, o.dim), np.int64)
+        steps[rows.index] = rows.values
+        return replace(server, kept={STANDING: steps.reshape(o.layers, self.n_items, o.dim)})
+
+
+make = FedGRecMethod

@@ -2,22 +2,32 @@
 
 import math
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
-from fedgrec.core import Floats, Ints, Leaf, ServerState, Stage, Traffic, UploadSpec, finest_step
+from fedgrec.cable.core import Floats, Ints, Leaf, ServerState, Stage, Traffic, UploadSpec, finest_step
+from fedgrec.cable.noise import NO_NOISE, Multipliers
+from fedgrec.config.options import FedGRecOptions
+from fedgrec.errors import ConfigError
 from fedgrec.kernels import reference
 from fedgrec.kernels.contract import Kernel
+from fedgrec.methods import degrees as counts
 from fedgrec.methods import noisy
-from fedgrec.methods.contract import WORD, Method
-from fedgrec.noise import NO_NOISE, Multipliers
-from fedgrec.options import FedGRecOptions
+from fedgrec.methods.contract import DEGREES, RECOUNT, WORD, Method
 
-DEGREES = Stage("degrees", everyone=True)
+
+@dataclass(frozen=True)
+class Round(Stage):
+    """A training round. If everybody takes part, it is a sweep, which sends latents alone."""
+
+    lean: bool = False  # without latents
+    fine: bool = True  # in the finest steps that 32 bits hold; else in few levels of a public step for each row
+
+
 PROPAGATE = Stage("propagate", everyone=True)
-RECOUNT = Stage("recount", everyone=True)  # of what has changed since the users were counted
 RESEND = Stage("resend", everyone=True)  # latents under the new weights at once, where nobody waits for a round
-TRAIN = Stage("train", everyone=False)
+TRAIN = Round("train", everyone=False)
 BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}  # of a number that travels down
 
 USUAL = 400  # users of a round
@@ -33,8 +43,6 @@ class Uploads(Method):
     """The public schedule: everybody can work it out from the options and the number of a round."""
 
     options: FedGRecOptions
-    n_items: int
-    n_users: int
     kernel: Kernel = reference
     begun: int = 0  # the round in which this season began: since then rates fall, and latents travel less and less
     most_users: int = 0  # the most ever, where people come and go; it sets the latents' step
@@ -46,6 +54,19 @@ class Uploads(Method):
         return None if self.noise.rest else RECOUNT
 
     @property
+    def resend(self) -> Stage | None:
+        return RESEND if self.options.layers else None
+
+    def season(self, begun: int, most_users: int = 0) -> Self:
+        return replace(self, begun=begun, most_users=most_users)
+
+    def check_grows(self, later: Method) -> None:
+        if self.options.latent_rate != 1:
+            raise ConfigError("with latent_rate other than 1 the latents are not what users sent: train anew")
+        if self.options.layers and isinstance(later, Uploads) and later.latents.step != self.latents.step:
+            raise ConfigError("with so many users latents are counted in another step: train anew")
+
+    @property
     def stages(self) -> tuple[Stage, ...]:
         return (DEGREES, *(PROPAGATE,) * self.options.layers, TRAIN)
 
@@ -54,7 +75,7 @@ class Uploads(Method):
         """S: users of a round."""
         return min(self.options.users_per_round, self.n_users)
 
-    def training(self, round_: int) -> Stage:
+    def training(self, round_: int) -> Round:
         """The kind of a round follows from its number.
 
         Latents travel more often at first, when embeddings change fast. With `latents_every` 0, everybody sends them in
@@ -73,7 +94,7 @@ class Uploads(Method):
         if not o.latents_every:
             first = done == 0 and self.begun > 0  # latents drop what a recount changed and who left
             due = first or (turns > max(before, 0) and turns & (turns - 1) == 0)
-            return replace(kind, lean=not due, sweep=due)
+            return replace(kind, lean=not due, everyone=due)
         return replace(kind, lean=(done + 1) % min(o.latents_every, 1 + turns) > 0)
 
     @property
@@ -87,16 +108,13 @@ class Uploads(Method):
         """The leaves of a stage: all that ever leaves a device, and only inside a sum."""
         o, N = self.options, self.n_items
         if stage in (DEGREES, RECOUNT):
-            degrees = Leaf("degrees", N, 1, clip=1, step=1)
-            if self.noise.counts:
-                degrees = noisy.bounded(degrees, math.sqrt(o.count_items), self.noise.counts)
-            return UploadSpec((degrees,), self.n_users)
+            return counts.spec(self)
         S, latents = self.sampled, self.latents
         if stage is PROPAGATE:  # one level, of users who hold nothing in it yet
             if self.noise.rest:
                 latents = noisy.bounded(latents, self.level_norm, self.noise.rest)
             return UploadSpec((latents,), self.n_users)
-        if stage is RESEND or stage.sweep:
+        if not isinstance(stage, Round) or stage.everyone:
             return UploadSpec((replace(latents, rows=o.layers * N),), self.n_users)
         items = Leaf("items", N, o.dim, o.item_clip, finest_step(o.item_clip, S))
         if self.noise.rest:
@@ -167,14 +185,15 @@ class Uploads(Method):
         if stage is PROPAGATE:
             down = n * N * (row + word)  # the degree of each item comes with its row
             return Traffic(int(sent.sum()) * (word + row), down, up_secure, down)
+        kind = stage if isinstance(stage, Round) else replace(TRAIN, everyone=True)
         positives = np.minimum(degrees, o.max_positives or N)
         negatives = np.where(degrees > 0, np.minimum(o.negatives if o.loss != "mse" else 0, N - degrees), 0)
-        trained = 0 if stage.sweep else int((positives + negatives)[: n - lost].sum())
-        latents = 0 if stage.lean or not o.layers else int(sent.sum()) * (word + o.layers * row)
+        trained = 0 if kind.everyone else int((positives + negatives)[: n - lost].sum())
+        latents = 0 if kind.lean or not o.layers else int(sent.sum()) * (word + o.layers * row)
         up = trained * (word + row) + latents
         down = (o.layers + 1) * row
         if o.combined:
-            tables = 2 if stage.lean else 2 + o.layers
+            tables = 2 if kind.lean else 2 + o.layers
             down = tables * (o.dim * BYTES[o.download] + (o.download == "int8"))
-        down = n * N * (down + word + (not stage.fine))  # with the item's degree and, as a byte, its step
+        down = n * N * (down + word + (not kind.fine))  # with the item's degree and, as a byte, its step
         return Traffic(up, down, up_secure, down)

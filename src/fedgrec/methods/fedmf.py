@@ -10,10 +10,8 @@ kinds and draws no zeros; with clicks alone (every target 1) a constant score wo
 
 from dataclasses import dataclass
 
-from fedgrec.kernels import reference
-from fedgrec.kernels.contract import Kernel
+from fedgrec.config.options import ITEM_NORM, FactorisationOptions, option
 from fedgrec.methods.fedgrec import FedGRecMethod
-from fedgrec.options import ITEM_NORM, FactorisationOptions, option
 
 
 @dataclass(frozen=True)
@@ -37,5 +35,4 @@ class FedMF(FedGRecMethod):
     name = "fedmf"
 
 
-def make(options: Options, n_items: int, n_users: int, kernel: Kernel = reference) -> FedMF:
-    return FedMF(options, n_items, n_users, kernel)
+make = FedMF

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec import draws
-from fedgrec.core import (
+from fedgrec.cable import draws
+from fedgrec.cable.core import (
     Broadcast,
     Cohort,
     Floats,
@@ -34,23 +34,19 @@ from fedgrec.core import (
     UploadSpec,
     finest_step,
 )
+from fedgrec.config.options import AdamOptions, option
 from fedgrec.errors import ConfigError
 from fedgrec.kernels import neumf, reference
 from fedgrec.kernels.neumf import network, size
-from fedgrec.methods.contract import WORD, Method
-from fedgrec.options import option
-
-TRAIN = Stage("train", everyone=False)
+from fedgrec.methods.contract import WORD, Contents, Method
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(AdamOptions):
     """FedNCF, with every choice that its paper leaves open."""
 
     dim: int = option(64, "d, the size of each of the two embeddings", least=1, most=1024)
     hidden: tuple[int, ...] = option((32, 16, 8), "units of the network's hidden layers")
-    init_std: float = option(0.1, "σ of the Gaussian that starts the embeddings", least=0)
-    users_per_round: int = option(400, "S, users sampled in a round", least=1)
     negatives: int = option(256, "negatives a user draws in a round, distinct and never positives", least=1)
     reduction: str = option("mean", "the loss is the mean or the sum over a user's items", choices=("mean", "sum"))
     l2: float = option(3e-4, "λ, the L2 penalty", least=0)
@@ -69,14 +65,14 @@ class Options:
         choices=("sum", "adam"),
     )
     server_rate: float = option(0.02, "the server's rate of item rows", least=0)
-    network_rate: float = option(0.003, "the server's rate of the network", least=0)
-    network_reduction: str = option("mean", "the network moves by its users' mean or sum", choices=("mean", "sum"))
-    beta1: float = option(0.9, "Adam's first decay", least=0, most=0.9999)
-    beta2: float = option(0.999, "Adam's second decay", least=0, most=0.999999)
-    epsilon: float = option(1e-8, "Adam's ε", least=1e-30)
+    network_rate: float = option(0.003, "the server's rate of the network", least=0, group="optimizer")
+    network_reduction: str = option(
+        "mean", "the network moves by its users' mean or sum", choices=("mean", "sum"), group="optimizer"
+    )
     item_clip: float = option(0.3, "largest absolute item update that one user may send", least=1e-6)
-    network_clip: float = option(3.0, "largest absolute update of a weight that one user may send", least=1e-6)
-    precision: str = option("float32", "arithmetic of training", choices=("float32", "float64"))
+    network_clip: float = option(
+        3.0, "largest absolute update of a weight that one user may send", least=1e-6, group="wire"
+    )
 
     def __post_init__(self) -> None:
         if not self.hidden or min(self.hidden) < 1:
@@ -110,17 +106,15 @@ class FedNCF(Method):
     """The verbs of FedNCF over `n_items` items and at most `n_users` users."""
 
     name = "fedncf"
+    kernels = ("reference", "cpu")
+    engine = "fedgrec.kernels.neumf_torch"
+    takes_decoys = True
+    contents = Contents("items")
     inner_product = False
     State = Home
     options: Options
-    n_items: int
-    n_users: int
     kernel: Any = reference
     loops: Any = neumf  # or its compiled twin
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        return (TRAIN,)
 
     def spec(self, stage: Stage) -> UploadSpec:
         """Both tables' rows, the second behind the first; and the network's weights."""

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedgrec import draws
-from fedgrec.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, fitting
+from fedgrec.cable import draws
+from fedgrec.cable.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, ServerState, fitting
 from fedgrec.errors import FedgrecError
 
 OPEN = "open"

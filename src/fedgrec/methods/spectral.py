@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.core import (
+from fedgrec.cable.core import (
     Broadcast,
     Cohort,
     Floats,
@@ -40,14 +40,14 @@ from fedgrec.core import (
     Upload,
     UploadSpec,
 )
+from fedgrec.cable.noise import NO_NOISE, Multipliers
+from fedgrec.config.options import COUNT_ITEMS, MethodOptions, option
 from fedgrec.kernels import reference
 from fedgrec.kernels.contract import Kernel
 from fedgrec.kernels.directions import directions
+from fedgrec.methods import degrees as counts
 from fedgrec.methods import noisy
-from fedgrec.methods.contract import WORD, Method
-from fedgrec.methods.fedgrec import DEGREES, TRAIN
-from fedgrec.noise import NO_NOISE, Multipliers
-from fedgrec.options import COUNT_ITEMS, option
+from fedgrec.methods.contract import DEGREES, TRAIN, WORD, Contents, Method
 
 FEW, GROWTH = 0.38, 0.7  # directions: 64 of 1,500 users or items, 120 of 4,000, 512 from 30,000 on
 FINE = 12  # bits behind 1/√users, about the size of a number that a user sends
@@ -55,7 +55,7 @@ USUAL_NORM = 0.4  # times √(directions/users): the median |y_u| on Gowalla and
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(MethodOptions):
     """Options of Spectral."""
 
     rounds: ClassVar[int] = 4  # when `rounds` is left to us
@@ -67,8 +67,10 @@ class Options:
     dim: int = option(
         512, "d, the most directions that recommend; fewer where users or items are few", least=1, most=8192
     )
-    spare: int = option(16, "more directions that the sums carry, so that the last ones are exact", least=0, most=1024)
-    exponent: float = option(0.45, "e: how much popular items are put first, 0 to 1", least=0, most=1)
+    spare: int = option(
+        16, "more directions that the sums carry, so that the last ones are exact", least=0, most=1024, group="wire"
+    )
+    exponent: float = option(0.45, "e: how much popular items are put first, 0 to 1", least=0, most=1, group="ranking")
     users_per_round: int = option(2**31 - 1, "users of a round; the default is everybody", least=1)
     count_items: int = option(30, COUNT_ITEMS, least=1)
     norm: float = option(
@@ -76,6 +78,7 @@ class Options:
         "with noise: the largest Euclidean norm of what one user sends in a round; what is longer is scaled down; "
         f"0: {USUAL_NORM}·√(directions/users)",
         least=0,
+        group="privacy",
     )
     precision: str = option("float32", "arithmetic of users", choices=("float32", "float64"))
 
@@ -92,11 +95,15 @@ class SpectralMethod(Method):
     """Subspace iteration on what users and items have in common."""
 
     name = "spectral"
+    kernels = ("reference", "cpu")
+    engine = "fedgrec.kernels.spectral_torch"
     takes_noise = True
+    takes_decoys = True
+    contents = Contents("items", own_items=True, counts="degrees")
+    knows_strangers = True
+    share = "sum"
     State = Nothing
     options: Options
-    n_items: int
-    n_users: int
     kernel: Kernel = reference
     noise: Multipliers = NO_NOISE
 
@@ -112,10 +119,7 @@ class SpectralMethod(Method):
 
     def spec(self, stage: Stage) -> UploadSpec:
         if stage is DEGREES:
-            degrees = Leaf("degrees", self.n_items, 1, clip=1, step=1)
-            if self.noise.counts:
-                degrees = noisy.bounded(degrees, math.sqrt(self.options.count_items), self.noise.counts)
-            return UploadSpec((degrees,), self.n_users)
+            return counts.spec(self)
         step = 2.0 ** -(FINE + int(np.ceil(np.log2(self.n_users) / 2)))
         users = min(self.options.users_per_round, self.n_users)
         items = Leaf("items", self.n_items, self.width, 2.0, step)
@@ -136,21 +140,13 @@ class SpectralMethod(Method):
         state = Nothing(np.zeros((len(keys), 1, 1), self.options.precision))
         return Cohort(keys, np.array(indptr), np.array(items), state, targets)
 
-    def broadcast(self, server: ServerState, stage: Stage, level: int = 0) -> Broadcast:
-        return Broadcast(server.round, self.n_items, server.items, server.degrees, level, dict(server.more))
-
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
-        if stage is DEGREES and self.noise.counts:
-            return Upload({"degrees": noisy.counted(cohort, self.options.count_items)}, len(cohort)), Pending(
-                cohort.state
-            )
+        if stage is DEGREES:
+            return counts.local_update(self, cohort)
         if noisy.OPEN in broadcast.more:
             cohort, broadcast, ids = noisy.compact(cohort, broadcast)
             rows, cut = self._pushed(cohort, stage, broadcast)
             return Upload({"items": noisy.expanded(rows, ids, self.n_items)}, len(cohort)), Pending(cohort.state, cut)
-        if stage is DEGREES:
-            index, counts = np.unique(cohort.items, return_counts=True)
-            return Upload({"degrees": Rows(index, counts[:, None])}, len(cohort)), Pending(cohort.state)
         rows, cut = self._pushed(cohort, stage, broadcast)
         return Upload({"items": rows}, len(cohort)), Pending(cohort.state, cut)
 
@@ -166,13 +162,8 @@ class SpectralMethod(Method):
         return self.kernel.push(cohort, to_items, np.zeros_like(y), y, leaf, spec.dtype, broadcast.n_items)
 
     def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
-        if stage is DEGREES and self.noise.counts:
-            noisy.take_counts(server, total.leaves["degrees"], self.spec(stage).leaf("degrees"))
-            return server
         if stage is DEGREES:
-            counts = total.leaves["degrees"]
-            server.degrees[counts.index] = counts.values[:, 0]
-            return server
+            return counts.apply(self, server, total)
         sums, step = noisy.open_rows(total.leaves["items"], server.more), self.spec(stage).leaf("items").step
         Z = np.zeros((self.n_items, self.width))
         Z[sums.index] = step * sums.values / np.sqrt(np.maximum(server.degrees[sums.index], 1))[:, None]
@@ -182,15 +173,20 @@ class SpectralMethod(Method):
 
     # -------------------------------------------------------------------------------------- ranking
 
-    @property
-    def knows_strangers(self) -> bool:
-        return True
-
     def represent_users(self, server: ServerState, cohort: Cohort) -> Floats:
-        weights = self._popularity(server)[cohort.items] ** -self.options.exponent
-        leading = np.ascontiguousarray(self.leading(server))
+        weights, leading = self._weights(server, cohort), np.ascontiguousarray(self.leading(server))
         vectors = self.kernel.refresh(cohort, weights.astype(leading.dtype), leading[None], cohort.items)[:, 0]
         return noisy.as_users(vectors, server.more)
+
+    def explained(self, server: ServerState, person: Cohort) -> tuple[Floats, Floats]:
+        """Nothing is a person's own."""
+        rows = self._weights(server, person)[:, None] * self.leading(server)[person.items]
+        return np.zeros((1, rows.shape[1])), rows
+
+    def _weights(self, server: ServerState, cohort: Cohort) -> Floats:
+        """|N_s|^−e of each user's items.  # [nnz]"""
+        weights: Floats = self._popularity(server)[cohort.items] ** -self.options.exponent
+        return weights
 
     def represent_items(self, server: ServerState) -> Floats:
         rows = self.leading(server)
@@ -215,5 +211,4 @@ class SpectralMethod(Method):
         return Traffic(sent * (1 + self.width) * WORD, down, up_secure, down)
 
 
-def make(options: Options, n_items: int, n_users: int, kernel: Kernel = reference) -> SpectralMethod:
-    return SpectralMethod(options, n_items, n_users, kernel)
+make = SpectralMethod

@@ -1,6 +1,7 @@
 """Secure aggregation: the server learns the sum of the clients' integer vectors and nothing else about them.
 
-It knows nothing of recommenders and does no I/O: `Client` and `Server` are state machines that take and give bytes.
+It imports nothing of ours, knows nothing of recommenders and does no I/O: `Client` and `Server` are state machines
+that take and give bytes.
 """
 
 from fedgrec.secagg.client import Client

@@ -113,7 +113,7 @@ class Client:
         self._keys: dict[int, Keys] = {}  # of the neighbours
         self._bound: bytes
         self._survivors: Survivors
-        self._told: tuple[set[int], set[int]]  # neighbours that are alive, and neighbours that were lost
+        self._lists: tuple[set[int], set[int]]  # neighbours that are alive, and neighbours that were lost
         self._held: dict[int, Any] = {}  # by owner: the pair of shares that it holds, of the seed and of the mask key
 
     # ------------------------------------------------------------------------------------------- the door
@@ -161,11 +161,11 @@ class Client:
         if isinstance(message, Delivery):
             return self._mask(message)
         if isinstance(message, Survivors):
-            self._survivors, self._told = message, self._believe(message)
-            return self._confirm(message) if self.stage is Stage.CONFIRM else self._reveal(*self._told)
+            self._survivors, self._lists = message, self._believe(message)
+            return self._confirm(message) if self.stage is Stage.CONFIRM else self._reveal(*self._lists)
         assert isinstance(message, Confirmations)
         self._compare(message)
-        return self._reveal(*self._told)
+        return self._reveal(*self._lists)
 
     def _awaited(self) -> type[Message] | None:
         if self.stage is Stage.UNMASK and not self.session.lying_server:

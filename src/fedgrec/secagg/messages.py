@@ -8,8 +8,9 @@ Parsing is total: any bytes give a message or MalformedMessage, and nothing larg
 
 import itertools
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from fedgrec.secagg.errors import MalformedMessage
 from fedgrec.secagg.session import ROUND_ID_BYTES, VERSION
@@ -18,14 +19,13 @@ from fedgrec.secagg.shamir import PRIME, SHARE_BYTES
 MAGIC = b"FGSA"
 HEADER = struct.Struct(f">4sBB{ROUND_ID_BYTES}s")
 KEY_BYTES, SIGNATURE_BYTES = 32, 64
-MOST_BYTES = 2**40  # the most bytes of one ciphertext or vector
 
 
 class Reader:
     """Takes fields off the front of bytes; a missing or extra byte is a MalformedMessage."""
 
-    def __init__(self, data: bytes | memoryview) -> None:
-        self.data = memoryview(data)
+    def __init__(self, data: bytes | memoryview, round_id: bytes) -> None:
+        self.data, self.round_id = memoryview(data), round_id
 
     def take(self, size: int) -> memoryview:
         if size > len(self.data):
@@ -69,18 +69,68 @@ def _numbers(ids: tuple[int, ...]) -> bytes:
     return _number(len(ids)) + struct.pack(f">{len(ids)}I", *ids)
 
 
+class Form(NamedTuple):
+    """How a field is written and read, and how many bytes it takes at least."""
+
+    write: Callable[[Any], bytes]
+    read: Callable[[Reader], Any]
+    least: int
+
+
+def _of(size: int) -> Form:
+    """So many bytes."""
+    return Form(bytes, lambda reader: bytes(reader.take(size)), size)
+
+
+def _by_client(value: Form) -> Form:
+    """A dictionary from clients to values."""
+
+    def write(entries: dict[int, Any]) -> bytes:
+        return _number(len(entries)) + b"".join(_number(c) + value.write(v) for c, v in sorted(entries.items()))
+
+    def read(reader: Reader) -> dict[int, Any]:
+        entries = [(reader.number(), value.read(reader)) for _ in range(reader.count(4 + value.least))]
+        _distinct(tuple(client for client, _ in entries))
+        return dict(entries)
+
+    return Form(write, read, 4)
+
+
+def _read_share(reader: Reader) -> int:
+    value = int.from_bytes(reader.take(SHARE_BYTES), "big")
+    if value >= PRIME:
+        raise MalformedMessage("a share lies outside the field")
+    return value
+
+
+def _read_keys(reader: Reader) -> "tuple[Keys, ...]":
+    keys = tuple(Keys.read(reader) for _ in range(reader.count(Keys.SIZE)))
+    _distinct(tuple(key.sender for key in keys))
+    return keys
+
+
+NUMBER, NUMBERS = Form(_number, Reader.number, 4), Form(_numbers, Reader.numbers, 4)
+KEY, SIGNATURE, REST = _of(KEY_BYTES), _of(SIGNATURE_BYTES), Form(bytes, Reader.rest, 0)
+TEXT = Form(lambda text: _number(len(text)) + text, lambda reader: bytes(reader.take(reader.number())), 4)
+SHARE = Form(lambda value: int(value).to_bytes(SHARE_BYTES, "big"), _read_share, SHARE_BYTES)
+KEYS = Form(lambda keys: _number(len(keys)) + b"".join(key.fields() for key in keys), _read_keys, 4)
+
+
+@dataclass(frozen=True)
 class Message:
-    """A message knows its kind and how to write and read its fields."""
+    """A message knows its kind, and the forms of its fields behind the round id."""
 
     kind: ClassVar[int]
+    forms: ClassVar[tuple[Form, ...]]
     round_id: bytes
 
     def fields(self) -> bytes:
-        raise NotImplementedError
+        _, *values = vars(self).values()
+        return b"".join(form.write(value) for form, value in zip(self.forms, values, strict=True))
 
     @classmethod
-    def read(cls, round_id: bytes, reader: Reader) -> Self:
-        raise NotImplementedError
+    def read(cls, reader: Reader) -> Self:
+        return cls(reader.round_id, *(form.read(reader) for form in cls.forms))
 
     def pack(self) -> bytes:
         return HEADER.pack(MAGIC, VERSION, self.kind, self.round_id) + self.fields()
@@ -90,69 +140,32 @@ class Message:
 class Keys(Message):
     """Stage 0, client → server: its public keys of this round, signed with its identity."""
 
-    kind = 1
-    SIZE: ClassVar[int] = 4 + 2 * KEY_BYTES + SIGNATURE_BYTES
-    round_id: bytes
+    kind, forms = 1, (NUMBER, KEY, KEY, SIGNATURE)
+    SIZE: ClassVar[int] = sum(form.least for form in forms)
     sender: int
     mask_key: bytes
     cipher_key: bytes
     signature: bytes
-
-    def fields(self) -> bytes:
-        return _number(self.sender) + self.mask_key + self.cipher_key + self.signature
-
-    @classmethod
-    def read(cls, round_id: bytes, reader: Reader) -> Self:
-        sender, sizes = reader.number(), (KEY_BYTES, KEY_BYTES, SIGNATURE_BYTES)
-        return cls(round_id, sender, *(bytes(reader.take(size)) for size in sizes))
 
 
 @dataclass(frozen=True)
 class Neighbourhood(Message):
     """Stage 0, server → client: who takes part, and the keys of this client's neighbours."""
 
-    kind = 2
-    round_id: bytes
+    kind, forms = 2, (NUMBERS, KEYS)
     clients: tuple[int, ...]
     keys: tuple[Keys, ...]
 
-    def fields(self) -> bytes:
-        return _numbers(self.clients) + _number(len(self.keys)) + b"".join(keys.fields() for keys in self.keys)
-
-    @classmethod
-    def read(cls, round_id: bytes, reader: Reader) -> Self:
-        clients, n = reader.numbers(), reader.count(Keys.SIZE)
-        keys = tuple(Keys.read(round_id, reader) for _ in range(n))
-        _distinct(tuple(key.sender for key in keys))
-        return cls(round_id, clients, keys)
-
 
 @dataclass(frozen=True)
-class _Ciphertexts(Message):
-    round_id: bytes
-    ciphertexts: dict[int, bytes]  # by the client at the other end
-
-    def fields(self) -> bytes:
-        entries = (_number(peer) + _number(len(text)) + text for peer, text in sorted(self.ciphertexts.items()))
-        return _number(len(self.ciphertexts)) + b"".join(entries)
-
-    @classmethod
-    def read(cls, round_id: bytes, reader: Reader) -> Self:
-        entries = []
-        for _ in range(reader.count(8)):
-            peer, size = reader.number(), reader.number()
-            entries.append((peer, bytes(reader.take(size))))
-        _distinct(tuple(peer for peer, _ in entries))
-        return cls(round_id, dict(entries))
-
-
-class Shares(_Ciphertexts):
+class Shares(Message):
     """Stage 1, client → server: its shares, encrypted for each holder."""
 
-    kind = 3
+    kind, forms = 3, (_by_client(TEXT),)
+    ciphertexts: dict[int, bytes]  # by the client at the other end
 
 
-class Delivery(_Ciphertexts):
+class Delivery(Shares):
     """Stage 1, server → client: the shares that others encrypted for it."""
 
     kind = 4
@@ -162,99 +175,42 @@ class Delivery(_Ciphertexts):
 class Masked(Message):
     """Stage 2, client → server: its vector under all its masks."""
 
-    kind = 5
-    round_id: bytes
+    kind, forms = 5, (REST,)
     vector: bytes | memoryview  # packed
-
-    def fields(self) -> bytes:
-        return bytes(self.vector)
-
-    @classmethod
-    def read(cls, round_id: bytes, reader: Reader) -> Self:
-        return cls(round_id, reader.rest())
 
 
 @dataclass(frozen=True)
 class Survivors(Message):
     """Stage 2, server → client: clients whose vectors are in the sum, and clients lost after they shared secrets."""
 
-    kind = 6
-    round_id: bytes
+    kind, forms = 6, (NUMBERS, NUMBERS)
     alive: tuple[int, ...]
     dropped: tuple[int, ...]
-
-    def fields(self) -> bytes:
-        return _numbers(self.alive) + _numbers(self.dropped)
-
-    @classmethod
-    def read(cls, round_id: bytes, reader: Reader) -> Self:
-        return cls(round_id, reader.numbers(), reader.numbers())
 
 
 @dataclass(frozen=True)
 class Confirm(Message):
     """Stage 3, client → server: its signature under the lists of survivors that it was given."""
 
-    kind = 9
-    round_id: bytes
+    kind, forms = 9, (SIGNATURE,)
     signature: bytes
-
-    def fields(self) -> bytes:
-        return self.signature
-
-    @classmethod
-    def read(cls, round_id: bytes, reader: Reader) -> Self:
-        return cls(round_id, bytes(reader.take(SIGNATURE_BYTES)))
 
 
 @dataclass(frozen=True)
 class Confirmations(Message):
     """Stage 3, server → client: the signatures of its neighbours, who must have been given the same lists."""
 
-    kind = 10
-    round_id: bytes
+    kind, forms = 10, (_by_client(SIGNATURE),)
     signatures: dict[int, bytes]
-
-    def fields(self) -> bytes:
-        entries = (_number(signer) + signature for signer, signature in sorted(self.signatures.items()))
-        return _number(len(self.signatures)) + b"".join(entries)
-
-    @classmethod
-    def read(cls, round_id: bytes, reader: Reader) -> Self:
-        n = reader.count(4 + SIGNATURE_BYTES)
-        entries = [(reader.number(), bytes(reader.take(SIGNATURE_BYTES))) for _ in range(n)]
-        _distinct(tuple(signer for signer, _ in entries))
-        return cls(round_id, dict(entries))
 
 
 @dataclass(frozen=True)
 class Reveal(Message):
     """Stage 4, client → server: its shares of the survivors' seeds and of the dropped clients' mask keys."""
 
-    kind = 7
-    round_id: bytes
+    kind, forms = 7, (_by_client(SHARE), _by_client(SHARE))
     seeds: dict[int, int]
     mask_keys: dict[int, int]
-
-    def fields(self) -> bytes:
-        return b"".join(
-            _number(len(shares))
-            + b"".join(_number(owner) + value.to_bytes(SHARE_BYTES, "big") for owner, value in sorted(shares.items()))
-            for shares in (self.seeds, self.mask_keys)
-        )
-
-    @classmethod
-    def read(cls, round_id: bytes, reader: Reader) -> Self:
-        return cls(round_id, cls._shares(reader), cls._shares(reader))
-
-    @staticmethod
-    def _shares(reader: Reader) -> dict[int, int]:
-        n = reader.count(4 + SHARE_BYTES)
-        entries = [(reader.number(), int.from_bytes(reader.take(SHARE_BYTES), "big")) for _ in range(n)]
-        _distinct(tuple(owner for owner, _ in entries))
-        if any(value >= PRIME for _, value in entries):
-            raise MalformedMessage("a share lies outside the field")
-        return dict(entries)
 
 
 @dataclass(frozen=True)
@@ -264,21 +220,8 @@ class Coded(Masked):
     kind = 8
 
 
-KINDS: dict[int, type[Message]] = {
-    message.kind: message
-    for message in (
-        Keys,
-        Neighbourhood,
-        Shares,
-        Delivery,
-        Masked,
-        Survivors,
-        Reveal,
-        Coded,
-        Confirm,
-        Confirmations,
-    )
-}
+MESSAGES = (Keys, Neighbourhood, Shares, Delivery, Masked, Survivors, Reveal, Coded, Confirm, Confirmations)
+KINDS: dict[int, type[Message]] = {message.kind: message for message in MESSAGES}
 
 
 def parse(data: bytes) -> Message:
@@ -290,7 +233,7 @@ def parse(data: bytes) -> Message:
         raise MalformedMessage(f"this is no message of secure aggregation, version {VERSION}")
     if kind not in KINDS:
         raise MalformedMessage(f"there is no message of kind {kind}")
-    reader = Reader(memoryview(data)[HEADER.size :])
-    message = KINDS[kind].read(round_id, reader)
+    reader = Reader(memoryview(data)[HEADER.size :], round_id)
+    message = KINDS[kind].read(reader)
     reader.end()
     return message

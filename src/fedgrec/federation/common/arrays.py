@@ -1,31 +1,28 @@
-"""Named arrays in one file that is mapped into memory rather than read.
+"""Private files: named arrays with plain values beside them, as safetensors, and files that only their owner may read.
 
-    magic "FGAR" · version (4 bytes) · length of the head (8 bytes) · digest (32 bytes) · head (JSON)
-    · arrays, each at a multiple of 64
-
-The head has `about` (plain values) and for every array its name, type, shape and place. Little-endian. The digest,
-BLAKE2b of all other bytes, is checked whenever a file is read; version 1 had none, and is still read. A file is
-written beside its place and renamed into it, so that it is whole or not there; only its owner may read it.
+A file of arrays has a digest of all its bytes, which is checked whenever it is read (data/files.py). Every file is
+written beside its place and renamed into it, so that it is whole or not there.
 """
 
 import hashlib
 import json
+import math
 import os
 import struct
 from collections.abc import Mapping
-from io import BufferedIOBase
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.errors import RunError
-from fedgrec.whole_files import whole
+from fedgrec.data.files import read_head, write_tensors
+from fedgrec.data.whole_files import whole
+from fedgrec.errors import DamagedError, RunError
 
-MAGIC, VERSION = b"FGAR", 2
-START = struct.Struct("<4sIQ")
-ALIGN, DIGEST = 64, 32
+ABOUT = "about"  # the plain values, as JSON, in the metadata of a file of arrays
+MAGIC, START, DIGEST = b"FGAR", struct.Struct("<4sIQ"), 32  # how files of arrays of version 0.2 begin
 
 
 def write_private(path: Path, *parts: bytes | memoryview) -> None:
@@ -41,57 +38,48 @@ def write_private(path: Path, *parts: bytes | memoryview) -> None:
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> None:
     """Write the arrays and `about`."""
-    places, at = [], 0
-    for name, array in arrays.items():
-        places.append({"name": name, "dtype": array.dtype.newbyteorder("<").str, "shape": array.shape, "at": at})
-        at += -(-array.nbytes // ALIGN) * ALIGN
-    head = json.dumps({"about": dict(about), "arrays": places}).encode()
-    before = START.size + DIGEST
-    head = head.ljust(-(-(before + len(head)) // ALIGN) * ALIGN - before)
-    parts: list[bytes | memoryview] = [START.pack(MAGIC, VERSION, len(head)), head]
-    for array in arrays.values():
-        whole = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-        parts += [whole.reshape(-1).view(np.uint8).data, bytes(-array.nbytes % ALIGN)]
-    digest = hashlib.blake2b(digest_size=DIGEST)
-    for part in parts:
-        digest.update(part)
-    write_private(path, parts[0], digest.digest(), *parts[1:])
+    write_tensors(path, arrays, {ABOUT: json.dumps(dict(about))}, private=True)
 
 
 def read_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """The arrays, mapped and read-only, and `about`."""
     try:
         with path.open("rb") as file:
-            start = file.read(START.size)
-            magic, version, size = START.unpack(start)
-            if magic != MAGIC or version not in (1, VERSION):
-                raise ValueError("it begins otherwise")
-            if version > 1:
-                _check(file, start)
-            here = file.tell()
-            head = json.loads(file.read(min(size, path.stat().st_size)))
-            arrays = {place["name"]: _mapped(path, here + size, place) for place in head["arrays"]}
-            return arrays, dict(head["about"])
+            if file.read(len(MAGIC)) == MAGIC:
+                return _read_fgar(path)
+            arrays, about = _mapped(file, read_head(path, file))
+            return arrays, dict(json.loads(about[ABOUT]))
     except FileNotFoundError:
         raise RunError(f"{path} is missing: nothing was downloaded yet, or restore it from a backup") from None
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError, OverflowError, MemoryError) as error:
+    except (DamagedError, struct.error, ValueError, KeyError, TypeError, MemoryError) as error:
         raise RunError(
             f"{path} was damaged after it was written ({error}): restore it from a backup; a node that is asked into "
             f"the next sum downloads its own again"
         ) from None
 
 
-def _check(file: BufferedIOBase, start: bytes) -> None:
-    """Compare the digest, and move to the byte after it."""
-    wanted = file.read(DIGEST)
-    found = hashlib.file_digest(file, lambda: hashlib.blake2b(start, digest_size=DIGEST))
-    if found.digest() != wanted:
+def _mapped(file: BufferedReader, head: bytes) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """The tensors of a file whose digest is right. safetensors itself would copy them: a device has no room for two."""
+    tensors = json.loads(head[8:])
+    about = tensors.pop("__metadata__")
+    arrays = {}
+    for name, tensor in tensors.items():
+        dtype, shape = tensor["dtype"], tuple(tensor["shape"])
+        kind = np.dtype(f"<{dtype[0].lower()}{int(dtype[1:]) // 8}")  # such as F32, I64, U8
+        at = len(head) + tensor["data_offsets"][0]
+        arrays[name] = np.asarray(np.memmap(file, kind, "r", at, shape)) if math.prod(shape) else np.zeros(shape, kind)
+    return arrays, about
+
+
+def _read_fgar(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """A file that version 0.2 wrote: a start, a digest of all other bytes, a head (JSON), then the arrays."""
+    content = path.read_bytes()
+    size, rest = START.unpack_from(content)[2], memoryview(content)[START.size + DIGEST :]
+    digest = hashlib.blake2b(content[: START.size], digest_size=DIGEST)
+    digest.update(rest)
+    if digest.digest() != content[START.size : START.size + DIGEST]:
         raise ValueError("its digest is another one")
-    file.seek(START.size + DIGEST)
-
-
-def _mapped(path: Path, start: int, place: Mapping[str, Any]) -> NDArray[Any]:
-    shape = tuple(place["shape"])
-    if 0 in shape:
-        return np.zeros(shape, place["dtype"])
-    return np.asarray(np.memmap(path, place["dtype"], "r", start + place["at"], shape))
+    head = json.loads(bytes(rest[:size]))
+    parts = [(part["name"], part["dtype"], tuple(part["shape"]), size + part["at"]) for part in head["arrays"]]
+    arrays = {name: np.frombuffer(rest, kind, math.prod(shape), at).reshape(shape) for name, kind, shape, at in parts}
+    return arrays, head["about"]

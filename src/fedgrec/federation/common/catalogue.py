@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -21,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from fedgrec.errors import DataError
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.network import read_authority
 from fedgrec.federation.common.values import as_json, parse_json
 
 CATALOGUE, WITHDRAWN, NEWEST = "items.txt", "withdrawn.json", "catalogue.json"
@@ -111,9 +111,9 @@ def newest(folder: Path) -> Version | None:
     return unpack(path.read_bytes(), path) if path.exists() else None
 
 
-def check(version: Version, folder: Path, federation: str, certificate: x509.Certificate, most: int) -> None:
+def check(version: Version, folder: Path, federation: str, most: int) -> None:
     """Refuse a version unless the authority signed it, it is newer than the installed one, and it continues it."""
-    now, key = installed(folder), certificate.public_key()
+    now, key = installed(folder), read_authority(folder).public_key()
     assert isinstance(key, ec.EllipticCurvePublicKey)
     try:
         key.verify(version.signature, version.part(federation), ec.ECDSA(hashes.SHA384()))
@@ -128,13 +128,12 @@ def check(version: Version, folder: Path, federation: str, certificate: x509.Cer
         raise FederationError(f"a catalogue of {len(version.items):,} items: all agreed on {most:,} at most")
 
 
-def install(version: Version, folder: Path, homes: dict[Path, dict[str, Any]]) -> None:
-    """Write the version; `homes` are the files that hold the number of items.
+def install(version: Version, folder: Path, home: Path) -> None:
+    """Write the version; `home` is the file that holds the number of items.
 
     The version's number is written last, so an installation that was cut off runs again. Until then, names beyond the
     number of items do not count.
     """
     write_private(folder / CATALOGUE, "".join(f"{name}\n" for name in version.items).encode())
-    for path, about in homes.items():
-        write_private(path, as_json(about | {"n_items": len(version.items)}))
+    write_private(home, as_json(parse_json(home, home.read_bytes()) | {"n_items": len(version.items)}))
     write_private(folder / WITHDRAWN, as_json({"version": version.number, "withdrawn": list(version.withdrawn)}))

@@ -10,8 +10,8 @@ same people, and their difference would be one person's numbers.
 import math
 from collections.abc import Sequence
 
-from fedgrec import noise
-from fedgrec.core import Leaf, Upload, UploadSpec, finest_step
+from fedgrec.cable import noise
+from fedgrec.cable.core import Leaf, Upload, UploadSpec, finest_step
 
 NOISY_STEP = 2.0**-14  # coarse enough for noise to be drawn exactly, and far below what the noise hides
 HEADROOM = 8  # standard deviations of noise that fit the ring beside the users' numbers

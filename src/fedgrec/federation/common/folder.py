@@ -15,20 +15,19 @@ import json
 import math
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property, lru_cache
+from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 
-from fedgrec.budget import with_noise
-from fedgrec.config import Config, recorded
+from fedgrec.config.configuration import Config, recorded
+from fedgrec.config.options import method_module
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.catalogue import CATALOGUE
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.options import AGREEMENT, Agreement, read_options
+from fedgrec.federation.common.options import AGREEMENT, AS_USUAL, Agreement, read_options
 from fedgrec.federation.common.values import as_json, filled, parse_json, read_bytes
-from fedgrec.methods.contract import Method
-from fedgrec.methods.fedgrec import FedGRecMethod
-from fedgrec.options import METHODS, method_module
+from fedgrec.methods.budget import with_noise
+from fedgrec.methods.contract import Method, able
 
 ROSTER, CONFIG = "roster.json", "config.toml"
 NODE, GATEWAY, SERVER = "node.json", "gateway.json", "server.json"  # the file that makes a folder what it is
@@ -46,7 +45,7 @@ class Member:
     name: str
     key: bytes  # Ed25519, public
     gateway: str = ""  # the gateway that hosts it, if it is one user with masks of its own
-    users: int = 0  # the most users that it may bring; 0: not stated, as in older rosters
+    users: int = 0  # the most users that it may bring; 0: not stated
 
     def __post_init__(self) -> None:
         if self.users < 0:
@@ -60,11 +59,22 @@ class Member:
 Roster = Mapping[int, Member]
 
 
+def home_of(member: Member) -> str:
+    """The name of the folder that has a member's keys."""
+    return member.gateway or member.name
+
+
+def homes(roster: Roster) -> list[str]:
+    """The names of all nodes' folders: the users of a gateway share one."""
+    return sorted({home_of(member) for member in roster.values()})
+
+
 class Folder:
     """What the folders of server and nodes have in common, opened."""
 
     path: Path
     n_items: int
+    roster: Roster
 
     def __post_init__(self) -> None:
         if self.n_items < 1:
@@ -104,10 +114,6 @@ class Folder:
     def _floors(self) -> tuple[int, float]:
         raise NotImplementedError
 
-    @cached_property
-    def roster(self) -> dict[int, Member]:
-        return _roster(self.shared / ROSTER, read_bytes(self.shared / ROSTER))
-
     @property
     def config(self) -> Config:
         return _config(self.shared / CONFIG, read_bytes(self.shared / CONFIG))
@@ -137,10 +143,7 @@ class Folder:
 
     def method(self, n_users: int, begun: int = 0) -> Method:
         """The method, in the season that began with this round."""
-        method = make_method(self.config, self.n_items, n_users, self.agreed)
-        if isinstance(method, FedGRecMethod):
-            return replace(method, begun=begun, most_users=self.agreed.most_users)
-        return method
+        return make_method(self.config, self.n_items, n_users, self.agreed).season(begun, self.agreed.most_users)
 
 
 @lru_cache(8)
@@ -152,6 +155,10 @@ def _config(path: Path, content: bytes) -> Config:
 @lru_cache(8)
 def _agreement(path: Path, content: bytes) -> Agreement:
     return read_options(path, Agreement) if content else Agreement()
+
+
+def read_roster(folder: Path) -> Roster:
+    return _roster(folder / ROSTER, read_bytes(folder / ROSTER))
 
 
 @lru_cache(8)
@@ -175,21 +182,22 @@ def read_kind(path: Path, wanted: str) -> bytes:
     return read_bytes(path / wanted)
 
 
-def _only_sums(name: str) -> bool:
-    module = method_module(name)
-    return all(stage.combine == "sum" for stage in module.make(module.Options(), 1, 1).stages)
+def _only_sums(method: Method) -> bool:
+    return all(stage.combine == "sum" for stage in method.stages)
 
 
 def make_method(config: Config, n_items: int, n_users: int, agreed: Agreement) -> Method:
     """The method, on the kernel that every device has, with noise; `FederationError` if a federation cannot run it."""
     method: Method = method_module(config.method).make(config.model, n_items, n_users)
-    if any(stage.combine != "sum" for stage in method.stages):
+    if not _only_sums(method):
         raise FederationError(
             f"{config.method} matches users through a third party, which a federation has not: choose one of "
-            f"{', '.join(name for name in METHODS if _only_sums(name))}"
+            f"{able(_only_sums)}"
         )
-    if agreed.dp_epsilon:  # a node takes part in each round once
-        method = with_noise(method, agreed.dp_epsilon, agreed.dp_delta, agreed.dp_sums, agreed.dp_sums)
+    if agreed.decoys_epsilon:
+        method.check_decoys()
+    if agreed.noisy:  # a node takes part in each round once
+        method = with_noise(method, agreed.dp_epsilon, agreed.dp_delta, agreed.dp_rounds, agreed.dp_rounds)
     return method
 
 
@@ -198,13 +206,23 @@ def new_federation() -> str:
     return secrets.token_hex(16)
 
 
-def write_common(path: Path, roster: Roster, config: Config, n_items: int, agreed: Agreement) -> None:
-    """Write the files that all folders have."""
-    make_method(config, n_items, 1, agreed)
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_roster(path, roster)
-    write_private(path / CONFIG, config.to_toml().encode())
-    write_private(path / AGREEMENT, agreed.to_toml().encode())
+@dataclass(frozen=True)
+class Terms:
+    """What is the same in all folders of a federation."""
+
+    federation: str
+    roster: Roster
+    config: Config
+    n_items: int
+    agreed: Agreement = AS_USUAL
+
+    def write(self, path: Path) -> None:
+        """Write the files that all folders have."""
+        make_method(self.config, self.n_items, 1, self.agreed)
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_roster(path, self.roster)
+        write_private(path / CONFIG, self.config.to_toml().encode())
+        write_private(path / AGREEMENT, self.agreed.to_toml().encode())
 
 
 def write_roster(path: Path, roster: Roster) -> None:

@@ -8,17 +8,17 @@ The options of the method are in config.toml.
 """
 
 import dataclasses
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar, get_type_hints
+from typing import Any, ClassVar, Self, TypeVar
 
-from fedgrec.config import checked
-from fedgrec.errors import ConfigError, nearest
+from fedgrec.config.checking import changed
+from fedgrec.config.configuration import toml, toml_value
+from fedgrec.config.options import PrivacyOptions, option
+from fedgrec.errors import ConfigError
 from fedgrec.federation.common import evaluation
-from fedgrec.options import option
 from fedgrec.secagg.parameters import SECURITY
 
 AGREEMENT = "agreement.toml"
@@ -32,24 +32,17 @@ class _Options:
 
     def changed(self, values: Mapping[str, Any], where: str) -> Self:
         """A copy with these options replaced; values are checked."""
-        fields = {f.name: f for f in dataclasses.fields(self)}
-        hints, new = get_type_hints(type(self)), {}
-        for name, value in values.items():
-            if name not in fields:
-                raise ConfigError(f"{where}: there is no option {name!r}.{nearest(name, list(fields))}")
-            new[name] = checked(fields[name], hints[name], value, where)
-        return dataclasses.replace(self, **new)
+        return changed(self, values, where)
 
     def to_toml(self) -> str:
         lines = [f"# {self.title}"]
         for f in dataclasses.fields(self):
-            value = getattr(self, f.name)
-            lines += [f"\n# {f.metadata['help']}", f"{f.name} = {list(value) if isinstance(value, tuple) else value}"]
+            lines += [f"\n# {f.metadata['help']}", f"{f.name} = {toml_value(getattr(self, f.name))}"]
         return "\n".join(lines) + "\n"
 
 
 @dataclass(frozen=True)
-class Agreement(_Options):
+class Agreement(_Options, PrivacyOptions):
     """What nodes hold the server to, beside the floors in their own node.json."""
 
     title = "What everybody in this federation has agreed on: the same file in every folder."
@@ -57,21 +50,11 @@ class Agreement(_Options):
     topk: tuple[int, ...] = option((20,), "list lengths k of Recall@k and NDCG@k")
     evaluations: int = option(20, "evaluations that a node takes part in, in all", least=0)
     evaluation_users: int = option(50, "the fewest users over whom an evaluation is summed", least=1)
-    epsilon: float = option(8.0, "what all evaluations together may tell of one person, by noise; 0: no noise", least=0)
-    decoys_epsilon: float = option(
-        0.0,
-        "ε of every single interaction, by decoys: what users tell of each item is true by chance alone; 0: none",
-        least=0,
-        most=700,
+    evaluation_epsilon: float = option(
+        8.0, "what all evaluations together may tell of one person, by noise; 0: no noise", least=0, group="privacy"
     )
-    dp_epsilon: float = option(
-        0.0,
-        "what all training sums together may tell of one user, with all of its items, by noise; 0: no noise",
-        least=0,
-    )
-    dp_delta: float = option(1e-6, "the chance that dp_epsilon does not hold", least=1e-15, most=0.1)
-    dp_sums: int = option(
-        20, "under dp_epsilon: training rounds that a node takes part in, in all; they are the first ones", least=1
+    dp_rounds: int = option(
+        20, "under noise: training rounds that a node takes part in, in all; they are the first ones", least=1
     )
     recount_users: int = option(
         50, "the fewest users whose changes are counted in one sum; until there are so many, changes wait", least=1
@@ -84,15 +67,14 @@ class Agreement(_Options):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.topk or min(self.topk) < 1:
             raise ConfigError("topk needs at least one list length, each 1 or more, such as  topk = [20]")
-        if 0 < self.dp_epsilon < 0.01:
-            raise ConfigError("dp_epsilon is 0, which means no noise, or at least 0.01")
 
     @cached_property
     def deviation(self) -> float:
         """The standard deviation of the noise in each number of an evaluation."""
-        return evaluation.deviation(self.epsilon, self.topk, self.evaluations) if self.evaluations else 0.0
+        return evaluation.deviation(self.evaluation_epsilon, self.topk, self.evaluations) if self.evaluations else 0.0
 
 
 AS_USUAL = Agreement()
@@ -158,12 +140,15 @@ Kind = TypeVar("Kind", Agreement, FederationOptions)
 
 def read_options(path: Path, kind: type[Kind]) -> Kind:
     """The options in a TOML file."""
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not a TOML file: {error}") from None
-    if kind is FederationOptions:
-        values.pop("topk", None)  # a server of version 0.1 had it in this file
-    return kind().changed(values, str(path))
+    values = toml(path)
+    return kind().changed(_of_release_0_2(values, path) if kind is Agreement else values, str(path))
+
+
+def _of_release_0_2(values: dict[str, Any], path: Path) -> dict[str, Any]:
+    """An agreement of release 0.2, under today's names."""
+    new = {{"epsilon": "evaluation_epsilon", "dp_sums": "dp_rounds"}.get(key, key): v for key, v in values.items()}
+    if decoys := new.pop("decoys_epsilon", 0.0):
+        if new.get("dp_epsilon"):
+            raise ConfigError(f"{path}: noise and decoys are not promised together any more: begin a new federation")
+        new |= {"dp_epsilon": decoys, "dp_unit": "interaction"}
+    return new

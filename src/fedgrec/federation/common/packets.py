@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.core import Broadcast, printable, row_exponents
+from fedgrec.cable.core import Broadcast, printable, row_exponents
 from fedgrec.federation.common.errors import FederationError
 
 # The exchanges of a sum, by the packet's kind. The keys of the next sum ride on the answer to "unmask".
@@ -39,6 +39,11 @@ class Packet:
     blobs: dict[str, bytes] = field(default_factory=dict)  # messages of secure aggregation, signatures
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)  # tables, masked vectors
     protocol: int = PROTOCOL
+
+
+def failure(why: object) -> Packet:
+    """What an exchange yields for a node that failed."""
+    return Packet(ERROR, {"reason": str(why)})
 
 
 def disagreement(protocol: int, theirs: str, ours: str) -> str:
@@ -129,10 +134,10 @@ def checked(answer: Any) -> Packet:
         ):
             raise TypeError("its parts are of other types")
         if why := disagreement(answer.protocol, "node", "server"):
-            return Packet(ERROR, {"reason": why})
+            return failure(why)
         return Packet(answer.kind, header, dict(answer.blobs), dict(answer.arrays))
-    except Exception as failure:  # anything may be in it
-        return Packet(ERROR, {"reason": f"it answered with what is no packet ({type(failure).__name__})"})
+    except Exception as error:  # anything may be in it
+        return failure(f"it answered with what is no packet ({type(error).__name__})")
 
 
 def plain(words: Any) -> str:

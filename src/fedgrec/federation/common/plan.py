@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fedgrec import budget
-from fedgrec.core import Broadcast, Leaf, Stage, UploadSpec
+from fedgrec.cable.core import Broadcast, Leaf, Stage, UploadSpec
 from fedgrec.federation.common import evaluation
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.options import Agreement
 from fedgrec.federation.common.packets import pack_broadcast
+from fedgrec.methods import budget
 from fedgrec.methods.contract import Method
 from fedgrec.secagg.session import ROUND_ID_BYTES
 
@@ -57,10 +57,6 @@ class Plan:
                 return stage
         raise FederationError(f"{method.name} has no stage {self.stage!r}")
 
-    def once(self, method: Method) -> bool:
-        """Whether the sum is taken once: before training, or before a season."""
-        return is_once(method, self.stage)
-
     def spec(self, method: Method) -> UploadSpec:
         """The leaves of the sum."""
         if self.stage == EVALUATE:
@@ -91,12 +87,12 @@ class Plan:
 
 
 def privacy(method: Method, agreed: Agreement, rounds: int) -> dict[str, float]:
-    """The privacy spent by a user who was in the warm-up and in this many rounds."""
-    return budget.line(method, agreed.dp_delta, rounds, rounds)
+    """The privacy spent by a user who was in the warm-up and in this many rounds; nothing where there is no noise."""
+    return budget.line(method, agreed.dp_delta, rounds, rounds) if agreed.noisy else {}
 
 
 def is_once(method: Method, stage: str) -> bool:
-    """Whether users send this stage once: neither a training round nor a question that may be asked again."""
+    """Whether users send this stage once, before training or before a season: it is no round and no question."""
     return stage not in (EVALUATE, CHANGES, method.stages[-1].name)
 
 

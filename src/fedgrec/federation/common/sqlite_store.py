@@ -19,15 +19,15 @@ from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from fedgrec.errors import DiskError, system_trouble
 from fedgrec.federation.common.errors import FederationError
 
-FORMAT = 4  # a store of format 1 has no seals, one of format 2 knows of no changes, one of format 3 of no decoys
-OLD = (1, 2, 3)
+FORMAT = 4
 PATIENCE = 60  # seconds that one process waits for another's transaction
 SEAL = "seal"
+LISTED = "IN (SELECT value FROM json_each(?))"  # a list of values, as JSON
 NOT_DAMAGE = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CONSTRAINT}
 NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}  # or the disk fails
 ROOM = 2**20  # bytes: with less free space the disk counts as full, whatever SQLite's error says
@@ -35,28 +35,19 @@ WRITES = re.compile(r"\s*(?:INSERT(?: OR \w+)? INTO|UPDATE)\s+(\w+)")
 SYNCHRONOUS = "FULL"  # a committed transaction is on the disk
 
 
+def _saying(name: str) -> Any:
+    def method(cursor: "Cursor", *words: Any) -> Any:
+        with cursor._said():
+            return getattr(super(Cursor, cursor), name)(*words)
+
+    return method
+
+
 class Cursor(sqlite3.Cursor):
     """A cursor that turns SQLite's errors about a damaged file or a full disk into one sentence."""
 
-    def execute(self, *words: Any) -> Self:
-        with self._said():
-            return super().execute(*words)
-
-    def executemany(self, *words: Any) -> Self:
-        with self._said():
-            return super().executemany(*words)
-
-    def fetchone(self) -> Any:
-        with self._said():
-            return super().fetchone()
-
-    def fetchall(self) -> list[Any]:
-        with self._said():
-            return super().fetchall()
-
-    def __next__(self) -> Any:
-        with self._said():
-            return super().__next__()
+    execute, executemany, fetchone = _saying("execute"), _saying("executemany"), _saying("fetchone")
+    fetchall, __next__ = _saying("fetchall"), _saying("__next__")
 
     @contextmanager
     def _said(self) -> Iterator[None]:
@@ -81,11 +72,11 @@ class Connection(sqlite3.Connection):
 
     def execute(self, *words: Any) -> Cursor:
         self._watch(words[0])
-        return self.cursor(Cursor).execute(*words)
+        return cast(Cursor, self.cursor(Cursor).execute(*words))
 
     def executemany(self, *words: Any) -> Cursor:
         self._watch(words[0])
-        return self.cursor(Cursor).executemany(*words)
+        return cast(Cursor, self.cursor(Cursor).executemany(*words))
 
     def _watch(self, statement: str) -> None:
         """Give a table its triggers at its first write: making them costs more than most messages write."""
@@ -107,7 +98,7 @@ def damaged(path: Path, why: object) -> FederationError:
     return FederationError(f"{path} is not a store of a federation, or was damaged ({why}): restore it from a backup")
 
 
-def connect(path: Path, schema: str, sealing: bool = True) -> Connection:
+def connect(path: Path, schema: str) -> Connection:
     """A private SQLite file in WAL mode; a new one gets the schema."""
     if not path.exists():
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
@@ -115,9 +106,8 @@ def connect(path: Path, schema: str, sealing: bool = True) -> Connection:
     _use_wal(db)
     db.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
     db.execute("PRAGMA secure_delete = ON")  # a secret that is deleted is overwritten
-    if sealing:
-        _create_tables(db, schema)
-        watch(db)
+    _create_tables(db, schema)
+    watch(db)
     return db
 
 
@@ -193,25 +183,6 @@ def _watch_table(db: Connection, table: str, columns: list[str], same: str) -> N
         db.execute(f"CREATE TEMP TRIGGER IF NOT EXISTS {statement}")
 
 
-def check_all(db: Connection) -> None:
-    """Check every page and every row."""
-    (found,) = db.execute("PRAGMA integrity_check(1)").fetchone()
-    if found != "ok":
-        raise damaged(db.path, found)
-    for table, (columns, _) in sealed_tables(db).items():
-        if db.execute(f"SELECT 1 FROM {table} WHERE {SEAL} IS NOT {_seal_of(table, columns)}").fetchone():
-            raise damaged(db.path, f"a row of {table} has changed")
-
-
-def add_seals(db: sqlite3.Connection) -> None:
-    """Seal every table of a store that an earlier version made."""
-    for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-        if SEAL not in [column[1] for column in db.execute(f"PRAGMA table_info({table})")]:
-            db.execute(f"ALTER TABLE {table} ADD COLUMN {SEAL} BLOB")
-    for table, (columns, _) in sealed_tables(db).items():
-        db.execute(f"UPDATE {table} SET {SEAL} = {_seal_of(table, columns)}")
-
-
 # ------------------------------------------------------------------------------------------------- opening
 
 
@@ -262,33 +233,22 @@ class Store:
             raise damaged(path, error) from None
 
     def _open(self) -> None:
-        if self._format() in OLD and not self.read_only:
-            if self._format() != 1:
-                check_all(self.db)
-            self.db.close()  # its triggers, which seal what is written, go with it
-            self.db = connect(self.path, "", sealing=False)
-            with self.transaction():
-                if (found := self._format()) in OLD:  # still: another process may have been faster
-                    self.migrate(found)
-                    add_seals(self.db)
-                    watch(self.db)
-                    self.put("format", FORMAT)
-            self.db.execute("VACUUM")  # removes deleted rows from the file
-            watch(self.db)
-        if (found := self._format()) != FORMAT and not (self.read_only and found in OLD):
-            raise FederationError(f"{self.path} has format {found}, and this version reads format {FORMAT}")
+        found = self.db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
+        if (found := found and json.loads(found[0])) != FORMAT:
+            raise FederationError(
+                f"{self.path} has format {found}, and this version reads format {FORMAT}: use the fedgrec that wrote "
+                f"it, or begin a new federation"
+            )
         self._sealed = sealed_tables(self.db)
-
-    def migrate(self, found: int) -> None:
-        """Add what a store of this older format lacks, except seals."""
 
     def check(self) -> None:
         """Check every page and every row. Each later read checks its rows again."""
-        check_all(self.db)
-
-    def _format(self) -> Any:
-        found = self.db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
-        return json.loads(found[0]) if found else None
+        (found,) = self.db.execute("PRAGMA integrity_check(1)").fetchone()
+        if found != "ok":
+            raise damaged(self.path, found)
+        for table, (columns, _) in self._sealed.items():
+            if self.db.execute(f"SELECT 1 FROM {table} WHERE {SEAL} IS NOT {_seal_of(table, columns)}").fetchone():
+                raise damaged(self.path, f"a row of {table} has changed")
 
     def close(self) -> None:
         self.db.close()
@@ -310,6 +270,10 @@ class Store:
         if not all(row[-1] for row in found):
             raise damaged(self.path, f"a row of {table} has changed")
         return [row[:-1] for row in found]
+
+    def column(self, table: str, column: str, rest: str = "", values: Sequence[Any] = ()) -> list[Any]:
+        """The same of one column."""
+        return [value for (value,) in self.rows(table, column, rest, values)]
 
     def get(self, key: str, default: Any = None) -> Any:
         found = self.rows("meta", "value", "WHERE key = ?", [key])

@@ -5,7 +5,7 @@ Two transports carry them: `in_process.transport.LocalTransport` calls the nodes
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from fedgrec.federation.common.packets import Packet
@@ -23,12 +23,8 @@ class Sign(NamedTuple):
 class Transport(Protocol):
     """The server's end. An address is the network's own name for a node; the coordinator sees to names and trust."""
 
-    def addresses(self) -> Sequence[int]:
-        """The nodes that can be reached now."""
-        ...
-
     def signs(self) -> Mapping[int, Sign]:
-        """The same, with the last sign of life of each."""
+        """The nodes that can be reached now, with the last sign of life of each."""
         ...
 
     def exchange(self, requests: Mapping[int, Packet], left: Left) -> Iterator[tuple[int, Packet]]:

@@ -79,7 +79,7 @@ class Site(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.server_port}"
+        return f"http://{host_and_port(self.host, self.server_port)}"
 
     def goes_by(self, host: str) -> bool:
         """Whether a Host header is a name of this site. An IP address is safe: DNS cannot point it elsewhere."""
@@ -87,7 +87,7 @@ class Site(ThreadingHTTPServer):
         name = name.removeprefix("[").removesuffix("]").lower().removesuffix(".")
         if name in LOCAL | {self.host.lower()}:
             return True
-        return self.host in EVERYWHERE and (name == socket.gethostname().lower() or _is_address(name))
+        return self.host in EVERYWHERE and (name == socket.gethostname().lower() or is_address(name))
 
 
 class Visit(BaseHTTPRequestHandler):
@@ -144,7 +144,11 @@ def watched(host: str, port: int | None, pages: Pages) -> Iterator[Site | None]:
             site.shutdown()
 
 
-def _is_address(name: str) -> bool:
+def host_and_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -5,7 +5,6 @@ environment, which only their account can read, and not among their arguments, w
 secret of this start. No error of the network ends them: the server ends them when it ends.
 """
 
-import importlib
 import os
 import subprocess
 import sys
@@ -14,19 +13,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
-from flwr.supercore.protobuf.client import ProtobufClient
-from flwr.supercore.retry import http_retry
 
+from fedgrec.federation.flower import internals
 from fedgrec.federation.flower.clients import AGAIN, Secret, connected, is_distrust
 from fedgrec.federation.flower.superlink import CHILDREN, SECRET
 
 LOOKS, RUNS = "flower-superexec", "flwr-serverapp"
-COMMANDS = {  # each with the module that makes its client
-    LOOKS: ("flwr.supercore.cli.flower_superexec", "flower_superexec", "flwr.supercore.superexec.run_superexec"),
-    RUNS: ("flwr.superlink.cli.flwr_serverapp", "flwr_serverapp", "flwr.superlink.grid.http_grid"),
-}
+RETRIES = {LOOKS: "superexec_retries", RUNS: "serverapp_retries"}  # the rules of each command's client
 TOKEN, FLAG = "FEDGREC_RUN_TOKEN", "--token"
-usual_patience = http_retry.make_simple_http_retry_invoker
 
 
 def started(words: Sequence[str], **how: Any) -> "subprocess.Popen[bytes]":
@@ -46,7 +40,7 @@ def connected_as_a_part(
 
 def patience() -> Any:
     """Flower's rules for retries, except that no error of the network is final."""
-    invoker = usual_patience()
+    invoker = internals.usual_retries()
     refused = invoker.should_giveup
     assert refused is not None
     invoker.should_giveup = lambda error: (
@@ -60,16 +54,15 @@ def patience() -> Any:
 def main() -> None:
     """Run the Flower command that the first argument names."""
     command = sys.argv[1]
-    module, name, client = COMMANDS[command]
     sys.argv[:2] = [command]
-    setattr(ProtobufClient, "from_server_address", classmethod(connected_as_a_part))  # noqa: B010 (mypy)
-    setattr(importlib.import_module(client), "make_simple_http_retry_invoker", patience)  # noqa: B010
+    internals.replace("child_client", classmethod(connected_as_a_part))
+    run = getattr(internals, command)
+    internals.replace(RETRIES[command], patience)
     if command == RUNS:
         sys.argv += [FLAG, os.environ[TOKEN]]  # private: other accounts see the arguments of the start
     else:
-        executor: Any = importlib.import_module("flwr.supercore.superexec.executor.subprocess_executor")
-        executor.subprocess = SimpleNamespace(Popen=started, DEVNULL=subprocess.DEVNULL)
-    getattr(importlib.import_module(module), name)()
+        internals.replace("executor_subprocess", SimpleNamespace(Popen=started, DEVNULL=subprocess.DEVNULL))
+    run()
 
 
 if __name__ == "__main__":

@@ -1,21 +1,20 @@
 """A node's answer to a Flower message."""
 
-from pathlib import Path
-
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedgrec.errors import FedgrecError
-from fedgrec.federation.flower.records import failure, from_records, to_records
-from fedgrec.federation.node.gateway import handle
+from fedgrec.federation.common.packets import failure
+from fedgrec.federation.flower.records import from_records, to_records
+from fedgrec.federation.node.gateway import NodeProcess
 
 
-def answer(folder: Path, message: Message) -> RecordDict:
-    """The answer of the node or gateway in this folder: the whole client."""
+def answer(process: NodeProcess, message: Message) -> RecordDict:
+    """The answer of a node or gateway: the whole client."""
     try:
-        return to_records(handle(folder, from_records(message.content)))
+        return to_records(process.handle(from_records(message.content)))
     except FedgrecError as error:
-        return to_records(failure(str(error)))
+        return to_records(failure(error))
 
 
 client_app = ClientApp()

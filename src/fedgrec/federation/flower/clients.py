@@ -6,33 +6,32 @@ Flower's own clients accept TLS 1.2, read answers of any size, and give up after
 import random
 import ssl
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
-from flwr.supercore.interceptors.http.utils import add_headers
-from flwr.supercore.protobuf.client import ProtobufCall, ProtobufClient, ProtobufRequestContext
-from flwr.supercore.retry.retry_invoker import RetryInvoker
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.flower.internals import RetryInvoker, private
 from fedgrec.federation.flower.superlink import HEADER, KEEP
 
 AGAIN, AT_MOST = 0.25, 4.0  # seconds between two attempts at a call: at first, and at most
 MOST = 2**30  # the most bytes of an answer
-Client = TypeVar("Client", bound=ProtobufClient)
 
 
-def connected(
-    kind: type[Client], address: str, ca: bytes, proofs: Sequence[Any], patience: RetryInvoker | None = None
-) -> Client:
-    """A client of the SuperLink at this address; `proofs` show who is calling."""
+def connected(kind: Any, address: str, ca: bytes, proofs: Sequence[Any], patience: Any = None) -> Any:
+    """A client of this kind of the SuperLink at this address; `proofs` show who is calling."""
     client = kind(f"https://{address}", interceptors=proofs, verify=False, retry_invoker=patience)
-    client._client.close()
+    usual = private(client, "_client")
+    usual.close()
     keep = httpx.Limits(keepalive_expiry=KEEP)  # a reused connection needs no new check at the door
-    http: Any = httpx.Client(verify=tls(ca), timeout=client._client.timeout, limits=keep)
-    http._transport = Bounded(http._transport)
-    http._mounts = {where: through and Bounded(through) for where, through in http._mounts.items()}  # proxies
-    client._client = http
+    client._client = httpx.Client(verify=tls(ca), timeout=usual.timeout, limits=keep, event_hooks=BOUNDED)
     return client
+
+
+def public_bytes(key: Any) -> bytes:
+    """A node's public key as Flower knows it."""
+    return bytes(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
 
 
 def tls(ca: bytes) -> ssl.SSLContext:
@@ -46,7 +45,7 @@ def tls(ca: bytes) -> ssl.SSLContext:
     return context
 
 
-def patient(*errors: type[Exception], seconds: float | None = None) -> RetryInvoker:
+def patient(*errors: type[Exception], seconds: float | None = None) -> Any:
     """Tries again after these errors, unless we do not trust the server's certificate."""
     return RetryInvoker(
         lambda: longer(AGAIN, AT_MOST),
@@ -80,28 +79,24 @@ class Secret:
     def __init__(self, secret: str) -> None:
         self.secret = secret
 
-    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
-        add_headers(context.request, {HEADER: self.secret})
+    def intercept(self, context: Any, call_next: Any) -> Any:
+        context.request.headers[HEADER] = self.secret
         return call_next(context)
 
 
-class Bounded(httpx.BaseTransport):
-    """Refuses answers that are longer than `MOST` or compressed: unpacked, they may be a thousand times as long."""
+def plainly(request: httpx.Request) -> None:
+    """Ask for an answer that is not compressed: unpacked, it may be a thousand times as long."""
+    request.headers["accept-encoding"] = "identity"
 
-    def __init__(self, transport: httpx.BaseTransport) -> None:
-        self.transport = transport
 
-    def close(self) -> None:
-        self.transport.close()
+def bounded(response: httpx.Response) -> None:
+    """Refuse answers that are compressed all the same, or longer than `MOST`."""
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise httpx.RemoteProtocolError("the server sent a packed answer", request=response.request)
+    response.stream = _Bounded(response.stream)
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        request.headers["accept-encoding"] = "identity"
-        response = self.transport.handle_request(request)
-        if response.headers.get("content-encoding", "identity") != "identity":
-            response.close()
-            raise httpx.RemoteProtocolError("the server sent a packed answer", request=request)
-        response.stream = _Bounded(response.stream)
-        return response
+
+BOUNDED: dict[str, list[Any]] = {"request": [plainly], "response": [bounded]}  # hooks of a client
 
 
 class _Bounded(httpx.SyncByteStream):

@@ -10,7 +10,6 @@ import contextlib
 import gc
 import socket
 from asyncio import sslproto
-from collections import defaultdict
 from typing import Any
 
 STRANGERS, OF_ONE_ADDRESS = 1024, 512  # the most connections of strangers: of all, and of one address
@@ -29,7 +28,6 @@ class Listener(socket.socket):
     def __init__(self, host: str, port: int) -> None:
         super().__init__(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
         self.strangers: dict[Caller, socket.socket] = {}  # the oldest first
-        self.alike: dict[str, dict[Caller, None]] = defaultdict(dict)  # the same, by address
         self.trusted: dict[Caller, socket.socket] = {}
         self.accepted = 0
         self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -53,10 +51,9 @@ class Listener(socket.socket):
         caller = address[:2]
         self._forget(caller)
         self.strangers[caller] = connection
-        alike = self.alike[caller[0]]
-        alike[caller] = None
+        alike = [each for each in self.strangers if each[0] == caller[0]]
         if len(alike) > OF_ONE_ADDRESS:
-            self._end(next(iter(alike)))
+            self._end(alike[0])
         elif len(self.strangers) > STRANGERS:
             self._end(next(iter(self.strangers)))
         self.accepted += 1
@@ -77,10 +74,7 @@ class Listener(socket.socket):
 
     def _forget(self, caller: Caller) -> None:
         self.trusted.pop(caller, None)
-        if self.strangers.pop(caller, None):
-            del self.alike[caller[0]][caller]
-            if not self.alike[caller[0]]:
-                del self.alike[caller[0]]
+        self.strangers.pop(caller, None)
 
     def _end_if(self, caller: Caller, connection: socket.socket) -> None:
         """End this connection, unless its caller has another one by now, or is no stranger."""

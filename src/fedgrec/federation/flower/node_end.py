@@ -19,61 +19,57 @@ from typing import Any, TypeVar
 
 import httpx
 from flwr.app import Message, RecordDict
-from flwr.app.message import remove_content_from_message
-from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL as HEARTBEAT
-from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    DeactivateNodeRequest,
-    PullMessagesRequest,
-    PushMessagesRequest,
-)
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.node_pb2 import Node
-from flwr.supercore.heartbeat import HeartbeatSender
-from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
-    get_object_tree,
-    iterate_object_tree,
-    no_object_id_recompute,
-)
-from flwr.supercore.inflatable.inflatable_protobuf_utils import (
-    make_confirm_message_received_fn_protobuf,
-    make_pull_object_fn_protobuf,
-    make_push_object_fn_protobuf,
-)
-from flwr.supercore.inflatable.inflatable_utils import pull_objects, push_objects
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.common.packets import Packet, failure
 from fedgrec.federation.flower.client_app import answer
-from fedgrec.federation.flower.clients import connected, is_distrust, longer, patient
+from fedgrec.federation.flower.clients import connected, is_distrust, longer, patient, public_bytes
+from fedgrec.federation.flower.internals import (
+    HEARTBEAT,
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    FleetHttpClient,
+    HeartbeatSender,
+    Node,
+    NodeAuthHttpInterceptor,
+    PullMessagesRequest,
+    PushMessagesRequest,
+    RuntimeVersionHttpInterceptor,
+    SendNodeHeartbeatRequest,
+    confirm_received,
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+    message_from_proto,
+    message_to_proto,
+    no_object_id_recompute,
+    pull_object,
+    pull_objects,
+    push_object,
+    push_objects,
+    remove_content_from_message,
+)
 from fedgrec.federation.flower.records import (
     PARTS,
     PAUSE,
     POLL,
     WORDS,
     PacketError,
-    failure,
     in_brief,
     message_of,
     to_records,
     words_of,
 )
 from fedgrec.federation.node.contact import Contact
-from fedgrec.federation.node.node import work_ahead
+from fedgrec.federation.node.gateway import NodeProcess
 
 LATER = 1.0  # seconds between two looks for work when nothing happens; a busy server tells nodes its own number
 MUCH_LATER = 15.0  # the most seconds between two calls to a server that is away: much less than its `deadline`
 BUSY = 30.0  # seconds after the last message in which the next one is expected soon
 REFUSED = 5.0  # seconds of refusals after which a node gives up: a server that starts does not know its nodes yet
 NUMBER = "flower.id"  # the file with Flower's number of the node
-Reply = Callable[[Path, Message], RecordDict]
+Reply = Callable[[NodeProcess, Message], RecordDict]
 Call = TypeVar("Call", bound=Callable[..., Any])
 log = logging.getLogger("fedgrec.node")
 
@@ -104,11 +100,11 @@ def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     with contextlib.suppress(Stopped):
-        link = Link(folder, superlink, certificate, key, contact)
+        link, process = Link(folder, superlink, certificate, key, contact), NodeProcess(folder)
         try:
             while True:
                 link.enter()
-                _work(link, partial(reply, folder), partial(work_ahead, folder))
+                _work(link, partial(reply, process), process.work_ahead)
         finally:
             link.leave()
     log.info("stopped")
@@ -122,7 +118,7 @@ class Link:
     ) -> None:
         self.contact = contact or Contact()
         self.superlink, self.certificate, self.remembered = superlink, certificate, folder / NUMBER
-        self.public = public_key_to_bytes(key.public_key())
+        self.public = public_bytes(key.public_key())
         proofs: list[Any] = [RuntimeVersionHttpInterceptor(component_name="SuperNode")]
         proofs.append(NodeAuthHttpInterceptor(key, key.public_key()))
         self.client = connected(FleetHttpClient, superlink, certificate.read_bytes(), proofs)
@@ -194,7 +190,7 @@ class Link:
             return None
         about, tree = message_from_proto(found.messages_list[0]), found.message_object_trees[0]
         run, name = about.metadata.run_id, about.metadata.message_id
-        pull = make_pull_object_fn_protobuf(again(self.client.PullObject), self.node, run)
+        pull = pull_object(again(self.client.PullObject), self.node, run)
         *parts, root = [part.object_id for part in iterate_object_tree(tree)]
         if len(parts) > PARTS:
             raise PacketError(f"a message of {len(parts)} parts came in")
@@ -202,7 +198,7 @@ class Link:
         # A message is announced before its parts are there. The root comes last: if we wait for the root first, we ask
         # for the other parts only once.
         contents = patient([root], backoff_cap=POLL) | patient(parts)
-        make_confirm_message_received_fn_protobuf(again(self.client.ConfirmMessageReceived), self.node, run)(name)
+        confirm_received(again(self.client.ConfirmMessageReceived), self.node, run)(name)
         return message_of(name, contents)
 
     def send(self, reply: Message) -> None:
@@ -217,9 +213,7 @@ class Link:
                     clientapp_runtime_list=[0.0],  # the server must not learn how long an answer took
                 )
             )
-            push = make_push_object_fn_protobuf(
-                again(self.client.PushObject), self.node, reply.metadata.run_id, announced.session_id
-            )
+            push = push_object(again(self.client.PushObject), self.node, reply.metadata.run_id, announced.session_id)
             push_objects(get_all_nested_objects(reply), push, object_ids_to_push=set(announced.objects_to_push))
 
 

@@ -21,13 +21,15 @@ from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, Error, Message, RecordDict
-from flwr.common.constant import ErrorCode
-from flwr.supercore.inflatable.inflatable_object import get_object_head_values_from_object_content
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from numpy.typing import NDArray
 
 from fedgrec.errors import FedgrecError
-from fedgrec.federation.common.packets import UNSAID, Packet
+from fedgrec.federation.common.packets import UNSAID, Packet, failure
+from fedgrec.federation.flower.internals import (
+    ErrorCode,
+    get_object_head_values_from_object_content,
+    inflate_object_from_contents,
+)
 
 ACTION = "query"  # the one kind of Flower message that we use; the packet itself says its kind
 WORDS, ARRAYS, BLOB, LAYOUT, BYTES, PLACE = "packet", "arrays.", "blob.", "layout", "bytes", "place"
@@ -158,11 +160,6 @@ def _array(content: bytes, start: int, kind: str, shape: list[int]) -> NDArray[A
     return (array if array.flags.aligned else array.copy()).reshape(shape)
 
 
-def failure(reason: str) -> Packet:
-    """What an exchange yields for a node that failed."""
-    return Packet("error", {"reason": reason})
-
-
 def in_brief(records: RecordDict) -> RecordDict | Error:
     """A short answer as Flower carries it, others as they are."""
     words: Any = records[WORDS]
@@ -188,7 +185,7 @@ def read_answer(message: Message) -> Packet | None:
         if message.error.code == ANSWERED:
             return from_brief(message.error.reason)
     except PacketError as error:
-        return failure(str(error))
+        return failure(error)
     if message.error.code in SILENT:
         return None
     return failure(f"Flower's error {message.error.code}: {message.error.reason}")

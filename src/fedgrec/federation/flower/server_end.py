@@ -13,18 +13,22 @@ from typing import Any
 
 import httpx
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-from flwr.cli.build import build_fab_from_files
-from flwr.common.serde import fab_to_proto, user_config_to_proto
-from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest
-from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.fab import Fab
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from fedgrec import __version__
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.network import CA, KEYS, TLS_CERTIFICATE, TLS_KEY, ServerNetwork, read_network
-from fedgrec.federation.flower.clients import Secret, connected, patient
+from fedgrec.federation.common.web import host_and_port
+from fedgrec.federation.flower.clients import Secret, connected, patient, public_bytes
+from fedgrec.federation.flower.internals import (
+    ControlHttpClient,
+    Fab,
+    ListRunsRequest,
+    RegisterNodeRequest,
+    RuntimeVersionHttpInterceptor,
+    StartRunRequest,
+    build_fab_from_files,
+    user_config_to_proto,
+)
 from fedgrec.federation.flower.processes import Processes
 from fedgrec.federation.flower.records import PIECE
 from fedgrec.federation.flower.superlink import BODY, SECRET
@@ -79,7 +83,7 @@ class FlowerServer:
         self.secret = secrets.token_hex(32)  # a new one for each start; it stays on this machine
         self.client = connected(
             ControlHttpClient,
-            f"[{host}]:{self.network.port}" if ":" in host else f"{host}:{self.network.port}",
+            host_and_port(host, self.network.port),
             (self.folder / CA).read_bytes(),
             [RuntimeVersionHttpInterceptor(component_name="flwr"), Secret(self.secret)],
             patient(httpx.ConnectError, httpx.ConnectTimeout, seconds=START),  # no error after the request arrived
@@ -117,7 +121,7 @@ class FlowerServer:
             except ValueError as error:
                 raise FederationError(f"{path} is not a node's public key ({error}): copy it again") from None
             try:
-                self.client.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key), name=path.stem))
+                self.client.RegisterNode(RegisterNodeRequest(public_key=public_bytes(key), name=path.stem))
             except httpx.HTTPStatusError as error:
                 if KNOWN_ALREADY not in error.response.text:
                     raise FederationError(f"the SuperLink refused the key {path}: {error.response.text}") from None
@@ -127,7 +131,7 @@ class FlowerServer:
             warnings.simplefilter("ignore", DeprecationWarning)  # Flower uses a deprecated name of a library
             fab, _ = build_fab_from_files({name: text.encode() for name, text in self.app.items()})
         request = StartRunRequest(
-            fab=fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {})),
+            fab=Fab(hash_str=hashlib.sha256(fab).hexdigest(), content=fab),
             override_config=user_config_to_proto({"folder": str(self.folder)}),
         )
         return int(self.client.StartRun(request).run_id)

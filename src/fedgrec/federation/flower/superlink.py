@@ -11,7 +11,6 @@ import asyncio
 import base64
 import gc
 import hmac
-import importlib
 import ipaddress
 import logging
 import os
@@ -22,6 +21,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from fedgrec.federation.common.web import is_address
+from fedgrec.federation.flower import internals
 from fedgrec.federation.flower.connections import AT_A_TIME, Listener
 from fedgrec.federation.flower.processes import end_with_parent
 
@@ -52,10 +53,9 @@ CHILDREN = "fedgrec.federation.flower.children"
 
 def is_here(client: str, server: str) -> bool:
     """Whether a caller is on this machine."""
-    try:
-        address = ipaddress.ip_address(client)
-    except ValueError:
+    if not is_address(client):
         return False
+    address = ipaddress.ip_address(client)
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback or client == server
 
 
@@ -80,19 +80,15 @@ async def whole_body(receive: Receive, most: int) -> bytes | None:
 def is_signed(scope: Scope) -> bool:
     """Whether a node that Flower knows has signed a request's headers: Flower's own check, which needs no body."""
     from fastapi import HTTPException, Request
-    from flwr.proto.fleet_pb2 import ActivateNodeRequest
-    from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
-    from flwr.superlink.dependencies.linkstate import get_linkstate
-    from flwr.superlink.routers.fleet.node_auth import authenticate_node
 
     request = Request(scope)
     try:
-        key = base64.b64decode(request.headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER, ""), validate=True)
-        if get_linkstate(request).get_node_id_by_public_key(key) is None:
+        key = base64.b64decode(request.headers.get(internals.FLEET_HTTP_PUBLIC_KEY_HEADER, ""), validate=True)
+        if internals.get_linkstate(request).get_node_id_by_public_key(key) is None:
             return False
         # Flower also checks that a request is about its sender; it checks the real one later, with the body.
-        about = ActivateNodeRequest(public_key=key)
-        authenticate_node(Request({**scope, "state": {"protobuf_request": about}}))
+        about = internals.ActivateNodeRequest(public_key=key)
+        internals.authenticate_node(Request({**scope, "state": {"protobuf_request": about}}))
     except (HTTPException, ValueError):
         return False
     return True
@@ -155,13 +151,12 @@ async def in_one_piece(middleware: Any, scope: Scope, receive: Receive, send: An
     Starlette's version makes a task and a queue for an answer's pieces. Flower has nine such middlewares in a row,
     which take a third of the SuperLink's time.
     """
-    from starlette.middleware.base import _CachedRequest
     from starlette.responses import Response
 
     if scope["type"] != "http":
         await middleware.app(scope, receive, send)
         return
-    request = _CachedRequest(scope, receive)  # the next middleware reads the same body
+    request = internals.CachedRequest(scope, receive)  # the next middleware reads the same body
 
     async def call_next(_: Any) -> Response:
         start: Scope = {}
@@ -199,10 +194,10 @@ def seen(pull: Callable[..., Any]) -> Callable[..., Any]:
 
     Heartbeats come only three times a minute, and from another thread: a node that looks for work can surely do it.
     """
-    from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
+    heartbeat = internals.HEARTBEAT
 
     def seeing(request: Any, state: Any, store: Any) -> Any:
-        state.acknowledge_node_heartbeat(request.node.node_id, HEARTBEAT_DEFAULT_INTERVAL)
+        state.acknowledge_node_heartbeat(request.node.node_id, heartbeat)
         return pull(request=request, state=state, store=store)
 
     return seeing
@@ -239,23 +234,23 @@ def main() -> None:
     end_with_parent()
     from types import SimpleNamespace
 
-    from flwr.superlink import extensions
-    from flwr.superlink.servicer.fleet import fleet_handlers
     from starlette.middleware import Middleware
     from starlette.middleware.base import BaseHTTPMiddleware
 
     BaseHTTPMiddleware.__call__ = in_one_piece  # type: ignore[method-assign, assignment]
-    flower: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
-    options = flower._parse_args_run_superlink().parse_args()
+    internals.check()
+    options = internals.superlink_options().parse_args()
     listener = Listener(options.host, options.port)
     door = Middleware(Door, secret=os.environ[SECRET], body=int(os.environ[BODY]), listener=listener)
-    before, superexec = extensions.get_middleware, flower._get_superexec_command
-    extensions.get_middleware = lambda: (door, *before())  # Flower's own hook for this
-    fleet_handlers.push_messages = own_answers(fleet_handlers.push_messages)
-    fleet_handlers.pull_messages = seen(fleet_handlers.pull_messages)
-    flower._get_superexec_command = lambda **how: [sys.executable, "-m", CHILDREN, *superexec(**how)]
-    flower.uvicorn = SimpleNamespace(run=lambda app, **how: run(http_server(app, **how), listener))
-    flower.flower_superlink()
+    before, superexec = internals.middlewares, internals.superexec_command
+    internals.replace("middlewares", lambda: (door, *before()))  # Flower's own hook for this
+    internals.replace("push_messages", own_answers(internals.push_messages))
+    internals.replace("pull_messages", seen(internals.pull_messages))
+    internals.replace("superexec_command", lambda **how: [sys.executable, "-m", CHILDREN, *superexec(**how)])
+    internals.replace(
+        "superlink_uvicorn", SimpleNamespace(run=lambda app, **how: run(http_server(app, **how), listener))
+    )
+    internals.superlink()
 
 
 if __name__ == "__main__":

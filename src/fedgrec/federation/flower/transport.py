@@ -4,29 +4,32 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import httpx
 from flwr.app import Message
-from flwr.common.constant import SUPERLINK_NODE_ID
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
-from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
-from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
-from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, pull_objects
 
-from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.common.packets import Packet, failure
 from fedgrec.federation.common.transport import Left, Sign
+from fedgrec.federation.flower.internals import (
+    SUPERLINK_NODE_ID,
+    ConfirmMessageReceivedRequest,
+    ObjectPullError,
+    PullAppMessagesRequest,
+    iterate_object_tree,
+    private,
+    pull_object,
+    pull_objects,
+)
 from fedgrec.federation.flower.records import (
     ACTION,
     PARTS,
     POLL,
     PacketError,
     Shared,
-    failure,
     message_of,
     read_answer,
     to_records,
@@ -60,12 +63,8 @@ class FlowerTransport:
         pull_objects.__kwdefaults__ = {**(pull_objects.__kwdefaults__ or {}), **sooner}
         self.late: list[str] = []  # messages whose answers are not wanted any more
 
-    def addresses(self) -> Sequence[int]:
-        """The nodes that Flower heard from within the last minute."""
-        return sorted(self.grid.get_node_ids())
-
     def signs(self) -> Mapping[int, Sign]:
-        """Each heartbeat, and each look for work, extends the time for which Flower counts a node as present."""
+        """The nodes that Flower heard from within the last minute: each look for work extends that time."""
         found: Any = self.grid.get_nodes()
         return {node.node_id: Sign(node.last_activated_at, node.online_until) for node in found}
 
@@ -141,7 +140,7 @@ class FlowerTransport:
 
 def pull_answers(grid: Any, questions: list[str]) -> Iterator[Answer]:
     """The answers that are there. Flower's own `pull_messages` fails for all if it cannot read one."""
-    found = grid._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=questions))
+    found = private(grid, "_runtime_client").PullMessages(PullAppMessagesRequest(message_ids=questions))
     for about, tree in zip(found.messages_list, found.message_object_trees, strict=True):
         metadata = about.metadata
         try:
@@ -149,15 +148,15 @@ def pull_answers(grid: Any, questions: list[str]) -> Iterator[Answer]:
         except ObjectPullError:  # the sender did not finish its upload
             packet = None
         except PacketError as error:
-            packet = failure(str(error))
+            packet = failure(error)
         yield Answer(metadata.reply_to_message_id, metadata.src_node_id, packet)
 
 
 def _parts(grid: Any, name: str, tree: Any) -> dict[str, bytes]:
-    client, run = grid._runtime_client, grid.run.run_id
+    client, run = private(grid, "_runtime_client"), grid.run.run_id
     names = [part.object_id for part in iterate_object_tree(tree)]
     if len(names) > PARTS:
         raise PacketError(f"a Flower message of {len(names)} parts came in")
-    parts = pull_objects(names, make_pull_object_fn_protobuf(client.PullObject, grid.node, run))
+    parts: dict[str, bytes] = pull_objects(names, pull_object(client.PullObject, grid.node, run))
     client.ConfirmMessageReceived(ConfirmMessageReceivedRequest(node=grid.node, run_id=run, message_object_id=name))
     return parts

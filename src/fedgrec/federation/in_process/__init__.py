@@ -1,1 +1,1 @@
-"""A federation in one process, for tests and experiments."""
+"""A federation in one process, for tests, examples and audits of one's own federation."""

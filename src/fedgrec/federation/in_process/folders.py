@@ -4,9 +4,10 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedgrec.config import Config
-from fedgrec.federation.common.folder import Member, make_method, new_federation
+from fedgrec.config.configuration import Config
+from fedgrec.federation.common.folder import Member, Terms, make_method, new_federation
 from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOptions
+from fedgrec.federation.node.folder import floors
 from fedgrec.federation.node.gateway import create, enrol, open_gateway
 from fedgrec.federation.node.store import NodeStore, Person
 from fedgrec.federation.server.folder import create_server
@@ -27,17 +28,17 @@ def make_folders(
     agreed: Agreement = AS_USUAL,
 ) -> tuple[Path, dict[int, Path]]:
     """A new federation under `root`: the server's folder, and each node's (or gateway's) with its users in it."""
-    federation, salt, roster, keys = new_federation(), secrets.token_bytes(32), dict[int, Member](), []
+    salt, roster, keys = secrets.token_bytes(32), dict[int, Member](), []
     for number, users in enumerate(people):
         lines, own = enrol(f"node{number}", len(roster), len(users) if per_user_masks else 0)
         roster |= lines
         keys.append(own)
-    create_server(root / "server", federation, roster, config, n_items, options, agreed)
+    terms = Terms(new_federation(), roster, config, n_items, agreed)
+    create_server(root / "server", terms, options)
     folders = {}
     for number, (own, users) in enumerate(zip(keys, people, strict=True)):
         folder = folders[number] = root / f"node{number}"
-        floors = options.least_nodes, options.least_users, options.corrupt
-        create(folder, federation, own, salt, roster, config, n_items, floors, agreed)
+        create(folder, terms, own, salt, floors(options))
         if per_user_masks:
             open_gateway(folder).take_in({user.id: marks(user) for user in users})
         else:

@@ -1,13 +1,11 @@
-"""A transport that calls the nodes in this process, and `Meddler`s that break it as networks break.
+"""A transport that calls the nodes in this process. A `Meddler` may stand between server and node, as networks do.
 
-A `Meddler` stands between server and node. It gets the address, the request and the node itself, and returns what the
-server hears: nothing, one answer, or more.
+It gets the address, the request and the node itself, and returns what the server hears: nothing, one answer, or more.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,8 @@ import numpy as np
 
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.common.transport import Left, Sign
-from fedgrec.federation.node.gateway import handle
+from fedgrec.federation.node.current_sum import Sums
+from fedgrec.federation.node.gateway import NodeProcess
 
 Answer = Callable[[Packet], Packet]
 Meddler = Callable[[int, Packet, Answer], Iterable[Packet]]
@@ -24,50 +23,6 @@ Meddler = Callable[[int, Packet, Answer], Iterable[Packet]]
 def honest(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
     """What a network does when nothing goes wrong."""
     return [node(request)]
-
-
-def silent(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
-    """The request never arrives, or the node is killed before it has done anything."""
-    return []
-
-
-def killed_after_writing(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
-    """The node has written down its step and is killed before it answers."""
-    node(request)
-    return []
-
-
-def answers_twice(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
-    """The network delivers an answer twice."""
-    answer = node(request)
-    return [answer, answer]
-
-
-def asked_twice(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
-    """The network delivers a request twice; both answers come back."""
-    return [node(request), node(request)]
-
-
-def truncated(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
-    """Half of the answer gets lost."""
-    answer = node(request)
-    blobs = {name: blob[: len(blob) // 2] for name, blob in answer.blobs.items()}
-    arrays = {name: array[: len(array) // 2] for name, array in answer.arrays.items()}
-    return [replace(answer, blobs=blobs, arrays=arrays)]
-
-
-def on(kind: str, address: int, meddler: Meddler, times: int = 1, after: int = 0) -> Meddler:
-    """Meddle with this node in this kind of exchange, `times` times, after the first `after` ones."""
-    seen = [0]
-
-    def meddle(at: int, request: Packet, node: Answer) -> Iterable[Packet]:
-        if at == address and request.kind == kind:
-            seen[0] += 1
-            if after < seen[0] <= after + times:
-                return meddler(at, request, node)
-        return honest(at, request, node)
-
-    return meddle
 
 
 @dataclass
@@ -79,27 +34,25 @@ class LocalTransport:
     away: set[int] = field(default_factory=set)
     received: list[tuple[int, Packet]] = field(default_factory=list)
     looks: int = 0  # at signs of life
-
-    def addresses(self) -> Sequence[int]:
-        return sorted(set(self.folders) - self.away)
+    sums: Sums = field(default_factory=dict)  # of all nodes, as long as they are not restarted
 
     def signs(self) -> Mapping[int, Sign]:
         """A node in this process lives as long as the process."""
         self.looks += 1
-        return dict.fromkeys(self.addresses(), Sign(last=self.looks))
+        return dict.fromkeys(sorted(self.folders.keys() - self.away), Sign(last=self.looks))
 
     def exchange(self, requests: Mapping[int, Packet], left: Left) -> Iterator[tuple[int, Packet]]:
         for address, request in requests.items():
             if address in self.away:
                 continue
-            node = partial(_through_the_cable, partial(handle, self.folders[address]))
+            process = NodeProcess(self.folders[address], self.sums)
+
+            def node(request: Packet, process: NodeProcess = process) -> Packet:
+                return _copied(process.handle(_copied(request)))
+
             for answer in self.meddler(address, request, node):
                 self.received.append((address, answer))
                 yield address, answer
-
-
-def _through_the_cable(node: Answer, request: Packet) -> Packet:
-    return _copied(node(_copied(request)))
 
 
 def _copied(packet: Packet) -> Packet:

@@ -18,12 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from fedgrec.core import Cohort, Edges, Floats, Ints, Past
+from fedgrec.cable.core import Cohort, Floats, Ints
 from fedgrec.errors import DiskError
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.node import own
+from fedgrec.federation.common.sqlite_store import LISTED
+from fedgrec.federation.node import actual_items
 from fedgrec.federation.node.sources import Marks, split
-from fedgrec.federation.node.store import LISTED, NodeStore, Person
+from fedgrec.federation.node.store import NodeStore, Person, having
+from fedgrec.methods.change import Edges, Past
 from fedgrec.methods.contract import Method
 
 log = logging.getLogger("fedgrec.node")
@@ -70,7 +72,7 @@ def renew(
     """
     found = Renewal()
     with store.transaction():
-        own.check(store, epsilon)
+        actual_items.check(store, epsilon)
         check_quiet(store)
         known = dict(store.rows("users", "id, row"))
         for user, row in known.items():
@@ -98,23 +100,22 @@ def check_quiet(store: NodeStore) -> None:
 
 def _renew(store: NodeStore, row: int, marks: Marks, share: float) -> Renewal:
     """Update one user who is here; a user without marks leaves."""
-    now, held = mine(store, row), {item: True for (item,) in _items(store, row, held_out=1)}
-    leaves = store.rows("users", "leaving", "WHERE row = ?", [row]) == [(1,)]
+    now, held = mine(store, row), dict.fromkeys(_items(store, row, held_out=1), True)
+    leaves = store.of("users", "leaving", [row]) == [(1,)]
     items, held_out = split(marks, share, dict.fromkeys(now, False) | held)
     if not items:
         if leaves:
             return Renewal()
         let_go(store, row)
         return Renewal(left=1)
-    same = items == now and held_out == sorted(held) and not leaves
-    if same:
+    if items == now and held_out == sorted(held) and not leaves:
         return Renewal()
     store.db.execute("UPDATE users SET leaving = 0 WHERE row = ?", [row])
-    if own.is_kept(store):
-        own.note(store, row, items)
+    if actual_items.are_kept(store):
+        actual_items.note(store, row, items)
         if leaves:  # the user is back, with what it told, if that is still counted
-            want(store, row, told := [item for (item,) in _items(store, row)])
-            own.ask_again(store, row, told)
+            want(store, row, told := _items(store, row))
+            actual_items.ask_again(store, row, told)
     else:
         want(store, row, items)
     store.db.execute("DELETE FROM interactions WHERE user = ? AND held_out = 1", [row])
@@ -126,31 +127,31 @@ def _renew(store: NodeStore, row: int, marks: Marks, share: float) -> Renewal:
 
 def mine(store: NodeStore, row: int) -> list[int]:
     """The items that the user has; its ranking uses them."""
-    return own.items(store, row) if own.is_kept(store) else wanted(store, row)
+    return actual_items.items(store, row) if actual_items.are_kept(store) else wanted(store, row)
 
 
 def wanted(store: NodeStore, row: int) -> list[int]:
     """The items that the user trains on once its changes count; with decoys, the items that it tells."""
-    items = {item for (item,) in _items(store, row)}
-    for item, gone in store.rows("changes", "item, gone", "WHERE user = ?", [row]):
+    items = set(_items(store, row))
+    for item, gone in store.of("changes", "item, gone", [row]):
         (items.discard if gone else items.add)(item)
     return sorted(items)
 
 
-def _items(store: NodeStore, row: int, held_out: int = 0) -> list[tuple[int]]:
-    return store.rows("interactions", "item", "WHERE user = ? AND held_out = ?", [row, held_out])
+def _items(store: NodeStore, row: int, held_out: int = 0) -> list[int]:
+    return store.column("interactions", "item", "WHERE user = ? AND held_out = ?", [row, held_out])
 
 
 def want(store: NodeStore, row: int, items: Sequence[int]) -> None:
     """Give the user these items from the next recount on, or at once if it was never counted."""
-    before = {item for (item,) in _items(store, row)}
+    before = set(_items(store, row))
     store.db.execute("DELETE FROM changes WHERE user = ?", [row])
     came, gone = sorted(set(items) - before), sorted(before - set(items))
     store.db.executemany(
         "INSERT INTO changes (user, item, gone) VALUES (?, ?, ?)",
         [(row, item, 0) for item in came] + [(row, item, 1) for item in gone],
     )
-    if store.rows("users", "counted", "WHERE row = ?", [row]) == [(0,)]:
+    if store.of("users", "counted", [row]) == [(0,)]:
         _take_over(store, [row])
 
 
@@ -161,7 +162,7 @@ def let_go(store: NodeStore, row: int, name: str = "") -> None:
         "UPDATE users SET leaving = 1, id = CASE ? WHEN '' THEN id ELSE ? END WHERE row = ?", [name, name, row]
     )
     want(store, row, [])
-    own.let_go(store, row, forgotten=bool(name))
+    actual_items.let_go(store, row, forgotten=bool(name))
     delete_gone(store)
 
 
@@ -220,7 +221,7 @@ def _take_over(store: NodeStore, rows: Sequence[int]) -> None:
 def delete_gone(store: NodeStore) -> int:
     """Delete users who leave and have nothing at the server any more; return how many."""
     nothing = "leaving = 1 AND degree = 0 AND (pushed IS NULL OR pushed = x'') AND pending IS NULL"
-    gone = [row for (row,) in store.rows("users", "row", f"WHERE {nothing}")]
+    gone = store.column("users", "row", f"WHERE {nothing}")
     if gone:
         store.db.execute(f"DELETE FROM users WHERE row {LISTED}", [json.dumps(gone)])
         store.db.execute(f"DELETE FROM own WHERE user {LISTED}", [json.dumps(gone)])
@@ -233,37 +234,32 @@ def delete_gone(store: NodeStore) -> int:
 
 def leaving(store: NodeStore, rows: Sequence[int]) -> list[int]:
     """Which of these users leave and are no longer in the degrees: the server has only their latents."""
-    here = f"WHERE leaving = 1 AND degree = 0 AND row {LISTED}"
-    return sorted(row for (row,) in store.rows("users", "row", here, [json.dumps(list(rows))]))
+    return sorted(row for (row,) in store.of("users", "row", rows, "AND leaving = 1 AND degree = 0"))
 
 
 def changed(store: NodeStore, rows: Sequence[int]) -> list[int]:
     """Which of these users have something to send in a recount."""
-    chosen = [json.dumps(list(rows))]
-    waiting = {row for (row,) in store.rows("changes", "DISTINCT user", f"WHERE user {LISTED}", chosen)}
-    new = {row for (row,) in store.rows("users", "row", f"WHERE counted = 0 AND degree > 0 AND row {LISTED}", chosen)}
-    return sorted(waiting | new)
+    waiting = store.of("changes", "DISTINCT user", rows)
+    new = store.of("users", "row", rows, "AND counted = 0 AND degree > 0")
+    return sorted(row for (row,) in {*waiting, *new})
 
 
 def with_changes(store: NodeStore, method: Method, rows: Sequence[int]) -> Cohort:
     """The users with the items that they want; `past` has the items that were counted."""
     now = store.cohort(method, rows)
-    fresh = {row for (row,) in store.rows("users", "row", "WHERE counted = 0")}
+    fresh = set(store.column("users", "row", "WHERE counted = 0"))
     items = [np.array(wanted(store, row), np.int64) for row in sorted(rows)]
     before = {
         place: now.items[:0] if row in fresh else now.items_of(place)
         for place, row in enumerate(sorted(rows))
         if row in fresh or not np.array_equal(items[place], now.items_of(place))
     }
-    indptr = np.concatenate([[0], np.cumsum([len(part) for part in items])]).astype(np.int64)
-    together = np.concatenate([np.zeros(0, np.int64), *items])
-    return replace(now, indptr=indptr, items=together, targets=None, past=Past(counted=before))
+    return having(now, items, Past(counted=before))
 
 
 def with_past(store: NodeStore, cohort: Cohort, rows: Sequence[int], weights: Floats) -> Cohort:
     """The users; `past` has the items and weights under which their latents stand, where these differ from now."""
-    blobs = store.rows("users", "pushed", f"WHERE row {LISTED} ORDER BY row", [json.dumps(list(rows))])
-    past = Past()
+    blobs, past = store.of("users", "pushed", rows, "ORDER BY row"), Past()
     for place, (blob,) in enumerate(blobs):
         if blob is not None:
             edges, mine = unpack_edges(blob, weights.dtype), slice(cohort.indptr[place], cohort.indptr[place + 1])
@@ -275,25 +271,11 @@ def with_past(store: NodeStore, cohort: Cohort, rows: Sequence[int], weights: Fl
 def unmoved(store: NodeStore, method: Method, rows: Sequence[int]) -> list[int]:
     """Which of these users have no latents at the server, or have them under exactly their present items."""
     found = []
-    for row, blob in store.rows("users", "row, pushed", f"WHERE row {LISTED} ORDER BY row", [json.dumps(list(rows))]):
+    for row, blob in store.of("users", "row, pushed", rows, "ORDER BY row"):
         cohort = store.cohort(method, [row])
         if blob is None or np.array_equal(unpack_edges(blob, cohort.state.sent.dtype).items, cohort.items):
             found.append(row)
     return found
-
-
-def remember_edges(store: NodeStore, method: Method, rows: Sequence[int], degrees: Ints) -> None:
-    """Note that the latents of these users stand under their present items and these degrees.
-
-    Pending latents will stand under the same, if their sum counts.
-    """
-    cohort = store.cohort(method, rows)
-    edges = pack_edges(cohort, method.push_weights(cohort, degrees.astype(np.int64)))
-    sent = cohort.state.sent.any(axis=(1, 2))
-    pairs = [(blob, row) for blob, row, some in zip(edges, sorted(rows), sent, strict=True) if some]
-    store.db.executemany("UPDATE users SET pushed = ? WHERE row = ?", pairs)
-    pending = "UPDATE users SET pending_pushed = ? WHERE row = ? AND pending IS NOT NULL"
-    store.db.executemany(pending, zip(edges, sorted(rows), strict=True))
 
 
 def pack_edges(cohort: Cohort, weights: Floats) -> list[bytes]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.packets import Packet, plain
+from fedgrec.federation.common.web import Answer, Pages, health
 
 LONG = 60.0  # seconds of silence after which somebody should look; a working server is heard every second
 GREETINGS = {packets.HELLO, packets.WHO}  # a node that is about to be refused gets them too
@@ -45,3 +46,25 @@ class Contact:
         if self.silence > LONG:
             return f"the server was not heard for {self.silence:.0f} s: see whether it runs and can be reached"
         return ""
+
+    def pages(self) -> Pages:
+        """`/metrics` and `/health` of the node: only what the server knows too."""
+        from fedgrec.federation.common.exposition import Exposition
+
+        def numbers() -> Answer:
+            shown = Exposition("fedgrec_node_")
+            shown.gauges(
+                ("connected", "1 while the server answers", self.connected),
+                ("heard_seconds", "seconds since the server was heard", self.silence),
+                ("refused", "1 where the server will not have this node", bool(self.refusal)),
+            )
+            shown.counters(
+                ("messages_answered", "messages that were answered", self.answered),
+                ("messages_failed", "messages that could not be answered", self.failed),
+            )
+            return shown.page()
+
+        def well() -> Answer:
+            return health(self.trouble, {"connected": self.connected, "heard_seconds": round(self.silence, 1)})
+
+        return {"/metrics": numbers, "/health": well}

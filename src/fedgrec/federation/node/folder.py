@@ -12,18 +12,19 @@ A gateway, whose users mask for themselves, has a folder of its own kind: gatewa
 salt nor any identity key.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedgrec.config import Config
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.folder import GATEWAY, NODE, Folder, Roster, read_kind, write_common
+from fedgrec.federation.common.folder import GATEWAY, NODE, Folder, Roster, Terms, read_kind, read_roster
 from fedgrec.federation.common.network import NEW_KEYS
-from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOptions
+from fedgrec.federation.common.options import FederationOptions
 from fedgrec.federation.common.values import as_json, filled, parse_json
 
 IDENTITY, TABLE, SERVED, USERS = "identity.key", "items.bin", "served.bin", "users"
@@ -49,6 +50,10 @@ class NodeFolder(Folder):
         """A gateway's users share these files: GATEWAY/users/7 uses those of GATEWAY."""
         return self.path.absolute().parents[1] if self.gateway else self.path
 
+    @cached_property
+    def roster(self) -> Roster:  # type: ignore[override]
+        return read_roster(self.shared)
+
     @property
     def _floors(self) -> tuple[int, float]:
         return self.least_nodes, self.corrupt
@@ -72,39 +77,26 @@ def write_identity(path: Path, identity: Ed25519PrivateKey) -> None:
     write_private(path / IDENTITY, identity.private_bytes_raw().hex().encode())
 
 
+def floors(insisting: NodeFolder | FederationOptions) -> dict[str, Any]:
+    """What a node insists on, as its node.json says it."""
+    return {name: getattr(insisting, name) for name in ("least_nodes", "least_users", "corrupt")}
+
+
 def create_node(
-    path: Path,
-    federation: str,
-    index: int,
-    identity: Ed25519PrivateKey,
-    user_salt: bytes,
-    roster: Roster,
-    config: Config,
-    n_items: int,
-    least_nodes: int = FederationOptions.least_nodes,
-    least_users: int = FederationOptions.least_users,
-    corrupt: float = FederationOptions.corrupt,
-    agreed: Agreement = AS_USUAL,
+    path: Path, terms: Terms, index: int, identity: Ed25519PrivateKey, salt: bytes, floors: Mapping[str, Any]
 ) -> None:
     """The files of a node; its users are added to its store afterwards (`store.add_users`).
 
     If the roster says that the node is a user of a gateway, the node uses the gateway's shared files.
     """
-    about = {
-        "federation": federation,
-        "name": roster[index].name,
-        "index": index,
-        "n_items": n_items,
-        "least_nodes": least_nodes,
-        "least_users": least_users,
-        "corrupt": corrupt,
-        "user_salt": user_salt.hex(),
-    }
-    if gateway := roster[index].gateway:
-        about["gateway"] = gateway
+    me = terms.roster[index]
+    about = {"federation": terms.federation, "name": me.name, "index": index, "n_items": terms.n_items}
+    about |= {**floors, "user_salt": salt.hex()}
+    if me.gateway:
+        about["gateway"] = me.gateway
         path.mkdir(mode=0o700)
     else:
-        write_common(path, roster, config, n_items, agreed)
+        terms.write(path)
     write_private(path / NODE, as_json(about))
     write_identity(path, identity)
 

@@ -12,21 +12,21 @@ memory. The gateway hands each user its packet and carries the answers back (com
 import logging
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedgrec.config import Config
 from fedgrec.federation.common import bundles, packets
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.folder import GATEWAY, NODE, Member, Roster, read_kind, write_common
-from fedgrec.federation.common.options import AS_USUAL, Agreement
-from fedgrec.federation.common.packets import Packet, disagreement
+from fedgrec.federation.common.folder import GATEWAY, NODE, Member, Terms, read_kind
+from fedgrec.federation.common.packets import Packet, disagreement, failure
 from fedgrec.federation.common.values import as_json, filled, parse_json
 from fedgrec.federation.node import changes, node
 from fedgrec.federation.node.changes import Renewal
+from fedgrec.federation.node.current_sum import Sums
 from fedgrec.federation.node.folder import USERS, NodeFolder, create_node, open_node
 from fedgrec.federation.node.sources import Marks
 from fedgrec.federation.node.store import STORE, NodeStore
@@ -74,9 +74,7 @@ class Gateway:
         found += Renewal(back=sum(changes.tag(user, salt) in gone for user in people))
         while free and waiting:
             home, user = open_node(members[free[-1]]), waiting.pop(0)
-            with NodeStore(home.path) as store:
-                epsilon = home.agreed.decoys_epsilon
-                came = changes.renew(store, home.method(1), {user: people[user]}, share, salt, epsilon)
+            came = renewed(home, {user: people[user]}, share)
             found += came
             if came.came:
                 free.pop()
@@ -87,10 +85,10 @@ class Gateway:
         found = set[bytes]()
         for path in self.members.values():
             with NodeStore(path) as store:
-                found |= {tag for (tag,) in store.rows("forgotten", "tag")}
+                found |= set(store.column("forgotten", "tag"))
         return found
 
-    def answer(self, request: Packet) -> Packet:
+    def answer(self, request: Packet, sums: Sums) -> Packet:
         """The answers of its users, each to its own packet."""
         if request.kind == packets.WHO:
             return Packet(packets.WHO, {bundles.MEMBERS: list(self.hosted())})
@@ -100,28 +98,43 @@ class Gateway:
                 f"so: copy the gateway's to the server"
             )
         members, parts = self.members, bundles.unpack(request)
-        nobody = Packet(packets.ERROR, {"reason": f"{self.name} does not host this user"})
+        nobody = failure(f"{self.name} does not host this user")
         return bundles.pack(
-            {index: node.handle(members[index], part) if index in members else nobody for index, part in parts.items()}
+            {
+                index: node.handle(members[index], part, sums) if index in members else nobody
+                for index, part in parts.items()
+            }
         )
 
 
-def handle(folder: Path, request: Packet) -> Packet:
-    """One message of the server → the answer, of a node or of a gateway."""
-    if request.kind != packets.REFUSED and (why := disagreement(request.protocol, "server", "node")):
-        log.error("%s", why)
-        return Packet(packets.ERROR, {"reason": why})
-    if not (folder / GATEWAY).exists():
-        if request.kind == packets.WHO:
-            return Packet(packets.WHO, {bundles.MEMBERS: []})
-        return node.handle(folder, request)
-    try:
-        return open_gateway(folder).answer(request)
-    except FederationError as refusal:
-        return Packet(packets.ERROR, {"reason": str(refusal)})
-    except Exception as failure:  # its text may tell of users, so it stays in the log here
-        log.exception("the gateway failed")
-        return Packet(packets.ERROR, {"reason": f"the gateway failed ({type(failure).__name__}); see its log"})
+@dataclass
+class NodeProcess:
+    """The process of a node or of a gateway: it alone has the secrets of the sums that its nodes are in."""
+
+    folder: Path
+    sums: Sums = field(default_factory=dict)
+
+    def handle(self, request: Packet) -> Packet:
+        """One message of the server → the answer."""
+        if request.kind != packets.REFUSED and (why := disagreement(request.protocol, "server", "node")):
+            log.error("%s", why)
+            return failure(why)
+        if not (self.folder / GATEWAY).exists():
+            if request.kind == packets.WHO:
+                return Packet(packets.WHO, {bundles.MEMBERS: []})
+            return node.handle(self.folder, request, self.sums)
+        return node.answered("gateway", lambda: open_gateway(self.folder).answer(request, self.sums))
+
+    def work_ahead(self, request: Packet) -> None:
+        """What can be computed before the next message comes."""
+        node.work_ahead(self.folder, request, self.sums)
+
+
+def renewed(home: NodeFolder, source: Mapping[str, Marks], share: float) -> Renewal:
+    """Update one node's users from a source."""
+    with NodeStore(home.path) as store:
+        store.check()
+        return changes.renew(store, home.method(1), source, share, home.user_salt, home.agreed.decoys_epsilon)
 
 
 # ---------------------------------------------------------------------------------------------- opening
@@ -187,23 +200,12 @@ def enrol(name: str, first: int, users: int = 0) -> tuple[dict[int, Member], dic
     return {index: Member(f"{name}.{index}", key, name) for index, key in public.items()}, keys
 
 
-def create(
-    path: Path,
-    federation: str,
-    keys: Keys,
-    user_salt: bytes,
-    roster: Roster,
-    config: Config,
-    n_items: int,
-    floors: tuple[int, int, float],  # as in node.json: least_nodes, least_users, corrupt
-    agreed: Agreement = AS_USUAL,
-) -> None:
+def create(path: Path, terms: Terms, keys: Keys, salt: bytes, floors: Mapping[str, Any]) -> None:
     """Write the files of a node or of a gateway: the roster says which of them these keys are."""
-    name = roster[min(keys)].gateway
+    name = terms.roster[min(keys)].gateway
     if name and not (path / GATEWAY).exists():
-        write_common(path, roster, config, n_items, agreed)
-        write_private(path / GATEWAY, as_json({"federation": federation, "name": name}))
+        terms.write(path)
+        write_private(path / GATEWAY, as_json({"federation": terms.federation, "name": name}))
         (path / USERS).mkdir(mode=0o700)
     for index, key in keys.items():
-        folder = path / USERS / str(index) if name else path
-        create_node(folder, federation, index, key, user_salt, roster, config, n_items, *floors, agreed)
+        create_node(path / USERS / str(index) if name else path, terms, index, key, salt, floors)

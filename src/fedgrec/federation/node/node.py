@@ -2,7 +2,7 @@
 
 A node is one client of secure aggregation, however many users it hosts: it adds up their uploads, then masks. (If users
 mask for themselves, each is a node of one user, and a gateway hosts them: gateway.py.) Masks and keys of a sum stay in
-this process (going_on.py). The sums that a node took part in and helped to open are on its disk (store.py) before an
+this process (current_sum.py). The sums that a node took part in and helped to open are on its disk (store.py) before an
 answer leaves. A node answers with messages of secure aggregation, with the number of its users, and with keyed hashes
 of their names and of what it commits itself to; nothing else ever leaves it.
 """
@@ -14,27 +14,34 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedgrec.core import Broadcast
+from fedgrec.cable.core import Broadcast
 from fedgrec.errors import FedgrecError, RunError
 from fedgrec.federation.common import catalogue, packets
 from fedgrec.federation.common.arrays import read_arrays, write_arrays
 from fedgrec.federation.common.errors import FederationError, Forgotten
 from fedgrec.federation.common.folder import NODE
-from fedgrec.federation.common.network import read_authority
-from fedgrec.federation.common.packets import Packet, as_array, hello_part, pack_broadcast, plain, unpack_broadcast
+from fedgrec.federation.common.packets import (
+    Packet,
+    as_array,
+    failure,
+    hello_part,
+    pack_broadcast,
+    plain,
+    unpack_broadcast,
+)
 from fedgrec.federation.common.plan import EVALUATE, Plan, is_once, is_recount, model_digest
 from fedgrec.federation.common.shared_messages import without
-from fedgrec.federation.common.values import parse_json
-from fedgrec.federation.node import changes, going_on, rules, telling
+from fedgrec.federation.node import changes, decoy_answers, rules
+from fedgrec.federation.node.current_sum import Computed, Sum, Sums
 from fedgrec.federation.node.folder import SERVED, TABLE, NodeFolder, open_node
-from fedgrec.federation.node.going_on import Computed, Sum
 from fedgrec.federation.node.store import NodeStore
-from fedgrec.federation.node.uploads import at_home, sending, taking_part
+from fedgrec.federation.node.uploads import compute_upload, sending, taking_part
 from fedgrec.secagg.client import Client
 from fedgrec.secagg.errors import SecAggError
 from fedgrec.secagg.messages import Neighbourhood, Survivors, parse
@@ -43,33 +50,42 @@ from fedgrec.secagg.session import Session, Stage
 log = logging.getLogger("fedgrec.node")
 
 
-def handle(folder: Path, request: Packet) -> Packet:
+def handle(folder: Path, request: Packet, sums: Sums) -> Packet:
     """One message of the server → the answer. What it changes is on the disk before this returns."""
-    try:
+
+    def step() -> Packet:
         home = open_node(folder)
         with NodeStore(folder) as store:
-            node = Node(home, store)
+            node = Node(home, store, sums)
             with store.transaction():
                 answer = node.answer(request)
             changes.scrub_if_due(store)
             return answer
+
+    return answered("node", step)
+
+
+def answered(who: str, step: Callable[[], Packet]) -> Packet:
+    """What this step answers, or why it does not: no failure of a node or gateway goes further."""
+    try:
+        return step()
     except Forgotten as refusal:
         return Packet(packets.FORGOTTEN, {"reason": str(refusal), "season": refusal.season})
     except FederationError as refusal:
-        return Packet(packets.ERROR, {"reason": str(refusal)})
-    except Exception as failure:  # its text may tell of users, so it stays in the log here
-        if isinstance(failure, FedgrecError):  # a sentence, for example about a full disk
-            log.error("%s", failure)
+        return failure(refusal)
+    except Exception as error:  # its text may tell of users, so it stays in the log here
+        if isinstance(error, FedgrecError):  # a sentence, for example about a full disk
+            log.error("%s", error)
         else:
-            log.exception("the node failed")
-        return Packet(packets.ERROR, {"reason": f"the node failed ({type(failure).__name__}); see its log"})
+            log.exception("the %s failed", who)
+        return failure(f"the {who} failed ({type(error).__name__}); see its log")
 
 
-def work_ahead(folder: Path, request: Packet) -> None:
+def work_ahead(folder: Path, request: Packet, sums: Sums) -> None:
     """After the answer to "shares", compute the upload already, while other nodes still share."""
     if request.kind == packets.SHARES:
         with contextlib.suppress(FederationError, RunError), NodeStore(folder) as store:  # `_masked` will report it
-            node = Node(open_node(folder), store)
+            node = Node(open_node(folder), store, sums)
             sum_ = node._sum(request)
             *_, inputs, compute = node._task(sum_)
             sum_.ahead = inputs, compute()
@@ -78,8 +94,8 @@ def work_ahead(folder: Path, request: Packet) -> None:
 class Node:
     """A node for the time of one message."""
 
-    def __init__(self, folder: NodeFolder, store: NodeStore) -> None:
-        self.folder, self.store = folder, store
+    def __init__(self, folder: NodeFolder, store: NodeStore, sums: Sums) -> None:
+        self.folder, self.store, self.sums = folder, store, sums
 
     def answer(self, request: Packet) -> Packet:
         """Take the verdicts first: every step builds on them."""
@@ -96,7 +112,6 @@ class Node:
         }
         if request.kind not in steps:
             raise FederationError(f"a node cannot answer a message of kind {request.kind!r}")
-        self._remember_edges()
         for session, included in request.header.get("verdicts", {}).items():
             changes.counted(self.store, self.store.settle(session, bool(included)))
         if gone := changes.delete_gone(self.store):
@@ -104,7 +119,7 @@ class Node:
         try:
             return steps[request.kind](request)
         except SecAggError as refusal:  # no failure: the store keeps what this step wrote
-            return Packet(packets.ERROR, {"reason": f"{type(refusal).__name__}: {refusal}"})
+            return failure(f"{type(refusal).__name__}: {refusal}")
 
     # ------------------------------------------------------------------------------------ joining, leaving
 
@@ -147,17 +162,13 @@ class Node:
 
     def _new_items(self, request: Packet) -> Packet:
         """The catalogue has grown, or items were withdrawn; the authority vouches for it."""
-        path = self.folder.shared / catalogue.CATALOGUE
-        version = catalogue.unpack(request.blobs.get("catalogue", b""), path)
-        home = self.folder.path / NODE
-        about = parse_json(home, home.read_bytes())
-        if version != replace(catalogue.installed(self.folder.shared), signature=version.signature):
-            authority = read_authority(self.folder.shared)
-            most = self.folder.agreed.most_items
-            catalogue.check(version, self.folder.shared, self.folder.federation, authority, most)
-        elif about["n_items"] == len(version.items):  # another user of the gateway got it first
+        path = self.folder.shared
+        version = catalogue.unpack(request.blobs.get("catalogue", b""), path / catalogue.CATALOGUE)
+        if version != replace(catalogue.installed(path), signature=version.signature):
+            catalogue.check(version, path, self.folder.federation, self.folder.agreed.most_items)
+        elif self.folder.n_items == len(version.items):  # another user of the gateway got it first
             return Packet(packets.NEW_ITEMS)
-        catalogue.install(version, self.folder.shared, {home: about})
+        catalogue.install(version, path, self.folder.path / NODE)
         log.info("version %d of the catalogue: %d items", version.number, len(version.items))
         return Packet(packets.NEW_ITEMS)
 
@@ -171,7 +182,7 @@ class Node:
         about = {"session": "", "stage": EVALUATE, "context": model_digest(broadcast).hex()}
         self._keep_model(broadcast, about, SERVED)
         self.store.put("serves", number)
-        going_on.end(self.folder.path)
+        self.sums.pop(self.folder.path, None)
         return Packet(packets.FINISH)
 
     # ------------------------------------------------------------------------------------- the five stages
@@ -185,12 +196,13 @@ class Node:
         place = rules.check_name(self.folder, session, announced)
         rules.check_session(self.folder, session)
         rules.check_trust(self.folder, self.store.false_verdicts())
-        telling.before_keys(self.folder, self.store, place)
+        decoy_answers.before_keys(self.folder, self.store, place)
         name = session.round_id.hex()
         if not self.store.begin_session(name):
             raise FederationError(f"node {self.folder.name} was asked into this sum before")
-        client = Client(session, self.folder.index, self.folder.identity, self._roster)
-        going_on.begin(self.folder.path, Sum(name, client, place))
+        roster = {index: member.key for index, member in self.folder.roster.items()}
+        client = Client(session, self.folder.index, self.folder.identity, roster)
+        self.sums[self.folder.path] = Sum(name, client, place)
         words = self._committed(place)
         return {name_of_keys: client.start()} | ({packets.COMMITTED + name_of_keys: words} if words else {})
 
@@ -235,12 +247,12 @@ class Node:
         self._check(client.session, plan, broadcast, model)
         self.store.put("season", (plan.begun, plan.n_users))
         self.store.put("round", plan.round)
-        telling.before_count(self.folder, self.store, plan)
-        company = parse(request.blobs[packets.SECAGG])
-        if isinstance(company, Neighbourhood):  # the client refuses anything else
-            sum_.company = tuple(company.clients)
-            rules.check_company(self.folder, plan, client.session, company.clients)
-            rules.check_committed(self.folder, plan, company.clients, self._committed(plan.place))
+        decoy_answers.before_count(self.folder, self.store, plan)
+        joined = parse(request.blobs[packets.SECAGG])
+        if isinstance(joined, Neighbourhood):  # the client refuses anything else
+            sum_.nodes = tuple(joined.clients)
+            rules.check_participants(self.folder, plan, client.session, joined.clients)
+            rules.check_committed(self.folder, plan, joined.clients, self._committed(plan.place))
         client.context = plan.context(broadcast, self.folder.agreement)
         self._keep_model(broadcast, {"session": sum_.name, "stage": plan.stage, "context": client.context.hex()})
         answer = self._receive(client, request)
@@ -262,7 +274,7 @@ class Node:
         method = self.folder.method(plan.n_users, plan.begun)
         rules.check_plan(self.folder, method, plan, self.store.get("announced", 0))
         rules.check_model(self.folder, broadcast)
-        rules.check_users(self.folder, plan, *self.store.get("season", (0, self.store.get("n_users", plan.n_users))))
+        rules.check_users(self.folder, plan, *self.store.get("season", (0, plan.n_users)))
         spec = plan.spec(method)
         if (session.rings, session.users) != (spec.rings, spec.users):
             raise FederationError(f"the session does not fit the uploads of stage {plan.stage!r}")
@@ -270,12 +282,12 @@ class Node:
             raise FederationError("the model is not that of the sum's round and level")
         if plan.stage == EVALUATE:
             trained = self.store.trained_on((method.stages[-1].name, 0, plan.round))
-            rules.check_evaluation(self.folder, self.store.evaluations(), trained == model)
+            rules.check_evaluation(self.folder, self.store.times(EVALUATE), trained == model)
         if plan.stage == method.stages[-1].name:
-            rules.check_budget(self.folder, plan, self.store.trainings(plan.stage))
-        if plan.once(method) and not is_recount(method, plan.stage):
+            rules.check_budget(self.folder, plan, self.store.times(plan.stage))
+        if is_once(method, plan.stage) and not is_recount(method, plan.stage):
             rules.check_memory(self.folder, method, self.store.counted(), plan.level)
-        elif not plan.once(method) and self.store.took_part(plan.place) is not None:
+        elif not is_once(method, plan.stage) and self.store.took_part(plan.place) is not None:
             raise FederationError(f"node {self.folder.name} has sent its part of stage {plan.stage!r} of this round")
 
     def _masked(self, request: Packet) -> Packet:
@@ -296,19 +308,21 @@ class Node:
         if about.get("session") != sum_.name or about.get("context") != sum_.client.context.hex():
             raise FederationError("the model on this node is not that of the sum")
         method, least = self.folder.method(plan.n_users, plan.begun), self.folder.least_users
-        latents = plan.stage == method.stages[-1].name and not plan.stage_of(method).lean
+        training = plan.stage == method.stages[-1].name
+        latents = training and any(leaf.name == method.contents.latents for leaf in plan.spec(method).leaves)
         rows = taking_part(self.store, plan, latents)
         users = plan.count(self.store.get("announced", 0))  # some of them may have left since
-        if plan.once(method):
+        if is_once(method, plan.stage):
             rows = self._everybody(plan.place)
             users = len(rows)
-        if plan.stage == method.stages[-1].name and self.store.doubted():
+        if training and self.store.doubted():
             rows = sending(self.store, plan, rows, least)
         broadcast = unpack_broadcast(about, arrays)
         share = rules.noise_share(self.folder, sum_.client.session)
         inputs = sum_.name, sum_.client.context, method, least, rows, self.store.states(rows), self._had(rows)
         gone = catalogue.withdrawn(self.folder.shared) if plan.stage == EVALUATE else []
-        return plan, users, rows, inputs, lambda: at_home(self.store, method, plan, rows, broadcast, least, share, gone)
+        compute = partial(compute_upload, self.store, method, plan, rows, broadcast, least, share, gone)
+        return plan, users, rows, inputs, compute
 
     def _confirm(self, request: Packet) -> Packet:
         """Sign the list of survivors, unless another one was opened before."""
@@ -339,7 +353,7 @@ class Node:
 
         A node that was asked and got lost is not in it: the others may open the same sum again without that node.
         """
-        words = dict(zip(sum_.company, plan.committed, strict=False))
+        words = dict(zip(sum_.nodes, plan.committed, strict=False))
         about = [asdict(replace(plan, committed=())), list(alive), [words.get(node, "") for node in alive]]
         return hashlib.sha256(json.dumps(about).encode() + sum_.model).digest()
 
@@ -357,27 +371,9 @@ class Node:
         """What these users have: items, and changes that wait to be counted."""
         return [*self.store.ids_and_items(rows), self.store.rows("changes", "user, item, gone", "ORDER BY user, item")]
 
-    def _remember_edges(self) -> None:
-        """Complete a store of an earlier version: its users' latents stand under the degrees of the start."""
-        if self.store.get("edges"):
-            return
-        self.store.put("edges", True)
-        method = self.folder.method(1)
-        rows = self.store.first_rows(-1)
-        if rows and self.store.counted():
-            arrays, about = read_arrays(self.folder.shared / TABLE)
-            if method.recount:
-                changes.remember_edges(self.store, method, rows, arrays["degrees"])
-            if not about["session"] and not (self.folder.shared / SERVED).exists():
-                write_arrays(self.folder.shared / SERVED, arrays, about)
-
-    @property
-    def _roster(self) -> dict[int, bytes]:
-        return {index: member.key for index, member in self.folder.roster.items()}
-
     def _sum(self, request: Packet) -> Sum:
-        sum_ = going_on.find(self.folder.path, str(request.header.get("session")))
-        if sum_ is None or sum_.client.stage is Stage.DONE:
+        sum_ = self.sums.get(self.folder.path)
+        if sum_ is None or sum_.name != request.header.get("session") or sum_.client.stage is Stage.DONE:
             raise FederationError(f"node {self.folder.name} takes no part in this sum, or not any more")
         if packets.SECAGG not in request.blobs:
             raise FederationError("a message of secure aggregation is missing")

@@ -1,24 +1,23 @@
 """What a node or a gateway does for one user: recommend items, forget the user. It needs no network."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.core import as_server
+from fedgrec.cable.core import as_server
 from fedgrec.federation.common.arrays import read_arrays
 from fedgrec.federation.common.catalogue import withdrawn
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.folder import GATEWAY
 from fedgrec.federation.common.packets import unpack_broadcast
 from fedgrec.federation.common.plan import EVALUATE
-from fedgrec.federation.node import changes, own
+from fedgrec.federation.node import actual_items, changes
 from fedgrec.federation.node.folder import SERVED, TABLE, open_node
 from fedgrec.federation.node.gateway import open_gateway
 from fedgrec.federation.node.ranking import best, scores
-from fedgrec.federation.node.store import NodeStore
+from fedgrec.federation.node.store import NodeStore, having
 
 
 def recommend(folder: Path, user: str, n: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
@@ -27,32 +26,21 @@ def recommend(folder: Path, user: str, n: int) -> tuple[NDArray[np.int64], NDArr
     table = next((path for path in (home.shared / SERVED, home.shared / TABLE) if path.exists()), home.shared / TABLE)
     arrays, about = read_arrays(table)
     with NodeStore(home.path) as store:
-        begun, n_users = store.get("season", (0, store.get("n_users", 1)))
+        begun, n_users = store.get("season", (0, 1))
         method, row = home.method(n_users, begun), store.row_of(user)
         if about["stage"] not in (EVALUATE, method.stages[-1].name):
             raise FederationError(f"{table} is from the warm-up: there is no trained model here yet")
         mine, (held_out,) = changes.mine(store, row), store.held_out([row])
         cohort = store.cohort(method, [row])
-        counted = cohort.items_of(0)[: 0 if own.is_kept(store) else None]  # a decoy may be recommended
-        served = unpack_broadcast(*_as_of_today(about, arrays))
+        counted = cohort.items_of(0)[: 0 if actual_items.are_kept(store) else None]  # a decoy may be recommended
+        served = unpack_broadcast(about, arrays)
         had = np.unique(np.concatenate([counted, mine, held_out, withdrawn(home.shared)])).astype(np.int64)
         # What the person has now, counted or not; a model may be older than an item.
-        now = np.array([item for item in mine if item < served.n_items], np.int64)
-        cohort = replace(cohort, indptr=np.array([0, len(now)]), items=now, targets=None)
+        cohort = having(cohort, [np.array([item for item in mine if item < served.n_items], np.int64)])
     found = scores(method, as_server(served), cohort)[0]
     chosen = best(found, had[had < served.n_items], n)
     chosen = chosen[chosen >= 0]
     return chosen, found[chosen]
-
-
-def _as_of_today(
-    about: dict[str, Any], arrays: dict[str, NDArray[Any]]
-) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Tables in today's form: a node of protocol 1 kept them unrounded, and did not note their kind."""
-    if "kind" in about:
-        return about, arrays
-    how = {"kind": "float32", "precision": arrays["tables"].dtype.name}
-    return about | how, arrays | {"degrees": arrays["degrees"].astype(np.int32)}
 
 
 def _home_of(folder: Path, user: str) -> Path:

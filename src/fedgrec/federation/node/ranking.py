@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec import metrics
-from fedgrec.core import Cohort, Floats, Ints, Rows, ServerState, Upload, UploadSpec, quantize
+from fedgrec.cable.core import Cohort, Floats, Ints, Rows, ServerState, Upload, UploadSpec, quantize
 from fedgrec.methods.contract import Method
+from fedgrec.models import metrics
 
 BLOCK = 64  # users ranked at a time
 

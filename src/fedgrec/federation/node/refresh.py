@@ -3,7 +3,6 @@
 import logging
 import sqlite3
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 
 from fedgrec.errors import FedgrecError
@@ -13,8 +12,9 @@ from fedgrec.federation.common.network import NodeNetwork, read_network
 from fedgrec.federation.node import changes
 from fedgrec.federation.node.changes import Renewal
 from fedgrec.federation.node.folder import NodeFolder, open_node
-from fedgrec.federation.node.gateway import Gateway, opened
-from fedgrec.federation.node.sources import Marks, read_source
+from fedgrec.federation.node.gateway import Gateway, opened, renewed
+from fedgrec.federation.node.person import users_of
+from fedgrec.federation.node.sources import read_source
 from fedgrec.federation.node.store import NodeStore
 
 Seen = tuple[tuple[str, int, int], ...]  # files of a source: name, size, when each was written
@@ -33,48 +33,27 @@ def refresh(folder: Path, let_go: bool = False) -> Renewal:
             source.unknown,
             source.nameless,
         )
-    if isinstance(home, Gateway):
-        return _refresh_gateway(home, source.users, network.held_out, let_go)
-    with NodeStore(home.path) as store:
-        store.check()
-        if not let_go:
-            here = store.staying()
-            changes.check_source(len(here), sum(user in source.users for user in here))
-        epsilon = home.agreed.decoys_epsilon
-        return changes.renew(store, home.method(1), source.users, network.held_out, home.user_salt, epsilon)
-
-
-def users(folder: Path) -> int:
-    """How many users a node or a gateway has."""
-    home = opened(folder)
-    if isinstance(home, Gateway):
-        return len(home.hosted())
-    with NodeStore(home.path) as store:
-        return store.count()
+    hosted = home.hosted() if isinstance(home, Gateway) else {}
+    paths = [home.members[index] for index in hosted] if isinstance(home, Gateway) else [home.path]
+    if not let_go:
+        here = [user for path in paths for user in _staying(path)]
+        changes.check_source(len(here), sum(user in source.users for user in here))
+    if not isinstance(home, Gateway):
+        return renewed(home, source.users, network.held_out)
+    found = Renewal()
+    for path, user in zip(paths, hosted.values(), strict=True):
+        own = {user: source.users[user]} if user in source.users else {}
+        found += renewed(open_node(path), own, network.held_out)
+    fresh = {user: marks for user, marks in source.users.items() if user not in hosted.values()}
+    came, without = home.take_in(fresh, network.held_out)
+    if without:
+        log.warning("%d users have no key and take no part: fedgrec federation add-users makes keys", without)
+    return found + came
 
 
 def _known_items(home: NodeFolder | Gateway) -> dict[str, int]:
     node = open_node(next(iter(home.members.values()))) if isinstance(home, Gateway) else home
     return dict(list(read_catalogue(home.path / CATALOGUE).items())[: node.n_items])
-
-
-def _refresh_gateway(home: Gateway, source: Mapping[str, Marks], share: float, let_go: bool) -> Renewal:
-    """Each user has a store of its own; new users get the keys that wait for one."""
-    hosted, members, found = home.hosted(), home.members, Renewal()
-    if not let_go:
-        here = [user for index in hosted for user in _staying(members[index])]
-        changes.check_source(len(here), sum(user in source for user in here))
-    for index, user in hosted.items():
-        node = open_node(members[index])
-        own = {user: source[user]} if user in source else {}
-        with NodeStore(node.path) as store:
-            epsilon = node.agreed.decoys_epsilon
-            found += changes.renew(store, node.method(1), own, share, node.user_salt, epsilon)
-    fresh = {user: marks for user, marks in source.items() if user not in hosted.values()}
-    came, without = home.take_in(fresh, share)
-    if without:
-        log.warning("%d users have no key and take no part: fedgrec federation add-users makes keys", without)
-    return found + came
 
 
 def _staying(folder: Path) -> list[str]:
@@ -96,15 +75,16 @@ class Watcher:
 
     def load(self) -> int:
         """Read the source when the node starts; return how many users it has."""
+        opened(self.folder)
         now = self._look()
         try:
             log.info("%s", refresh(self.folder))
             self.seen = now
         except FederationError as trouble:  # such as a count that is not over: the next check tries again
-            if not users(self.folder):
+            if not users_of(self.folder):
                 raise
             log.warning("the source was not read: %s", trouble)
-        if not (count := users(self.folder)):
+        if not (count := len(users_of(self.folder))):
             raise FederationError(f"{self.folder} has no users: name their data as `source` in network.toml")
         return count
 
@@ -148,8 +128,3 @@ class Watcher:
 
 def _where(folder: Path, network: NodeNetwork) -> str:
     return str(folder / network.source)  # an absolute path stays what it is
-
-
-def load(folder: Path) -> int:
-    """Read a node's source; returns how many users it has."""
-    return Watcher(folder).load()

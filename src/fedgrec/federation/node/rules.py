@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from fedgrec.core import Broadcast
+from fedgrec.cable.core import Broadcast
 from fedgrec.federation.common.errors import FederationError, Forgotten
-from fedgrec.federation.common.plan import CHANGES, EVALUATE, MOST_COUNTS, Plan, is_recount, sum_name
+from fedgrec.federation.common.plan import CHANGES, EVALUATE, MOST_COUNTS, Plan, is_once, is_recount, sum_name
 from fedgrec.federation.node.folder import NodeFolder
 from fedgrec.federation.node.store import LATELY
 from fedgrec.methods.contract import Method
@@ -57,7 +57,7 @@ def check_trust(folder: NodeFolder, doubts: int) -> None:
         )
 
 
-def check_company(folder: NodeFolder, plan: Plan, session: Session, clients: Sequence[int]) -> None:
+def check_participants(folder: NodeFolder, plan: Plan, session: Session, clients: Sequence[int]) -> None:
     """Before secrets are shared: all nodes of the roster that may be corrupt may be in this sum."""
     n, k, t = len(clients), session.neighbours, session.threshold
     corrupt = min(folder.corrupt_nodes, n)
@@ -66,7 +66,7 @@ def check_company(folder: NodeFolder, plan: Plan, session: Session, clients: Seq
             f"node {folder.name} reckons that {corrupt} nodes may work for the server: with {n} nodes, {k} neighbours "
             f"and a threshold of {t} they could open an upload"
         )
-    once = plan.once(folder.method(plan.n_users))
+    once = is_once(folder.method(plan.n_users), plan.stage)
     if once and not opens_once(session.least, k, t, corrupt, len(folder.roster)):
         raise FederationError(
             f"node {folder.name} sends stage {plan.stage!r} once: with {len(folder.roster)} nodes on the roster, {k} "
@@ -74,10 +74,10 @@ def check_company(folder: NodeFolder, plan: Plan, session: Session, clients: Seq
         )
 
 
-def check_committed(folder: NodeFolder, plan: Plan, clients: Sequence[int], own: bytes) -> None:
+def check_committed(folder: NodeFolder, plan: Plan, clients: Sequence[int], mine: bytes) -> None:
     """A sum that is taken once must be bound to what this node sends now."""
     words = dict(zip(clients, plan.committed, strict=False))
-    if len(words) != len(plan.committed) or words.get(folder.index, "") != own.hex():
+    if len(words) != len(plan.committed) or words.get(folder.index, "") != mine.hex():
         raise FederationError(
             f"node {folder.name} commits itself to what it sends in stage {plan.stage!r}, not to that"
         )
@@ -111,11 +111,11 @@ def check_evaluation(folder: NodeFolder, taken_part: int, trained: bool) -> None
 
 
 def check_budget(folder: NodeFolder, plan: Plan, taken_part: int) -> None:
-    """Under noise, only the first `dp_sums` rounds take place: the privacy budget was planned for them."""
+    """Under noise, only the first `dp_rounds` rounds take place: the privacy budget was planned for them."""
     agreed = folder.agreed
-    if agreed.dp_epsilon and max(taken_part, plan.round) >= agreed.dp_sums:
+    if agreed.noisy and max(taken_part, plan.round) >= agreed.dp_rounds:
         raise FederationError(
-            f"node {folder.name} takes part in the first {agreed.dp_sums} training rounds (dp_sums), which spend "
+            f"node {folder.name} takes part in the first {agreed.dp_rounds} training rounds (dp_rounds), which spend "
             f"dp_epsilon = {agreed.dp_epsilon:g}; it was in {taken_part}, and this is round {plan.round + 1}"
         )
 
@@ -127,7 +127,7 @@ def noise_share(folder: NodeFolder, session: Session) -> float:
 
 def check_plan(folder: NodeFolder, method: Method, sum_: Plan, users: int) -> None:
     """A stage has one name, by which a node remembers that it took part, and enough users."""
-    once = sum_.once(method)
+    once = is_once(method, sum_.stage)
     if is_recount(method, sum_.stage):  # a season begins with it
         known = sum_.level == 0 and sum_.round == sum_.begun > 0
     elif sum_.stage == CHANGES:
@@ -144,7 +144,7 @@ def check_plan(folder: NodeFolder, method: Method, sum_: Plan, users: int) -> No
         raise FederationError(f"node {folder.name} agreed to other list lengths, or to more noise, for evaluations")
     if sum_.stage == EVALUATE and sum_.users < agreed.evaluation_users:
         raise FederationError(f"node {folder.name} judges only among {agreed.evaluation_users} users or more")
-    everybody = once or sum_.stage in (EVALUATE, CHANGES) or sum_.stage_of(method).sweep
+    everybody = once or sum_.stage in (EVALUATE, CHANGES) or sum_.stage_of(method).everyone
     least = users if everybody else min(users, folder.least_users)
     if sum_.count(users) < least:
         raise FederationError(

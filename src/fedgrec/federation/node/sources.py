@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedgrec.errors import DataError
-from fedgrec.federation.node.store import Person
 
 Line = tuple[str, str, bool | None]  # user, item, whether it is held out (None: not said)
 Marks = Mapping[int, bool | None]  # of one user: item → whether it is held out
@@ -31,11 +30,6 @@ class Found:
     users: dict[str, dict[int, bool | None]] = field(default_factory=dict)  # the marks of each
     unknown: int = 0  # interactions with items that are not in the catalogue
     nameless: int = 0  # interactions without a user or without an item
-
-    def people(self, held_out: float) -> list[Person]:
-        """Users with items to train on; without marks in the source, this share of a user's items is held out."""
-        parts = ((user, *split(marks, held_out)) for user, marks in sorted(self.users.items()))
-        return [Person(user, items, judged) for user, items, judged in parts if items]
 
 
 def read_source(source: str, catalogue: Mapping[str, int]) -> Found:

@@ -4,8 +4,8 @@
                                         node draws who takes part; `announced`: users that the server knows of, and
                                         `announced_row`, the last of them; `last_row`: no row is given twice;
                                         `season`: the round with which it began, and users then; `round`: the last one
-                                        heard of; `refused`; `edges`: whether `pushed` is kept;
-                                        `traces`: whether the file may hold traces of deleted users;
+                                        heard of; `refused`; `traces`: whether the file may hold traces of deleted
+                                        users;
                                         `decoys`: whether users tell with decoys; `told`: the last season they told in
     users           row, id, key (its 64 secret bits), degree, state, pending (both laid out as `state` says; pending
                     is its state once its sum counts); counted (1: its items are in the degrees); pushed: the items and
@@ -23,35 +23,32 @@
 
 Every row also has a `seal` (common/sqlite_store.py), which is compared when the row is read. One message of the server
 is one transaction, and it is on the disk before the answer leaves. Nothing here was ever used to mask anything: the
-secrets of a sum stay in the process (going_on.py).
+secrets of a sum stay in the process (current_sum.py).
 """
 
 import json
 import secrets
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec import decoys
-from fedgrec.core import Cohort, Ints, State
+from fedgrec.cable import decoys
+from fedgrec.cable.core import Cohort, Ints, State
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.plan import EVALUATE
-from fedgrec.federation.common.sqlite_store import Store
+from fedgrec.federation.common.sqlite_store import LISTED, Store
 from fedgrec.methods.contract import Method
 
 STORE = "node.sqlite"
 LATELY = 100  # sums whose verdicts a node looks back on
-# From format 3, in which all users told what they had.
-FROM_3 = """
+SCHEMA = """
 CREATE TABLE own (user INTEGER NOT NULL, item INTEGER NOT NULL, answered INTEGER NOT NULL, gone INTEGER NOT NULL,
                   seal BLOB, PRIMARY KEY (user, item)) WITHOUT ROWID;
-"""
-SCHEMA = f"""{FROM_3}
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL, seal BLOB) WITHOUT ROWID;
 CREATE TABLE users (row INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, key BLOB NOT NULL, degree INTEGER NOT NULL,
                     state BLOB NOT NULL, pending BLOB, counted INTEGER NOT NULL DEFAULT 0, pushed BLOB,
@@ -71,37 +68,9 @@ CREATE INDEX places ON participation (stage, level, round);
 CREATE INDEX undecided ON participation (session) WHERE verdict IS NULL;
 CREATE INDEX leavers ON users (row) WHERE leaving = 1;
 """
-# From format 1: `sessions` held secrets of sums, `participation` neither models nor whether the node helped to open.
-FROM_1 = """
-CREATE TABLE names (id TEXT PRIMARY KEY) WITHOUT ROWID;
-INSERT INTO names SELECT id FROM sessions;
-DROP TABLE sessions;
-ALTER TABLE names RENAME TO sessions;
-ALTER TABLE participation RENAME TO before;
-CREATE TABLE participation (number INTEGER PRIMARY KEY, session TEXT UNIQUE NOT NULL, stage TEXT NOT NULL,
-                            level INTEGER NOT NULL, round INTEGER NOT NULL, users TEXT NOT NULL, model BLOB NOT NULL,
-                            opened INTEGER NOT NULL, verdict INTEGER);
-INSERT INTO participation SELECT rowid, session, stage, level, round, users, x'', 0, verdict FROM before ORDER BY rowid;
-DROP TABLE before;
-CREATE INDEX places ON participation (stage, level, round);
-CREATE INDEX undecided ON participation (session) WHERE verdict IS NULL;
-"""
-# From format 2, in which a user's items never changed.
-FROM_2 = """
-ALTER TABLE users ADD COLUMN counted INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE users ADD COLUMN pushed BLOB;
-ALTER TABLE users ADD COLUMN pending_pushed BLOB;
-ALTER TABLE users ADD COLUMN leaving INTEGER NOT NULL DEFAULT 0;
-CREATE TABLE changes (user INTEGER NOT NULL, item INTEGER NOT NULL, gone INTEGER NOT NULL, target REAL, seal BLOB,
-                      PRIMARY KEY (user, item)) WITHOUT ROWID;
-CREATE TABLE forgotten (tag BLOB PRIMARY KEY, seal BLOB) WITHOUT ROWID;
-UPDATE users SET counted = 1 WHERE row IN (SELECT value FROM participation, json_each(users)
-                                           WHERE stage = 'degrees' AND verdict = 1);
-CREATE INDEX leavers ON users (row) WHERE leaving = 1;
-"""
 COUNTS = ("degrees", "recount")  # stages whose sums put users' items into the degrees
 WARM_UP = ("degrees", "propagate")
-LISTED = "IN (SELECT value FROM json_each(?))"
+EVALUATIONS_SPENT, TRAININGS_SPENT = "evaluations_spent", "trainings_spent"  # in `meta` of a restored copy
 HERE = "WHERE stage = ? AND level = ? AND round = ?"
 
 
@@ -119,10 +88,6 @@ class NodeStore(Store):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / STORE, SCHEMA)
-
-    def migrate(self, found: int) -> None:
-        for statement in ((FROM_1 if found == 1 else "") + (FROM_2 if found < 3 else "") + FROM_3).split(";"):
-            self.db.execute(statement)
 
     @property
     def node_key(self) -> int:
@@ -179,22 +144,26 @@ class NodeStore(Store):
             own = [(row, item) for item in items]
             self.db.executemany("INSERT INTO own (user, item, answered, gone) VALUES (?, ?, 1, 0)", own)
 
+    def of(self, table: str, columns: str, rows: Sequence[int], more: str = "") -> list[Any]:
+        """These columns of what these users have in a table."""
+        user = "row" if table == "users" else "user"
+        return self.rows(table, columns, f"WHERE {user} {LISTED} {more}", [json.dumps(list(rows))])
+
     def count(self) -> int:
         return int(self.db.execute("SELECT count(*) FROM users").fetchone()[0])
 
     def ids(self, most: int | None = None) -> list[str]:
         """The users' ids, in the order of their rows."""
-        return [i for (i,) in self.rows("users", "id", "ORDER BY row LIMIT ?", [-1 if most is None else most])]
+        return self.column("users", "id", "ORDER BY row LIMIT ?", [-1 if most is None else most])
 
     def staying(self) -> list[str]:
         """The ids of users who do not leave."""
-        return [i for (i,) in self.rows("users", "id", "WHERE leaving = 0")]
+        return self.column("users", "id", "WHERE leaving = 0")
 
     def row_of(self, user: str) -> int:
-        found = self.rows("users", "row", "WHERE id = ?", [user])
-        if not found:
-            raise FederationError(f"there is no user {user!r} on this node")
-        return int(found[0][0])
+        for row in self.column("users", "row", "WHERE id = ?", [user]):
+            return int(row)
+        raise FederationError(f"there is no user {user!r} on this node")
 
     def first_rows(self, count: int) -> list[int]:
         return [row for (row,) in self.db.execute("SELECT row FROM users ORDER BY row LIMIT ?", [count])]
@@ -206,22 +175,17 @@ class NodeStore(Store):
 
     def announced(self) -> list[int]:
         """The announced users who are still here."""
-        last = self.get("announced_row")
-        if last is None:  # an earlier version noted only how many
-            return self.first_rows(self.get("announced", 0))
+        last = self.get("announced_row", 0)
         return [row for (row,) in self.db.execute("SELECT row FROM users WHERE row <= ? ORDER BY row", [last])]
 
     def counted_rows(self) -> list[int]:
         """Users whose items are in the degrees."""
-        return [row for (row,) in self.rows("users", "row", "WHERE counted = 1 ORDER BY row")]
+        return self.column("users", "row", "WHERE counted = 1 ORDER BY row")
 
     def cohort(self, method: Method, rows: Sequence[int]) -> Cohort:
         """These users with their state, in the order of their rows."""
-        chosen = [json.dumps(list(rows))]
-        people = self.rows("users", "key, degree, state", f"WHERE row {LISTED} ORDER BY row", chosen)
-        pairs = self.rows(
-            "interactions", "item, target", f"WHERE held_out = 0 AND user {LISTED} ORDER BY user, item", chosen
-        )
+        people = self.of("users", "key, degree, state", rows, "ORDER BY row")
+        pairs = self.of("interactions", "item, target", rows, "AND held_out = 0 ORDER BY user, item")
         keys = np.frombuffer(b"".join(key for key, _, _ in people), "<u8")
         indptr = np.concatenate([[0], np.cumsum([degree for _, degree, _ in people])]).astype(np.int64)
         rated = bool(pairs) and all(target is not None for _, target in pairs)
@@ -231,21 +195,17 @@ class NodeStore(Store):
 
     def ids_and_items(self, rows: Sequence[int]) -> list[Any]:
         """These users' ids, and the items that they train on."""
-        chosen = [json.dumps(list(rows))]
-        names = self.rows("users", "row, id", f"WHERE row {LISTED} ORDER BY row", chosen)
-        pairs = f"WHERE held_out = 0 AND user {LISTED} ORDER BY user, item"
-        return [names, self.rows("interactions", "user, item", pairs, chosen)]
+        pairs = self.of("interactions", "user, item", rows, "AND held_out = 0 ORDER BY user, item")
+        return [self.of("users", "row, id", rows, "ORDER BY row"), pairs]
 
     def states(self, rows: Sequence[int]) -> list[bytes]:
         """These users' states, as they are stored."""
-        found = self.rows("users", "state", f"WHERE row {LISTED} ORDER BY row", [json.dumps(list(rows))])
-        return [state for (state,) in found]
+        return [state for (state,) in self.of("users", "state", rows, "ORDER BY row")]
 
     def held_out(self, rows: Sequence[int]) -> list[Ints]:
         """Each user's held-out items."""
         found: dict[int, list[int]] = {row: [] for row in sorted(rows)}
-        chosen = [json.dumps(list(rows))]
-        for row, item in self.rows("interactions", "user, item", f"WHERE held_out = 1 AND user {LISTED}", chosen):
+        for row, item in self.of("interactions", "user, item", rows, "AND held_out = 1"):
             found[row].append(item)
         return [np.array(items, np.int64) for items in found.values()]
 
@@ -264,38 +224,27 @@ class NodeStore(Store):
 
         `pushed`: the items and weights under which their latents will stand, if they send any.
         """
-        self.db.execute(
-            "INSERT INTO participation (session, stage, level, round, users, model, opened) "
-            "VALUES (?, ?, ?, ?, ?, ?, 0)",
-            [session, *place, json.dumps(rows), model],
-        )
-        if new is not None:
-            pairs = zip(pack(new), sorted(rows), strict=True)
-            self.db.executemany("UPDATE users SET pending = ? WHERE row = ?", pairs)
-        if pushed is not None:
-            self.db.executemany(
-                "UPDATE users SET pending_pushed = ? WHERE row = ?", zip(pushed, sorted(rows), strict=True)
-            )
+        columns = "session, stage, level, round, users, model, opened"
+        about = [session, *place, json.dumps(rows), model]
+        self.db.execute(f"INSERT INTO participation ({columns}) VALUES (?, ?, ?, ?, ?, ?, 0)", about)
+        for column, values in (("pending", None if new is None else pack(new)), ("pending_pushed", pushed)):
+            if values is not None:
+                pairs = zip(values, sorted(rows), strict=True)
+                self.db.executemany(f"UPDATE users SET {column} = ? WHERE row = ?", pairs)
 
     def took_part(self, place: tuple[str, int, int]) -> list[int] | None:
         """The users in this node's last upload for a stage and round; None if there was none."""
-        found = self.rows("participation", "users", f"{HERE} ORDER BY number DESC LIMIT 1", place)
-        return json.loads(found[0][0]) if found else None
+        found = self.column("participation", "users", f"{HERE} ORDER BY number DESC LIMIT 1", place)
+        return json.loads(found[0]) if found else None
 
     def trained_on(self, place: tuple[str, int, int]) -> bytes | None:
         """The digest of the model that came with this stage and round."""
-        found = self.rows("participation", "model", HERE, place)
-        return found[0][0] if found else None
+        return next(iter(self.column("participation", "model", HERE, place)), None)
 
-    def evaluations(self) -> int:
-        """How many evaluations this node has taken part in; a restored copy counts all of them as spent."""
-        found = self.rows("participation", "number", "WHERE stage = ?", [EVALUATE])
-        return len(found) + int(self.get("evaluations_spent", 0))
-
-    def trainings(self, stage: str) -> int:
-        """How many rounds of this stage this node has taken part in; a restored copy does not know all of them."""
-        found = self.rows("participation", "number", "WHERE stage = ?", [stage])
-        return len(found) + int(self.get("trainings_spent", 0))
+    def times(self, stage: str) -> int:
+        """How many sums of this stage this node has taken part in; a restored copy counts all of them as spent."""
+        spent = EVALUATIONS_SPENT if stage == EVALUATE else TRAININGS_SPENT
+        return len(self.rows("participation", "number", "WHERE stage = ?", [stage])) + int(self.get(spent, 0))
 
     def false_verdicts(self) -> int:
         """How many of the last sums this node helped to open although the server then said that they did not count."""
@@ -323,7 +272,7 @@ class NodeStore(Store):
 
     def waiting(self) -> list[str]:
         """Sessions whose verdict is not known yet."""
-        return [session for (session,) in self.rows("participation", "session", "WHERE verdict IS NULL")]
+        return self.column("participation", "session", "WHERE verdict IS NULL")
 
     def settle(self, session: str, included: bool) -> list[int]:
         """Users who were in the sum take over their pending state; otherwise they drop it.
@@ -331,19 +280,12 @@ class NodeStore(Store):
         Returns the users whose items are in the degrees from now on.
         """
         counted: list[int] = []
-        for users, stage, verdict in self.rows(
-            "participation", "users, stage, verdict", "WHERE session = ?", [session]
-        ):
-            if verdict is None:
-                kept = "coalesce(pending, state)" if included else "state"
-                pushed = "coalesce(pending_pushed, pushed)" if included else "pushed"
-                self.db.execute(
-                    f"UPDATE users SET state = {kept}, pending = NULL, pushed = {pushed}, pending_pushed = NULL "
-                    f"WHERE row {LISTED}",
-                    [users],
-                )
-                self.db.execute("UPDATE participation SET verdict = ? WHERE session = ?", [int(included), session])
-                counted += json.loads(users) if included and stage in COUNTS else []
+        kept = "state = coalesce(pending, state), pushed = coalesce(pending_pushed, pushed), " if included else ""
+        undecided = "WHERE session = ? AND verdict IS NULL"
+        for users, stage in self.rows("participation", "users, stage", undecided, [session]):
+            self.db.execute(f"UPDATE users SET {kept}pending = NULL, pending_pushed = NULL WHERE row {LISTED}", [users])
+            self.db.execute("UPDATE participation SET verdict = ? WHERE session = ?", [int(included), session])
+            counted += json.loads(users) if included and stage in COUNTS else []
         return counted
 
     def counting(self) -> bool:
@@ -369,8 +311,7 @@ class NodeStore(Store):
 
     def opened(self, place: tuple[str, int, int]) -> bytes | None:
         """The digest of the one sum of this stage and round that this node helped to open."""
-        found = self.rows("opened", "digest", HERE, place)
-        return found[0][0] if found else None
+        return next(iter(self.column("opened", "digest", HERE, place)), None)
 
     def keep_opened(self, session: str, place: tuple[str, int, int], digest: bytes) -> None:
         """Note that this node is about to help to open the sum."""
@@ -378,6 +319,13 @@ class NodeStore(Store):
         self.db.execute(
             "INSERT OR REPLACE INTO opened (stage, level, round, digest) VALUES (?, ?, ?, ?)", [*place, digest]
         )
+
+
+def having(cohort: Cohort, items: Sequence[Ints], past: Any = None) -> Cohort:
+    """The users of a cohort with these items instead of their own."""
+    indptr = np.concatenate([[0], np.cumsum([len(part) for part in items])]).astype(np.int64)
+    everything = np.concatenate([np.zeros(0, np.int64), *items])
+    return replace(cohort, indptr=indptr, items=everything, targets=None, past=past)
 
 
 def _layout(state: State) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:

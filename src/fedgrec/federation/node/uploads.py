@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec import draws, noise
-from fedgrec.core import Broadcast, Source, UploadSpec, as_server
+from fedgrec.cable import draws, noise
+from fedgrec.cable.core import Broadcast, Source, UploadSpec, as_server
 from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, is_recount
-from fedgrec.federation.node import changes, own
-from fedgrec.federation.node.going_on import Computed
+from fedgrec.federation.node import actual_items, changes
+from fedgrec.federation.node.current_sum import Computed
 from fedgrec.federation.node.ranking import measured
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.methods.contract import Method
@@ -50,7 +50,7 @@ def _drawn(store: NodeStore, rows: list[int], count: int, round_: int, purpose: 
     return sorted(rows[place] for place in order[:count].tolist())
 
 
-def at_home(
+def compute_upload(
     store: NodeStore,
     method: Method,
     sum_: Plan,
@@ -64,56 +64,38 @@ def at_home(
     """What these users send, with this node's share of the noise, and their new state if it counts.
 
     The noise comes from the operating system, or from the `source` of a test. It is added even if nobody sends
-    anything: the other nodes count on it.
+    anything: the other nodes count on it. Whether the rest fails may depend on a user's items: a server could send a
+    model that fails only for users who have a certain item. So the server must not see a failure: the node sends the
+    noise alone instead, and no user's state changes.
     """
     spec = sum_.spec(method)
-    found = _exactly(store, method, sum_, rows, broadcast, least_users, withdrawn)
-    return found._replace(words=found.words + _noise(sum_, spec, noise_share, source or noise.skellam))
-
-
-def _exactly(
-    store: NodeStore,
-    method: Method,
-    sum_: Plan,
-    rows: Sequence[int],
-    broadcast: Broadcast,
-    least_users: int,
-    withdrawn: Sequence[int],
-) -> Computed:
-    """The same without noise.
-
-    Whether this fails may depend on a user's items: a server could send a model that fails only for users who have a
-    certain item. So the server must not see a failure: the node sends zeros instead, and no user's state changes.
-    """
-    spec = sum_.spec(method)
-    nothing = np.zeros(spec.size, spec.dtype)
+    words = _noise(sum_, spec, noise_share, source or noise.skellam)
     if not rows:
-        return Computed(nothing)
+        return Computed(words)
     try:
         if sum_.stage == CHANGES:
-            return Computed(nothing + len(changes.changed(store, rows)))
+            return Computed(words + len(changes.changed(store, rows)))
         if is_recount(method, sum_.stage):
-            upload, _ = method.local_update(changes.with_changes(store, method, rows), sum_.stage_of(method), broadcast)
-            return Computed(upload.to_ring(spec))
+            cohort = changes.with_changes(store, method, rows)
+            return Computed(words + method.local_update(cohort, sum_.stage_of(method), broadcast)[0].to_ring(spec))
         cohort = store.cohort(method, rows)
         if sum_.stage == EVALUATE:
             judged = [np.setdiff1d(items, withdrawn) for items in store.held_out(rows)]
             if sum(len(items) > 0 for items in judged) < min(len(rows), least_users):
                 judged = [items[:0] for items in judged]  # fewer than `least_users` are reported as zero
-            people = own.at_home(store, cohort, rows)
+            people = actual_items.with_actual_items(store, cohort, rows)
             upload = measured(method, as_server(broadcast), people, judged, sum_.topk, spec, withdrawn)
-            return Computed(upload.to_ring(spec))
+            return Computed(words + upload.to_ring(spec))
         if method.recount:
-            weights = method.push_weights(cohort, broadcast.degrees)
-            cohort = changes.with_past(store, cohort, rows, weights)
+            cohort = changes.with_past(store, cohort, rows, method.push_weights(cohort, broadcast.degrees))
         upload, pending = method.local_update(cohort, sum_.stage_of(method), broadcast)
         if not all(np.isfinite(part).all() for part in vars(pending.state).values()):
             raise FloatingPointError("what the users would be is not finite")
         pushed = None if pending.weights is None else changes.pack_edges(cohort, pending.weights)
-        return Computed(upload.to_ring(spec), pending.state, pushed)
+        return Computed(words + upload.to_ring(spec), pending.state, pushed)
     except Exception:
         log.exception("this node's users could not compute their part of a sum: zeros were sent for them")
-        return Computed(nothing, failed=True)
+        return Computed(words, failed=True)
 
 
 def _noise(sum_: Plan, spec: UploadSpec, share: float, source: Source) -> NDArray[Any]:

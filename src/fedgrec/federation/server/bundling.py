@@ -6,12 +6,12 @@ server need not trust a gateway's list of the users it hosts: each member proves
 of answers counts only for members that were asked in it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from fedgrec.federation.common.bundles import MEMBERS, pack, unpack
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.folder import Roster
-from fedgrec.federation.common.packets import BUNDLE, ERROR, WHO, Packet, checked, plain, size
+from fedgrec.federation.common.packets import BUNDLE, ERROR, WHO, Packet, checked, failure, plain, size
 from fedgrec.federation.common.transport import Left, Sign, Transport
 from fedgrec.federation.server.liveness import About, Patience, Silences
 
@@ -24,8 +24,7 @@ class Bundling:
         self.up = self.down = 0  # bytes, as they travel
         self._has_gateways = any(member.gateway for member in roster.values())
         self._hosted: dict[int, list[int]] = {}  # by the address of a connection: addresses of members behind it
-        self._at: dict[int, tuple[int, int]] = {}  # by a member's address: the connection's, the place on the roster
-        self._address: dict[tuple[int, int], int] = {}  # and back
+        self._places = 1 + max(roster, default=0)
         self._silences = Silences()  # of connections that did not say whom they host
 
     def meet(self, patience: Patience, most: float) -> list[str]:
@@ -33,11 +32,10 @@ class Bundling:
         if not self._has_gateways:
             return []
         refusals = []
-        there = set(self.transport.addresses())
-        self._hosted = {address: members for address, members in self._hosted.items() if address in there}
+        signs = self.transport.signs()
+        self._hosted = {address: members for address, members in self._hosted.items() if address in signs}
         self._silences.tick()
-        resting = self._silences.hold(self.transport.signs()) if self._silences else set()
-        new = sorted(there - self._hosted.keys() - resting)
+        new = sorted(signs.keys() - self._hosted.keys() - self._silences.hold(signs))
         wait = patience.begin(About(WHO), new, most)
         for address, answer in self._exchange({address: Packet(WHO) for address in new}, wait.left):
             wait.heard(address)
@@ -56,20 +54,15 @@ class Bundling:
         return refusals
 
     def _member(self, connection: int, member: int) -> int:
-        """The address of a member: a number below zero, which no network uses."""
-        address = self._address.setdefault((connection, member), -1 - len(self._address))
-        self._at[address] = connection, member
-        return address
+        """The address of a member: a number below zero, which no network uses; `_behind` reads it."""
+        return -1 - (connection * self._places + member)
 
-    def addresses(self) -> Sequence[int]:
-        """The members that can be reached now."""
-        there = self.transport.addresses()
-        if not self._has_gateways:
-            return there
-        return [member for address in there for member in self._hosted.get(address, [])]
+    def _behind(self, address: int) -> tuple[int, int]:
+        """The connection of this address, and the place of the member behind it; −1: the connection is a node's own."""
+        return divmod(-1 - address, self._places) if address < 0 else (address, -1)
 
     def signs(self) -> Mapping[int, Sign]:
-        """The same, with the last sign of life: a connection's sign counts for all members behind it."""
+        """The members that can be reached now; a connection's sign of life counts for all members behind it."""
         signs = self.transport.signs()
         if not self._has_gateways:
             return signs
@@ -77,7 +70,7 @@ class Bundling:
 
     def where(self, address: int) -> str:
         """An address in words."""
-        connection, member = self._at.get(address, (address, -1))
+        connection, member = self._behind(address)
         return f"{connection} ({self.roster[member].name})" if member in self.roster else str(connection)
 
     def exchange(self, requests: Mapping[int, Packet], left: Left) -> Iterator[tuple[int, Packet]]:
@@ -85,8 +78,8 @@ class Bundling:
         packets: dict[int, Packet] = {}
         asked: dict[int, dict[int, Packet]] = {}
         for address, request in requests.items():
-            if address in self._at:
-                connection, member = self._at[address]
+            connection, member = self._behind(address)
+            if member >= 0:
                 asked.setdefault(connection, {})[member] = request
             else:
                 packets[address] = request
@@ -96,7 +89,7 @@ class Bundling:
                 yield address, answer
                 continue
             for member, part in _answers(answer, asked[address]).items():
-                yield self._address[address, member], part
+                yield self._member(address, member), part
 
     def _exchange(self, packets: Mapping[int, Packet], left: Left) -> Iterator[tuple[int, Packet]]:
         """Yield the first answer of each address only, and count all bytes."""
@@ -118,5 +111,5 @@ def _answers(answer: Packet, asked: Mapping[int, Packet]) -> dict[int, Packet]:
         if answer.kind != BUNDLE:
             raise FederationError(plain(answer.header.get("reason", f"an answer of kind {answer.kind!r}")))
         return {member: part for member, part in unpack(answer).items() if member in asked}
-    except FederationError as failure:
-        return dict.fromkeys(asked, Packet(ERROR, {"reason": str(failure)}))
+    except FederationError as error:
+        return dict.fromkeys(asked, failure(error))

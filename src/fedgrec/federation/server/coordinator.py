@@ -17,7 +17,7 @@ from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
-from fedgrec.core import Broadcast, ServerState, Upload
+from fedgrec.cable.core import Broadcast, Upload
 from fedgrec.errors import ConfigError, SumLostError, many
 from fedgrec.federation.common import catalogue, packets
 from fedgrec.federation.common.errors import FederationError
@@ -25,16 +25,16 @@ from fedgrec.federation.common.packets import Packet, pack_broadcast
 from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, is_recount
 from fedgrec.federation.common.transport import Transport
 from fedgrec.federation.server import seasons
-from fedgrec.federation.server.company import Company
 from fedgrec.federation.server.folder import ServerFolder, open_server, with_catalogue, with_whole_catalogue
 from fedgrec.federation.server.liveness import About
 from fedgrec.federation.server.members import Members, Observer
 from fedgrec.federation.server.model_keeper import ModelKeeper
+from fedgrec.federation.server.participants import Participants
 from fedgrec.federation.server.run_folder import RUN, write_run
 from fedgrec.federation.server.secure_sum import Prepared, secure_sum
 from fedgrec.federation.server.store import Cost, Season, ServerStore
 from fedgrec.methods.contract import Method
-from fedgrec.recorded_sums import RECORDINGS, RecordedSum, write_sum
+from fedgrec.runs.recorded_sums import RECORDINGS, RecordedSum, write_sum
 
 RESTING, TOLD_AGAIN = 2.0, 60.0  # seconds in a rest: between two looks for nodes; until a failed node is told again
 ATTEMPTS = 3  # at a count of changes, and at a recount, before a season begins without it
@@ -56,7 +56,7 @@ class Coordinator:
         self.folder, self.store, self.observer, self.options = folder, store, observer, folder.options
         self.members = Members(transport, folder, store, observer)
         self.model = ModelKeeper(self.members)
-        self._company = Company(self.members)
+        self.participants = Participants(self.members)
         self.prepared: Prepared | None = None  # the next sum, whose keys rode on the last one's answers
         self.losses = 0  # in a row
         self._published: Packet | None = None  # what nodes are sent at the end of a season
@@ -84,10 +84,10 @@ class Coordinator:
                 f"seasons = {o.seasons}: {self.folder.config.method} learns from what users had at the start; set "
                 f"seasons = 1, or choose fedgrec"
             )
-        if (agreed := self.folder.agreed).dp_epsilon and o.rounds > agreed.dp_sums:
+        if (agreed := self.folder.agreed).noisy and o.rounds > agreed.dp_rounds:
             raise ConfigError(
                 f"rounds = {o.rounds}: all agreed that dp_epsilon = {agreed.dp_epsilon:g} is spent in "
-                f"{agreed.dp_sums} training rounds (dp_sums), and nodes refuse more: lower it"
+                f"{agreed.dp_rounds} training rounds (dp_rounds), and nodes refuse more: lower it"
             )
         if self.store.get("n_users") is None:
             self._gather(max(o.start_nodes or len(self.folder.roster), self.quorum))
@@ -110,7 +110,9 @@ class Coordinator:
                 self._sum(*next_)
             self._end_season()
             if self.season.number >= o.seasons > 0:
-                return self._finish()
+                with self.store.transaction():  # nodes got the last verdicts with the published model
+                    self.store.put("finished", True)
+                return self.folder.path / RUN
             self._rest()
             self._next_season()
 
@@ -140,8 +142,7 @@ class Coordinator:
                 self.observer.noticed(
                     f"season {season.number} made the metric worse: nodes serve the model of season {served}"
                 )
-            ranked = replace(self.method.stages[-1], lean=True)  # without the parts that only training needs
-            model, arrays = pack_broadcast(self.method.broadcast(self.model.server, ranked))
+            model, arrays = pack_broadcast(self.method.served(self.model.server))
             seasons.publish(self.folder.path, season.number, model, arrays, self.options.models, served)
             self._keep(replace(season, served=served))
             with self.store.transaction():
@@ -191,11 +192,14 @@ class Coordinator:
         self._take_catalogue()
         counts = (self._count_changes() for _ in range(ATTEMPTS))
         changed = next((count for count in counts if count is not None), None)
-        n_users = max(self.store.standing_users(), 1)
+        n_users = max(self.store.users_in_sums(), 1)
         round_ = self.store.get("round", 0)
-        season = seasons.following(self.season, round_, self.later_rounds, n_users, self.folder.n_items, changed)
-        enough = (changed or 0) >= self.folder.agreed.recount_users
-        self._take_up(replace(season, recount=enough, first_sum=len(self.store.sums()) + 1))
+        enough, until = (changed or 0) >= self.folder.agreed.recount_users, round_ + self.later_rounds
+        sums = len(self.store.sums())
+        season = Season(
+            self.season.number + 1, round_, until, n_users, self.folder.n_items, sums + 1, enough, changed=changed
+        )
+        self._take_up(season)
         if changed is not None and not enough:
             self.observer.noticed(
                 f"{many(changed, 'user')} with changes, and {self.folder.agreed.recount_users} would hide each other "
@@ -207,14 +211,12 @@ class Coordinator:
         path, version = self.folder.path, catalogue.newest(self.folder.path)
         if version is None or version.number in (catalogue.version_of(path), self.refused_catalogue):
             return False
-        roster = self.folder.roster
         try:
             self.folder = with_catalogue(self.folder, version)
         except FederationError as refusal:
             self.observer.noticed(str(refusal))
             self.refused_catalogue = version.number
             return False
-        self.folder.__dict__["roster"] = roster  # the roster stays the same while this server runs
         self.members.folder = self.folder
         self.model.begin(self.folder.method(self.season.n_users, self.season.begun))
         self.observer.noticed(f"version {version.number} of the catalogue: {len(version.items):,} items")
@@ -294,7 +296,8 @@ class Coordinator:
         """One sum, from the choice of nodes to the new model."""
         self.members.tick()
         self._gather(self.fewest)
-        begun, up, down = time.monotonic(), self.members.up, self.members.down
+        begun, network = time.monotonic(), self.members.transport
+        up, down = network.up, network.down
         ready, self.prepared = self.prepared, None
         recount = is_recount(self.method, stage)
         try:
@@ -302,7 +305,7 @@ class Coordinator:
                 self._give_recount_up("some nodes may have opened the last attempt at counting them")
                 return
             if ready is None or (ready.plan.stage, ready.plan.level, ready.plan.round) != (stage, level, round_):
-                ready = self._company.prepare(self.method, self.season.begun, stage, level, round_)
+                ready = self.participants.prepare(self.method, self.season.begun, stage, level, round_)
         except SumLostError as lost:
             if recount:
                 self._give_recount_up(str(lost))
@@ -319,7 +322,7 @@ class Coordinator:
         before = deepcopy(broadcast) if recorded else broadcast  # a sum changes the server's tables in place
 
         def cost() -> Cost:
-            return Cost(time.monotonic() - begun, self.members.up - up, self.members.down - down)
+            return Cost(time.monotonic() - begun, network.up - up, network.down - down)
 
         try:
             upcoming = self._upcoming(ready.plan)
@@ -364,7 +367,7 @@ class Coordinator:
         if place is None or place[0] == EVALUATE:  # its nodes are known only once this sum counts
             return None
         try:
-            return self._company.prepare(self.method, self.season.begun, *place)
+            return self.participants.prepare(self.method, self.season.begun, *place)
         except SumLostError:
             return None
 
@@ -377,16 +380,3 @@ class Coordinator:
                 f"server again when its nodes are there, and it goes on"
             )
         time.sleep(self.options.pause)
-
-    def _finish(self) -> Path:
-        """Nothing is left to do: nodes got the last verdicts with the published model."""
-        with self.store.transaction():
-            self.store.put("finished", True)
-        return self.folder.path / RUN
-
-
-def model_of(folder: Path) -> ServerState:
-    """The model as a server's folder has it now."""
-    home = open_server(folder)
-    with ServerStore(home) as store:
-        return store.model(home.method(store.get("n_users") or 1).init(home.config.run.seed))

@@ -9,17 +9,15 @@ SERVER/run/                               what the trained federation leaves (ru
 """
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from fedgrec.config import Config
 from fedgrec.federation.common import catalogue
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.folder import SERVER, Folder, Roster, read_kind, write_common
-from fedgrec.federation.common.network import read_authority
-from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOptions, read_options
+from fedgrec.federation.common.folder import SERVER, Folder, Roster, Terms, read_kind, read_roster
+from fedgrec.federation.common.options import FederationOptions, read_options
 from fedgrec.federation.common.values import as_json, filled, parse_json
 
 OPTIONS = "federation.toml"
@@ -32,6 +30,7 @@ class ServerFolder(Folder):
     path: Path
     federation: str
     n_items: int
+    roster: Roster = field(compare=False, repr=False)  # as it was when the folder was opened
 
     @cached_property
     def options(self) -> FederationOptions:
@@ -42,31 +41,23 @@ class ServerFolder(Folder):
         return self.options.least_nodes, self.options.corrupt
 
 
-def create_server(
-    path: Path,
-    federation: str,
-    roster: Roster,
-    config: Config,
-    n_items: int,
-    options: FederationOptions,
-    agreed: Agreement = AS_USUAL,
-) -> None:
+def create_server(path: Path, terms: Terms, options: FederationOptions) -> None:
     """The files of the server."""
-    write_common(path, roster, config, n_items, agreed)
-    write_private(path / SERVER, as_json({"federation": federation, "n_items": n_items}))
+    terms.write(path)
+    write_private(path / SERVER, as_json({"federation": terms.federation, "n_items": terms.n_items}))
     write_private(path / OPTIONS, options.to_toml().encode())
 
 
 def open_server(path: Path) -> ServerFolder:
-    return filled(ServerFolder, parse_json(path / SERVER, read_kind(path, SERVER)), path / SERVER, path=path)
+    about = parse_json(path / SERVER, read_kind(path, SERVER))
+    return filled(ServerFolder, about, path / SERVER, path=path, roster=read_roster(path))
 
 
 def with_catalogue(folder: ServerFolder, version: catalogue.Version) -> ServerFolder:
     """The folder with this version of the catalogue, if the authority vouches for it."""
-    path, home = folder.path, folder.path / SERVER
-    catalogue.check(version, path, folder.federation, read_authority(path), folder.agreed.most_items)
-    catalogue.install(version, path, {home: parse_json(home, home.read_bytes())})
-    return open_server(path)
+    catalogue.check(version, folder.path, folder.federation, folder.agreed.most_items)
+    catalogue.install(version, folder.path, folder.path / SERVER)
+    return replace(folder, n_items=len(version.items))
 
 
 def with_whole_catalogue(folder: ServerFolder) -> ServerFolder:

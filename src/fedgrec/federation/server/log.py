@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedgrec.core import size
+from fedgrec.cable.core import size
 from fedgrec.errors import many
 from fedgrec.federation.common.lock import take
 from fedgrec.federation.common.plan import CHANGES, EVALUATE
@@ -49,11 +49,11 @@ def describe(line: dict[str, Any]) -> str:
     names |= {CHANGES: "count of users with changes", "recount": f"recount before round {line['round'] + 1:,}"}
     what = names.get(line["stage"], f"warm-up, {line['stage']} {line['level'] or ''}".rstrip())
     if line["applied"] is None:
-        return f"{what}: going on with {len(line['nodes'])} {line['asked']}"
+        return f"{what}: going on with {len(line['nodes'])} {line['unit']}"
     if not line["applied"]:
         return f"{what}: lost, {line['reason']}"
     return (
-        f"{what}: {len(line['included'])} of {len(line['nodes'])} {line['asked']}, {many(line['users'], 'user')}, "
+        f"{what}: {len(line['included'])} of {len(line['nodes'])} {line['unit']}, {many(line['users'], 'user')}, "
         f"{line['seconds']:.1f} s, {size(line['bytes_up'])} up, {size(line['bytes_down'])} down"
     )
 

@@ -51,15 +51,6 @@ class Members:
         self.patience, self._silences = Patience(), Silences()
         self.forgotten: dict[int, str] = {}  # address → a node's sentence that this server has forgotten a warm-up
 
-    @property
-    def up(self) -> int:
-        """Bytes that nodes have sent."""
-        return self.transport.up
-
-    @property
-    def down(self) -> int:
-        return self.transport.down
-
     # --------------------------------------------------------------------------------------------- joining
 
     def greet(self, again: bool = False) -> None:
@@ -72,7 +63,7 @@ class Members:
         for refusal in self.transport.meet(self.patience, deadline):
             self.observer.noticed(refusal)
         known = {*self._address.values(), *self._resting()}
-        new = [address for address in self.transport.addresses() if address not in known]
+        new = [address for address in self.transport.signs() if address not in known]
         nonces = {address: secrets.token_bytes(32) for address in new}
         seasons = self.store.seasons() if new else []
         about = {
@@ -171,7 +162,7 @@ class Members:
 
     def reachable(self) -> list[int]:
         """Nodes that have joined and can be reached now."""
-        there = set(self.transport.addresses())
+        there = set(self.transport.signs())
         return [node for node, address in sorted(self._address.items()) if address in there]
 
     def present(self) -> list[int]:
@@ -254,7 +245,7 @@ class Members:
                 # A server that has its warm-up ignores this; and one node alone does not stop the others.
                 if answer.kind == packets.FORGOTTEN and (answer.header.get("season") or not self.store.is_warm):
                     self.forgotten[address] = plain(answer.header.get("reason"))
-                    if len(set(self.transport.addresses()) - self.forgotten.keys()) < self.folder.fewest_nodes:
+                    if len(set(self.transport.signs()) - self.forgotten.keys()) < self.folder.fewest_nodes:
                         self.stop_if_forgotten()
                 yield address, answer
         finally:  # also if the caller stops early

@@ -1,7 +1,7 @@
 """The run folder that a trained federation leaves on its server: a run's files, except those about users.
 
 docs/run-folder.md says what is in the files. There is no users.json and no users.safetensors: each node keeps its own
-users. `"protocol": "federation"` in data.json tells such a run from others (fedgrec/server_run.py).
+users. `"protocol": "federation"` in data.json tells such a run from others (fedgrec/models/model.py).
 """
 
 import json
@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from fedgrec.core import ServerState
+from fedgrec.cable.core import ServerState
+from fedgrec.data.files import write_json, write_tensors, write_text
 from fedgrec.federation.common.catalogue import CATALOGUE, read_catalogue, withdrawn
 from fedgrec.federation.server.folder import ServerFolder
 from fedgrec.federation.server.store import ServerStore
-from fedgrec.files import write_json, write_tensors, write_text
-from fedgrec.model import WITHDRAWN
+from fedgrec.models.model import WITHDRAWN
 
 RUN, FEDERATION = "run", "federation"
 

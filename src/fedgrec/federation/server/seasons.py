@@ -40,11 +40,6 @@ def later_rounds(options: FederationOptions, agreed: Agreement) -> int:
     return options.later_rounds or max(-(-options.rounds // SHARE), agreed.season_rounds)
 
 
-def following(last: Season, round_: int, rounds: int, n_users: int, n_items: int, changed: int | None) -> Season:
-    """The next season, without a recount."""
-    return Season(last.number + 1, round_, round_ + rounds, n_users, n_items, changed=changed)
-
-
 def to_serve(seasons: Sequence[Season], line: Mapping[str, Any] | None) -> int:
     """The season whose model nodes serve once the last one has ended with this evaluation."""
     *before, last = seasons

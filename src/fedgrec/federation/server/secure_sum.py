@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.core import Broadcast
+from fedgrec.cable.core import Broadcast
 from fedgrec.errors import SumLostError
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.options import FederationOptions
@@ -82,9 +82,9 @@ def secure_sum(
             raise SecAggError(f"{type(error).__name__}: {error}") from error
 
     try:
-        company = _keys(members, ready, take, options.deadline)
+        joined = _keys(members, ready, take, options.deadline)
         if any(ready.committed.values()):
-            words = tuple(ready.committed.get(node, "") for node in sorted(company))
+            words = tuple(ready.committed.get(node, "") for node in sorted(joined))
             ready.plan = replace(ready.plan, committed=words)
         server.context = ready.plan.context(broadcast, members.folder.agreement)
         model, arrays = pack_broadcast(broadcast)
@@ -131,23 +131,23 @@ def _about(kind: str, ready: Prepared) -> About:
 
 def _keys(members: Members, ready: Prepared, take: Any, most: float) -> set[int]:
     """The nodes that take part, as many as wanted: first those whose keys came already, then the first to answer."""
-    company: set[int] = set()
+    joined: set[int] = set()
     for node, message in ready.keys.items():
-        if len(company) < ready.wanted and take(node, message):
-            company.add(node)
-    here = set(ready.nodes) - company
+        if len(joined) < ready.wanted and take(node, message):
+            joined.add(node)
+    here = set(ready.nodes) - joined
     here &= set(members.reachable() if ready.all_of_them else members.present())
-    if len(company) >= ready.wanted or not here:
-        return company
+    if len(joined) >= ready.wanted or not here:
+        return joined
     question = Packet(packets.KEYS, ready.announcement)
-    enough = len(here) if ready.all_of_them else ready.wanted // 2 + 1 - len(company)
+    enough = len(here) if ready.all_of_them else ready.wanted // 2 + 1 - len(joined)
     for node, answer in members.ask(dict.fromkeys(sorted(here), question), About(packets.KEYS), most, enough):
         if take(node, _message(answer)):
-            company.add(node)
+            joined.add(node)
             ready.committed[node] = answer.blobs.get(packets.COMMITTED + packets.SECAGG, b"").hex()
-        if len(company) >= ready.wanted:
+        if len(joined) >= ready.wanted:
             break
-    return company
+    return joined
 
 
 def _message(answer: Packet) -> bytes | None:

@@ -6,12 +6,12 @@ Reading changes nothing, and does not disturb a server at work.
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedgrec.federation.common.catalogue import version_of
+from fedgrec.federation.common.folder import home_of
 from fedgrec.federation.common.lock import is_taken
 from fedgrec.federation.common.plan import privacy
 from fedgrec.federation.server.folder import ServerFolder, open_server
@@ -40,17 +40,6 @@ class NodeStatus:
     last_round: int | None  # the last training round that it is in, counted from 1
     lag: int | None  # training rounds that counted since
     heard_seconds: float | None  # since its last answer; as of the end of the last sum
-
-
-@dataclass(frozen=True)
-class Round:
-    """A training round that counted."""
-
-    round: int  # counted from 1
-    seconds: float
-    bytes_up: int
-    bytes_down: int
-    nodes: int
 
 
 @dataclass(frozen=True)
@@ -85,9 +74,9 @@ class Status:
     sums_applied: int
     sums_lost: int
     lost_in_a_row: int
-    going_on: str | None
+    current_sum: str | None
     last_sums: list[str]
-    last_rounds: list[Round]
+    last_rounds: list[dict[str, float]]  # training rounds that counted: round (from 1), seconds, bytes, nodes
     log: list[str]
 
     @property
@@ -108,11 +97,15 @@ def status(path: Path) -> Status:
         store.db.execute("BEGIN")  # everything is read as of one moment
         sums = store.sums()
         closed = [line for line in sums if line["applied"] is not None]
-        trained = [line for line in closed if line["applied"] and _is_training(line)]
+        trained = [line for line in closed if line["applied"] and line["stage"] == "train"]
         seasons = store.seasons()
         season = seasons[-1] if seasons else Season(1, 0, 0, 0, home.n_items)
         done, rounds = store.get("round", 0), home.options.rounds if season.number == 1 else season.until
-        rate = _rate(closed, trained)
+        rate, recent = _rate(closed, trained), trained[-RECENT:]
+
+        def mean(key: str) -> float:
+            return float(sum(line[key] for line in recent) / len(recent))
+
         return Status(
             name=path.absolute().name,
             time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -136,13 +129,13 @@ def status(path: Path) -> Status:
             bytes_up=sum(line["bytes_up"] for line in closed),
             bytes_down=sum(line["bytes_down"] for line in closed),
             seconds=round(sum(line["seconds"] for line in closed), 3),
-            round_seconds=None if (mean := _average(trained, "seconds")) is None else round(mean, 3),
-            round_bytes_up=None if (mean := _average(trained, "bytes_up")) is None else round(mean),
-            round_bytes_down=None if (mean := _average(trained, "bytes_down")) is None else round(mean),
+            round_seconds=round(mean("seconds"), 3) if trained else None,
+            round_bytes_up=round(mean("bytes_up")) if trained else None,
+            round_bytes_down=round(mean("bytes_down")) if trained else None,
             sums_applied=sum(line["applied"] for line in closed),
             sums_lost=sum(not line["applied"] for line in closed),
             lost_in_a_row=next((n for n, line in enumerate(reversed(closed)) if line["applied"]), len(closed)),
-            going_on=next((describe(line) for line in sums if line["applied"] is None), None) if running else None,
+            current_sum=next((describe(line) for line in sums if line["applied"] is None), None) if running else None,
             last_sums=[describe(line) for line in closed[-SUMS:]],
             last_rounds=[_round(line) for line in trained[-SHOWN:]],
             log=last_lines(path, LINES),
@@ -150,13 +143,8 @@ def status(path: Path) -> Status:
 
 
 def _spent(home: ServerFolder, n_users: int | None, rounds: int) -> float | None:
-    if not home.agreed.dp_epsilon:
-        return None
-    return round(privacy(home.method(n_users or 1), home.agreed, rounds)["dp_epsilon_spent"], 4)
-
-
-def _is_training(line: Line) -> bool:
-    return bool(line["stage"] == "train")
+    spent = privacy(home.method(n_users or 1), home.agreed, rounds).get("dp_epsilon_spent")
+    return None if spent is None else round(spent, 4)
 
 
 def _state(store: ServerStore, running: bool, rounds_left: bool, is_summing: bool, ended: bool) -> str:
@@ -181,26 +169,22 @@ def _rate(closed: list[Line], trained: list[Line]) -> float | None:
     return 60 * len(recent) / seconds if seconds else None
 
 
-def _round(line: Line) -> Round:
-    nodes = len(line["included"])
-    return Round(line["round"] + 1, round(line["seconds"], 3), line["bytes_up"], line["bytes_down"], nodes)
-
-
-def _average(trained: list[Line], key: str) -> float | None:
-    recent = trained[-RECENT:]
-    return sum(line[key] for line in recent) / len(recent) if recent else None
+def _round(line: Line) -> dict[str, float]:
+    about = {"round": line["round"] + 1, "seconds": round(line["seconds"], 3)}
+    return about | {"bytes_up": line["bytes_up"], "bytes_down": line["bytes_down"], "nodes": len(line["included"])}
 
 
 def _nodes(home: ServerFolder, store: ServerStore, trained: list[Line]) -> list[NodeStatus]:
     """Nodes on the roster, then removed ones; users who mask for themselves count under their gateway."""
     joined = {index: (name, users) for index, name, users in store.nodes()}
     removed = joined.keys() - home.roster.keys()
-    hosts = {index: member.gateway or member.name for index, member in home.roster.items()}
+    hosts = {index: home_of(member) for index, member in home.roster.items()}
     hosts |= {index: joined[index][0] for index in sorted(removed)}
     together = defaultdict[tuple[str, bool], list[int]](list)
     for index, name in hosts.items():
         together[name, index in removed].append(index)
-    last, heard, now = _last_sums(trained), store.heard(), time.time()
+    last = {index: place for place, line in enumerate(trained) for index in line["included"]}
+    heard, now = store.heard(), time.time()
     found = []
     for (name, is_removed), members in together.items():
         users = [joined[index][1] for index in members if index in joined]
@@ -218,8 +202,3 @@ def _nodes(home: ServerFolder, store: ServerStore, trained: list[Line]) -> list[
             )
         )
     return found
-
-
-def _last_sums(trained: Iterable[Line]) -> dict[int, int]:
-    """For each node, the place of the last training round that it is in."""
-    return {index: place for place, line in enumerate(trained) for index in line["included"]}

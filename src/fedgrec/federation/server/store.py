@@ -17,8 +17,7 @@
               reason, seconds, bytes_up, bytes_down: the participation log, in order
     metrics   round, line (JSON): what metrics.jsonl will hold
 
-Every row also has a `seal` (common/sqlite_store.py), which is compared when the row is read. A store of format 1, which
-has none, is sealed when it is opened.
+Every row also has a `seal` (common/sqlite_store.py), which is compared when the row is read.
 
 A sum that counts is one transaction: model, progress and verdict change together or not at all. A server that is
 killed in a sum finds it unfinished, calls it lost, and never opens it again.
@@ -28,15 +27,16 @@ import json
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
-from fedgrec.core import ServerState
+from fedgrec.cable.core import ServerState
 from fedgrec.federation.common.arrays import read_arrays, write_arrays
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan
-from fedgrec.federation.common.sqlite_store import Store, damaged
-from fedgrec.federation.server.folder import ServerFolder
-from fedgrec.methods.fedgrec import DEGREES, RECOUNT
+from fedgrec.federation.common.sqlite_store import LISTED, Store, damaged
+from fedgrec.federation.server.folder import ServerFolder, open_server
+from fedgrec.methods.contract import DEGREES, RECOUNT
 
 SERVER_STORE = "server.sqlite"
 FEW = 16  # stages and rounds whose attempts are remembered: older ones never come again
@@ -55,16 +55,6 @@ CREATE TABLE seasons (number INTEGER PRIMARY KEY, begun INTEGER NOT NULL, until 
                       n_users INTEGER NOT NULL, n_items INTEGER NOT NULL, first_sum INTEGER NOT NULL,
                       recount INTEGER NOT NULL, changed INTEGER, line TEXT, served INTEGER, seal BLOB);
 """
-# From format 2, which has one season: its degrees hold the users who were there at the start and in the first sum.
-FROM_2 = """
-ALTER TABLE tags ADD COLUMN counted INTEGER NOT NULL DEFAULT 0;
-UPDATE tags SET counted = 1 WHERE node IN (SELECT value FROM sums, json_each(included) WHERE number = (
-    SELECT min(number) FROM sums WHERE applied = 1)) AND node IN (SELECT idx FROM nodes WHERE founder = users);
-CREATE TABLE seasons (number INTEGER PRIMARY KEY, begun INTEGER NOT NULL, until INTEGER NOT NULL,
-                      n_users INTEGER NOT NULL, n_items INTEGER NOT NULL, first_sum INTEGER NOT NULL,
-                      recount INTEGER NOT NULL, changed INTEGER, line TEXT, served INTEGER, seal BLOB);
-"""
-
 COLUMNS = (
     *("number", "session", "stage", "level", "round", "nodes", "survivors", "included"),
     *("users", "applied", "reason", "seconds", "bytes_up", "bytes_down"),
@@ -102,7 +92,7 @@ class ServerStore(Store):
     def __init__(self, folder: ServerFolder, read_only: bool = False) -> None:
         self.folder = folder.path
         self._heard: dict[str, float] = {}  # answers since the last sum ended
-        self.asked = "members" if any(member.gateway for member in folder.roster.values()) else "nodes"
+        self.unit = "members" if any(member.gateway for member in folder.roster.values()) else "nodes"
         super().__init__(folder.path / SERVER_STORE, SCHEMA, read_only)
         if self.get("federation", folder.federation) != folder.federation:
             self.close()
@@ -117,10 +107,6 @@ class ServerStore(Store):
                 self.put("federation", folder.federation)
         self.check()
         self._check_models()
-
-    def migrate(self, found: int) -> None:
-        for statement in FROM_2.split(";") if found < 3 else ():
-            self.db.execute(statement)
 
     def _check_models(self) -> None:
         """Find a store that lost its last sums: a model's sum is stored before the model is written."""
@@ -165,7 +151,7 @@ class ServerStore(Store):
         self._heard[str(index)] = time.time()
 
     def heard(self) -> dict[int, float]:
-        """When each node last answered, in seconds since 1970; empty in a store of an earlier version."""
+        """When each node last answered, in seconds since 1970."""
         return {int(index): at for index, at in self.get("heard", {}).items()}
 
     def _keep_heard(self) -> None:
@@ -175,8 +161,7 @@ class ServerStore(Store):
     def release(self, roster: Iterable[int]) -> None:
         """Users of nodes that are not on the roster any more may come back on others."""
         with self.transaction():
-            here = "SELECT value FROM json_each(?)"
-            self.db.execute(f"DELETE FROM tags WHERE node NOT IN ({here})", [json.dumps(list(roster))])
+            self.db.execute(f"DELETE FROM tags WHERE NOT node {LISTED}", [json.dumps(list(roster))])
 
     def freeze(self, nodes: Iterable[int]) -> int:
         """Start the federation with these nodes: their users are its number of users from now on."""
@@ -193,8 +178,8 @@ class ServerStore(Store):
 
     def first_counted(self) -> list[int]:
         """The nodes in the first count, once it was applied."""
-        found = self.rows("sums", "included", "WHERE stage = ? AND applied = 1 LIMIT 1", [DEGREES.name])
-        return list(json.loads(found[0][0])) if found else []
+        found = self.column("sums", "included", "WHERE stage = ? AND applied = 1 LIMIT 1", [DEGREES.name])
+        return list(json.loads(found[0])) if found else []
 
     def nodes(self) -> list[tuple[int, str, int]]:
         """Place on the roster, name and number of users of every node that has ever joined."""
@@ -207,9 +192,9 @@ class ServerStore(Store):
         """
         late = len(self.rows("tags", "node", "WHERE counted = 0"))
         changed = sum(season.changed or 0 for season in self.seasons())
-        return late + min(changed, self.standing_users())
+        return late + min(changed, self.users_in_sums())
 
-    def standing_users(self) -> int:
+    def users_in_sums(self) -> int:
         """Users whose data the sums may hold, also users of removed nodes."""
         return sum(users for _, _, users in self.nodes())
 
@@ -221,9 +206,7 @@ class ServerStore(Store):
     # --------------------------------------------------------------------------------------------- seasons
 
     def seasons(self) -> list[Season]:
-        """All seasons so far. A store of an earlier version is in its first season, but has no row for it."""
-        if self.read_only and not self.db.execute("SELECT 1 FROM sqlite_master WHERE name = 'seasons'").fetchone():
-            return []
+        """All seasons so far."""
         names = [f.name for f in fields(Season)]
         found = self.rows("seasons", ", ".join(names), "ORDER BY number")
         lines = [dict(zip(names, row, strict=True)) for row in found]
@@ -274,14 +257,14 @@ class ServerStore(Store):
     def half_opened(self, stage: str, level: int, round_: int) -> list[int] | None:
         """The nodes whose sum of this stage and round may have been opened in part."""
         same = "WHERE stage = ? AND level = ? AND round = ? AND survivors IS NOT NULL"
-        found = self.rows("sums", "survivors", same, [stage, level, round_])
-        return json.loads(found[0][0]) if found else None
+        found = self.column("sums", "survivors", same, [stage, level, round_])
+        return json.loads(found[0]) if found else None
 
     def lose(self, session: str, reason: str, cost: Cost = Cost()) -> None:  # noqa: B008 (it is frozen)
         """The sum was not opened, or cannot be used."""
         with self.transaction():
             stage, round_ = self._sum(session, "stage, round")
-            self._close(session, [], 0, False, reason, cost)
+            self._close(session, [], 0, reason, cost)
             if stage == EVALUATE:
                 self.put("evaluated", round_)
             elif self.is_warm and stage not in (CHANGES, RECOUNT.name):
@@ -293,10 +276,9 @@ class ServerStore(Store):
         name, before = f"model-{number}.bin", self.get("model")
         self._write_model(name, server)
         with self.transaction():
-            self._close(session, included, users, True, None, cost)
+            self._close(session, included, users, None, cost)
             if stage in (DEGREES.name, RECOUNT.name):
-                here = "node IN (SELECT value FROM json_each(?))"
-                self.db.execute(f"UPDATE tags SET counted = 1 WHERE {here}", [json.dumps(included)])
+                self.db.execute(f"UPDATE tags SET counted = 1 WHERE node {LISTED}", [json.dumps(included)])
                 self.db.execute("UPDATE seasons SET recount = 0 WHERE number = (SELECT max(number) FROM seasons)")
             elif self.is_warm:
                 self.put("trained", (round_, included))
@@ -306,26 +288,24 @@ class ServerStore(Store):
             if other.name not in (name, before):
                 other.unlink()
 
-    def counted(self, session: str, included: list[int], users: int, cost: Cost) -> None:
-        """A sum that does not change the model was opened."""
+    def answered(
+        self, session: str, included: list[int], users: int, cost: Cost, line: dict[str, Any] | None = None
+    ) -> None:
+        """A sum that does not change the model was opened; an evaluation has a line for metrics.jsonl."""
         with self.transaction():
-            self._close(session, included, users, True, None, cost)
-
-    def evaluated(self, session: str, included: list[int], users: int, line: dict[str, Any] | None, cost: Cost) -> None:
-        with self.transaction():
-            self._close(session, included, users, True, None, cost)
-            (round_,) = self._sum(session, "round")
-            self.put("evaluated", round_)
+            self._close(session, included, users, None, cost)
+            stage, round_ = self._sum(session, "stage, round")
+            if stage == EVALUATE:
+                self.put("evaluated", round_)
             if line is not None:
                 self.db.execute("INSERT INTO metrics (round, line) VALUES (?, ?)", [round_, json.dumps(line)])
 
-    def _close(
-        self, session: str, included: list[int], users: int, applied: bool, reason: str | None, cost: Cost
-    ) -> None:
+    def _close(self, session: str, included: list[int], users: int, reason: str | None, cost: Cost) -> None:
+        """The sum is over; without a reason against it, it counts."""
         self.db.execute(
             "UPDATE sums SET included = ?, users = ?, applied = ?, reason = ?, seconds = ?, bytes_up = ?, "
             "bytes_down = ? WHERE session = ?",
-            [json.dumps(included), users, applied, reason, cost.seconds, cost.up, cost.down, session],
+            [json.dumps(included), users, reason is None, reason, cost.seconds, cost.up, cost.down, session],
         )
         self._keep_heard()
 
@@ -359,7 +339,7 @@ class ServerStore(Store):
         """The participation log, in order: all sums, or those after this number."""
         rows = self.rows("sums", ", ".join(COLUMNS), "WHERE number > ? ORDER BY number", [after])
         log = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
-        lists, more = ("nodes", "survivors", "included"), {"asked": self.asked}  # the word for those in the lists
+        lists, more = ("nodes", "survivors", "included"), {"unit": self.unit}  # the word for those in the lists
         return [line | {key: json.loads(line[key] or "[]") for key in lists} | more for line in log]
 
     def is_round(self, number: int, round_: int) -> bool:
@@ -367,7 +347,7 @@ class ServerStore(Store):
         return self.rows("sums", "stage, round, applied", "WHERE number = ?", [number]) == [("train", round_, 1)]
 
     def metrics(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for (line,) in self.rows("metrics", "line", "ORDER BY rowid")]
+        return [json.loads(line) for line in self.column("metrics", "line", "ORDER BY rowid")]
 
     def cost(self) -> Cost:
         """The cost of all sums so far."""
@@ -378,19 +358,24 @@ class ServerStore(Store):
 
     def _write_model(self, name: str, server: ServerState) -> None:
         parts = {part: getattr(server, part) for part in ("items", "degrees", "moment1", "moment2")}
-        if server.standing is not None:
-            parts["standing"] = server.standing
         more = {f"more.{part}": value for part, value in server.more.items()}
-        write_arrays(self.folder / name, parts | more, {"round": server.round})
+        write_arrays(self.folder / name, parts | server.kept | more, {"round": server.round})
 
     def model(self, start: ServerState, which: str = "model") -> ServerState:
         """The present model, or the one that `before` names; `start` if no sum has been applied yet."""
         name = self.get(which)
         if name is not None:
             arrays, _ = read_arrays(self.folder / name)
-            own = {part: value.copy() for part, value in arrays.items()}  # files are read-only
-            more = {part.removeprefix("more."): own.pop(part) for part in list(own) if part.startswith("more.")}
-            tables = (own["items"], own["degrees"], own["moment1"], own["moment2"])
-            start = ServerState(*tables, more=more, standing=own.get("standing"))
+            parts = {part: value.copy() for part, value in arrays.items()}  # files are read-only
+            more = {part.removeprefix("more."): parts.pop(part) for part in list(parts) if part.startswith("more.")}
+            items, degrees, moment1, moment2 = (parts.pop(part) for part in ("items", "degrees", "moment1", "moment2"))
+            start = ServerState(items, degrees, moment1, moment2, more=more, kept=parts)
         start.round = self.get("round", 0)
         return start
+
+
+def model_of(folder: Path) -> ServerState:
+    """The model as a server's folder has it now."""
+    home = open_server(folder)
+    with ServerStore(home) as store:
+        return store.model(home.method(store.get("n_users") or 1).init(home.config.run.seed))

@@ -20,10 +20,9 @@ from fedgrec.federation.common.folder import KINDS, NODE, SERVER
 from fedgrec.federation.common.network import FLOWER, TLS_KEY
 from fedgrec.federation.node.folder import IDENTITY, open_node
 from fedgrec.federation.node.gateway import node_folders
-from fedgrec.federation.node.store import STORE, NodeStore
-from fedgrec.federation.server.folder import open_server
-from fedgrec.federation.server.store import SERVER_STORE, ServerStore
-from fedgrec.recorded_sums import RECORDINGS
+from fedgrec.federation.node.store import EVALUATIONS_SPENT, STORE, TRAININGS_SPENT, NodeStore
+from fedgrec.federation.server.store import SERVER_STORE, model_of
+from fedgrec.runs.recorded_sums import RECORDINGS
 
 LEFT_OUT = {"logs", "flower", "flower.id", "node.lock", RECORDINGS}  # they belong to this machine, or to a process
 PRIVATE_KEYS = {IDENTITY, FLOWER, TLS_KEY}
@@ -43,8 +42,8 @@ def backup(folder: Path, out: Path, with_keys: bool = False) -> Path:
         _copied(folder, part, left_out)
         for node in _nodes(part):
             with NodeStore(node) as store, store.transaction():
-                store.put("evaluations_spent", open_node(node).agreed.evaluations)
-                store.put("trainings_spent", open_node(node).agreed.dp_sums)  # this counts only under dp_epsilon
+                store.put(EVALUATIONS_SPENT, open_node(node).agreed.evaluations)
+                store.put(TRAININGS_SPENT, open_node(node).agreed.dp_rounds)  # this counts only under noise
         part.rename(out)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
@@ -85,9 +84,7 @@ def _copy(folder: Path, out: Path, left_out: set[str]) -> None:
 def _check(folder: Path) -> None:
     """Check that the copy can be opened, with the server's model."""
     if (folder / SERVER).exists() and (folder / SERVER_STORE).exists():
-        home = open_server(folder)
-        with ServerStore(home) as store:
-            store.model(home.method(store.get("n_users") or 1).init(home.config.run.seed))
+        model_of(folder)
     for node in _nodes(folder):
         with NodeStore(node) as store:
             store.count()

@@ -1,13 +1,15 @@
 """Keys and certificates of a federation: an authority of its own, the server's certificate, the keys of nodes."""
 
 import datetime
-import ipaddress
+from ipaddress import ip_address
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedgrec.federation.common.web import is_address
 
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 825
 SKEW = datetime.timedelta(hours=1)  # a node whose clock is behind must not refuse a fresh certificate
@@ -18,83 +20,64 @@ def pem(key: PrivateKeyTypes) -> bytes:
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, none)
 
 
-def ssh_pair(key: ec.EllipticCurvePrivateKey) -> tuple[bytes, bytes]:
-    """The private and public files that Flower reads."""
-    none, ssh = serialization.NoEncryption(), serialization.PublicFormat.OpenSSH
+def ssh_pair() -> tuple[bytes, bytes]:
+    """A fresh key by which the SuperLink knows a node: the private and public files that Flower reads."""
+    key, none, ssh = new_key(), serialization.NoEncryption(), serialization.PublicFormat.OpenSSH
     private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, none)
     return private, key.public_key().public_bytes(serialization.Encoding.OpenSSH, ssh)
 
 
-def network_key() -> ec.EllipticCurvePrivateKey:
-    """The key by which the SuperLink knows a node."""
+def new_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP384R1())
 
 
-def authority(name: str) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+Authority = tuple[ec.EllipticCurvePrivateKey, x509.Certificate]
+
+
+def authority(name: str) -> Authority:
     """A certificate authority for one federation."""
-    key = ec.generate_private_key(ec.SECP384R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{name} authority")])
-    certificate = (
-        _certificate(subject, subject, key.public_key(), AUTHORITY_DAYS)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA384())
-    )
-    return key, certificate
+    key, certificate = _certificate(f"{name} authority", AUTHORITY_DAYS)
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    return key, certificate.add_extension(identifier, critical=False).sign(key, hashes.SHA384())
 
 
-def server_certificate(
-    key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate, hosts: list[str], days: int = SERVER_DAYS
-) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+def server_certificate(ca: Authority, hosts: list[str], days: int = SERVER_DAYS) -> Authority:
     """A fresh key and a certificate for these host names and addresses, signed by the authority."""
-    own = ec.generate_private_key(ec.SECP384R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
-    names = x509.SubjectAlternativeName([_name(host) for host in dict.fromkeys(hosts)])
-    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
-    signed = (
-        _certificate(subject, certificate.subject, own.public_key(), days)
-        .add_extension(names, critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(issuer, critical=False)
-        .sign(key, hashes.SHA384())
-    )
-    return own, signed
+    key, issuer = ca
+    own, certificate = _certificate(hosts[0], days, issuer.subject)
+    names = [
+        x509.IPAddress(ip_address(host)) if is_address(host) else x509.DNSName(host) for host in dict.fromkeys(hosts)
+    ]
+    for extension in (
+        x509.SubjectAlternativeName(names),
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()),
+    ):
+        certificate = certificate.add_extension(extension, critical=False)
+    return own, certificate.sign(key, hashes.SHA384())
 
 
 def _certificate(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
-) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
-    return (
+    name: str, days: int, issuer: x509.Name | None = None
+) -> tuple[ec.EllipticCurvePrivateKey, x509.CertificateBuilder]:
+    """A fresh key, and its certificate before it is signed: without an issuer, that of an authority."""
+    now, key, signs = datetime.datetime.now(datetime.UTC), new_key(), issuer is None
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    off = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    usage = x509.KeyUsage(
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        **dict.fromkeys((*off, "encipher_only", "decipher_only"), False),
+    )
+    return key, (
         x509.CertificateBuilder()
         .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
+        .issuer_name(issuer or subject)
+        .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - SKEW)
         .not_valid_after(now + datetime.timedelta(days=days))
-    )
-
-
-def _name(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
-
-
-def _usage(signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
+        .add_extension(x509.BasicConstraints(ca=signs, path_length=0 if signs else None), critical=True)
+        .add_extension(usage, critical=True)
     )

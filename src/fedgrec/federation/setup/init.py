@@ -10,7 +10,7 @@ import ipaddress
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,12 +18,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
-from fedgrec.config import Config
+from fedgrec.config.configuration import Config
+from fedgrec.config.options import falling
 from fedgrec.errors import ConfigError
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.catalogue import CATALOGUE
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.folder import Member, Roster, new_federation, write_roster
+from fedgrec.federation.common.folder import Member, Roster, Terms, homes, new_federation, write_roster
 from fedgrec.federation.common.network import (
     CA,
     FLOWER,
@@ -37,10 +38,11 @@ from fedgrec.federation.common.network import (
 )
 from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOptions
 from fedgrec.federation.common.values import parse_json
+from fedgrec.federation.common.web import host_and_port, is_address
+from fedgrec.federation.node.folder import floors
 from fedgrec.federation.node.gateway import Keys, anyone, create, enrol, open_gateway
 from fedgrec.federation.server.folder import create_server, open_server
 from fedgrec.federation.setup import certificates
-from fedgrec.options import falling
 
 AUTHORITY, CA_KEY, SERVER_FOLDER = "authority", "ca.key", "server"
 REMOVED = "removed.json"  # in the authority's folder: place and name of nodes that left; no other node gets them
@@ -83,27 +85,29 @@ def init(
         raise ConfigError(f"the item {broken!r} has a line break, and a catalogue has one item a line: rename it")
     config = replace(config, model=falling(config.model, options.rounds))
     with all_or_nothing(out):
-        ca = _authority(out / AUTHORITY)
+        (out / AUTHORITY).mkdir(mode=0o700)
+        key, certificate = certificates.authority("fedgrec")
+        write_private(out / AUTHORITY / CA_KEY, certificates.pem(key))
+        write_private(out / AUTHORITY / CA, certificate.public_bytes(Encoding.PEM))
         roster: dict[int, Member] = {}
         keys = []
         for number in range(nodes):
             lines, own = enrol(f"node-{number}", len(roster), per_user_masks[number] if per_user_masks else 0)
             roster |= _with_ceiling(lines, most_users[number] if most_users else MOST_USERS)
             keys.append(own)
-        federation, salt = new_federation(), secrets.token_bytes(32)
+        terms, salt = Terms(new_federation(), roster, config, len(catalogue), agreed), secrets.token_bytes(32)
         listing = "".join(f"{name}\n" for name in catalogue)
         server = out / SERVER_FOLDER
-        create_server(server, federation, roster, config, len(catalogue), options, agreed)
+        create_server(server, terms, options)
         (server / KEYS).mkdir(mode=0o700)
-        _shared_files(server, ca[1], listing)
-        write_certificate(server, ca, host)
+        _shared_files(server, certificate, listing)
+        renew(out, host)
         write_network(server, ServerNetwork("127.0.0.1" if _is_loopback(host) else "0.0.0.0", port))
         made = Made(server, [])
         for number, own in enumerate(keys):
             folder = out / f"node-{number}"
-            floors = options.least_nodes, options.least_users, options.corrupt
-            create(folder, federation, own, salt, roster, config, len(catalogue), floors, agreed)
-            _connect(folder, server, ca[1], listing, f"{_bracketed(host)}:{port}", fill(folder, number))
+            create(folder, terms, own, salt, floors(options))
+            _connect(folder, server, certificate, listing, host_and_port(host, port), fill(folder, number))
             made.nodes.append(folder)
         return made
 
@@ -131,21 +135,12 @@ def add_node(out: Path, users: int = 0, most: int = MOST_USERS) -> Path:
 
     The node gets a folder, and all others get a new roster.
     """
-    _, certificate = read_authority(out)
-    server = open_server(out / SERVER_FOLDER)
-    names = [*(member.gateway or member.name for member in server.roster.values()), *removed(out).values()]
+    read_authority(out)
+    names = [*homes(open_server(out / SERVER_FOLDER).roster), *removed(out).values()]
     tails = [name.partition(".")[0].rpartition("-")[2] for name in names]
     folder = out / f"node-{1 + max((int(tail) for tail in tails if tail.isdecimal()), default=-1)}"
     _enrol(out, folder, users, most)
-    connect_again(out, folder, certificate)
     return folder
-
-
-def connect_again(out: Path, folder: Path, certificate: x509.Certificate) -> None:
-    """Write a new folder's files for the network; the server's address comes from another node's folder."""
-    server = open_server(out / SERVER_FOLDER)
-    superlink = read_network(other_node(out, server.roster, folder.name), NodeNetwork).superlink
-    _connect(folder, server.path, certificate, (server.path / CATALOGUE).read_text("utf-8"), superlink, "")
 
 
 def add_users(out: Path, name: str, users: int) -> list[Path]:
@@ -168,26 +163,26 @@ def _enrol(out: Path, folder: Path, users: int, most: int = MOST_USERS) -> None:
 
 
 def create_again(out: Path, folder: Path, keys: Keys, roster: Roster) -> None:
-    """Write a node's files, with the limits and the salt of the other nodes."""
+    """Write a node's files, with what another node has; a new folder also gets those for the network."""
     server = open_server(out / SERVER_FOLDER)
-    first = anyone(other_node(out, server.roster))
-    floors = first.least_nodes, first.least_users, first.corrupt
-    about = server.federation, keys, first.user_salt, roster, server.config, server.n_items
-    create(folder, *about, floors, server.agreed)
-
-
-def other_node(out: Path, roster: Roster, but: str = "") -> Path:
-    """The folder of a node of FED that is still here."""
-    for place in sorted({member.gateway or member.name for member in roster.values()} - {but}):
-        if (out / place).is_dir():
-            return out / place
-    raise FederationError(f"{out} has no other node's folder, which has what all nodes share: copy one back for this")
+    other = next((out / name for name in homes(server.roster) if (out / name).is_dir()), None)
+    if other is None:
+        raise FederationError(
+            f"{out} has no other node's folder, which has what all nodes share: copy one back for this"
+        )
+    terms, first = Terms(server.federation, roster, server.config, server.n_items, server.agreed), anyone(other)
+    if folder.is_dir() and folder.name in homes(server.roster):
+        create(folder, terms, keys, first.user_salt, floors(first))
+        return
+    listing, superlink = (server.path / CATALOGUE).read_text("utf-8"), read_network(other, NodeNetwork).superlink
+    with nullcontext() if folder.is_dir() else all_or_nothing(folder):  # an interrupted command leaves a part of one
+        create(folder, terms, keys, first.user_salt, floors(first))
+        _connect(folder, server.path, read_authority(out)[1], listing, superlink, "")
 
 
 def give_roster(out: Path, roster: Roster) -> None:
     """Write the roster, the server's copy last: after an interruption it is the old one, and the command runs again."""
-    places = sorted({member.gateway or member.name for member in roster.values()})
-    for other in [*(out / place for place in places), out / SERVER_FOLDER]:
+    for other in [*(out / name for name in homes(roster)), out / SERVER_FOLDER]:
         if other.is_dir():  # a folder that was moved to its machine gets the roster by hand
             write_roster(other, roster)
 
@@ -200,23 +195,15 @@ def removed(out: Path) -> dict[int, str]:
 
 
 def renew(out: Path, host: str) -> Path:
-    """A fresh key and certificate for the server."""
+    """A fresh key and certificate for the server; it also names this machine: its own parts talk over loopback."""
     server = out / SERVER_FOLDER
-    write_certificate(server, read_authority(out), host)
+    key, certificate = certificates.server_certificate(read_authority(out), [host, "127.0.0.1", "localhost"])
+    write_private(server / TLS_KEY, certificates.pem(key))
+    write_private(server / TLS_CERTIFICATE, certificate.public_bytes(Encoding.PEM))
     return server / TLS_CERTIFICATE
 
 
-Authority = tuple[ec.EllipticCurvePrivateKey, x509.Certificate]
-
-
-def write_certificate(server: Path, ca: Authority, host: str) -> None:
-    """The server's certificate also names this machine: its own parts talk over loopback."""
-    key, certificate = certificates.server_certificate(*ca, [host, "127.0.0.1", "localhost"])
-    write_private(server / TLS_KEY, certificates.pem(key))
-    write_private(server / TLS_CERTIFICATE, certificate.public_bytes(Encoding.PEM))
-
-
-def read_authority(out: Path) -> Authority:
+def read_authority(out: Path) -> certificates.Authority:
     try:
         key = load_pem_private_key((out / AUTHORITY / CA_KEY).read_bytes(), None)
         certificate = x509.load_pem_x509_certificate((out / AUTHORITY / CA).read_bytes())
@@ -228,23 +215,19 @@ def read_authority(out: Path) -> Authority:
     return key, certificate
 
 
-def _authority(folder: Path) -> Authority:
-    folder.mkdir(mode=0o700)
-    key, certificate = certificates.authority("fedgrec")
-    write_private(folder / CA_KEY, certificates.pem(key))
-    write_private(folder / CA, certificate.public_bytes(Encoding.PEM))
-    return key, certificate
-
-
 def _connect(
     folder: Path, server: Path, certificate: x509.Certificate, catalogue: str, superlink: str, source: str
 ) -> None:
     """Write what a node needs to reach the server, and what the server needs to know the node."""
-    private, public = certificates.ssh_pair(certificates.network_key())
-    write_private(folder / FLOWER, private)
-    write_private(server / KEYS / f"{folder.name}.pub", public)
+    give_network_key(folder, server)
     _shared_files(folder, certificate, catalogue)
     write_network(folder, NodeNetwork(superlink, source))
+
+
+def give_network_key(folder: Path, server: Path) -> None:
+    private, public = certificates.ssh_pair()
+    write_private(folder / FLOWER, private)
+    write_private(server / KEYS / f"{folder.name}.pub", public)
 
 
 def _shared_files(folder: Path, certificate: x509.Certificate, catalogue: str) -> None:
@@ -253,15 +236,4 @@ def _shared_files(folder: Path, certificate: x509.Certificate, catalogue: str) -
 
 
 def _is_loopback(host: str) -> bool:
-    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if _is_address(host) and ":" in host else host
-
-
-def _is_address(host: str) -> bool:
-    try:
-        return bool(ipaddress.ip_address(host))
-    except ValueError:
-        return False
+    return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedgrec.config import Config
+from fedgrec.config.configuration import Config
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.lock import held
 from fedgrec.federation.common.network import (
@@ -21,7 +21,7 @@ from fedgrec.federation.common.network import (
     read_network,
 )
 from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOptions
-from fedgrec.federation.common.web import LOOPBACK, Pages, Site, watched
+from fedgrec.federation.common.web import LOOPBACK, Site, watched
 from fedgrec.federation.flower.processes import Processes, end_with_parent
 from fedgrec.federation.node.contact import Contact
 from fedgrec.federation.node.gateway import node_folders, opened
@@ -30,6 +30,7 @@ from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server import seasons
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.log import LOGS, Following
+from fedgrec.federation.server.pages import metrics
 from fedgrec.federation.setup.init import MOST_USERS, Made, init
 
 LOOK, ASK = 0.3, 1.0  # seconds between two looks at the log, and between two questions to the SuperLink
@@ -56,23 +57,11 @@ def serve(folder: Path, say: Say, watch: Watch = UNWATCHED) -> None:
     seasons.later_rounds(home.options, home.agreed)
     read_network(folder, ServerNetwork)
     check_tls(folder)
-    pages = _of_server(folder) if watch.port is not None else {}
+    pages = {} if watch.port is None else metrics(folder)
     with watched(watch.host, watch.port, pages) as site, Processes(folder / LOGS) as processes:
         if site:
             say(_where(site))
         _drive(folder, [], processes, say)
-
-
-def _of_server(folder: Path) -> Pages:
-    from fedgrec.federation.server import metrics
-
-    return metrics.pages(folder)
-
-
-def _of_node(contact: Contact) -> Pages:
-    from fedgrec.federation.node import metrics
-
-    return metrics.pages(contact)
 
 
 def _where(site: Site) -> str:
@@ -133,7 +122,7 @@ def node(folder: Path, trust_again: bool = False, watch: Watch = UNWATCHED) -> N
         log.info("%s with %d users connects to %s", folder.name, users, network.superlink)
         end_with_parent()
         contact = Contact()
-        pages = _of_node(contact) if watch.port is not None else {}
+        pages = {} if watch.port is None else contact.pages()
         with watched(watch.host, watch.port, pages) as site, watcher:
             if site:
                 log.info("%s", _where(site))

@@ -1,0 +1,411 @@
+"""docs/results/README.md: the recall and the bytes of all kept runs, made from their records."""
+
+import csv
+import statistics
+from typing import Any
+
+from benchmarks.markdown import (
+    DATA,
+    DOCUMENTS,
+    KEPT,
+    Scores,
+    figure,
+    json_lines,
+    kept,
+    mean_pair,
+    pair,
+    quotient,
+    section,
+    table,
+)
+
+LONG_BPR = "paper's loss (BPR), 60,000 rounds"
+HEAD = """# Results of full runs
+
+`python -m benchmarks tables` makes this page from the records beside it. Figures are Recall@20 / NDCG@20 of the full
+ranking with train items masked. Under the protocol `honest` validation items choose the round and test items are
+measured once; under `paper` the best round on test items counts ([two protocols](../compare.md#two-protocols)).
+± is half of the 95 % interval over three seeds. [Reproduction](../reproduction.md) says what the figures mean, and
+[measurements](measurements.md) has times, memory and privacy."""
+
+
+def page() -> str:
+    parts = (
+        HEAD,
+        everything(),
+        table_2(),
+        readings_long(),
+        readings(),
+        softmax(),
+        centralized(),
+        tried(),
+        bpr(),
+        lambdas(),
+        compared(),
+        words(),
+        frontier(),
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+# ------------------------------------------------------------------------------------------- reading records
+
+
+def softmax_runs(label: str, data: str, protocol: str) -> list[Scores]:
+    wanted = {"label": label, "data": data, "protocol": protocol}
+    lines = json_lines(DOCUMENTS / "softmax" / "runs.jsonl")
+    return [(line["result"][1], line["result"][2]) for line in lines if line.items() >= wanted.items()]
+
+
+def exact_runs(method: str, data: str) -> list[Scores]:
+    """Runs without a promise of privacy in the record of the privacy frontier: the defaults, `honest`."""
+    wanted = {"data": data, "method": method, "unit": ""}
+    return [
+        (row["recall"], row["ndcg"])
+        for row in kept("frontier")["result"]["rows"]
+        if row.items() >= wanted.items() and "recall" in row
+    ]
+
+
+def long_runs(data: str, protocol: str) -> list[Scores]:
+    lines = json_lines(DOCUMENTS / "long" / "runs.jsonl")
+    of = [line["result.json"] for line in lines if line["run"].startswith(f"{data}-{protocol}-")]
+    return [(line["recall@20"], line["ndcg@20"]) for line in of]
+
+
+def last(lines: list[dict[str, Any]], split: str) -> Scores:
+    line = [line for line in lines if line["split"] == split][-1]
+    return line["recall@20"], line["ndcg@20"]
+
+
+def best(lines: list[dict[str, Any]], split: str) -> Scores:
+    return max((line["recall@20"], line["ndcg@20"]) for line in lines if line["split"] == split)
+
+
+def reproduced(folder: str) -> list[dict[str, str]]:
+    with (DOCUMENTS / "reproduce" / folder / "table.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def of_row(row: dict[str, str], suffix: str = "") -> Scores | None:
+    recall, ndcg = row[f"recall@20{suffix}"], row[f"ndcg@20{suffix}"]
+    return (float(recall), float(ndcg)) if recall else None
+
+
+def in_table_2(label: str, data: str) -> dict[str, str]:
+    return next(row for row in reproduced("table2") if (row["label"], row["data"]) == (label, data))
+
+
+def honest_lightgcn(data: str) -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]]
+    lines = next(r for r in json_lines(DOCUMENTS / "lightgcn-honest" / "runs.jsonl") if r["run"] == data)[
+        "metrics.jsonl"
+    ]
+    return lines
+
+
+# ------------------------------------------------------------------------------------------------- sections
+
+
+def everything() -> str:
+    rows = [
+        ["`best`, 14-bit words, the defaults", "honest", *(mean_pair(exact_runs("fedgrec", d)) for d in DATA)],
+        *(
+            [f"`{label}`, 32-bit words", protocol, *(mean_pair(softmax_runs(label, d, protocol)) for d in DATA)]
+            for label in ("best", "long")
+            for protocol in ("honest", "paper")
+        ),
+        ["`spectral`: four secure sums, no training", "honest", *(mean_pair(exact_runs("spectral", d)) for d in DATA)],
+        ["the same, seed 0", "paper", *(mean_pair(softmax_runs("spectral", d, "paper")) for d in DATA)],
+        *([LONG_BPR, p, *(mean_pair(long_runs(d, p)) for d in DATA)] for p in ("honest", "paper")),
+        ["LightGCN-3, not federated, seed 0", "honest", *(pair(last(honest_lightgcn(d), "test")) for d in DATA)],
+    ]
+    for label in ("FedGRec-1", "FedGRec-2", "FedGRec-3", "LightGCN-3"):
+        found = [in_table_2(label, data) for data in DATA]
+        rows.append([f"{label}, seed 0", "paper", *(pair(of_row(row) or ()) for row in found)])
+        published = (of_row(row, "_published") or () for row in found)
+        rows.append([f"{label}, as published", "paper", *(pair(scores) for scores in published)])
+    return section("All results in one table", table(["system", "protocol", *DATA.values()], rows))
+
+
+def headline() -> str:
+    """The few rows of the README."""
+    rows = [
+        [f"fedgrec, preset `long`, {p}", *(pair_of_means(softmax_runs("long", d, p)) for d in DATA)]
+        for p in ("honest", "paper")
+    ]
+    rows.append(
+        [
+            "`spectral`: four secure sums, no training, paper",
+            *(pair_of_means(softmax_runs("spectral", d, "paper")) for d in DATA),
+        ]
+    )
+    for label, name in (("FedGRec-2", "FedGRec-2"), ("LightGCN-3", "LightGCN-3, not federated")):
+        published = (of_row(in_table_2(label, data), "_published") or () for data in DATA)
+        rows.append([f"{name}, as published", *(pair(scores) for scores in published)])
+    return table(["system, protocol", *DATA.values()], rows)
+
+
+def pair_of_means(scores: list[Scores]) -> str:
+    return pair([statistics.fmean(values) for values in zip(*scores, strict=True)])
+
+
+def table_2() -> str:
+    rows = []
+    for data, title in DATA.items():
+        for row in (row for row in reproduced("table2") if row["data"] == data):
+            ours, theirs = of_row(row), of_row(row, "_published")
+            assert ours
+            assert theirs
+            chosen = f"{int(row['chosen']):,} of {int(row['length']):,}"
+            rows.append([title, row["label"], pair(ours), pair(theirs), quotient(ours[0], theirs[0]), chosen])
+    head = ["data", "system", "here", "in the paper", "difference in recall", "round or epoch"]
+    text = (
+        "Protocol `paper`, seed 0. Rows called best have this project's own settings "
+        "([the whole table](reproduce/table2/table.md))."
+    )
+    return section("Table 2 of the paper", text, table(head, rows))
+
+
+def readings_long() -> str:
+    names = ("FedGRec-1", "FedGRec-2", "FedGRec-3")
+    rows = []
+    for folder, name in (("", "none"), ("epsilon-1e-4",) * 2, ("sgd-10",) * 2, ("sgd-3",) * 2):
+        table_of = {
+            r["label"]: r for r in reproduced("table2" + (f"-{folder}" if folder else "")) if r["data"] == "gowalla"
+        }
+        rows.append([f"`{name}`", *(pair(of_row(table_of[label]) or ()) for label in names)])
+    text = "Gowalla, 100,000 rounds, protocol `paper`, seed 0; `fedgrec reproduce table2 --reading NAME` runs one."
+    return section("Readings over the paper's 100,000 rounds", text, table(["reading", *names], rows))
+
+
+def readings() -> str:
+    rounds = (1000, 4000, 10000)
+    lines = json_lines(DOCUMENTS / "readings" / "10000-rounds.jsonl")
+    found = []
+    for line in lines:
+        at = {metric["round"]: (metric["recall@20"], metric["ndcg@20"]) for metric in line["metrics"]}
+        found.append([line["label"], *(at[count] for count in rounds)])
+    found.sort(key=lambda row: row[-1], reverse=True)
+    rows = [[label, *(pair(scores) for scores in of)] for label, *of in found]
+    head = ["what is read otherwise", *(f"{count:,} rounds" for count in rounds)]
+    text = "Gowalla, K = 2, protocol `paper`, seed 0 ([every evaluation](readings/10000-rounds.jsonl))."
+    return section("Readings after 1,000 to 10,000 rounds", text, table(head, rows))
+
+
+def softmax() -> str:
+    validation = {
+        (r["label"], r["data"]): r["metrics"]
+        for r in json_lines(DOCUMENTS / "softmax" / "runs.jsonl")
+        if (r["protocol"], r["seed"]) == ("honest", 0)
+    }
+    rows = [
+        [
+            DATA[data],
+            f"`{label}`",
+            pair(best(metrics, "validation")),
+            *(mean_pair(softmax_runs(label, data, p)) for p in ("honest", "paper")),
+        ]
+        for (label, data), metrics in sorted(validation.items(), key=lambda item: item[0][::-1])
+    ]
+    head = ["data", "preset", "validation, seed 0", "test, honest", "test, paper"]
+    text = "Three seeds on one H200, 32-bit words ([every evaluation](softmax/runs.jsonl))."
+    pictures = (
+        "![Recall over rounds](softmax/recall-over-rounds.png)\n![Recall over bytes](softmax/recall-over-bytes.png)"
+    )
+    return section("Softmax", text, table(head, rows), pictures)
+
+
+def centralized() -> str:
+    """The runs with pairs drawn evenly and the setting that validation items chose."""
+    runs = [
+        run
+        for run in json_lines(DOCUMENTS / "softmax" / "centralized.jsonl")
+        if run.get("pairs") == "uniform"
+        and (run["model"], run["epochs"]) in {("lightgcn", 60), ("mf", 100)}
+        and "t" in run["lines"][-1]
+    ]
+    rows = []
+    for model, name in (("lightgcn", "LightGCN"), ("mf", "MF")):
+        cells = []
+        for data in DATA:
+            of = [run["lines"] for run in runs if (run["model"], run["data"]) == (model, data)]
+            chosen = [max((line["v"][0], line["v"], line["t"]) for line in lines if "t" in line) for lines in of]
+            cells += [f"{mean_pair([v for _, v, _ in chosen])}", mean_pair([t for *_, t in chosen])]
+        rows.append([f"{name}, softmax", *cells])
+    head = ["", *(f"{title}, {split}" for title in DATA.values() for split in ("validation", "test"))]
+    text = "Trained on all data in one place with the same loss, `honest` ([every run](softmax/centralized.jsonl))."
+    return section("Centralized models with softmax", text, table(head, rows))
+
+
+TRIED = {
+    "K": "layers",
+    "d128": "dim",
+    "w": "negative_weight",
+    "negatives": "negatives",
+    "hl": "half-life, of the rounds",
+    "init": "init_std",
+    "spectral-start": "spectral start of e⁰, σ",
+    "tau10": "ten local SGD steps, rate",
+}
+KEYS = {
+    "K": "layers",
+    "d128": "dim",
+    "w": "negative_weight",
+    "init": "init_std",
+    "spectral-start": "start",
+    "tau10": "item_rate",
+}
+
+
+def rule_runs() -> list[dict[str, Any]]:
+    return json_lines(KEPT / "softmax-rule.jsonl")[1:]
+
+
+def tried() -> str:
+    names = (*DATA, "demo")
+    rows = []
+    for kind, what in TRIED.items():
+        found: dict[Any, dict[str, float]] = {}
+        for run in (run for run in rule_runs() if run["kind"] == kind and run["data"] in names):
+            found.setdefault(run["o"][KEYS.get(kind, kind)], {})[run["data"]] = run["inner"][0]
+        for value, recall in sorted(found.items()):
+            rows.append([f"{what} {value:g}", *(figure(recall[d]) if d in recall else "–" for d in names)])
+    text = (
+        "Recall@20 on validation items after 53 turns with T = .11, seed 0, where one option differs from `best` "
+        "([record](../../benchmarks/results/softmax-rule.jsonl))."
+    )
+    return section("Options of softmax that were tried", text, table(["", *DATA.values(), "demo"], rows))
+
+
+def bpr() -> str:
+    rows = []
+    for data, rate in (("gowalla", "1e-4"), ("yelp2018", "2e-4")):
+        plain = long_runs(data, "honest")
+        lines = json_lines(DOCUMENTS / "long-l2" / "runs.jsonl")
+        chosen = [
+            last(line["metrics"], "test")
+            for line in lines
+            if (line["options"]["data"], line["options"]["l2"]) == (data, float(rate))
+            and line["rounds"] == 60000
+            and "layers" not in line["options"]
+        ]
+        other = next(
+            line["metrics"]
+            for line in json_lines(DOCUMENTS / "lightgcn-l2" / "runs.jsonl")
+            if (line["options"]["data"], line["options"]["layers"]) == (data, 3)
+        )
+        rows += [
+            [DATA[data], "long BPR", mean_pair(plain)],
+            [DATA[data], f"long BPR, λ = {rate}", mean_pair(chosen)],
+            [DATA[data], "LightGCN-3, λ = 1e-4, seed 0", pair(last(honest_lightgcn(data), "test"))],
+            [DATA[data], "LightGCN-3, λ = 3e-4, seed 0", pair(last(other, "test"))],
+        ]
+    twice = next(r for r in json_lines(DOCUMENTS / "long-l2" / "runs.jsonl") if r["rounds"] == 120000)["metrics"]
+    rows.append(["Yelp2018", "long BPR, λ = 2e-4, 120,000 rounds, seed 0", pair(last(twice, "test"))])
+    text = "The paper's loss against centralized LightGCN, protocol `honest`, test items."
+    return section("Long BPR", text, table(["data", "system", "test"], rows))
+
+
+def lambdas() -> str:
+    runs = [r for r in json_lines(DOCUMENTS / "lightgcn-l2" / "runs.jsonl") if r["options"]["layers"] == 1]
+    rows = []
+    for data, title in DATA.items():
+        stated = in_table_2("LightGCN-1", data)
+        found = {r["options"]["l2"]: pair(best(r["metrics"], "test")) for r in runs if r["options"]["data"] == data}
+        rows.append(
+            [title, pair(of_row(stated) or ()), found[3e-4], found[1e-3], pair(of_row(stated, "_published") or ())]
+        )
+    head = ["LightGCN-1, λ =", "1e-4", "3e-4", "1e-3", "published"]
+    return section("LightGCN with one layer", "Protocol `paper`, seed 0.", table(head, rows))
+
+
+def compared() -> str:
+    with (DOCUMENTS / "compare-gowalla" / "compare.csv").open(encoding="utf-8") as file:
+        rows = [[f"`{row['label']}`", beside(row, "recall@20"), beside(row, "ndcg@20")] for row in csv.DictReader(file)]
+    text = (
+        "Gowalla, `honest`, three seeds, each tuned by twenty trials on validation items; in brackets the difference "
+        "from Table 2 ([runs](compare-gowalla/runs.jsonl), [trials](compare-gowalla/trials.json))."
+    )
+    return section("The compared federated systems, tuned", text, table(["method", "Recall@20", "NDCG@20"], rows))
+
+
+def beside(row: dict[str, str], name: str) -> str:
+    """A mean, its interval, and the difference from what was published."""
+    ours, half, theirs = (float(row[name + end]) for end in ("", "_half_width", "_published"))
+    return f"{figure(ours)} ± {figure(half)} ({quotient(ours, theirs)})"
+
+
+def words() -> str:
+    runs = [
+        r
+        for r in json_lines(KEPT / "words.jsonl")
+        if r["protocol"] == "honest"
+        and r["seed"] == 0
+        and len(r["lines"]) in (8, 9)
+        and not r.get("test")
+        and "preset" not in r
+    ]
+    named = (
+        ("latents in every round, 32 bits, float32", {"latents_every": 1, "item_levels": 0, "download": "float32"}),
+        *(
+            (f"latents in every {n}th round", {"latents_every": n, "item_levels": 0, "download": "float32"})
+            for n in (5, 10, 20, 40)
+        ),
+        *(
+            (
+                f"±{levels} levels, the step {spread} times what is usual",
+                {"latents_every": 1, "item_levels": levels, "download": "float32", "spread": spread},
+            )
+            for levels, spread in ((20, 2), (20, 4), (20, 8), (20, 16), (81, 8))
+        ),
+        *((f"{kind} down", {"latents_every": 1, "item_levels": 0, "download": kind}) for kind in ("bfloat16", "int8")),
+    )
+    rows = []
+    for what, options in named:
+        cells = []
+        for data in DATA:
+            of = [
+                r
+                for r in runs
+                if r["data"] == data and {k: v for k, v in r["options"].items() if k != "evaluate_every"} == options
+            ]
+            top = max((line["recall"], line["ndcg"]) for line in of[0]["lines"] if line["split"] == "validation")
+            cells.append(pair(top))
+        rows.append([what, *cells])
+    text = (
+        "Preset `best`, best round on validation items, seed 0, one change at a time, with steps that do not use an "
+        "item's degree ([every run](../../benchmarks/results/words.jsonl))."
+    )
+    return section("Words, latents and downloads", text, table(["", *DATA.values()], rows), long_words())
+
+
+def long_words() -> str:
+    """`long` with latents in every 20th round, ±81 levels of a step of its own, and int8 down."""
+    wanted = {"preset": "long", "steps": {"spread": 4.02, "power_of_share": 1}}
+    runs = [run for run in json_lines(KEPT / "words.jsonl") if run.items() >= wanted.items()]
+    rows = []
+    for protocol in ("honest", "paper"):
+        cells = []
+        for data in DATA:
+            of = [run["lines"] for run in runs if (run["data"], run["protocol"]) == (data, protocol)]
+            tests = [[(x["recall"], x["ndcg"]) for x in lines if x["split"] == "test"] for lines in of]
+            cells.append(mean_pair([max(found) for found in tests]))
+        rows.append([protocol, *cells])
+    text = "Preset `long` with latents in every 20th round, ±81 levels and int8 down, three seeds:"
+    return text + "\n\n" + table(["protocol", *DATA.values()], rows)
+
+
+def frontier() -> str:
+    with (DOCUMENTS / "frontier.csv").open(encoding="utf-8") as file:
+        rows = [
+            [row["method"], f"{int(row['megabytes_up']):,}", figure(float(row["recall"]))]
+            for row in csv.DictReader(file)
+        ]
+    text = "Whole runs on Gowalla, protocol `honest`, means of three seeds: what a user sends in secure sums."
+    return section(
+        "Recall and bytes",
+        text,
+        table(["method", "MB up", "Recall@20"], rows),
+        "![Recall over megabytes sent](frontier.png)",
+    )

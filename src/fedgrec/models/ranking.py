@@ -1,0 +1,257 @@
+"""Full ranking: rank every item that a user has not seen, exactly, in blocks of bounded memory."""
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from fedgrec.errors import FedgrecError
+from fedgrec.models import metrics
+
+Matrix = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int32]
+Indptr = npt.NDArray[np.int64]
+Rank = Callable[[npt.NDArray[np.int64], int, Indptr, Ids], Ids]  # users, k, the CSR of their seen items → [n, k]
+
+# The scores that one thread holds at a time. More makes the matrix product no faster.
+BLOCK_BYTES = 20 * 2**20
+
+
+class Csr(Protocol):
+    """Who has which items: those of user u are `items[indptr[u]:indptr[u + 1]]`."""
+
+    @property
+    def indptr(self) -> Indptr: ...
+
+    @property
+    def items(self) -> Ids: ...
+
+
+@dataclass(frozen=True)
+class Result:
+    """One evaluation."""
+
+    metrics: dict[str, float]  # 'recall@20', 'ndcg@20' and the others of metrics.NAMES
+    users: int  # how many users were scored: those with held-out items
+    user_ids: npt.NDArray[np.int64]  # [users]
+    per_user: dict[str, npt.NDArray[np.float64]]  # 'recall@20', 'ndcg@20', …: [users], for intervals
+
+
+def evaluate(
+    users: Matrix,
+    items: Matrix,
+    train: Csr,
+    held_out: Csr,
+    ks: Sequence[int] = (20,),
+    ndcg_ideal: metrics.Ideal = "capped",
+) -> Result:
+    """Rank all items but the train items for each user with held-out items, and measure the lists.
+
+    users: [M, d], items: [N, d]; a user's score for an item is the inner product of their rows.
+    """
+    for name, part in (("train", train), ("held-out", held_out)):
+        if len(part.indptr) != len(users) + 1:
+            raise FedgrecError(f"{len(users)} user rows, but {len(part.indptr) - 1} users in {name} data.")
+
+    def rank(chosen: npt.NDArray[np.int64], k: int, indptr: Indptr, seen: Ids) -> Ids:
+        return top_k(users[chosen], items, k, indptr, seen)[0]
+
+    return evaluate_ranking(rank, len(items), train, held_out, ks, ndcg_ideal)
+
+
+def evaluate_ranking(
+    rank: Rank,
+    n_items: int,
+    train: Csr,
+    held_out: Csr,
+    ks: Sequence[int] = (20,),
+    ndcg_ideal: metrics.Ideal = "capped",
+) -> Result:
+    """`evaluate` for any ranking function: the same users, the same masks, the same metrics."""
+    if len(train.indptr) != len(held_out.indptr):
+        raise FedgrecError(f"{len(train.indptr) - 1} users in train data, but {len(held_out.indptr) - 1} held out.")
+    n_test = np.diff(held_out.indptr)
+    scored = np.flatnonzero(n_test)
+    if not scored.size:
+        raise FedgrecError("No user has a held-out item, so there is nothing to evaluate: check the split.")
+    ids = rank(scored, max(ks), *rows_of(train, scored))
+    test = rows_of(held_out, scored)
+    hits = _hits(ids, *test)
+    n_test, degrees = n_test[scored], np.bincount(train.items, minlength=n_items)
+    n_users = int(np.count_nonzero(np.diff(train.indptr)))
+
+    per_user, overall = {}, {}
+    for k in ks:
+        here, shown = hits[:, :k], ids[:, :k]
+        per_user[f"recall@{k}"] = metrics.recall(here, n_test)
+        per_user[f"ndcg@{k}"] = metrics.ndcg(here, n_test, ndcg_ideal)
+        per_user[f"hitrate@{k}"] = metrics.hit_rate(here, n_test)
+        per_user[f"mrr@{k}"] = metrics.reciprocal_rank(here, n_test)
+        per_user[f"map@{k}"] = metrics.average_precision(here, n_test)
+        overall[f"coverage@{k}"] = metrics.coverage(shown, n_items)
+        overall[f"popularity@{k}"] = metrics.popularity(shown, degrees)
+        overall[f"novelty@{k}"] = metrics.novelty(shown, degrees, n_users)
+    means = {name: metrics.mean(values) for name, values in per_user.items()}
+    return Result(means | overall | _recall_of_groups(ids, hits, *test, degrees, ks), len(scored), scored, per_user)
+
+
+def _recall_of_groups(
+    ids: Ids, hits: npt.NDArray[np.bool_], indptr: Indptr, test: Ids, degrees: metrics.Ints, ks: Sequence[int]
+) -> dict[str, float]:
+    """Recall among each user's test items of one popularity group; a group without test items has none."""
+    groups, n = metrics.popularity_groups(degrees), len(metrics.GROUPS)
+
+    def counted(users: metrics.Ints, items: Ids) -> metrics.Ints:
+        return np.bincount(n * users + groups[items], minlength=n * len(ids)).reshape(len(ids), n)
+
+    n_test = counted(np.repeat(np.arange(len(ids)), np.diff(indptr)), test)  # [users, groups]
+    users, ranks = np.nonzero(hits)
+    found: dict[str, float] = {}
+    for k in ks:
+        here = ranks < k
+        recall = metrics.ratio(counted(users[here], ids[users[here], ranks[here]]), n_test)
+        names = zip(metrics.GROUPS, recall.T, n_test.sum(axis=0), strict=True)
+        found |= {f"recall_{name}@{k}": metrics.mean(of_users) for name, of_users, there in names if there}
+    return found
+
+
+def top_k(
+    users: Matrix,
+    items: Matrix,
+    k: int,
+    seen_indptr: Indptr,
+    seen_items: Ids,
+    block: int | None = None,
+) -> tuple[Ids, Matrix]:
+    """Each user's k best unseen items, best first, ties to the lower id: (ids [n, k], scores [n, k]).
+
+    A user with fewer than k unseen items has id −1 and score −inf in the empty places. A thread scores `block` users at
+    a time, by default as many as fit BLOCK_BYTES. Scores are float32, as the matrix product rounds them.
+    """
+    from numba import get_num_threads
+
+    seen = checked(users, items, k, seen_indptr, seen_items)
+    columns = np.ascontiguousarray(items.T, dtype=np.float32)  # [d, N]: the layout that BLAS packs fastest
+
+    def write(some: slice, scores: Matrix) -> None:
+        np.matmul(users[some], columns, out=scores)
+
+    # Each of our threads takes one block through product and scan. BLAS's own threads would spin between products and
+    # hold the cores that the scan needs; that costs more time than the scan itself.
+    with _one_blas_thread(), ThreadPoolExecutor(get_num_threads(), "rank") as pool:
+        return _scanned(write, len(items), k, *seen, pool.map, block)
+
+
+def top_k_scores(
+    score: Callable[[slice], Matrix], n_items: int, k: int, seen_indptr: Indptr, seen_items: Ids
+) -> tuple[Ids, Matrix]:
+    """`top_k` for scores that are not inner products: `score(slice(lo, hi))` gives those of some users, [hi−lo, N]."""
+    seen = _checked_seen(len(seen_indptr) - 1, n_items, k, seen_indptr, seen_items)
+
+    def write(some: slice, scores: Matrix) -> None:
+        scores[:] = found = score(some)
+        if not np.isfinite(found).all():
+            raise FedgrecError(
+                f"Scores of users {some.start} … {some.stop - 1} are not finite: training diverged; lower its rate."
+            )
+
+    return _scanned(write, n_items, k, *seen, map)
+
+
+def _scanned(
+    write: Callable[[slice, Matrix], None],
+    N: int,
+    k: int,
+    indptr: Indptr,
+    items: Ids,
+    run: Callable[..., Iterable[None]],
+    block: int | None = None,
+) -> tuple[Ids, Matrix]:
+    """Block by block, as `run` maps over them: `write` puts some users' scores into a matrix, then the scan."""
+    from fedgrec.models._topk import FOLD, LANES, PIECE, scan
+
+    n, pieces, step = len(indptr) - 1, -(-N // PIECE), block or users_at_once(N)
+    ids, top = np.empty((n, k), np.int32), np.empty((n, k), np.float32)
+    mine = threading.local()  # a thread's matrix; its columns behind the last item stay −inf
+
+    def rank(lo: int) -> None:
+        hi = min(lo + step, n)
+        if not hasattr(mine, "scores"):
+            mine.scores = np.full((min(step, n), pieces, FOLD, LANES), -np.inf, dtype=np.float32)
+        scores = mine.scores[: hi - lo]
+        write(slice(lo, hi), scores.reshape(hi - lo, pieces * PIECE)[:, :N])
+        scan(scores, indptr[lo : hi + 1], items, ids[lo:hi], top[lo:hi])
+
+    list(run(rank, range(0, n, step)))  # list: waits, and passes errors on
+    return ids, top
+
+
+def users_at_once(n_items: int) -> int:
+    """How many users' scores fit BLOCK_BYTES, laid out for the scan."""
+    from fedgrec.models._topk import PIECE
+
+    return max(16, BLOCK_BYTES // (4 * PIECE * max(-(-n_items // PIECE), 1)))
+
+
+def _one_blas_thread() -> AbstractContextManager[Any]:
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError:  # without it ranking is only slower
+        return nullcontext()
+    return cast(AbstractContextManager[Any], threadpool_limits(1, "blas"))
+
+
+def checked(users: Matrix, items: Matrix, k: int, indptr: Indptr, seen: Ids) -> tuple[Indptr, Ids]:
+    """Refuse bad arguments: the compiled scan does not check them."""
+    if users.ndim != 2 or items.ndim != 2 or users.shape[1] != items.shape[1]:
+        raise FedgrecError(f"Users {users.shape} and items {items.shape} need rows of the same length.")
+    indptr, seen = _checked_seen(len(users), len(items), k, indptr, seen)
+    # |score| ≤ ‖user‖·‖item‖, and so is every partial sum: if this is finite, so are all scores.
+    bound = 1.0
+    for name, rows in (("user", users), ("item", items)):
+        norms = np.sqrt(np.einsum("nd,nd->n", rows, rows, dtype=np.float64))
+        if not np.isfinite(norms).all():
+            row = int(np.flatnonzero(~np.isfinite(norms))[0])
+            raise FedgrecError(f"The row of {name} {row} is not finite: training diverged; lower its rate.")
+        bound *= norms.max(initial=0.0)
+    if bound > np.finfo(np.float32).max:
+        raise FedgrecError(f"Scores up to {bound:.0e} overflow float32: training diverged; lower its rate.")
+    return indptr, seen
+
+
+def places(k: int, n_items: int) -> int:
+    """How long a list of k is: no longer than there are items."""
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+        raise FedgrecError(f"A list of k = {k!r} items cannot be made: ask for a whole number, at least 1.")
+    return min(int(k), n_items)
+
+
+def _checked_seen(n_users: int, n_items: int, k: int, indptr: Indptr, seen: Ids) -> tuple[Indptr, Ids]:
+    places(k, n_items)
+    if len(indptr) != n_users + 1 or indptr[0] or indptr[-1] != len(seen) or (np.diff(indptr) < 0).any():
+        raise FedgrecError(f"The indptr given does not describe {n_users} users and {len(seen)} pairs.")
+    if seen.size and not 0 <= seen.min() <= seen.max() < n_items:
+        raise FedgrecError(f"Seen items go from {seen.min()} to {seen.max()}, but there are {n_items} items.")
+    return np.ascontiguousarray(indptr, np.int64), np.ascontiguousarray(seen, np.int32)
+
+
+def rows_of(csr: Csr, users: npt.NDArray[np.int64]) -> tuple[Indptr, Ids]:
+    """The CSR of these users alone."""
+    starts, lengths = csr.indptr[users], np.diff(csr.indptr)[users]
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    places = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], lengths)
+    return indptr, csr.items[places]
+
+
+def _hits(ids: Ids, indptr: Indptr, items: Ids) -> npt.NDArray[np.bool_]:
+    """hits[u, r] = whether the r-th of the user's list is among its items."""
+    from fedgrec.models._topk import find_hits
+
+    hits = np.empty(ids.shape, dtype=np.bool_)
+    find_hits(ids, indptr, np.ascontiguousarray(items, np.int32), hits)
+    return hits

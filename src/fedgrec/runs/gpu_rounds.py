@@ -1,0 +1,59 @@
+"""Rounds that run on a GPU from end to end, as many at a time as possible until something reads the state."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedgrec.cable.core import Cohort, Ints, ServerState
+from fedgrec.config.configuration import Config
+from fedgrec.kernels.devices import within_memory
+from fedgrec.methods.contract import Method
+from fedgrec.runs.machine import LESS, make_engine
+
+AT_ONCE = 200  # the most rounds that a GPU runs without a report
+
+
+class GpuRounds:
+    """The engine of a run. It holds the state from its first round on, until `fetch`."""
+
+    def __init__(self, config: Config, method: Method) -> None:
+        self.config, self.method = config, method
+        self._engine: Any = None
+        self.leave = config.run.rounds  # from this round on the verbs run one by one, so that sums can be seen
+
+    def until(self, done: int) -> int:
+        """The round at which to stop: then something reads the state, or the next round cannot run here."""
+        run = self.config.run
+        stops = [every for every in (run.evaluate_every, run.checkpoint_every, AT_ONCE) if every]
+        until = min([self.leave, *((done // every + 1) * every for every in stops)])
+        elsewhere = (later for later in range(done + 1, until) if not self.runs(later))
+        return next(elsewhere, until)
+
+    def runs(self, round_: int) -> bool:
+        """Whether the engine alone can run a round: no users are matched before it, and it is no sweep."""
+        return not (self.method.rematch(round_) or self.method.training(round_).everyone)
+
+    def run(self, server: ServerState, users: Cohort, rounds: Sequence[Ints]) -> None:
+        """Train with these users in each round, from the server's round on."""
+        if self._engine is None:
+            self._engine = make_engine(self.config, self.method, server, users)
+        with within_memory("training", LESS):
+            self._engine.run(rounds)
+        server.round += len(rounds)
+
+    def is_looked_at(self, round_: int) -> bool:
+        """Whether the state is needed after this round."""
+        run = self.config.run
+        return round_ == run.rounds or any(
+            every and round_ % every == 0 for every in (run.evaluate_every, run.checkpoint_every)
+        )
+
+    def fetch(self, server: ServerState, users: Cohort) -> int:
+        """Bring the state back from the GPU, if it is there; returns how many words a clip cut since the last time."""
+        if self._engine is None:
+            return 0
+        with within_memory("training", LESS):
+            return int(self._engine.give_back(server, users.state))
+
+    def begin_anew(self) -> None:
+        """Something outside changed what users know: the next rounds start from the state as it is then."""
+        self._engine = None

@@ -1,0 +1,51 @@
+"""Options that a person left to us, decided: how long a run is, how often it is judged, where it runs."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from fedgrec.config.configuration import Config
+from fedgrec.config.options import MethodOptions, falling
+from fedgrec.data import Dataset
+from fedgrec.data.registry import SOURCES
+from fedgrec.runs.machine import wants_gpu
+
+EVALUATIONS = MethodOptions.evaluations  # in a run, if `evaluate_every` is left to us
+
+
+def resolved(config: Config, dataset: Dataset) -> Config:
+    """The configuration with all that was left to us decided, so that running it again gives the same run."""
+    run, model, n_users = config.run, config.model, dataset.split.train.n_users
+    in_turns = -(-(run.turns or model.turns) * n_users // min(model.users_per_round, n_users))
+    rounds = run.rounds or model.rounds or in_turns
+    if run.noisy and not run.rounds and not run.turns:
+        rounds = model.noisy_rounds or rounds
+    every = run.evaluate_every or -(-rounds // model.evaluations)
+    device = "cuda" if run.device == "cuda" or (run.device == "auto" and wants_gpu(config)) else "cpu"
+    source = config.data.data
+    if source != "demo" and source not in SOURCES and Path(source).exists():
+        source = str(Path(source).resolve())  # so that the run can be resumed from any folder
+    return replace(
+        config,
+        model=falling(model, rounds),
+        run=replace(
+            run,
+            rounds=rounds,
+            evaluate_every=every,
+            device=device,
+            dp_rounds=(run.dp_rounds or rounds) if run.noisy else run.dp_rounds,
+        ),
+        data=replace(config.data, data=source),
+    )
+
+
+def final(config: Config, best_round: int) -> Config:
+    """A run that learns from all items, with the options and rounds that a run with held-out items chose."""
+    changes = {
+        "split": "all",
+        "protocol": "honest",
+        "validation": 0.0,
+        "rounds": best_round,
+        "patience": 0,
+        "dp_rounds": 0,
+    }
+    return config.changed(changes | {"evaluate_every": 0}, "the final run")

@@ -1,0 +1,145 @@
+"""The runs of a comparison, from the options that were given."""
+
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from fedgrec.centralized import model_class
+from fedgrec.centralized.options import TrainingOptions
+from fedgrec.config.checking import bare, checked, find, options_of
+from fedgrec.config.configuration import Config, Layer, options, preset
+from fedgrec.config.options import DataOptions
+from fedgrec.data import Dataset
+from fedgrec.data.loading import load_for
+from fedgrec.errors import ConfigError, DataError
+from fedgrec.kernels.devices import gpu_is_there
+from fedgrec.runs.resolve import EVALUATIONS, resolved
+from fedgrec.studies.compare.names import Entry, File, Options
+from fedgrec.studies.compare.runs import CentralizedRun, FederatedRun, Run
+
+# These options must be the same for all methods, or their numbers could not be compared.
+SHARED = {f.name for f in fields(DataOptions)} | {"seed", "protocol", "validation", "topk", "ndcg_ideal"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A whole comparison as it was asked for."""
+
+    entries: list[Entry]
+    seeds: tuple[int, ...] = (0, 1, 2)
+    file: File = field(default_factory=File)
+    named: Options = field(default_factory=dict)  # --set
+    flags: Options = field(default_factory=dict)  # of data and run; rounds and evaluate_every are for federated methods
+    epochs: Options = field(default_factory=dict)  # epochs and evaluate_every of the other methods
+    device: str = "auto"  # for every method that can run there
+    metrics: tuple[str, ...] = ()  # further columns of the table, beside recall and NDCG
+
+    @property
+    def common(self) -> Config:
+        """Data, protocol and all other options that methods share."""
+        allowed = [option for option in options() if option.part != "model"]
+        layers: tuple[Layer, ...] = ((self.file.shared, self.file.where), (self.named, "--set"))
+        for values, where in layers:
+            for key in values:
+                find(key, allowed, where, "the data or the run (a method's follow it, as in fedgrec:layers=2)")
+        return Config().layered(*layers, (self.flags, "command line"), self._device)
+
+    @property
+    def _device(self) -> Layer:
+        """--device, unless it is `auto`, wins over the file and --set."""
+        return ({"device": self.device} if self.device != "auto" else {}), "--device"
+
+    def load(self, seed: int) -> Dataset:
+        """The data of all runs with this seed."""
+        config = self.common.changed({"seed": seed}, "--seeds")
+        dataset = load_for(config)
+        parts = dataset.split
+        if parts.test is None or not parts.test.n_pairs:
+            raise DataError(f"{config.data.data} has no test items, so methods cannot be compared: see --set split")
+        if config.run.protocol == "honest" and (parts.validation is None or not parts.validation.n_pairs):
+            raise DataError("protocol honest chooses on validation items, and there are none: raise `validation`")
+        return dataset
+
+    def runs(self, out: Path, dataset: Dataset) -> list[Run]:
+        """All runs, seed by seed: after the first seed every method has a result."""
+        return [self._run(entry, seed, out, dataset) for seed in self.seeds for entry in self.entries]
+
+    def _run(self, entry: Entry, seed: int, out: Path, dataset: Dataset) -> Run:
+        folder = out / "runs" / f"{entry.folder}-seed{seed}"
+        for values, where in self._own(entry):
+            for key in values:
+                if bare(key) in SHARED:
+                    raise ConfigError(f"{where}: {key} is the same for all methods: use its flag, or --set {key}=...")
+        if entry.federated:
+            return FederatedRun(entry, seed, folder, self._federated(entry, seed, dataset))
+        return self._centralized(entry, seed, folder, dataset)
+
+    def _own(self, entry: Entry) -> tuple[Layer, Layer]:
+        return (entry.section, f"{self.file.where}: [compare.{entry.label.partition(':')[0]}]"), (
+            entry.inline,
+            f"--methods {entry.label}",
+        )
+
+    def _federated(self, entry: Entry, seed: int, dataset: Dataset) -> Config:
+        (section, in_file), (inline, in_name) = self._own(entry)
+        start = {**section, **inline}.get("preset")
+        section, inline = ({k: v for k, v in part.items() if k != "preset"} for part in (section, inline))
+        try:
+            config = Config().of(entry.method)
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"{in_name}: {entry.method} is not part of this version ({error})") from None
+        config = config.layered(
+            (_preset(str(start), entry.method) if start is not None else {}, f"preset {start}"),
+            (self.file.shared, self.file.where),
+            (section, in_file),
+            (self.named, "--set"),
+            (self.flags, "command line"),
+            self._device,
+            (inline, in_name),
+            ({"seed": seed}, "--seeds"),
+        )
+        return resolved(config, dataset)
+
+    def _centralized(self, entry: Entry, seed: int, folder: Path, dataset: Dataset) -> Run:
+        common, kind = self.common, model_class(entry.method)
+        # All methods are evaluated equally often unless options say otherwise: the best of more evaluations is higher.
+        layers: list[Layer] = [(entry.section, self._own(entry)[0][1])]
+        layers += [({k: v for k, v in self.epochs.items() if kind.trains}, "command line"), self._own(entry)[1]]
+        own, training = _options(kind.Options, layers, entry.method)
+        model = kind.Options(**own)
+        run, epochs = common.run, getattr(model, "epochs", 0)
+        judged = {"protocol": run.protocol, "topk": run.topk, "ndcg_ideal": run.ndcg_ideal}
+        rhythm = {"evaluate_every": max(1, -(-epochs // EVALUATIONS)), "patience": run.patience}
+        kept = {"checkpoint_every": TrainingOptions().checkpoint_every}
+        data = resolved(common, dataset).data
+        run = replace(run, device=pick_device(run.device, kind.devices))
+        whole = {**rhythm, **kept, **training, **judged}
+        return CentralizedRun(entry, seed, folder, Config(data, model, run, entry.method), whole)
+
+
+def _preset(name: str, method: str) -> Options:
+    """A preset's options of its method and of the run, without those that all methods share."""
+    found, start = preset(name), Config()
+    if found.method != method:
+        raise ConfigError(f"--methods {method}:preset={name}: that is a preset of {found.method}, not of {method}")
+    pairs = [(asdict(getattr(found, part)), asdict(getattr(start, part))) for part in ("model", "run")]
+    return {k: v for new, old in pairs for k, v in new.items() if v != old[k] and k not in SHARED}
+
+
+def _options(kind: type[Any], layers: list[Layer], method: str) -> tuple[Options, Options]:
+    """The checked values of these layers: options of the model, and options of its training."""
+    own = options_of(kind)
+    training = [option for option in options_of(TrainingOptions, "run") if option.name != "epochs"]  # the model's
+    found: tuple[Options, Options] = ({}, {})
+    for values, where in layers:
+        for name, value in values.items():
+            option = find(name, [*training, *own], where, method)
+            found[option not in own][option.name] = checked(option, value, where)
+    return found
+
+
+def pick_device(asked: str, possible: tuple[str, ...]) -> str:
+    """The device for a model. A model that can only run on the CPU runs there whatever was asked for."""
+    if "cuda" not in possible or asked == "cpu":
+        return "cpu"
+    return "cuda" if asked == "cuda" or gpu_is_there() else "cpu"

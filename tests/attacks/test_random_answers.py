@@ -1,0 +1,184 @@
+"""Some nodes send random answers, and all parts restart at random: the server goes on, and its model stays possible."""
+
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedgrec.errors import FedgrecError
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.in_process.transport import Answer
+from fedgrec.federation.server import model_keeper
+from fedgrec.federation.server.folder import open_server
+from fedgrec.federation.server.store import ServerStore
+from fedgrec.methods.fedgrec import FedGRecMethod
+from fedgrec.secagg.client import Client
+from tests.attacks.lying_node import told
+from tests.attacks.test_wrong_answers import ODD
+from tests.federation.worlds import Killed, World, world
+
+NODES, USERS = 5, 3
+LARGEST, LATENT_CLIP, PER_ROUND = 40.0, 2.5, 12  # 20 levels of a row's coarsest step, 2, reach the clip of 30
+SENTENCES = ("nodes are there", "sums in a row were lost", "has forgotten")  # with which a server may stop
+
+
+class Enough(BaseException):
+    """The wanted number of answers has come."""
+
+
+class Chance:
+    """One federation in which some nodes lie with a certain chance, for this many answers."""
+
+    def __init__(self, root: Path, seed: int, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rng, self.left, self.odd = random.Random(seed), steps, 0
+        rng = self.rng
+        self.rate, self.lying = rng.choice([0.02, 0.1, 0.4]), rng.choice([0.3, 0.9])  # shares: of answers, of sums
+        self.liars = set(rng.sample(range(NODES), rng.choice([1, 1, 2])))
+        self.names = {f"node{index}" for index in self.liars}
+        self.optimizer = rng.choice(["adam", "sum"])
+        options = {"rounds": 10**6, "start_nodes": 3, "evaluate_every": 3}
+        self.fed: World = world(
+            root, nodes=NODES, users=USERS, options=options, server_optimizer=self.optimizer, layers=1
+        )
+        self.at: Any = self.fed.transport.folders  # by address
+        self.old: list[Packet] = []
+        real = Client.submit
+
+        def submit(client: Client, values: Any, users: int = 1) -> None:
+            real(client, values, users)
+            if client.me in self.liars and self.rng.random() < self.lying:
+                self.lie(client)
+
+        monkeypatch.setattr(Client, "submit", submit)
+        self.before: tuple[Any, Any] | None = None
+        apply = ServerStore.apply
+
+        def kept(store: ServerStore, session: str, included: list[int], users: int, server: Any, *more: Any) -> None:
+            self.check_step(server, users)
+            apply(store, session, included, users, server, *more)
+
+        monkeypatch.setattr(ServerStore, "apply", kept)
+
+    def check_step(self, server: Any, users: int) -> None:
+        """Check that a round moves the items no further than its users could; a sweep moves none."""
+        now = server.items[0].astype(float), server.moment1.astype(float)
+        if self.before is not None and not np.array_equal(now[0], self.before[0]):
+            sum_ = (
+                (now[0] - self.before[0]) / 0.01 if self.optimizer == "sum" else (now[1] - 0.9 * self.before[1]) / 0.1
+            )
+            assert np.abs(sum_).max() <= LARGEST * users * 1.001
+        self.before = now
+
+    def lie(self, client: Client) -> None:
+        """Change the users' numbers, and perhaps the number of users."""
+        rng = self.rng
+        with told(client) as numbers:
+            most = np.iinfo(numbers.dtype).max
+            for _ in range(rng.choice([1, 5, 200])):
+                at = rng.randrange(client.session.values + (rng.random() < 0.02))
+                numbers[at] = rng.choice([most, -most, -most - 1, -1, 1000, -1000, rng.randint(-most, most)])
+
+    def meddle(self, address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
+        self.left -= 1
+        if self.left < 0:
+            raise Enough
+        if self.rng.random() < 0.003:
+            raise Killed
+        if self.rng.random() < 0.003:  # a node that restarts has another address
+            before = self.rng.choice(list(self.fed.transport.signs()))
+            self.at[max(self.at) + 1] = self.at[before]
+            self.fed.transport.away.add(before)
+        reply = answer(request)
+        node = int(self.at[address].name.removeprefix("node"))
+        if node not in self.liars:
+            return [reply]
+        self.old.append(reply)
+        return self.said(reply) if self.rng.random() < self.rate else [reply]
+
+    def said(self, reply: Packet) -> list[Packet]:
+        rng = self.rng
+        how = rng.randrange(5)
+        if how == 0:
+            return []
+        if how == 1:
+            return [replace(rng.choice(self.old), kind=reply.kind), reply]
+        if how == 2:
+            return [replace(reply, blobs={name: self.mangled(blob) for name, blob in reply.blobs.items()})]
+        if how == 3:
+            return [rng.choice(self.old)]
+        self.odd += 1
+        return [ODD[rng.choice(list(ODD))](reply)]
+
+    def mangled(self, blob: bytes) -> bytes:
+        content = bytearray(blob)
+        for _ in range(self.rng.choice([1, 8])):
+            content[self.rng.randrange(len(content))] = self.rng.randrange(256)
+        return bytes(content[: self.rng.choice([len(content), len(content) // 2])])
+
+    def live(self) -> bool:
+        """One life of the server, to its end; return whether there should be another."""
+        try:
+            self.fed.run(self.meddle)
+        except Enough:
+            return False
+        except Killed:
+            return True
+        except FedgrecError as stopped:
+            if not any(words in str(stopped) for words in SENTENCES):
+                raise
+            return self.left > 0
+        raise AssertionError("a million rounds cannot be over")
+
+    def check(self) -> None:
+        """Check that honest users could have made every number of the model."""
+        model = self.fed.model()
+        everyone = NODES * USERS
+        assert ((model.degrees >= 0) & (model.degrees <= everyone)).all()
+        with ServerStore(open_server(self.fed.server)) as store:
+            counts = model.degrees[:, None] + store.loose_users()
+        assert (np.abs(model.items[1:]) <= (LATENT_CLIP * counts).astype("f4")).all()
+        most = LARGEST * PER_ROUND
+        assert np.abs(model.moment1).max() <= most
+        assert np.abs(model.moment2).max() <= most**2
+        assert (
+            np.abs(model.items[0]).max() <= 1 + 0.01 * (1.0 if self.optimizer == "adam" else most) * model.round * 3.2
+        )
+        for line in self.fed.witness.metrics:
+            assert all(0 <= line[name] <= 1 for name in ("recall@5", "ndcg@5"))
+            assert 0 < line["users"] <= everyone
+        if self.odd > 10:
+            assert any(name in notice for name in self.names for notice in self.fed.witness.notices)
+
+
+def fuzz(root: Path, monkeypatch: pytest.MonkeyPatch, steps: int, episodes: int, seed: int = 0) -> None:
+    for episode in range(seed, seed + episodes):
+        with monkeypatch.context() as patch:
+            chance = Chance(root / str(episode), episode, steps // episodes, patch)
+            going = True
+            while going:
+                going = chance.live()
+                chance.check()
+
+
+def test_lying_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One or two nodes of five send random answers and random numbers, while nodes and the server restart."""
+    fuzz(tmp_path, monkeypatch, steps=500, episodes=2)
+
+
+@pytest.mark.parametrize("bound", ["check_round", "keep_possible"])
+def test_it_takes_every_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+    """Without one of the server's bounds, the same lies show in the model."""
+    where: Any = model_keeper if bound == "check_round" else FedGRecMethod
+    monkeypatch.setattr(where, bound, lambda *_: 0)
+    with pytest.raises(AssertionError):
+        fuzz(tmp_path, monkeypatch, steps=200, episodes=1)
+
+
+@pytest.mark.slow
+def test_lying_nodes_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for 100,000 answers."""
+    fuzz(tmp_path, monkeypatch, steps=100_000, episodes=200, seed=100)
