@@ -21,14 +21,14 @@ from fedgrec.config.configuration import Config, preset
 from fedgrec.errors import FedgrecError
 from fedgrec.kernels.devices import gpu_is_there
 from fedgrec.runs.simulation import Simulation
-from fedgrec.studies.audit import latents, membership
+from fedgrec.studies.audit import clusters, membership
 from fedgrec.studies.audit.recording import record
 from fedgrec.studies.audit.scores import Finding
 
 EPSILONS = {"interaction": (12.0, 10.0, 8.0, 7.0, 6.0, 5.0, 4.0), "user": (32.0, 16.0, 8.0, 4.0, 2.0, 1.0)}
 METHODS, SEEDS = ("fedgrec", "spectral"), 3
 TOGETHER = 6  # runs that share a GPU
-ATTACKS = (latents.NAME, membership.FROM_SUMS, membership.FROM_MODEL, membership.STRANGERS)
+ATTACKS = (clusters.TIED, membership.FROM_SUMS, membership.FROM_MODEL, membership.STRANGERS)
 WIDTH = 9
 COLUMNS = "".join(f"{name:>{WIDTH}}" for name in ("latents", "sums", "model", "strange"))  # the same, in short
 HOLLOW = {"markerfacecolor": "white", "linewidth": 0.6}  # people who were in no sum
@@ -91,7 +91,7 @@ def found(config: Config) -> dict[str, Any]:
     """The share of items that attacks name or link, beside that of a guess by popularity."""
     view, truth = record(config)
     lines = (
-        latents.audit(view, truth),
+        clusters.audit_latents(view, truth),
         membership.audit_sums(view, truth),
         membership.audit_model(view, truth, strangers=False),
         membership.audit_model(view, truth, strangers=True),

@@ -12,7 +12,7 @@ from fedgrec.cable.core import Rows
 from fedgrec.config.configuration import Config
 from fedgrec.config.options import METHODS
 from fedgrec.data import load
-from fedgrec.studies.audit import clusters, latents, membership
+from fedgrec.studies.audit import clusters, membership
 from fedgrec.studies.audit.audit import attacked
 from fedgrec.studies.audit.recording import Contributions, Truth, View, record
 from fedgrec.studies.audit.scores import Finding, NotApplicable
@@ -149,7 +149,7 @@ def test_without_signs_no_items_are_named(mutant: Any) -> None:
 
 
 def tied(view: View, truth: Truth) -> float:
-    line = latents.audit(view, truth)
+    line = clusters.audit_latents(view, truth)
     assert isinstance(line, Finding)
     return line.attack.value
 
@@ -157,7 +157,7 @@ def tied(view: View, truth: Truth) -> float:
 def test_latents_tie_most_items_together() -> None:
     view, truth = plain()
     assert tied(view, truth) >= 0.5
-    line = latents.audit(view, truth)
+    line = clusters.audit_latents(view, truth)
     assert isinstance(line, Finding)
     assert line.better
 
@@ -172,7 +172,7 @@ def test_a_group_that_two_people_have_is_tied_to_neither() -> None:
     view, truth = record(Config().changed(PLAIN | {"users_per_round": 2, "rounds": 1}), alike())
     seen = view.sums[0]
     everything = np.zeros(15, np.int64)
-    assert latents.tied(everything, seen, view, truth).tolist() == [0, 0]
+    assert clusters.tied(everything, seen, view, truth).tolist() == [0, 0]
 
 
 # ------------------------------------------------------------------------------------------- membership
@@ -244,7 +244,7 @@ def test_every_method_can_be_audited(method: str) -> None:
     found = attacked(*record(Config().changed(small), sparse(users=30, items=80)))
     assert [line for line in found.table().splitlines() if len(line) > 80] == []
     names = [line.name for line in found.lines if isinstance(line, NotApplicable)]
-    assert (latents.NAME in names) == (method != "fedgrec")
+    assert (clusters.TIED in names) == (method != "fedgrec")
 
 
 # ---------------------------------------------------------------------------------------------- Gowalla

@@ -10,7 +10,7 @@ import pytest
 from fedgrec.cable.core import Rows, Upload
 from fedgrec.config.configuration import Config
 from fedgrec.config.options import METHODS
-from fedgrec.studies.audit import differences, uploads
+from fedgrec.studies.audit import weaker_designs as designs
 from fedgrec.studies.audit.recording import Apart, Truth, View, minus, record
 from fedgrec.studies.audit.scores import Finding, NotApplicable
 from tests.audit.worlds import plain, sparse
@@ -46,7 +46,7 @@ def test_a_sum_without_a_person_and_what_the_person_sent_are_the_sum() -> None:
 
 def test_a_difference_is_taken_row_by_row() -> None:
     first, second = upload({1: [5, 5], 4: [2, 0], 7: [1, 1]}, users=3), upload({1: [5, 5], 4: [1, 0]}, users=2)
-    left = differences.difference(first, second)
+    left = designs.difference(first, second)
     assert left.users == 1
     assert left.leaves["items"].index.tolist() == [4, 7]
     assert left.leaves["items"].values.tolist() == [[1, 0], [1, 1]]
@@ -57,14 +57,14 @@ def test_a_difference_is_taken_row_by_row() -> None:
 
 
 def test_two_sums_name_everything_where_there_are_latents() -> None:
-    line = found(differences.audit, *plain())
+    line = found(designs.audit_sums, *plain())
     assert line.attack.value == 1
     assert line.better
     assert line.more["from_item_updates_alone"] > 0.9
 
 
 def test_two_sums_name_most_by_signs_where_there_are_none() -> None:
-    line = found(differences.audit, *plain(layers=0))
+    line = found(designs.audit_sums, *plain(layers=0))
     assert line.attack.value > 0.9
     assert line.better
 
@@ -72,7 +72,7 @@ def test_two_sums_name_most_by_signs_where_there_are_none() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_two_sums_beat_popularity_for_every_method(method: str) -> None:
     small = {"method": method, "rounds": 2, "dim": 8, "users_per_round": 20, "kernel": "reference"}
-    assert found(differences.audit, *record(Config().changed(small), sparse(users=30, items=400))).better
+    assert found(designs.audit_sums, *record(Config().changed(small), sparse(users=30, items=400))).better
 
 
 def others_sent(apart: Apart | None) -> Apart:
@@ -83,7 +83,7 @@ def others_sent(apart: Apart | None) -> Apart:
 
 
 @pytest.mark.parametrize(
-    ("audit", "part"), [(differences.audit, "trained"), (differences.audit_counts, "counted")], ids=["sums", "counts"]
+    ("audit", "part"), [(designs.audit_sums, "trained"), (designs.audit_counts, "counted")], ids=["sums", "counts"]
 )
 def test_the_difference_of_another_person_names_nothing(audit: Audit, part: str) -> None:
     view, truth = plain()
@@ -94,9 +94,9 @@ def test_the_difference_of_another_person_names_nothing(audit: Audit, part: str)
 
 @pytest.mark.parametrize("mutant", [np.negative, np.zeros_like], ids=["most", "nothing"])
 def test_naming_the_way_that_most_go_names_nothing(mutant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = uploads.towards_the_few
-    monkeypatch.setattr(uploads, "towards_the_few", lambda rows: mutant(real(rows)))
-    assert not found(differences.audit, *plain(layers=0)).better
+    real = designs.towards_the_few
+    monkeypatch.setattr(designs, "towards_the_few", lambda rows: mutant(real(rows)))
+    assert not found(designs.audit_sums, *plain(layers=0)).better
 
 
 def test_few_are_told_from_many_by_number_or_by_length() -> None:
@@ -104,7 +104,7 @@ def test_few_are_told_from_many_by_number_or_by_length() -> None:
     line = np.array([[0.6, 0.8]])
     for places in ([1, 1, -1, -1, -1, -1, -1, -1], [9, 9, -1, 1, 1, -1, 1, 1], [-9, -9, 1, 1, 3, 1, -1, 1]):
         for sign in (1, -1):
-            scores = uploads.towards_the_few(sign * np.array(places)[:, None] * line)
+            scores = designs.towards_the_few(sign * np.array(places)[:, None] * line)
             assert set(np.argsort(-scores)[:2]) == {0, 1}
 
 
@@ -113,19 +113,19 @@ def test_rows_count_by_their_public_steps() -> None:
     steps = np.ones(view.n_items)
     steps[[3, 4]] = 100
     sent = upload({3: [1, 0], 4: [1, 0], 5: [-2, 0], 6: [-2, 0], 7: [-2, 0], 8: [1, 0]})
-    assert set(np.argsort(-uploads.guess(sent, view, steps))[:2]) == {3, 4}
+    assert set(np.argsort(-designs.guess(sent, view, steps))[:2]) == {3, 4}
 
 
 # ----------------------------------------------------------------------------------------- two counts
 
 
 def test_two_counts_name_everything() -> None:
-    line = found(differences.audit_counts, *plain())
+    line = found(designs.audit_counts, *plain())
     assert line.attack.value == 1
     assert line.better
 
 
 def test_a_method_that_counts_nothing_has_no_counts() -> None:
     small = {"method": "fcf", "rounds": 1, "dim": 8, "users_per_round": 8, "kernel": "reference"}
-    line = differences.audit_counts(*record(Config().changed(small), sparse(users=30, items=80)))
+    line = designs.audit_counts(*record(Config().changed(small), sparse(users=30, items=80)))
     assert isinstance(line, NotApplicable)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedgrec.secagg import Client, Session, client, server
-from fedgrec.studies.audit import lies, lying
+from fedgrec.studies.audit import lies
 from fedgrec.studies.audit.scores import Finding
 from tests.audit.worlds import plain
 
@@ -58,7 +58,7 @@ def test_clients_that_answer_twice_are_read(monkeypatch: pytest.MonkeyPatch) -> 
 
 def lines() -> list[Finding]:
     view, truth = plain()
-    found = lying.audit(view, truth)
+    found = lies.audit(view, truth)
     assert all(isinstance(line, Finding) for line in found)
     return [line for line in found if isinstance(line, Finding)]
 
@@ -68,7 +68,7 @@ def test_both_lines() -> None:
     assert unchecked.attack.value == 1
     assert unchecked.better
     assert checked.attack.value == 0
-    assert checked.people == lying.LIED_TO * len(lies.LIES)
+    assert checked.people == lies.LIED_TO * len(lies.LIES)
     assert checked.more["lies"] == ["with_an_accomplice", "two_models", "two_stories", "asked_again"]
 
 
@@ -77,7 +77,7 @@ def test_what_is_read_is_the_upload() -> None:
     assert truth.trained is not None
     spec = truth.trained.sum.spec
     for upload in list(truth.trained.uploads.values())[:3]:
-        read = lying.read(upload, truth.trained)
+        read = lies.read(upload, truth.trained)
         assert read is not None
         assert (read.to_ring(spec) == upload.to_ring(spec)).all()
 
@@ -91,7 +91,7 @@ def test_a_lie_that_works_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda session, vector: None,
         lambda session, vector: None,
     )
-    monkeypatch.setattr(lying, "LIES", mixed)
+    monkeypatch.setattr(lies, "LIES", mixed)
     _, truth = plain()
     assert truth.trained is not None
-    assert lying.attempts(truth.trained).sum() == 3  # of five people
+    assert lies.attempts(truth.trained).sum() == 3  # of five people

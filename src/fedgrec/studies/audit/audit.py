@@ -7,7 +7,7 @@ from fedgrec.data import Dataset
 from fedgrec.errors import ConfigError
 from fedgrec.pages.tables import NOTHING, Grid, terminal
 from fedgrec.runs.simulation import Observer
-from fedgrec.studies.audit import clusters, differences, latents, lying, membership, queries
+from fedgrec.studies.audit import clusters, lies, membership, weaker_designs
 from fedgrec.studies.audit.recording import Truth, View, record
 from fedgrec.studies.audit.scores import Estimate, Finding, NotApplicable, percent
 
@@ -61,13 +61,13 @@ def attacked(view: View, truth: Truth) -> Audit:
     lines: tuple[Line, ...] = (
         clusters.audit_alone(view, truth),
         *clusters.audit(view, truth),
-        latents.audit(view, truth),
+        clusters.audit_latents(view, truth),
         membership.audit_sums(view, truth),
         membership.audit_model(view, truth, strangers=False),
         membership.audit_model(view, truth, strangers=True),
-        differences.audit(view, truth),
-        differences.audit_counts(view, truth),
-        queries.audit(view, truth),
-        *lying.audit(view, truth),
+        weaker_designs.audit_sums(view, truth),
+        weaker_designs.audit_counts(view, truth),
+        weaker_designs.audit_queries(view, truth),
+        *lies.audit(view, truth),
     )
     return Audit(view.method, view.n_users, view.n_items, len(view.sums), len(view.sums[-1].people), lines)

@@ -6,6 +6,9 @@ After one plain step a user's rows are multiples of one vector, its own. So rows
 many lines as there are users. On its line a user's own items move one way, and the items that it drew as negatives move
 the other way; there are more negatives. Where scores are cosines, each row lacks its part along the item's own
 embedding, which is public: see `LeaningLines`.
+
+To latents a user adds w_ut·(new − old latent) in the rows of its own items, and in no others. So all its rows point in
+the direction of one difference, at every level.
 """
 
 import numpy as np
@@ -13,12 +16,13 @@ from numpy.typing import NDArray
 
 from fedgrec.cable.core import Floats, Ints, Rows
 from fedgrec.studies.audit.directions import LEAST, PURE, LeaningLines, Lines, Tally, blind, group
-from fedgrec.studies.audit.recording import Contributions, Truth, View
+from fedgrec.studies.audit.recording import Contributions, OpenedSum, Truth, View
 from fedgrec.studies.audit.scores import Finding, NotApplicable, finding, finding_items
 
 ALONE = "rows that are one person's alone"
 NAME = "people isolated by their rows"
 NAMED = "items named by the signs of such rows"
+TIED = "items tied together by latents"
 
 
 def contributors(found: Contributions) -> Ints:
@@ -131,16 +135,68 @@ def audit(view: View, truth: Truth) -> list[Finding | NotApplicable]:
         "without a name; guessing by popularity does so for {popularity}.",
         *(isolated(part, view, truth) for part in guesses),
     )
-    return [who, _items_named(groups, view, truth)]
-
-
-def _items_named(groups: Ints, view: View, truth: Truth) -> Finding:
-    mine = [truth.people.of(user) for user in view.sums[-1].people.tolist()]
-    return finding_items(
+    what = finding_items(
         NAMED,
         rightly_named(groups, view, truth),
-        mine,
+        truth.items(view.sums[-1].people.tolist()),
         truth.popularity,
         "Of 100 items that a person has, the server would name {attack} from the rows that it put together, without "
         "knowing whose they are; guessing by popularity names {popularity}.",
+    )
+    return [who, what]
+
+
+# ------------------------------------------------------------------------------------------------------- latents
+
+
+def rows_of_items(seen: OpenedSum, n_items: int, leaf: str) -> tuple[Ints, Floats]:
+    """The items whose latents changed, and their rows of all levels side by side.  # [r], [r, K·d]"""
+    rows = seen.total.leaves[leaf]
+    levels = seen.spec.leaf(leaf).rows // n_items
+    items, place = np.unique(rows.index % n_items, return_inverse=True)
+    wide = np.zeros((len(items), levels, rows.values.shape[1]), np.float32)
+    wide[place, rows.index // n_items] = rows.values
+    return items, wide.reshape(len(items), -1)
+
+
+def guess_by_latents(seen: OpenedSum, n_items: int, leaf: str) -> Ints:
+    """A group for each item whose latents changed, −1 for none."""
+    return group(Lines(rows_of_items(seen, n_items, leaf)[1], either_sign=False), len(seen.people))
+
+
+def tied(groups: Ints, seen: OpenedSum, view: View, truth: Truth) -> Floats:
+    """The share of each person's items that are in a group of this person.
+
+    A group belongs to the one person who has at least 90 % of its items. If a person has several, the largest counts.
+    """
+    items, people = rows_of_items(seen, view.n_items, view.contents.latents)[0], len(seen.people)
+    mine = truth.items(seen.people.tolist())
+    many, flat = np.array([len(part) for part in mine]), np.concatenate(mine)
+    there = np.isin(flat, items)
+    tally = Tally.of(groups, np.searchsorted(items, flat)[there], np.repeat(np.arange(people), many)[there], people)
+    owners, most = tally.owners(), np.zeros(people)
+    owned = owners >= 0
+    np.maximum.at(most, owners[owned], tally.rows_of(owners)[owned])
+    shares: Floats = most / many
+    return shares
+
+
+def audit_latents(view: View, truth: Truth) -> Finding | NotApplicable:
+    """Which items belong to the same person."""
+    leaf = view.contents.latents
+    seen = next((seen for seen in reversed(view.sums) if leaf in seen.total.leaves), None)
+    if seen is None:
+        return NotApplicable(TIED, "the method sends no latents: there is no sum of positives alone to group")
+    items, people = rows_of_items(seen, view.n_items, leaf)[0], len(seen.people)
+    guesses = guess_by_latents(seen, view.n_items, leaf), *blind(truth.popularity[items], people)
+    attack, chance, popularity = (tied(groups, seen, view, truth) for groups in guesses)
+    return finding(
+        TIED,
+        "Of 100 items that the people of a sum have, the server would put {attack} together with others of the same "
+        "person, without a name; guessing by popularity {popularity}.",
+        attack,
+        chance,
+        popularity,
+        weights=truth.people.user_degrees()[seen.people].astype(np.float64),
+        round=seen.broadcast.round,
     )

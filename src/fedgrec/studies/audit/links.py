@@ -15,13 +15,14 @@ from fedgrec.data import IdMap, Interactions
 from fedgrec.errors import ConfigError
 from fedgrec.methods.contract import make_method
 from fedgrec.runs.recorded_sums import RecordedSum
-from fedgrec.studies.audit import clusters, latents, membership
+from fedgrec.studies.audit import clusters, membership
 from fedgrec.studies.audit.audit import Audit, Line
 from fedgrec.studies.audit.directions import LEAST, Lines, group
 from fedgrec.studies.audit.recording import Contributions, OpenedSum, Truth, View, nearest, present
 from fedgrec.studies.audit.scores import NotApplicable, finding_items, named
 
 OF_NODES = "a node's items, from sums it was in"
+UNKNOWN = "nodes do not keep which rows their users drew to compare with, so nobody knows whose they are"
 ALWAYS = "every node was in every sum that tells which items people have, so there is nothing to compare"
 
 
@@ -42,6 +43,13 @@ class Groups:
         sizes = np.bincount(found[found >= 0])
         return Groups(len(found), int(sizes.sum()), len(sizes), int(sizes.max(initial=0)))
 
+    def said(self, what: str) -> str:
+        most = f" The largest has {self.largest:,}." if self.groups else ""
+        return (
+            f"{self.grouped:,} of {self.rows:,} {what} are in {self.groups:,} groups of {LEAST} or more; each group "
+            f"may be one person's.{most}"
+        )
+
 
 @dataclass(frozen=True)
 class Links:
@@ -58,28 +66,17 @@ class Links:
 
     def sentences(self) -> list[str]:
         """What was linked, a sentence each."""
-        told = [
+        tied = ", ".join(f"{count:,} to {printable(node)}" for node, count in (self.by_company or {}).items())
+        return [
             f"In the last sum, of {self.users:,} users, rows of {self.touched:,} of {self.items:,} items are not zero.",
-            f"By direction, {_said(self.by_direction, 'rows')}",
-            f"By latents, {_said(self.by_latents, 'items')}"
+            f"By direction, {self.by_direction.said('rows')}",
+            f"By latents, {self.by_latents.said('items')}"
             if self.by_latents
             else "No recorded sum carries latents: there is nothing to group by them.",
+            f"Items that were touched in every sum with a node and in no sum without it are tied to it: {tied}."
+            if tied
+            else f"Nothing can be tied to a node: {ALWAYS}.",
         ]
-        if self.by_company is None:
-            return [*told, f"Nothing can be tied to a node: {ALWAYS}."]
-        tied = ", ".join(f"{count:,} to {printable(node)}" for node, count in self.by_company.items())
-        return [
-            *told,
-            f"Items that were touched in every sum with a node and in no sum without it are tied to it: {tied}.",
-        ]
-
-
-def _said(found: Groups, what: str) -> str:
-    most = f" The largest has {found.largest:,}." if found.groups else ""
-    return (
-        f"{found.grouped:,} of {found.rows:,} {what} are in {found.groups:,} groups of {LEAST} or more; each group may "
-        f"be one person's.{most}"
-    )
 
 
 def linked(sums: Sequence[RecordedSum]) -> Links:
@@ -89,19 +86,13 @@ def linked(sums: Sequence[RecordedSum]) -> Links:
     if not trained:
         raise ConfigError("no recorded sum carries item updates: record more of them (option record)")
     last, rows = trained[-1], trained[-1].total.leaves[contents.updates]
-    full = next((seen for seen in reversed(sums) if contents.latents in seen.total.leaves), None)
-    return Links(
-        last.method,
-        len(sums),
-        last.total.users,
-        last.broadcast.n_items,
-        len(np.unique(rows.index % last.broadcast.n_items)),
-        Groups.of(group(Lines(rows.values, either_sign=True), last.total.users)),
-        Groups.of(latents.guess(_opened(full, np.arange(full.total.users)), full.broadcast.n_items, contents.latents))
-        if full
-        else None,
-        by_company(sums),
-    )
+    users, n_items, by_latents = last.total.users, last.broadcast.n_items, None
+    if full := next((seen for seen in reversed(sums) if contents.latents in seen.total.leaves), None):
+        seen = _opened(full, np.arange(full.total.users))
+        by_latents = Groups.of(clusters.guess_by_latents(seen, full.broadcast.n_items, contents.latents))
+    touched = len(np.unique(rows.index % n_items))
+    by_direction = Groups.of(group(Lines(rows.values, either_sign=True), users))
+    return Links(last.method, len(sums), users, n_items, touched, by_direction, by_latents, by_company(sums))
 
 
 def by_company(sums: Sequence[RecordedSum]) -> dict[str, int] | None:
@@ -110,12 +101,17 @@ def by_company(sums: Sequence[RecordedSum]) -> dict[str, int] | None:
     method = make_method(sums[-1].method)
     told = [(seen, there) for seen in sums if (there := present(seen, method.contents, n_items)) is not None]
     found = {}
-    for node, name in sorted({pair for seen in sums for pair in zip(seen.nodes, seen.names, strict=True)}):
+    for node, name in sorted(_nodes(sums)):
         together = [touched for seen, touched in told if node in seen.nodes]
         apart = [touched for seen, touched in told if node not in seen.nodes]
         if together and apart:
             found[name] = int((np.all(together, axis=0) & ~np.any(apart, axis=0)).sum())
     return found or None
+
+
+def _nodes(sums: Sequence[RecordedSum]) -> set[tuple[int, str]]:
+    """The nodes in these sums, and their names."""
+    return {pair for seen in sums for pair in zip(seen.nodes, seen.names, strict=True)}
 
 
 def _opened(seen: RecordedSum, people: Ints) -> OpenedSum:
@@ -137,40 +133,21 @@ class KnownUser:
 def scored(sums: Sequence[RecordedSum], users: Sequence[KnownUser]) -> Audit:
     """How often the links are right."""
     known = {user.node for user in users}
-    missing = sorted(
-        {name for seen in sums for node, name in zip(seen.nodes, seen.names, strict=True) if node not in known}
-    )
+    missing = sorted({name for node, name in _nodes(sums) if node not in known})
     if missing:
         raise ConfigError(
             f"the sums hold users of {', '.join(missing)}, too: name the folders of all nodes with --nodes"
         )
     last = sums[-1]
     sums = [seen for seen in sums if seen.broadcast.n_items == last.broadcast.n_items]  # the catalogue may have grown
-    lines: tuple[Line, ...] = (
-        NotApplicable(
-            clusters.NAME,
-            "nodes do not keep which rows their users drew to compare with, so nobody knows whose they are",
-        ),
-        latents.audit(*_of_users(sums, users)),
-        _audit_nodes(sums, users),
-    )
+    people = [np.array([at for at, user in enumerate(users) if seen.session in user.sessions], int) for seen in sums]
+    by_latents = clusters.audit_latents(*_seen(sums, people, [user.items for user in users]))
+    lines = NotApplicable(clusters.NAME, UNKNOWN), by_latents, _audit_nodes(sums, users)
     return Audit(last.method, len(users), last.broadcast.n_items, len(sums), last.total.users, lines)
 
 
-def _of_users(sums: Sequence[RecordedSum], users: Sequence[KnownUser]) -> tuple[View, Truth]:
-    """The sums with the users who were in them."""
-    people = [np.array([at for at, user in enumerate(users) if seen.session in user.sessions], int) for seen in sums]
-    return _seen(sums, people, [user.items for user in users])
-
-
-def _of_nodes(sums: Sequence[RecordedSum], users: Sequence[KnownUser]) -> tuple[View, Truth]:
-    """The sums with the nodes that were in them; a node has what its users have."""
-    nodes = sorted({user.node for user in users})
-    items = [np.unique(np.concatenate([user.items for user in users if user.node == node])) for node in nodes]
-    return _seen(sums, [np.searchsorted(nodes, seen.nodes) for seen in sums], items)
-
-
 def _seen(sums: Sequence[RecordedSum], people: Sequence[Ints], items: Sequence[Ints]) -> tuple[View, Truth]:
+    """The sums with the people in each of them; and what all people have."""
     n_items, nothing = sums[-1].broadcast.n_items, np.zeros(0, np.int64)
     who = np.repeat(np.arange(len(items)), [len(part) for part in items])
     names, catalogue = IdMap.range(len(items), "user"), IdMap.range(n_items, "item")
@@ -183,12 +160,14 @@ def _seen(sums: Sequence[RecordedSum], people: Sequence[Ints], items: Sequence[I
 
 
 def _audit_nodes(sums: Sequence[RecordedSum], users: Sequence[KnownUser]) -> Line:
-    """Is this item among those of the node's users?"""
+    """Is this item among those of the node's users? A node has what its users have."""
     if by_company(sums) is None:
         return NotApplicable(OF_NODES, ALWAYS)
-    view, truth = _of_nodes(sums, users)
+    roster = sorted({user.node for user in users})
+    has = [np.unique(np.concatenate([user.items for user in users if user.node == node])) for node in roster]
+    view, truth = _seen(sums, [np.searchsorted(roster, seen.nodes) for seen in sums], has)
     nodes = np.unique(np.concatenate([seen.people for seen in view.sums]))
-    items = [truth.people.of(node) for node in nodes.tolist()]
+    items = truth.items(nodes.tolist())
     popularity = np.bincount(np.concatenate([user.items for user in users]), minlength=view.n_items)
     return finding_items(
         OF_NODES,

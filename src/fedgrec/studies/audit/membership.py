@@ -68,8 +68,7 @@ def _shares(view: View, sure: list[NDArray[np.bool_] | None]) -> Floats:
 
 def guess_from_model(view: View, known: Sequence[Ints]) -> Floats:
     """What the model would recommend to somebody with the known items alone.  # [p, N]"""
-    indptr = np.cumsum([0, *map(len, known)])
-    return view.model(indptr, np.concatenate(known))
+    return view.model(np.cumsum([0, *map(len, known)]), np.concatenate(known))
 
 
 def halves(data: Interactions, users: Ints) -> tuple[list[Ints], list[Ints]]:
@@ -106,12 +105,11 @@ def _scored(
 
 def audit_sums(view: View, truth: Truth) -> Finding | NotApplicable:
     people = _some(np.unique(np.concatenate([seen.people for seen in view.sums])))
-    items = [truth.people.of(user) for user in people.tolist()]
     return _scored(
         FROM_SUMS,
         guess_from_sums(view, people),
         truth.popularity,
-        items,
+        truth.items(people.tolist()),
         None,
         "Of 100 items that you have, the server would name {attack}, if it names as many as you have; guessing by "
         "popularity names {popularity}.",

@@ -93,6 +93,10 @@ class Truth:
         """How many of those who trained have each item.  # [N]"""
         return self.people.degrees()
 
+    def items(self, people: Iterable[int]) -> list[Ints]:
+        """What each of these people has."""
+        return [self.people.of(person) for person in people]
+
 
 class Recorder(Sums):
     """Adds up as `inner` does, and writes down the degree counts and the sums of some training rounds."""
@@ -112,16 +116,16 @@ class Recorder(Sums):
     ) -> tuple[Upload, Pending]:
         total, pending = self.inner.total(method, stage, cohort, broadcast, arrived)
         present = cohort if arrived is None else cohort.take(arrived)
-        if counts(method, stage):
-            self.counted = apart(method, stage, present, self._opened(method, stage, present, broadcast, total))
-        elif method.trains(stage) and broadcast.round in self.rounds:
-            self._write_down(method, stage, present, self._opened(method, stage, present, broadcast, total))
+        counted = counts(method, stage)
+        if counted or (method.trains(stage) and broadcast.round in self.rounds):
+            people = self.order[np.searchsorted(self.keys, present.keys)]
+            before = replace(broadcast, tables=broadcast.tables.copy(), degrees=broadcast.degrees.copy())
+            seen = OpenedSum(before, method.spec(stage), visible(total), people)
+            if counted:
+                self.counted = apart(method, stage, present, seen)
+            else:
+                self._write_down(method, stage, present, seen)
         return total, pending
-
-    def _opened(self, method: Method, stage: Stage, present: Cohort, broadcast: Broadcast, total: Upload) -> OpenedSum:
-        people = self.order[np.searchsorted(self.keys, present.keys)]
-        seen = replace(broadcast, tables=broadcast.tables.copy(), degrees=broadcast.degrees.copy())
-        return OpenedSum(seen, method.spec(stage), visible(total), people)
 
     def _write_down(self, method: Method, stage: Stage, present: Cohort, seen: OpenedSum) -> None:
         """Keep a training round's sum; for one round also who is in which row, and for one some users' uploads."""

@@ -1,0 +1,140 @@
+"""What a server would find in designs that this product does not use: each lacks one of our rules.
+
+A sum, or a count of degrees, that is opened twice, the second time without one person: the difference is what this
+person sent. Nodes refuse that: docs/security.md.
+
+Rows of latents, and all rows of some methods, belong to the person's own items alone. Other uploads also have rows of
+negatives, which the person drew. Nearly all rows lie along one line, the person's own: its items move one way, and
+negatives move the other way. There are more negatives, or each moves less. So the side with the longer tail has the
+items.
+
+People who ask for the rows that they need, and for decoys. Here the server sends all rows to everybody. In other
+designs a user draws decoys afresh in every round: its items are in all its queries, and a decoy is in few.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedgrec.cable.core import Floats, Ints, Upload
+from fedgrec.studies.audit.recording import Truth, View, marked, minus, of_own_items, visible
+from fedgrec.studies.audit.scores import Finding, NotApplicable, finding_items, named
+
+SUMS, COUNTS = "if two sums differed by one person", "if two counts differed by one person"
+QUERIES = "if people asked for items, with decoys"
+MOST = 200  # people who ask
+QUERIES_STREAM = 10
+
+
+def found_items(name: str, guesses: Mapping[int, Floats], truth: Truth, sentence: str, **more: Any) -> Finding:
+    """The table's line about guesses by person; as many items are named as the person has."""
+    mine = truth.items(guesses)
+    return finding_items(name, named(np.stack([*guesses.values()]), mine), mine, truth.popularity, sentence, **more)
+
+
+# ------------------------------------------------------------------------------------------ uploads in the clear
+
+
+def guess(upload: Upload, view: View, steps: Floats | None) -> Floats:
+    """How much each item looks like one of the sender's; `steps` are the public ones of the rows.  # [N]"""
+    rows = of_own_items(visible(upload).leaves, view.contents)
+    if rows is None:
+        return guess_by_signs(upload, view, steps)
+    return marked(rows.index % view.n_items, view.n_items).astype(float)
+
+
+def guess_by_signs(upload: Upload, view: View, steps: Floats | None) -> Floats:
+    """The same from the rows of item updates, which include rows of negatives.  # [N]"""
+    rows, found = visible(upload).leaves[view.contents.updates], np.zeros(view.n_items)  # without rows of zeros
+    items, tables = rows.index % view.n_items, rows.index // view.n_items  # some methods send two rows for an item
+    values = rows.values * (1.0 if steps is None else steps[items, None])
+    for table in np.unique(tables):
+        there = tables == table
+        np.add.at(found, items[there], towards_the_few(values[there].astype(np.float64)))
+    return found
+
+
+def towards_the_few(rows: Floats) -> Floats:
+    """How far each row goes along the main line, towards the side with the longer tail; at most 1.  # [r]"""
+    line = np.linalg.eigh(rows.T @ rows)[1][:, -1]
+    along: Floats = rows @ line
+    along = along / max(np.abs(along).max(initial=0), np.finfo(float).tiny)
+    return along if ((along - along.mean()) ** 3).sum() > 0 else -along
+
+
+def difference(first: Upload, second: Upload) -> Upload:
+    """What the person who is only in the first sum sent."""
+    return visible(minus(first, second))
+
+
+def audit_sums(view: View, truth: Truth) -> Finding | NotApplicable:
+    """For each of some people: a sum over everybody, and one without this person."""
+    both = truth.trained
+    if both is None:
+        return NotApplicable(SUMS, "the sum that carries the most was not opened")
+    sent = {person: difference(both.sum.total, both.without(person)) for person in both.uploads}
+    steps = both.sum.broadcast.row_steps
+    more: dict[str, Any] = {"round": both.sum.broadcast.round}
+    if view.contents.updates in both.sum.total.leaves:
+        updates = np.stack([guess_by_signs(upload, view, steps) for upload in sent.values()])
+        more["from_item_updates_alone"] = float(named(updates, truth.items(sent)).mean())
+    return found_items(
+        SUMS,
+        {person: guess(upload, view, steps) for person, upload in sent.items()},
+        truth,
+        "If a server could open one sum twice, the second time without you, it would name {attack} of 100 of your "
+        "items; guessing by popularity names {popularity}. Nodes send their part of a round once.",
+        **more,
+    )
+
+
+def audit_counts(view: View, truth: Truth) -> Finding | NotApplicable:
+    """The same of two counts: an item that is counted more often the first time is the person's."""
+    both, leaf = truth.counted, view.contents.counts
+    if both is None:
+        return NotApplicable(COUNTS, "the method counts no degrees")
+    sent = {person: difference(both.sum.total, both.without(person)) for person in both.uploads}
+    return found_items(
+        COUNTS,
+        {who: marked(part.leaves[leaf].index, view.n_items).astype(float) for who, part in sent.items()},
+        truth,
+        "If a server could count the users of each item twice, the second time without you, it would name {attack} of "
+        "100 of your items; guessing by popularity names {popularity}. Nodes help to open one count.",
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- queries
+
+
+def query(mine: Ints, decoys: int, n_items: int, rng: np.random.Generator) -> Ints:
+    """The person's items and fresh decoys, all different."""
+    others = np.delete(np.arange(n_items), mine)
+    return np.concatenate([mine, rng.choice(others, min(decoys, len(others)), replace=False, shuffle=False)])
+
+
+def guess_by_queries(queries: Sequence[Ints], view: View) -> Floats:
+    """In how many of one person's queries each item is; popular items win ties.  # [N]"""
+    often = np.bincount(np.concatenate(queries), minlength=view.n_items).astype(np.float64)
+    return often if view.degrees is None else often + view.degrees / (view.n_users + 1)
+
+
+def audit_queries(view: View, truth: Truth) -> Finding:
+    """Some people ask as often as sums were recorded, each time with as many decoys as the method draws negatives."""
+    rng = np.random.Generator(np.random.Philox(key=[view.n_users, QUERIES_STREAM]))
+    people = np.sort(rng.choice(view.n_users, min(MOST, view.n_users), replace=False)).tolist()
+    decoys, rounds = view.options.negatives, len(view.sums)
+    guesses = {}
+    for person, mine in zip(people, truth.items(people), strict=True):
+        asked = [query(mine, decoys, view.n_items, rng) for _ in range(rounds)]
+        guesses[person] = guess_by_queries(asked, view)
+    return found_items(
+        QUERIES,
+        guesses,
+        truth,
+        f"Here nobody asks for items. If you asked for yours and for {decoys:,} decoys, drawn afresh in each of "
+        f"{rounds:,} rounds, a server would name {{attack}} of 100 of your items; guessing by popularity names "
+        "{popularity}.",
+        decoys=decoys,
+        queries=rounds,
+    )
