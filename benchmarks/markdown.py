@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedgrec.studies.compare.statistics import half_width
+from fedgrec.studies.compare.runs import half_width
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = ROOT / "docs" / "results"

@@ -15,8 +15,8 @@ from fedgrec.pages.report import run_page
 from fedgrec.runs.cost import cost, turns
 from fedgrec.runs.simulation import Simulation
 from fedgrec.studies.compare.names import Entry
+from fedgrec.studies.compare.results import each_turn
 from fedgrec.studies.compare.rows import row
-from fedgrec.studies.compare.tables import each_turn
 
 USERS, ITEMS, SAMPLED, ROUNDS, CHOSEN = 5, 12, 2, 12, 4
 # Two of five users a round: sweeps are rounds 3, 5 and 10 of 0 … 11, the other nine have two fifths of the users.

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from fedgrec import cli
-from fedgrec.cli.lines import Lines
+from fedgrec.cli.progress import Lines
 from fedgrec.config.configuration import Config, read_toml
 from fedgrec.data import Dataset, Interactions
 from fedgrec.errors import ConfigError, FedgrecError
 from fedgrec.runs import simulation
 from fedgrec.runs.record import read_metrics
 from fedgrec.runs.simulation import Simulation
-from fedgrec.studies.tune import files, study, subjects
+from fedgrec.studies.tune import files, search, study
 from fedgrec.studies.tune.search import parse
 from fedgrec.studies.tune.study import Found, Request, Tried
 from tests.cli.small import clicks
@@ -82,8 +82,8 @@ def test_no_test_item_is_ever_looked_at(
     data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other test items give the same trials, to the last digit, and the same best options."""
-    load = subjects.load_for
-    monkeypatch.setattr(subjects, "load_for", lambda config: replaced(load(config), garbage))
+    load = search.load_for
+    monkeypatch.setattr(search, "load_for", lambda config: replaced(load(config), garbage))
     assert tuned(data, tmp_path / "out") == listed(finished)
     assert (tmp_path / "out" / "best.toml").read_bytes() == (finished / "best.toml").read_bytes()
 
@@ -92,7 +92,7 @@ def test_validation_items_are_what_is_looked_at(
     data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutation: the same garbage as validation items changes the result, so the law above can fail."""
-    load = subjects.load_for
+    load = search.load_for
 
     def swapped(config: Config) -> Dataset:
         dataset = load(config)
@@ -100,7 +100,7 @@ def test_validation_items_are_what_is_looked_at(
         assert held_out is not None
         return replace(dataset, split=replace(dataset.split, validation=garbage(held_out)))
 
-    monkeypatch.setattr(subjects, "load_for", swapped)
+    monkeypatch.setattr(search, "load_for", swapped)
     assert tuned(data, tmp_path / "out") != listed(finished)
 
 
@@ -451,9 +451,9 @@ def test_a_gpu_that_is_not_there_is_said_before_the_search(
         raise RuntimeError("Found no NVIDIA driver on your system.")
 
     monkeypatch.setattr(torch.cuda, "init", no_driver)
-    for method, search in (("fedgrec", "layers=1..2"), ("mf-bpr", "rate=0.1,0.2")):
+    for method, searched in (("fedgrec", "layers=1..2"), ("mf-bpr", "rate=0.1,0.2")):
         given = ["tune", "--data", str(data), "--out", str(tmp_path / "out"), "--device", "cuda", "--method", method]
-        assert cli.main([*given, "--search", search]) == 2
+        assert cli.main([*given, "--search", searched]) == 2
         assert "there is no GPU for device 'cuda'" in capsys.readouterr().err
         assert os.listdir(tmp_path) == []
 

@@ -5,8 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from fedgrec.studies.audit.audit import Audit, attacked
-from fedgrec.studies.audit.page import about, interval, render, verdict
+from fedgrec.studies.audit.audit import Audit, about, attacked, interval, render, verdict
 from fedgrec.studies.audit.scores import Estimate, Finding, NotApplicable
 from tests.audit.worlds import plain
 from tests.pages import checked

@@ -11,7 +11,7 @@ import pytest
 
 from fedgrec import __version__, cli
 from fedgrec.cli.configured import flags
-from fedgrec.cli.options import sections
+from fedgrec.cli.inspect import sections
 from fedgrec.config.configuration import options, preset, presets
 from fedgrec.config.options import GROUPS, METHODS
 from fedgrec.studies.compare.names import known

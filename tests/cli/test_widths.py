@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from fedgrec import cli
-from fedgrec.cli.lines import Lines
-from fedgrec.cli.widths import fitted
+from fedgrec.cli.configured import fitted
+from fedgrec.cli.progress import Lines
 from fedgrec.studies.compare.names import File, entries
 from tests.compare.small import words as compare_words
 

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from fedgrec import cli
-from fedgrec.cli.lines import Lines
+from fedgrec.cli.progress import Lines
 from fedgrec.data.datasets import load
 from fedgrec.studies.compare import comparison
-from fedgrec.studies.compare.statistics import half_width
+from fedgrec.studies.compare.runs import half_width
 from tests.cli.small import clicks, lines
 from tests.compare.small import FEDGREC, MF, compared, read, timeless, words
 from tests.pages import checked
@@ -452,7 +452,7 @@ def test_the_device_reaches_federated_methods(data: Path) -> None:
             device=device,
         )
         runs = settings.runs(Path("out"), settings.load(0))
-        return [run.runs_on for run in runs]
+        return [run.config.run.device for run in runs]
 
     assert devices("fedgrec,fcf,mf-bpr,popularity", "cuda") == ["cuda", "cuda", "cuda", "cpu"]
     assert devices("fedgrec,fcf,mf-bpr,popularity", "cpu") == ["cpu"] * 4

@@ -13,7 +13,7 @@ from fedgrec.data import registry
 from fedgrec.errors import ConfigError
 from fedgrec.studies.compare.names import CENTRALIZED, File, entries, known, read_file
 from fedgrec.studies.compare.plan import Settings, pick_device
-from fedgrec.studies.compare.published import DATA, figure, public_name, table
+from fedgrec.studies.compare.rows import DATA, figure, public_name, published_lines
 from tests.compare.small import words
 
 
@@ -128,9 +128,9 @@ def test_flags_win_over_sections_and_inline_options_over_flags(data: Path, tmp_p
     runs = settings.runs(tmp_path, settings.load(0))
     assert [run.length for run in runs] == [6, 9, 3, 9, 6]
     assert [run.settings()["evaluate_every"] for run in runs] == [7, 7, 1, 1, 7]
-    assert runs[0].options.layers == runs[4].options.layers == 1  # the section wins over the preset
-    assert (runs[0].options.local_steps, runs[4].options.local_steps) == (1, 10)
-    assert runs[2].options.dim == 4
+    assert runs[0].config.model.layers == runs[4].config.model.layers == 1  # the section wins over the preset
+    assert (runs[0].config.model.local_steps, runs[4].config.model.local_steps) == (1, 10)
+    assert runs[2].config.model.dim == 4
     assert {run.settings()["protocol"] for run in runs} == {"honest"}  # a preset does not change the protocol
 
 
@@ -174,7 +174,7 @@ def test_published_figures_are_found_by_method_layers_and_combination() -> None:
 
 
 def test_the_table_of_published_figures_is_whole() -> None:
-    head, *lines = table()
+    head, *lines = published_lines()
     assert tuple(head[3:6]) == DATA
     assert {len(line) for line in lines} == {10}
     assert {line[0] for line in lines} == set(known()) - {"popularity", "spectral"}

@@ -11,7 +11,7 @@ import pytest
 
 from fedgrec import FedGRec, cli
 from fedgrec.centralized import MODELS, load
-from fedgrec.studies.compare import pictures
+from fedgrec.studies.compare import results
 from tests.cli.test_options import refused
 from tests.compare.small import FEDGREC, MF, compared
 
@@ -31,7 +31,7 @@ def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("torch")
     out = tmp_path_factory.mktemp("open") / "all"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pictures, "curves", lambda *_: None)
+        patch.setattr(results, "curves", lambda *_: None)
         compared(data, out, "--quiet", methods=",".join(SMALL.values()), seeds="1", epochs="2")
     return out / "runs"
 

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from fedgrec.studies.compare.statistics import half_width, over_seeds
+from fedgrec.studies.compare.rows import over_seeds
+from fedgrec.studies.compare.runs import half_width
 
 
 def test_mean_and_interval_of_four_seeds() -> None:

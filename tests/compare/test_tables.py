@@ -11,12 +11,10 @@ import pytest
 
 from fedgrec.pages import tables as formats
 from fedgrec.pages.tables import latex, markdown, terminal
-from fedgrec.studies.compare import tables
+from fedgrec.studies.compare import results
 from fedgrec.studies.compare.names import Entry
-from fedgrec.studies.compare.published import Figure
-from fedgrec.studies.compare.rows import Row, ranked, row
-from fedgrec.studies.compare.statistics import Estimate
-from fedgrec.studies.compare.tables import grid
+from fedgrec.studies.compare.results import grid
+from fedgrec.studies.compare.rows import Estimate, Figure, Row, ranked, row
 
 FED = Row(
     "fedgrec:layers=3", "fedgrec", True, "honest", (0, 1, 2), Estimate(0.1829, 0.0004, "seeds", 3),
@@ -28,7 +26,7 @@ GCN = Row(
     Estimate(0.1555, 0.0030, "users", 29_858), Figure(0.1823, None, "a & b"), (900,), 1000, seconds=31.0,
 )  # fmt: skip
 LOST = Row("50%_off|#1{x}~^\\", "ngcf", False, "honest", (), note="failed: the loss is 5 % & $nan$, see a_b")
-TABLE = tables.Table("gowalla", "honest", 20, ranked([LOST, FED, GCN]))
+TABLE = results.Table("gowalla", "honest", 20, ranked([LOST, FED, GCN]))
 
 
 def test_rows_are_sorted_by_recall_and_failures_come_last() -> None:
@@ -64,7 +62,7 @@ def test_markdown_columns_align() -> None:
 
 
 def test_csv_parses_back_to_the_numbers() -> None:
-    gcn, fed, lost = csv.DictReader(io.StringIO(formats.csv(tables.records(TABLE))))
+    gcn, fed, lost = csv.DictReader(io.StringIO(formats.csv(results.records(TABLE))))
     assert (float(fed["recall@20"]), float(fed["recall@20_half_width"])) == (0.1829, 0.0004)
     assert float(fed["recall@20_difference_percent"]) == pytest.approx(100 * (0.1829 / 0.1654 - 1))
     assert (fed["seeds"], fed["chosen"], fed["protocol"]) == ("0 1 2", "39000 40000 40000", "honest")
@@ -93,17 +91,17 @@ def test_latex_is_escaped_and_every_line_has_every_cell() -> None:
 
 def test_columns_without_a_value_are_left_out() -> None:
     alone = replace(TABLE, rows=[replace(GCN, published=None)])
-    titles = [column.title for column in tables.columns(alone)]
+    titles = [column.title for column in results.columns(alone)]
     assert titles == ["method", "kind", "Recall@20", "NDCG@20", "chosen", "seconds", "seeds"]
     assert "published" not in terminal(grid(alone))
 
 
 def test_notes_say_what_the_interval_is_over() -> None:
-    said = " ".join(tables.notes(TABLE))
+    said = " ".join(results.notes(TABLE))
     assert "95 % interval over 3 seeds" in said
     assert "one seed" in said
-    assert "one seed" not in " ".join(tables.notes(replace(TABLE, rows=[FED])))
-    assert "best round on test" in tables.notes(replace(TABLE, protocol="paper"))[0]
+    assert "one seed" not in " ".join(results.notes(replace(TABLE, rows=[FED])))
+    assert "best round on test" in results.notes(replace(TABLE, protocol="paper"))[0]
 
 
 def test_a_row_to_come_shows_what_was_published() -> None:
@@ -111,5 +109,5 @@ def test_a_row_to_come_shows_what_was_published() -> None:
     missing: Any = SimpleNamespace(entry=entry, seed=0, finished=False)
     figure = Figure(0.1556, 0.1315, "Li and Huang 2022, Table 2")
     found = row(entry, [missing], "paper", 20, 5, figure, {})
-    (line,) = csv.DictReader(io.StringIO(formats.csv(tables.records(tables.Table("gowalla", "paper", 20, [found])))))
+    (line,) = csv.DictReader(io.StringIO(formats.csv(results.records(results.Table("gowalla", "paper", 20, [found])))))
     assert (line["recall@20"], line["recall@20_published"], line["note"]) == ("", "0.1556", "not finished")

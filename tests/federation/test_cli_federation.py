@@ -148,10 +148,10 @@ class OnlyThese:
         if name.partition(".")[0] not in ALLOWED:
             raise ImportError(f"a device has no {{name}}")
 sys.meta_path.insert(0, OnlyThese())
-from fedgrec.cli.device import run
+from fedgrec.cli.federation import run_device
 from argparse import Namespace
 from pathlib import Path
-run(Namespace(node=Path({str(made.nodes[0])!r}), user="0/1", number=3, json=True))
+run_device(Namespace(node=Path({str(made.nodes[0])!r}), user="0/1", number=3, json=True))
 """
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=seconds(60), check=False

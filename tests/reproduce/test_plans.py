@@ -11,11 +11,10 @@ import pytest
 from fedgrec.config.checking import OLD_NAMES
 from fedgrec.config.configuration import preset
 from fedgrec.data import load
-from fedgrec.studies.compare.published import figure, table
+from fedgrec.studies.compare.rows import figure, published_lines
 from fedgrec.studies.compare.runs import FederatedRun
 from fedgrec.studies.reproduce import NAMES
-from fedgrec.studies.reproduce.plan import PAPER_ROUNDS, Scope, groups, run_count
-from fedgrec.studies.reproduce.readings import readings
+from fedgrec.studies.reproduce.plan import PAPER_ROUNDS, Scope, groups, readings, run_count
 from fedgrec.studies.reproduce.targets import AGGREGATIONS, TARGETS, TUNED
 
 ROOT = Path(__file__).parents[2]
@@ -37,8 +36,8 @@ def test_the_names_that_help_shows_are_the_targets() -> None:
 
 
 def test_table2_has_every_line_of_the_paper(demo: Any) -> None:
-    wanted = [words for words in table() if words[-1] == "T2"]
-    have = [(run.entry.method, str(getattr(run.options, "layers", "-"))) for run in runs("table2", demo).values()]
+    wanted = [words for words in published_lines() if words[-1] == "T2"]
+    have = [(run.entry.method, str(getattr(run.config.model, "layers", "-"))) for run in runs("table2", demo).values()]
     for method, layers, *_ in wanted:
         assert any(m == method and layers in (k, "-") for m, k in have), (method, layers)
     assert len(wanted) == 16
@@ -54,10 +53,10 @@ def test_tables_3_and_4_have_every_number_of_the_paper(demo: Any) -> None:
     found = runs("table3", demo)
     assert found.keys() == runs("table4", demo).keys() == {label for row in AGGREGATIONS.values() for label in row}
     for name, labels in AGGREGATIONS.items():
-        published = [figure("gowalla", "fedgrec", found[label].options) for label in labels]
+        published = [figure("gowalla", "fedgrec", found[label].config.model) for label in labels]
         assert [each.ndcg for each in published if each] == ndcg[name]
-    assert {found[f"FedGRec-concat-{k}"].options.local_steps for k in (1, 2, 3)} == {1}
-    assert {found[f"FedGRec-last-{k}"].options.local_steps for k in (2, 3)} == {10}
+    assert {found[f"FedGRec-concat-{k}"].config.model.local_steps for k in (1, 2, 3)} == {1}
+    assert {found[f"FedGRec-last-{k}"].config.model.local_steps for k in (2, 3)} == {10}
 
 
 def test_fedgrec_is_the_preset_paper_with_k_latents(demo: Any) -> None:
@@ -95,9 +94,9 @@ def test_what_is_tuned_is_what_the_recorded_comparison_ran() -> None:
 def test_a_figure_varies_one_option_of_fedgrec_2(demo: Any, target: str, option: str, values: list[int]) -> None:
     found = runs(target, demo)
     usual = runs("table2", demo)["FedGRec-2"].config.model
-    assert [getattr(run.options, option) for run in found.values()] == values
+    assert [getattr(run.config.model, option) for run in found.values()] == values
     for run in found.values():
-        assert replace(run.options, **{option: getattr(usual, option)}) == usual
+        assert replace(run.config.model, **{option: getattr(usual, option)}) == usual
     symbol = TARGETS[target].names
     assert [symbol[label].split(" = ")[1] for label in found] == list(map(str, values))
 
@@ -125,13 +124,13 @@ def test_rounds_shorten_every_federated_run_in_a_folder_of_their_own(demo: Any) 
 
 
 def test_quick_keeps_what_a_target_varies(demo: Any) -> None:
-    assert [r.options.users_per_round for r in runs("figure-s", demo, quick=True).values()] == [10, 20, 40, 80]
-    assert [r.options.local_steps for r in runs("figure-tau", demo, quick=True).values()] == [1, 2, 10, 20]
+    assert [r.config.model.users_per_round for r in runs("figure-s", demo, quick=True).values()] == [10, 20, 40, 80]
+    assert [r.config.model.local_steps for r in runs("figure-tau", demo, quick=True).values()] == [1, 2, 10, 20]
 
 
 def test_the_device_is_that_of_every_run(demo: Any) -> None:
     found = runs("table2", demo, device="cpu").values()
-    assert {run.runs_on for run in found} == {"cpu"}
+    assert {run.config.run.device for run in found} == {"cpu"}
 
 
 @pytest.mark.parametrize("name", readings())

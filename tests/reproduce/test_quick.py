@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from fedgrec import cli
-from fedgrec.cli.lines import Lines
+from fedgrec.cli.progress import Lines
 from fedgrec.data import load
 from fedgrec.studies.compare.packed import PACKED, pack
-from fedgrec.studies.compare.statistics import half_width
+from fedgrec.studies.compare.runs import half_width
 from fedgrec.studies.reproduce import NAMES
 from fedgrec.studies.reproduce.targets import TARGETS
 from tests.pages import checked

@@ -6,10 +6,8 @@ import pytest
 
 from fedgrec.data.registry import found
 from fedgrec.studies.compare.comparison import Comparison
-from fedgrec.studies.compare.published import Figure
-from fedgrec.studies.compare.rows import Row
-from fedgrec.studies.compare.statistics import over_seeds
-from fedgrec.studies.compare.tables import Table
+from fedgrec.studies.compare.results import Table
+from fedgrec.studies.compare.rows import Figure, Row, over_seeds
 from fedgrec.studies.reproduce.plan import Group, Scope, groups
 from fedgrec.studies.reproduce.shows import rounds_run
 from fedgrec.studies.reproduce.targets import TARGETS

@@ -4,14 +4,11 @@ import argparse
 import textwrap
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedgrec.cli.configured import add_set, command, configuration, whole_number
 from fedgrec.config.options import METHODS
 from fedgrec.errors import ConfigError
-
-if TYPE_CHECKING:
-    from fedgrec.studies.audit.audit import Audit
 
 FILE, PAGE = "audit.json", "audit.html"
 WIDTH = 80
@@ -37,7 +34,7 @@ def register(commands: Any) -> None:
     add("--method", default="fedgrec", help=f"{', '.join(METHODS)} (default: fedgrec)")
     add("--preset", default="best", help="where fedgrec starts: see `fedgrec presets` (default: best)")
     add_set(audit, "set any option of `fedgrec train` by its name")
-    add("--rounds", default=None, metavar="N", help="training rounds (default: as `fedgrec train`)")
+    add("--rounds", metavar="N", help="training rounds (default: as `fedgrec train`)")
     add("--sums", default="10", metavar="N", help="how many of the last sums the server looks at (default: 10)")
     add("--out", type=Path, metavar="FOLDER", help=f"write {FILE} and the page {PAGE} there")
     add("--quiet", action="store_true", help="nothing but the table")
@@ -103,10 +100,10 @@ def of_recordings(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def written(arguments: argparse.Namespace, figures: dict[str, Any], found: "Audit | None", data: str) -> None:
+def written(arguments: argparse.Namespace, figures: dict[str, Any], found: Any, data: str) -> None:
     """Write the figures, and a page if the attacks were scored."""
     from fedgrec.data.files import write_json, write_text
-    from fedgrec.studies.audit.page import render
+    from fedgrec.studies.audit.audit import render
 
     if not arguments.out:
         return

@@ -14,36 +14,24 @@ DEVICES = ("auto", "cpu", "cuda")
 def register(commands: Any) -> None:
     compare = command(commands, "compare", run, "several methods, federated or not, in one table")
     add = compare.add_argument
-    add("--data", default=None, metavar="WORD", help="a data set's name, a folder, or a file (default: demo)")
+    add("--data", metavar="WORD", help="a data set's name, a folder, or a file (default: demo)")
     add(
         "--methods",
-        default=None,
         metavar="A,B,...",
         help=f"{', '.join(known())}; options follow a colon: fedgrec:layers=1,rounds=4000 (default: all sections of "
         "--config)",
     )
     add("--seeds", default="3", metavar="N|A,B,...", help="how many, from 0 on, or which ones (default: 3)")
-    add("--rounds", default=None, metavar="N", help="of every federated method (default: 110 turns for every user)")
-    add("--epochs", default=None, metavar="N", help="of every other method that is trained (default: its own)")
+    add("--rounds", metavar="N", help="of every federated method (default: 110 turns for every user)")
+    add("--epochs", metavar="N", help="of every other method that is trained (default: its own)")
     add(
         "--protocol",
-        default=None,
         choices=("honest", "paper"),
         help="honest: validation items choose the round; paper: the best round on test counts (default: honest)",
     )
-    add(
-        "--evaluate-every",
-        default=None,
-        metavar="ROUNDS[,EPOCHS]",
-        help="between evaluations (default: twenty in every run)",
-    )
-    add("--metrics", default=None, metavar="A,B,...", help="further columns, such as map,novelty; or all")
-    add(
-        "--device",
-        default="auto",
-        choices=DEVICES,
-        help="where to train what can run there (default: auto, a GPU if there is one)",
-    )
+    add("--evaluate-every", metavar="ROUNDS[,EPOCHS]", help="between evaluations (default: twenty in every run)")
+    add("--metrics", metavar="A,B,...", help="further columns, such as map,novelty; or all")
+    add("--device", default="auto", choices=DEVICES, help="where to train (default: auto, a GPU if there is one)")
     add("--config", type=Path, metavar="TOML", help="options of all in [data] and [run], of one in [compare.NAME]")
     add_set(compare, "an option of the data or of all runs")
     add("--out", type=Path, metavar="FOLDER", help="(default: compare/DATA)")
@@ -52,15 +40,14 @@ def register(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train several methods with several seeds on the same data and write one table.
-
-    Finished runs are kept, interrupted ones go on: give the same command again.
+    """Train several methods with several seeds on the same data and write one table. Finished runs are kept,
+    interrupted ones go on: give the same command again.
     """
-    from fedgrec.cli.lines import Lines
+    from fedgrec.cli.progress import Lines
     from fedgrec.data.files import check_writable
     from fedgrec.data.readers import stem
     from fedgrec.studies.compare.comparison import compare, write
-    from fedgrec.studies.compare.tables import grid
+    from fedgrec.studies.compare.results import grid
 
     settings = settings_of(arguments)
     out: Path = arguments.out or Path("compare") / stem(Path(settings.common.data.data))
@@ -86,17 +73,12 @@ def settings_of(arguments: argparse.Namespace) -> Any:
     metrics = metrics_named(arguments.metrics) if arguments.metrics is not None else ()
     file = read_file(arguments.config) if arguments.config else File()
     rounds, _, epochs = (arguments.evaluate_every or "").partition(",")
+    given = flags(arguments) | ({"evaluate_every": rounds} if rounds else {})
     others = {"epochs": arguments.epochs, "evaluate_every": epochs or None}
-    return Settings(
-        entries(arguments.methods, file),
-        seeds(arguments.seeds),
-        file,
-        assigned(arguments),
-        flags(arguments) | ({"evaluate_every": rounds} if rounds else {}),
-        {key: value for key, value in others.items() if value is not None},
-        arguments.device,
-        tuple(name for name in metrics if name not in ("recall", "ndcg")),  # these two are always there
-    )
+    others = {key: value for key, value in others.items() if value is not None}
+    shared = seeds(arguments.seeds), file, assigned(arguments), given, others, arguments.device
+    more = tuple(name for name in metrics if name not in ("recall", "ndcg"))  # these two are always there
+    return Settings(entries(arguments.methods, file), *shared, more)
 
 
 def seeds(text: str) -> tuple[int, ...]:

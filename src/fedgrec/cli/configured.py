@@ -1,14 +1,16 @@
-"""From the words of a command to a run's configuration: new, resumed or final; and the flags that commands share."""
+"""What commands share: a run's configuration from their words, flags, and lines that fit the terminal."""
 
 import argparse
+import shutil
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedgrec.config.configuration import Config, named, parse_assignment, preset, read_toml, recorded
-from fedgrec.errors import ConfigError, RunError
+from fedgrec.config.configuration import Config, parse_assignment, preset, read_toml
+from fedgrec.errors import ConfigError
 
-LENGTH = {"rounds", "patience", "checkpoint_every", "threads"}  # what a run that goes on may change
+LABEL = 18  # the longest name of a method beside its bar
 
 
 def configuration(arguments: argparse.Namespace) -> Config:
@@ -29,45 +31,6 @@ def flags(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
     """The options, all or those of these names, that were given as flags."""
     found = {name: getattr(arguments, name) for name in names or arguments.options}
     return {name: value for name, value in found.items() if value is not None}
-
-
-def resumed_configuration(arguments: argparse.Namespace, folder: Path, allowed: set[str] = LENGTH) -> Config:
-    """The options that a run has kept, with changes to those that may change."""
-    from fedgrec.models.model import CONFIG
-
-    if not (folder / CONFIG).exists():
-        raise RunError(f"{folder} holds no run to resume: start one with  fedgrec train")
-    before = recorded(folder / CONFIG)
-    given = assigned(arguments) | flags(arguments)
-    changes = {named(key, before.method, "--resume").name: value for key, value in given.items()}
-    differ = [
-        key
-        for key in sorted(changes)
-        if key not in allowed and before.changed({key: changes[key]}, "--resume") != before
-    ]
-    if getattr(arguments, "method", None) not in (None, before.method):
-        differ.append("the method")
-    file = getattr(arguments, "preset", None) or getattr(arguments, "config", None)
-    if differ or file:
-        what = ", ".join(differ) or "the preset or configuration file"
-        grown = f"; if the data has grown, go on with  fedgrec grow {folder}" if "data" in differ else ""
-        raise ConfigError(
-            f"a resumed run keeps its options, so {what} cannot change: start a new run, or leave that out{grown}"
-        )
-    return before.changed({key: value for key, value in changes.items() if key in allowed}, "--resume")
-
-
-def asks_more(config: Config, folder: Path) -> bool:
-    """Whether a run is unfinished or is asked to run longer. A run on the same data cannot get shorter."""
-    from fedgrec.models.model import CONFIG
-    from fedgrec.runs.record import is_finished
-
-    before, now = recorded(folder / CONFIG).run, config.run
-    if now.rounds < before.rounds:
-        raise ConfigError(
-            f"a resumed run can only get longer: rounds is {before.rounds} and cannot become {now.rounds}"
-        )
-    return not is_finished(folder) or (now.rounds, now.patience) != (before.rounds, before.patience)
 
 
 def command(commands: Any, name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
@@ -97,3 +60,16 @@ def add_item_names(command: argparse.ArgumentParser, text: str = "") -> None:
         or "what items are called: a file with the columns item and title, and perhaps latitude and longitude, or x "
         "and y (default: what the run was trained with)",
     )
+
+
+def fitted(text: str, indent: str = "  ") -> str:
+    """The text in lines as wide as the terminal, the later ones indented; in one line without one: programs read it."""
+    width = shutil.get_terminal_size((10_000, 24)).columns
+    lines = textwrap.wrap(
+        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
+    )
+    return "\n".join(lines)
+
+
+def shortened(text: str, most: int = LABEL) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -1,7 +1,8 @@
-"""`fedgrec federation`: a recommender trained over machines that keep their own data."""
+"""`fedgrec federation`, a recommender trained over machines that keep their own data, and `fedgrec device` there."""
 
 import argparse
 import itertools
+import json
 import logging
 import os
 import shlex
@@ -43,6 +44,17 @@ def register(commands: Any) -> None:
     _shared(up)
     _of_folders(tasks)
     federation_changes.register(tasks)
+    device = commands.add_parser(
+        "device",
+        help="use the model that a node has on its disk",
+        description="What a node of a federation can do with no network at all.",
+    )
+    tasks = device.add_subparsers(title="tasks", metavar="TASK", required=True)
+    recommend = command(tasks, "recommend", run_device, "what a user of the node should see next")
+    recommend.add_argument("node", type=Path, metavar="NODE", help="the node's folder")
+    recommend.add_argument("--user", required=True, metavar="ID", help="a user of the node")
+    recommend.add_argument("-n", "--number", type=int, default=10, metavar="N", help="how many (default: 10)")
+    recommend.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _of_folders(tasks: Any) -> None:
@@ -69,22 +81,23 @@ def _of_folders(tasks: Any) -> None:
 
 
 def _shared(task: argparse.ArgumentParser) -> None:
-    task.add_argument("--nodes", type=int, default=3, metavar="N", help="(default: 3)")
-    task.add_argument(
+    add = task.add_argument
+    add("--nodes", type=int, default=3, metavar="N", help="(default: 3)")
+    add(
         "--users",
         type=int,
         default=0,
         metavar="N",
         help="the most users that a node may bring (default: 1000, or as many as the data deals it)",
     )
-    task.add_argument(
+    add(
         "--per-user-masks",
         action="store_true",
         help="every user of a node masks for itself, with a key of its own, instead of the node adding its users up "
         "first (default: no); with --catalogue, --users says how many keys each node gets",
     )
-    task.add_argument("--rounds", type=int, metavar="N", help="training rounds")
-    task.add_argument("--method", help=f"{', '.join(METHODS)} (default: fedgrec)")
+    add("--rounds", type=int, metavar="N", help="training rounds")
+    add("--method", help=f"{', '.join(METHODS)} (default: fedgrec)")
     add_set(task, "an option of the method or of the federation")
 
 
@@ -130,31 +143,18 @@ def run_init(arguments: argparse.Namespace) -> int:
     config, options, agreed = settings(arguments)
     if not 1 <= arguments.port <= 65535:
         raise ConfigError(f"--port {arguments.port}: a port is a number from 1 to 65535")
-    place = (arguments.host, arguments.port)
+    place, out, n, users = (arguments.host, arguments.port), arguments.out, arguments.nodes, arguments.users
     if arguments.data:
         from fedgrec.federation.setup.start import try_out
 
-        made = try_out(
-            arguments.out, arguments.nodes, config, options, arguments.users, *place, arguments.per_user_masks, agreed
-        )
+        made = try_out(out, n, config, options, users, *place, arguments.per_user_masks, agreed)
     else:
         catalogue = list(read_catalogue(arguments.catalogue))
-        keys = [arguments.users] * arguments.nodes if arguments.per_user_masks else []
-        if keys and arguments.users < 1:
+        keys, most = [users] * n if arguments.per_user_masks else [], [users] * n if users else []
+        if keys and users < 1:
             raise ConfigError("--per-user-masks needs --users N here: a key is made for each user of a node")
-        most = [arguments.users] * arguments.nodes if arguments.users else []
-        made = init(
-            arguments.out,
-            arguments.nodes,
-            catalogue,
-            config,
-            options,
-            *place,
-            per_user_masks=keys,
-            most_users=most,
-            agreed=agreed,
-        )
-    print(f"{arguments.out} holds a federation of {len(made.nodes)} nodes.")
+        made = init(out, n, catalogue, config, options, *place, per_user_masks=keys, most_users=most, agreed=agreed)
+    print(f"{out} holds a federation of {len(made.nodes)} nodes.")
     if arguments.per_user_masks:
         print("Every user has a key and masks of its own: floors and options that count nodes count users.")
     if not arguments.data:
@@ -232,6 +232,25 @@ def run_node(arguments: argparse.Namespace) -> int:
     logging.getLogger("flwr").handlers.clear()  # our handler writes Flower's lines too
     with federation_watch.errors_in(logging.getLogger("fedgrec.node"), arguments.log_json):
         node(arguments.folder, arguments.trust_again, federation_watch.watch_of(arguments))
+    return 0
+
+
+def run_device(arguments: argparse.Namespace) -> int:
+    """Recommend items to a user of a node, from the node's store and the item table downloaded last."""
+    from fedgrec.cable.core import printable
+    from fedgrec.federation.common.catalogue import CATALOGUE, read_catalogue
+    from fedgrec.federation.node.person import recommend
+
+    if arguments.number < 1:
+        raise ConfigError(f"-n {arguments.number}: ask for at least one item")
+    items, scores = recommend(arguments.node, arguments.user, arguments.number)
+    names = list(read_catalogue(arguments.node / CATALOGUE))
+    found = [(names[item], float(score)) for item, score in zip(items.tolist(), scores, strict=True)]
+    if arguments.json:
+        print(json.dumps([{"item": name, "score": score} for name, score in found]))
+        return 0
+    for rank, (name, score) in enumerate(found, 1):
+        print(f"{rank:>3}. {printable(name):<50} {score:8.4f}")
     return 0
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgrec.cli.configured import command
-from fedgrec.errors import ConfigError
+from fedgrec.errors import ConfigError, many
 
 
 def register(tasks: Any) -> None:
@@ -60,9 +60,7 @@ def run_forget(arguments: argparse.Namespace) -> int:
     users = users_of(arguments.folder) if arguments.everybody else [arguments.user]
     for user in users:
         forget(arguments.folder, user)
-    print(
-        f"{len(users)} user{'s' * (len(users) != 1)} of {arguments.folder} will be forgotten. Gone now: the name, and"
-    )
+    print(f"{many(len(users), 'user')} of {arguments.folder} will be forgotten. Gone now: the name, and")
     print("what recommendations were judged by. The server's degrees and latents lose the user's part with the next")
     print("recount and with the latents after it, exactly; then the node deletes all that it knows of the user.")
     print("Not undone: what item embeddings have learned, models that were published, backups, and the source itself.")
@@ -104,10 +102,7 @@ def run_add(arguments: argparse.Namespace) -> int:
 
 
 def run_add_users(arguments: argparse.Namespace) -> int:
-    """Keys for more users of a gateway whose users mask for themselves.
-
-    (Any other node takes new users in by itself.)
-    """
+    """Keys for more users of a gateway whose users mask for themselves. (Any other node takes new users in itself.)"""
     from fedgrec.federation.setup.init import add_users
 
     folders = add_users(arguments.fed, arguments.node, arguments.users)

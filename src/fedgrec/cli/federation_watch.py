@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedgrec.cli.configured import command
-from fedgrec.cli.widths import shortened
+from fedgrec.cli.configured import command, shortened
 from fedgrec.errors import FedgrecError, missing_extra
 
 WIDTH, NAME = 80, 26  # columns: of a line, and of a node's name
@@ -30,11 +29,10 @@ def register(tasks: Any) -> None:
 
 def add_flags(task: argparse.ArgumentParser) -> None:
     """The flags of `server` and `node`."""
-    task.add_argument("--metrics", type=port, metavar="P", help="serve /metrics and /health on this port (default: no)")
-    task.add_argument(
-        "--metrics-host", default="127.0.0.1", metavar="HOST", help="the address for them (default: 127.0.0.1)"
-    )
-    task.add_argument("--log-json", action="store_true", help="each line of the log is a JSON object")
+    add = task.add_argument
+    add("--metrics", type=port, metavar="P", help="serve /metrics and /health on this port (default: no)")
+    add("--metrics-host", default="127.0.0.1", metavar="HOST", help="the address for them (default: 127.0.0.1)")
+    add("--log-json", action="store_true", help="each line of the log is a JSON object")
 
 
 def port(word: str) -> int:
@@ -67,10 +65,7 @@ def errors_in(log: logging.Logger, as_json: bool) -> Iterator[None]:
 
 
 def run_dashboard(arguments: argparse.Namespace) -> int:
-    """Serve a page that shows how a server does, until stopped.
-
-    It asks for no password: it is meant for this machine.
-    """
+    """Serve a page that shows how a server does, until stopped. It asks for no password: it is for this machine."""
     from fedgrec.federation.common.web import Site
     from fedgrec.federation.server.pages import dashboard
     from fedgrec.federation.server.status import status

@@ -1,30 +1,80 @@
-"""`fedgrec data`, `presets` and `doctor`: what to look at before training."""
+"""`fedgrec options`, `data`, `presets` and `doctor`: what to look at before training."""
 
 import argparse
 import importlib.metadata
 import os
 import platform
 import sys
+import textwrap
+from collections.abc import Iterator
 from typing import Any
 
-from fedgrec.cli.configured import command
-from fedgrec.cli.widths import fitted
-from fedgrec.errors import install
+from fedgrec.cli.configured import command, fitted
+from fedgrec.config.checking import Option, options_of
+from fedgrec.config.options import GROUPS, METHODS
+from fedgrec.errors import ConfigError, install, nearest
+from fedgrec.studies.compare.names import known
 
-EXTRAS = {
-    "torch": "torch",
-    "pyarrow": "parquet",
-    "optuna": "tune",
-    "flwr": "deploy",
-}
+EXTRAS = {"torch": "torch", "pyarrow": "parquet", "optuna": "tune", "flwr": "deploy"}
+WIDTH = 80
+FEDERATION = "federation"
 
 
 def register(commands: Any) -> None:
+    options = command(commands, "options", run_options, "list every option of a method")
+    options.add_argument("method", nargs="?", default="fedgrec", metavar="METHOD",
+                         help="a method, federated or not, or `federation` (default: fedgrec)")  # fmt: skip
     data = command(commands, "data", run_data, "list data sets, or describe one")
     data.add_argument("source", nargs="?", metavar="NAME|FOLDER|FILE", help="what to describe")
     presets = command(commands, "presets", run_presets, "list presets, or show one")
     presets.add_argument("name", nargs="?", metavar="PRESET")
     command(commands, "doctor", run_doctor, "check this machine")
+
+
+def run_options(arguments: argparse.Namespace) -> int:
+    """Every option of a method with its default, bounds and group. A group is a section of a TOML file and may stand
+    before a name: --set wire.item_levels=20.
+    """
+    for title, found in sections(arguments.method):
+        print(title)
+        for option in found:
+            print("\n".join(described(option)))
+        print()
+    others = f"Others: {', '.join(name for name in _known() if name != arguments.method)}"
+    print(textwrap.fill(others, WIDTH, break_on_hyphens=False))
+    return 0
+
+
+def sections(method: str) -> Iterator[tuple[str, list[Option]]]:
+    """Titles, and the options below them."""
+    if method not in _known():
+        raise ConfigError(f"there is no method {method!r}.{nearest(method, _known())} Known: {', '.join(_known())}")
+    if method == FEDERATION:
+        from fedgrec.federation.common.options import Agreement, FederationOptions
+
+        yield "agreement.toml: what all have agreed on", options_of(Agreement)
+        yield "federation.toml: how the server drives the nodes", options_of(FederationOptions)
+        return
+    from fedgrec.centralized import model_class
+    from fedgrec.config.configuration import options
+
+    own = options(method) if method in METHODS else options_of(model_class(method).Options)
+    for group, text in GROUPS.items():
+        if mine := [option for option in own if option.group == group]:
+            yield f"[{group}] {text}", mine
+
+
+def described(option: Option) -> list[str]:
+    """The lines about an option."""
+    about = option.field.metadata
+    limits = f"one of {', '.join(about['choices'])}" if about["choices"] else option.bounds or option.describes
+    lines = textwrap.wrap(f"{option.name} = {option.default}  ({limits})", WIDTH, initial_indent="  ",
+                          subsequent_indent="      ")  # fmt: skip
+    return lines + textwrap.wrap(about["help"], WIDTH, initial_indent="      ", subsequent_indent="      ")
+
+
+def _known() -> list[str]:
+    return [*known(), FEDERATION]
 
 
 def run_data(arguments: argparse.Namespace) -> int:
@@ -84,11 +134,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
         well = well and ok
         print(f"{'ok  ' if ok else 'FAIL'}  {name:<14} {text}")
 
-    check(
-        "python",
-        (3, 11) <= sys.version_info < (3, 14),
-        f"{platform.python_version()} on {platform.machine()}",
-    )
+    check("python", (3, 11) <= sys.version_info < (3, 14), f"{platform.python_version()} on {platform.machine()}")
     for package in ("numpy", "scipy", "numba", "safetensors", "tqdm"):
         version = _version(package)
         check(package, version is not None, version or "missing: run  pip install -c constraints.txt .")

@@ -1,18 +1,25 @@
-"""What a person sees while a run goes on. Without a terminal there is no bar."""
+"""What a person sees while a run or a study goes on. Without a terminal there is no bar."""
 
 import contextlib
+import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from fedgrec.cable.core import size
+from fedgrec.cli.configured import fitted, shortened
 from fedgrec.config.configuration import Config
 from fedgrec.data import Dataset
 from fedgrec.models.metrics import USUAL
 from fedgrec.runs.callbacks import RoundBar
 from fedgrec.runs.cost import cost
 from fedgrec.runs.simulation import Simulation
+from fedgrec.studies.watcher import Watcher
+
+# What fits 80 columns: which run, how far, how long it will take, how good it is.
+OF_A_STUDY = "{desc} {percentage:3.0f}%|{bar}| {remaining} left{postfix}"
 
 
 class Bar(RoundBar):
@@ -35,16 +42,11 @@ class Bar(RoundBar):
         )
         for note in dataset.notes:
             self.say(f"  {note}")
-        m = config.model
-        self.say(
-            f"{'FedGRec' if config.method == 'fedgrec' else config.method}, "
-            f"{f'K = {m.layers}, ' if m.layers else ''}d = {m.dim}: "
-            f"{config.run.rounds:,} rounds of {min(m.users_per_round, train.n_users):,} users, "
-            f"protocol {config.run.protocol}"
-            + {"off": "", "protocol": ", secure sums", "exact": ", integer sums checked by secure ones"}[
-                config.run.secure
-            ]
-        )
+        m, name = config.model, "FedGRec" if config.method == "fedgrec" else config.method
+        shape = f"{f'K = {m.layers}, ' if m.layers else ''}d = {m.dim}"
+        rounds = f"{config.run.rounds:,} rounds of {min(m.users_per_round, train.n_users):,} users"
+        secure = {"off": "", "protocol": ", secure sums", "exact": ", integer sums checked by secure ones"}
+        self.say(f"{name}, {shape}: {rounds}, protocol {config.run.protocol}{secure[config.run.secure]}")
 
     def started(self, done: int, rounds: int) -> None:
         if done:
@@ -115,6 +117,41 @@ class Bar(RoundBar):
             o = simulation.config.model
             by = "item_levels" if o.levels else "item_clip"
             self.say(f"  {progress.clipped:,} numbers were larger than {by} or latent_clip lets users send")
+
+
+class Lines(Bar, Watcher):
+    """A bar for the run that goes on, and a line for each that has ended."""
+
+    name = ""
+
+    def run_started(self, number: int, total: int, label: str = "", seed: str = "") -> None:
+        place = f"[{number}/{total}]"
+        self.name = f"{place} {label}{seed}: " if label else f"{place} "
+        self.look = {"desc": f"{place} {shortened(label)}{seed}".rstrip(), "bar_format": OF_A_STUDY, "leave": False}
+
+    def started(self, done: int, rounds: int) -> None:
+        """Draw a bar that disappears when it is closed; none without a terminal or without work."""
+        self.off = self.quiet or not sys.stderr.isatty()
+        RoundBar.started(self, done, rounds)
+
+    def evaluated(self, line: dict[str, Any]) -> None:
+        RoundBar.evaluated(self, line)  # the bar alone
+
+    def table(self, grid: Any) -> None:
+        from fedgrec.pages.tables import terminal
+
+        print(terminal(grid, shutil.get_terminal_size((80, 24)).columns))
+
+    @staticmethod
+    def stopped(words: list[str], kept: str = "everything is") -> int:
+        """Say how to go on; the exit code of what was interrupted."""
+        print(f"Stopped; {kept} saved. Go on with:\n  {shlex.join(words)}", file=sys.stderr)
+        return 130
+
+    def run_ended(self, result: str) -> None:
+        self.close()
+        self.bar = None
+        self.say(fitted(f"{self.name}{result}"))
 
 
 @contextlib.contextmanager

@@ -19,18 +19,18 @@ def register(commands: Any) -> None:
     add = reproduce.add_argument
     add("targets", nargs="*", metavar="TARGET", help=f"{', '.join(NAMES)}, or all")
     add("--list", action="store_true", help="show the targets and how many runs each needs, and run nothing")
-    add("--data", default=None, metavar="A,B,...", help="data sets (default: the target's own)")
+    add("--data", metavar="A,B,...", help="data sets (default: the target's own)")
     add(
         "--protocol",
         default="both",
         choices=("paper", "honest", "both"),
         help="paper: the best round on test counts; honest: validation items choose the round (default: both)",
     )
-    add("--seeds", default=None, metavar="N|A,B,...", help="how many, or which ones (default: 3; with --quick 2)")
-    add("--rounds", default=None, metavar="N", help="of every federated run (default: the paper's 100000)")
-    add("--epochs", default=None, metavar="N", help="of every other run that is trained (default: its own)")
-    add("--only", default=None, metavar="A,B,...", help="these runs alone, by the names in the table")
-    add("--reading", default=None, metavar="NAME", help="FedGRec under another reading of the paper: --list names them")
+    add("--seeds", metavar="N|A,B,...", help="how many, or which ones (default: 3; with --quick 2)")
+    add("--rounds", metavar="N", help="of every federated run (default: the paper's 100000)")
+    add("--epochs", metavar="N", help="of every other run that is trained (default: its own)")
+    add("--only", metavar="A,B,...", help="these runs alone, by the names in the table")
+    add("--reading", metavar="NAME", help="FedGRec under another reading of the paper: --list names them")
     add("--quick", action="store_true", help="small runs on the demo: minutes to seconds, and no numbers to quote")
     add("--finished", action="store_true", help="run nothing: show the runs that are finished")
     add("--device", default="auto", choices=DEVICES, help="where to train (default: auto, a GPU if there is one)")
@@ -40,11 +40,10 @@ def register(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run what a table or figure of the paper needs, then write it with the paper's numbers beside it.
-
-    Finished runs are kept and shared, interrupted ones go on: give the same command again.
+    """Run what a table or figure of the paper needs, then write it with the paper's numbers beside it. Finished runs
+    are kept and shared, interrupted ones go on: give the same command again.
     """
-    from fedgrec.cli.lines import Lines
+    from fedgrec.cli.progress import Lines
     from fedgrec.data.files import check_writable
     from fedgrec.studies.reproduce.running import folder, reproduce
 
@@ -77,27 +76,22 @@ def wanted(arguments: argparse.Namespace) -> tuple[list[Any], Any]:
     from fedgrec.studies.reproduce.plan import PROTOCOLS, Scope, check_labels, chosen
     from fedgrec.studies.reproduce.targets import TARGETS
 
-    names = (
-        list(NAMES) if "all" in arguments.targets or (arguments.list and not arguments.targets) else arguments.targets
-    )
+    every = "all" in arguments.targets or (arguments.list and not arguments.targets)
+    names = list(NAMES) if every else arguments.targets
     if not names:
         raise ConfigError(f"name a table or figure of {', '.join(NAMES)}, or all; --list says what each needs")
     for name in names:
         if name not in TARGETS:
             raise ConfigError(f"there is no target {name!r}.{nearest(name, list(NAMES))} Targets: {', '.join(NAMES)}")
     targets = [TARGETS[name] for name in dict.fromkeys(names)]
-    scope = Scope(
-        tuple(split(arguments.data)),
-        PROTOCOLS if arguments.protocol == "both" else (arguments.protocol,),
-        seeds(arguments.seeds) if arguments.seeds else (),
-        whole_number(arguments.rounds, "--rounds") if arguments.rounds is not None else 0,
-        whole_number(arguments.epochs, "--epochs") if arguments.epochs is not None else 0,
-        arguments.quick,
-        tuple(split(arguments.only)),
-        arguments.device,
-        arguments.reading or "",
-        arguments.finished,
+    rounds, epochs = (
+        whole_number(given, f"--{flag}") if (given := getattr(arguments, flag)) is not None else 0
+        for flag in ("rounds", "epochs")
     )
+    protocols = PROTOCOLS if arguments.protocol == "both" else (arguments.protocol,)
+    lengths = seeds(arguments.seeds) if arguments.seeds else (), rounds, epochs, arguments.quick
+    more = split(arguments.only), arguments.device, arguments.reading or "", arguments.finished
+    scope = Scope(split(arguments.data), protocols, *lengths, *more)
     check_labels(targets, scope.only)
     if not (scope.only or scope.reading):
         return targets, scope
@@ -107,15 +101,14 @@ def wanted(arguments: argparse.Namespace) -> tuple[list[Any], Any]:
     return targets, scope
 
 
-def split(text: str | None) -> list[str]:
-    return [part.strip() for part in (text or "").split(",") if part.strip()]
+def split(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 
 
 def listing(targets: list[Any], scope: Any) -> str:
     """Each target with its runs, for 80 columns."""
-    from fedgrec.studies.reproduce.plan import chosen, groups, run_count
+    from fedgrec.studies.reproduce.plan import chosen, groups, readings, run_count
     from fedgrec.studies.reproduce.plan import seeds as seeds_of
-    from fedgrec.studies.reproduce.readings import readings
 
     lines = []
     for target in targets:

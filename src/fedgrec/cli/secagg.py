@@ -17,33 +17,31 @@ def register(commands: Any) -> None:
         description="Secure aggregation: the server learns the sum of the clients' vectors and nothing else.",
     )
     tasks = secagg.add_subparsers(title="tasks", metavar="TASK", required=True)
-    demo = command(tasks, "demo", run_demo, "run one round of the real protocol in this process")
-    demo.add_argument("--clients", type=int, default=100, metavar="N", help="(default: 100)")
-    demo.add_argument("--neighbours", type=int, default=0, metavar="K", help="0: chosen for the clients (default: 0)")
-    demo.add_argument("--threshold", type=int, default=0, metavar="T", help="0: chosen for the clients (default: 0)")
-    demo.add_argument("--values", type=int, default=20_000, metavar="V", help="length of a vector (default: 20000)")
-    demo.add_argument(
+    add = command(tasks, "demo", run_demo, "run one round of the real protocol in this process").add_argument
+    add("--clients", type=int, default=100, metavar="N", help="(default: 100)")
+    add("--neighbours", type=int, default=0, metavar="K", help="0: chosen for the clients (default: 0)")
+    add("--threshold", type=int, default=0, metavar="T", help="0: chosen for the clients (default: 0)")
+    add("--values", type=int, default=20_000, metavar="V", help="length of a vector (default: 20000)")
+    add(
         "--drop",
         default="0,0,0,0",
         metavar="A,B,C,D",
         help="clients lost before they send keys, shares, their vector, the answer that unmasks (default: 0,0,0,0)",
     )
-    demo.add_argument("--bits", type=int, default=32, metavar="B", help="of the ring: 8, 10, … 64 (default: 32)")
-    demo.add_argument(
+    add("--bits", type=int, default=32, metavar="B", help="of the ring: 8, 10, … 64 (default: 32)")
+    add(
         "--mechanism",
         default="secagg",
         choices=("secagg", "pairwise", "lightsecagg"),
         help="secagg: Bonawitz 2017 on Bell 2020's graph; pairwise: masks without recovery; lightsecagg: Yang 2021 "
         "(default: secagg)",
     )
-    demo.add_argument("--threads", type=int, default=0, metavar="N", help="that make masks; 0: all cores (default: 0)")
-    parameters = command(tasks, "parameters", run_parameters, "neighbours and threshold for a number of clients")
-    parameters.add_argument("--clients", type=int, required=True, metavar="N")
-    parameters.add_argument("--corrupt", type=float, default=0.05, metavar="X", help="share of clients (default: 0.05)")
-    parameters.add_argument("--dropped", type=float, default=0.05, metavar="X", help="share of clients (default: 0.05)")
-    parameters.add_argument(
-        "--honest-server", action="store_true", help="the server may be curious but follows the rules"
-    )
+    add("--threads", type=int, default=0, metavar="N", help="that make masks; 0: all cores (default: 0)")
+    add = command(tasks, "parameters", run_parameters, "neighbours and threshold for a number of clients").add_argument
+    add("--clients", type=int, required=True, metavar="N")
+    add("--corrupt", type=float, default=0.05, metavar="X", help="share of clients (default: 0.05)")
+    add("--dropped", type=float, default=0.05, metavar="X", help="share of clients (default: 0.05)")
+    add("--honest-server", action="store_true", help="the server may be curious but follows the rules")
 
 
 def run_demo(arguments: argparse.Namespace) -> int:
@@ -71,19 +69,12 @@ def run_demo(arguments: argparse.Namespace) -> int:
         vectors[client] = rng.integers(-largest, largest, arguments.values, np.int64, endpoint=True)
         return vectors[client]
 
-    graph = f"k = {neighbours}" if neighbours < n - 1 else "complete graph"
-    print(f"{n:,} clients, {graph}, t = {threshold}, {arguments.values:,} values of {arguments.bits} bits")
+    edges = f"k = {neighbours}" if neighbours < n - 1 else "complete graph"
+    print(f"{n:,} clients, {edges}, t = {threshold}, {arguments.values:,} values of {arguments.bits} bits")
     try:
-        session = Session(
-            fresh_round_id(),
-            ((arguments.values, arguments.bits),),
-            n,
-            neighbours,
-            threshold,
-            arguments.mechanism,
-            least=max(2, n - max(drops[0], n // 20)),
-            privacy=privacy,
-        )
+        rings, least = ((arguments.values, arguments.bits),), max(2, n - max(drops[0], n // 20))
+        graph = n, neighbours, threshold
+        session = Session(fresh_round_id(), rings, *graph, arguments.mechanism, least=least, privacy=privacy)
         outcome = run_round(session, vector, Population(ids), silent, threads=arguments.threads or os.cpu_count() or 1)
     except SecAggError as error:
         print(f"the round failed and nothing was opened: {error}\nsum exact: no")

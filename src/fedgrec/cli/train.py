@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fedgrec.cli.configured import add_item_names, add_set, asks_more, configuration, resumed_configuration
-from fedgrec.cli.training import add_quiet, check_new, loaded, opened, say_complete, simulated, trained
-from fedgrec.cli.widths import shortened
+from fedgrec.cli import training
+from fedgrec.cli.configured import add_set, configuration, shortened
 from fedgrec.config.checking import Option
 from fedgrec.config.configuration import Config, named, options, presets, read_toml
 from fedgrec.config.options import METHODS
@@ -36,8 +35,7 @@ def register(commands: Any, words: Sequence[str] = ()) -> None:
     add_set(train, "any option by its name; flags win over this")
     add("--out", type=Path, metavar="RUN", help="the run's folder (default: runs/DATA-PRESET-SEED)")
     add("--resume", action="store_true", help="go on with the run in --out from its checkpoint")
-    add_item_names(train, "items' titles and places, for the report's eye")
-    add_quiet(train)
+    training.add_names_and_quiet(train, "items' titles and places, for the report's eye")
     known = options(method) if not words or words[0] == "train" else []  # other commands need none of them
     shown = common(known)
     for option in [*shown, *(option for option in known if option not in shown)]:
@@ -102,25 +100,21 @@ def run(arguments: argparse.Namespace) -> int:
 def _new(arguments: argparse.Namespace, ranks: Any) -> int:
     config = configuration(arguments)
     folder = arguments.out or _usual_folder(arguments, config)
-    check_new(folder, ranks)
-    config, dataset = loaded(config, folder, ranks)
-    return trained(config, dataset, folder, simulated(folder, ranks), ranks, arguments.item_names, arguments.quiet)
+    training.check_new(folder, ranks)
+    known = training.loaded(config, folder, ranks)
+    return training.trained(arguments, *known, folder, training.simulated(folder, ranks), ranks)
 
 
 def _resumed(arguments: argparse.Namespace, ranks: Any) -> int:
-    from fedgrec.data.item_names import keep
     from fedgrec.data.kept_split import read_split
 
     if arguments.out is None:
         raise ConfigError("--resume needs --out RUN: which run shall go on?")
-    folder, names = opened(arguments.out, ranks), arguments.item_names
-    config = resumed_configuration(arguments, folder)
-    if names and ranks.first:
-        keep(names, folder)  # now, because a complete run ends below; its later reports use the names
-    if not asks_more(config, folder):
-        return say_complete(folder, ranks)
-    config, dataset = loaded(config, folder, ranks, read_split(folder))
-    return trained(config, dataset, folder, simulated(folder, ranks, resumes=True), ranks, names, arguments.quiet)
+    config, folder = training.going_on(arguments, arguments.out, ranks)
+    if not training.asks_more(config, folder):
+        return training.say_complete(folder, ranks)
+    known = training.loaded(config, folder, ranks, read_split(folder))
+    return training.trained(arguments, *known, folder, training.simulated(folder, ranks, resumes=True), ranks)
 
 
 def _usual_folder(arguments: argparse.Namespace, config: Config) -> Path:

@@ -1,29 +1,94 @@
-"""What `train`, `finish` and `grow` share: load the data, train with a bar, say what came of it and what is next.
+"""`fedgrec finish` and `fedgrec grow`, and what they share with `train`: load, train with a bar, say what is next.
 
 With several processes, only the first one writes files and prints; the others compute.
 """
 
-import argparse
 import shlex
 import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedgrec.config.configuration import Config
-from fedgrec.errors import FedgrecError, RunError
+from fedgrec.cli.configured import add_item_names, add_set, assigned, command, flags
+from fedgrec.config.checking import bare
+from fedgrec.config.configuration import Config, named, recorded
+from fedgrec.errors import ConfigError, FedgrecError, RunError
 
 if TYPE_CHECKING:
     from fedgrec.data import Dataset, Split
     from fedgrec.runs.distributed import Ranks
     from fedgrec.runs.simulation import Observer, Simulation
 
+LENGTH = {"rounds", "patience", "checkpoint_every", "threads"}  # what a run that goes on may change
 Start = Callable[[Config, "Dataset", "Observer"], "Simulation"]
 
 
-def add_quiet(command: argparse.ArgumentParser) -> None:
+def register(commands: Any) -> None:
+    finish = command(commands, "finish", run_finish, "learn from everything, held-out items included")
+    finish.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run")
+    finish.add_argument("--out", type=Path, metavar="FOLDER", help="the new run's folder (default: RUN-final)")
+    add_names_and_quiet(finish)
+    grow = command(commands, "grow", run_grow, "go on with a run on data that has grown")
+    grow.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
+    grow.add_argument("--data", metavar="FILE", help="where the data is now (default: where it was)")
+    grow.add_argument("--rounds", metavar="N", help="rounds in all (default: a fifth more)")
+    add_set(grow, "patience, checkpoint_every or threads from now on")
+    add_names_and_quiet(grow)
+    grow.set_defaults(options=["data", "rounds"])
+
+
+def add_names_and_quiet(command: ArgumentParser, text: str = "") -> None:
+    add_item_names(command, text)
     command.add_argument("--quiet", action="store_true", help="no progress bar and no table")
+
+
+def run_finish(arguments: Namespace) -> int:
+    """Train on all of a finished run's data, its held-out items included, with the run's options and for as many
+    rounds as it chose.
+    """
+    from fedgrec.data.item_names import KEPT
+    from fedgrec.models.model import run_config
+    from fedgrec.runs.distributed import launched
+    from fedgrec.runs.record import chosen_round, recorded_about
+    from fedgrec.runs.resolve import final
+
+    before: Path = arguments.run
+    with launched() as ranks:
+        config = final(run_config(before), chosen_round(before))
+        named = before.resolve() if before.name in ("", "..") else before
+        folder: Path = arguments.out or named.with_name(f"{named.name}-final")
+        check_new(folder, ranks)
+        config, dataset = loaded(config, folder, ranks)
+        note = f"The data is not what {before} was trained on: this run learns from it as it is now."
+        changed = recorded_about(before, "checksums") != dataset.checksums
+        arguments.item_names = arguments.item_names or ((before / KEPT) if (before / KEPT).exists() else None)
+        return trained(arguments, config, dataset, folder, simulated(folder, ranks), ranks, note if changed else "")
+
+
+def run_grow(arguments: Namespace) -> int:
+    """Go on with a run on its data as it is now, in the same file or in another. People, items and clicks may have
+    come and gone; held-out items stay held out. The run gets a fifth of its rounds more.
+    """
+    from fedgrec.runs.distributed import launched
+    from fedgrec.runs.grown_run import grown_run, split_of
+    from fedgrec.runs.record import is_same_data, recorded_about
+
+    with launched() as ranks:
+        config, folder = going_on(arguments, arguments.run, ranks, LENGTH | {"data"})
+        # the split that `auto` chose when the run began
+        config = config.changed({"split": recorded_about(folder, "split")}, str(folder))
+        config, dataset = loaded(config, folder, ranks, split_of(folder))
+        if not is_same_data(folder, dataset):
+            asked = {bare(key) for key in assigned(arguments) | flags(arguments)}
+            rounds = config.run.rounds if "rounds" in asked else 0
+            begin = lambda config, dataset, bar: grown_run(config, folder, dataset, rounds, bar, ranks)  # noqa: E731
+        elif asks_more(config, folder):
+            begin = simulated(folder, ranks, resumes=True)
+        else:
+            return say_complete(folder, ranks)
+        return trained(arguments, config, dataset, folder, begin, ranks)
 
 
 def check_new(folder: Path, ranks: "Ranks") -> None:
@@ -36,13 +101,54 @@ def check_new(folder: Path, ranks: "Ranks") -> None:
             raise RunError(f"{folder} is not empty: add --resume to go on with that run, or choose another --out")
 
 
-def opened(folder: Path, ranks: "Ranks") -> Path:
-    """The folder of a run that goes on; an interrupted growth is ended first."""
+def going_on(arguments: Namespace, folder: Path, ranks: "Ranks", allowed: set[str] = LENGTH) -> tuple[Config, Path]:
+    """The options and the folder of a run that goes on; an interrupted growth is ended first."""
+    from fedgrec.data.item_names import keep
     from fedgrec.runs.grown_run import end_growth
 
     if ranks.first:
         end_growth(folder)
-    return ranks.shown(folder)
+    folder = ranks.shown(folder)
+    config = resumed_configuration(arguments, folder, allowed)
+    if arguments.item_names and ranks.first:
+        keep(arguments.item_names, folder)  # now, because a complete run ends early; its later reports use the names
+    return config, folder
+
+
+def resumed_configuration(arguments: Namespace, folder: Path, allowed: set[str] = LENGTH) -> Config:
+    """The options that a run has kept, with changes to those that may change."""
+    from fedgrec.models.model import CONFIG
+
+    if not (folder / CONFIG).exists():
+        raise RunError(f"{folder} holds no run to resume: start one with  fedgrec train")
+    before = recorded(folder / CONFIG)
+    given = assigned(arguments) | flags(arguments)
+    changes = {named(key, before.method, "--resume").name: value for key, value in given.items()}
+    fixed = (key for key in sorted(changes) if key not in allowed)
+    differ = [key for key in fixed if before.changed({key: changes[key]}, "--resume") != before]
+    if getattr(arguments, "method", None) not in (None, before.method):
+        differ.append("the method")
+    file = getattr(arguments, "preset", None) or getattr(arguments, "config", None)
+    if differ or file:
+        what = ", ".join(differ) or "the preset or configuration file"
+        grown = f"; if the data has grown, go on with  fedgrec grow {folder}" if "data" in differ else ""
+        raise ConfigError(
+            f"a resumed run keeps its options, so {what} cannot change: start a new run, or leave that out{grown}"
+        )
+    return before.changed({key: value for key, value in changes.items() if key in allowed}, "--resume")
+
+
+def asks_more(config: Config, folder: Path) -> bool:
+    """Whether a run is unfinished or is asked to run longer. A run on the same data cannot get shorter."""
+    from fedgrec.models.model import CONFIG
+    from fedgrec.runs.record import is_finished
+
+    before, now = recorded(folder / CONFIG).run, config.run
+    if now.rounds < before.rounds:
+        raise ConfigError(
+            f"a resumed run can only get longer: rounds is {before.rounds} and cannot become {now.rounds}"
+        )
+    return not is_finished(folder) or (now.rounds, now.patience) != (before.rounds, before.patience)
 
 
 def loaded(config: Config, folder: Path, ranks: "Ranks", before: "Split | None" = None) -> tuple[Config, "Dataset"]:
@@ -71,14 +177,7 @@ def simulated(folder: Path, ranks: "Ranks", resumes: bool = False) -> Start:
 
 
 def trained(
-    config: Config,
-    dataset: "Dataset",
-    folder: Path,
-    begin: Start,
-    ranks: "Ranks",
-    names: Path | None,
-    quiet: bool,
-    note: str = "",
+    arguments: Namespace, config: Config, dataset: "Dataset", folder: Path, begin: Start, ranks: "Ranks", note: str = ""
 ) -> int:
     """Train to the end, or until somebody stops it; then print the result and the next commands."""
     from fedgrec.cli.progress import Bar
@@ -86,9 +185,10 @@ def trained(
     from fedgrec.data.files import claimed
     from fedgrec.data.item_names import keep, read_names
 
+    names = arguments.item_names
     notes = [note, read_names(names, dataset.split.train.item_ids).note if names else ""]
     ranks.agree(f"{config.method} {config.model} {config.run} {describe(dataset)}")
-    bar = Bar(quiet=quiet or not ranks.first)
+    bar = Bar(quiet=arguments.quiet or not ranks.first)
     with claimed(folder) if ranks.first else nullcontext():
         simulation = begin(config, dataset, bar)
         bar.describe(simulation.config, dataset)
@@ -103,11 +203,9 @@ def trained(
     if not ranks.first:
         return 0 if simulation.finished else 130
     if not simulation.finished:
-        print(
-            f"\nStopped after round {simulation.server.round:,}; everything is saved. Go on with:\n"
-            f"  {shlex.join(['fedgrec', 'train', '--out', str(folder), '--resume'])}",
-            file=sys.stderr,
-        )
+        go_on = shlex.join(["fedgrec", "train", "--out", str(folder), "--resume"])
+        said = f"\nStopped after round {simulation.server.round:,}; everything is saved. Go on with:\n  {go_on}"
+        print(said, file=sys.stderr)
         return 130
     bar.summary(simulation)
     _report(folder, bar)

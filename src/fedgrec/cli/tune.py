@@ -28,10 +28,10 @@ def register(commands: Any) -> None:
         help="an option and its values: KEY=LOW..HIGH, KEY=LOW..HIGH:log or KEY=a,b,c; once for each option",
     )
     add("--trials", default="20", metavar="N", help="in all, finished ones included (default: 20)")
-    add("--rounds", default=None, metavar="N", help="of a trial; epochs of methods that are not federated")
+    add("--rounds", metavar="N", help="of a trial; epochs of methods that are not federated")
     add("--metric", default="recall@20", help="recall@k, ndcg@k, hitrate@k, mrr@k or map@k (default: recall@20)")
     add("--seed", default="0", metavar="N", help="of the search, of all trials and of their data's split (default: 0)")
-    add("--preset", default=None, help=f"where fedgrec starts: {', '.join(presets())} (default: best)")
+    add("--preset", help=f"where fedgrec starts: {', '.join(presets())} (default: best)")
     add("--config", type=Path, metavar="TOML", help="a file of options of a federated method")
     add_set(tune, "an option that all trials have in common")
     add("--device", default="auto", choices=DEVICES, help="where to train (default: auto, a GPU if there is one)")
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     test items are not loaded into a trial. Finished trials are kept: the same command, or one with more --trials,
     goes on.
     """
-    from fedgrec.cli.lines import Lines
+    from fedgrec.cli.progress import Lines
     from fedgrec.data.files import check_writable
     from fedgrec.data.readers import stem
     from fedgrec.studies.tune.files import BEST, PAGE, grid, write
@@ -73,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def request_of(arguments: argparse.Namespace) -> Any:
     """What the words of the command line mean."""
+    from fedgrec.kernels.devices import place
     from fedgrec.studies.tune.search import parse
     from fedgrec.studies.tune.study import Request, list_length
 
@@ -91,6 +92,8 @@ def request_of(arguments: argparse.Namespace) -> Any:
     k = list_length(arguments.metric)
     make = _centralized if arguments.method in CENTRALIZED else _federated
     subject = make(arguments, keys, k)
+    if subject.config.run.device == "cuda":
+        place("cuda")  # raises where there is no GPU
     if k >= (items := subject.dataset.split.train.n_items):
         raise ConfigError(
             f"--metric {arguments.metric}: there are {items:,} items, so a list of {k:,} holds them all: choose a "
@@ -116,24 +119,19 @@ def _listing(config: Config, k: int) -> Config:
 
 
 def _federated(arguments: argparse.Namespace, keys: list[str], k: int) -> Any:
-    from fedgrec.kernels.devices import place
-    from fedgrec.studies.tune.subjects import Federated
+    from fedgrec.studies.tune.search import Federated
 
     if arguments.preset and arguments.method != "fedgrec":
         raise ConfigError(f"--preset {arguments.preset}: presets are of fedgrec, not of {arguments.method}")
     _named(arguments, keys)
-    config = configuration(arguments)
-    if config.run.device == "cuda":
-        place("cuda")  # raises where there is no GPU
-    return Federated(_listing(config, k))
+    return Federated(_listing(configuration(arguments), k))
 
 
 def _centralized(arguments: argparse.Namespace, keys: list[str], k: int) -> Any:
     """--set may name options of the data, of the run and of the model."""
     from fedgrec.centralized import model_class
-    from fedgrec.kernels.devices import place
     from fedgrec.studies.compare.plan import pick_device
-    from fedgrec.studies.tune.subjects import Centralized
+    from fedgrec.studies.tune.search import Centralized
 
     if arguments.preset or arguments.config:
         raise ConfigError(
@@ -152,8 +150,6 @@ def _centralized(arguments: argparse.Namespace, keys: list[str], k: int) -> Any:
         else:
             shared[found.name] = value
     config = Config().layered((shared, "--set"), (flags(arguments, "data", "seed", "protocol"), "command line"))
-    device = pick_device(arguments.device, kind.devices)
-    if device == "cuda":
-        place(device)
     config = _listing(config, k)
-    return Centralized(Config(config.data, kind.Options(**own), replace(config.run, device=device), arguments.method))
+    run = replace(config.run, device=pick_device(arguments.device, kind.devices))
+    return Centralized(Config(config.data, kind.Options(**own), run, arguments.method))

@@ -55,7 +55,7 @@ def terminal(grid: Grid, width: int = 80) -> str:
 
     A column that is too wide for any line, such as one of sentences, is printed below as text.
     """
-    lines = [[_in_one_line(cell) for cell in line] for line in (grid.head, *grid.rows)]
+    lines = [[cell.replace("\n", " ") for cell in line] for line in (grid.head, *grid.rows)]
     if _width(lines, range(len(grid.head))) > width:
         lines = _with_short_names(lines)
     columns = range(1, len(grid.head))
@@ -66,19 +66,15 @@ def terminal(grid: Grid, width: int = 80) -> str:
         if i is not None and (not block or _width(lines, [0, *block, i]) <= width):
             block.append(i)
             continue
-        sides, widths = _of(grid.sides, [0, *block]), _widths(lines, [0, *block])
-        said += [GAP.join(_flush(_of(line, [0, *block]), widths, sides)).rstrip() for line in lines] + [""]
+        part = [[line[at] for at in (0, *block)] for line in lines]
+        sides, widths = [grid.sides[at] for at in (0, *block)], _widths(lines, [0, *block])
+        said += [GAP.join(_flush(line, widths, sides)).rstrip() for line in part] + [""]
         block = [] if i is None else [i]
-    below = [
-        f"{row[0]}: {cell}" for row in grid.rows for i in columns if i not in shown and (cell := row[i]) != NOTHING
-    ]
-    for text in [*filter(lambda text: not text.endswith(": "), below), *grid.notes]:
+    wide = [i for i in columns if i not in shown]
+    below = [f"{row[0]}: {row[i]}" for row in grid.rows for i in wide if row[i] not in ("", NOTHING)]
+    for text in [*below, *grid.notes]:
         said += textwrap.wrap(text, width, subsequent_indent="  ", break_long_words=False)
     return "\n".join(said) + "\n"
-
-
-def _of(values: Sequence[str], columns: Sequence[int]) -> list[str]:
-    return [values[i] for i in columns]
 
 
 def _widths(lines: Sequence[Sequence[str]], columns: Sequence[int]) -> list[int]:
@@ -100,10 +96,6 @@ def _with_short_names(lines: list[list[str]]) -> list[list[str]]:
     if len(set(short)) < len(set(names)):
         return lines
     return [[name, *line[1:]] for name, line in zip(short, lines, strict=True)]
-
-
-def _in_one_line(text: str) -> str:
-    return " ".join(text.split("\n"))
 
 
 # ------------------------------------------------------------------------------------------ files of text
@@ -149,7 +141,7 @@ MARKDOWN = re.compile(r"([\\`*_\[\]<>|&])")
 
 def _escape_markdown(text: str) -> str:
     """Escape what Markdown or HTML would interpret, except `code`, which sentences use for files and options."""
-    parts = re.split(r"(`[^`|\n]+`)", _in_one_line(text))
+    parts = re.split(r"(`[^`|\n]+`)", text.replace("\n", " "))
     return "".join(part if i % 2 else MARKDOWN.sub(r"\\\1", part) for i, part in enumerate(parts))
 
 

@@ -19,10 +19,9 @@ def write_report(
 ) -> Path:
     """Write report.html into the folder of a finished run; returns the page's path.
 
-    `baselines` are other systems' results on the same split, such as {'mf': {'recall@20': 0.04}}; a popularity list is
-    always shown. Baselines are kept in the folder, so that a report written again still has them. The page shows
-    `people` evenly spaced users, and those whose ids are in `users`. `item_names` is a CSV of items' names to use
-    instead of the one that the run keeps (item_names.py).
+    `baselines` are other systems' results on the same split, such as {'mf': {'recall@20': 0.04}}, kept in the folder
+    for later reports; a popularity list is always shown. The page shows `people` evenly spaced users, and those with
+    the ids `users`. `item_names` is a CSV of items' names to use instead of the one that the run keeps.
     """
     run = read_run(Path(folder), baselines, users, people, item_names)
     if run.baselines:

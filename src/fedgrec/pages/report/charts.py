@@ -200,7 +200,6 @@ def plot(
     title: str,
     x_label: str,
     series: Sequence[Series],
-    form: Form = metric,
     marked: float | None = None,
     log: bool = False,
     names: Sequence[str] = (),
@@ -232,8 +231,8 @@ def plot(
     ends = [LEFT, *((across.at(a) + across.at(b)) / 2 for a, b in itertools.pairwise(stops)), RIGHT]
     for i, value in enumerate(stops):
         said = [f"{x_label or title} {across.said(value)}"]
-        said += [f"{one.name}: {form(y)}" for one in series for x, y in one.points if x == value]
-        said += [f"{one.name}: {form(y)}" for one, y in levels]
+        said += [f"{one.name}: {metric(y)}" for one in series for x, y in one.points if x == value]
+        said += [f"{one.name}: {metric(y)}" for one, y in levels]
         parts.append(_tip("\n".join(said), not i, ends[i], TOP, ends[i + 1] - ends[i], PLOT))
     return Panel(title, TOP + PLOT + room, "".join(parts))
 
@@ -248,10 +247,10 @@ def columns(
     x_label: str,
     parts: Mapping[str, Sequence[float]],
     form: Form,
-    said: Callable[[int], str],
+    said: Sequence[str],
     marked: float | None = None,
 ) -> Panel:
-    """Columns side by side in classes of the same width; `said(i)` is the name of class i."""
+    """Columns side by side in classes of the same width, whose names are `said`."""
     count = len(next(iter(parts.values())))
     up = axis([value for values in parts.values() for value in values], TOP + PLOT, TOP)
     frame, room = _frame(title, x, up, x_label, form)
@@ -265,7 +264,7 @@ def columns(
     if marked is not None:
         drawn.append(f'<path class="mean" d="M{x.at(marked):.1f} {TOP}V{TOP + PLOT}"/>\n')
     for i in range(count):
-        text = [said(i), *(f"{name}: {form(values[i])}" for name, values in parts.items())]
+        text = [said[i], *(f"{name}: {form(values[i])}" for name, values in parts.items())]
         drawn.append(_tip("\n".join(text), not i, LEFT + i * step, TOP, step, PLOT))
     return Panel(title, TOP + PLOT + room, "".join(drawn))
 

@@ -79,10 +79,6 @@ class Run:
         """The list length that selected the round."""
         return self.config.run.topk[0]
 
-    def name(self, item: int) -> str:
-        """An item's title, or its id."""
-        return self.names.title(item)
-
 
 def read_run(
     folder: Path,

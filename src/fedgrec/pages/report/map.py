@@ -29,15 +29,8 @@ class Chart:
         self.towns = run.places if run.names.on_earth else None
         x, y = self.xy[np.isfinite(self.xy[:, 0])].T
         reach = 0.56 * max(np.ptp(x), np.ptp(y)) or 1.0
-        self.left, self.top, self.scale = (
-            (x.max() + x.min()) / 2 - reach,
-            (y.max() + y.min()) / 2 + reach,
-            SIDE / 2 / reach,
-        )
-
-    @staticmethod
-    def of(run: Run) -> "Chart | None":
-        return None if run.names.places is None else Chart(run, run.names.places)
+        self.left, self.top = (x.max() + x.min()) / 2 - reach, (y.max() + y.min()) / 2 + reach
+        self.scale = SIDE / 2 / reach
 
     def on(self, xy: Any) -> Ints:
         """Positions on the square map, from places [n, 2]."""

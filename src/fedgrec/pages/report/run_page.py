@@ -1,14 +1,17 @@
-"""The report of a run."""
+"""The report of a run: how it learned, how good its users' lists are, what it cost, and people one by one."""
 
+import itertools
 from html import escape
 from typing import Any
 
-from fedgrec.cable.core import size
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgrec.cable.core import Ints, size
 from fedgrec.config.configuration import Config, options
-from fedgrec.pages.report import page
-from fedgrec.pages.report.charts import own_file
-from fedgrec.pages.report.curves import learning, lists
-from fedgrec.pages.report.gather import SHOWN, People, Run
+from fedgrec.pages.report import charts, page
+from fedgrec.pages.report.charts import LEFT, RIGHT, Axis, Figure, Panel, Series, legend, own_file, plot
+from fedgrec.pages.report.gather import SHOWN, People, Run, Survey
 from fedgrec.pages.report.map import Chart
 from fedgrec.pages.report.page import listing, paragraph, tile_row
 from fedgrec.pages.tables import NOTHING, Cell, Grid, html
@@ -19,7 +22,7 @@ OURS = "FedGRec, this run"
 
 
 def render(run: Run) -> str:
-    chart = Chart.of(run)
+    chart = None if run.names.places is None else Chart(run, run.names.places)
     sections = [
         ("Result", result(run)),
         ("Compared with", comparison(run)),
@@ -137,7 +140,7 @@ def people(run: Run, shown: People, chart: Chart | None) -> dict[str, Any]:
     degrees = run.model.item_degrees
     return {
         "people": found,
-        "items": {i: [run.name(i), int(degrees[i]), *(chart.item(i) if chart else [])] for i in sorted(items)},
+        "items": {i: [run.names.title(i), int(degrees[i]), *(chart.item(i) if chart else [])] for i in sorted(items)},
         "first": shown.first,
         "map": chart.about() if chart else None,
     }
@@ -199,3 +202,77 @@ def _bar(value: float | None, most: float, text: str = "") -> Cell:
 
 def _plain(value: Any) -> str:
     return ", ".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)
+
+
+# -------------------------------------------------------------------------------------------- its charts
+
+
+def learning(run: Run) -> Figure:
+    """Recall and NDCG against rounds."""
+    judge, chosen = run.metrics[0]["split"], run.model.round
+    judged = [line for line in run.metrics if line["split"] == judge]
+    final = [line for line in run.metrics if line["split"] != judge]  # under `honest`, the one evaluation on test
+    panels, entries = [], {f"selected: round {chosen:,}": ("mean", "")}
+    for title in ("Recall", "NDCG"):
+        series = []
+        for i, k in enumerate(run.config.run.topk):
+            key, look = f"{title.lower()}@{k}", charts.style(i)
+            name, once = f"@{k} on {judge}", f"@{k} on {final[0]['split']}, looked at once" if final else ""
+            series.append(Series(name, [(line["round"], line[key]) for line in judged], look, mark="dot"))
+            entries[name] = look, ""
+            if final:
+                points = [(line["round"], line[key]) for line in final]
+                series.append(Series(once, points, look, line=False, mark="star"))
+                entries[once] = look, "star"
+        panels.append(plot(title, "round", series, marked=chosen))
+    every = run.config.run.evaluate_every
+    caption = f"Measured on {judge} items every {every:,} rounds; the dashed line is the selected round."
+    if final:
+        sizes, parts = run.about["sizes"], (judge, final[0]["split"])
+        each = [f"{n / sizes['users']:.1f} in {part}" for part, n in sizes.items() if part in parts]
+        caption += (
+            " The star is the one look at test. It is not on the curve's scale, because a user has "
+            f"another number of items to find there: on average {', '.join(each)}."
+        )
+    return Figure("curves", panels, caption, legend(entries))
+
+
+def lists(run: Run, survey: Survey) -> Figure:
+    """How much recall differs between users, and whether the lists hold more than popular items."""
+    panels, entries = [], {"of recommendations": ("c0", "dot"), "of all items": ("guess", "dot")}
+    if any(map(len, survey.hidden)):
+        recall = survey.recall(run.k)
+        panels.append(_recall_histogram(recall, f"a user's Recall@{run.k}"))
+        entries[f"mean {recall.mean():.3f}"] = "mean", ""
+    shown = survey.lists[:, : run.k]
+    panels.append(_popularity(run.model.item_degrees, shown[shown >= 0]))
+    who = f"all {len(survey.users):,}" if survey.everyone else f"{len(survey.users):,} evenly spaced"
+    caption = (
+        f"From the lists of {run.k} for {who} users. Nothing but the most popular items would be one "
+        f"coloured column at the far right."
+    )
+    return Figure("users", panels, caption, legend(entries))
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.3g} %"
+
+
+def _recall_histogram(recall: NDArray[np.float64], what: str) -> Panel:
+    share = {"of users": (np.histogram(recall, np.linspace(0, 1, 21))[0] / len(recall)).tolist()}
+    said = [f"{what}: {i / 20:.2f} to {(i + 1) / 20:.2f}" for i in range(20)]
+    title, across = "How well users are served", Axis(0.0, 1.0, LEFT, RIGHT)
+    return charts.columns(title, across, what, share, _share, said, marked=float(recall.mean()))
+
+
+def _popularity(degrees: Ints, recommended: Ints) -> Panel:
+    """Items by popularity, in classes that widen, because popularity has a long tail."""
+    edges = np.unique([0, *np.geomspace(1, degrees.max() + 1, 12).round().astype(int)])
+    classes = itertools.pairwise(edges.tolist())
+    names = [charts.plain(low) if high == low + 1 else f"{low:,}–{high - 1:,}" for low, high in classes]
+    parts = {}
+    for name, values in (("of recommendations", degrees[recommended]), ("of all items", degrees)):
+        parts[name] = (np.histogram(values, [*edges[:-1], np.inf])[0] / max(len(values), 1)).tolist()
+    title, what = "How popular recommended items are", "users who have the item"
+    across = charts.categories(names, LEFT, RIGHT)
+    return charts.columns(title, across, what, parts, _share, [f"{name} {what}" for name in names])

@@ -1,10 +1,19 @@
-"""All attacks on one training: a table for the terminal, and JSON."""
+"""All attacks on one training, in a table for the terminal, and on a page.
 
+The page has a sentence for each attack, and a hundred squares, coloured in the share that it found.
+"""
+
+import functools
+import tomllib
 from dataclasses import dataclass
+from html import escape
+from importlib import resources
 
 from fedgrec.config.configuration import Config
 from fedgrec.data import Dataset
 from fedgrec.errors import ConfigError
+from fedgrec.pages.report import page
+from fedgrec.pages.report.page import paragraph, tile_row
 from fedgrec.pages.tables import NOTHING, Grid, terminal
 from fedgrec.runs.simulation import Observer
 from fedgrec.studies.audit import clusters, lies, membership, weaker_designs
@@ -12,6 +21,8 @@ from fedgrec.studies.audit.recording import Truth, View, record
 from fedgrec.studies.audit.scores import Estimate, Finding, NotApplicable, percent
 
 Line = Finding | NotApplicable
+IF = "if "  # the names of attacks on a weaker design, without one of our rules, begin with this
+SIDE, STEP, SQUARE = 10, 11, 9  # squares in a row; from one to the next; the side of one
 
 
 @dataclass(frozen=True)
@@ -71,3 +82,113 @@ def attacked(view: View, truth: Truth) -> Audit:
         *lies.audit(view, truth),
     )
     return Audit(view.method, view.n_users, view.n_items, len(view.sums), len(view.sums[-1].people), lines)
+
+
+# ---------------------------------------------------------------------------------------------- the page
+
+
+@functools.cache
+def about() -> dict[str, dict[str, str]]:
+    """What each attack does, and what helps against it."""
+    return tomllib.loads((resources.files("fedgrec.studies.audit") / "attacks.toml").read_text("utf-8"))
+
+
+def render(found: Audit, data: str) -> str:
+    """The page; `data` is the name of what was audited."""
+    findings = [line for line in found.lines if isinstance(line, Finding)]
+    others = [line for line in found.lines if isinstance(line, NotApplicable)]
+    sections = [("In short", summary(found)), *((line.name, attack(line)) for line in findings)]
+    sections += [("Attacks that do not apply here", reasons(others))] if others else []
+    subtitle = (
+        "A server of a federation sees sums and nothing else. These attacks ask what the sums tell about the people in "
+        "them."
+    )
+    return page.render(f"What a server finds out: {data}", subtitle, sections)
+
+
+def summary(found: Audit) -> str:
+    tiles = [
+        ("Method", found.method, "how the model is trained"),
+        ("People", f"{found.users:,}", "who trained"),
+        ("Items", f"{found.items:,}", "that people can have"),
+        ("Sums", f"{found.sums:,}", f"the server looked at; {found.cohort:,} people in the last one"),
+    ]
+    how = (
+        "Each picture below has 100 squares. The coloured ones were found. Popularity is no secret: what an attack "
+        "finds beyond a guess by popularity is what leaks."
+    )
+    return paragraph(verdict(found), "said") + paragraph(how) + tile_row(tiles)
+
+
+def verdict(found: Audit) -> str:
+    """How many attacks find more than popularity does: one sentence."""
+    real = [line for line in found.lines if isinstance(line, Finding) and not line.name.startswith(IF)]
+    compared = [line.better for line in real if line.better is not None]
+    more, all_ = sum(compared), len(compared)
+    if not all_:
+        return "No attack could be compared with a guess by popularity."
+    who = "The one attack that applies" if all_ == 1 else f"{more or 'None'} of {all_} attacks"
+    verb = ("does not find" if all_ == 1 else "finds") if not more else "finds" if more == 1 else "find"
+    return f"{who} {verb} more than a guess by popularity does."
+
+
+def attack(line: Finding) -> str:
+    """The attack's result in a sentence and in pictures, its interval, what it does, and what helps against it."""
+    kind = "attack leaks" if line.better and not line.name.startswith(IF) else "attack"
+    blind = {"Popularity": line.popularity, "Chance": line.chance}
+    pictures = _picture("Attack", line.attack, kind)
+    pictures += "".join(_picture(who, share, "guess") for who, share in blind.items() if share is not None)
+    said = about().get(line.name)
+    words = [("How sure this is", interval(line))]
+    words += [("What the attack does", said["does"]), ("What helps", said["helps"])] if said else []
+    terms = "".join(f"<dt>{term}</dt><dd>{escape(text)}</dd>\n" for term, text in words)
+    return (
+        f"{paragraph(line.sentence, 'said')}{_badge(line)}"
+        f"<div class=beside>\n<div class=guesses>\n{pictures}</div>\n<dl class=told>\n{terms}</dl>\n</div>\n"
+    )
+
+
+def _badge(line: Finding) -> str:
+    better = line.better
+    if line.name.startswith(IF):
+        return "<p class=badge>Not here: a rule stands against it</p>\n"
+    if better is None:
+        return "<p class=badge>A count, not a guess</p>\n"
+    return (
+        '<p class="badge leaks">Beats popularity</p>\n' if better else "<p class=badge>Does not beat popularity</p>\n"
+    )
+
+
+def _picture(who: str, share: Estimate, kind: str) -> str:
+    number = percent(share.value)
+    return (
+        f"<figure>{hundred(share.value, kind, f'{who}: {number} of 100')}"
+        f"<figcaption>{who} <b>{number}</b> <span>of 100</span></figcaption></figure>\n"
+    )
+
+
+def hundred(share: float, kind: str, label: str) -> str:
+    """A hundred squares, row by row; the coloured ones are the share in %, rounded."""
+    coloured = round(100 * share)
+    squares = "".join(
+        f'<rect x="{at % SIDE * STEP}" y="{at // SIDE * STEP}" width="{SQUARE}" height="{SQUARE}" rx="2"'
+        f"{' class=on' if at < coloured else ''} />"
+        for at in range(SIDE * SIDE)
+    )
+    whole = SIDE * STEP - (STEP - SQUARE)
+    return f'<svg class="{kind}" role="img" aria-label="{escape(label)}" viewBox="0 0 {whole} {whole}">{squares}</svg>'
+
+
+def interval(line: Finding) -> str:
+    """The 95 % interval in words."""
+    low, high = percent(line.attack.low), percent(line.attack.high)
+    people = "1 person" if line.people == 1 else f"{line.people:,} people"
+    if low == high:
+        return f"Counted over {people}. Among other people of this kind it would be about the same."
+    return f"Counted over {people}. Among other people of this kind it would be {low} to {high} of 100 (95 % interval)."
+
+
+def reasons(lines: list[NotApplicable]) -> str:
+    """Each attack that cannot be made, and why."""
+    terms = "".join(f"<dt>{escape(line.name)}</dt><dd>Because {escape(line.because)}.</dd>\n" for line in lines)
+    return f"<dl class=told>\n{terms}</dl>\n"

@@ -70,10 +70,8 @@ def _fewer(rows: Floats) -> NDArray[np.bool_]:
 
 
 def isolated(groups: Ints, view: View, truth: Truth) -> Floats:
-    """Whether each person who is alone in three rows or more is isolated: 1 or 0.
-
-    A group isolates the one person who has at least 90 % of its rows, if at least 90 % of the rows in which that person
-    is alone are in it.
+    """1 for each person, of those alone in three rows or more, whom a group isolates: the person has at least 90 % of
+    the group's rows, and the group has at least 90 % of the rows in which the person is alone.
     """
     found, people = truth.contributions, len(view.sums[-1].people)
     rows = np.searchsorted(updates(view).index, found.rows)
@@ -82,16 +80,12 @@ def isolated(groups: Ints, view: View, truth: Truth) -> Floats:
     own = Tally.of(groups, rows[single], found.places[single], people).rows_of(owners)  # [g]
     alone = rows_alone(found, people)
     caught = np.zeros(people)
-    covered = own >= PURE * alone[owners]
-    caught[owners[(owners >= 0) & covered]] = 1
+    caught[owners[(owners >= 0) & (own >= PURE * alone[owners])]] = 1
     return caught[alone >= LEAST]
 
 
 def rightly_named(groups: Ints, view: View, truth: Truth) -> Floats:
-    """The share of each person's items that are named for this person's group.
-
-    Where more items are named than the person has: the share of the named items that are right.
-    """
+    """The share of each person's items that are named for its group; where more are named, the share that is right."""
     found, people = truth.contributions, view.sums[-1].people
     rows = np.searchsorted(updates(view).index, found.rows)
     right = np.zeros(len(people))
@@ -129,21 +123,19 @@ def audit(view: View, truth: Truth) -> list[Finding | NotApplicable]:
         return [NotApplicable(NAME, f"{why}, so there is nobody to isolate"), NotApplicable(NAMED, why)]
     groups = guess(view)
     guesses = groups, *blind(truth.popularity[items], people)
-    who = finding(
-        NAME,
+    who = (
         "Of 100 people who are alone in some rows of a sum, the server would put together the rows of {attack}, "
-        "without a name; guessing by popularity does so for {popularity}.",
-        *(isolated(part, view, truth) for part in guesses),
+        "without a name; guessing by popularity does so for {popularity}."
     )
-    what = finding_items(
-        NAMED,
-        rightly_named(groups, view, truth),
-        truth.items(view.sums[-1].people.tolist()),
-        truth.popularity,
+    what = (
         "Of 100 items that a person has, the server would name {attack} from the rows that it put together, without "
-        "knowing whose they are; guessing by popularity names {popularity}.",
+        "knowing whose they are; guessing by popularity names {popularity}."
     )
-    return [who, what]
+    right, mine = rightly_named(groups, view, truth), truth.items(view.sums[-1].people.tolist())
+    return [
+        finding(NAME, who, *(isolated(part, view, truth) for part in guesses)),
+        finding_items(NAMED, what, right, mine, truth.popularity),
+    ]
 
 
 # ------------------------------------------------------------------------------------------------------- latents
@@ -165,10 +157,7 @@ def guess_by_latents(seen: OpenedSum, n_items: int, leaf: str) -> Ints:
 
 
 def tied(groups: Ints, seen: OpenedSum, view: View, truth: Truth) -> Floats:
-    """The share of each person's items that are in a group of this person.
-
-    A group belongs to the one person who has at least 90 % of its items. If a person has several, the largest counts.
-    """
+    """The share of each person's items in the largest group in which at least 90 % of the items are this person's."""
     items, people = rows_of_items(seen, view.n_items, view.contents.latents)[0], len(seen.people)
     mine = truth.items(seen.people.tolist())
     many, flat = np.array([len(part) for part in mine]), np.concatenate(mine)
@@ -190,13 +179,9 @@ def audit_latents(view: View, truth: Truth) -> Finding | NotApplicable:
     items, people = rows_of_items(seen, view.n_items, leaf)[0], len(seen.people)
     guesses = guess_by_latents(seen, view.n_items, leaf), *blind(truth.popularity[items], people)
     attack, chance, popularity = (tied(groups, seen, view, truth) for groups in guesses)
-    return finding(
-        TIED,
+    said = (
         "Of 100 items that the people of a sum have, the server would put {attack} together with others of the same "
-        "person, without a name; guessing by popularity {popularity}.",
-        attack,
-        chance,
-        popularity,
-        weights=truth.people.user_degrees()[seen.people].astype(np.float64),
-        round=seen.broadcast.round,
+        "person, without a name; guessing by popularity {popularity}."
     )
+    weights = truth.people.user_degrees()[seen.people].astype(np.float64)
+    return finding(TIED, said, attack, chance, popularity, weights, round=seen.broadcast.round)

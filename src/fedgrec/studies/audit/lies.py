@@ -131,21 +131,16 @@ def _unchecked(seen: Apart, view: View, truth: Truth) -> Finding | NotApplicable
     guesses = {person: guess(upload, view, steps) for person, upload in held.items() if upload is not None}
     if not guesses:
         return NotApplicable(UNCHECKED, "no sum over one person and an accomplice was opened")
-    return found_items(
-        UNCHECKED,
-        guesses,
-        truth,
+    said = (
         "If clients checked nothing, a lying server could add you up with accomplices alone, and would name {attack} "
-        "of 100 of your items; guessing by popularity names {popularity}.",
-        uploads_read=len(guesses),
+        "of 100 of your items; guessing by popularity names {popularity}."
     )
+    return found_items(UNCHECKED, said, guesses, truth, uploads_read=len(guesses))
 
 
 def attempts(seen: Apart) -> Floats:
-    """Every lie to the clients of some people: 1 where the server held the person's vector in the end, else 0.
-
-    Masks do not depend on the length of a vector, so one row of a person's upload stands for all of it.
-    """
+    """Every lie to the clients of some people: 1 where the server held the person's vector in the end, else 0."""
+    # masks do not depend on the length of a vector, so one row of a person's upload stands for all of it
     leaf = seen.sum.spec.leaves[0]
     _, bits = seen.sum.spec.ring(leaf)
     sent = [upload.leaves[leaf.name] for upload in seen.uploads.values()]
@@ -158,13 +153,11 @@ def _checked(seen: Apart) -> Finding | NotApplicable:
     successes = attempts(seen)
     if not len(successes):
         return NotApplicable(CHECKED, "nobody sent anything that a server could be after")
-    return finding(
-        CHECKED,
+    said = (
         f"A server told {len(successes)} lies to clients that check what they are told, as all do by default. Of 100 "
-        "such lies {attack} gave it the vector of one person.",
-        successes,
-        lies=[lie.__name__ for lie in LIES],
+        "such lies {attack} gave it the vector of one person."
     )
+    return finding(CHECKED, said, successes, lies=[lie.__name__ for lie in LIES])
 
 
 # ------------------------------------------------------------------------------------------ the servers

@@ -169,11 +169,8 @@ def _audit_nodes(sums: Sequence[RecordedSum], users: Sequence[KnownUser]) -> Lin
     nodes = np.unique(np.concatenate([seen.people for seen in view.sums]))
     items = truth.items(nodes.tolist())
     popularity = np.bincount(np.concatenate([user.items for user in users]), minlength=view.n_items)
-    return finding_items(
-        OF_NODES,
-        named(membership.guess_from_sums(view, nodes), items),
-        items,
-        popularity,
+    said = (
         "Of 100 items that the users of a node have, the server would name {attack}, if it names as many as they have; "
-        "guessing by popularity names {popularity}.",
+        "guessing by popularity names {popularity}."
     )
+    return finding_items(OF_NODES, said, named(membership.guess_from_sums(view, nodes), items), items, popularity)

@@ -18,9 +18,6 @@ MOST = 500  # people who are looked at
 MEMBERSHIP_STREAM = 7
 
 
-# ------------------------------------------------------------------------------------------ from the sums
-
-
 def guess_from_sums(view: View, people: Ints) -> Floats:
     """How likely each item is each person's: log-odds, plus a constant for each person.  # [p, N]
 
@@ -63,9 +60,6 @@ def _shares(view: View, sure: list[NDArray[np.bool_] | None]) -> Floats:
     return clipped
 
 
-# ----------------------------------------------------------------------------------------- from the model
-
-
 def guess_from_model(view: View, known: Sequence[Ints]) -> Floats:
     """What the model would recommend to somebody with the known items alone.  # [p, N]"""
     return view.model(np.cumsum([0, *map(len, known)]), np.concatenate(known))
@@ -76,9 +70,6 @@ def halves(data: Interactions, users: Ints) -> tuple[list[Ints], list[Ints]]:
     rng = np.random.Generator(np.random.Philox(key=[len(users), MEMBERSHIP_STREAM]))
     mixed = [rng.permutation(data.of(user)) for user in users.tolist()]
     return [np.sort(part[: len(part) // 2]) for part in mixed], [part[len(part) // 2 :] for part in mixed]
-
-
-# ------------------------------------------------------------------------------------------------- scored
 
 
 def auc(scores: Floats, items: Sequence[Ints], but: Sequence[Ints] | None = None) -> Floats:
@@ -96,24 +87,20 @@ def auc(scores: Floats, items: Sequence[Ints], but: Sequence[Ints] | None = None
 
 
 def _scored(
-    name: str, scores: Floats, popularity: Ints, items: Sequence[Ints], but: Sequence[Ints] | None, sentence: str
+    name: str, sentence: str, scores: Floats, truth: Truth, items: Sequence[Ints], but: Sequence[Ints] | None = None
 ) -> Finding:
-    alike: Floats = np.tile(popularity.astype(np.float64), (len(items), 1))
+    alike: Floats = np.tile(truth.popularity.astype(np.float64), (len(items), 1))
     aucs = {key: interval(auc(part, items, but)).value for key, part in (("attack", scores), ("popularity", alike))}
-    return finding_items(name, named(scores, items, but), items, popularity, sentence, but, auc=aucs)
+    return finding_items(name, sentence, named(scores, items, but), items, truth.popularity, but, auc=aucs)
 
 
 def audit_sums(view: View, truth: Truth) -> Finding | NotApplicable:
     people = _some(np.unique(np.concatenate([seen.people for seen in view.sums])))
-    return _scored(
-        FROM_SUMS,
-        guess_from_sums(view, people),
-        truth.popularity,
-        truth.items(people.tolist()),
-        None,
+    said = (
         "Of 100 items that you have, the server would name {attack}, if it names as many as you have; guessing by "
-        "popularity names {popularity}.",
+        "popularity names {popularity}."
     )
+    return _scored(FROM_SUMS, said, guess_from_sums(view, people), truth, truth.items(people.tolist()))
 
 
 def audit_model(view: View, truth: Truth, strangers: bool) -> Finding | NotApplicable:
@@ -123,15 +110,11 @@ def audit_model(view: View, truth: Truth, strangers: bool) -> Finding | NotAppli
         return NotApplicable(name, "it takes people with two items or more")
     known, hidden = halves(data, users)
     who = "the items of somebody who was in no sum" if strangers else "your items"
-    return _scored(
-        name,
-        guess_from_model(view, known),
-        truth.popularity,
-        hidden,
-        known,
+    said = (
         f"Whoever knows half of {who} and has the published model would name {{attack}} of 100 of the "
-        "others; guessing by popularity names {popularity}.",
+        "others; guessing by popularity names {popularity}."
     )
+    return _scored(name, said, guess_from_model(view, known), truth, hidden, known)
 
 
 def _some(users: Ints) -> Ints:

@@ -65,10 +65,7 @@ class Contributions:
 
 @dataclass(frozen=True)
 class Apart:
-    """One sum, and what some of its people sent to it.
-
-    A server that follows the protocol has the first and never the second.
-    """
+    """One sum, and what some of its people sent to it, which no server that follows the protocol has."""
 
     sum: OpenedSum
     uploads: Mapping[int, Upload]  # by person
@@ -199,10 +196,7 @@ def apart(method: Method, stage: Stage, cohort: Cohort, seen: OpenedSum) -> Apar
 def record(
     config: Config, dataset: Dataset | None = None, sums: int = 10, observer: Observer | None = None
 ) -> tuple[View, Truth]:
-    """Train on nine people in ten, and write down the last `sums` sums.
-
-    If none of these carries latents, the last one that does is written down as well.
-    """
+    """Train on nine people in ten; write down the last `sums` sums, and if none has latents, the last one that has."""
     config = config.changed({"split": "all", "checkpoint_every": 0}, "the audit")
     whole = dataset or load_for(config)
     inside = _insiders(whole.split.train, config.run.seed)
@@ -218,19 +212,10 @@ def record(
     simulation.run()
     if not simulation.finished:  # the observer wanted to stop
         raise KeyboardInterrupt
-    method, server = simulation.method, simulation.server
-    counted = any(counts(method, stage) for stage in method.stages)
-    view = View(
-        simulation.config.method,
-        people.n_users,
-        people.n_items,
-        tuple(recorder.seen),
-        server.degrees if counted else None,
-        published(method, server),
-        method.options,
-        method.contents,
-        method.leaning,
-    )
+    method, server, seen = simulation.method, simulation.server, tuple(recorder.seen)
+    degrees = server.degrees if any(counts(method, stage) for stage in method.stages) else None
+    about = published(method, server), method.options, method.contents, method.leaning
+    view = View(simulation.config.method, people.n_users, people.n_items, seen, degrees, *about)
     return view, Truth(people, outsiders, recorder.contributions, recorder.trained, recorder.counted)
 
 

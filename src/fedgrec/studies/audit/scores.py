@@ -72,10 +72,10 @@ def finding(
 
 def finding_items(
     name: str,
+    sentence: str,
     attack: Floats,
     items: Sequence[Ints],
     popularity: Ints,
-    sentence: str,
     but: Sequence[Ints] | None = None,
     **more: Any,
 ) -> Finding:
@@ -110,10 +110,8 @@ def interval(values: Floats, weights: Floats | None = None, level: float = SHOWN
 
 
 def named(scores: Floats, items: Sequence[Ints], but: Sequence[Ints] | None = None) -> Floats:
-    """Name the highest scores, as many items as each person has: the share that the person does have.  # [p]
-
-    Items in `but` are known already, so they are not named. Chance decides between equal scores.
-    """
+    """Name the highest scores, none of `but`, as many as each person has items: the share that is right.  # [p]"""
+    # chance decides between equal scores
     order = np.random.Generator(np.random.Philox(key=[scores.shape[1], TIES_STREAM])).permutation(scores.shape[1])
     right = np.zeros(len(items))
     for at, mine in enumerate(items):

@@ -27,10 +27,10 @@ MOST = 200  # people who ask
 QUERIES_STREAM = 10
 
 
-def found_items(name: str, guesses: Mapping[int, Floats], truth: Truth, sentence: str, **more: Any) -> Finding:
+def found_items(name: str, sentence: str, guesses: Mapping[int, Floats], truth: Truth, **more: Any) -> Finding:
     """The table's line about guesses by person; as many items are named as the person has."""
     mine = truth.items(guesses)
-    return finding_items(name, named(np.stack([*guesses.values()]), mine), mine, truth.popularity, sentence, **more)
+    return finding_items(name, sentence, named(np.stack([*guesses.values()]), mine), mine, truth.popularity, **more)
 
 
 # ------------------------------------------------------------------------------------------ uploads in the clear
@@ -79,14 +79,12 @@ def audit_sums(view: View, truth: Truth) -> Finding | NotApplicable:
     if view.contents.updates in both.sum.total.leaves:
         updates = np.stack([guess_by_signs(upload, view, steps) for upload in sent.values()])
         more["from_item_updates_alone"] = float(named(updates, truth.items(sent)).mean())
-    return found_items(
-        SUMS,
-        {person: guess(upload, view, steps) for person, upload in sent.items()},
-        truth,
+    guesses = {person: guess(upload, view, steps) for person, upload in sent.items()}
+    said = (
         "If a server could open one sum twice, the second time without you, it would name {attack} of 100 of your "
-        "items; guessing by popularity names {popularity}. Nodes send their part of a round once.",
-        **more,
+        "items; guessing by popularity names {popularity}. Nodes send their part of a round once."
     )
+    return found_items(SUMS, said, guesses, truth, **more)
 
 
 def audit_counts(view: View, truth: Truth) -> Finding | NotApplicable:
@@ -95,13 +93,12 @@ def audit_counts(view: View, truth: Truth) -> Finding | NotApplicable:
     if both is None:
         return NotApplicable(COUNTS, "the method counts no degrees")
     sent = {person: difference(both.sum.total, both.without(person)) for person in both.uploads}
-    return found_items(
-        COUNTS,
-        {who: marked(part.leaves[leaf].index, view.n_items).astype(float) for who, part in sent.items()},
-        truth,
+    guesses = {who: marked(part.leaves[leaf].index, view.n_items).astype(float) for who, part in sent.items()}
+    said = (
         "If a server could count the users of each item twice, the second time without you, it would name {attack} of "
-        "100 of your items; guessing by popularity names {popularity}. Nodes help to open one count.",
+        "100 of your items; guessing by popularity names {popularity}. Nodes help to open one count."
     )
+    return found_items(COUNTS, said, guesses, truth)
 
 
 # ------------------------------------------------------------------------------------------------------- queries
@@ -128,13 +125,9 @@ def audit_queries(view: View, truth: Truth) -> Finding:
     for person, mine in zip(people, truth.items(people), strict=True):
         asked = [query(mine, decoys, view.n_items, rng) for _ in range(rounds)]
         guesses[person] = guess_by_queries(asked, view)
-    return found_items(
-        QUERIES,
-        guesses,
-        truth,
+    said = (
         f"Here nobody asks for items. If you asked for yours and for {decoys:,} decoys, drawn afresh in each of "
         f"{rounds:,} rounds, a server would name {{attack}} of 100 of your items; guessing by popularity names "
-        "{popularity}.",
-        decoys=decoys,
-        queries=rounds,
+        "{popularity}."
     )
+    return found_items(QUERIES, said, guesses, truth, decoys=decoys, queries=rounds)

@@ -15,32 +15,31 @@ from fedgrec.errors import BusyError, DiskError, FedgrecError
 from fedgrec.kernels.devices import place
 from fedgrec.pages.tables import csv, latex, markdown
 from fedgrec.runs.record import RunRecord
-from fedgrec.studies.compare import pictures, tables
+from fedgrec.studies.compare import results
 from fedgrec.studies.compare.packed import unpack
 from fedgrec.studies.compare.plan import Settings
-from fedgrec.studies.compare.published import figure, public_name
-from fedgrec.studies.compare.rows import ranked, row
+from fedgrec.studies.compare.rows import figure, public_name, ranked, row
 from fedgrec.studies.compare.runs import FAILURE, Run
 from fedgrec.studies.watcher import Watcher
 
 BUSY, PAUSE = "another process is at it", 2.0  # PAUSE: seconds until we look again
+Failures = dict[tuple[str, int], str]  # why a (label, seed) has no result
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The results of a comparison. `failures` says why a (label, seed) has no result."""
+    """The results of a comparison."""
 
-    table: tables.Table
+    table: results.Table
     runs: list[Run]
-    failures: dict[tuple[str, int], str]
+    failures: Failures
     stopped: bool
 
 
 def compare(settings: Settings, out: Path, watcher: Watcher | None = None, only_finished: bool = False) -> Comparison:
     """Run what is not finished yet (with `only_finished`, nothing), and write only run folders.
 
-    Several processes may compare into one folder: each does the runs that no other process is at, then waits for the
-    others to end theirs.
+    Of several processes with one folder each does the runs that no other is at, then waits for the others' ends.
     """
     watcher = watcher or Watcher()
     load = functools.lru_cache(1)(settings.load)  # load each seed's data once; one seed's is in memory at a time
@@ -49,7 +48,7 @@ def compare(settings: Settings, out: Path, watcher: Watcher | None = None, only_
     runs = settings.runs(out, dataset)
     for run in runs:  # all of them now: a wrong option must not wait for hours behind the first run
         run.check_options()
-    if any(run.runs_on == "cuda" and not run.finished for run in runs) and not only_finished:
+    if any(run.config.run.device == "cuda" and not run.finished for run in runs) and not only_finished:
         place("cuda")  # raises where there is no GPU
     failures = _run([run for run in runs if run.finished or not only_finished], load, watcher)
     lonely = [run for run in _lonely(runs) if run.has_model or not only_finished]
@@ -59,9 +58,9 @@ def compare(settings: Settings, out: Path, watcher: Watcher | None = None, only_
     return Comparison(_table(settings, runs, failures, dataset), runs, failures, watcher.stop_wanted())
 
 
-def _run(runs: Sequence[Run], load: Callable[[int], Dataset], watcher: Watcher) -> dict[tuple[str, int], str]:
+def _run(runs: Sequence[Run], load: Callable[[int], Dataset], watcher: Watcher) -> Failures:
     """Do the runs in turn, then try the busy ones again: the other process has ended them or left them unfinished."""
-    failures, left, again = {}, list(enumerate(runs, 1)), False
+    failures, left, again = Failures(), list(enumerate(runs, 1)), False
     while left and not watcher.stop_wanted():
         busy = []
         for number, run in left:
@@ -119,24 +118,24 @@ def _attempt(run: Run, dataset: Dataset, watcher: Watcher, alone: bool = False) 
     return ""
 
 
-def _table(settings: Settings, runs: list[Run], failures: dict[tuple[str, int], str], dataset: Dataset) -> tables.Table:
+def _table(settings: Settings, runs: list[Run], failures: Failures, dataset: Dataset) -> results.Table:
     config = settings.common
     k, name, protocol = config.run.topk[0], public_name(dataset), config.run.protocol
     rows, sizes = [], (dataset.split.train.n_users, dataset.split.train.n_items)
     for entry in settings.entries:
         mine = [run for run in runs if run.entry is entry]
-        theirs = figure(name, entry.method, mine[0].options) if k == 20 else None
+        theirs = figure(name, entry.method, mine[0].config.model) if k == 20 else None
         rows.append(row(entry, mine, protocol, k, sizes, theirs, failures, settings.metrics))
-    return tables.Table(name or dataset.name, protocol, k, ranked(rows), sizes[0], settings.metrics)
+    return results.Table(name or dataset.name, protocol, k, ranked(rows), sizes[0], settings.metrics)
 
 
 def write(comparison: Comparison, out: Path) -> None:
     """Write table, charts and numbers into the folder."""
     table = comparison.table
-    grid, html = tables.grid(table), pictures.render(table, comparison.runs)
+    grid, html = results.grid(table), results.render(table, comparison.runs)
     with claimed(out, wait=True):
         write_json(out / "compare.json", numbers(comparison))
-        write_text(out / "compare.csv", csv(tables.records(table)))
+        write_text(out / "compare.csv", csv(results.records(table)))
         write_text(out / "compare.md", markdown(grid))
         write_text(out / "compare.tex", latex(grid, f"compare-{table.data}"))
         write_text(out / "compare.html", html)
@@ -145,23 +144,10 @@ def write(comparison: Comparison, out: Path) -> None:
 def numbers(comparison: Comparison) -> dict[str, Any]:
     """All numbers of the table, unrounded, and the runs behind them."""
     table = comparison.table
-    runs = [
-        {
-            "label": run.entry.label,
-            "seed": run.seed,
-            "folder": f"runs/{run.folder.name}",
-            "options": dict(run.settings()),
-            "result": run.result() if run.finished else None,
-            "failure": comparison.failures.get((run.entry.label, run.seed)),
-        }
-        for run in comparison.runs
-    ]
-    return {
-        "fedgrec": __version__,
-        "data": table.data,
-        "protocol": table.protocol,
-        "k": table.k,
-        "notes": tables.notes(table),
-        "rows": [asdict(row) for row in table.rows],
-        "runs": runs,
-    }
+    about = {"fedgrec": __version__, "data": table.data, "protocol": table.protocol, "k": table.k}
+    runs = []
+    for run in comparison.runs:
+        found = {"label": run.entry.label, "seed": run.seed, "folder": f"runs/{run.folder.name}"}
+        found |= {"options": dict(run.settings()), "result": run.result() if run.finished else None}
+        runs.append(found | {"failure": comparison.failures.get((run.entry.label, run.seed))})
+    return about | {"notes": results.notes(table), "rows": [asdict(row) for row in table.rows], "runs": runs}

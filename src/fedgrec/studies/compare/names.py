@@ -73,13 +73,12 @@ def entries(text: str | None, file: File) -> list[Entry]:
     found = [_entry(*named, file) for named in (_split(text) if text else [(name, name, {}) for name in file.sections])]
     if not found:
         raise ConfigError(f"name methods to compare, such as  --methods fedgrec,popularity  of {', '.join(known())}")
-    folders: dict[str, str] = {}
+    folders: dict[str, Entry] = {}
     for entry in found:
-        if entry.folder in folders:
-            others = folders[entry.folder]
-            what = f"{entry.label!r} is named twice" if others == entry.label else f"{others!r} and {entry.label!r}"
+        if (first := folders.setdefault(entry.folder, entry)) is not entry:
+            same = first.label == entry.label
+            what = f"{entry.label!r} is named twice" if same else f"{first.label!r} and {entry.label!r}"
             raise ConfigError(f"--methods: {what}: each needs a folder of its own, so name it once")
-        folders[entry.folder] = entry.label
     return found
 
 

@@ -43,12 +43,10 @@ def pack(folder: Path) -> Path:
 
 def unpack(folder: Path) -> None:
     """Make a folder for each packed run that has none. A folder appears with all its files or not at all."""
-    missing = [
-        (name, files)
-        for name, files in (read_packed(folder / PACKED) if (folder / PACKED).exists() else ())
-        if not (folder / RUNS / name).exists()
-    ]
-    for name, files in missing:
+    packed = list(read_packed(folder / PACKED)) if (folder / PACKED).exists() else []
+    for name, files in packed:
+        if (folder / RUNS / name).exists():
+            continue
         (folder / RUNS).mkdir(exist_ok=True)
         part = Path(tempfile.mkdtemp(suffix=".part", dir=folder / RUNS))
         for file, content in files.items():

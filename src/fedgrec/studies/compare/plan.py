@@ -8,7 +8,7 @@ from fedgrec.centralized import model_class
 from fedgrec.centralized.options import TrainingOptions
 from fedgrec.config.checking import bare, checked, find, options_of
 from fedgrec.config.configuration import Config, Layer, options, preset
-from fedgrec.config.options import DataOptions
+from fedgrec.config.options import DataOptions, RunOptions
 from fedgrec.data import Dataset
 from fedgrec.data.loading import load_for
 from fedgrec.errors import ConfigError, DataError
@@ -66,55 +66,45 @@ class Settings:
 
     def _run(self, entry: Entry, seed: int, out: Path, dataset: Dataset) -> Run:
         folder = out / "runs" / f"{entry.folder}-seed{seed}"
-        for values, where in self._own(entry):
+        in_file = f"{self.file.where}: [compare.{entry.label.partition(':')[0]}]"
+        own: tuple[Layer, Layer] = (entry.section, in_file), (entry.inline, f"--methods {entry.label}")
+        for values, where in own:
             for key in values:
                 if bare(key) in SHARED:
                     raise ConfigError(f"{where}: {key} is the same for all methods: use its flag, or --set {key}=...")
         if entry.federated:
-            return FederatedRun(entry, seed, folder, self._federated(entry, seed, dataset))
-        return self._centralized(entry, seed, folder, dataset)
+            return FederatedRun(entry, seed, folder, self._federated(entry.method, seed, own, dataset))
+        return CentralizedRun(entry, seed, folder, *self._centralized(entry.method, own, dataset))
 
-    def _own(self, entry: Entry) -> tuple[Layer, Layer]:
-        return (entry.section, f"{self.file.where}: [compare.{entry.label.partition(':')[0]}]"), (
-            entry.inline,
-            f"--methods {entry.label}",
-        )
-
-    def _federated(self, entry: Entry, seed: int, dataset: Dataset) -> Config:
-        (section, in_file), (inline, in_name) = self._own(entry)
-        start = {**section, **inline}.get("preset")
-        section, inline = ({k: v for k, v in part.items() if k != "preset"} for part in (section, inline))
+    def _federated(self, method: str, seed: int, own: tuple[Layer, Layer], dataset: Dataset) -> Config:
+        start = {**own[0][0], **own[1][0]}.get("preset")
+        section, inline = (({k: v for k, v in part.items() if k != "preset"}, where) for part, where in own)
         try:
-            config = Config().of(entry.method)
+            config = Config().of(method)
         except ModuleNotFoundError as error:
-            raise ConfigError(f"{in_name}: {entry.method} is not part of this version ({error})") from None
+            raise ConfigError(f"{own[1][1]}: {method} is not part of this version ({error})") from None
         config = config.layered(
-            (_preset(str(start), entry.method) if start is not None else {}, f"preset {start}"),
+            (_preset(str(start), method) if start is not None else {}, f"preset {start}"),
             (self.file.shared, self.file.where),
-            (section, in_file),
+            section,
             (self.named, "--set"),
             (self.flags, "command line"),
             self._device,
-            (inline, in_name),
+            inline,
             ({"seed": seed}, "--seeds"),
         )
         return resolved(config, dataset)
 
-    def _centralized(self, entry: Entry, seed: int, folder: Path, dataset: Dataset) -> Run:
-        common, kind = self.common, model_class(entry.method)
-        # All methods are evaluated equally often unless options say otherwise: the best of more evaluations is higher.
-        layers: list[Layer] = [(entry.section, self._own(entry)[0][1])]
-        layers += [({k: v for k, v in self.epochs.items() if kind.trains}, "command line"), self._own(entry)[1]]
-        own, training = _options(kind.Options, layers, entry.method)
-        model = kind.Options(**own)
-        run, epochs = common.run, getattr(model, "epochs", 0)
-        judged = {"protocol": run.protocol, "topk": run.topk, "ndcg_ideal": run.ndcg_ideal}
-        rhythm = {"evaluate_every": max(1, -(-epochs // EVALUATIONS)), "patience": run.patience}
-        kept = {"checkpoint_every": TrainingOptions().checkpoint_every}
-        data = resolved(common, dataset).data
+    def _centralized(self, method: str, own: tuple[Layer, Layer], dataset: Dataset) -> tuple[Config, Options]:
+        """Options of data, model and run; and of its training."""
+        common, kind = self.common, model_class(method)
+        epochs = {k: v for k, v in self.epochs.items() if kind.trains}, "command line"
+        of_model, training = _options(kind.Options, [own[0], epochs, own[1]], method)
+        model, run = kind.Options(**of_model), common.run
+        usual = {"patience": run.patience, "checkpoint_every": TrainingOptions().checkpoint_every}
+        whole = {"evaluate_every": rhythm(model), **usual, **training, **judged(run)}
         run = replace(run, device=pick_device(run.device, kind.devices))
-        whole = {**rhythm, **kept, **training, **judged}
-        return CentralizedRun(entry, seed, folder, Config(data, model, run, entry.method), whole)
+        return Config(resolved(common, dataset).data, model, run, method), whole
 
 
 def _preset(name: str, method: str) -> Options:
@@ -136,6 +126,16 @@ def _options(kind: type[Any], layers: list[Layer], method: str) -> tuple[Options
             option = find(name, [*training, *own], where, method)
             found[option not in own][option.name] = checked(option, value, where)
     return found
+
+
+def rhythm(model: Any) -> int:
+    """Epochs between evaluations. All methods are evaluated equally often: the best of more evaluations is higher."""
+    return max(1, -(-getattr(model, "epochs", 0) // EVALUATIONS))
+
+
+def judged(run: RunOptions) -> Options:
+    """The options of a training that all methods share."""
+    return {"protocol": run.protocol, "topk": run.topk, "ndcg_ideal": run.ndcg_ideal}
 
 
 def pick_device(asked: str, possible: tuple[str, ...]) -> str:

@@ -3,7 +3,7 @@
 import json
 import tomllib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedgrec import centralized
 from fedgrec.centralized.contract import MODEL
-from fedgrec.config.configuration import Config, recorded
+from fedgrec.config.configuration import Config, flat, recorded
 from fedgrec.config.options import DataOptions
 from fedgrec.data import Dataset
 from fedgrec.data.datasets import describe
@@ -25,12 +25,10 @@ from fedgrec.runs.record import DATA, RunRecord, is_finished, read_metrics, read
 from fedgrec.runs.simulation import Observer, Simulation
 from fedgrec.runs.trained import measured, open_run
 from fedgrec.studies.compare.names import Entry
-from fedgrec.studies.compare.statistics import half_width
 
 FREE = {"threads", "checkpoint_every", "device"}  # may change between two calls: results do not depend on them
 SPREAD, FAILURE = "users-interval.json", "failure.txt"
-
-PerUser = dict[str, NDArray[np.float64]]
+CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -41,17 +39,9 @@ class Run(ABC):
     config: Config  # its `model` has the method's own options, of whichever kind
 
     @property
-    def options(self) -> Any:
-        return self.config.model
-
-    @property
-    def runs_on(self) -> str:
-        return self.config.run.device
-
-    @property
-    @abstractmethod
     def length(self) -> int:
         """Rounds or epochs; 0 where nothing is trained."""
+        return self.config.run.rounds if self.entry.federated else getattr(self.config.model, "epochs", 0)
 
     @abstractmethod
     def settings(self) -> Mapping[str, Any]:
@@ -65,7 +55,7 @@ class Run(ABC):
     def train(self, dataset: Dataset, observer: Observer) -> None:
         """Train from the last checkpoint or the beginning to the end, or until the observer wants to stop."""
 
-    def per_user(self, dataset: Dataset) -> PerUser:
+    def per_user(self, dataset: Dataset) -> dict[str, NDArray[np.float64]]:
         """Metrics of each user's test items under the selected model."""
         model, parts = open_run(self.folder), dataset.split
         assert parts.test is not None
@@ -111,8 +101,6 @@ class Run(ABC):
     def halves_over_users(self) -> dict[str, float | None]:
         """Half the interval over users of each metric, where it was written."""
         path = self.folder / SPREAD
-        if not path.exists():
-            return {}
         with suppress(RunError), understood(path, "it is made again"):
             found = json.loads(path.read_text(encoding="utf-8"))
             return dict(found["halves"]) if found["of"] == self.result() else {}  # stale once the run was made longer
@@ -121,15 +109,11 @@ class Run(ABC):
 
 @dataclass(frozen=True)
 class FederatedRun(Run):
-    @property
-    def length(self) -> int:
-        return self.config.run.rounds
-
     def settings(self) -> Mapping[str, Any]:
-        return _flat(self.config)
+        return by_name(self.config)
 
     def recorded(self) -> Mapping[str, Any]:
-        return _flat(recorded(self.folder / CONFIG))
+        return by_name(recorded(self.folder / CONFIG))
 
     def train(self, dataset: Dataset, observer: Observer) -> None:
         simulation = Simulation(self.config, dataset, self.folder, observer)
@@ -141,24 +125,19 @@ class FederatedRun(Run):
 class CentralizedRun(Run):
     training: Mapping[str, Any]  # values of TrainingOptions
 
-    @property
-    def length(self) -> int:
-        return getattr(self.options, "epochs", 0)
-
     def settings(self) -> Mapping[str, Any]:
-        return _named(tomllib.loads(self._toml()))
+        return flat(tomllib.loads(self._toml()), (), "")
 
     def recorded(self) -> Mapping[str, Any]:
         path = self.folder / CONFIG
-        try:  # an option that a record does not name had its default
-            return asdict(DataOptions()) | _named(tomllib.loads(path.read_text(encoding="utf-8")))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise RunError(f"{path} was damaged after it was written ({error}): remove its folder") from None
+        with understood(path, "remove its folder"):  # an option that a record does not name had its default
+            return asdict(DataOptions()) | flat(tomllib.loads(path.read_text(encoding="utf-8")), (), str(path))
 
     def _toml(self) -> str:
         """The run's config.toml."""
-        run = {"seed": self.seed, "validation": self.config.run.validation, "device": self.runs_on, **self.training}
-        found = {"data": asdict(self.config.data), "model": asdict(self.options), "run": run}
+        shared = self.config.run
+        run = {"seed": self.seed, "validation": shared.validation, "device": shared.device, **self.training}
+        found = {"data": asdict(self.config.data), "model": asdict(self.config.model), "run": run}
         known = {name: {k: v for k, v in section.items() if v is not None} for name, section in found.items()}
         return toml(f"# A run of `fedgrec compare`.\n\nmethod = {json.dumps(self.entry.method)}", known)
 
@@ -167,9 +146,20 @@ class CentralizedRun(Run):
         self.folder.mkdir(parents=True, exist_ok=True)
         write_text(self.folder / CONFIG, self._toml())
         write_json(self.folder / DATA, {**describe(dataset), "notes": list(dataset.notes)})
-        name, options = self.entry.method, asdict(self.options)
-        model = centralized.make(name, dataset.split.train, self.seed, self.runs_on, **options)
+        model = centralized_model(self.config, dataset, self.seed)
         centralized.train(model, dataset, self.folder, resume=True, observer=observer, **self.training)
+
+
+def centralized_model(config: Config, dataset: Dataset, seed: int) -> centralized.Model:
+    return centralized.make(config.method, dataset.split.train, seed, config.run.device, **asdict(config.model))
+
+
+def half_width(values: Sequence[float] | NDArray[np.float64]) -> float | None:
+    """t·s/√n with Student's t at n − 1 degrees of freedom: half the interval of the mean; None for one value."""
+    from scipy.special import stdtrit
+
+    n = len(values)
+    return float(stdtrit(n - 1, (1 + CONFIDENCE) / 2) * np.std(values, ddof=1) / np.sqrt(n)) if n > 1 else None
 
 
 def toml(head: str, sections: Mapping[str, Mapping[str, Any]]) -> str:
@@ -181,14 +171,6 @@ def toml(head: str, sections: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _flat(config: Config) -> dict[str, Any]:
-    sections = (asdict(getattr(config, name)) for name in ("data", "model", "run"))
-    return {"method": config.method, **{key: value for section in sections for key, value in section.items()}}
-
-
-def _named(content: Mapping[str, Any]) -> dict[str, Any]:
-    """All options in one dict: their names are unique without the sections."""
-    flat: dict[str, Any] = {}
-    for key, value in content.items():
-        flat |= value if isinstance(value, dict) else {key: value}
-    return flat
+def by_name(config: Config) -> dict[str, Any]:
+    """All options of a configuration by their names."""
+    return {"method": config.method, **asdict(config.data), **asdict(config.model), **asdict(config.run)}

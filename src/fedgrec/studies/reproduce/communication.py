@@ -17,8 +17,8 @@ from fedgrec.pages.report.charts import Figure, Mark, dots, legend
 from fedgrec.pages.tables import Grid, number
 from fedgrec.runs.cost import cost, scaled, turns
 from fedgrec.runs.simulation import Simulation
+from fedgrec.studies.compare.results import amount
 from fedgrec.studies.compare.runs import FederatedRun
-from fedgrec.studies.compare.tables import amount
 from fedgrec.studies.reproduce.plan import PAPER_ROUNDS, Group, Shown
 
 FACTORISATION = ("fcf", "fedmf", "federank")
@@ -52,12 +52,10 @@ class Price:
 
 def communication(groups: Sequence[Group]) -> Shown:
     """One table for each data set."""
-    found = {group.data: _prices(group) for group in groups}
-    names = {group.data: group.table.data for group in groups}
-    figures = [_figure(names[data], costs) for data, costs in found.items() if costs]
-    grids = [_grid(names[data], costs) for data, costs in found.items()]
-    records = [_record(names[data], cost) for data, costs in found.items() for cost in costs]
-    return Shown(grids, records, figures)
+    found = {group.table.data: _prices(group) for group in groups}
+    figures = [_figure(name, costs) for name, costs in found.items() if costs]
+    records = [_record(name, cost) for name, costs in found.items() for cost in costs]
+    return Shown([_grid(name, costs) for name, costs in found.items()], records, figures)
 
 
 def _prices(group: Group) -> list[Price]:
@@ -110,12 +108,8 @@ def _expansion(simulation: Simulation) -> Traffic:
 
 
 def _grid(name: str, costs: Sequence[Price]) -> Grid:
-    head = [
-        "",
-        *(f"{when} {what}" for when in ("once:", "round:") for what in ("formula", "down", "clear", "secure")),
-    ]
-    head += ["of formula", "all"]
-    rows = []
+    parts = [f"{when} {what}" for when in ("once:", "round:") for what in ("formula", "down", "clear", "secure")]
+    head, rows = ["", *parts, "of formula", "all"], []
     for c in costs:
         ratio = (c.turn.up_secure + c.turn.down_secure) / c.formula_turn if c.formula_turn else None
         cells = [amount(c.formula_once), *_amounts(c.once), amount(c.formula_turn), *_amounts(c.turn)]

@@ -1,12 +1,15 @@
 """What a target is, what a person may ask of it, and the comparisons (as in `fedgrec compare`) that it needs."""
 
+import functools
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from fedgrec.centralized import model_class
-from fedgrec.config.configuration import options
+from fedgrec.config.configuration import Config
 from fedgrec.errors import ConfigError, nearest
 from fedgrec.pages.report.charts import Figure
 from fedgrec.pages.tables import Grid
@@ -14,9 +17,8 @@ from fedgrec.runs.resolve import EVALUATIONS
 from fedgrec.studies.compare.comparison import Comparison
 from fedgrec.studies.compare.names import Entry
 from fedgrec.studies.compare.plan import Settings
+from fedgrec.studies.compare.results import Table
 from fedgrec.studies.compare.runs import Run
-from fedgrec.studies.compare.tables import Table
-from fedgrec.studies.reproduce.readings import read, reading
 
 PROTOCOLS = ("paper", "honest")
 PAPER_ROUNDS = 100_000
@@ -162,12 +164,43 @@ def rhythm(rounds: int) -> int:
 
 def _quick(entry: Entry) -> Entry:
     """The same entry, small."""
-    if entry.federated:
-        defaults: dict[str, Any] = {o.name: o.field.default for o in options(entry.method) if o.part == "model"}
-    else:
-        defaults = dict(vars(model_class(entry.method).Options()))
+    defaults = vars(Config().of(entry.method).model if entry.federated else model_class(entry.method).Options())
     small: dict[str, Any] = {k: v for k, v in QUICK.items() if isinstance(defaults.get(k), int)}
     if entry.federated:
         users = entry.section.get("users_per_round", defaults["users_per_round"])
         small |= {"users_per_round": users // QUICK_SHARE}
     return replace(entry, section={**entry.section, **small})
+
+
+# ---------------------------------------------------------------------------------------------- readings
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The change that a reading makes, in words and as options."""
+
+    what: str
+    options: dict[str, Any]
+
+
+@functools.cache
+def readings() -> dict[str, Reading]:
+    """All of them by name."""
+    found = tomllib.loads((resources.files("fedgrec.studies.reproduce") / "readings.toml").read_text("utf-8"))
+    return {name: Reading(values.pop("what"), values) for name, values in found.items()}
+
+
+def reading(name: str) -> Reading:
+    known = readings()
+    if name not in known:
+        raise ConfigError(f"--reading {name}: no such reading.{nearest(name, [*known])} Known: {', '.join(known)}")
+    return known[name]
+
+
+def read(entries: tuple[Entry, ...], name: str) -> tuple[Entry, ...]:
+    """The entries that a reading changes, changed; without a reading, all entries as they are."""
+    if not name:
+        return entries
+    options = reading(name).options
+    changed = [entry for entry in entries if entry.section.get("preset") == "paper"]
+    return tuple(replace(entry, section={**entry.section, **options}) for entry in changed)

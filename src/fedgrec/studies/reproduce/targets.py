@@ -7,9 +7,8 @@ from typing import Any
 
 from fedgrec.studies.compare.names import Entry
 from fedgrec.studies.reproduce.communication import communication
-from fedgrec.studies.reproduce.datasets import statistics
 from fedgrec.studies.reproduce.plan import PAPER_ROUNDS, RHYTHM, Target
-from fedgrec.studies.reproduce.shows import aggregations, compared, curves
+from fedgrec.studies.reproduce.shows import aggregations, compared, curves, statistics
 
 # "By default, we run T = 10^5 epochs".
 LONG: dict[str, Any] = {"rounds": PAPER_ROUNDS, "evaluate_every": RHYTHM, "checkpoint_every": 5 * RHYTHM}
@@ -69,9 +68,14 @@ AGGREGATIONS = {
     "FedGRec-last": ("FedGRec-1", "FedGRec-last-2", "FedGRec-last-3"),
     "FedGRec-concat": ("FedGRec-concat-1", "FedGRec-concat-2", "FedGRec-concat-3"),
 }
-AGGREGATION_NOTES = (
-    "FedGRec-last with one latent embedding is FedGRec-1; FedGRec-concat takes one local step, as in the paper.",
-)
+OF_AGGREGATIONS: dict[str, Any] = {
+    "entries": (*FEDGREC, *LAST, *CONCAT),
+    "data": ("gowalla",),
+    "notes": (
+        "FedGRec-last with one latent embedding is FedGRec-1; FedGRec-concat takes one local step, as in the paper.",
+    ),
+}
+COMBINED = "of ways to combine embeddings"
 
 
 def varied(option: str, values: tuple[int, ...], symbol: str) -> dict[str, Any]:
@@ -79,7 +83,7 @@ def varied(option: str, values: tuple[int, ...], symbol: str) -> dict[str, Any]:
     usual = {"users_per_round": 400, "local_steps": 10}[option]
     labels = {v: "FedGRec-2" if v == usual else f"FedGRec-2 {symbol}={v}" for v in values}
     entries = tuple(paper(labels[v], layers=2, **({} if v == usual else {option: v})) for v in values)
-    return {"entries": entries, "names": {labels[v]: f"{symbol} = {v}" for v in values}}
+    return {"entries": entries, "names": {labels[v]: f"{symbol} = {v}" for v in values}, "data": ("gowalla",)}
 
 
 TARGETS = {
@@ -99,37 +103,16 @@ TARGETS = {
                 "is the paper's for the same method.",
             ),
         ),
-        Target(
-            "table3",
-            "Table 3: NDCG@20 of ways to combine embeddings",
-            aggregations("ndcg", AGGREGATIONS),
-            (*FEDGREC, *LAST, *CONCAT),
-            ("gowalla",),
-            notes=AGGREGATION_NOTES,
-        ),
-        Target(
-            "table4",
-            "Table 4: Recall@20 of ways to combine embeddings",
-            aggregations("recall", AGGREGATIONS),
-            (*FEDGREC, *LAST, *CONCAT),
-            ("gowalla",),
-            notes=AGGREGATION_NOTES,
-        ),
+        Target("table3", f"Table 3: NDCG@20 {COMBINED}", aggregations("ndcg", AGGREGATIONS), **OF_AGGREGATIONS),
+        Target("table4", f"Table 4: Recall@20 {COMBINED}", aggregations("recall", AGGREGATIONS), **OF_AGGREGATIONS),
         Target(
             "figure-s",
             "Figure 2, top: users sampled in a round, S",
             curves,
-            data=("gowalla",),
             notes=("The paper's text names S = 400 alone, as the best; the other values are ours.",),
             **varied("users_per_round", (100, 200, 400, 800), "S"),
         ),
-        Target(
-            "figure-tau",
-            "Figure 2, bottom: local steps, τ",
-            curves,
-            data=("gowalla",),
-            **varied("local_steps", (1, 2, 10, 20), "τ"),
-        ),
+        Target("figure-tau", "Figure 2, bottom: local steps, τ", curves, **varied("local_steps", (1, 2, 10, 20), "τ")),
         Target(
             "figure-curves",
             "Figure 3: learning curves of the federated methods",

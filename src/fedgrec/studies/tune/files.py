@@ -36,9 +36,8 @@ def typed(found: Found, trial: Tried) -> dict[str, Any]:
 
 def grid(found: Found, most: int = SHOWN) -> Grid:
     """The best trials, and how the others ended."""
-    request, best = found.request, found.best
+    request, ranked = found.request, found.ranked
     keys, metric = [search.key for search in request.searches], request.metric
-    ranked = found.ranked
     rows = [
         [str(t.number), number(t.value, ".4f"), f"{t.round:,}", *(_cell(t.values[key]) for key in keys)]
         for t in ranked[:most]
@@ -50,17 +49,12 @@ def grid(found: Found, most: int = SHOWN) -> Grid:
     failed = [t for t in found.trials if t.failure]
     if failed:
         notes.append(f"Trial {failed[0].number} failed: {failed[0].failure}")
-    title = (
-        f"{request.subject.method} on {request.subject.dataset.name}: the best of {len(ranked)}" if best else "No trial"
-    )
-    return Grid(title, ["trial", metric, "round", *keys], rows, notes)
+    title = f"{request.subject.config.method} on {request.subject.dataset.name}: the best of {len(ranked)}"
+    return Grid(title if ranked else "No trial", ["trial", metric, "round", *keys], rows, notes)
 
 
 def told_apart(found: Found) -> str:
-    """A sentence where the metric does not tell the best trials apart, or nothing.
-
-    A user's metric lies between 0 and 1, so with mean p over n users its standard error is at most √(p(1−p)/n).
-    """
+    """A sentence where the metric does not tell the best trials apart, or nothing."""
     ranked, metric = found.ranked, found.request.metric
     if len(ranked) < 2:
         return ""
@@ -70,7 +64,7 @@ def told_apart(found: Found) -> str:
         most = ", the most there is" if best >= 1 else ""
         return f"All {equal} trials have {metric} {best:.4f}{most}: it chooses nothing here. {next_one}"
     if users := ranked[0].users:
-        error = math.sqrt(best * (1 - best) / users)
+        error = math.sqrt(best * (1 - best) / users)  # the most that it is where a user's metric is from 0 to 1
         near = sum(best - (t.value or 0.0) <= error for t in ranked)
         if near > equal:
             return (

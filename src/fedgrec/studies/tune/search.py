@@ -1,22 +1,34 @@
-"""What is searched: a range or a list of values of one option.
+"""What is searched, a range or a list of values of one option; and in what: a federated method or a centralized one.
 
 server_rate=0.001..0.1:log      a number between two others, evenly in its logarithm
 layers=1..3                     a whole number, both ends included
 loss=bpr,mse                    one of these
 """
 
+import json
 import re
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
+from fedgrec import centralized
 from fedgrec.centralized import model_class
 from fedgrec.config.checking import Option, checked, find, options_of
-from fedgrec.config.configuration import named, options, parse_assignment
-from fedgrec.errors import ConfigError
+from fedgrec.config.configuration import Config, named, options, parse_assignment
+from fedgrec.config.options import DataOptions, RunOptions
+from fedgrec.data import Dataset
+from fedgrec.data.loading import load_for
+from fedgrec.errors import ConfigError, DataError
+from fedgrec.runs.resolve import resolved
+from fedgrec.runs.simulation import Observer, Simulation
 from fedgrec.studies.compare.names import CENTRALIZED
-from fedgrec.studies.compare.plan import SHARED
+from fedgrec.studies.compare.plan import SHARED, judged, rhythm
+from fedgrec.studies.compare.runs import FREE, by_name, centralized_model, toml
 
 HOW = "write KEY=LOW..HIGH, KEY=LOW..HIGH:log or KEY=a,b,c"
+Values = Mapping[str, Any]
 COMMA = re.compile(r",(?![^\[]*\])")  # not within the brackets of a list
 
 
@@ -82,3 +94,81 @@ def option(key: str, where: str, method: str) -> Option:
         return named(key, method, where)
     shared = [option for option in options() if option.name in SHARED]
     return find(key, [*shared, *options_of(model_class(method).Options)], where, method)
+
+
+# ------------------------------------------------------------------------------------------------ in what
+
+
+@dataclass(frozen=True)
+class Subject(ABC):
+    """Runs with these values; nothing is written. Test items are taken away before anything else happens."""
+
+    config: Config  # its `model` has the method's own options, of whichever kind
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The data of a search: train and validation, without the test items."""
+        dataset = load_for(self.config)
+        held_out = dataset.split.validation
+        if held_out is None or not held_out.n_pairs:
+            raise DataError(f"{self.config.data.data} leaves no validation items to choose by: raise `validation`")
+        return replace(dataset, split=replace(dataset.split, test=None))
+
+    @abstractmethod
+    def about(self) -> dict[str, Any]:
+        """What all trials have in common, ready for JSON."""
+
+    @abstractmethod
+    def run(self, values: Values, observer: Observer) -> None: ...
+
+    @abstractmethod
+    def toml(self, values: Values) -> str:
+        """A file to train with."""
+
+
+class Federated(Subject):
+    def about(self) -> dict[str, Any]:
+        return _plain({k: v for k, v in by_name(resolved(self.config, self.dataset)).items() if k not in FREE})
+
+    def run(self, values: Values, observer: Observer) -> None:
+        Simulation(self._with(values), self.dataset, None, observer).run()
+
+    def toml(self, values: Values) -> str:
+        return self._with(values).to_toml()
+
+    def _with(self, values: Values) -> Config:
+        return resolved(self.config.changed(values, "--search"), self.dataset)
+
+
+class Centralized(Subject):
+    def _data(self) -> dict[str, Any]:
+        return asdict(resolved(Config(self.config.data, run=self.config.run), self.dataset).data)
+
+    def _judged(self) -> dict[str, Any]:
+        run = self.config.run
+        return {"validation": run.validation, "topk": run.topk, "ndcg_ideal": run.ndcg_ideal}
+
+    def about(self) -> dict[str, Any]:
+        model, seed = asdict(self.config.model), self.config.run.seed
+        return _plain({"method": self.config.method, **self._data(), **model, "seed": seed, **self._judged()})
+
+    def run(self, values: Values, observer: Observer) -> None:
+        config = replace(self.config, model=replace(self.config.model, **values))
+        every = config.run.evaluate_every or rhythm(config.model)
+        model = centralized_model(config, self.dataset, config.run.seed)
+        centralized.train(model, self.dataset, observer=observer, evaluate_every=every, **judged(config.run))
+
+    def toml(self, values: Values) -> str:
+        """For `fedgrec compare --config`."""
+        sections = {"data": _changed(self._data(), DataOptions()), "run": _changed(self._judged(), RunOptions())}
+        sections[f"compare.{self.config.method}"] = asdict(replace(self.config.model, **values))
+        return toml("# Found by `fedgrec tune`: `fedgrec compare --config THIS` trains it beside others.", sections)
+
+
+def _changed(values: Values, usual: Any) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value != getattr(usual, key)}
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """As JSON gives it back: tuples are lists."""
+    return dict(json.loads(json.dumps(values)))

@@ -19,8 +19,7 @@ from fedgrec.config.checking import renamed
 from fedgrec.config.options import DataOptions
 from fedgrec.errors import ConfigError, DiskError, FedgrecError, RunError, missing_extra
 from fedgrec.runs.simulation import Observer
-from fedgrec.studies.tune.search import Search
-from fedgrec.studies.tune.subjects import Subject
+from fedgrec.studies.tune.search import Search, Subject
 from fedgrec.studies.watcher import Watcher
 
 STUDY, NAME, ABOUT = "study.db", "tune", "asked"
@@ -102,8 +101,8 @@ def other_metric(metric: str) -> str:
 
 def tune(request: Request, folder: Path, watcher: Watcher | None = None) -> Found:
     """Go on until there are as many trials as asked for, or the watcher wants to stop."""
-    optuna, watcher, stopped = _optuna(), watcher or Watcher(), False
-    with _written(folder / STUDY), _Study(optuna, request, folder) as study:
+    watcher, stopped = watcher or Watcher(), False
+    with _opened(request, folder / STUDY) as study:
         trials = study.tried()
         while len(trials) < request.trials and not stopped:
             if watcher.stop_wanted():
@@ -118,79 +117,54 @@ def tune(request: Request, folder: Path, watcher: Watcher | None = None) -> Foun
         return Found(request, trials, stopped)
 
 
-def _optuna() -> Any:
+@contextmanager
+def _opened(request: Request, path: Path) -> Iterator["_Study"]:
+    """The Optuna study in a file; the database's errors as one sentence."""
     try:
         import optuna
     except ImportError:
         raise missing_extra("`fedgrec tune`", "tune") from None
+    from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
-
-
-@contextmanager
-def _written(path: Path) -> Iterator[None]:
-    """The database's errors as one sentence."""
-    from sqlalchemy.exc import DBAPIError
-
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        yield
+        storage = optuna.storages.RDBStorage(f"sqlite:///{path.resolve()}")
+    except (SQLAlchemyError, optuna.exceptions.OptunaError, RuntimeError) as error:  # damaged, or of another version
+        what = str(error).splitlines()[0]
+        raise RunError(f"{path} cannot be opened as a search ({what}): remove it, or name another --out") from None
+    try:
+        yield _Study(optuna, request, storage)
     except DBAPIError as error:
         raise DiskError(
             f"{path} could not be written ({error.orig}): free some space, or see who else has it open, then give the "
             "same command again; finished trials are kept"
         ) from error
-
-
-def _opened(optuna: Any, path: Path) -> Any:
-    from sqlalchemy.exc import SQLAlchemyError
-
-    try:
-        return optuna.storages.RDBStorage(f"sqlite:///{path}")
-    except (SQLAlchemyError, optuna.exceptions.OptunaError, RuntimeError) as error:  # damaged, or of another version
-        what = str(error).splitlines()[0]
-        raise RunError(f"{path} cannot be opened as a search ({what}): remove it, or name another --out") from None
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
 
 
 class _Study:
-    """An Optuna study in a file."""
+    """The trials of one request."""
 
-    def __init__(self, optuna: Any, request: Request, folder: Path) -> None:
+    def __init__(self, optuna: Any, request: Request, storage: Any) -> None:
         self.optuna, self.request = optuna, request
-        folder.mkdir(parents=True, exist_ok=True)
-        self.storage = _opened(optuna, (folder / STUDY).resolve())
-        self.study = optuna.create_study(
-            storage=self.storage,
-            study_name=NAME,
-            direction="maximize",
-            load_if_exists=True,
-            pruner=optuna.pruners.MedianPruner(n_startup_trials=UNPRUNED),
-        )
-
-    def __enter__(self) -> "_Study":
-        try:
-            self._check(self.study.user_attrs.get(ABOUT))
-        except FedgrecError:
-            self.__exit__()
-            raise
-        self.study.set_user_attr(ABOUT, json.dumps(self.request.about()))
-        running = self.optuna.trial.TrialState.RUNNING
-        for trial in self.study.get_trials(deepcopy=False, states=(running,)):  # of a search that was killed
-            self.study.tell(trial.number, state=self.optuna.trial.TrialState.FAIL)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.storage.remove_session()
-        self.storage.engine.dispose()
+        pruner, state = optuna.pruners.MedianPruner(n_startup_trials=UNPRUNED), optuna.trial.TrialState
+        known = {"storage": storage, "study_name": NAME, "load_if_exists": True}
+        self.study = optuna.create_study(**known, direction="maximize", pruner=pruner)
+        self._check(self.study.user_attrs.get(ABOUT))
+        self.study.set_user_attr(ABOUT, json.dumps(request.about()))
+        for trial in self.study.get_trials(deepcopy=False, states=(state.RUNNING,)):  # of a search that was killed
+            self.study.tell(trial.number, state=state.FAIL)
 
     def _check(self, before: str | None) -> None:
         """Trials of another search would not compare."""
         if before is None:
             return
         was, now = asdict(DataOptions()) | renamed(json.loads(before), ()), self.request.about()
-        differ = [
-            f"{k} was {was.get(k)!r} and is now {now.get(k)!r}" for k in {**was, **now} if was.get(k) != now.get(k)
-        ]
-        if differ:
+        other = [k for k in {**was, **now} if was.get(k) != now.get(k)]
+        if differ := [f"{k} was {was.get(k)!r} and is now {now.get(k)!r}" for k in other]:
             raise RunError(f"this folder holds another search ({', '.join(differ)}): name another --out")
 
     def ask(self, index: int) -> tuple[dict[str, Any], Any]:
