@@ -229,7 +229,7 @@ def test_the_demo_after_a_k_core_keeps_its_places(tmp_path: Path) -> None:
     assert run.places is not None
     assert 0 < len(run.model.item_ids) < len(run.places.names)  # renumbered
     for item in (0, len(run.model.item_ids) - 1):
-        assert run.places.names[run.model.item_ids[item]] in run.name(item)
+        assert run.places.names[run.model.item_ids[item]] in run.names.title(item)
 
 
 @pytest.mark.parametrize(

@@ -371,7 +371,7 @@ def test_mistakes_on_the_command_line_are_one_sentence(
 class Judged:
     """Stands for the tuned method; only its names are used."""
 
-    method = "fedgrec"
+    config = Config()
     dataset = Dataset("clicks", None)  # type: ignore[arg-type]
 
 

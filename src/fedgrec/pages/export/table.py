@@ -83,7 +83,8 @@ class ItemTable:
         n = len(model.item_ids)
         ranks = Rows.rounded(_plain(model, model.item_vectors()))
         one_each = np.arange(n + 1), np.arange(n, dtype=np.int32)
-        gives = Rows.rounded(_people(model, *one_each) if model.share else _plain(model, model.item_shares))
+        shares = model.new_user_vectors(*one_each) if model.share else model.item_shares
+        gives = Rows.rounded(_plain(model, shares))
         if np.abs(gives.whole.astype(np.int16) - ranks.whole).max() <= 1:  # they differ by rounding alone
             gives = Rows(ranks.whole, gives.scales)
         closed = np.zeros(n, np.bool_)
@@ -111,14 +112,6 @@ class ItemTable:
         left = np.flatnonzero(allowed)
         best = left[np.argsort(-scores[left], kind="stable")[:n]]
         return best, scores[best] * SHARES[self.share](max(len(picked), 1))
-
-
-# --------------------------------------------------------------------------------- what a method does
-
-
-def _people(model: Recommender, indptr: Ints, items: Ints) -> Floats:
-    """The vectors of new people with these items, [n, D]."""
-    return _plain(model, model.new_user_vectors(indptr, items))
 
 
 def _plain(model: Recommender, vectors: Floats) -> Floats:

@@ -51,7 +51,9 @@ def compare(settings: Settings, out: Path, watcher: Watcher | None = None, only_
     if any(run.config.run.device == "cuda" and not run.finished for run in runs) and not only_finished:
         place("cuda")  # raises where there is no GPU
     failures = _run([run for run in runs if run.finished or not only_finished], load, watcher)
-    lonely = [run for run in _lonely(runs) if run.has_model or not only_finished]
+    done = [run for run in runs if run.finished and (run.has_model or not only_finished)]
+    # of methods with one finished run only the intervals are over users
+    lonely = [run for run in done if sum(other.entry is run.entry and other.finished for other in runs) == 1]
     for run in [] if watcher.stop_wanted() else lonely:
         if why := _attempt(run, load(run.seed), watcher, alone=True):
             failures[run.entry.label, run.seed] = why
@@ -87,12 +89,6 @@ def _result(run: Run, before: bool) -> str:
         return "not finished"
     values = [f"{key} {value:.4f}" for key, value in run.result().items() if key.startswith(("recall@", "ndcg@"))]
     return f"{', '.join(values)}{' (finished before)' if before else ''}"
-
-
-def _lonely(runs: Sequence[Run]) -> list[Run]:
-    """The finished runs of methods with one finished run only: their intervals are over users."""
-    done = [run for run in runs if run.finished]
-    return [run for run in done if sum(other.entry is run.entry for other in done) == 1]
 
 
 def _attempt(run: Run, dataset: Dataset, watcher: Watcher, alone: bool = False) -> str:
