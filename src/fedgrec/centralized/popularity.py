@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedgrec.centralized.contract import Ints, Matrix, Model, Scorer
+from fedgrec.centralized.contract import Matrix, Model, Scorer
 from fedgrec.centralized.options import PopularityOptions
 
 
@@ -17,8 +17,4 @@ class Popularity(Model):
 
     def scorer(self) -> Scorer:
         users, items = self.embeddings()
-
-        def score(chosen: Ints) -> Matrix:
-            return users[chosen] @ items.T
-
-        return score
+        return lambda chosen: users[chosen] @ items.T

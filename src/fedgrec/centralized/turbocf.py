@@ -12,6 +12,7 @@ import numpy as np
 
 from fedgrec.centralized.contract import Ints, Matrix, Model, Scorer
 from fedgrec.centralized.options import TurboCFOptions
+from fedgrec.models.ranking import rows_of
 
 
 class TurboCF(Model):
@@ -41,17 +42,12 @@ class TurboCF(Model):
         P, coefficients = self.item_graph, self.options.coefficients
 
         def score(users: Ints) -> Matrix:
-            r = self._rows(users)  # [n, N]
+            r = np.zeros((len(users), self.train.n_items), np.float32)  # R's rows of these users
+            indptr, items = rows_of(self.train, users)
+            r[np.repeat(np.arange(len(users)), np.diff(indptr)), items] = 1
             total = np.zeros_like(r)
             for a in reversed(coefficients):  # Horner: r (a_1 P + a_2 P²) = (a_1 r + (a_2 r) P) P
                 times_sparse(len(r), total + np.float32(a) * r, P.indptr, P.indices, P.data, total)
             return total
 
         return score
-
-    def _rows(self, users: Ints) -> Matrix:
-        """R's rows of these users, dense."""
-        rows = np.zeros((len(users), self.train.n_items), np.float32)
-        for i, u in enumerate(users.tolist()):
-            rows[i, self.train.of(u)] = 1
-        return rows

@@ -15,9 +15,10 @@ from fedgrec.data.loading import load_for
 from fedgrec.data.whole_files import said, whole
 from fedgrec.errors import ConfigError, FedgrecError, RunError
 from fedgrec.models.model import CONFIG, GROWN
+from fedgrec.models.selection import RESULT
 from fedgrec.runs.distributed import Ranks
 from fedgrec.runs.growth import grow
-from fedgrec.runs.record import RESULT, RunRecord, is_finished
+from fedgrec.runs.record import RunRecord, is_finished
 from fedgrec.runs.simulation import Observer, Simulation
 
 
@@ -58,7 +59,7 @@ def _save(run: Simulation, folder: Path) -> None:
     try:
         with whole(folder / GROWN):
             run.record = RunRecord(part, run.config, run.dataset)
-            run.record.write_metrics(run.metrics)
+            run.progress.write(part)
             run.model().save_tensors(part)
             run._checkpoint()
     except BaseException:

@@ -11,8 +11,9 @@ from fedgrec.data.files import read_json, understood, write_json, write_text
 from fedgrec.data.kept_split import ITEM_IDS, USER_IDS, write_split
 from fedgrec.errors import DamagedError, RunError
 from fedgrec.models.model import CONFIG, Model
+from fedgrec.models.selection import METRICS, RESULT
 
-METRICS, DATA, RESULT = "metrics.jsonl", "data.json", "result.json"
+DATA = "data.json"
 
 
 class RunRecord:
@@ -47,12 +48,6 @@ class RunRecord:
                 f"the data is not what {folder} was trained on (see its {DATA}): restore it, start a new run in "
                 f"another folder, or, if it has grown, go on with  fedgrec grow {folder}"
             )
-
-    def write_metrics(self, lines: list[dict[str, Any]]) -> None:
-        write_text(self.folder / METRICS, "".join(json.dumps(line) + "\n" for line in lines))
-
-    def write_result(self, result: dict[str, Any]) -> None:
-        write_json(self.folder / RESULT, result)
 
     def selected(self) -> Model | None:
         """The model of the best round so far; None if its files are of two rounds: training writes it again."""

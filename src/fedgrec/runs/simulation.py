@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from fedgrec.cable.core import Cohort, Ints, Stage, Traffic
 from fedgrec.config.configuration import Config
 from fedgrec.data import Dataset, Interactions
-from fedgrec.data.files import Checkpoints, understood
+from fedgrec.data.files import Checkpoints, understood, write_json
 from fedgrec.data.loading import load_for
 from fedgrec.errors import ConfigError, RunError, SumLostError
 from fedgrec.methods import budget
 from fedgrec.methods.contract import Method
 from fedgrec.models.metrics import Ideal
 from fedgrec.models.model import Model
-from fedgrec.models.selection import Progress, best_line, judge
+from fedgrec.models.selection import RESULT, Observer, Progress, judge
 from fedgrec.runs.checkpoint import restored, tensors_of
 from fedgrec.runs.distributed import Ranks
 from fedgrec.runs.gpu_rounds import GpuRounds
@@ -32,18 +32,9 @@ from fedgrec.runs.population import at_home, population, tells_decoys
 from fedgrec.runs.record import RunRecord
 from fedgrec.runs.resolve import resolved
 
+__all__ = ["Observer", "Simulation"]
+
 SAMPLING_STREAM = 2
-
-
-class Observer:
-    """Watches a simulation; the command line draws a progress bar with it."""
-
-    def started(self, done: int, rounds: int) -> None: ...
-    def round_done(self, done: int) -> None: ...
-    def evaluated(self, line: dict[str, Any]) -> None: ...
-    def noticed(self, sentence: str) -> None: ...
-    def stop_wanted(self) -> bool:
-        return False
 
 
 class Simulation:
@@ -212,7 +203,7 @@ class Simulation:
             if self.record:
                 self.selected.save_tensors(self.record.folder)
         if self.record:
-            self.record.write_metrics(self.metrics)
+            self.progress.write(self.record.folder)
         self.observer.evaluated(line)
 
     def measure(self, name: str, held_out: Interactions, model: Model | None = None) -> dict[str, Any]:
@@ -223,12 +214,7 @@ class Simulation:
         ideal = cast(Ideal, run.ndcg_ideal)
         result = judged(self.method, server, users, seen, held_out, run.topk, ideal, run.device, self.ranks)
         return {
-            "round": server.round,
-            "split": name,
-            "protocol": run.protocol,
-            **result.metrics,
-            "users": result.users,
-            "seconds": round(self.progress.seconds, 3),
+            **self.progress.line(server.round, name, run.protocol, result),
             **{f"bytes_{key}": value for key, value in self.progress.traffic._asdict().items()},
             "clipped": self.progress.clipped,
             "secure": run.secure,
@@ -257,17 +243,15 @@ class Simulation:
         if self.record:
             if self.selected is None:
                 model.save_tensors(self.record.folder)
-            self.record.write_metrics(self.metrics)
-            self.record.write_result(self.result())
+            self.progress.write(self.record.folder)
+            write_json(self.record.folder / RESULT, self.result())
         self.finished = True
         return model
 
     def result(self) -> dict[str, Any]:
-        """The line that counts: under `paper` the best test round, under `honest` the one test evaluation."""
-        lines = [line for line in self.progress.season if line["split"] == "test"]
-        if not lines:
-            return {"round": (self.selected or self).server.round, "protocol": self.config.run.protocol, "split": None}
-        return best_line(lines, self.config.run.topk)
+        """The line that counts."""
+        run = self.config.run
+        return self.progress.result((self.selected or self).server.round, run.protocol, run.topk)
 
     def model(self) -> Model:
         """The present state as a model of its own."""

@@ -22,7 +22,8 @@ from fedgrec.models import metrics
 from fedgrec.models.model import Model
 from fedgrec.models.ranking import evaluate
 from fedgrec.models.recommender import Seen
-from fedgrec.runs.record import DATA, RESULT, RunRecord, is_finished, read_metrics
+from fedgrec.models.selection import RESULT
+from fedgrec.runs.record import DATA, RunRecord, is_finished, read_metrics
 
 BASELINES = "baselines.json"
 MEND = "restore it, or train again"
