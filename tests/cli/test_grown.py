@@ -11,8 +11,8 @@ import pytest
 
 from fedgrec import cli
 from fedgrec.config.configuration import recorded
-from fedgrec.data.kept_split import read_split
-from fedgrec.data.loading import load_for
+from fedgrec.data.datasets import load_for
+from fedgrec.data.split import read_split
 from fedgrec.errors import ConfigError
 from fedgrec.models.model import GROWN, Model
 from fedgrec.runs.distributed import Ranks

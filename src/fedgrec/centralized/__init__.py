@@ -27,7 +27,7 @@ from fedgrec.centralized.training import evaluate_model, train
 from fedgrec.centralized.turbocf import TurboCF
 from fedgrec.data import IdMap, Interactions
 from fedgrec.data.files import read_tensors
-from fedgrec.data.kept_split import ITEM_IDS, USER_IDS
+from fedgrec.data.split import ITEM_IDS, USER_IDS
 from fedgrec.errors import ConfigError, nearest
 
 __all__ = [

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from fedgrec.centralized.options import Options
 from fedgrec.data import Interactions
-from fedgrec.data.files import write_json, write_tensors
-from fedgrec.data.kept_split import ITEM_IDS, USER_IDS
-from fedgrec.data.whole_files import said
+from fedgrec.data.files import said, write_json, write_tensors
+from fedgrec.data.split import ITEM_IDS, USER_IDS
 from fedgrec.errors import FedgrecError, RunError
 
 MODEL = "model.safetensors"

@@ -10,7 +10,7 @@ from fedgrec.centralized.options import TrainingOptions
 from fedgrec.data import Dataset, Interactions
 from fedgrec.data.datasets import describe
 from fedgrec.data.files import Checkpoints, read_json, understood, write_json
-from fedgrec.data.kept_split import write_split
+from fedgrec.data.split import write_split
 from fedgrec.errors import DataError, RunError
 from fedgrec.kernels.devices import within_memory
 from fedgrec.models.gpu_ranking import top_k_on_device

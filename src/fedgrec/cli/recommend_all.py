@@ -45,8 +45,8 @@ def writes_table(arguments: argparse.Namespace) -> bool:
 def run(arguments: argparse.Namespace) -> int:
     import numpy as np
 
+    from fedgrec.data.files import whole
     from fedgrec.data.item_names import names_of
-    from fedgrec.data.whole_files import whole
     from fedgrec.runs.trained import open_run
 
     model = open_run(arguments.run)

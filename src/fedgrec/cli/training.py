@@ -47,8 +47,8 @@ def opened(folder: Path, ranks: "Ranks") -> Path:
 
 def loaded(config: Config, folder: Path, ranks: "Ranks", before: "Split | None" = None) -> tuple[Config, "Dataset"]:
     """The configuration with everything decided, and the data, split as `before` if that is given."""
+    from fedgrec.data.datasets import load_for
     from fedgrec.data.files import check_writable
-    from fedgrec.data.loading import load_for
     from fedgrec.runs.resolve import resolved
 
     if ranks.first:

@@ -19,13 +19,13 @@ from fedgrec.data.files import (
     check_digest,
     digest_of,
     read_tensors,
+    said,
     understood,
     write_json,
     write_tensors,
     write_text,
 )
-from fedgrec.data.kept_split import ITEM_IDS, USER_IDS
-from fedgrec.data.whole_files import said
+from fedgrec.data.split import ITEM_IDS, USER_IDS
 from fedgrec.errors import RunError
 from fedgrec.methods.contract import Method
 from fedgrec.methods.noisy import OPEN

@@ -14,7 +14,7 @@ from fedgrec.config.configuration import Config
 from fedgrec.config.configuration import preset as load_preset
 from fedgrec.config.options import METHODS
 from fedgrec.data import Dataset, Interactions, Split
-from fedgrec.data.loading import MATRIX
+from fedgrec.data.datasets import MATRIX
 from fedgrec.data.split import hold_out_validation
 from fedgrec.errors import ConfigError, FedgrecError
 from fedgrec.models.lookup import candidates, indices, is_one_person, joined, rows_of

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from fedgrec.config.configuration import Config, recorded
 from fedgrec.data import Dataset, Split
-from fedgrec.data.files import Checkpoints, claimed
-from fedgrec.data.kept_split import read_split
-from fedgrec.data.loading import load_for
-from fedgrec.data.whole_files import said, whole
+from fedgrec.data.datasets import load_for
+from fedgrec.data.files import Checkpoints, claimed, said, whole
+from fedgrec.data.split import read_split
 from fedgrec.errors import ConfigError, FedgrecError, RunError
 from fedgrec.models.model import CONFIG, GROWN
 from fedgrec.models.selection import RESULT

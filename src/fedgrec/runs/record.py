@@ -8,7 +8,7 @@ from fedgrec.config.configuration import Config
 from fedgrec.data import Dataset
 from fedgrec.data.datasets import describe
 from fedgrec.data.files import read_json, understood, write_json, write_text
-from fedgrec.data.kept_split import ITEM_IDS, USER_IDS, write_split
+from fedgrec.data.split import ITEM_IDS, USER_IDS, write_split
 from fedgrec.errors import DamagedError, RunError
 from fedgrec.models.model import CONFIG, Model
 from fedgrec.models.selection import METRICS, RESULT

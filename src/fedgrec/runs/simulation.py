@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from fedgrec.cable.core import Cohort, Ints, Stage, Traffic
 from fedgrec.config.configuration import Config
 from fedgrec.data import Dataset, Interactions
+from fedgrec.data.datasets import load_for
 from fedgrec.data.files import Checkpoints, understood, write_json
-from fedgrec.data.loading import load_for
 from fedgrec.errors import ConfigError, RunError, SumLostError
 from fedgrec.methods import budget
 from fedgrec.methods.contract import Method

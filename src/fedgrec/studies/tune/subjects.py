@@ -11,7 +11,7 @@ from fedgrec import centralized
 from fedgrec.config.configuration import Config
 from fedgrec.config.options import DataOptions, RunOptions
 from fedgrec.data import Dataset
-from fedgrec.data.loading import load_for
+from fedgrec.data.datasets import load_for
 from fedgrec.errors import DataError
 from fedgrec.runs.resolve import EVALUATIONS, resolved
 from fedgrec.runs.simulation import Observer, Simulation
