@@ -16,7 +16,7 @@ from fedgrec.data.split import read_split
 from fedgrec.errors import ConfigError
 from fedgrec.models.model import GROWN, Model
 from fedgrec.runs.distributed import Ranks
-from fedgrec.runs.grown_run import grown_run, split_of
+from fedgrec.runs.growth import grown_run, split_of
 from fedgrec.runs.simulation import Observer
 from tests.cli.small import lines, train
 from tests.interrupted import Killed, deadly_files, files, outcome

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from fedgrec.data.item_names import keep
     from fedgrec.runs.distributed import launched
-    from fedgrec.runs.grown_run import grown_run, split_of
+    from fedgrec.runs.growth import grown_run, split_of
     from fedgrec.runs.record import is_same_data, recorded_about
 
     with launched() as ranks:

@@ -38,7 +38,7 @@ def check_new(folder: Path, ranks: "Ranks") -> None:
 
 def opened(folder: Path, ranks: "Ranks") -> Path:
     """The folder of a run that goes on; an interrupted growth is ended first."""
-    from fedgrec.runs.grown_run import end_growth
+    from fedgrec.runs.growth import end_growth
 
     if ranks.first:
         end_growth(folder)

@@ -53,13 +53,7 @@ class Option(NamedTuple):
         return KINDS.get(self.kind, "a list of numbers")
 
 
-KINDS = {
-    int: "a whole number",
-    float: "a number",
-    str: "a word",
-    bool: "true or false",
-    float | None: "a number",
-}
+KINDS = {int: "a whole number", float: "a number", str: "a word", bool: "true or false", float | None: "a number"}
 
 
 @cache
@@ -68,14 +62,9 @@ def _usual_groups() -> dict[str, str]:
     return {f.name: f.metadata["group"] or part for part, kind in parts for f in dataclasses.fields(kind)}
 
 
+@cache  # reading types takes long
 def options_of(kind: Any, part: str = "model") -> list[Option]:
     """The options of a dataclass."""
-    return _options_of(kind, part)
-
-
-@cache
-def _options_of(kind: Any, part: str) -> list[Option]:
-    """Cached, because reading types takes long."""
     hints = get_type_hints(kind)
     return [Option(part, f, hints[f.name]) for f in dataclasses.fields(kind)]
 

@@ -22,7 +22,7 @@ from fedgrec.models.recommender import Explanation, Recommender, Seen
 
 SERVER, USERS, CONFIG = "server.safetensors", "users.safetensors", "config.toml"
 WITHDRAWN, NOTHING = "withdrawn_items", np.zeros(0, np.int64)  # in the server's file, and where it is not there
-GROWN = "grown"  # a folder of new files that will replace the run's files (see grown_run.py)
+GROWN = "grown"  # a folder of new files that will replace the run's files (see runs/growth.py)
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,11 @@ from fedgrec.methods.contract import Method
 from fedgrec.models.metrics import Ideal
 from fedgrec.models.model import Model
 from fedgrec.models.selection import RESULT, Observer, Progress, judge
-from fedgrec.runs.checkpoint import restored, tensors_of
 from fedgrec.runs.distributed import Ranks
 from fedgrec.runs.gpu_rounds import GpuRounds
 from fedgrec.runs.machine import fits_engine, judged, make_method
 from fedgrec.runs.population import at_home, population, tells_decoys
-from fedgrec.runs.record import RunRecord
+from fedgrec.runs.record import RunRecord, restored, tensors_of
 from fedgrec.runs.resolve import resolved
 
 __all__ = ["Observer", "Simulation"]
