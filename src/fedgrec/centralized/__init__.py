@@ -22,9 +22,8 @@ from fedgrec.centralized.options import (
     PopularityOptions,
     TurboCFOptions,
 )
-from fedgrec.centralized.popularity import Popularity
 from fedgrec.centralized.training import evaluate_model, train
-from fedgrec.centralized.turbocf import TurboCF
+from fedgrec.centralized.untrained import Popularity, TurboCF
 from fedgrec.data import IdMap, Interactions
 from fedgrec.data.files import read_tensors
 from fedgrec.data.split import ITEM_IDS, USER_IDS

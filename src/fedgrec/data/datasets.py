@@ -99,8 +99,12 @@ def load(
     result = _first_split(parts, rule, notes) if before is None else _next_split(before, parts, rule, notes)
     if not result.train.n_pairs:
         raise DataError(f"{source} leaves no pair to train on: check the file and min_rating")
-    if kind == "time":
-        notes += _remarks_on_time(result)
+    if kind == "time" and result.test is not None and result.test.times is not None and result.test.n_pairs:
+        notes.append(f"Test begins at {splits.moment(result.test.times.min())}.")
+    if result.left_out is not None and result.left_out.n_pairs:  # by a cut in time
+        notes.append(
+            f"{result.left_out.n_pairs:,} later pairs of users or items that train does not know were left out."
+        )
     if (low := _numbered(found.low_rated, result.train)) is not None:
         result = replace(result, left_out=splits.together(low, result.left_out))
     notes += _remarks(result)
@@ -144,18 +148,9 @@ def _next_split(before: Split, parts: list[Interactions], rule: Rule, notes: lis
 
 def describe(dataset: Dataset) -> dict[str, Any]:
     """A run's record of its data, ready for JSON."""
-    parts = dataset.split
-    return {
-        "name": dataset.name,
-        "checksums": dict(dataset.checksums),
-        "sizes": {
-            "users": parts.train.n_users,
-            "items": parts.train.n_items,
-            "train": parts.train.n_pairs,
-            **{"validation": 0, "test": 0, **parts.held_out},
-        },
-        "split": dataset.split_kind,
-    }
+    train, held_out = dataset.split.train, {"validation": 0, "test": 0, **dataset.split.held_out}
+    sizes = {"users": train.n_users, "items": train.n_items, "train": train.n_pairs, **held_out}
+    return {"name": dataset.name, "checksums": dict(dataset.checksums), "sizes": sizes, "split": dataset.split_kind}
 
 
 def _demo() -> _Source:
@@ -265,18 +260,6 @@ def _without_known(train: Interactions, test: Interactions, notes: list[str]) ->
         notes.append(f"Test pairs that are also in train, left out of test: {known.sum():,}.")
         return test.select(~known)
     return test
-
-
-def _remarks_on_time(split: Split) -> list[str]:
-    """Sentences: when test begins, and how many later pairs it leaves out."""
-    notes = []
-    if split.test is not None and split.test.times is not None and split.test.n_pairs:
-        notes.append(f"Test begins at {splits.moment(split.test.times.min())}.")
-    if split.left_out is not None and split.left_out.n_pairs:
-        notes.append(
-            f"{split.left_out.n_pairs:,} later pairs of users or items that train does not know were left out."
-        )
-    return notes
 
 
 def _remarks(split: Split) -> list[str]:

@@ -215,28 +215,25 @@ class Checkpoints:
         part, place = self.folder / f"{round_}.part", self.folder / str(round_)
         try:
             with said(place):
-                self._save(round_, part, place, tensors, info)
+                self.folder.mkdir(parents=True, exist_ok=True)
+                for leftover in (part, place):  # of a run that was killed here before
+                    if leftover.exists() and str(round_) != self._latest():
+                        shutil.rmtree(leftover)
+                if not place.exists():
+                    part.mkdir()
+                    about = {"round": str(round_), "state.json": digest_of(info)}
+                    write_tensors(part / "state.safetensors", tensors, about)
+                    write_json(part / "state.json", info)
+                    part.rename(place)
+                write_text(self.pointer, f"{round_}\n")
+                for other in self.folder.iterdir():
+                    if other.is_dir() and other.name != str(round_):
+                        shutil.rmtree(other)
         except BaseException:
             unreached = [] if self._latest() == str(round_) else [place]
             for leftover in (part, *unreached):
                 shutil.rmtree(leftover, ignore_errors=True)
             raise
-
-    def _save(self, round_: int, part: Path, place: Path, tensors: Tensors, info: Mapping[str, Any]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for leftover in (part, place):  # of a run that was killed here before
-            if leftover.exists() and str(round_) != self._latest():
-                shutil.rmtree(leftover)
-        if not place.exists():
-            part.mkdir()
-            about = {"round": str(round_), "state.json": digest_of(info)}
-            write_tensors(part / "state.safetensors", tensors, about)
-            write_json(part / "state.json", info)
-            part.rename(place)
-        write_text(self.pointer, f"{round_}\n")
-        for other in self.folder.iterdir():
-            if other.is_dir() and other.name != str(round_):
-                shutil.rmtree(other)
 
     @property
     def mend(self) -> str:

@@ -61,7 +61,8 @@ class IdMap:
 
     def _typed(self, text: str) -> int | None:
         found = self._find(text)
-        if found is None and _is_integer(text):
+        # int() refuses thousands of digits.
+        if found is None and len(text) < 30 and text.strip().removeprefix("-").isdecimal():
             return self._find(int(text))
         return self._find_float(text) if found is None else found
 
@@ -178,7 +179,3 @@ def _shown(value: Any) -> str:
     """An id for a message; a long one is shortened."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:60]}…{text[-10:]}"
-
-
-def _is_integer(text: str) -> bool:
-    return len(text) < 30 and text.strip().removeprefix("-").isdecimal()  # int() refuses thousands of digits

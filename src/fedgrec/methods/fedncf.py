@@ -149,15 +149,9 @@ class FedNCF(Method):
         )
 
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
-        spec = self.spec(stage)
+        spec, theta = self.spec(stage), broadcast.more["network"]
         items, weights, state, cut = self.loops.train(
-            cohort,
-            broadcast,
-            broadcast.more["network"],
-            self.options,
-            spec.leaf("items"),
-            spec.leaf("network"),
-            spec.dtype,
+            cohort, broadcast, theta, self.options, spec.leaf("items"), spec.leaf("network"), spec.dtype
         )
         return Upload({"items": items, "network": weights}, len(cohort)), Pending(state, cut)
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from fedgrec.errors import FedgrecError
 from fedgrec.models import metrics
+from fedgrec.models.metrics import Ideal
 
 Matrix = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int32]
@@ -42,12 +43,7 @@ class Result:
 
 
 def evaluate(
-    users: Matrix,
-    items: Matrix,
-    train: Csr,
-    held_out: Csr,
-    ks: Sequence[int] = (20,),
-    ndcg_ideal: metrics.Ideal = "capped",
+    users: Matrix, items: Matrix, train: Csr, held_out: Csr, ks: Sequence[int] = (20,), ndcg_ideal: Ideal = "capped"
 ) -> Result:
     """Rank all items but the train items for each user with held-out items, and measure the lists.
 
@@ -64,12 +60,7 @@ def evaluate(
 
 
 def evaluate_ranking(
-    rank: Rank,
-    n_items: int,
-    train: Csr,
-    held_out: Csr,
-    ks: Sequence[int] = (20,),
-    ndcg_ideal: metrics.Ideal = "capped",
+    rank: Rank, n_items: int, train: Csr, held_out: Csr, ks: Sequence[int] = (20,), ndcg_ideal: Ideal = "capped"
 ) -> Result:
     """`evaluate` for any ranking function: the same users, the same masks, the same metrics."""
     from fedgrec.models._topk import find_hits

@@ -28,11 +28,8 @@ class RunRecord:
     def __init__(self, folder: Path, config: Config, dataset: Dataset) -> None:
         self.folder = folder
         users, items = dataset.split.train.user_ids.to_json(), dataset.split.train.item_ids.to_json()
-        about = {
-            **describe(dataset),
-            "id_maps": {"users": USER_IDS, "items": ITEM_IDS},
-            "notes": list(dataset.notes),
-        }
+        id_maps = {"users": USER_IDS, "items": ITEM_IDS}
+        about = {**describe(dataset), "id_maps": id_maps, "notes": list(dataset.notes)}
         self.check_same_data(folder, dataset)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / RESULT).unlink(missing_ok=True)  # of a run that now goes on

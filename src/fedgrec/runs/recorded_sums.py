@@ -9,6 +9,7 @@ and which nodes are in it. It holds nothing of a single node or user.
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from fedgrec.cable.core import Broadcast, Leaf, Rows, Upload, UploadSpec
 from fedgrec.data.files import read_tensors, understood, write_tensors
@@ -81,7 +82,7 @@ def _read(path: Path) -> RecordedSum:
         leaves = tuple(Leaf(**leaf) for leaf in spec["leaves"])
         total = {leaf.name: Rows(arrays[INDEX + leaf.name], arrays[VALUES + leaf.name]) for leaf in leaves}
         more = {name.removeprefix(MORE): value for name, value in arrays.items() if name.startswith(MORE)}
-        tables = {"tables": arrays["tables"], "degrees": arrays["degrees"], "more": more}
+        tables: dict[str, Any] = {"tables": arrays["tables"], "degrees": arrays["degrees"], "more": more}
         return RecordedSum(
             **{name: about[name] for name in ("number", "session", "method")},
             broadcast=Broadcast(**{name: about[name] for name in SENT}, **tables),

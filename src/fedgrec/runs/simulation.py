@@ -7,6 +7,7 @@ checkpoint exactly as if nothing had happened.
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,7 +28,7 @@ from fedgrec.models.selection import RESULT, Observer, Progress, judge
 from fedgrec.runs.distributed import Ranks
 from fedgrec.runs.gpu_rounds import GpuRounds
 from fedgrec.runs.machine import fits_engine, judged, make_method
-from fedgrec.runs.population import at_home, population, tells_decoys
+from fedgrec.runs.population import population
 from fedgrec.runs.record import RunRecord, restored, tensors_of
 from fedgrec.runs.resolve import resolved
 
@@ -257,8 +258,10 @@ class Simulation:
         return Model.of(self.config, self.server, self._at_home(), self.dataset.split.known)
 
     def _at_home(self) -> Cohort:
-        """Everybody, with the items that people rank with."""
-        return at_home(self.config, self.ranks.everyone(self.users), self.dataset.split.train)
+        """Everybody, with the items that they have: people rank with these, whatever they told."""
+        users, own = self.ranks.everyone(self.users), self.dataset.split.train
+        decoys = self.config.run.decoys_epsilon
+        return replace(users, indptr=own.indptr, items=own.items, past=None) if decoys else users
 
     def _checkpoint(self) -> None:
         users = self.ranks.everyone(self.users)  # all processes take part; the first one writes
@@ -266,7 +269,7 @@ class Simulation:
             return
         self._settle()
         info = {**self.progress.to_json(), "round": self.server.round, "secure": [self.sums.opened, self.sums.lost]}
-        tensors = tensors_of(self.server, users, told=tells_decoys(self.config))
+        tensors = tensors_of(self.server, users, told=self.config.run.decoys_epsilon > 0)
         Checkpoints(self.record.checkpoints).save(self.server.round, tensors, info)
 
     def resume(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedgrec import centralized
 from fedgrec.cable.core import Floats, Ints
-from fedgrec.centralized.contract import MODEL, Matrix, Scorer, to_numpy
+from fedgrec.centralized.contract import MODEL, Scorer, to_numpy
 from fedgrec.config.configuration import Config, read_toml
 from fedgrec.config.options import DataOptions, RunOptions
 from fedgrec.data import Interactions
@@ -62,7 +62,8 @@ class Centralized(Recommender):
         return self.inner.epochs_done
 
     @cached_property
-    def _pair(self) -> tuple[Matrix, Matrix] | None:
+    def _pair(self) -> Any:
+        """The users' and the items' vectors; None where scores are no inner products."""
         return self.inner.embeddings()
 
     @cached_property
@@ -74,12 +75,10 @@ class Centralized(Recommender):
         return self._pair is not None
 
     def _item_vectors(self) -> Floats:
-        assert self._pair is not None
-        return self._pair[1]
+        return cast(Floats, self._pair[1])
 
     def _user_vectors(self, users: Ints) -> Floats:
-        assert self._pair is not None
-        return self._pair[0][users]
+        return cast(Floats, self._pair[0][users])
 
     def scores(self, users: Ints) -> Floats:
         return to_numpy(self._scorer(users.astype(np.int64)))

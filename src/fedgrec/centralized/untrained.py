@@ -1,4 +1,4 @@
-"""Turbo-CF (Park et al. 2024): a polynomial filter on the item graph; nothing is trained.
+"""The systems that train nothing: popularity, and Turbo-CF (Park et al. 2024), a polynomial filter on the item graph.
 
 R̃ = D_U^-α R D_T^(α−1)   [M, N]
 P = (R̃ᵀR̃)^∘s             [N, N], every entry raised to s
@@ -11,8 +11,22 @@ from typing import Any
 import numpy as np
 
 from fedgrec.centralized.contract import Ints, Matrix, Model, Scorer
-from fedgrec.centralized.options import TurboCFOptions
+from fedgrec.centralized.options import PopularityOptions, TurboCFOptions
 from fedgrec.models.ranking import rows_of
+
+
+class Popularity(Model):
+    """s_t = |N_t|: everybody gets the most popular items, the floor that every system has to beat."""
+
+    name, Options, trains, devices = "popularity", PopularityOptions, False, ("cpu",)
+
+    def embeddings(self) -> tuple[Matrix, Matrix]:
+        degrees = self.train.degrees().astype(np.float32)
+        return np.ones((self.train.n_users, 1), np.float32), degrees[:, None]
+
+    def scorer(self) -> Scorer:
+        users, items = self.embeddings()
+        return lambda chosen: users[chosen] @ items.T
 
 
 class TurboCF(Model):
