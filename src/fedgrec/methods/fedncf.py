@@ -98,9 +98,6 @@ def make(options: Options, n_items: int, n_users: int, kernel: Any = reference) 
     return FedNCF(options, n_items, n_users, kernel, neumf_cpu)
 
 
-# ---------------------------------------------------------------------------------------------- the verbs
-
-
 @dataclass(frozen=True)
 class FedNCF(Method):
     """The verbs of FedNCF over `n_items` items and at most `n_users` users."""

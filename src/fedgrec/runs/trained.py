@@ -93,13 +93,8 @@ def _opened(folder: Path, method: str) -> Centralized:
         raise RunError(f"{folder} has no model yet: give the `fedgrec compare` that made it again, and it goes on")
     with understood(folder / MODEL, "restore it, or remove the folder and give that `fedgrec compare` again"):
         inner = centralized.load(folder)
-    return Centralized(_config(folder, method, inner.options), inner)
-
-
-def _config(folder: Path, method: str, options: Any) -> Config:
-    """The options of data and run in config.toml."""
-    names = {f.name for kind in (DataOptions, RunOptions) for f in fields(kind)}
-    of_model = {f.name for f in fields(options)}
-    found = {k: v for k, v in read_toml(folder / CONFIG).items() if k in names - of_model}
-    shared = Config().changed(found, str(folder / CONFIG))
-    return Config(shared.data, options, shared.run, method)
+    own = {f.name for f in fields(inner.options)}
+    shared = {f.name for kind in (DataOptions, RunOptions) for f in fields(kind)} - own
+    found = {name: value for name, value in read_toml(folder / CONFIG).items() if name in shared}
+    config = Config().changed(found, str(folder / CONFIG))
+    return Centralized(replace(config, model=inner.options, method=method), inner)
