@@ -18,7 +18,7 @@ from fedgrec.cable import draws
 from fedgrec.cable.core import Broadcast, Cohort, Ints, Pending, Rows, Stage, Upload
 from fedgrec.config.configuration import Config
 from fedgrec.config.options import METHODS, FedGRecOptions, option
-from fedgrec.data.loading import load_for
+from fedgrec.data.datasets import load_for
 from fedgrec.kernels import reference
 from fedgrec.kernels.contract import Kernel
 from fedgrec.methods.fedgrec import FedGRecMethod

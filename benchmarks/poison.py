@@ -17,7 +17,7 @@ from benchmarks.lying_users import Lie, harm, poisoned
 from fedgrec.cable.core import Ints
 from fedgrec.config.configuration import Config
 from fedgrec.data import Dataset, Interactions
-from fedgrec.data.loading import load_for
+from fedgrec.data.datasets import load_for
 from fedgrec.errors import DataError
 
 SHARES = (0.0025, 0.01, 0.04)  # of all users: 1, 4 and 16 of a cohort of 400, on average

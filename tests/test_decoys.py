@@ -11,7 +11,7 @@ from scipy import stats
 from fedgrec.cable.decoys import false_share, fresh_source, told_next
 from fedgrec.config.configuration import preset
 from fedgrec.data import Split
-from fedgrec.data.loading import load_for
+from fedgrec.data.datasets import load_for
 from fedgrec.errors import ConfigError
 from fedgrec.runs.growth import grow
 from fedgrec.runs.simulation import Observer, Simulation

@@ -15,7 +15,7 @@ from fedgrec import FedGRec, cli
 from fedgrec.cli import training
 from fedgrec.data import Dataset, IdMap, Interactions, Split
 from fedgrec.data.datasets import _first_split
-from fedgrec.data.grown_split import Rule, grown_split
+from fedgrec.data.split import Rule, grown_split
 from fedgrec.errors import ConfigError, FedgrecError
 from fedgrec.kernels.devices import gpu_is_there
 from fedgrec.methods.fedgrec import STANDING

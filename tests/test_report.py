@@ -15,7 +15,7 @@ import pytest
 from fedgrec import cli
 from fedgrec.cable.core import size
 from fedgrec.config.configuration import Config
-from fedgrec.data.loading import load_for
+from fedgrec.data.datasets import load_for
 from fedgrec.errors import RunError
 from fedgrec.models.ranking import evaluate
 from fedgrec.pages.report import write_report

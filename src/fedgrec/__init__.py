@@ -24,7 +24,7 @@ _HOMES = {
     "RunOptions": "fedgrec.config.options",
     "Simulation": "fedgrec.runs.simulation",
     "evaluate": "fedgrec.models.ranking",
-    "load_data": "fedgrec.data.loading",
+    "load_data": "fedgrec.data.datasets",
     "preset": "fedgrec.config.configuration",
 }
 __all__ = [
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from fedgrec.config.configuration import Config, preset
     from fedgrec.config.options import DataOptions, FedGRecOptions, RunOptions
     from fedgrec.data import Dataset, Interactions
-    from fedgrec.data.loading import load_data
+    from fedgrec.data.datasets import load_data
     from fedgrec.errors import FedgrecError
     from fedgrec.methods.fedgrec import FedGRecMethod
     from fedgrec.models.model import Model

@@ -10,7 +10,7 @@ from benchmarks.poison import choose_liars, choose_target, popular_profile
 
 from fedgrec.cable.core import Stage, Upload
 from fedgrec.config.configuration import Config
-from fedgrec.data.loading import load_for
+from fedgrec.data.datasets import load_for
 from fedgrec.errors import ConfigError, SumLostError
 from fedgrec.federation.server.model_keeper import check_round
 from fedgrec.runs.simulation import Simulation

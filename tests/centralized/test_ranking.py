@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedgrec.centralized import evaluate_model, make
+from fedgrec.centralized.contract import inner_products
 from fedgrec.errors import FedgrecError
 from fedgrec.models import gpu_ranking
 from fedgrec.models.ranking import evaluate_ranking, top_k_scores
@@ -44,13 +45,11 @@ def test_embeddings_and_scores_are_judged_alike(monkeypatch: pytest.MonkeyPatch)
 def test_the_device_ranks_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU's tensors: the code is that of a GPU."""
     torch = pytest.importorskip("torch")
-    from fedgrec.centralized import _torch
-
     rng = np.random.default_rng(0)
     users, items = (
         torch.from_numpy(rng.normal(size=(n, 3)).astype(np.float32)) for n in (TRAIN.n_users, TRAIN.n_items)
     )
-    score = _torch.inner_products(torch.cat([users, items]), TRAIN.n_users)
+    score = inner_products(torch.cat([users, items]), TRAIN.n_users)
     expected, _ = top_k_reference(users.numpy(), items.numpy(), 60, TRAIN.indptr, TRAIN.items)
     everyone = np.arange(TRAIN.n_users)
     for at_once in (2**28, 3 * TRAIN.n_items):

@@ -11,12 +11,12 @@ import pytest
 
 from fedgrec import cli
 from fedgrec.config.configuration import recorded
-from fedgrec.data.kept_split import read_split
-from fedgrec.data.loading import load_for
+from fedgrec.data.datasets import load_for
+from fedgrec.data.split import read_split
 from fedgrec.errors import ConfigError
 from fedgrec.models.model import GROWN, Model
 from fedgrec.runs.distributed import Ranks
-from fedgrec.runs.grown_run import grown_run, split_of
+from fedgrec.runs.growth import grown_run, split_of
 from fedgrec.runs.simulation import Observer
 from tests.cli.small import lines, train
 from tests.interrupted import Killed, deadly_files, files, outcome

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgrec import cli
-from fedgrec.data.loading import load_for
+from fedgrec.data.datasets import load_for
 from fedgrec.models.model import Model
 from tests.cli.small import lines, train_words
 

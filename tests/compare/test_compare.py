@@ -282,7 +282,7 @@ def test_a_strange_folder_is_left_alone(capsys: Any, data: Path, tmp_path: Path)
 def test_one_failing_method_does_not_lose_the_others(
     capsys: Any, data: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedgrec.centralized.popularity import Popularity
+    from fedgrec.centralized.untrained import Popularity
 
     def broken(_: Any) -> None:
         raise ZeroDivisionError("no | likes\nat all")

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from fedgrec.config.configuration import Config
 from fedgrec.data import Dataset, Interactions
-from fedgrec.data.loading import load_for
+from fedgrec.data.datasets import load_for
 from fedgrec.runs.resolve import resolved
 from fedgrec.runs.simulation import Simulation
 from tests.cli.small import QUICK, clicks, lines, timeless

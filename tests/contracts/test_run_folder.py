@@ -11,8 +11,8 @@ import pytest
 from safetensors import safe_open
 
 from fedgrec.config.configuration import Config, options
+from fedgrec.data.datasets import load_for
 from fedgrec.data.files import write_tensors
-from fedgrec.data.loading import load_for
 from fedgrec.errors import RunError
 from fedgrec.models.model import Model
 from fedgrec.runs.resolve import resolved

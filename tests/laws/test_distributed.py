@@ -22,7 +22,7 @@ from fedgrec.cable.core import Cohort
 from fedgrec.cli import training
 from fedgrec.config.configuration import Config, options
 from fedgrec.config.options import METHODS, RunOptions
-from fedgrec.data.loading import load_for
+from fedgrec.data.datasets import load_for
 from fedgrec.errors import ConfigError, FedgrecError
 from fedgrec.models import ranking
 from fedgrec.runs import distributed

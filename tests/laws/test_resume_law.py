@@ -21,8 +21,8 @@ from safetensors import safe_open
 from fedgrec import cli
 from fedgrec.cli import training
 from fedgrec.config.configuration import Config
+from fedgrec.data.datasets import load_for
 from fedgrec.data.files import claimed
-from fedgrec.data.loading import load_for
 from fedgrec.errors import BusyError
 from fedgrec.runs.resolve import resolved
 from fedgrec.runs.simulation import Observer, Simulation

@@ -8,7 +8,7 @@ import pytest
 
 from fedgrec.config.configuration import Config, FedGRecOptions, preset
 from fedgrec.config.options import at_round, falling
-from fedgrec.data.loading import load_for
+from fedgrec.data.datasets import load_for
 from fedgrec.methods.fedgrec import FedGRecMethod, temperature
 from fedgrec.runs.resolve import resolved
 

@@ -76,7 +76,7 @@ def factor_for(epsilon: float, releases: Sequence[Release], delta: float = DELTA
     return high
 
 
-def variance_for(epsilon: float, whole: float, euclidean: float, times: int, delta: float = DELTA) -> float:
+def variance_for(epsilon: float, whole: float, euclidean: float, times: int) -> float:
     """The least variance, to a thousandth, with which so many sums spend no more than ε."""
     square = euclidean**2
-    return square * factor_for(epsilon, [Release(square, whole, euclidean, times)], delta)
+    return square * factor_for(epsilon, [Release(square, whole, euclidean, times)])

@@ -7,11 +7,13 @@ model = make("lightgcn", dataset.split.train, layers=3)
 train(model, dataset)
 """
 
-import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fedgrec.centralized.contract import ITEM_IDS, MODEL, USER_IDS, Model, options_from
+from fedgrec.centralized.contract import MODEL, Model, options_from
+from fedgrec.centralized.lightgcn import MF, LightGCN
+from fedgrec.centralized.multvae import MultVAE
+from fedgrec.centralized.ngcf import NGCF
 from fedgrec.centralized.options import (
     LightGCNOptions,
     MFOptions,
@@ -20,18 +22,12 @@ from fedgrec.centralized.options import (
     PopularityOptions,
     TurboCFOptions,
 )
+from fedgrec.centralized.training import evaluate_model, train
+from fedgrec.centralized.untrained import Popularity, TurboCF
 from fedgrec.data import IdMap, Interactions
 from fedgrec.data.files import read_tensors
+from fedgrec.data.split import ITEM_IDS, USER_IDS
 from fedgrec.errors import ConfigError, nearest
-
-if TYPE_CHECKING:
-    from fedgrec.centralized.lightgcn import MF, LightGCN
-    from fedgrec.centralized.multvae import MultVAE
-    from fedgrec.centralized.ngcf import NGCF
-    from fedgrec.centralized.popularity import Popularity
-    from fedgrec.centralized.ranking import evaluate_model
-    from fedgrec.centralized.training import train
-    from fedgrec.centralized.turbocf import TurboCF
 
 __all__ = [
     "MF",
@@ -54,37 +50,13 @@ __all__ = [
     "train",
 ]
 
-MODELS = {
-    "popularity": "Popularity",
-    "turbocf": "TurboCF",
-    "mf-bpr": "MF",
-    "lightgcn": "LightGCN",
-    "ngcf": "NGCF",
-    "multvae": "MultVAE",
-}
-_HOMES = {
-    "MF": "lightgcn",
-    "LightGCN": "lightgcn",
-    "MultVAE": "multvae",
-    "NGCF": "ngcf",
-    "Popularity": "popularity",
-    "TurboCF": "turbocf",
-    "evaluate_model": "ranking",
-    "train": "training",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'fedgrec.centralized' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"fedgrec.centralized.{_HOMES[name]}"), name)
+MODELS: dict[str, type[Model]] = {kind.name: kind for kind in (Popularity, TurboCF, MF, LightGCN, NGCF, MultVAE)}
 
 
 def model_class(name: str) -> type[Model]:
     if name not in MODELS:
         raise ConfigError(f"there is no model {name!r}.{nearest(name, list(MODELS))} Models: {', '.join(MODELS)}")
-    found: type[Model] = __getattr__(MODELS[name])
-    return found
+    return MODELS[name]
 
 
 def make(name: str, train: Interactions, seed: int = 0, device: str = "cpu", **options: Any) -> Model:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.centralized.contract import Ints, Scorer, Tensors
+from fedgrec.centralized.contract import Ints, Tensors
 from fedgrec.centralized.graph import Graph
 from fedgrec.centralized.options import LightGCNOptions
-from fedgrec.centralized.softmax import ranked, softmax
+from fedgrec.centralized.softmax import softmax
 from fedgrec.errors import RunError, missing_extra
 from fedgrec.kernels.devices import place
 
@@ -234,19 +234,3 @@ class LightGCNEngine(Learner):
             level = self.A @ level
             total = total + level
         return total / (self.options.layers + 1)
-
-    def scorer(self, n_users: int) -> Scorer:
-        return inner_products(ranked(self.final(), self.options, torch), n_users)
-
-
-# ----------------------------------------------------------------------------------------------- ranking
-
-
-def inner_products(final: Tensor, n_users: int) -> Scorer:
-    """Scores of representations [M+N, D], users first."""
-    users, items = final[:n_users], final[n_users:]
-
-    def score(chosen: Ints) -> Tensor:
-        return users[torch.from_numpy(chosen).to(final.device)] @ items.T
-
-    return score

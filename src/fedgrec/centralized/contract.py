@@ -5,31 +5,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec.centralized.options import Options
 from fedgrec.data import Interactions
-from fedgrec.data.files import write_json, write_tensors
-from fedgrec.data.whole_files import said
+from fedgrec.data.files import said, write_json, write_tensors
+from fedgrec.data.split import ITEM_IDS, USER_IDS
 from fedgrec.errors import FedgrecError, RunError
 
-MODEL, USER_IDS, ITEM_IDS = "model.safetensors", "users.json", "items.json"
+MODEL = "model.safetensors"
 
 Ints = NDArray[np.int64]
 Matrix = NDArray[np.float32]
 Tensors = dict[str, NDArray[Any]]
 Scorer = Callable[[Ints], Any]  # user indices [n] → scores [n, N]: an array, or a tensor on the model's device
-
-
-class Learner(Protocol):
-    """What is trained: parameters by name, and the moments of their steps."""
-
-    def tensors(self) -> Tensors: ...
-    def moments(self) -> Tensors: ...
-    def load(self, tensors: Mapping[str, NDArray[Any]]) -> None: ...
 
 
 class Model(ABC):
@@ -42,7 +34,7 @@ class Model(ABC):
     Options: ClassVar[type[Options]]
     trains: ClassVar[bool] = True
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
-    learner: Learner | None = None
+    learner: Any = None  # what is trained: `tensors` of parameters, `moments` of their steps, and `load` for both
 
     def __init__(self, options: Any, train: Interactions, seed: int = 0, device: str = "cpu") -> None:
         if device.partition(":")[0] not in self.devices:
@@ -122,6 +114,11 @@ def to_numpy(values: Any) -> Matrix:
     """An array of float32 on the host, from an array or a tensor."""
     host = values.detach().cpu().numpy() if hasattr(values, "detach") else values
     return np.ascontiguousarray(host, np.float32)
+
+
+def inner_products(final: Any, n_users: int) -> Scorer:
+    """Scores of representations [M+N, D], users first: an array, or a tensor on any device."""
+    return lambda chosen: final[chosen] @ final[n_users:].T
 
 
 def options_from(text: str, kind: type[Options], where: Path) -> Options:

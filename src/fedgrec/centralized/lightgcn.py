@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.centralized.contract import Ints, Matrix, Model, Scorer, Tensors, to_numpy
+from fedgrec.centralized.contract import Ints, Matrix, Model, Scorer, Tensors, inner_products, to_numpy
 from fedgrec.centralized.graph import CHUNKS, Graph, bipartite, even_chunks
 from fedgrec.centralized.options import BETA1, BETA2, EPSILON, LightGCNOptions, MFOptions
 from fedgrec.centralized.sampling import INIT_STREAM, Triples, generator
@@ -30,7 +30,7 @@ class LightGCN(Model):
         graph = bipartite(train)
         start = generator(seed, INIT_STREAM).normal(0, options.init_std, (len(graph), options.dim)).astype(np.float32)
         self.triples = Triples(train, by_pair=options.loss == "softmax")  # as FedGRec's softmax does
-        self.learner: Any = CpuEngine(graph, start, options) if device == "cpu" else self._on_gpu(graph, start)
+        self.learner = CpuEngine(graph, start, options) if device == "cpu" else self._on_gpu(graph, start)
 
     def _on_gpu(self, graph: Graph, start: Matrix) -> Any:
         from fedgrec.centralized._torch import LightGCNEngine
@@ -46,12 +46,11 @@ class LightGCN(Model):
         return float(loss)  # which a GPU may still have computed until now
 
     def embeddings(self) -> tuple[Matrix, Matrix]:
-        final = ranked(to_numpy(self.learner.final()), self.options, np)
+        final = ranked(to_numpy(self.learner.final()), self.options)
         return final[: self.train.n_users], final[self.train.n_users :]
 
     def scorer(self) -> Scorer:
-        scorer: Scorer = self.learner.scorer(self.train.n_users)
-        return scorer
+        return inner_products(ranked(self.learner.final(), self.options), self.train.n_users)
 
 
 class MF(LightGCN):
@@ -64,7 +63,9 @@ class CpuEngine:
     """Compiled loops on all cores; the bits of a result do not depend on the number of cores."""
 
     def __init__(self, graph: Graph, start: Matrix, options: LightGCNOptions) -> None:
-        self.graph, self.options = graph, options
+        from fedgrec.centralized import _compiled
+
+        self.graph, self.options, self.loops = graph, options, _compiled
         self.E, self.m, self.v = start, np.zeros_like(start), np.zeros_like(start)
         self.steps = 0
         self.levels = [np.zeros_like(start) for _ in range(max(options.layers, 1))]  # E^1 … E^{K−1}, and one to spare
@@ -89,13 +90,11 @@ class CpuEngine:
 
     def _batch_gradient(self, rows: Ints, places: Ints) -> tuple[float, Matrix, Matrix]:
         """The loss, ∂L/∂F at the batch's rows, and each row's weight in the penalty."""
-        from fedgrec.centralized import _compiled as loops
-
         ego = self.E[rows]
         F, G = self._final_at(rows, ego), np.zeros_like(ego)
         decay = np.bincount(places.ravel()).astype(np.float32) * np.float32(self.options.l2 / places.shape[1])
         if self.options.loss == "bpr":
-            loss = loops.bpr(F, places, G)
+            loss = self.loops.bpr(F, places, G)
         else:
             u, p, n = F[places]
             loss, *slopes = softmax(u, p, n, self.options, np)
@@ -105,41 +104,35 @@ class CpuEngine:
 
     def _final_at(self, rows: Ints, ego: Matrix) -> Matrix:
         """F at some rows: the last product is computed for these alone."""
-        from fedgrec.centralized import _compiled as loops
-
         K, x, total = self.options.layers, self.E, ego.copy()
         for k in range(1, K):
-            loops.product_plus(CHUNKS, self.slot, x, *self._operator, x, self.levels[k - 1])  # plus nothing
+            self.loops.product_plus(CHUNKS, self.slot, x, *self._operator, x, self.levels[k - 1])  # plus nothing
             x = self.levels[k - 1]
             total += x[rows]
         if K:
             counts = np.concatenate([[0], np.cumsum(np.diff(self.graph.indptr)[rows])])
-            loops.product_at(CHUNKS, rows, even_chunks(counts), *self._operator[1:], x, total)
+            self.loops.product_at(CHUNKS, rows, even_chunks(counts), *self._operator[1:], x, total)
         return total * np.float32(1 / (K + 1))
 
     def _pulled_back(self, rows: Ints, G: Matrix) -> Matrix:
         """f(Â) G without its α, by Horner: G + Â(G + Â(G + ...))."""
-        from fedgrec.centralized import _compiled as loops
-
         K, x, spare = self.options.layers, self.levels[0], self.levels[-1]
         if K == 0:
             x[rows] = G
             return x
-        loops.spread(CHUNKS, self.slot, G, *self._operator, x)
+        self.loops.spread(CHUNKS, self.slot, G, *self._operator, x)
         for _ in range(K - 1):
-            loops.product_plus(CHUNKS, self.slot, G, *self._operator, x, spare)
+            self.loops.product_plus(CHUNKS, self.slot, G, *self._operator, x, spare)
             x, spare = spare, x
         return x
 
     def _adam(self, gradient: Matrix, decay: Matrix) -> None:
-        from fedgrec.centralized import _compiled as loops
-
         self.steps += 1
         unbias1, unbias2 = 1 - BETA1**self.steps, np.sqrt(1 - BETA2**self.steps)
         numbers = (self.options.rate * unbias2 / unbias1, EPSILON * unbias2, BETA1, BETA2)
         scale = np.float32(1 / (self.options.layers + 1))
         tables = (self.E, self.m, self.v, gradient)
-        loops.adam(len(self.E), *tables, scale, self.slot, decay, *map(np.float32, numbers))
+        self.loops.adam(len(self.E), *tables, scale, self.slot, decay, *map(np.float32, numbers))
 
     @property
     def _operator(self) -> tuple[NDArray[Any], ...]:
@@ -152,10 +145,6 @@ class CpuEngine:
             x = self.graph.product(x)
             total += x
         return total * np.float32(1 / (self.options.layers + 1))
-
-    def scorer(self, n_users: int) -> Scorer:
-        final = ranked(self.final(), self.options, np)
-        return lambda chosen: final[chosen] @ final[n_users:].T
 
     def tensors(self) -> Tensors:
         return {"embeddings": self.E.copy()}

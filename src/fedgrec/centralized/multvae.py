@@ -18,6 +18,7 @@ from fedgrec.centralized.neural import NeuralModel, xavier
 from fedgrec.centralized.options import MultVAEOptions
 from fedgrec.centralized.sampling import EPOCH_STREAM, INIT_STREAM, generator
 from fedgrec.data import Interactions
+from fedgrec.models.ranking import rows_of
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -90,11 +91,11 @@ class MultVAE(NeuralModel):
         """The users' pairs as (place in `users`, item) one after the other, and how many each has."""
         import torch
 
-        items = [self.train.of(u) for u in users.tolist()]
-        counts = np.array([len(part) for part in items])
-        rows, columns = np.repeat(np.arange(len(users)), counts), np.concatenate(items, dtype=np.int64)
-        there = [torch.from_numpy(a).to(self.where) for a in (rows, columns, counts.astype(np.float32))]
-        return there[0], there[1], there[2]
+        indptr, items = rows_of(self.train, users)
+        counts = np.diff(indptr)
+        parts = (np.repeat(np.arange(len(users)), counts), items.astype(np.int64), counts.astype(np.float32))
+        rows, columns, lengths = (torch.from_numpy(part).to(self.where) for part in parts)
+        return rows, columns, lengths
 
     def scorer(self) -> Scorer:
         import torch

@@ -23,7 +23,7 @@ class NeuralModel(Model):
 
         self.where = place(device)
         decay = getattr(options, "weight_decay", 0.0)
-        self.learner: Any = backend.Learner(self._start(), options.rate, self.where, decay)
+        self.learner = backend.Learner(self._start(), options.rate, self.where, decay)
         import torch
 
         self.noise = torch.Generator(self.where)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedgrec.centralized.contract import Matrix, Scorer, Tensors, to_numpy
+from fedgrec.centralized.contract import Matrix, Scorer, Tensors, inner_products, to_numpy
 from fedgrec.centralized.graph import bipartite
 from fedgrec.centralized.neural import NeuralModel, xavier
 from fedgrec.centralized.options import NGCFOptions
@@ -103,8 +103,6 @@ class NGCF(NeuralModel):
             return joined(self.levels())
 
     def scorer(self) -> Scorer:
-        from fedgrec.centralized._torch import inner_products
-
         return inner_products(self.final(), self.train.n_users)
 
     def embeddings(self) -> tuple[Matrix, Matrix]:

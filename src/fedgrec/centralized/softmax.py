@@ -16,7 +16,7 @@ NEVER = -1e30  # a score whose exponential is 0
 def softmax(u: Any, p: Any, n: Any, o: LightGCNOptions, xp: Any) -> tuple[Any, Any, Any, Any]:
     """L and its gradients for the rows of users, positives and negatives, [B, d] each; `xp`: numpy or torch."""
     B, T = len(u), o.temperature
-    (u, u_length), (p, p_length), (n, n_length) = (_unit(x, xp) for x in (u, p, n))
+    (u, u_length), (p, p_length), (n, n_length) = map(_unit, (u, p, n))
     drawn = {"uniform": n, "batch": p, "both": xp.concatenate([p, n])}[o.contrast]
     scores = u @ drawn.T / T
     if o.contrast != "uniform":
@@ -32,19 +32,19 @@ def softmax(u: Any, p: Any, n: Any, o: LightGCNOptions, xp: Any) -> tuple[Any, A
     if o.contrast != "batch":
         to_n = to_drawn[-B:]
     to_u = share @ drawn - p / (T * B)
-    return loss, _through(to_u, u, u_length, xp), _through(to_p, p, p_length, xp), _through(to_n, n, n_length, xp)
+    return loss, _through(to_u, u, u_length), _through(to_p, p, p_length), _through(to_n, n, n_length)
 
 
-def ranked(rows: Any, o: LightGCNOptions, xp: Any) -> Any:
+def ranked(rows: Any, o: LightGCNOptions) -> Any:
     """Rows whose inner products rank."""
-    return _unit(rows, xp)[0] if o.ranking == "cosine" else rows
+    return _unit(rows)[0] if o.ranking == "cosine" else rows
 
 
-def _unit(rows: Any, xp: Any) -> tuple[Any, Any]:
-    length = (xp.sum(rows * rows, 1) ** 0.5)[:, None] + 1e-12
+def _unit(rows: Any) -> tuple[Any, Any]:
+    length = ((rows * rows).sum(1) ** 0.5)[:, None] + 1e-12
     return rows / length, length
 
 
-def _through(slope: Any, unit: Any, length: Any, xp: Any) -> Any:
+def _through(slope: Any, unit: Any, length: Any) -> Any:
     """The gradient for rows, from the one for their directions."""
-    return (slope - xp.sum(slope * unit, 1)[:, None] * unit) / length
+    return (slope - (slope * unit).sum(1)[:, None] * unit) / length

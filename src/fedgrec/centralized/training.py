@@ -1,33 +1,41 @@
 """Trains any model in epochs: evaluations, the best epoch, checkpoints, and exact resumption of a killed run."""
 
-import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
-from fedgrec.centralized.contract import Model, Tensors
+from fedgrec.centralized.contract import Ints, Model, Tensors, to_numpy
 from fedgrec.centralized.options import TrainingOptions
-from fedgrec.centralized.ranking import evaluate_model
 from fedgrec.data import Dataset, Interactions
 from fedgrec.data.datasets import describe
-from fedgrec.data.files import Checkpoints, read_json, understood, write_json, write_text
-from fedgrec.data.kept_split import write_split
+from fedgrec.data.files import Checkpoints, read_json, understood, write_json
+from fedgrec.data.split import write_split
 from fedgrec.errors import DataError, RunError
 from fedgrec.kernels.devices import within_memory
+from fedgrec.models.gpu_ranking import top_k_on_device
 from fedgrec.models.metrics import Ideal
-from fedgrec.models.selection import Progress, best_line, judge
+from fedgrec.models.ranking import Csr, Ids, Indptr, Result, evaluate, evaluate_ranking, top_k_scores
+from fedgrec.models.selection import RESULT, Observer, Progress, judge
 
-METRICS, DATA, RESULT, RUN = "metrics.jsonl", "data.json", "result.json", "run.json"
-SELECTED = "selected."
+RUN, SELECTED = "run.json", "selected."
 
 
-class Observer(Protocol):
-    """Watches a run."""
+def evaluate_model(
+    model: Model, seen: Csr, held_out: Csr, ks: Sequence[int] = (20,), ndcg_ideal: Ideal = "capped"
+) -> Result:
+    """Rank all items that each user has not seen, and say how well: on the GPU if the model is there."""
+    n_items, on_gpu = model.train.n_items, model.device.startswith("cuda")
+    if not on_gpu and (pair := model.embeddings()) is not None:
+        return evaluate(*pair, seen, held_out, ks, ndcg_ideal)
+    score = model.scorer()
 
-    def started(self, done: int, rounds: int) -> None: ...
-    def round_done(self, done: int) -> None: ...
-    def evaluated(self, line: dict[str, Any]) -> None: ...
-    def stop_wanted(self) -> bool: ...
+    def rank(users: Ints, k: int, indptr: Indptr, items: Ids) -> Ids:
+        if on_gpu:
+            return top_k_on_device(score, users, k, n_items, indptr, items)
+        return top_k_scores(lambda at: to_numpy(score(users[at])), n_items, k, indptr, items)[0]
+
+    return evaluate_ranking(rank, n_items, seen, held_out, ks, ndcg_ideal)
 
 
 def train(
@@ -44,7 +52,7 @@ def train(
     `options` are those of TrainingOptions. With `out`, the folder holds metrics.jsonl, result.json, the model and
     checkpoints; with `resume` a run that was interrupted there goes on.
     """
-    training = Training(model, dataset, TrainingOptions(**options), Path(out) if out else None, observer)
+    training = Training(model, dataset, TrainingOptions(**options), Path(out) if out else None, observer or Observer())
     training.open(resume)
     training.run()
     return training.result()
@@ -54,7 +62,7 @@ class Training:
     """One run."""
 
     def __init__(
-        self, model: Model, dataset: Dataset, options: TrainingOptions, out: Path | None, observer: Observer | None
+        self, model: Model, dataset: Dataset, options: TrainingOptions, out: Path | None, observer: Observer
     ) -> None:
         self.model, self.dataset, self.options, self.out, self.observer = model, dataset, options, out, observer
         self.epochs = model.epochs if options.epochs < 0 or not model.trains else options.epochs
@@ -72,12 +80,11 @@ class Training:
 
     def _run(self) -> None:
         model, o, started = self.model, self.options, time.perf_counter() - self.progress.seconds
-        if self.observer:
-            self.observer.started(model.epochs_done, self.epochs)
+        self.observer.started(model.epochs_done, self.epochs)
         if not self.epochs:
             self._evaluate(None)
         while model.epochs_done < self.epochs and not 0 < o.patience <= self.progress.stale:
-            if self.observer and self.observer.stop_wanted():
+            if self.observer.stop_wanted():
                 self._checkpoint()
                 return
             loss = model.epoch()
@@ -87,8 +94,7 @@ class Training:
                 self.progress.seconds = time.perf_counter() - started
             if o.checkpoint_every and model.epochs_done % o.checkpoint_every == 0:
                 self._checkpoint()
-            if self.observer:
-                self.observer.round_done(model.epochs_done)
+            self.observer.round_done(model.epochs_done)
         self._finish()
 
     def _evaluate(self, loss: float | None) -> None:
@@ -104,15 +110,7 @@ class Training:
         o = self.options
         seen = self.dataset.split.train if name == "validation" else self.dataset.split.before_test
         result = evaluate_model(self.model, seen, held_out, o.topk, cast(Ideal, o.ndcg_ideal))
-        return {
-            "round": self.model.epochs_done,
-            "split": name,
-            "protocol": o.protocol,
-            **result.metrics,
-            "users": result.users,
-            "seconds": round(self.progress.seconds, 3),
-            "loss": loss,
-        }
+        return {**self.progress.line(self.model.epochs_done, name, o.protocol, result), "loss": loss}
 
     def _finish(self) -> None:
         """Under `honest` this alone uses the test split: once, for the epoch that validation chose."""
@@ -131,11 +129,8 @@ class Training:
             write_json(self.out / RESULT, self.result())
 
     def result(self) -> dict[str, Any]:
-        """Under `paper` the best test epoch, under `honest` the one test evaluation."""
-        lines = [line for line in self.progress.metrics if line["split"] == "test"]
-        if not lines:
-            return {"round": self.model.epochs_done, "protocol": self.options.protocol, "split": None}
-        return best_line(lines, self.options.topk)
+        """The line that counts."""
+        return self.progress.result(self.model.epochs_done, self.options.protocol, self.options.topk)
 
     # ----------------------------------------------------------------------------------------- files
 
@@ -177,7 +172,5 @@ class Training:
 
     def _write_metrics(self, line: dict[str, Any]) -> None:
         if self.out:
-            text = "".join(json.dumps(each) + "\n" for each in self.progress.metrics)
-            write_text(self.out / METRICS, text)
-        if self.observer:
-            self.observer.evaluated(line)
+            self.progress.write(self.out)
+        self.observer.evaluated(line)

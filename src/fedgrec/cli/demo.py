@@ -25,8 +25,8 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from fedgrec.cli.progress import Bar
     from fedgrec.config.configuration import Config
+    from fedgrec.data.datasets import load_for
     from fedgrec.data.files import check_writable, write_text
-    from fedgrec.data.loading import load_for
     from fedgrec.pages.report.gather import popularity
     from fedgrec.runs.resolve import resolved
     from fedgrec.runs.simulation import Simulation

@@ -133,8 +133,8 @@ def run_evaluate(arguments: argparse.Namespace) -> int:
 
 
 def _on_own_split(arguments: argparse.Namespace, model: Any, config: Any) -> dict[str, Any]:
-    from fedgrec.data.kept_split import read_split
-    from fedgrec.data.loading import load_for
+    from fedgrec.data.datasets import load_for
+    from fedgrec.data.split import read_split
     from fedgrec.runs.record import RunRecord
     from fedgrec.runs.trained import Centralized, measured
 
@@ -158,7 +158,7 @@ def _by_strangers(arguments: argparse.Namespace, model: Any, config: Any) -> dic
     """Represent new people by some of their items, and measure how well the model ranks their other items."""
     import numpy as np
 
-    from fedgrec.data.loading import load_data
+    from fedgrec.data.datasets import load_data
     from fedgrec.models.ranking import evaluate, rows_of
 
     items = model.item_vectors().astype(np.float32)
@@ -206,8 +206,8 @@ def write_table(arguments: argparse.Namespace) -> int:
     """Everybody's list, into one file."""
     import numpy as np
 
+    from fedgrec.data.files import whole
     from fedgrec.data.item_names import names_of
-    from fedgrec.data.whole_files import whole
     from fedgrec.runs.trained import open_run
 
     model = open_run(arguments.run)

@@ -106,7 +106,7 @@ def _new(arguments: argparse.Namespace, ranks: Any) -> int:
 
 
 def _resumed(arguments: argparse.Namespace, ranks: Any) -> int:
-    from fedgrec.data.kept_split import read_split
+    from fedgrec.data.split import read_split
 
     if arguments.out is None:
         raise ConfigError("--resume needs --out RUN: which run shall go on?")

@@ -72,7 +72,7 @@ def run_grow(arguments: Namespace) -> int:
     come and gone; held-out items stay held out. The run gets a fifth of its rounds more.
     """
     from fedgrec.runs.distributed import launched
-    from fedgrec.runs.grown_run import grown_run, split_of
+    from fedgrec.runs.growth import grown_run, split_of
     from fedgrec.runs.record import is_same_data, recorded_about
 
     with launched() as ranks:
@@ -104,7 +104,7 @@ def check_new(folder: Path, ranks: "Ranks") -> None:
 def going_on(arguments: Namespace, folder: Path, ranks: "Ranks", allowed: set[str] = LENGTH) -> tuple[Config, Path]:
     """The options and the folder of a run that goes on; an interrupted growth is ended first."""
     from fedgrec.data.item_names import keep
-    from fedgrec.runs.grown_run import end_growth
+    from fedgrec.runs.growth import end_growth
 
     if ranks.first:
         end_growth(folder)
@@ -153,8 +153,8 @@ def asks_more(config: Config, folder: Path) -> bool:
 
 def loaded(config: Config, folder: Path, ranks: "Ranks", before: "Split | None" = None) -> tuple[Config, "Dataset"]:
     """The configuration with everything decided, and the data, split as `before` if that is given."""
+    from fedgrec.data.datasets import load_for
     from fedgrec.data.files import check_writable
-    from fedgrec.data.loading import load_for
     from fedgrec.runs.resolve import resolved
 
     if ranks.first:

@@ -53,13 +53,7 @@ class Option(NamedTuple):
         return KINDS.get(self.kind, "a list of numbers")
 
 
-KINDS = {
-    int: "a whole number",
-    float: "a number",
-    str: "a word",
-    bool: "true or false",
-    float | None: "a number",
-}
+KINDS = {int: "a whole number", float: "a number", str: "a word", bool: "true or false", float | None: "a number"}
 
 
 @cache
@@ -68,15 +62,12 @@ def _usual_groups() -> dict[str, str]:
     return {f.name: f.metadata["group"] or part for part, kind in parts for f in dataclasses.fields(kind)}
 
 
+_type_hints = cache(get_type_hints)  # reading types takes long
+
+
 def options_of(kind: Any, part: str = "model") -> list[Option]:
     """The options of a dataclass."""
-    return _options_of(kind, part)
-
-
-@cache
-def _options_of(kind: Any, part: str) -> list[Option]:
-    """Cached, because reading types takes long."""
-    hints = get_type_hints(kind)
+    hints = _type_hints(kind)
     return [Option(part, f, hints[f.name]) for f in dataclasses.fields(kind)]
 
 
@@ -123,10 +114,10 @@ def checked(option: Option, value: Any, where: str) -> Any:
     return value
 
 
-def changed(options: Chosen, values: Mapping[str, Any], where: str, of: str = "") -> Chosen:
+def changed(options: Chosen, values: Mapping[str, Any], where: str) -> Chosen:
     """A copy of a dataclass of options with these values."""
     known = options_of(type(options))
-    found = [(find(key, known, where, of), value) for key, value in values.items()]
+    found = [(find(key, known, where), value) for key, value in values.items()]
     new = {option.name: checked(option, value, where) for option, value in found}
     return dataclasses.replace(options, **new)  # type: ignore[type-var]  # every kind of options is a dataclass
 

@@ -1,26 +1,28 @@
 """From a name, a folder or a file to train, validation and test: `load`."""
 
 import hashlib
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgrec.config.configuration import Config
+from fedgrec.config.options import DataOptions
 from fedgrec.data import split as splits
-from fedgrec.data.grown_split import Rule, by_time, grown_split
 from fedgrec.data.ids import IdMap, number
 from fedgrec.data.interactions import Interactions
 from fedgrec.data.readers import EXTENSIONS, Pairs, ending, read, stem
 from fedgrec.data.registry import SOURCES, digest, locate
-from fedgrec.data.split import Split
+from fedgrec.data.split import Rule, Split, by_time, grown_split
 from fedgrec.data.synthetic import Places, demo
 from fedgrec.errors import DataError, nearest
 
 __all__ = ["SOURCES", "Dataset", "describe", "load", "locate"]
 
 SplitKind = Literal["auto", "given", "ratio", "last", "time", "all"]
+MATRIX = "matrix"  # what the data of a model that was fitted in Python is called
 TIMED = ("last", "time")  # the splits that need times; for the others no time is read
 
 
@@ -97,12 +99,33 @@ def load(
     result = _first_split(parts, rule, notes) if before is None else _next_split(before, parts, rule, notes)
     if not result.train.n_pairs:
         raise DataError(f"{source} leaves no pair to train on: check the file and min_rating")
-    if kind == "time":
-        notes += _remarks_on_time(result)
+    if kind == "time" and result.test is not None and result.test.times is not None and result.test.n_pairs:
+        notes.append(f"Test begins at {splits.moment(result.test.times.min())}.")
+    if result.left_out is not None and result.left_out.n_pairs:  # by a cut in time
+        notes.append(
+            f"{result.left_out.n_pairs:,} later pairs of users or items that train does not know were left out."
+        )
     if (low := _numbered(found.low_rated, result.train)) is not None:
         result = replace(result, left_out=splits.together(low, result.left_out))
     notes += _remarks(result)
     return Dataset(found.name, result, found.checksums, tuple(notes), found.places, kind)
+
+
+def load_data(options: DataOptions, validation: float = 0.0, seed: int = 0, before: Split | None = None) -> Dataset:
+    """The data set that the options name, split as they say; `validation` is the share held out of train."""
+    named: dict[str, Any] = {name.removesuffix("_column"): value for name, value in asdict(options).items()}
+    return load(named.pop("data"), **named, validation=validation, seed=seed, before=before)
+
+
+def load_for(config: Config, before: Split | None = None) -> Dataset:
+    """The data of a run. Under `honest`, validation items are held out of train, unless the run trains on everything.
+
+    `before` is the split of a resumed run; pairs stay in their part of it (see split.py).
+    """
+    if config.data.data == MATRIX and not Path(MATRIX).exists():
+        raise DataError("this model was fitted and saved in Python, so there is no file with its data")
+    holds_out = config.run.protocol == "honest" and config.data.split != "all"
+    return load_data(config.data, config.run.validation if holds_out else 0.0, config.run.seed, before)
 
 
 def _first_split(parts: list[Interactions], rule: Rule, notes: list[str]) -> Split:
@@ -125,18 +148,9 @@ def _next_split(before: Split, parts: list[Interactions], rule: Rule, notes: lis
 
 def describe(dataset: Dataset) -> dict[str, Any]:
     """A run's record of its data, ready for JSON."""
-    parts = dataset.split
-    return {
-        "name": dataset.name,
-        "checksums": dict(dataset.checksums),
-        "sizes": {
-            "users": parts.train.n_users,
-            "items": parts.train.n_items,
-            "train": parts.train.n_pairs,
-            **{"validation": 0, "test": 0, **parts.held_out},
-        },
-        "split": dataset.split_kind,
-    }
+    train, held_out = dataset.split.train, {"validation": 0, "test": 0, **dataset.split.held_out}
+    sizes = {"users": train.n_users, "items": train.n_items, "train": train.n_pairs, **held_out}
+    return {"name": dataset.name, "checksums": dict(dataset.checksums), "sizes": sizes, "split": dataset.split_kind}
 
 
 def _demo() -> _Source:
@@ -246,18 +260,6 @@ def _without_known(train: Interactions, test: Interactions, notes: list[str]) ->
         notes.append(f"Test pairs that are also in train, left out of test: {known.sum():,}.")
         return test.select(~known)
     return test
-
-
-def _remarks_on_time(split: Split) -> list[str]:
-    """Sentences: when test begins, and how many later pairs it leaves out."""
-    notes = []
-    if split.test is not None and split.test.times is not None and split.test.n_pairs:
-        notes.append(f"Test begins at {splits.moment(split.test.times.min())}.")
-    if split.left_out is not None and split.left_out.n_pairs:
-        notes.append(
-            f"{split.left_out.n_pairs:,} later pairs of users or items that train does not know were left out."
-        )
-    return notes
 
 
 def _remarks(split: Split) -> list[str]:

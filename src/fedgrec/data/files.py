@@ -20,14 +20,42 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.data.whole_files import said, whole
-from fedgrec.errors import BusyError, DamagedError, RunError
+from fedgrec.errors import BusyError, DamagedError, DiskError, RunError, system_trouble
 
 Tensors = Mapping[str, NDArray[Any]]
 DIGEST, NO_DIGEST = "digest", "0" * 64  # in a tensor file's metadata
 
 
 # ------------------------------------------------------------------------------------------ writing
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A place beside `path` to write to. In the end it is renamed to `path`; if anything goes wrong, it is removed."""
+    part = path.with_name(path.name + ".part")
+    try:
+        with said(path):
+            yield part
+            part.replace(path)
+            folder = os.open(path.parent, os.O_RDONLY)  # a rename is on the disk once its folder is
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def said(path: Path) -> Iterator[None]:
+    """The system's errors as one sentence that names the file."""
+    try:
+        yield
+    except OSError as error:
+        why = system_trouble(error.errno) or str(error)
+        raise DiskError(f"{path} could not be written: {why}") from error
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -60,7 +88,9 @@ def write_tensors(path: Path, tensors: Tensors, metadata: Mapping[str, str], pri
         with part.open("r+b") as file:
             _sort_metadata(file)
             file.seek(0)
-            _write_digest(file)
+            head, digest = _digest(file)
+            file.seek(head.index(_entry(NO_DIGEST)))
+            file.write(_entry(digest))
             file.flush()
             os.fsync(file.fileno())
 
@@ -86,13 +116,6 @@ def _sort_metadata(file: BufferedIOBase) -> None:
     assert len(text) == size, "the same words in another order are as long"
     file.seek(8)
     file.write(text)
-
-
-def _write_digest(file: BufferedIOBase) -> None:
-    """Into the place that was kept for it."""
-    head, digest = _digest(file)
-    file.seek(head.index(_entry(NO_DIGEST)))
-    file.write(_entry(digest))
 
 
 def _digest(file: BufferedIOBase) -> tuple[bytes, str]:
@@ -192,28 +215,25 @@ class Checkpoints:
         part, place = self.folder / f"{round_}.part", self.folder / str(round_)
         try:
             with said(place):
-                self._save(round_, part, place, tensors, info)
+                self.folder.mkdir(parents=True, exist_ok=True)
+                for leftover in (part, place):  # of a run that was killed here before
+                    if leftover.exists() and str(round_) != self._latest():
+                        shutil.rmtree(leftover)
+                if not place.exists():
+                    part.mkdir()
+                    about = {"round": str(round_), "state.json": digest_of(info)}
+                    write_tensors(part / "state.safetensors", tensors, about)
+                    write_json(part / "state.json", info)
+                    part.rename(place)
+                write_text(self.pointer, f"{round_}\n")
+                for other in self.folder.iterdir():
+                    if other.is_dir() and other.name != str(round_):
+                        shutil.rmtree(other)
         except BaseException:
             unreached = [] if self._latest() == str(round_) else [place]
             for leftover in (part, *unreached):
                 shutil.rmtree(leftover, ignore_errors=True)
             raise
-
-    def _save(self, round_: int, part: Path, place: Path, tensors: Tensors, info: Mapping[str, Any]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for leftover in (part, place):  # of a run that was killed here before
-            if leftover.exists() and str(round_) != self._latest():
-                shutil.rmtree(leftover)
-        if not place.exists():
-            part.mkdir()
-            about = {"round": str(round_), "state.json": digest_of(info)}
-            write_tensors(part / "state.safetensors", tensors, about)
-            write_json(part / "state.json", info)
-            part.rename(place)
-        write_text(self.pointer, f"{round_}\n")
-        for other in self.folder.iterdir():
-            if other.is_dir() and other.name != str(round_):
-                shutil.rmtree(other)
 
     @property
     def mend(self) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -61,17 +62,13 @@ class IdMap:
 
     def _typed(self, text: str) -> int | None:
         found = self._find(text)
-        if found is None and _is_integer(text):
+        if found is not None:
+            return found
+        if len(text) < 30 and text.strip().removeprefix("-").isdecimal():  # int() refuses thousands of digits
             return self._find(int(text))
-        return self._find_float(text) if found is None else found
-
-    def _find_float(self, text: str) -> int | None:
-        """An id such as 2.5, which only Python's callers can have; '1e5' is not the integer 100000."""
-        try:
+        with suppress(ValueError):  # an id such as 2.5, which only Python's callers can have
             found = self._find(float(text))
-        except ValueError:
-            return None
-        return found if found is not None and isinstance(self._ids[found], float) else None
+        return found if found is not None and isinstance(self._ids[found], float) else None  # 1e5 is not 100000
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -178,7 +175,3 @@ def _shown(value: Any) -> str:
     """An id for a message; a long one is shortened."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:60]}…{text[-10:]}"
-
-
-def _is_integer(text: str) -> bool:
-    return len(text) < 30 and text.strip().removeprefix("-").isdecimal()  # int() refuses thousands of digits

@@ -162,14 +162,8 @@ class Interactions:
             return array[last]
 
         indptr = np.searchsorted(keys, np.arange(len(user_ids) + 1) * len(item_ids))
-        data = cls(
-            user_ids,
-            item_ids,
-            indptr,
-            np.asarray(items)[last],
-            pick(ratings, np.float32),
-            pick(times, np.float64),
-        )
+        parts = np.asarray(items)[last], pick(ratings, np.float32), pick(times, np.float64)
+        data = cls(user_ids, item_ids, indptr, *parts)
         return data, len(users) - len(keys)
 
     @classmethod

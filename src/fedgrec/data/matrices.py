@@ -10,7 +10,6 @@ from fedgrec.data.text_tables import spelled
 from fedgrec.errors import DataError
 
 TAKEN = "from_matrix takes a SciPy sparse matrix [users, items], or a DataFrame with the columns 'user' and 'item'"
-Columns = dict[str, NDArray[Any]]
 
 
 def checked_matrix(matrix: Any, keep_ratings: bool) -> Any:
@@ -37,7 +36,7 @@ def checked_matrix(matrix: Any, keep_ratings: bool) -> Any:
     return coo
 
 
-def checked_frame(frame: Any, keep_ratings: bool) -> Columns:
+def checked_frame(frame: Any, keep_ratings: bool) -> dict[str, NDArray[Any]]:
     """The columns user and item and, if present, rating (only with `keep_ratings`) and time in seconds.
 
     The frame is one of pandas, polars or pyarrow; columns may have all names that they may have in a file.

@@ -164,8 +164,8 @@ def _parquet(path: Path) -> Table:
     return Table(path, columns, range(1, table.num_rows + 1), "row")
 
 
-def _column(table: Table, role: str, name: str, *, required: bool = True) -> Sequence[Any] | None:
-    """The column called `name`; if `name` is one of the role's ALIASES, any column with such a name."""
+def _column(table: Table, role: str, name: str, *, required: bool = True) -> Any:
+    """The column called `name`; if `name` is one of the role's ALIASES, any column with such a name; else None."""
     if name in table.columns:
         return table.column(name)
     if spelled([name], ALIASES[role]) is not None:
@@ -181,9 +181,8 @@ def _column(table: Table, role: str, name: str, *, required: bool = True) -> Seq
     )
 
 
-def _ids(table: Table, cells: Sequence[Any] | None, role: str) -> NDArray[Any]:
+def _ids(table: Table, cells: Sequence[Any], role: str) -> NDArray[Any]:
     """Integers if every cell is one, as written ('007' stays text); otherwise the strings."""
-    assert cells is not None
     for row, cell in enumerate(cells):
         if cell is None or cell != cell or (isinstance(cell, str) and not cell.strip()):  # noqa: PLR0124 - NaN
             raise table.bad(row, f"the {role} is missing; fill it in or remove the line")
@@ -207,12 +206,11 @@ def _ids(table: Table, cells: Sequence[Any] | None, role: str) -> NDArray[Any]:
     return ids
 
 
-def _numbers(table: Table, cells: Sequence[Any] | None, *, dates: bool = False) -> NDArray[np.float64]:
+def _numbers(table: Table, cells: Sequence[Any], *, dates: bool = False) -> NDArray[np.float64]:
     """A column as finite numbers; with `dates`, ISO dates become seconds since 1970.
 
     Ratings may have decimal commas (4,5), but only if none of them has a point: a point might separate thousands.
     """
-    assert cells is not None
     if table.decimal_commas and not dates and not any("." in cell for cell in cells):
         cells = [cell.replace(",", ".") for cell in cells]
     try:

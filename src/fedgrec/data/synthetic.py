@@ -47,8 +47,6 @@ class Places:
     coordinates: NDArray[np.float32]  # [N, 2] latitude, longitude
     town: NDArray[np.int32]  # [N] index into town_names
     town_names: tuple[str, ...]
-    category: NDArray[np.int32]  # [N] index into category_names
-    category_names: tuple[str, ...]
     user_town: NDArray[np.int32]  # [M] index into town_names
     user_coordinates: NDArray[np.float32]  # [M, 2]
 
@@ -108,8 +106,6 @@ def demo() -> tuple[Interactions, Places]:
         coordinates=item_at.astype(np.float32),
         town=item_town.astype(np.int32),
         town_names=TOWNS,
-        category=category.astype(np.int32),
-        category_names=tuple(KINDS),
         user_town=user_town.astype(np.int32),
         user_coordinates=user_at.astype(np.float32),
     )

@@ -18,7 +18,7 @@ shares with it. A third party in league with one user has the key and with it ev
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -38,13 +38,6 @@ class Offer:
     indptr: Ints  # [n+1]
     hashes: NDArray[np.uint64]  # [nnz, 2]: 16 bytes each, sorted within a user
     embeddings: Floats  # [n, d]
-
-    @staticmethod
-    def joined(parts: Sequence["Offer"]) -> "Offer":
-        """The users of all parts, one after the other."""
-        counts = np.concatenate([np.diff(part.indptr) for part in parts])
-        indptr = np.concatenate([[0], np.cumsum(counts)])
-        return Offer(indptr, np.concatenate([p.hashes for p in parts]), np.concatenate([p.embeddings for p in parts]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -146,8 +146,6 @@ def square(Y: Floats) -> Floats:
 
 READABLE = Loops(solve, contributions, descend, square)
 
-# ---------------------------------------------------------------------------------------------- the verbs
-
 
 @dataclass(frozen=True)
 class FCF(Method):

@@ -98,9 +98,6 @@ def make(options: Options, n_items: int, n_users: int, kernel: Any = reference) 
     return FedNCF(options, n_items, n_users, kernel, neumf_cpu)
 
 
-# ---------------------------------------------------------------------------------------------- the verbs
-
-
 @dataclass(frozen=True)
 class FedNCF(Method):
     """The verbs of FedNCF over `n_items` items and at most `n_users` users."""
@@ -149,15 +146,9 @@ class FedNCF(Method):
         )
 
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
-        spec = self.spec(stage)
+        spec, theta = self.spec(stage), broadcast.more["network"]
         items, weights, state, cut = self.loops.train(
-            cohort,
-            broadcast,
-            broadcast.more["network"],
-            self.options,
-            spec.leaf("items"),
-            spec.leaf("network"),
-            spec.dtype,
+            cohort, broadcast, theta, self.options, spec.leaf("items"), spec.leaf("network"), spec.dtype
         )
         return Upload({"items": items, "network": weights}, len(cohort)), Pending(state, cut)
 

@@ -13,28 +13,16 @@ from fedgrec.cable.core import Cohort, Floats, Ints, ServerState
 from fedgrec.config.checking import OLD_NAMES
 from fedgrec.config.configuration import Config, read_toml, recorded
 from fedgrec.config.options import METHODS, method_module
-from fedgrec.data import IdMap, Interactions
-from fedgrec.data.files import (
-    Tensors,
-    check_digest,
-    digest_of,
-    read_tensors,
-    understood,
-    write_json,
-    write_tensors,
-    write_text,
-)
-from fedgrec.data.kept_split import ITEM_IDS, USER_IDS
-from fedgrec.data.whole_files import said
+from fedgrec.data import IdMap, Interactions, files
+from fedgrec.data.split import ITEM_IDS, USER_IDS
 from fedgrec.errors import RunError
 from fedgrec.methods.contract import Method
-from fedgrec.methods.noisy import OPEN
-from fedgrec.models.explanation import Explanation, explanation
-from fedgrec.models.recommender import Recommender, Seen
+from fedgrec.methods.noisy import OPEN, without_closed
+from fedgrec.models.recommender import Explanation, Recommender, Seen
 
 SERVER, USERS, CONFIG = "server.safetensors", "users.safetensors", "config.toml"
-WITHDRAWN = "withdrawn_items"  # in the server's file
-GROWN = "grown"  # a folder of new files that will replace the run's files (see grown_run.py)
+WITHDRAWN, NOTHING = "withdrawn_items", np.zeros(0, np.int64)  # in the server's file, and where it is not there
+GROWN = "grown"  # a folder of new files that will replace the run's files (see runs/growth.py)
 
 
 @dataclass(frozen=True)
@@ -48,7 +36,7 @@ class Model(Recommender):
     server: ServerState  # without its optimizer's moments
     users: Cohort  # everybody, with keys and train items
     known: Interactions  # never recommended: all items that people have in the data, held out or not
-    withdrawn: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # from a federation's catalogue
+    withdrawn: Ints = field(default_factory=NOTHING.copy)  # from a federation's catalogue
 
     @staticmethod
     def of(config: Config, server: ServerState, users: Cohort, known: Interactions) -> "Model":
@@ -120,24 +108,36 @@ class Model(Recommender):
         return self.method.represent_users(self._as_ranked, self.method.strangers(indptr, items))
 
     def explain(self, user: int, item: int) -> Explanation:
-        """The parts of the user's score for the item."""
-        return explanation(self.method, self._as_ranked, self.users.take(np.array([user])), item)
+        """The score as a sum over the user's items.
+
+        Where a user's vector is a weighted sum of rows of its items, u = o + Σ_{t∈N_u} p_t, the score of item s is
+        o·s + Σ_t p_t·s. `Method.explained` has the parts o and p_t.
+        """
+        person = without_closed(self.users.take(np.array([user])), self._as_ranked.more)
+        own, rows = self.method.explained(self._as_ranked, person)  # [1, D], [n, D]
+        D = own.shape[1]
+        target = self.method.represent_items(self._as_ranked)[item].astype(np.float64)
+        closed = target[D:].sum()  # the part that ranks a closed item last
+        terms, rest = (part @ target[:D] for part in (rows, own))
+        order = np.argsort(-terms, kind="stable")
+        terms, added = terms[order], float(rest[0] + closed)
+        return Explanation(added + float(terms.sum()), added, person.items[order], terms)
 
     # ----------------------------------------------------------------------------------------- files
 
     def save(self, folder: str | Path) -> None:
         """Write the files that docs/run-folder.md describes; each is written whole or not at all."""
         folder, texts = Path(folder), self._texts()  # ids that no file keeps are refused
-        with said(folder):
+        with files.said(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / CONFIG, self.config.to_toml())
+        files.write_text(folder / CONFIG, self.config.to_toml())
         for name in (USER_IDS, ITEM_IDS):
-            write_json(folder / name, texts[name])
+            files.write_json(folder / name, texts[name])
         self.save_tensors(folder)
 
     def save_tensors(self, folder: Path) -> None:
         metadata = {"method": self.config.method, "round": str(self.round)}
-        metadata |= {name: digest_of(content) for name, content in self._texts().items()}
+        metadata |= {name: files.digest_of(content) for name, content in self._texts().items()}
         server = {"item_embeddings": self.server.items, "item_degrees": self.server.degrees}
         server |= {f"more.{name}": value for name, value in self.server.more.items()}
         server |= {WITHDRAWN: self.withdrawn} if len(self.withdrawn) else {}
@@ -152,8 +152,8 @@ class Model(Recommender):
             "seen_items": self.known.items,
         }
         users |= {name: part for name in ("targets", "around") if (part := getattr(self.users, name)) is not None}
-        write_tensors(folder / SERVER, server, metadata)
-        write_tensors(folder / USERS, users, metadata)
+        files.write_tensors(folder / SERVER, server, metadata)
+        files.write_tensors(folder / USERS, users, metadata)
 
     def _texts(self) -> dict[str, Any]:
         """The contents of the text files beside the tensors, as far as the model depends on them."""
@@ -175,9 +175,10 @@ class Model(Recommender):
                     "--items or --similar, and  fedgrec evaluate  takes --data (what the nodes measured is in "
                     "metrics.jsonl)"
                 )
-            with understood(folder / SERVER, "restore it, or run the server again: it writes this folder anew"):
+            with files.understood(folder / SERVER, "restore it, or run the server again: it writes this folder anew"):
                 return _of_server(folder, config)
-        with understood(folder / USERS, "its files are of different runs or versions; restore them, or train again"):
+        mend = "its files are of different runs or versions; restore them, or train again"
+        with files.understood(folder / USERS, mend):
             return _opened(folder, config)
 
 
@@ -193,8 +194,8 @@ def _is_of_server(folder: Path) -> bool:
 
 
 def _opened(folder: Path, config: Config) -> Model:
-    server, about = read_tensors(folder / SERVER)
-    users, about_users = read_tensors(folder / USERS)
+    server, about = files.read_tensors(folder / SERVER)
+    users, about_users = files.read_tensors(folder / USERS)
     if about["round"] != about_users["round"]:
         raise RunError(
             f"{folder} was interrupted while it saved round {about['round']}: "
@@ -210,9 +211,9 @@ def _opened(folder: Path, config: Config) -> Model:
     whole = kind(embeddings=by_user, **state)
     pairs = users["train_indptr"], users["train_items"]
     cohort = Cohort(users["keys"], *pairs, whole, users.get("targets"), users.get("around"))
-    model = Model(config, kept, cohort, known, _withdrawn(server))
+    model = Model(config, kept, cohort, known, server.get(WITHDRAWN, NOTHING))
     for name, content in model._texts().items():
-        check_digest(folder / name, content, about.get(name))
+        files.check_digest(folder / name, content, about.get(name))
     return model
 
 
@@ -234,23 +235,18 @@ def run_config(folder: Path) -> Config:
 
 def _of_server(folder: Path, config: Config) -> Model:
     """The model of a federation's server: its users are on the nodes."""
-    tensors, about = read_tensors(folder / SERVER)
+    tensors, about = files.read_tensors(folder / SERVER)
     server = _server_of(tensors, about)
-    n_items, nobody = server.items.shape[-2], np.zeros(0, np.int64)
-    item_ids = IdMap.load(folder / ITEM_IDS, n_items)
-    method = method_module(config.method).make(config.model, n_items, 1)
-    users = method.strangers(np.zeros(2, np.int64), nobody).take(nobody)
-    known = Interactions(IdMap.range(0, "user"), item_ids, np.zeros(1, np.int64), nobody.astype(np.int32))
-    return Model(config, server, users, known, _withdrawn(tensors))
+    item_ids = IdMap.load(folder / ITEM_IDS, server.items.shape[-2])
+    method = method_module(config.method).make(config.model, len(item_ids), 1)
+    users = method.strangers(np.zeros(2, np.int64), NOTHING).take(NOTHING)
+    known = Interactions(IdMap.range(0, "user"), item_ids, np.zeros(1, np.int64), NOTHING.astype(np.int32))
+    return Model(config, server, users, known, tensors.get(WITHDRAWN, NOTHING))
 
 
-def _server_of(tensors: Tensors, about: dict[str, str]) -> ServerState:
+def _server_of(tensors: files.Tensors, about: dict[str, str]) -> ServerState:
     more = {name.removeprefix("more."): value for name, value in tensors.items() if name.startswith("more.")}
     return _server(tensors["item_embeddings"], tensors["item_degrees"], int(about["round"]), more)
-
-
-def _withdrawn(tensors: Tensors) -> Ints:
-    return tensors.get(WITHDRAWN, np.zeros(0, np.int64))
 
 
 def _server(items: Floats, degrees: Ints, round_: int, more: dict[str, Floats]) -> ServerState:

@@ -3,15 +3,15 @@
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from fedgrec.errors import FedgrecError
 from fedgrec.models import metrics
+from fedgrec.models.metrics import Ideal
 
 Matrix = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int32]
@@ -43,12 +43,7 @@ class Result:
 
 
 def evaluate(
-    users: Matrix,
-    items: Matrix,
-    train: Csr,
-    held_out: Csr,
-    ks: Sequence[int] = (20,),
-    ndcg_ideal: metrics.Ideal = "capped",
+    users: Matrix, items: Matrix, train: Csr, held_out: Csr, ks: Sequence[int] = (20,), ndcg_ideal: Ideal = "capped"
 ) -> Result:
     """Rank all items but the train items for each user with held-out items, and measure the lists.
 
@@ -65,14 +60,11 @@ def evaluate(
 
 
 def evaluate_ranking(
-    rank: Rank,
-    n_items: int,
-    train: Csr,
-    held_out: Csr,
-    ks: Sequence[int] = (20,),
-    ndcg_ideal: metrics.Ideal = "capped",
+    rank: Rank, n_items: int, train: Csr, held_out: Csr, ks: Sequence[int] = (20,), ndcg_ideal: Ideal = "capped"
 ) -> Result:
     """`evaluate` for any ranking function: the same users, the same masks, the same metrics."""
+    from fedgrec.models._topk import find_hits
+
     if len(train.indptr) != len(held_out.indptr):
         raise FedgrecError(f"{len(train.indptr) - 1} users in train data, but {len(held_out.indptr) - 1} held out.")
     n_test = np.diff(held_out.indptr)
@@ -81,7 +73,8 @@ def evaluate_ranking(
         raise FedgrecError("No user has a held-out item, so there is nothing to evaluate: check the split.")
     ids = rank(scored, max(ks), *rows_of(train, scored))
     test = rows_of(held_out, scored)
-    hits = _hits(ids, *test)
+    hits = np.empty(ids.shape, np.bool_)
+    find_hits(ids, test[0], np.ascontiguousarray(test[1], np.int32), hits)
     n_test, degrees = n_test[scored], np.bincount(train.items, minlength=n_items)
     n_users = int(np.count_nonzero(np.diff(train.indptr)))
 
@@ -121,12 +114,7 @@ def _recall_of_groups(
 
 
 def top_k(
-    users: Matrix,
-    items: Matrix,
-    k: int,
-    seen_indptr: Indptr,
-    seen_items: Ids,
-    block: int | None = None,
+    users: Matrix, items: Matrix, k: int, seen_indptr: Indptr, seen_items: Ids, block: int | None = None
 ) -> tuple[Ids, Matrix]:
     """Each user's k best unseen items, best first, ties to the lower id: (ids [n, k], scores [n, k]).
 
@@ -134,6 +122,7 @@ def top_k(
     a time, by default as many as fit BLOCK_BYTES. Scores are float32, as the matrix product rounds them.
     """
     from numba import get_num_threads
+    from threadpoolctl import threadpool_limits
 
     seen = checked(users, items, k, seen_indptr, seen_items)
     columns = np.ascontiguousarray(items.T, dtype=np.float32)  # [d, N]: the layout that BLAS packs fastest
@@ -143,7 +132,7 @@ def top_k(
 
     # Each of our threads takes one block through product and scan. BLAS's own threads would spin between products and
     # hold the cores that the scan needs; that costs more time than the scan itself.
-    with _one_blas_thread(), ThreadPoolExecutor(get_num_threads(), "rank") as pool:
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(get_num_threads(), "rank") as pool:
         return _scanned(write, len(items), k, *seen, pool.map, block)
 
 
@@ -198,14 +187,6 @@ def users_at_once(n_items: int) -> int:
     return max(16, BLOCK_BYTES // (4 * PIECE * max(-(-n_items // PIECE), 1)))
 
 
-def _one_blas_thread() -> AbstractContextManager[Any]:
-    try:
-        from threadpoolctl import threadpool_limits
-    except ImportError:  # without it ranking is only slower
-        return nullcontext()
-    return cast(AbstractContextManager[Any], threadpool_limits(1, "blas"))
-
-
 def checked(users: Matrix, items: Matrix, k: int, indptr: Indptr, seen: Ids) -> tuple[Indptr, Ids]:
     """Refuse bad arguments: the compiled scan does not check them."""
     if users.ndim != 2 or items.ndim != 2 or users.shape[1] != items.shape[1]:
@@ -246,12 +227,3 @@ def rows_of(csr: Csr, users: npt.NDArray[np.int64]) -> tuple[Indptr, Ids]:
     indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     places = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], lengths)
     return indptr, csr.items[places]
-
-
-def _hits(ids: Ids, indptr: Indptr, items: Ids) -> npt.NDArray[np.bool_]:
-    """hits[u, r] = whether the r-th of the user's list is among its items."""
-    from fedgrec.models._topk import find_hits
-
-    hits = np.empty(ids.shape, dtype=np.bool_)
-    find_hits(ids, indptr, np.ascontiguousarray(items, np.int32), hits)
-    return hits

@@ -16,11 +16,19 @@ from fedgrec.cable.core import Floats, Ints
 from fedgrec.config.configuration import Config
 from fedgrec.data import IdMap, Interactions
 from fedgrec.errors import FedgrecError
-from fedgrec.models.explanation import Explanation
 from fedgrec.models.fold_in import item_shares, newcomers
 from fedgrec.models.ranking import Ids, Indptr, places, rows_of, top_k, top_k_scores
 
 Lists = tuple[Ints, Floats]
+
+
+class Explanation(NamedTuple):
+    """Why a person is shown an item: score = own + terms.sum()"""
+
+    score: float
+    own: float  # what the person's own embedding adds
+    ids: NDArray[Any]  # [n] the person's items, by index (from `FedGRec` by id), the one that adds most first
+    terms: Floats  # [n] what each of them adds
 
 
 class Seen(NamedTuple):

@@ -4,14 +4,30 @@ The judge is the validation split under `honest`, the test split under `paper`. 
 then by the next one; between equal rounds the later one counts. Only a real improvement resets patience.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 from fedgrec.cable.core import Traffic
 from fedgrec.data import Interactions, Split
+from fedgrec.data.files import write_text
+from fedgrec.models.ranking import Result
 
 Line = dict[str, Any]  # of metrics.jsonl
+METRICS, RESULT = "metrics.jsonl", "result.json"
+
+
+class Observer:
+    """Watches a run; the command line draws a progress bar with it."""
+
+    def started(self, done: int, rounds: int) -> None: ...
+    def round_done(self, done: int) -> None: ...
+    def evaluated(self, line: Line) -> None: ...
+    def noticed(self, sentence: str) -> None: ...
+    def stop_wanted(self) -> bool:
+        return False
 
 
 def judge(split: Split, protocol: str) -> tuple[str, Interactions] | None:
@@ -48,6 +64,19 @@ class Progress:
     def season(self) -> list[Line]:
         """The evaluations of this season."""
         return [line for line in self.metrics if line["round"] > self.begun] if self.begun else self.metrics
+
+    def line(self, round_: int, split: str, protocol: str, found: Result) -> Line:
+        """What every line of metrics.jsonl says."""
+        about = {"round": round_, "split": split, "protocol": protocol}
+        return {**about, **found.metrics, "users": found.users, "seconds": round(self.seconds, 3)}
+
+    def result(self, round_: int, protocol: str, ks: Sequence[int]) -> Line:
+        """The line that counts: under `paper` the best test, under `honest` the one test; without any, this round."""
+        lines = [line for line in self.season if line["split"] == "test"]
+        return best_line(lines, ks) if lines else {"round": round_, "protocol": protocol, "split": None}
+
+    def write(self, folder: Path) -> None:
+        write_text(folder / METRICS, "".join(json.dumps(line) + "\n" for line in self.metrics))
 
     def judged(self, line: Line, ks: Sequence[int]) -> bool:
         """Add an evaluation; returns whether its round is the one that counts now."""

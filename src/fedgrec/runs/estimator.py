@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterable
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,26 +14,17 @@ from fedgrec.config.configuration import Config
 from fedgrec.config.configuration import preset as load_preset
 from fedgrec.config.options import METHODS
 from fedgrec.data import Dataset, Interactions, Split
-from fedgrec.data.loading import MATRIX
+from fedgrec.data.datasets import MATRIX
 from fedgrec.data.split import hold_out_validation
 from fedgrec.errors import ConfigError, FedgrecError
 from fedgrec.models.lookup import candidates, indices, is_one_person, joined, rows_of
-from fedgrec.models.recommender import Lists, Recommender, Seen, flat, named, without_empty
+from fedgrec.models.recommender import Explanation, Lists, Recommender, Seen, flat, named, without_empty
 from fedgrec.runs.callbacks import Callbacks, Calls
 from fedgrec.runs.growth import grow
 from fedgrec.runs.simulation import Simulation
 from fedgrec.runs.trained import open_run
 
 PRESET = "best"
-
-
-class Explanation(NamedTuple):
-    """The parts of a score: score = own + terms.sum()."""
-
-    score: float
-    own: float  # what the person's own embedding adds
-    ids: NDArray[Any]  # [n] the person's items, the one that adds most first
-    terms: Floats  # [n] what each of them adds
 
 
 class FedGRec:
@@ -203,8 +194,8 @@ class FedGRec:
     def explain(self, userid: Hashable, itemid: Hashable) -> Explanation:
         """A user's score for an item as a sum: what each of the user's items adds, and the user's own embedding."""
         model = self._fitted()
-        score, own, places, terms = model.explain(model.user_ids.index(userid), model.item_ids.index(itemid))
-        return Explanation(score, own, named(places, model.item_names), terms)
+        found = model.explain(model.user_ids.index(userid), model.item_ids.index(itemid))
+        return found._replace(ids=named(found.ids, model.item_names))
 
     @property
     def item_factors(self) -> Floats:

@@ -1,6 +1,6 @@
 """The users of a simulation: the items that they tell and train on, and those that they have at home."""
 
-from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ def population(config: Config, method: Method, own: Interactions, before: "Befor
     seed = config.run.seed
     keys = np.random.Generator(np.random.Philox(key=[seed, USERS_STREAM]))
     drawn = keys.integers(0, 2**64, own.n_users, dtype=np.uint64)
-    if not tells_decoys(config):
+    if not config.run.decoys_epsilon:
         return method.init_users(drawn, own.indptr, own.items, own.ratings)
     method.check_decoys()
     if own.ratings is not None:
@@ -34,33 +34,19 @@ def population(config: Config, method: Method, own: Interactions, before: "Befor
     return method.init_users(drawn, indptr, items)
 
 
-class Before:
+class Before(NamedTuple):
     """What users had, and what they told, when a season began in this round."""
 
-    def __init__(self, own: Interactions, users: Cohort, round_: int) -> None:
-        self.own, self.users, self.round = own, users, round_
-
-    def had(self, user: int) -> Ints:
-        return self.own.of(user) if user < self.own.n_users else self.own.items[:0]
-
-    def answered(self, user: int) -> Ints:
-        return self.users.items_of(user) if user < len(self.users) else self.users.items[:0]
+    own: Interactions
+    users: Cohort
+    round: int
 
 
 def _answers(config: Config, own: Interactions, user: int, before: Before | None) -> Ints:
-    season = before.round if before else 0
+    had: Ints = own.items[:0]
+    told, season = had, before.round if before else 0
+    if before and user < len(before.users):
+        had, told = before.own.of(user), before.users.items_of(user)
     key = [config.run.seed, DECOYS_STREAM]
     draw = np.random.Generator(np.random.Philox(key=key, counter=[0, user, season, 0]))
-    told = before.answered(user) if before else own.items[:0]
-    new = np.setdiff1d(own.of(user), before.had(user)) if before else own.of(user)
-    return told_next(told, new, own.n_items, config.run.dp_epsilon, draw)
-
-
-def tells_decoys(config: Config) -> bool:
-    """Whether chance decides what users tell."""
-    return config.run.decoys_epsilon > 0
-
-
-def at_home(config: Config, users: Cohort, own: Interactions) -> Cohort:
-    """The users with the items that they have: people rank with these, whatever they told."""
-    return replace(users, indptr=own.indptr, items=own.items, past=None) if tells_decoys(config) else users
+    return told_next(told, np.setdiff1d(own.of(user), had), own.n_items, config.run.dp_epsilon, draw)

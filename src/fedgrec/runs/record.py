@@ -1,18 +1,25 @@
-"""The folder that a run leaves: a contract that other tools read."""
+"""The folder that a run leaves: a contract that other tools read; and both sides of a run as a checkpoint's tensors."""
 
 import json
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
+from fedgrec.cable.core import Cohort, ServerState
 from fedgrec.config.configuration import Config
 from fedgrec.data import Dataset
 from fedgrec.data.datasets import describe
-from fedgrec.data.files import read_json, understood, write_json, write_text
-from fedgrec.data.kept_split import ITEM_IDS, USER_IDS, write_split
+from fedgrec.data.files import Tensors, read_json, understood, write_json, write_text
+from fedgrec.data.split import ITEM_IDS, USER_IDS, write_split
 from fedgrec.errors import DamagedError, RunError
+from fedgrec.methods.change import Past
 from fedgrec.models.model import CONFIG, Model
+from fedgrec.models.selection import METRICS, RESULT
 
-METRICS, DATA, RESULT = "metrics.jsonl", "data.json", "result.json"
+DATA = "data.json"
+SERVER_PARTS = ("items", "degrees", "moment1", "moment2")  # in a checkpoint
 
 
 class RunRecord:
@@ -21,11 +28,8 @@ class RunRecord:
     def __init__(self, folder: Path, config: Config, dataset: Dataset) -> None:
         self.folder = folder
         users, items = dataset.split.train.user_ids.to_json(), dataset.split.train.item_ids.to_json()
-        about = {
-            **describe(dataset),
-            "id_maps": {"users": USER_IDS, "items": ITEM_IDS},
-            "notes": list(dataset.notes),
-        }
+        id_maps = {"users": USER_IDS, "items": ITEM_IDS}
+        about = {**describe(dataset), "id_maps": id_maps, "notes": list(dataset.notes)}
         self.check_same_data(folder, dataset)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / RESULT).unlink(missing_ok=True)  # of a run that now goes on
@@ -47,12 +51,6 @@ class RunRecord:
                 f"the data is not what {folder} was trained on (see its {DATA}): restore it, start a new run in "
                 f"another folder, or, if it has grown, go on with  fedgrec grow {folder}"
             )
-
-    def write_metrics(self, lines: list[dict[str, Any]]) -> None:
-        write_text(self.folder / METRICS, "".join(json.dumps(line) + "\n" for line in lines))
-
-    def write_result(self, result: dict[str, Any]) -> None:
-        write_json(self.folder / RESULT, result)
 
     def selected(self) -> Model | None:
         """The model of the best round so far; None if its files are of two rounds: training writes it again."""
@@ -103,3 +101,33 @@ def recorded_about(folder: Path, key: str) -> Any:
 
 def is_finished(folder: Path) -> bool:
     return (folder / RESULT).exists()
+
+
+# ---------------------------------------------------------------------------------------- checkpoints
+
+
+def tensors_of(server: ServerState, users: Cohort, told: bool = False) -> dict[str, NDArray[Any]]:
+    """All that training changes; and what users have told, if that differs from what they have."""
+    tensors = {f"server.{name}": getattr(server, name) for name in SERVER_PARTS}
+    tensors |= {f"server.{name}": value for name, value in server.kept.items()}
+    tensors |= {f"more.{name}": value for name, value in server.more.items()}
+    tensors |= {f"users.{f.name}": getattr(users.state, f.name) for f in fields(users.state)}
+    if users.around is not None:
+        tensors["around"] = users.around
+    if told:
+        tensors |= {"told.indptr": users.indptr, "told.items": users.items}
+    return tensors | (users.past.tensors() if users.past else {})
+
+
+def restored(tensors: Tensors, round_: int, server: ServerState, users: Cohort) -> tuple[ServerState, Cohort]:
+    """Server and users as they were; the given ones tell the names and types of their parts."""
+    kept = {name.removeprefix("server."): value for name, value in tensors.items() if name.startswith("server.")}
+    parts: dict[str, Any] = {name: kept.pop(name) for name in SERVER_PARTS}
+    found = [name.removeprefix("more.") for name in tensors if name.startswith("more.")]
+    more = {name: tensors[f"more.{name}"] for name in dict.fromkeys([*server.more, *found])}
+    state = type(users.state)(**{f.name: tensors[f"users.{f.name}"] for f in fields(users.state)})
+    told = {name: tensors[f"told.{name}"] for name in ("indptr", "items") if f"told.{name}" in tensors}
+    return (
+        replace(server, **parts, more=more, round=round_, kept=kept),
+        replace(users, state=state, around=tensors.get("around"), past=Past.restored(tensors), **told),
+    )

@@ -7,12 +7,9 @@ and which nodes are in it. It holds nothing of a single node or user.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-from numpy.typing import NDArray
 
 from fedgrec.cable.core import Broadcast, Leaf, Rows, Upload, UploadSpec
 from fedgrec.data.files import read_tensors, understood, write_tensors
@@ -20,6 +17,7 @@ from fedgrec.errors import RunError
 
 RECORDINGS, ENDING, FORMAT = "recordings", ".safetensors", 1
 ABOUT, INDEX, VALUES, MORE = "about", "index.", "values.", "more."  # of a file: its metadata, and names of its arrays
+SENT = ("round", "n_items", "level", "kind")  # of a broadcast, beside its arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +45,7 @@ def write_sum(folder: Path, seen: RecordedSum, keep: int) -> None:
         arrays |= {INDEX + name: rows.index[there], VALUES + name: rows.values[there]}
     about = {
         **{name: getattr(seen, name) for name in ("number", "session", "method", "nodes", "names")},
-        **{name: getattr(broadcast, name) for name in ("round", "n_items", "level", "kind")},
+        **{name: getattr(broadcast, name) for name in SENT},
         "users": seen.total.users,
         "spec": asdict(seen.spec),
         "format": FORMAT,
@@ -83,19 +81,13 @@ def _read(path: Path) -> RecordedSum:
         spec = about["spec"]
         leaves = tuple(Leaf(**leaf) for leaf in spec["leaves"])
         total = {leaf.name: Rows(arrays[INDEX + leaf.name], arrays[VALUES + leaf.name]) for leaf in leaves}
+        more = {name.removeprefix(MORE): value for name, value in arrays.items() if name.startswith(MORE)}
+        tables: dict[str, Any] = {"tables": arrays["tables"], "degrees": arrays["degrees"], "more": more}
         return RecordedSum(
-            about["number"],
-            about["session"],
-            about["method"],
-            _broadcast(about, arrays),
-            UploadSpec(**{**spec, "leaves": leaves}),
-            Upload(total, about["users"]),
-            tuple(about["nodes"]),
-            tuple(about["names"]),
+            **{name: about[name] for name in ("number", "session", "method")},
+            broadcast=Broadcast(**{name: about[name] for name in SENT}, **tables),
+            spec=UploadSpec(**{**spec, "leaves": leaves}),
+            total=Upload(total, about["users"]),
+            nodes=tuple(about["nodes"]),
+            names=tuple(about["names"]),
         )
-
-
-def _broadcast(about: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Broadcast:
-    more = {name.removeprefix(MORE): value for name, value in arrays.items() if name.startswith(MORE)}
-    tables, degrees = arrays["tables"], arrays["degrees"]
-    return Broadcast(about["round"], about["n_items"], tables, degrees, about["level"], more, about["kind"])

@@ -24,28 +24,13 @@ def resolved(config: Config, dataset: Dataset) -> Config:
     source = config.data.data
     if source != "demo" and source not in SOURCES and Path(source).exists():
         source = str(Path(source).resolve())  # so that the run can be resumed from any folder
-    return replace(
-        config,
-        model=falling(model, rounds),
-        run=replace(
-            run,
-            rounds=rounds,
-            evaluate_every=every,
-            device=device,
-            dp_rounds=(run.dp_rounds or rounds) if run.noisy else run.dp_rounds,
-        ),
-        data=replace(config.data, data=source),
-    )
+    noisy_rounds = (run.dp_rounds or rounds) if run.noisy else run.dp_rounds
+    run = replace(run, rounds=rounds, evaluate_every=every, device=device, dp_rounds=noisy_rounds)
+    return replace(config, model=falling(model, rounds), run=run, data=replace(config.data, data=source))
 
 
 def final(config: Config, best_round: int) -> Config:
     """A run that learns from all items, with the options and rounds that a run with held-out items chose."""
-    changes = {
-        "split": "all",
-        "protocol": "honest",
-        "validation": 0.0,
-        "rounds": best_round,
-        "patience": 0,
-        "dp_rounds": 0,
-    }
-    return config.changed(changes | {"evaluate_every": 0}, "the final run")
+    held_out = {"split": "all", "protocol": "honest", "validation": 0.0}
+    length = {"rounds": best_round, "patience": 0, "dp_rounds": 0, "evaluate_every": 0}
+    return config.changed(held_out | length, "the final run")

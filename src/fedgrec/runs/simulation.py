@@ -7,6 +7,7 @@ checkpoint exactly as if nothing had happened.
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,34 +17,24 @@ from numpy.typing import NDArray
 from fedgrec.cable.core import Cohort, Ints, Stage, Traffic
 from fedgrec.config.configuration import Config
 from fedgrec.data import Dataset, Interactions
-from fedgrec.data.files import Checkpoints, understood
-from fedgrec.data.loading import load_for
+from fedgrec.data.datasets import load_for
+from fedgrec.data.files import Checkpoints, understood, write_json
 from fedgrec.errors import ConfigError, RunError, SumLostError
 from fedgrec.methods import budget
 from fedgrec.methods.contract import Method
 from fedgrec.models.metrics import Ideal
 from fedgrec.models.model import Model
-from fedgrec.models.selection import Progress, best_line, judge
-from fedgrec.runs.checkpoint import restored, tensors_of
+from fedgrec.models.selection import RESULT, Observer, Progress, judge
 from fedgrec.runs.distributed import Ranks
 from fedgrec.runs.gpu_rounds import GpuRounds
 from fedgrec.runs.machine import fits_engine, judged, make_method
-from fedgrec.runs.population import at_home, population, tells_decoys
-from fedgrec.runs.record import RunRecord
+from fedgrec.runs.population import population
+from fedgrec.runs.record import RunRecord, restored, tensors_of
 from fedgrec.runs.resolve import resolved
 
+__all__ = ["Observer", "Simulation"]
+
 SAMPLING_STREAM = 2
-
-
-class Observer:
-    """Watches a simulation; the command line draws a progress bar with it."""
-
-    def started(self, done: int, rounds: int) -> None: ...
-    def round_done(self, done: int) -> None: ...
-    def evaluated(self, line: dict[str, Any]) -> None: ...
-    def noticed(self, sentence: str) -> None: ...
-    def stop_wanted(self) -> bool:
-        return False
 
 
 class Simulation:
@@ -212,7 +203,7 @@ class Simulation:
             if self.record:
                 self.selected.save_tensors(self.record.folder)
         if self.record:
-            self.record.write_metrics(self.metrics)
+            self.progress.write(self.record.folder)
         self.observer.evaluated(line)
 
     def measure(self, name: str, held_out: Interactions, model: Model | None = None) -> dict[str, Any]:
@@ -223,12 +214,7 @@ class Simulation:
         ideal = cast(Ideal, run.ndcg_ideal)
         result = judged(self.method, server, users, seen, held_out, run.topk, ideal, run.device, self.ranks)
         return {
-            "round": server.round,
-            "split": name,
-            "protocol": run.protocol,
-            **result.metrics,
-            "users": result.users,
-            "seconds": round(self.progress.seconds, 3),
+            **self.progress.line(server.round, name, run.protocol, result),
             **{f"bytes_{key}": value for key, value in self.progress.traffic._asdict().items()},
             "clipped": self.progress.clipped,
             "secure": run.secure,
@@ -257,25 +243,25 @@ class Simulation:
         if self.record:
             if self.selected is None:
                 model.save_tensors(self.record.folder)
-            self.record.write_metrics(self.metrics)
-            self.record.write_result(self.result())
+            self.progress.write(self.record.folder)
+            write_json(self.record.folder / RESULT, self.result())
         self.finished = True
         return model
 
     def result(self) -> dict[str, Any]:
-        """The line that counts: under `paper` the best test round, under `honest` the one test evaluation."""
-        lines = [line for line in self.progress.season if line["split"] == "test"]
-        if not lines:
-            return {"round": (self.selected or self).server.round, "protocol": self.config.run.protocol, "split": None}
-        return best_line(lines, self.config.run.topk)
+        """The line that counts."""
+        run = self.config.run
+        return self.progress.result((self.selected or self).server.round, run.protocol, run.topk)
 
     def model(self) -> Model:
         """The present state as a model of its own."""
         return Model.of(self.config, self.server, self._at_home(), self.dataset.split.known)
 
     def _at_home(self) -> Cohort:
-        """Everybody, with the items that people rank with."""
-        return at_home(self.config, self.ranks.everyone(self.users), self.dataset.split.train)
+        """Everybody, with the items that they have: people rank with these, whatever they told."""
+        users, own = self.ranks.everyone(self.users), self.dataset.split.train
+        decoys = self.config.run.decoys_epsilon
+        return replace(users, indptr=own.indptr, items=own.items, past=None) if decoys else users
 
     def _checkpoint(self) -> None:
         users = self.ranks.everyone(self.users)  # all processes take part; the first one writes
@@ -283,7 +269,7 @@ class Simulation:
             return
         self._settle()
         info = {**self.progress.to_json(), "round": self.server.round, "secure": [self.sums.opened, self.sums.lost]}
-        tensors = tensors_of(self.server, users, told=tells_decoys(self.config))
+        tensors = tensors_of(self.server, users, told=self.config.run.decoys_epsilon > 0)
         Checkpoints(self.record.checkpoints).save(self.server.round, tensors, info)
 
     def resume(self) -> None:

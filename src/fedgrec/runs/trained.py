@@ -9,7 +9,7 @@ import numpy as np
 
 from fedgrec import centralized
 from fedgrec.cable.core import Floats, Ints
-from fedgrec.centralized.contract import MODEL, Matrix, Scorer, to_numpy
+from fedgrec.centralized.contract import MODEL, Scorer, to_numpy
 from fedgrec.config.configuration import Config, read_toml
 from fedgrec.config.options import DataOptions, RunOptions
 from fedgrec.data import Interactions
@@ -62,7 +62,8 @@ class Centralized(Recommender):
         return self.inner.epochs_done
 
     @cached_property
-    def _pair(self) -> tuple[Matrix, Matrix] | None:
+    def _pair(self) -> Any:
+        """The users' and the items' vectors; None where scores are no inner products."""
         return self.inner.embeddings()
 
     @cached_property
@@ -74,12 +75,10 @@ class Centralized(Recommender):
         return self._pair is not None
 
     def _item_vectors(self) -> Floats:
-        assert self._pair is not None
-        return self._pair[1]
+        return cast(Floats, self._pair[1])
 
     def _user_vectors(self, users: Ints) -> Floats:
-        assert self._pair is not None
-        return self._pair[0][users]
+        return cast(Floats, self._pair[0][users])
 
     def scores(self, users: Ints) -> Floats:
         return to_numpy(self._scorer(users.astype(np.int64)))
@@ -94,13 +93,8 @@ def _opened(folder: Path, method: str) -> Centralized:
         raise RunError(f"{folder} has no model yet: give the `fedgrec compare` that made it again, and it goes on")
     with understood(folder / MODEL, "restore it, or remove the folder and give that `fedgrec compare` again"):
         inner = centralized.load(folder)
-    return Centralized(_config(folder, method, inner.options), inner)
-
-
-def _config(folder: Path, method: str, options: Any) -> Config:
-    """The options of data and run in config.toml."""
-    names = {f.name for kind in (DataOptions, RunOptions) for f in fields(kind)}
-    of_model = {f.name for f in fields(options)}
-    found = {k: v for k, v in read_toml(folder / CONFIG).items() if k in names - of_model}
-    shared = Config().changed(found, str(folder / CONFIG))
-    return Config(shared.data, options, shared.run, method)
+    own = {f.name for f in fields(inner.options)}
+    shared = {f.name for kind in (DataOptions, RunOptions) for f in fields(kind)} - own
+    found = {name: value for name, value in read_toml(folder / CONFIG).items() if name in shared}
+    config = Config().changed(found, str(folder / CONFIG))
+    return Centralized(replace(config, model=inner.options, method=method), inner)

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.data.files import read_head, write_tensors
-from fedgrec.data.whole_files import whole
+from fedgrec.data.files import read_head, whole, write_tensors
 from fedgrec.errors import DamagedError, RunError
 
 ABOUT = "about"  # the plain values, as JSON, in the metadata of a file of arrays

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedgrec.config.configuration import Config
+from fedgrec.data.datasets import load_data
 from fedgrec.data.interactions import Interactions
-from fedgrec.data.loading import load_data
 from fedgrec.errors import DataError
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.node.sources import HELD_OUT, ITEM, USER

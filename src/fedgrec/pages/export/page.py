@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.data.files import check_writable, write_together
+from fedgrec.data.files import check_writable, said, write_together
 from fedgrec.data.item_names import ItemNames, names_of
 from fedgrec.data.readers import stem
-from fedgrec.data.whole_files import said
 from fedgrec.errors import RunError
 from fedgrec.models.model import Model
 from fedgrec.models.recommender import Recommender

@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 from fedgrec.cable.core import Ints
 from fedgrec.config.configuration import Config
 from fedgrec.data import Dataset
+from fedgrec.data.datasets import MATRIX, load_for
 from fedgrec.data.files import read_json, understood
 from fedgrec.data.item_names import ItemNames, names_of
-from fedgrec.data.kept_split import read_split
-from fedgrec.data.loading import MATRIX, load_for
-from fedgrec.data.split import Split
+from fedgrec.data.split import Split, read_split
 from fedgrec.data.synthetic import Places
 from fedgrec.errors import FedgrecError, RunError
 from fedgrec.models import metrics
 from fedgrec.models.model import Model
 from fedgrec.models.ranking import evaluate
 from fedgrec.models.recommender import Seen
-from fedgrec.runs.record import DATA, RESULT, RunRecord, is_finished, read_metrics
+from fedgrec.models.selection import RESULT
+from fedgrec.runs.record import DATA, RunRecord, is_finished, read_metrics
 
 BASELINES = "baselines.json"
 MEND = "restore it, or train again"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedgrec.cable.core import Broadcast, Cohort, Floats, Ints, Pending, Rows, ServerState, Stage, Upload, UploadSpec
 from fedgrec.config.configuration import Config
 from fedgrec.data import Dataset, Interactions, Split
-from fedgrec.data.loading import load_for
+from fedgrec.data.datasets import load_for
 from fedgrec.data.split import restrict
 from fedgrec.errors import ConfigError
 from fedgrec.methods.contract import Contents, Method

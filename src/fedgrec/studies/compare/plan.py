@@ -10,7 +10,7 @@ from fedgrec.config.checking import bare, checked, find, options_of
 from fedgrec.config.configuration import Config, Layer, options, preset
 from fedgrec.config.options import DataOptions, RunOptions
 from fedgrec.data import Dataset
-from fedgrec.data.loading import load_for
+from fedgrec.data.datasets import load_for
 from fedgrec.errors import ConfigError, DataError
 from fedgrec.kernels.devices import gpu_is_there
 from fedgrec.runs.resolve import EVALUATIONS, resolved

@@ -19,7 +19,7 @@ from fedgrec.config.checking import Option, checked, find, options_of
 from fedgrec.config.configuration import Config, named, options, parse_assignment
 from fedgrec.config.options import DataOptions, RunOptions
 from fedgrec.data import Dataset
-from fedgrec.data.loading import load_for
+from fedgrec.data.datasets import load_for
 from fedgrec.errors import ConfigError, DataError
 from fedgrec.runs.resolve import resolved
 from fedgrec.runs.simulation import Observer, Simulation

@@ -1,4 +1,4 @@
-"""Turbo-CF (Park et al. 2024): a polynomial filter on the item graph; nothing is trained.
+"""The systems that train nothing: popularity, and Turbo-CF (Park et al. 2024), a polynomial filter on the item graph.
 
 R̃ = D_U^-α R D_T^(α−1)   [M, N]
 P = (R̃ᵀR̃)^∘s             [N, N], every entry raised to s
@@ -11,7 +11,22 @@ from typing import Any
 import numpy as np
 
 from fedgrec.centralized.contract import Ints, Matrix, Model, Scorer
-from fedgrec.centralized.options import TurboCFOptions
+from fedgrec.centralized.options import PopularityOptions, TurboCFOptions
+from fedgrec.models.ranking import rows_of
+
+
+class Popularity(Model):
+    """s_t = |N_t|: everybody gets the most popular items, the floor that every system has to beat."""
+
+    name, Options, trains, devices = "popularity", PopularityOptions, False, ("cpu",)
+
+    def embeddings(self) -> tuple[Matrix, Matrix]:
+        degrees = self.train.degrees().astype(np.float32)
+        return np.ones((self.train.n_users, 1), np.float32), degrees[:, None]
+
+    def scorer(self) -> Scorer:
+        users, items = self.embeddings()
+        return lambda chosen: users[chosen] @ items.T
 
 
 class TurboCF(Model):
@@ -41,17 +56,12 @@ class TurboCF(Model):
         P, coefficients = self.item_graph, self.options.coefficients
 
         def score(users: Ints) -> Matrix:
-            r = self._rows(users)  # [n, N]
+            r = np.zeros((len(users), self.train.n_items), np.float32)  # R's rows of these users
+            indptr, items = rows_of(self.train, users)
+            r[np.repeat(np.arange(len(users)), np.diff(indptr)), items] = 1
             total = np.zeros_like(r)
             for a in reversed(coefficients):  # Horner: r (a_1 P + a_2 P²) = (a_1 r + (a_2 r) P) P
                 times_sparse(len(r), total + np.float32(a) * r, P.indptr, P.indices, P.data, total)
             return total
 
         return score
-
-    def _rows(self, users: Ints) -> Matrix:
-        """R's rows of these users, dense."""
-        rows = np.zeros((len(users), self.train.n_items), np.float32)
-        for i, u in enumerate(users.tolist()):
-            rows[i, self.train.of(u)] = 1
-        return rows
