@@ -19,8 +19,7 @@ from fedgrec.cable.core import Broadcast, Cohort, Ints, Pending, Rows, Stage, Up
 from fedgrec.config.configuration import Config
 from fedgrec.config.options import METHODS, FedGRecOptions, option
 from fedgrec.data.datasets import load_for
-from fedgrec.kernels import reference
-from fedgrec.kernels.contract import Kernel
+from fedgrec.kernels import Kernel, reference
 from fedgrec.methods.fedgrec import FedGRecMethod
 from fedgrec.runs.simulation import Simulation
 from fedgrec.studies.audit.recording import record

@@ -18,7 +18,6 @@ from fedgrec import FedGRec
 from fedgrec.config.configuration import Config
 from fedgrec.data import Interactions
 from fedgrec.models.model import Model
-from fedgrec.runs.distributed import Ranks
 from fedgrec.runs.machine import judged, make_method
 
 N = 20
@@ -30,7 +29,7 @@ def bench(repeats: int = 3) -> dict[str, Any]:
     """Median seconds of each, and ours over theirs."""
     data, train = gowalla()
     model = made(train)
-    method = make_method(model.config, train.n_items, train.n_users, Ranks())
+    method = make_method(model.config, train.n_items, train.n_users)
     work: dict[str, Callable[[], Any]] = {
         OURS: lambda: as_loaded(model).recommend(N=N),
         EVALUATION: lambda: judged(method, model.server, model.users, train, train, (N,), "capped"),
@@ -62,7 +61,7 @@ def bench(repeats: int = 3) -> dict[str, Any]:
 def made(train: Interactions) -> Model:
     """A model with random embeddings: the time of a list does not depend on its items."""
     config = Config().changed({"dim": 64, "layers": 1})
-    method = make_method(config, train.n_items, train.n_users, Ranks())
+    method = make_method(config, train.n_items, train.n_users)
     users = method.init_users(np.arange(train.n_users, dtype=np.uint64), train.indptr, train.items)
     server = method.init(0)
     server.items[:] = np.random.default_rng(0).normal(0, 0.1, server.items.shape)

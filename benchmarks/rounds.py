@@ -19,8 +19,7 @@ from fedgrec.cable import draws
 from fedgrec.cable.core import Ints, Upload
 from fedgrec.config.configuration import FedGRecOptions, preset
 from fedgrec.data import Interactions
-from fedgrec.kernels import cpu, reference
-from fedgrec.kernels.contract import Kernel
+from fedgrec.kernels import Kernel, cpu, reference
 from fedgrec.methods.fedgrec import DEGREES, PROPAGATE, TRAIN, FedGRecMethod
 
 Round = Callable[..., Sums]

@@ -5,6 +5,7 @@
 """
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,25 @@ def test_a_run_goes_on_as_before(folder: Path, name: str) -> None:
         read_toml(folder / name / "config.toml")["adam_epsilon"]
         == recorded(WRITTEN / name / "config.toml").model.adam_epsilon
     )
+
+
+@pytest.mark.parametrize("secure", ["off", "protocol"])
+def test_a_run_of_a_kernel_that_is_gone_opens_and_goes_on(folder: Path, secure: str, capsys: Any) -> None:
+    """It was trained on a GPU, under secure sums too; here there may be none."""
+    path = folder / "fedgrec" / "config.toml"
+    old = path.read_text()
+    for before, now in {"kernel": "reference", "secure": "off", "device": "cpu"}.items():
+        assert f'\n{before} = "{now}"' in old
+    device = "cpu" if secure == "off" else "cuda"
+    new = {"kernel": "batched", "secure": secure, "device": device}
+    for key, value in new.items():
+        old = re.sub(f'\n{key} = ".*"', f'\n{key} = "{value}"', old)
+    path.write_text(old)
+    assert recorded(path).run.kernel == "auto"
+    if device == "cpu":
+        assert same(answer(capsys, "evaluate", "fedgrec"), EXPECTED["fedgrec"]["measured"])
+    assert cli.main(["train", "--out", "fedgrec", "--resume", "--rounds", "5", "--quiet"]) == 0
+    assert (recorded(path).run.kernel, recorded(path).run.device) == ("auto", "cpu")
 
 
 def test_options_keep_their_values_under_new_names() -> None:

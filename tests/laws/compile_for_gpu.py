@@ -1,9 +1,9 @@
-"""Compiles every loop in Triton for an H100 as the engines launch it, on a machine without a GPU; prints their names.
+"""Compiles every loop in Triton for an H100 as the engine launches it, on a machine without a GPU; prints their names.
 
 With the word `some` it compiles those of one way to train.
 
-Triton's interpreter accepts programs that its compiler rejects. Here engines go through their rounds and nothing runs:
-a launch is compiled, and what it would have written stays 0.
+Triton's interpreter accepts programs that its compiler rejects. Here the engine goes through its rounds and nothing
+runs: a launch is compiled, and what it would have written stays 0.
 """
 
 import sys
@@ -16,11 +16,8 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from fedgrec.config.configuration import FedGRecOptions
-from fedgrec.kernels import cuda, fcf_torch, gnn_torch, neumf_torch, spectral_torch
-from tests.laws.test_gnn_torch import world
-from tests.laws.worlds import Run
-from tests.laws.worlds import World as FedGRecWorld
-from tests.methods.laws import World
+from fedgrec.kernels import cuda
+from tests.laws.worlds import Run, World
 
 compiled: set[str] = set()
 run = JITFunction.run
@@ -72,12 +69,8 @@ FEDGREC: list[dict[str, Any]] = [
 
 def fedgrec(**options: Any) -> None:
     liked = np.random.default_rng(0).random((9, 80)) < 0.2
-    run = Run.warmed_up(FedGRecWorld(liked, FedGRecOptions(dim=16, negatives=16, users_per_round=6, **options), seed=0))
+    run = Run.warmed_up(World(liked, FedGRecOptions(dim=16, negatives=16, users_per_round=6, **options), seed=0))
     cuda.Engine(run.method, run.server, run.users, "cpu").run([np.arange(6)] * 2)
-
-
-def compared(engines: Any, world: World) -> None:
-    engines.Engine(world.method, world.server, world.users, "cpu", fused=True).run([np.arange(6)])
 
 
 if __name__ == "__main__":
@@ -90,10 +83,4 @@ if __name__ == "__main__":
         sys.exit()
     for options in FEDGREC:
         fedgrec(**options)
-    small: dict[str, Any] = {"size": (9, 300), "seed": 3, "users_per_round": 6, "dim": 16}
-    compared(fcf_torch, World.of("fcf", **small))
-    compared(spectral_torch, World.of("spectral", **small))
-    compared(neumf_torch, World.of("fedncf", **small, negatives=16))
-    for name in ("fedgnn", "fedgnn-bpr"):
-        compared(gnn_torch, world(name, dim=16, precision="float32", max_positives=2))
     sys.stdout.write("\n".join(sorted(compiled)))

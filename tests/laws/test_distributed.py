@@ -306,7 +306,7 @@ def test_processes_that_were_asked_for_different_things_do_not_train_together(
     ]
     said = [process.communicate(timeout=seconds(60))[1] for process in both]
     assert [process.returncode for process in both] == [2, 2], said
-    assert "process 1 of 2 has other options, data or devices than the first" in said[1]
+    assert "process 1 of 2 has other options or data than the first" in said[1]
     assert "process 0 of 2 lost another one" in said[0]
 
 

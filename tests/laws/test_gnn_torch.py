@@ -21,7 +21,6 @@ from tests.laws.test_rounds_torch import (
     by_engine,
     by_verbs,
     cpu_for_a_gpu,
-    turns_for,
 )
 from tests.methods.gnn_worlds import warmed_up
 from tests.methods.laws import World
@@ -45,10 +44,9 @@ def world(name: str, rated: bool = False, **options: Any) -> World:
 def law_4_holds(name: str, how: How = HOWS[0], most: float = 1e-6, **options: Any) -> int:
     """How many words the clips cut."""
     slow, fast = (world(name, **options) for _ in range(2))
-    turns = turns_for(how)
-    cut = by_verbs(slow, turns)
-    assert by_engine(fast, turns, gnn_torch, how) == cut
-    assert slow.server.round == fast.server.round == len(turns)
+    cut = by_verbs(slow, TURNS)
+    assert by_engine(fast, TURNS, gnn_torch, how) == cut
+    assert slow.server.round == fast.server.round == len(TURNS)
     assert apart(slow, fast) < most
     return cut
 
@@ -68,12 +66,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-CASES = [  # in the interpreter, each options with one of the methods
-    (name, options, how)
-    for number, (options, name) in enumerate(itertools.product(OPTIONS, METHODS))
-    for how in HOWS
-    if turns_for(how) is TURNS or number % 4 in (0, 3)
-]
+CASES = list(itertools.product(METHODS, OPTIONS, HOWS))
 
 
 @pytest.mark.keep(18)

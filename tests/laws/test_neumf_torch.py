@@ -10,7 +10,8 @@ import pytest
 from fedgrec.kernels.devices import gpu_is_there
 from fedgrec.methods.fedncf import FedNCF
 from fedgrec.models.ranking import Result
-from fedgrec.runs.machine import fits_engine, judged, make_engine
+from fedgrec.runs.gpu_rounds import make_engine
+from fedgrec.runs.machine import judged, why_no_gpu
 from tests.methods import laws
 from tests.methods.laws import World
 
@@ -172,7 +173,7 @@ def test_an_engine_trains_what_a_run_trains() -> None:
     values = {"hidden": (6, 3), "negatives": 5, "precision": "float64"}
     run = laws.after(laws.simulation("fedncf", **values))
     other = laws.simulation("fedncf", kernel="auto", device=DEVICE, **values)
-    assert fits_engine(other.config, other.ranks)
+    assert not why_no_gpu(other.config, other.ranks)
     engine = make_engine(other.config, other.method, other.server, other.users)
     assert isinstance(engine, neumf_torch.Engine)
     for other.server.round in range(3):

@@ -14,13 +14,12 @@ from fedgrec.cable.noise import Multipliers
 from fedgrec.config.options import FedGRecOptions
 from fedgrec.errors import FedgrecError
 from fedgrec.kernels import cpu, reference
-from fedgrec.kernels.batched import Batched
 from fedgrec.methods import noisy, spectral
 from fedgrec.methods.contract import Method
 from fedgrec.methods.fedgrec import STANDING, FedGRecMethod
 
 LITTLE = Multipliers(0.1, 0.1)  # so that some items are open in a small world
-KERNELS = {"reference": reference, "batched": Batched(), "cpu": cpu}
+KERNELS = {"reference": reference, "cpu": cpu}
 
 
 def norms(upload: Upload, spec: UploadSpec) -> list[tuple[Leaf, float]]:
@@ -76,9 +75,9 @@ def test_fedgrec_keeps_to_its_norms(
 
 
 def test_kernels_scale_alike() -> None:
-    """Fast kernels send what the readable one sends, up to the last rounding, whatever the batches are."""
+    """The fast kernel sends what the readable one sends, up to the last rounding."""
     found = []
-    for kernel in (reference, Batched(), Batched(memory=1), cpu):
+    for kernel in (reference, cpu):
         method = fedgrec(kernel, item_norm=0.5)
         rng = np.random.default_rng(3)
         liked = rng.random((6, 12)) < 0.4
@@ -95,8 +94,6 @@ def test_kernels_scale_alike() -> None:
         found.append(whole)
     assert np.abs(found[0]).max() > 1000
     assert np.abs(found[0] - found[1]).max() <= 2
-    assert np.abs(found[0] - found[3]).max() <= 2
-    assert (found[1] == found[2]).all()
 
 
 def test_what_a_user_holds_in_the_latents_is_what_it_sent() -> None:

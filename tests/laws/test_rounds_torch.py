@@ -1,6 +1,6 @@
 """Law 4 for the rounds of the compared methods on a GPU: they are those of the verbs. Without a GPU PyTorch's CPU."""
 
-import importlib.util
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedgrec.config.configuration import Config
-from fedgrec.errors import FedgrecError
+from fedgrec.errors import ConfigError, FedgrecError
 from fedgrec.kernels.devices import gpu_is_there
 from fedgrec.methods import fcf
 from fedgrec.runs import machine, simulation
@@ -20,11 +20,8 @@ from fedgrec.kernels import fcf_torch, spectral_torch  # noqa: E402
 
 DEVICE = "cuda" if gpu_is_there() else "cpu"
 TURNS = [[0, 1, 2, 3, 4, 5], [5, 7, 1], [], [8, 0], [2, 3, 5, 6, 7, 8], [0]]  # some come again; 0 has no items
-FEW = [[0, 1, 2], [], [2, 7, 8]]  # the same kinds of turns, for the slow interpreter of Triton
 How = dict[str, Any]
 HOWS: list[How] = [{}, {"memory": 1}]  # everybody at once; every user in a batch of its own
-if importlib.util.find_spec("triton"):
-    HOWS += [{"fused": True}]
 
 
 def cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,10 +29,6 @@ def cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     judged = simulation.judged
     monkeypatch.setattr(machine, "place", torch.device)
     monkeypatch.setattr(simulation, "judged", lambda *given: judged(*given[:7], "cpu", *given[8:]))
-
-
-def turns_for(how: How) -> list[list[int]]:
-    return FEW if how.get("fused") and DEVICE == "cpu" else TURNS
 
 
 def by_verbs(world: World, turns: list[list[int]]) -> int:
@@ -69,9 +62,8 @@ def apart(one: World, other: World) -> float:
 def law_4_holds(name: str, engines: Any, how: How = HOWS[0], **options: Any) -> None:
     options = {"precision": "float64", "users_per_round": 6, "dim": 5} | options
     slow, fast = (World.of(name, size=(9, 14), seed=3, **options) for _ in range(2))
-    turns = turns_for(how)
-    assert by_verbs(slow, turns) == by_engine(fast, turns, engines, how)
-    assert slow.server.round == fast.server.round == len(turns)
+    assert by_verbs(slow, TURNS) == by_engine(fast, TURNS, engines, how)
+    assert slow.server.round == fast.server.round == len(TURNS)
     assert apart(slow, fast) < 1e-6
 
 
@@ -146,31 +138,45 @@ def scores(world: World) -> Any:
     return world.method.represent_users(world.server, world.users) @ world.method.represent_items(world.server).T
 
 
-@pytest.mark.parametrize(
-    ("method", "options", "there"),
-    [
-        ("fedgrec", {}, True),
-        ("fcf", {}, True),
-        ("fcf", {"kernel": "reference"}, False),
-        ("fedncf", {}, True),
-        ("fedgnn", {}, True),
-        ("fedgnn-bpr", {}, True),
-        ("fedgnn", {"noise": 0.1}, False),  # whose noise is NumPy's
-        ("fedgnn", {"pseudo": "gaussian"}, False),
-    ],
-)
-def test_auto_means_a_gpu_where_the_method_knows_one(
-    method: str, options: dict[str, Any], there: bool, monkeypatch: pytest.MonkeyPatch
+ON_A_GPU = [("fedgrec", {}), ("fcf", {}), ("fedncf", {}), ("fedgnn", {}), ("fedgnn-bpr", {})]
+NOT: list[tuple[str, dict[str, Any], int, str]] = [
+    ("fedgnn", {"noise": 0.1}, 1, "fedgnn does not train on a GPU with these options"),  # whose noise is NumPy's
+    ("fedgnn", {"pseudo": "gaussian"}, 1, "fedgnn does not train on a GPU with these options"),
+    ("fcf", {"kernel": "reference"}, 1, "kernel = reference does not train on a GPU"),
+    ("fedgrec", {"secure": "protocol"}, 1, "secure = protocol does not train on a GPU"),
+    ("fedgrec", {"dp_epsilon": 8.0}, 1, "a GPU adds no noise, which dp_epsilon asks for"),
+    ("fedgrec", {}, 2, "several processes do not train on GPUs"),
+]
+
+
+@pytest.mark.parametrize(("method", "options"), ON_A_GPU)
+def test_auto_means_a_gpu_where_there_is_one(
+    method: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = Config().of(method).layered((options, "here"))
+    for there, device in ((True, "cuda"), (False, "cpu")):
+        monkeypatch.setattr(machine, "gpu_is_there", lambda there=there: there)
+        assert machine.device_of(config, Ranks()) == device
+    assert machine.device_of(config.changed({"device": "cuda"}), Ranks()) == "cuda"
+
+
+@pytest.mark.parametrize(("method", "options", "processes", "reason"), NOT)
+def test_what_no_engine_trains_stays_on_the_cpu(
+    method: str, options: dict[str, Any], processes: int, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, ranks = Config().of(method).layered((options, "here")), Ranks()
+    monkeypatch.setattr(ranks, "size", processes, raising=False)
     monkeypatch.setattr(machine, "gpu_is_there", lambda: True)
-    assert machine.wants_gpu(config) == there
-    monkeypatch.setattr(machine, "gpu_is_there", lambda: False)
-    assert not machine.wants_gpu(config)
+    assert machine.device_of(config, ranks) == "cpu"
+    with pytest.raises(ConfigError, match=f"^{re.escape(reason)}: leave out device, or set it to cpu$"):
+        machine.device_of(config.changed({"device": "cuda"}), ranks)
 
 
 def test_a_method_that_has_no_engine_trains_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "gpu_is_there", lambda: True)
     monkeypatch.setattr(fcf.FCF, "engine", "")
-    assert not machine.wants_gpu(Config().of("fcf"))
-    assert not machine.fits_engine(Config().of("fcf"), Ranks())
+    assert machine.device_of(Config().of("fcf"), Ranks()) == "cpu"
+    monkeypatch.setattr(fcf.FCF, "engine", "fedgrec.kernels.fcf_torch")
+    monkeypatch.setattr(fcf.FCF, "engine_needs", "there_is_no_such_package")
+    with pytest.raises(ConfigError, match="fcf does not train on a GPU without the package there_is_no_such_package"):
+        machine.device_of(Config().of("fcf").changed({"device": "cuda"}), Ranks())

@@ -70,20 +70,6 @@ def test_compiled_loops_draw_the_same() -> None:
         assert found.tolist() == draws.negatives_from(int(key), 7, shelves, mine).tolist()
 
 
-def test_users_side_by_side_draw_the_same() -> None:
-    torch = pytest.importorskip("torch")
-    from fedgrec.kernels import _draws_torch
-
-    crowd, shelves = users(), draws.shelves(DEGREES, COUNT, 0.5)
-    table = np.zeros((len(crowd), N), np.int64)
-    for row, mine in zip(table, crowd, strict=True):
-        row[: len(mine)] = mine
-    keys, counts = torch.tensor(KEYS[: len(crowd)].view(np.int64)), torch.tensor([len(mine) for mine in crowd])
-    found, numbers = _draws_torch.negatives_from(keys, 7, shelves, torch.tensor(table), counts)
-    for row, number, key, mine in zip(found, numbers, KEYS, crowd, strict=False):
-        assert row[:number].tolist() == draws.negatives_from(int(key), 7, shelves, mine).tolist()
-
-
 def test_ranking_by_cosine_is_one_representation() -> None:
     """Every ranking takes inner products of representations: with this option these have length 1."""
     rng = np.random.default_rng(0)

@@ -8,7 +8,6 @@ import pytest
 
 from fedgrec.cable.core import Cohort, ServerState
 from fedgrec.kernels import cpu, reference
-from fedgrec.kernels.directions import directions
 from fedgrec.methods.fedgrec import DEGREES, TRAIN
 from fedgrec.methods.spectral import Options, SpectralMethod
 
@@ -82,10 +81,10 @@ def test_who_is_missing_is_missing_from_that_round_alone() -> None:
 def test_directions_that_are_not_there_are_zeros() -> None:
     Z = np.zeros((10, 4))
     Z[:, 1] = 3.0
-    found = directions(Z)
+    found = SpectralMethod.directions(Z)
     np.testing.assert_allclose(np.abs(found[:, 0]), 1 / np.sqrt(10))
     assert not found[:, 1:].any()
-    assert not directions(np.zeros((5, 2))).any()
+    assert not SpectralMethod.directions(np.zeros((5, 2))).any()
 
 
 def test_few_people_have_few_directions() -> None:

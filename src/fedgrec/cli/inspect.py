@@ -159,6 +159,7 @@ def _version(package: str) -> str | None:
 def _kernel() -> tuple[bool, str]:
     """Compile and run one small kernel."""
     try:
+        import numba
         import numpy as np
 
         from fedgrec.cable.core import Leaf, Rows
@@ -166,6 +167,6 @@ def _kernel() -> tuple[bool, str]:
 
         table = np.zeros((2, 3), np.float32)
         cpu.add_rows(table, Rows(np.array([1]), np.ones((1, 3), np.int32)), Leaf("x", 2, 3, 1.0, 0.5), 1.0)
-        return bool(table.sum() == 1.5), f"works, {cpu.threads()} threads"
+        return bool(table.sum() == 1.5), f"works, {numba.get_num_threads()} threads"
     except Exception as error:
         return False, f"{type(error).__name__}: {error}; use --kernel reference"

@@ -52,11 +52,11 @@ def run_finish(arguments: Namespace) -> int:
     from fedgrec.models.model import run_config
     from fedgrec.runs.distributed import launched
     from fedgrec.runs.record import chosen_round, recorded_about
-    from fedgrec.runs.resolve import final
+    from fedgrec.runs.resolve import final, on_todays_device
 
     before: Path = arguments.run
     with launched() as ranks:
-        config = final(run_config(before), chosen_round(before))
+        config = final(on_todays_device(run_config(before), ranks), chosen_round(before))
         named = before.resolve() if before.name in ("", "..") else before
         folder: Path = arguments.out or named.with_name(f"{named.name}-final")
         check_new(folder, ranks)
@@ -105,11 +105,12 @@ def going_on(arguments: Namespace, folder: Path, ranks: "Ranks", allowed: set[st
     """The options and the folder of a run that goes on; an interrupted growth is ended first."""
     from fedgrec.data.item_names import keep
     from fedgrec.runs.growth import end_growth
+    from fedgrec.runs.resolve import on_todays_device
 
     if ranks.first:
         end_growth(folder)
     folder = ranks.shown(folder)
-    config = resumed_configuration(arguments, folder, allowed)
+    config = on_todays_device(resumed_configuration(arguments, folder, allowed), ranks)
     if arguments.item_names and ranks.first:
         keep(arguments.item_names, folder)  # now, because a complete run ends early; its later reports use the names
     return config, folder
@@ -160,7 +161,7 @@ def loaded(config: Config, folder: Path, ranks: "Ranks", before: "Split | None" 
     if ranks.first:
         check_writable(folder)
     dataset = ranks.in_turn(lambda: load_for(config, before))
-    return resolved(config, dataset), dataset
+    return resolved(config, dataset, ranks), dataset
 
 
 def simulated(folder: Path, ranks: "Ranks", resumes: bool = False) -> Start:

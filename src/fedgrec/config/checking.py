@@ -14,6 +14,7 @@ NOW_CALLED = {
     "decoys_epsilon": "dp_epsilon, with dp_unit = interaction",
     "dp_sums": "dp_rounds",
 }
+OLD_VALUES = {("kernel", "batched"): "auto"}  # what release 0.2 has written down
 Chosen = TypeVar("Chosen")
 
 
@@ -106,7 +107,8 @@ def checked(option: Option, value: Any, where: str) -> Any:
     except (TypeError, ValueError):
         raise ConfigError(f"{wrong}: it is {option.describes}") from None
     if about["choices"] and value not in about["choices"]:
-        raise ConfigError(f"{wrong}: choose one of {', '.join(about['choices'])}")
+        now = OLD_VALUES.get((option.name, value)) or f"one of {', '.join(about['choices'])}"
+        raise ConfigError(f"{wrong}: choose {now}")
     if isinstance(value, int | float) and not isinstance(value, bool):
         least, most = about["least"], about["most"]
         if (least is not None and not value >= least) or (most is not None and not value <= most):
@@ -125,7 +127,10 @@ def changed(options: Chosen, values: Mapping[str, Any], where: str) -> Chosen:
 def renamed(values: Mapping[str, Any], known: Iterable[Option]) -> dict[str, Any]:
     """What release 0.2 has written down, under today's names."""
     own = {option.name for option in known}
-    return {key if key in own else OLD_NAMES.get(key, key): value for key, value in values.items()}
+    return {
+        key if key in own else OLD_NAMES.get(key, key): OLD_VALUES.get((key, str(value)), value)
+        for key, value in values.items()
+    }
 
 
 def _convert(value: Any, kind: Any) -> Any:

@@ -445,9 +445,8 @@ class RunOptions(PrivacyOptions):
     )
     kernel: str = option(
         "auto",
-        "auto: the fastest on the device; cpu: fused, on all cores; batched: PyTorch, on any device; reference: the "
-        "readable one, slow",
-        choices=("auto", "reference", "cpu", "batched"),
+        "auto: the fastest on the device; cpu: fused, on all cores; reference: the readable one, slow",
+        choices=("auto", "reference", "cpu"),
     )
     device: str = option(
         "auto",

@@ -99,17 +99,12 @@ def gradients(begin, end, x, who, where, first, told, words, reaches, per_steps,
             reach = max(reach, abs(x[t, j]))
         for entry in range(first[t], first[t + 1]):
             u, i = who[entry], where[entry]
-            slope = numbers.p * g[u, i]
-            if i < counts[u, 0]:
-                over += add_row(
-                    to_steps, slope, decays[u, 0], w[u, i], u, t, f_users, pulls, x, bound, shake, words[u], sums
-                )
-            elif abs(slope) * reaches[u] + decays[u, 1] * reach < limit:
-                add_small_row(to_steps, slope, decays[u, 1], u, t, f_users, x, shake, words[u], sums)
+            slope, positive = numbers.p * g[u, i], i < counts[u, 0]
+            weight, decay = w[u, i] if positive else real(0), decays[u, 0 if positive else 1]
+            if not positive and abs(slope) * reaches[u] + decay * reach < limit:
+                add_small_row(to_steps, slope, decay, u, t, f_users, x, shake, words[u], sums)
             else:
-                over += add_row(
-                    to_steps, slope, decays[u, 1], real(0), u, t, f_users, pulls, x, bound, shake, words[u], sums
-                )
+                over += add_row(to_steps, slope, decay, weight, u, t, f_users, pulls, x, bound, shake, words[u], sums)
         cut[t] = np.int64(over)
 
 

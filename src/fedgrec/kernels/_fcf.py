@@ -9,8 +9,7 @@ import numpy as np
 
 from fedgrec.cable.core import Rows
 from fedgrec.errors import FedgrecError
-from fedgrec.kernels._numba import fused, threaded
-from fedgrec.kernels._product import add_product
+from fedgrec.kernels._numba import add_product, fused, threaded
 
 BLOCK = 256  # rows of Y that a thread takes at a time, and whose squares are added in the precision of Y
 

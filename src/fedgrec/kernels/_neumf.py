@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedgrec.kernels._draws_numba import ZERO, U, draw_negatives
-from fedgrec.kernels._numba import fused, inlined, released, threaded
-from fedgrec.kernels._product import add_product
+from fedgrec.kernels._numba import add_product, fused, inlined, released, threaded
 
 LANES, WIDE = 64, 128  # in training, where a last block may be half empty, and in ranking
 
@@ -196,14 +195,14 @@ def row_gradients(weighted, W_q, by_W_q, by_user, pull, decay, desk):
 
 
 @fused
-def move_rows(ids, first, n, step, numbers, flags, desk, sums):
+def move_rows(rows, first, n, step, numbers, flags, desk, sums):
     """One optimizer step of a block's rows; their only step is also rounded and added. How many words the clip cut."""
     cut, moved, N = 0, desk.moved, len(sums) // 2
     for half in range(2):
         x = desk.x[2 + half]
         if flags.direct:
             scale = -numbers.item_rate * numbers.per_step
-            cut += add_rows(ids[first : first + n], half * N, x, scale, numbers.bound, sums)
+            cut += add_rows(rows[first : first + n], half * N, x, scale, numbers.bound, sums)
             continue
         for i in range(n):
             row, last = first + i, len(moved) - 1
@@ -213,11 +212,11 @@ def move_rows(ids, first, n, step, numbers, flags, desk, sums):
 
 
 @fused
-def add_rows(ids, offset, x, scale, bound, sums):
+def add_rows(rows, offset, x, scale, bound, sums):
     """Adds finished rows; how many words the clip cut."""
     over = x.dtype.type(0)
-    for i in range(len(ids)):
-        row = ids[i] + offset
+    for i in range(len(rows)):
+        row = rows[i] + offset
         for j in range(x.shape[1]):
             word = np.rint(x[i, j] * scale)
             over += x.dtype.type(abs(word) > bound)
@@ -244,7 +243,7 @@ def move(x, grad, m, v, t, rate, numbers, adam):
 
 
 @inlined
-def gradients(step, ids, rows, P, e, by_e, tables, projected, theta, grad, hidden, decay, numbers, flags, desk, sums):
+def gradients(step, rows, P, e, by_e, tables, projected, theta, grad, hidden, decay, numbers, flags, desk, sums):
     """Adds the gradients of Θ and e; moves the rows, or adds their only step to the sums. How many words a clip cut."""
     m, d, real, cut = len(rows), tables.shape[2], theta.dtype.type, 0
     each = real(1 / m) if flags.mean else real(1)
@@ -262,7 +261,7 @@ def gradients(step, ids, rows, P, e, by_e, tables, projected, theta, grad, hidde
         slopes(weighted, h_m, first, n, P, each, desk)
         downwards(theta, grad, d, hidden, h_m, by_h_m, desk)
         row_gradients(weighted, W_q, by_W_q, by_user, pull, decay, desk)
-        cut += move_rows(ids, first, n, step, numbers, flags, desk, sums)
+        cut += move_rows(rows, first, n, step, numbers, flags, desk, sums)
     by_b = layer(grad, d, hidden, 0)[0]
     for j in range(d):
         by_h_g[j] += e[0, j] * pull[j]
@@ -276,7 +275,7 @@ def gradients(step, ids, rows, P, e, by_e, tables, projected, theta, grad, hidde
 
 
 @inlined
-def local_steps(ids, rows, P, user, tables, projected, theta, hidden, numbers, flags, desk, sums, of_theta):
+def local_steps(rows, P, user, tables, projected, theta, hidden, numbers, flags, desk, sums, of_theta):
     """τ steps of one user; its rows and Θ are rounded and added to the sums. How many words the clips cut."""
     e, moment1, moment2, steps = user
     m, real, cut, by_e = len(rows), theta.dtype.type, 0, np.empty_like(e)
@@ -293,7 +292,7 @@ def local_steps(ids, rows, P, user, tables, projected, theta, hidden, numbers, f
             for j in range(e.shape[1]):
                 by_e[half, j] = real(decay * m) * e[half, j]
         cut += gradients(
-            step, ids, rows, P, e, by_e, tables, projected, now, grad, hidden, decay, numbers, flags, desk, sums
+            step, rows, P, e, by_e, tables, projected, now, grad, hidden, decay, numbers, flags, desk, sums
         )
         move(moved, grad, desk.theta[3], desk.theta[4], step + 1, numbers.item_rate, numbers, flags.item_adam)
         steps[0] += flags.user_adam
@@ -302,7 +301,9 @@ def local_steps(ids, rows, P, user, tables, projected, theta, hidden, numbers, f
             move(e[half], by_e[half], m_u, v_u, steps[0], numbers.user_rate, numbers, flags.user_adam)
     if not flags.direct:
         for half in range(2):
-            cut += add_rows(ids, half * (len(sums) // 2), desk.moved[0, :, half], numbers.per_step, numbers.bound, sums)
+            cut += add_rows(
+                rows, half * (len(sums) // 2), desk.moved[0, :, half], numbers.per_step, numbers.bound, sums
+            )
     zeroth = np.zeros(1, np.int64)
     return cut + add_rows(
         zeroth, 0, moved.reshape(1, -1), numbers.per_theta_step, numbers.theta_bound, of_theta.reshape(1, -1)
@@ -315,7 +316,7 @@ def local_steps(ids, rows, P, user, tables, projected, theta, hidden, numbers, f
 @released
 def train_users(first_user, last_user, problems, users, items, network, numbers, flags, desk, sums):
     """Some users, one after the other."""
-    ids, rows, first, positives = problems
+    rows, first, positives = problems
     e, moment1, moment2, steps = users
     total, of_theta = sums
     cut = 0
@@ -323,8 +324,8 @@ def train_users(first_user, last_user, problems, users, items, network, numbers,
         if positives[u]:
             mine, user = slice(first[u], first[u + 1]), (e[u], moment1[u], moment2[u], steps[u : u + 1])
             cut += local_steps(
-                ids[mine], rows[mine], positives[u], user, items[0], items[1], network[0], network[1], numbers, flags,
-                desk, total, of_theta,
+                rows[mine], positives[u], user, items[0], items[1], network[0], network[1], numbers, flags, desk, total,
+                of_theta,
             )  # fmt: skip
     return cut
 

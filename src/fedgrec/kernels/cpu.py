@@ -20,6 +20,7 @@ from fedgrec.kernels._steps_numba import LOSSES, Flags, Numbers
 from fedgrec.kernels._sums_numba import Told, by_item
 
 NAME = "cpu"
+Given = tuple[loops.Users, Floats, Floats, Floats, draws.Shelves, Numbers, Flags]  # what every loop of a round gets
 
 
 def refresh(cohort: Cohort, weights: Floats, tables: Floats, at: Ints) -> Floats:
@@ -81,23 +82,14 @@ def train(
     )
     longest = min(int(cohort.degrees.max(initial=0)), flags.max_positives) + flags.negatives
     loop = _one_step if flags.steps == 1 and not flags.item_adam and not leaf.norm else _many_steps
-    sums, cut = loop(users, tables, f_table, per_steps, shelves, numbers, flags, longest, dtype)
+    sums, cut = loop((users, tables, f_table, per_steps, shelves, numbers, flags), longest, dtype)
     _finite(state.embeddings[:, 0], leaf.name)
     return Rows(np.arange(n_items), sums), state, cut
 
 
-def _one_step(
-    users: loops.Users,
-    tables: Floats,
-    f_table: Floats,
-    per_steps: Floats,
-    shelves: draws.Shelves,
-    numbers: Numbers,
-    flags: Flags,
-    longest: int,
-    dtype: np.dtype[Any],
-) -> tuple[Ints, int]:
+def _one_step(given: Given, longest: int, dtype: np.dtype[Any]) -> tuple[Ints, int]:
     """Users find their slopes; then every item adds up its users' rounded rows, so no table is ever shared."""
+    users, tables, f_table, per_steps, shelves, numbers, flags = given
     n_items, d = tables.shape[1:]
     told, norms = Told.empty(len(users.keys), longest, d, tables.dtype, flags.cosine), np.empty(n_items, tables.dtype)
     if flags.cosine:
@@ -115,24 +107,14 @@ def _one_step(
     return sums, int(cut.sum())
 
 
-def _many_steps(
-    users: loops.Users,
-    tables: Floats,
-    f_table: Floats,
-    per_steps: Floats,
-    shelves: draws.Shelves,
-    numbers: Numbers,
-    flags: Flags,
-    longest: int,
-    dtype: np.dtype[Any],
-) -> tuple[Ints, int]:
+def _many_steps(given: Given, longest: int, dtype: np.dtype[Any]) -> tuple[Ints, int]:
     """Each thread adds finished rows to a table of its own; the tables are added at the end."""
+    users, tables, *_, flags = given
 
     def share(begin: int, end: int) -> tuple[Ints, int]:
         sums = np.zeros(tables.shape[1:], dtype)
         scratch = np.empty((4 if flags.item_adam else 2, longest, tables.shape[2]), tables.dtype)
-        how = (users, tables, f_table, per_steps, shelves, numbers, flags, scratch, sums)
-        return sums, int(loops.train_users(begin, end, *how))
+        return sums, int(loops.train_users(begin, end, *given, scratch, sums))
 
     (total, cut), *others = in_threads(share, len(users.keys))
     for sums, more in others:
@@ -225,8 +207,3 @@ def use_threads(count: int) -> None:
     """How many cores to use from now on; 0: all."""
     most = int(nb.config.NUMBA_NUM_THREADS)
     nb.set_num_threads(min(count or most, most))
-
-
-def threads() -> int:
-    """How many cores are used."""
-    return int(nb.get_num_threads())

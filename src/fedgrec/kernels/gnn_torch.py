@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedgrec.cable.core import Ints
 from fedgrec.config.options import at_round
+from fedgrec.kernels import _draws_torch as draws
 from fedgrec.kernels.rounds_torch import Rounds, Sums, adam
 
 WHOLE = 2.0**60  # a user's slopes sum to 1 at most: times this, as integers, they add up the same in any order
@@ -69,7 +70,7 @@ class Engine(Rounds):
         edges, mine = self.edges(users, int(counts.max()))
         chosen, drawn = edges, self.negatives(users, M)
         if edges.shape[1] > P:  # some users have more items than train in one round
-            mine, sample = mine[:, :P], self.positives_sample(users, P)
+            mine, sample = mine[:, :P], draws.positives_sample(self.keys[users], self.round, degrees, P)
             chosen = torch.where(mine, self.first[users][:, None] + sample, 0)
         n_positives, n_negatives = degrees.clamp(max=P), (n_items - degrees).clamp(max=M)
         real = torch.cat([mine, torch.arange(M, device=self.device) < n_negatives[:, None]], dim=1)
@@ -92,7 +93,8 @@ class Engine(Rounds):
     def _bpr_slopes(self, problem: Problems, scores: Tensor) -> Tensor:
         """∂L/∂s_t, see gnn.bpr_slopes.  # [S, m]"""
         P = problem.v.shape[1]
-        partner = self.pairs(problem.users, scores.shape[1] - P, problem.n_positives)
+        n, keys = scores.shape[1] - P, self.keys[problem.users]
+        partner = draws.pairs(keys, self.round, n, problem.n_positives)
         slope = (scores[:, P:] - scores.gather(1, partner)).sigmoid_().mul_(problem.share[:, P:])
         met = torch.zeros(len(scores), P, dtype=torch.int64, device=self.device)
         met.scatter_add_(1, partner, (slope.to(torch.float64) * WHOLE).to(torch.int64))

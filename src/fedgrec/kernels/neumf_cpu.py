@@ -36,7 +36,7 @@ def train(
         cut = loops.train_users(
             begin,
             end,
-            (rows, rows, first, cohort.degrees),
+            (rows, first, cohort.degrees),
             (state.embeddings, state.moment1, state.moment2, state.steps),
             (tables, table),
             (theta, np.array(o.hidden)),

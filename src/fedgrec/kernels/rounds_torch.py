@@ -22,18 +22,12 @@ except ImportError:
     raise missing_extra("training on a GPU", "torch") from None
 
 from fedgrec.kernels import _draws_torch as draws
-from fedgrec.kernels._steps_torch import padded, side_by_side
-
-try:
-    from fedgrec.kernels import _rounds_triton as launched
-except ImportError:  # then PyTorch does it all, in two or three times the time
-    launched = None  # type: ignore[assignment]
 
 Sums = dict[str, Tensor]
 
 
 class Rounds(ABC):
-    """The population of a method on one device. Results depend on `memory` and `fused` in the last bits alone."""
+    """The population of a method on one device. Results depend on `memory` in the last bits alone."""
 
     def __init__(
         self,
@@ -42,10 +36,8 @@ class Rounds(ABC):
         users: Cohort,
         device: str = "cuda",
         memory: int = 2**28,  # bytes of one working table [users, rows, d]; training holds about ten of them
-        fused: bool | None = None,  # whether Triton draws and adds; on a GPU it does, if it is there
     ) -> None:
         self.method, self.options, self.device, self.memory = method, method.options, place(device), memory
-        self.fused = self.device.type == "cuda" and launched is not None if fused is None else fused
         self.spec: UploadSpec = method.spec(method.stages[-1])
         self.round = server.round
         self.counts = users.degrees  # kept on the CPU too: asking the device for a size would mean to wait for it
@@ -97,40 +89,31 @@ class Rounds(ABC):
         self.apply(sums, n_users)
 
     def _batches(self, users: Ints) -> Iterator[Ints]:
-        """The users that have items, as many at a time as one working table may hold."""
+        """The users that have items, those with few rows first; each batch, padded, fits into one working table."""
         users = users[self.counts[users] > 0]
+        n_rows = self.rows(self.counts[users])
+        order = np.argsort(n_rows, kind="stable")
         fit = self.memory // (self.server["items"].element_size() * self.options.dim)
-        return (users[some] for some in side_by_side(self.rows(self.counts[users]), fit))
+        while len(order):
+            padded_to = n_rows[order] * np.arange(1, len(order) + 1)  # rows of a batch that ends here
+            count = max(1, int(np.searchsorted(padded_to, fit, side="right")))
+            yield users[order[:count]]
+            order = order[count:]
 
     def edges(self, users: Tensor, longest: int) -> tuple[Tensor, Tensor]:
         """Where each user's items are, and which places are its own; padding repeats its first.  # [S, longest] both"""
-        return padded(self.first[users], self.degrees[users], longest)
+        place = torch.arange(longest, device=self.device)
+        real = place < self.degrees[users][:, None]
+        return self.first[users][:, None] + torch.where(real, place, 0), real
 
     def negatives(self, users: Tensor, width: int) -> Tensor:
         """Items that these users draw and do not have; columns beyond a user's draws mean nothing.  # [S, width]"""
-        if self.fused:
-            return launched.negatives(self, users, width)
         mine, degrees = self.edges(users, int(self.degrees[users].max()))[0], self.degrees[users]
         return draws.negatives(self.keys[users], self.round, width, self.items[mine], degrees, self.method.n_items)
 
-    def positives_sample(self, users: Tensor, cap: int) -> Tensor:
-        """Positions, sorted, of the items that train where a user has more than `cap`.  # [S, cap]"""
-        if self.fused:
-            return launched.positives_sample(self, users, cap)
-        return draws.positives_sample(self.keys[users], self.round, self.degrees[users], cap)
-
-    def pairs(self, users: Tensor, width: int, n_positives: Tensor) -> Tensor:
-        """The positive that each drawn item meets.  # [S, width]"""
-        if self.fused:
-            return launched.pairs(self, users, width, n_positives)
-        return draws.pairs(self.keys[users], self.round, 0, width, n_positives)
-
     def add_rows(self, sums: Tensor, items: Tensor, values: Tensor, leaf: Leaf) -> None:
         """Finished rows, rounded, clipped and added.  # items [S, m], values [S, m, d]"""
-        if self.fused:
-            launched.add_rows(self, sums, items, values, leaf)
-        else:
-            sums.index_add_(0, items.flatten(), self.rounded(values, leaf).flatten(0, 1))
+        sums.index_add_(0, items.flatten(), self.rounded(values, leaf).flatten(0, 1))
 
     def rounded(self, values: Tensor, leaf: Leaf) -> Tensor:
         """core.quantize: finished numbers → integers, clipped and rounded; what was cut is counted."""

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from fedgrec.cable.core import Ints
-from fedgrec.kernels.directions import directions
 from fedgrec.kernels.rounds_torch import Rounds, Sums
 
 
@@ -31,4 +30,4 @@ class Engine(Rounds):
 
     def apply(self, sums: Sums, users: int) -> None:
         Z = sums["items"].to(torch.float64) * self.spec.leaf("items").step / self.popularity.sqrt()[:, None]
-        self.server["items"][0] = directions(Z, torch).to(self.server["items"].dtype)
+        self.server["items"][0] = self.method.directions(Z, torch).to(self.server["items"].dtype)

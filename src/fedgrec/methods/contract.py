@@ -129,7 +129,7 @@ class Method(ABC):
 
     # ---------------------------------------------------------------------------------------- abilities
 
-    # Kernels that `make` takes: reference (or none), cpu, batched.
+    # Kernels that `make` takes: reference (or none), cpu.
     kernels: ClassVar[tuple[str, ...]] = ("reference",)
     # The module whose `Engine` runs training rounds on a GPU, and the package that it needs; "": a GPU only ranks.
     engine: ClassVar[str] = ""

@@ -42,8 +42,7 @@ from fedgrec.cable.core import (
 )
 from fedgrec.config.options import AdamOptions, at_round, option
 from fedgrec.errors import ConfigError
-from fedgrec.kernels import gnn, reference
-from fedgrec.kernels.contract import Kernel
+from fedgrec.kernels import Kernel, gnn, reference
 from fedgrec.methods import degrees as counts
 from fedgrec.methods import expansion
 from fedgrec.methods.contract import DEGREES, TRAIN, WORD, Contents, Method

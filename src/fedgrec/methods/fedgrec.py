@@ -79,7 +79,7 @@ class FedGRecMethod(Uploads):
     """The verbs of FedGRec over `n_items` items and at most `n_users` users."""
 
     name = "fedgrec"
-    kernels = ("reference", "cpu", "batched")
+    kernels = ("reference", "cpu")
     engine, engine_needs = "fedgrec.kernels.cuda", "triton"
     takes_noise = True
     takes_decoys = True

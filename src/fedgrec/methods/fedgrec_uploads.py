@@ -10,8 +10,7 @@ from fedgrec.cable.core import Floats, Ints, Leaf, ServerState, Stage, Traffic, 
 from fedgrec.cable.noise import NO_NOISE, Multipliers
 from fedgrec.config.options import FedGRecOptions
 from fedgrec.errors import ConfigError
-from fedgrec.kernels import reference
-from fedgrec.kernels.contract import Kernel
+from fedgrec.kernels import Kernel, reference
 from fedgrec.methods import degrees as counts
 from fedgrec.methods import noisy
 from fedgrec.methods.contract import DEGREES, RECOUNT, WORD, Method

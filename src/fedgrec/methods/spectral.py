@@ -42,9 +42,7 @@ from fedgrec.cable.core import (
 )
 from fedgrec.cable.noise import NO_NOISE, Multipliers
 from fedgrec.config.options import COUNT_ITEMS, MethodOptions, option
-from fedgrec.kernels import reference
-from fedgrec.kernels.contract import Kernel
-from fedgrec.kernels.directions import directions
+from fedgrec.kernels import Kernel, reference
 from fedgrec.methods import degrees as counts
 from fedgrec.methods import noisy
 from fedgrec.methods.contract import DEGREES, TRAIN, WORD, Contents, Method
@@ -52,6 +50,7 @@ from fedgrec.methods.contract import DEGREES, TRAIN, WORD, Contents, Method
 FEW, GROWTH = 0.38, 0.7  # directions: 64 of 1,500 users or items, 120 of 4,000, 512 from 30,000 on
 FINE = 12  # bits behind 1/√users, about the size of a number that a user sends
 USUAL_NORM = 0.4  # times √(directions/users): the median |y_u| on Gowalla and on Yelp2018
+NOTHING = 1e-12  # a direction with less than this part of the strongest one's share is not in the graph
 
 
 @dataclass(frozen=True)
@@ -167,9 +166,20 @@ class SpectralMethod(Method):
         sums, step = noisy.open_rows(total.leaves["items"], server.more), self.spec(stage).leaf("items").step
         Z = np.zeros((self.n_items, self.width))
         Z[sums.index] = step * sums.values / np.sqrt(np.maximum(server.degrees[sums.index], 1))[:, None]
-        server.items[0] = directions(Z)
+        server.items[0] = self.directions(Z)
         server.round += 1
         return server
+
+    @staticmethod
+    def directions(Z: Any, xp: Any = np) -> Any:
+        """An orthonormal basis of the columns, the strongest direction first; zeros for directions that are not there.
+
+        `xp`: numpy or torch, as Z is: a GPU computes it too.
+        """
+        shares, turn = xp.linalg.eigh(Z.T @ Z)
+        there = shares > NOTHING * xp.amax(shares) + np.finfo(float).tiny
+        root = xp.where(there, shares, 1.0) ** 0.5
+        return xp.flip(xp.where(there, Z @ turn / root, 0.0), (1,))
 
     # -------------------------------------------------------------------------------------- ranking
 

@@ -8,7 +8,6 @@ from typing import Any
 from fedgrec.cable.core import Traffic
 from fedgrec.config.configuration import Config
 from fedgrec.methods.contract import Method
-from fedgrec.runs.distributed import Ranks
 from fedgrec.runs.machine import make_method
 
 
@@ -35,7 +34,7 @@ def cost(config: Config, lines: Sequence[Mapping[str, Any]], n_users: int, n_ite
 def turns(config: Config, rounds: int, n_users: int, n_items: int) -> float:
     """In how many of these training rounds an average user takes part: in all sweeps, and in a share of the others."""
     anywhere = replace(config, run=replace(config.run, kernel="reference", device="cpu"))
-    sweeps = _sweeps(make_method(anywhere, n_items, n_users, Ranks()), rounds)
+    sweeps = _sweeps(make_method(anywhere, n_items, n_users), rounds)
     drawn: int = min(config.model.users_per_round, n_users)
     return sweeps + (rounds - sweeps) * drawn / n_users
 

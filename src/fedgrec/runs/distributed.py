@@ -89,16 +89,12 @@ def launched(patience: timedelta = PATIENCE) -> Iterator[Ranks]:
         yield Ranks()
         return
     try:
-        import torch
         import torch.distributed as group
     except ImportError:
         raise missing_extra("training in several processes", "torch") from None
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    on_gpus = torch.cuda.is_available() and group.is_nccl_available()
-    if on_gpus:  # "cuda" then means this process's own GPU
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)) % torch.cuda.device_count())
     try:
-        group.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo", timeout=patience)
+        group.init_process_group("gloo", timeout=patience)
     except (RuntimeError, ValueError) as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise FedgrecError(
@@ -166,17 +162,12 @@ class Processes(Ranks):
     def added(self, numbers: NDArray[Any]) -> NDArray[Any]:
         """The sum over all processes of arrays of signed integers: the same bits in any order."""
         import torch
-
-        total = np.array(numbers)
-        self.add_up(torch.from_numpy(total))
-        return total
-
-    def add_up(self, tensor: Any) -> None:
-        """`added` for a tensor, in place and where it is: over NCCL on GPUs, over gloo elsewhere."""
         import torch.distributed as group
 
+        total = np.array(numbers)
         with self._in_contact():
-            group.all_reduce(tensor)
+            group.all_reduce(torch.from_numpy(total))
+        return total
 
     def gathered(self, rows: NDArray[Any]) -> list[NDArray[Any]]:
         """The rows of every process, by rank; only the number of rows may differ."""
@@ -212,8 +203,8 @@ class Processes(Ranks):
     def agree(self, about: str) -> None:
         if self.broadcast(about.encode()) != about.encode():
             raise ConfigError(
-                f"process {self.rank} of {self.size} has other options, data or devices than the first: start all with "
-                f"the same command on the same data; if machines differ, name --device and --kernel"
+                f"process {self.rank} of {self.size} has other options or data than the first: start all with the "
+                f"same command on the same data"
             )
 
     def in_turn(self, load: Callable[[], T]) -> T:

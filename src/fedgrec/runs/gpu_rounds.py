@@ -1,5 +1,6 @@
 """Rounds that run on a GPU from end to end, as many at a time as possible until something reads the state."""
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,9 +8,14 @@ from fedgrec.cable.core import Cohort, Ints, ServerState
 from fedgrec.config.configuration import Config
 from fedgrec.kernels.devices import within_memory
 from fedgrec.methods.contract import Method
-from fedgrec.runs.machine import LESS, make_engine
 
 AT_ONCE = 200  # the most rounds that a GPU runs without a report
+LESS = "users_per_round, negatives, max_positives or local_steps"  # lower, they save GPU memory
+
+
+def make_engine(config: Config, method: Method, server: ServerState, users: Cohort) -> Any:
+    """What runs whole rounds on the GPU; it takes the state over."""
+    return importlib.import_module(method.engine).Engine(method, server, users, config.run.device)
 
 
 class GpuRounds:
@@ -34,9 +40,9 @@ class GpuRounds:
 
     def run(self, server: ServerState, users: Cohort, rounds: Sequence[Ints]) -> None:
         """Train with these users in each round, from the server's round on."""
-        if self._engine is None:
-            self._engine = make_engine(self.config, self.method, server, users)
         with within_memory("training", LESS):
+            if self._engine is None:
+                self._engine = make_engine(self.config, self.method, server, users)
             self._engine.run(rounds)
         server.round += len(rounds)
 

@@ -48,7 +48,7 @@ def grow(run: Simulation, dataset: Dataset, rounds: int = 0) -> None:
     if run.config.run.noisy:
         raise ConfigError("under dp_epsilon all sums are planned before the first: a run cannot go on with other data")
     before, now, seed = run.dataset.split.train, dataset.split.train, run.config.run.seed
-    made = make_method(run.config, now.n_items, now.n_users, run.ranks)
+    made = make_method(run.config, now.n_items, now.n_users)
     method.check_grows(made)
     for old, new in ((before.user_ids, now.user_ids), (before.item_ids, now.item_ids)):
         if len(new) < len(old) or [*new][: len(old)] != [*old]:

@@ -1,9 +1,7 @@
 """What a configuration runs on: which kernel, which device, and ranking there."""
 
-import importlib
 import importlib.util
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -20,69 +18,49 @@ from fedgrec.models.metrics import Ideal
 from fedgrec.models.ranking import Csr, Rank, Result, evaluate_ranking, top_k, top_k_scores
 from fedgrec.runs.distributed import Ranks
 
-LESS = "users_per_round, negatives, max_positives or local_steps"  # lower, they save GPU memory in training
 
-
-def make_method(config: Config, n_items: int, n_users: int, ranks: Ranks) -> Method:
+def make_method(config: Config, n_items: int, n_users: int) -> Method:
     """The method that a configuration names, on the kernel that it asks for, with the noise that it asks for."""
-    method, run = _on_kernel(config, n_items, n_users, ranks), config.run
+    method, run = contract.make_method(config.method, config.model, n_items, n_users), config.run
+    if run.kernel not in ("auto", *method.kernels):
+        raise ConfigError(
+            f"{config.method} has no kernel {run.kernel!r}: choose one of auto, {', '.join(method.kernels)}"
+        )
+    if run.device == "cuda":
+        place("cuda")
+    if run.kernel != "reference" and "cpu" in method.kernels:
+        from fedgrec.kernels import cpu
+
+        cpu.use_threads(run.threads)
+        method = contract.make_method(config.method, config.model, n_items, n_users, cpu)
     if not run.noisy:
         return method
     return cast(Method, with_noise(method, run.dp_epsilon, run.dp_delta, run.dp_rounds or run.rounds))
 
 
-def _on_kernel(config: Config, n_items: int, n_users: int, ranks: Ranks) -> Method:
-    made = partial(contract.make_method, config.method, config.model, n_items, n_users)
-    run, readable = config.run, made()
-    if run.kernel not in ("auto", *readable.kernels):
-        raise ConfigError(
-            f"{config.method} has no kernel {run.kernel!r}: choose one of auto, {', '.join(readable.kernels)}"
-        )
-    if run.device == "cuda" and not readable.engine and "batched" not in readable.kernels:
-        raise ConfigError(f"{config.method} does not train on a GPU: leave out device, or set it to cpu")
-    if run.kernel == "reference" or "cpu" not in readable.kernels:
-        return readable
-    if run.device == "cuda":
-        place("cuda")
-    if "batched" in readable.kernels and (
-        run.kernel == "batched" or (run.device == "cuda" and not fits_engine(config, ranks))
-    ):
-        from fedgrec.kernels.batched import Batched
-
-        return made(Batched(run.device))
-    from fedgrec.kernels import cpu
-
-    cpu.use_threads(config.run.threads)
-    return made(cpu)
+def device_of(config: Config, ranks: Ranks) -> str:
+    """Where to train, cuda or cpu; `ConfigError` if a GPU is asked for and cannot."""
+    asked, reason = config.run.device, why_no_gpu(config, ranks)
+    if asked == "cuda" and reason:
+        raise ConfigError(f"{reason}: leave out device, or set it to cpu")
+    return "cuda" if asked == "cuda" or (asked == "auto" and not reason and gpu_is_there()) else "cpu"
 
 
-def fits_engine(config: Config, ranks: Ranks) -> bool:
-    """Whether rounds may run on a GPU from end to end: a method and options that its kernel knows, plain sums."""
-    return (
-        ranks.size == 1  # several processes exchange sums in the middle of a round
-        and config.run.secure == "off"
-        and not config.run.noisy  # the batched kernel bounds a user's norm, which noise needs
-        and config.run.kernel == "auto"
-        and _has_engine(contract.make_method(config.method, config.model))
-    )
-
-
-def _has_engine(method: Method) -> bool:
-    there = method.engine and importlib.util.find_spec(method.engine_needs) is not None
-    return bool(there and method.fits_engine)
-
-
-def wants_gpu(config: Config) -> bool:
-    """Whether `device = auto` means a GPU."""
-    method, kernel = contract.make_method(config.method, config.model), config.run.kernel
-    batched = "batched" in method.kernels and kernel in ("auto", "batched")
-    return (batched or (kernel == "auto" and _has_engine(method))) and gpu_is_there()
-
-
-def make_engine(config: Config, method: Method, server: ServerState, users: Cohort) -> Any:
-    """What runs whole rounds on the GPU; it takes the state over."""
-    with within_memory("training", LESS):
-        return importlib.import_module(method.engine).Engine(method, server, users, config.run.device)
+def why_no_gpu(config: Config, ranks: Ranks) -> str:
+    """Why no engine can run the rounds on a GPU from end to end; "" if one can."""
+    method, name, run = contract.make_method(config.method, config.model), config.method, config.run
+    reasons = {
+        f"{name} does not train on a GPU": not method.engine,
+        f"{name} does not train on a GPU with these options": not method.fits_engine,
+        f"{name} does not train on a GPU without the package {method.engine_needs}": (
+            importlib.util.find_spec(method.engine_needs) is None
+        ),
+        f"kernel = {run.kernel} does not train on a GPU": run.kernel != "auto",
+        f"secure = {run.secure} does not train on a GPU": run.secure != "off",
+        "a GPU adds no noise, which dp_epsilon asks for": run.noisy,
+        "several processes do not train on GPUs": ranks.size > 1,  # they exchange sums in the middle of a round
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def judged(

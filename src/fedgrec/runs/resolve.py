@@ -4,15 +4,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedgrec.config.configuration import Config
-from fedgrec.config.options import MethodOptions, falling
+from fedgrec.config.options import DataOptions, MethodOptions, falling
 from fedgrec.data import Dataset
 from fedgrec.data.registry import SOURCES
-from fedgrec.runs.machine import wants_gpu
+from fedgrec.runs.distributed import Ranks
+from fedgrec.runs.machine import device_of, why_no_gpu
 
 EVALUATIONS = MethodOptions.evaluations  # in a run, if `evaluate_every` is left to us
 
 
-def resolved(config: Config, dataset: Dataset) -> Config:
+def resolved(config: Config, dataset: Dataset, ranks: Ranks | None = None) -> Config:
     """The configuration with all that was left to us decided, so that running it again gives the same run."""
     run, model, n_users = config.run, config.model, dataset.split.train.n_users
     in_turns = -(-(run.turns or model.turns) * n_users // min(model.users_per_round, n_users))
@@ -20,13 +21,23 @@ def resolved(config: Config, dataset: Dataset) -> Config:
     if run.noisy and not run.rounds and not run.turns:
         rounds = model.noisy_rounds or rounds
     every = run.evaluate_every or -(-rounds // model.evaluations)
-    device = "cuda" if run.device == "cuda" or (run.device == "auto" and wants_gpu(config)) else "cpu"
-    source = config.data.data
-    if source != "demo" and source not in SOURCES and Path(source).exists():
-        source = str(Path(source).resolve())  # so that the run can be resumed from any folder
+    device = device_of(config, ranks or Ranks())
     noisy_rounds = (run.dp_rounds or rounds) if run.noisy else run.dp_rounds
     run = replace(run, rounds=rounds, evaluate_every=every, device=device, dp_rounds=noisy_rounds)
-    return replace(config, model=falling(model, rounds), run=run, data=replace(config.data, data=source))
+    return replace(config, model=falling(model, rounds), run=run, data=located(config.data))
+
+
+def located(data: DataOptions) -> DataOptions:
+    """With the whole path of a file, so that the run can be resumed from any folder."""
+    source = data.data
+    if source == "demo" or source in SOURCES or not Path(source).exists():
+        return data
+    return replace(data, data=str(Path(source).resolve()))
+
+
+def on_todays_device(config: Config, ranks: Ranks) -> Config:
+    """A recorded configuration. What release 0.2 trained on a GPU, and no engine can, goes on as `auto` says."""
+    return config.changed({"device": "auto"}) if why_no_gpu(config, ranks) else config
 
 
 def final(config: Config, best_round: int) -> Config:

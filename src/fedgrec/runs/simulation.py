@@ -27,7 +27,7 @@ from fedgrec.models.model import Model
 from fedgrec.models.selection import RESULT, Observer, Progress, judge
 from fedgrec.runs.distributed import Ranks
 from fedgrec.runs.gpu_rounds import GpuRounds
-from fedgrec.runs.machine import fits_engine, judged, make_method
+from fedgrec.runs.machine import judged, make_method
 from fedgrec.runs.population import population
 from fedgrec.runs.record import RunRecord, restored, tensors_of
 from fedgrec.runs.resolve import resolved
@@ -53,12 +53,11 @@ class Simulation:
         ranks: Ranks | None = None,
     ) -> None:
         self.dataset = dataset or load_for(config)
-        self.config = config = resolved(config, self.dataset)
         self.observer, self.ranks = observer or Observer(), ranks or Ranks()
+        self.config = config = resolved(config, self.dataset, self.ranks)
         train = self.dataset.split.train
-        self.method = make_method(config, train.n_items, train.n_users, self.ranks)
-        on_gpu = config.run.device == "cuda" and fits_engine(config, self.ranks)
-        self.gpu = GpuRounds(config, self.method) if on_gpu else None
+        self.method = make_method(config, train.n_items, train.n_users)
+        self.gpu = GpuRounds(config, self.method) if config.run.device == "cuda" else None
         self.server = self.method.init(config.run.seed)
         everyone = population(config, self.method, train)
         self.degrees = everyone.degrees

@@ -19,7 +19,6 @@ from fedgrec.models.metrics import Ideal
 from fedgrec.models.model import CONFIG, Model
 from fedgrec.models.ranking import Csr, Result
 from fedgrec.models.recommender import Recommender, Seen
-from fedgrec.runs.distributed import Ranks
 from fedgrec.runs.machine import judged, make_method
 
 
@@ -38,7 +37,7 @@ def measured(model: Recommender, run: RunOptions, seen: Csr, held_out: Csr) -> R
         return centralized.evaluate_model(model.inner, seen, held_out, run.topk, ideal)
     assert isinstance(model, Model)
     config = replace(model.config, run=run)
-    method = make_method(config, model.known.n_items, max(model.known.n_users, 1), Ranks())
+    method = make_method(config, model.known.n_items, max(model.known.n_users, 1))
     return judged(method, model.server, model.users, seen, held_out, run.topk, ideal, run.device)
 
 

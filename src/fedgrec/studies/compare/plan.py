@@ -13,7 +13,8 @@ from fedgrec.data import Dataset
 from fedgrec.data.datasets import load_for
 from fedgrec.errors import ConfigError, DataError
 from fedgrec.kernels.devices import gpu_is_there
-from fedgrec.runs.resolve import EVALUATIONS, resolved
+from fedgrec.runs.distributed import Ranks
+from fedgrec.runs.resolve import EVALUATIONS, located, on_todays_device, resolved
 from fedgrec.studies.compare.names import Entry, File, Options
 from fedgrec.studies.compare.runs import CentralizedRun, FederatedRun, Run
 
@@ -93,6 +94,8 @@ class Settings:
             inline,
             ({"seed": seed}, "--seeds"),
         )
+        if "device" not in inline:  # where to train what can run there
+            config = on_todays_device(config, Ranks())
         return resolved(config, dataset)
 
     def _centralized(self, method: str, own: tuple[Layer, Layer], dataset: Dataset) -> tuple[Config, Options]:
@@ -104,7 +107,7 @@ class Settings:
         usual = {"patience": run.patience, "checkpoint_every": TrainingOptions().checkpoint_every}
         whole = {"evaluate_every": rhythm(model), **usual, **training, **judged(run)}
         run = replace(run, device=pick_device(run.device, kind.devices))
-        return Config(resolved(common, dataset).data, model, run, method), whole
+        return Config(located(common.data), model, run, method), whole
 
 
 def _preset(name: str, method: str) -> Options:

@@ -21,7 +21,7 @@ from fedgrec.config.options import DataOptions, RunOptions
 from fedgrec.data import Dataset
 from fedgrec.data.datasets import load_for
 from fedgrec.errors import ConfigError, DataError
-from fedgrec.runs.resolve import resolved
+from fedgrec.runs.resolve import located, resolved
 from fedgrec.runs.simulation import Observer, Simulation
 from fedgrec.studies.compare.names import CENTRALIZED
 from fedgrec.studies.compare.plan import SHARED, judged, rhythm
@@ -142,7 +142,7 @@ class Federated(Subject):
 
 class Centralized(Subject):
     def _data(self) -> dict[str, Any]:
-        return asdict(resolved(Config(self.config.data, run=self.config.run), self.dataset).data)
+        return asdict(located(self.config.data))
 
     def _judged(self) -> dict[str, Any]:
         run = self.config.run
