@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedgrec.cable.decoys import false_share, fresh_source, told_next
+from fedgrec.cable.decoys import false_share, fresh_source, next_told_items
 from fedgrec.config.configuration import preset
 from fedgrec.data import Split
 from fedgrec.data.datasets import load_for
@@ -21,7 +21,7 @@ NOTHING = np.zeros(0, np.int64)
 
 def telling(own, n_items, epsilon, seed, times=1):
     draw = np.random.Generator(np.random.Philox(key=seed))
-    return [told_next(NOTHING, np.array(own, np.int64), n_items, epsilon, draw) for _ in range(times)]
+    return [next_told_items(NOTHING, np.array(own, np.int64), n_items, epsilon, draw) for _ in range(times)]
 
 
 def test_each_item_is_told_with_its_chance():
@@ -85,7 +85,7 @@ def test_the_code_tells_the_stories_of_that_law():
         told, story = NOTHING, []
         for season in range(3):
             new = np.array([0]) if season == 1 else NOTHING
-            told = told_next(told, new, 4, epsilon, draw)
+            told = next_told_items(told, new, 4, epsilon, draw)
             story.append(0 in told)
         seen[tuple(story)] += 1
     there = [story for story in expected if expected[story]]
@@ -95,7 +95,7 @@ def test_the_code_tells_the_stories_of_that_law():
 @pytest.mark.parametrize("own", [[], [0], [0, 1, 2, 3]])
 def test_what_was_told_stays_and_lists_are_sorted(own):
     told = telling(own, 4, 0.5, 1)[0]
-    later = told_next(told, NOTHING, 6, 0.5, fresh_source())
+    later = next_told_items(told, NOTHING, 6, 0.5, fresh_source())
     assert set(told) <= set(later)
     assert (np.diff(later) > 0).all()
     assert not len(later) or 0 <= later.min() <= later.max() < 6
@@ -141,7 +141,7 @@ def test_the_server_sees_nothing_but_what_users_told(demo, monkeypatch, changes)
     """With other items at home but the same answers, the server's state is equal to the bit. The ranking differs."""
     train = demo.split.train
     other = replace(train, items=np.ascontiguousarray(train.n_items - 1 - reversed_by_user(train)))
-    monkeypatch.setattr("fedgrec.runs.population.told_next", _fixed_answers)
+    monkeypatch.setattr("fedgrec.runs.population.next_told_items", _fixed_answers)
     servers, ranked = [], []
     for own in (train, other):
         given = (

@@ -110,8 +110,8 @@ class Asked:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.questions: list[list[int]] = []
-        self.answer = decoys.told_next
-        monkeypatch.setattr(decoys, "told_next", self)
+        self.answer = decoys.next_told_items
+        monkeypatch.setattr(decoys, "next_told_items", self)
 
     def __call__(self, told: Any, new: Any, n_items: int, epsilon: float, draw: Any) -> Any:
         self.questions.append(new.tolist())
@@ -224,12 +224,12 @@ def test_users_come_go_and_come_back(tmp_path: Path) -> None:
 
 def test_who_has_told_nothing_breaks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some tell nothing, in the first season and in the second; one of them leaves."""
-    tell = decoys.told_next
+    tell = decoys.next_told_items
 
     def some_are_silent(before: Any, new: Any, *more: Any) -> Any:
         return before if not len(before) and len(new) % 2 == 0 else tell(before, new, *more)
 
-    monkeypatch.setattr(decoys, "told_next", some_are_silent)
+    monkeypatch.setattr(decoys, "next_told_items", some_are_silent)
     life = Life(tmp_path, users=USERS, options=BRIEF)
     assert sum(not items for items in told(life.world).values()) > 3
     life.train()
@@ -294,7 +294,7 @@ def test_the_server_sees_nothing_but_what_users_told(tmp_path: Path, monkeypatch
     def fixed_answers(before: Any, new: Any, n_items: int, epsilon: float, draw: Any) -> Any:
         return np.union1d(before, (before + 1) % n_items if len(before) else np.arange(3))
 
-    monkeypatch.setattr(decoys, "told_next", fixed_answers)
+    monkeypatch.setattr(decoys, "next_told_items", fixed_answers)
     seen = []
     life = Life(tmp_path / "a", users=USERS, options=BRIEF)
     for path in life.world.nodes.values():

@@ -72,7 +72,7 @@ def test_a_server_is_well_or_says_why_not(trained: World) -> None:
 def test_a_node_tells_of_its_server_and_not_of_its_users() -> None:
     contact = Contact()
     contact.hear()
-    contact.told(Packet(KEYS))
+    contact.note_answer(Packet(KEYS))
     found = samples(contact.pages())
     assert {name for name, _ in found} == {
         "fedgrec_node_connected",
@@ -87,11 +87,11 @@ def test_a_node_tells_of_its_server_and_not_of_its_users() -> None:
 def test_a_node_that_is_refused_or_alone_is_not_well() -> None:
     contact = Contact()
     assert got(contact.pages(), "/health")[0] == 200
-    contact.told(Packet(REFUSED, {"reason": "node a has no users: add some"}))
-    contact.told(Packet(HELLO))  # the server greets it again before it refuses it again
+    contact.note_answer(Packet(REFUSED, {"reason": "node a has no users: add some"}))
+    contact.note_answer(Packet(HELLO))  # the server greets it again before it refuses it again
     code, text = got(contact.pages(), "/health")
     assert (code, json.loads(text)["reason"]) == (503, "the server refused this node: node a has no users: add some")
-    contact.told(Packet(KEYS))
+    contact.note_answer(Packet(KEYS))
     assert contact.trouble == ""
     contact.heard -= LONG + 1
     assert "was not heard for" in contact.trouble

@@ -109,7 +109,7 @@ def test_the_same_rounds_again_have_the_same_bits(name: str) -> None:
 
 
 def forget_what_was_told(engine: Any) -> None:
-    engine.told.zero_()
+    engine.from_neighbours.zero_()
 
 
 def forget_the_items(engine: Any) -> None:

@@ -29,7 +29,7 @@ def fresh_source() -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=secrets.randbits(128)))
 
 
-def told_next(told: Ints, new: Ints, n_items: int, epsilon: float, draw: np.random.Generator) -> Ints:
+def next_told_items(told: Ints, new: Ints, n_items: int, epsilon: float, draw: np.random.Generator) -> Ints:
     """What a user tells from now on, given the items that it has told and those that are new to it.  # sorted"""
     q = false_share(epsilon)
     asked = np.setdiff1d(new, told)

@@ -220,16 +220,15 @@ def run_server(arguments: argparse.Namespace) -> int:
 def run_node(arguments: argparse.Namespace) -> int:
     """Be the node of a folder until stopped."""
     _require_flower()
-    import flwr.supercore  # noqa: F401 - importing it sets up Flower's logging
-
     from fedgrec.federation.common import json_log
+    from fedgrec.federation.flower.internals import flower_log
     from fedgrec.federation.setup.start import node
 
     as_json = [json_log.handler("node", arguments.folder.absolute().name)] if arguments.log_json else None
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s", handlers=as_json)
     logging.captureWarnings(arguments.log_json)
     logging.getLogger("httpx").setLevel(logging.WARNING)  # httpx logs a line at every poll for work
-    logging.getLogger("flwr").handlers.clear()  # our handler writes Flower's lines too
+    flower_log.handlers.clear()  # our handler writes Flower's lines too
     with federation_watch.errors_in(logging.getLogger("fedgrec.node"), arguments.log_json):
         node(arguments.folder, arguments.trust_again, federation_watch.watch_of(arguments))
     return 0

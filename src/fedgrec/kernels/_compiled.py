@@ -61,10 +61,10 @@ def push(begin, end, order, first, owner, weights, old, new, per_step, bound, va
 
 
 @threaded
-def user_slopes(begin, end, users, tables, f_table, shelves, numbers, flags, told):
-    """What tells each user's gradient, see Told; -1 for rows that stay at home. Moves the users."""
+def user_slopes(begin, end, users, tables, f_table, shelves, numbers, flags, parts):
+    """What makes up each user's gradient, see GradientParts; -1 for rows that stay at home. Moves the users."""
     keys, indptr, items, weights, targets, embeddings, moment1, moment2, steps, B, latents, _ = users
-    rows, g, w, f_users, pulls, counts, decays, lean = told
+    rows, g, w, f_users, pulls, counts, decays, lean = parts
     for u in range(begin, end):
         start = indptr[u]
         found, chosen = choose_from(keys[u], items[start : indptr[u + 1]], shelves, flags)
@@ -85,9 +85,9 @@ def user_slopes(begin, end, users, tables, f_table, shelves, numbers, flags, tol
 
 
 @threaded
-def gradients(begin, end, x, who, where, first, told, words, reaches, per_steps, numbers, sums, cut):
+def gradients(begin, end, x, who, where, first, parts, words, reaches, per_steps, numbers, sums, cut):
     """Every item adds up its users' finished rows."""
-    _, g, w, f_users, pulls, counts, decays, _ = told
+    _, g, w, f_users, pulls, counts, decays, _ = parts
     real, bound, shake = x.dtype.type, numbers.bound, numbers.shake
     for t in range(begin, end):
         over = real(0)
@@ -109,9 +109,9 @@ def gradients(begin, end, x, who, where, first, told, words, reaches, per_steps,
 
 
 @threaded
-def gradients_of_cosines(begin, end, x, f_table, norms, who, where, first, told, words, per_steps, numbers, sums, cut):
+def gradients_of_cosines(begin, end, x, f_table, norms, who, where, first, parts, words, per_steps, numbers, sums, cut):
     """`gradients` where scores are cosines. A loop of its own: whoever runs one does not wait for both to compile."""
-    _, g, w, f_users, pulls, counts, decays, lean = told
+    _, g, w, f_users, pulls, counts, decays, lean = parts
     real = x.dtype.type
     for t in range(begin, end):
         over, to_steps = real(0), -numbers.item_rate * per_steps[t]

@@ -142,10 +142,10 @@ def add_noisy_row(slope, decay, weight, u, t, f_users, pulls, x, noise, row, num
 
 
 @threaded
-def user_slopes(begin, end, users, x, shelves, numbers, flags, told, cut):
-    """The numbers that make up each user's gradient, see Told; moves the users."""
+def user_slopes(begin, end, users, x, shelves, numbers, flags, parts, cut):
+    """The numbers that make up each user's gradient, see GradientParts; moves the users."""
     keys, indptr, items, v_edges, targets, B, embeddings, moment1, moment2, steps = users
-    rows, g, v, f_users, pulls, counts, decays, _ = told
+    rows, g, v, f_users, pulls, counts, decays, _ = parts
     for u in range(begin, end):
         mine, user = slice(indptr[u], indptr[u + 1]), (embeddings[u, 0], moment1[u], moment2[u], steps[u : u + 1])
         cut[u] = one_user(
@@ -155,9 +155,9 @@ def user_slopes(begin, end, users, x, shelves, numbers, flags, told, cut):
 
 
 @threaded
-def add_up(begin, end, x, who, where, first, told, reaches, noise, offsets, numbers, sums, cut):
+def add_up(begin, end, x, who, where, first, parts, reaches, noise, offsets, numbers, sums, cut):
     """Every item adds up its users' finished rows, so no two threads ever write to one row."""
-    _, g, v, f_users, pulls, counts, decays, _ = told
+    _, g, v, f_users, pulls, counts, decays, _ = parts
     real, to_steps, bound, nearest = x.dtype.type, -numbers.per_step, numbers.bound, np.int32(0)
     limit = bound / numbers.per_step
     for t in range(begin, end):

@@ -11,8 +11,8 @@ from fedgrec.kernels._numba import fused, inlined, released
 TINY = np.finfo(np.float64).tiny
 
 
-class Told(NamedTuple):
-    """What tells every row that the users send: to item t goes g_t·f_u + λx_t + w_t·pull, for cosines + lean_t·f_t."""
+class GradientParts(NamedTuple):
+    """What makes up the rows that users send: item t gets g_t·f_u + λx_t + w_t·pull, for cosines + lean_t·f_t."""
 
     rows: Any  # [n, longest]: items, positives first
     g: Any  # [n, longest]
@@ -24,7 +24,7 @@ class Told(NamedTuple):
     lean: Any  # [n, longest], or nothing
 
     @classmethod
-    def empty(cls, n: int, longest: int, d: int, dtype: Any, cosine: bool = False) -> "Told":
+    def empty(cls, n: int, longest: int, d: int, dtype: Any, cosine: bool = False) -> "GradientParts":
         """To be filled in; a user without rows has zeros."""
         rows, (g, w) = np.empty((n, longest), np.int32), np.empty((2, n, longest), dtype)
         f_users, pulls = np.zeros((2, n, d), dtype)

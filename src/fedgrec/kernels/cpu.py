@@ -17,7 +17,7 @@ from fedgrec.errors import FedgrecError
 from fedgrec.kernels import _compiled as loops
 from fedgrec.kernels._numba import in_threads
 from fedgrec.kernels._steps_numba import LOSSES, Flags, Numbers
-from fedgrec.kernels._sums_numba import Told, by_item
+from fedgrec.kernels._sums_numba import GradientParts, by_item
 
 NAME = "cpu"
 Given = tuple[loops.Users, Floats, Floats, Floats, draws.Shelves, Numbers, Flags]  # what every loop of a round gets
@@ -91,18 +91,21 @@ def _one_step(given: Given, longest: int, dtype: np.dtype[Any]) -> tuple[Ints, i
     """Users find their slopes; then every item adds up its users' rounded rows, so no table is ever shared."""
     users, tables, f_table, per_steps, shelves, numbers, flags = given
     n_items, d = tables.shape[1:]
-    told, norms = Told.empty(len(users.keys), longest, d, tables.dtype, flags.cosine), np.empty(n_items, tables.dtype)
+    parts, norms = (
+        GradientParts.empty(len(users.keys), longest, d, tables.dtype, flags.cosine),
+        np.empty(n_items, tables.dtype),
+    )
     if flags.cosine:
         loops.directions(n_items, f_table, norms)
-    loops.user_slopes(len(users.keys), users, tables, f_table, shelves, numbers, flags, told)
-    who, where, first = by_item(told.rows, told.counts, n_items)
+    loops.user_slopes(len(users.keys), users, tables, f_table, shelves, numbers, flags, parts)
+    who, where, first = by_item(parts.rows, parts.counts, n_items)
     sums, cut = np.empty((n_items, d), dtype), np.zeros(n_items, np.int64)
     if flags.cosine:
-        leaning = (f_table, norms, who, where, first, told, users.words, per_steps, numbers, sums, cut)
+        leaning = (f_table, norms, who, where, first, parts, users.words, per_steps, numbers, sums, cut)
         loops.gradients_of_cosines(n_items, tables[0], *leaning)
     else:
-        reaches = np.abs(told.f_users).max(axis=1, initial=0)
-        summed = (who, where, first, told, users.words, reaches, per_steps, numbers, sums, cut)
+        reaches = np.abs(parts.f_users).max(axis=1, initial=0)
+        summed = (who, where, first, parts, users.words, reaches, per_steps, numbers, sums, cut)
         loops.gradients(n_items, tables[0], *summed)
     return sums, int(cut.sum())
 

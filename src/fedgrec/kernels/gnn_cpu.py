@@ -12,7 +12,7 @@ from fedgrec.cable import draws
 from fedgrec.cable.core import Broadcast, Cohort, Floats, Leaf, Rows
 from fedgrec.errors import FedgrecError
 from fedgrec.kernels import _gnn as loops
-from fedgrec.kernels._sums_numba import Told, by_item
+from fedgrec.kernels._sums_numba import GradientParts, by_item
 from fedgrec.kernels.gnn import GnnState, laplace
 
 NOISY_USERS = 64  # whose noise is held at a time: a user's noise is as large as its whole upload
@@ -44,23 +44,23 @@ def _train(
     numbers = _numbers(o, leaf, x.dtype)
     flags = loops.Flags(broadcast.round, o.max_positives or n_items, o.loss == "mse")
     longest = min(int(cohort.degrees.max(initial=0)), flags.max_positives) + o.negatives
-    told, scaled = Told.empty(n, longest, d, x.dtype), np.zeros(n, np.int64)
+    parts, scaled = GradientParts.empty(n, longest, d, x.dtype), np.zeros(n, np.int64)
     targets = np.ones(len(cohort.items), x.dtype) if cohort.targets is None else cohort.targets
     own = (state.embeddings, state.moment1, state.moment2, state.steps)
     users = (cohort.keys, cohort.indptr, cohort.items, v, targets, B, *own)
     shelves = draws.shelves(np.ones(n_items), o.negatives, 0.0)  # one: all items are equal
-    loops.user_slopes(n, users, x, shelves, numbers, flags, told, scaled)
+    loops.user_slopes(n, users, x, shelves, numbers, flags, parts, scaled)
     if not np.isfinite(state.embeddings).all():
         raise FedgrecError(f"the update of {leaf.name!r} is not finite: training diverged; lower the learning rates")
-    sent = told.counts[:, 1]
+    sent = parts.counts[:, 1]
     noise, offsets = np.zeros((0, d), x.dtype), np.cumsum(sent) - sent
     if o.noise:
         sizes = zip(cohort.keys.tolist(), sent.tolist(), strict=True)
         noise = np.concatenate([laplace(key, broadcast.round, (m, d), x.dtype) for key, m in sizes])
-    who, where, first = by_item(told.rows, told.counts, n_items)
+    who, where, first = by_item(parts.rows, parts.counts, n_items)
     sums, cut = np.empty((n_items, d), dtype), np.zeros(n_items, np.int64)
-    reaches = np.abs(told.f_users).max(axis=1, initial=0)
-    loops.add_up(n_items, x, who, where, first, told, reaches, noise, offsets, numbers, sums, cut)
+    reaches = np.abs(parts.f_users).max(axis=1, initial=0)
+    loops.add_up(n_items, x, who, where, first, parts, reaches, noise, offsets, numbers, sums, cut)
     return sums, state, int(cut.sum() + scaled.sum())
 
 
@@ -85,8 +85,8 @@ def _numbers(o: Any, leaf: Leaf, dtype: np.dtype[Any]) -> loops.Numbers:
 
 def means(third: Any) -> Floats:
     """methods.expansion.means, without making the replies.  # [nnz, d]"""
-    told = np.empty((len(third.owner), third.offer.embeddings.shape[1]), third.offer.embeddings.dtype)
+    from_neighbours = np.empty((len(third.owner), third.offer.embeddings.shape[1]), third.offer.embeddings.dtype)
     whose = third.owner[third.circle]  # the user at each place of a circle
     circles = (third.place, third.first, third.size, third.neighbours)
-    loops.add_neighbours(len(told), whose, *circles, third.offer.embeddings, told)
-    return told
+    loops.add_neighbours(len(from_neighbours), whose, *circles, third.offer.embeddings, from_neighbours)
+    return from_neighbours

@@ -37,8 +37,8 @@ class Engine(Rounds):
 
     def __init__(self, method: Any, server: Any, users: Any, *where: Any, **how: Any) -> None:
         super().__init__(method, server, users, *where, **how)
-        v, told = method.told(users, method.broadcast(server, method.stages[-1]))
-        self.v, self.told = self._place(v), self._place(told)  # [nnz], [n, d]
+        v, from_neighbours = method.from_neighbours(users, method.broadcast(server, method.stages[-1]))
+        self.v, self.from_neighbours = self._place(v), self._place(from_neighbours)  # [nnz], [n, d]
         self.targets = None if users.targets is None else self._place(users.targets)
 
     def rows(self, counts: Ints) -> Ints:
@@ -88,7 +88,7 @@ class Engine(Rounds):
         offset = self.first[users] - (degrees.cumsum(0) - degrees)
         edges = torch.arange(n_edges, device=self.device) + offset[owner]
         messages = self.v[edges, None] * self.server["items"][0][self.items[edges]]
-        return self.told[users] + torch.segment_reduce(messages, "sum", lengths=degrees, unsafe=True)
+        return self.from_neighbours[users] + torch.segment_reduce(messages, "sum", lengths=degrees, unsafe=True)
 
     def _bpr_slopes(self, problem: Problems, scores: Tensor) -> Tensor:
         """∂L/∂s_t, see gnn.bpr_slopes.  # [S, m]"""

@@ -191,11 +191,11 @@ class FedGNN(Method):
 
     def _heard(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Floats, Floats]:
         """v_t of every edge [nnz], and what users hear: B = Σ v_t·x_t + (1−α)Σ w_ut·γ_t·a_t  # [n, d]"""
-        v, told = self.told(cohort, broadcast)
+        v, from_neighbours = self.from_neighbours(cohort, broadcast)
         B = self.kernel.refresh(cohort, v, broadcast.tables, cohort.items)[:, 0]
-        return v, B + told
+        return v, B + from_neighbours
 
-    def told(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Floats, Floats]:
+    def from_neighbours(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Floats, Floats]:
         """What stays until the next expansion: v_t of every edge [nnz], and (1−α)Σ w_ut·γ_t·a_t  # [n, d]"""
         o, state, around = self.options, cohort.state, cohort.around
         dtype, w = state.embeddings.dtype, (1 - o.own) * self._edge_weights(cohort, broadcast)

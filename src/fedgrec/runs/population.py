@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedgrec.cable.core import Cohort, Ints
-from fedgrec.cable.decoys import told_next
+from fedgrec.cable.decoys import next_told_items
 from fedgrec.config.configuration import Config
 from fedgrec.data import Interactions
 from fedgrec.errors import ConfigError
@@ -49,4 +49,4 @@ def _answers(config: Config, own: Interactions, user: int, before: Before | None
         had, told = before.own.of(user), before.users.items_of(user)
     key = [config.run.seed, DECOYS_STREAM]
     draw = np.random.Generator(np.random.Philox(key=key, counter=[0, user, season, 0]))
-    return told_next(told, np.setdiff1d(own.of(user), had), own.n_items, config.run.dp_epsilon, draw)
+    return next_told_items(told, np.setdiff1d(own.of(user), had), own.n_items, config.run.dp_epsilon, draw)

@@ -41,6 +41,7 @@ NAMES = {
     "pull_objects": (f"{INFLATABLE}.inflatable_utils", "asks for parts, sooner than Flower would"),
     "push_objects": (f"{INFLATABLE}.inflatable_utils", "sends parts"),
     # a node's end
+    "flower_log": ("flwr.supercore.logger:FLOWER_LOGGER", "our handler writes its lines"),
     "ActivateNodeRequest": ("flwr.proto.fleet_pb2", "a node joins"),
     "DeactivateNodeRequest": ("flwr.proto.fleet_pb2", "a node leaves"),
     "PullMessagesRequest": ("flwr.proto.fleet_pb2", "a node looks for work"),

@@ -229,7 +229,7 @@ def _work(link: Link, reply: Callable[[Message], RecordDict], meanwhile: Callabl
                 link.send(_as_reply(message, _content(message, reply)))
                 log.info("answered %s after %.2f s", message.metadata.message_id[:8], time.monotonic() - last)
                 words = words_of(message.content)
-                link.contact.told(words)
+                link.contact.note_answer(words)
                 meanwhile(words)  # the next message will not have come yet
         except httpx.HTTPStatusError as error:
             if error.response.status_code == httpx.codes.UNAUTHORIZED:

@@ -25,7 +25,7 @@ class Contact:
         """The server has said something, if only that there is nothing to do."""
         self.heard, self.connected = time.monotonic(), True
 
-    def told(self, request: Packet) -> None:
+    def note_answer(self, request: Packet) -> None:
         """A message of the server was answered."""
         self.answered += 1
         if request.kind == packets.REFUSED:

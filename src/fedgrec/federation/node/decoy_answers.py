@@ -48,5 +48,5 @@ def tell(store: NodeStore, n_items: int, epsilon: float) -> None:
     changes.check_quiet(store)
     for row in store.column("users", "row", "WHERE leaving = 0"):
         told, new = np.array(changes.wanted(store, row), int), np.array(actual_items.unanswered(store, row), int)
-        changes.want(store, row, decoys.told_next(told, new, n_items, epsilon, decoys.fresh_source()).tolist())
+        changes.want(store, row, decoys.next_told_items(told, new, n_items, epsilon, decoys.fresh_source()).tolist())
         actual_items.answer(store, row)

@@ -122,7 +122,7 @@ class NodeStore(Store):
             if person.targets is not None:
                 raise FederationError(f"user {person.id!r} has ratings, and decoys have none: leave them out")
             new, draw = np.array(items), decoys.fresh_source()
-            told = decoys.told_next(new[:0], new, method.n_items, epsilon, draw).tolist()
+            told = decoys.next_told_items(new[:0], new, method.n_items, epsilon, draw).tolist()
             self.put("decoys", True)
         start = method.init_users(np.array([key], np.uint64), np.array([0, len(told)]), np.array(told, int)).state
         layout = [[name, dtype.str, list(shape)] for name, dtype, shape in _layout(start)]
