@@ -133,13 +133,13 @@ def test_a_node_that_worked_ahead_sends_what_one_that_did_not_would(tmp_path: Pa
                 home = node.Node(node.open_node(fed.nodes[address]), store, fed.sums)
                 sum_ = home._sum(request)
                 *_, inputs, compute = home._task(sum_)
-                words, pending, *_ = compute()
+                fresh = compute()
             node.work_ahead(fed.nodes[address], request, fed.sums)
             kept = sum_.computed(inputs)
             assert kept is not None
-            new, also = (vars(state) if state else {} for state in (pending, kept[1]))  # an evaluation changes nobody
+            new, also = (vars(one.state) if one.state else {} for one in (fresh, kept))  # an evaluation changes nobody
             assert new.keys() == also.keys()
-            seen.append(same_bits(words, kept[0]) and all(same_bits(new[name], also[name]) for name in new))
+            seen.append(same_bits(fresh.words, kept.words) and all(same_bits(new[name], also[name]) for name in new))
         return answers
 
     fed.run(compare)

@@ -9,10 +9,12 @@ Where one person changes whole numbers by Δ₁ in all and by Δ₂ in Euclidean
 in Rényi's sense. It adds up over sums, and turns into (ε, δ) by ε = ε(α) + ln((α − 1)/α) − (ln δ + ln α)/(α − 1).
 """
 
+import hmac
 import math
 import secrets
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +44,21 @@ NO_NOISE = Multipliers()
 
 def skellam(variance: float, count: int) -> NDArray[np.int64]:
     """So many whole numbers of this variance, drawn afresh from the operating system's randomness."""
-    return drawn(np.random.Generator(np.random.Philox(key=secrets.randbits(128))), variance, count)
+    return drawn(_stream(secrets.randbits(128)), variance, count)
+
+
+def skellam_for(words: NDArray[Any], secret: bytes) -> Callable[[float, int], NDArray[np.int64]]:
+    """Noise that follows from a secret and from the numbers that it hides.
+
+    Numbers that are sent again have the same noise, so that two sums tell no more than one; any other numbers have
+    noise that is independent of it, so that the difference of two sums is hidden as well.
+    """
+    key = hmac.digest(secret, words.dtype.str.encode() + words.tobytes(), "sha256")[:16]
+    return partial(drawn, _stream(int.from_bytes(key, "big")))
+
+
+def _stream(key: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(key=key))
 
 
 def drawn(draw: np.random.Generator, variance: float, count: int) -> NDArray[np.int64]:

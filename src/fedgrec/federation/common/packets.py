@@ -63,6 +63,10 @@ def hello_part(federation: str, nonce: bytes, index: int, agreement: str, tags: 
     return b"fedgrec federation hello" + json.dumps(about).encode()
 
 
+# The largest number of a model: products of two, and sums of these, are still finite.
+LARGEST = 2.0**40
+
+
 def pack_broadcast(broadcast: Broadcast) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """What travels down, as a header and arrays."""
     names = ("round", "n_items", "level", "kind")

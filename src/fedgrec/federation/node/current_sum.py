@@ -21,9 +21,9 @@ class Computed(NamedTuple):
     """What users send, and their new state if the sum counts."""
 
     words: NDArray[Any]
+    rows: Sequence[int]  # the users in it; who failed is not
     state: State | None = None
     pushed: Sequence[bytes] | None = None  # the items and weights under which their latents then stand
-    failed: bool = False  # zeros are sent: nothing of these users is in the sum
 
 
 @dataclass

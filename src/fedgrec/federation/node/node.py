@@ -175,7 +175,10 @@ class Node:
     def _finish(self, request: Packet) -> Packet:
         """Training or a season is over: keep the model that recommends from now on."""
         broadcast = unpack_broadcast(request.header.get("model", {}), request.arrays)
-        rules.check_model(self.folder, broadcast, at_most=True)
+        method = self.folder.method(1)
+        if 0 < broadcast.n_items < method.n_items:  # a model from before the catalogue grew
+            method = replace(method, n_items=broadcast.n_items)
+        rules.check_model(method, None, broadcast)
         number = request.header.get("number", 0)
         if type(number) is not int or number < 0:
             raise FederationError("the server sent a model without its number")
@@ -273,7 +276,7 @@ class Node:
         """Hold the server to the method: it may not choose the size of the integers or the round."""
         method = self.folder.method(plan.n_users, plan.begun)
         rules.check_plan(self.folder, method, plan, self.store.get("announced", 0))
-        rules.check_model(self.folder, broadcast)
+        rules.check_model(method, plan.stage_of(method), broadcast)
         rules.check_users(self.folder, plan, *self.store.get("season", (0, plan.n_users)))
         spec = plan.spec(method)
         if (session.rings, session.users) != (spec.rings, spec.users):
@@ -295,15 +298,15 @@ class Node:
         sum_ = self._sum(request)
         if self.store.waiting():
             raise FederationError(f"node {self.folder.name} still waits for the verdict on an earlier sum")
-        plan, users, rows, inputs, compute = self._task(sum_)
-        words, state, pushed, failed = sum_.computed(inputs) or compute()
+        plan, users, inputs, compute = self._task(sum_)
+        words, rows, state, pushed = sum_.computed(inputs) or compute()
         sum_.client.submit(words, users)
         answer = self._receive(sum_.client, request)
-        self.store.take_part(sum_.name, plan.place, [] if failed else rows, state, sum_.model, pushed)
+        self.store.take_part(sum_.name, plan.place, rows, state, sum_.model, pushed)
         return Packet(packets.MASKED, arrays={packets.SECAGG: as_array(answer)})
 
-    def _task(self, sum_: Sum) -> tuple[Plan, int, list[int], Any, Callable[[], Computed]]:
-        """The plan, how many users it counts, which rows send something, the upload's inputs, how to compute it."""
+    def _task(self, sum_: Sum) -> tuple[Plan, int, Any, Callable[[], Computed]]:
+        """The plan, how many users it counts, the upload's inputs, how to compute it."""
         (arrays, about), plan = read_arrays(self.folder.shared / TABLE), self._plan(sum_)
         if about.get("session") != sum_.name or about.get("context") != sum_.client.context.hex():
             raise FederationError("the model on this node is not that of the sum")
@@ -321,8 +324,10 @@ class Node:
         share = rules.noise_share(self.folder, sum_.client.session)
         inputs = sum_.name, sum_.client.context, method, least, rows, self.store.states(rows), self._had(rows)
         gone = catalogue.withdrawn(self.folder.shared) if plan.stage == EVALUATE else []
-        compute = partial(compute_upload, self.store, method, plan, rows, broadcast, least, share, gone)
-        return plan, users, rows, inputs, compute
+        bound = b"fedgrec noise" + json.dumps([sum_.nodes, sum_.client.context.hex(), share]).encode()
+        secret = hmac.digest(self.folder.identity.private_bytes_raw(), bound, "sha256")
+        compute = partial(compute_upload, self.store, method, plan, rows, broadcast, least, share, gone, secret)
+        return plan, users, inputs, compute
 
     def _confirm(self, request: Packet) -> Packet:
         """Sign the list of survivors, unless another one was opened before."""

@@ -7,19 +7,25 @@ a node can compute with, so that no failure tells the server what a user has.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from fedgrec.cable.core import Broadcast
+from fedgrec.cable.core import Broadcast, Stage
+from fedgrec.cable.noise import NO_NOISE
 from fedgrec.federation.common.errors import FederationError, Forgotten
+from fedgrec.federation.common.packets import LARGEST
 from fedgrec.federation.common.plan import CHANGES, EVALUATE, MOST_COUNTS, Plan, is_once, is_recount, sum_name
 from fedgrec.federation.node.folder import NodeFolder
 from fedgrec.federation.node.store import LATELY
 from fedgrec.methods.contract import Method
+from fedgrec.methods.noisy import OPEN
 from fedgrec.secagg.parameters import opens_once, withstands
 from fedgrec.secagg.session import Session
 
+Shapes = tuple[Any, ...]
 MOST_ROUNDS = 2**31  # draws count rounds in 32 bits: two rounds further apart would draw the same
 MOST_ATTEMPTS = 1000  # at one sum: each attempt gives a lying server another graph to choose from
 MOST_DOUBTS = 3  # recent sums that a node helped to open although the server then said that they did not count
@@ -193,22 +199,32 @@ def check_memory(folder: NodeFolder, method: Method, counted: Iterable[tuple[str
         )
 
 
-def check_model(folder: NodeFolder, broadcast: Broadcast, at_most: bool = False) -> None:
-    """Numbers for every item of the catalogue, all of them finite. This depends on nothing that a user has.
+def check_model(method: Method, stage: Stage | None, broadcast: Broadcast) -> None:
+    """What the method sends in this stage, or serves in none, no more and no less, with numbers that cannot overflow.
 
-    `at_most`: a model from before the catalogue grew is accepted too.
+    This depends on nothing that a user has. A server could otherwise send a model with which only users of a certain
+    item fail, or one in which all items but a few are closed.
     """
-    tables, degrees, N = broadcast.tables, broadcast.degrees, broadcast.n_items
-    floats = [tables, *broadcast.more.values()]
+    degrees, more, floats = broadcast.degrees, dict(broadcast.more), [broadcast.tables, *broadcast.more.values()]
+    is_open = more.pop(OPEN, None)
     if (
-        (folder.n_items < N if at_most else folder.n_items != N)
-        or tables.ndim != 3
-        or tables.shape[1] != N
-        or degrees.shape != (N,)
+        _shapes(replace(broadcast, more=more)) != _expected(method, stage, broadcast.level)
         or degrees.dtype.kind not in "iu"
         or any(part.dtype.kind != "f" for part in floats)
         or bool((degrees < 0).any())
-        or not all(np.isfinite(part).all() for part in floats)
+        or not all((np.abs(part) <= LARGEST).all() for part in floats)
         or not (broadcast.row_steps is None or (broadcast.row_steps > 0).all())
+        or not (is_open is None or (method.noise != NO_NOISE and np.array_equal(is_open, degrees > 0)))
     ):
-        raise FederationError(f"the server sent what is no model of {folder.n_items:,} items, or not all of one")
+        raise FederationError(f"the server sent what is no model of {method.n_items:,} items, or not all of one")
+
+
+@lru_cache(maxsize=16)
+def _expected(method: Method, stage: Stage | None, level: int) -> Shapes:
+    server = method.init(0)
+    return _shapes(method.broadcast(server, stage, level) if stage else method.served(server))
+
+
+def _shapes(broadcast: Broadcast) -> Shapes:
+    more = sorted((name, part.shape) for name, part in broadcast.more.items())
+    return (broadcast.n_items, broadcast.tables.shape, broadcast.degrees.shape, broadcast.kind, *more)

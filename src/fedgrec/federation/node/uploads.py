@@ -4,14 +4,16 @@ Only the sum tells the server what users have: it does not even see that a node 
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec.cable import draws, noise
-from fedgrec.cable.core import Broadcast, Source, UploadSpec, as_server
+from fedgrec.cable.core import Broadcast, Ints, Source, UploadSpec, as_server
+from fedgrec.errors import many
 from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, is_recount
 from fedgrec.federation.node import actual_items, changes
 from fedgrec.federation.node.current_sum import Computed
@@ -59,43 +61,84 @@ def compute_upload(
     least_users: int,
     noise_share: float = 0.0,
     withdrawn: Sequence[int] = (),
-    source: Source | None = None,
+    secret: bytes = b"",
 ) -> Computed:
     """What these users send, with this node's share of the noise, and their new state if it counts.
 
-    The noise comes from the operating system, or from the `source` of a test. It is added even if nobody sends
-    anything: the other nodes count on it. Whether the rest fails may depend on a user's items: a server could send a
-    model that fails only for users who have a certain item. So the server must not see a failure: the node sends the
-    noise alone instead, and no user's state changes.
+    `secret` is this node's for this sum: the noise follows from it. It is added even if nobody sends anything: the
+    other nodes count on it. Whether a user fails may depend on its items. So the server must not see a failure, and no
+    other user's part may hang on it: who fails sends zeros, and its state stays as it is.
     """
     spec = sum_.spec(method)
-    words = _noise(sum_, spec, noise_share, source or noise.skellam)
-    if not rows:
-        return Computed(words)
+    held_out = _held_out(store, sum_, rows, least_users, withdrawn)
+    sent = partial(_sent, store, method, sum_, broadcast, spec, held_out, withdrawn)
+    whole = _tried(sent, rows) if rows else Computed(np.zeros(spec.size, spec.dtype), [])
+    found = [whole] if whole else [part for row in sorted(rows) if (part := _tried(sent, [row]))]
+    words = sum((part.words for part in found), np.zeros(spec.size, spec.dtype))
+    states = [part.state for part in found if part.state is not None]
+    pushed = [edges for part in found for edges in part.pushed or ()]
+    return Computed(
+        words + _noise(sum_, spec, noise_share, noise.skellam_for(words, secret) if secret else noise.skellam),
+        [row for part in found for row in part.rows],
+        states[0].joined(states) if states else None,
+        pushed if any(part.pushed is not None for part in found) else None,
+    )
+
+
+def _tried(sent: Callable[[Sequence[int]], Computed], rows: Sequence[int]) -> Computed | None:
+    """What these users send, or None if one of them fails."""
     try:
-        if sum_.stage == CHANGES:
-            return Computed(words + len(changes.changed(store, rows)))
-        if is_recount(method, sum_.stage):
-            cohort = changes.with_changes(store, method, rows)
-            return Computed(words + method.local_update(cohort, sum_.stage_of(method), broadcast)[0].to_ring(spec))
-        cohort = store.cohort(method, rows)
-        if sum_.stage == EVALUATE:
-            judged = [np.setdiff1d(items, withdrawn) for items in store.held_out(rows)]
-            if sum(len(items) > 0 for items in judged) < min(len(rows), least_users):
-                judged = [items[:0] for items in judged]  # fewer than `least_users` are reported as zero
-            people = actual_items.with_actual_items(store, cohort, rows)
-            upload = measured(method, as_server(broadcast), people, judged, sum_.topk, spec, withdrawn)
-            return Computed(words + upload.to_ring(spec))
-        if method.recount:
-            cohort = changes.with_past(store, cohort, rows, method.push_weights(cohort, broadcast.degrees))
-        upload, pending = method.local_update(cohort, sum_.stage_of(method), broadcast)
-        if not all(np.isfinite(part).all() for part in vars(pending.state).values()):
-            raise FloatingPointError("what the users would be is not finite")
-        pushed = None if pending.weights is None else changes.pack_edges(cohort, pending.weights)
-        return Computed(words + upload.to_ring(spec), pending.state, pushed)
+        return sent(rows)
     except Exception:
-        log.exception("this node's users could not compute their part of a sum: zeros were sent for them")
-        return Computed(words, failed=True)
+        log.exception("%s could not compute a part of a sum: who fails sends zeros", many(len(rows), "user"))
+        return None
+
+
+def _held_out(
+    store: NodeStore, sum_: Plan, rows: Sequence[int], least_users: int, withdrawn: Sequence[int]
+) -> Mapping[int, Ints]:
+    """By which items users judge in an evaluation.
+
+    Without noise, fewer than `least_users` are kept silent. Noise hides what one person adds, and not that one person
+    more lets others speak: with noise, everybody speaks.
+    """
+    if sum_.stage != EVALUATE:
+        return {}
+    found = {row: np.setdiff1d(items, withdrawn) for row, items in zip(sorted(rows), store.held_out(rows), strict=True)}
+    speaking = sum(len(items) > 0 for items in found.values())
+    silent = not sum_.deviation and speaking < min(len(rows), least_users)
+    return {row: items[:0] for row, items in found.items()} if silent else found
+
+
+def _sent(
+    store: NodeStore,
+    method: Method,
+    sum_: Plan,
+    broadcast: Broadcast,
+    spec: UploadSpec,
+    held_out: Mapping[int, Ints],
+    withdrawn: Sequence[int],
+    rows: Sequence[int],
+) -> Computed:
+    """What these users send, without noise."""
+    if sum_.stage == CHANGES:
+        return Computed(np.full(spec.size, len(changes.changed(store, rows)), spec.dtype), rows)
+    if is_recount(method, sum_.stage):
+        cohort = changes.with_changes(store, method, rows)
+        return Computed(method.local_update(cohort, sum_.stage_of(method), broadcast)[0].to_ring(spec), rows)
+    cohort = store.cohort(method, rows)
+    if sum_.stage == EVALUATE:
+        people = actual_items.with_actual_items(store, cohort, rows)
+        judged = [held_out[row] for row in sorted(rows)]
+        upload = measured(method, as_server(broadcast), people, judged, sum_.topk, spec, withdrawn)
+        return Computed(upload.to_ring(spec), rows)
+    if method.recount:
+        cohort = changes.with_past(store, cohort, rows, method.push_weights(cohort, broadcast.degrees))
+    upload, pending = method.local_update(cohort, sum_.stage_of(method), broadcast)
+    if not all(np.isfinite(part).all() for part in vars(pending.state).values()):
+        raise FloatingPointError("what the users would be is not finite")
+    pushed = None if pending.weights is None else changes.pack_edges(cohort, pending.weights)
+    return Computed(upload.to_ring(spec), rows, pending.state, pushed)
 
 
 def _noise(sum_: Plan, spec: UploadSpec, share: float, source: Source) -> NDArray[Any]:

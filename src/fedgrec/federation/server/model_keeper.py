@@ -14,13 +14,12 @@ import numpy as np
 from fedgrec.cable.core import ServerState, Upload, UploadSpec
 from fedgrec.errors import SumLostError
 from fedgrec.federation.common import evaluation
+from fedgrec.federation.common.packets import LARGEST
 from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, is_once, is_recount, privacy
 from fedgrec.federation.server.members import Members
 from fedgrec.federation.server.secure_sum import Outcome
 from fedgrec.federation.server.store import Cost
 from fedgrec.methods.contract import Method
-
-LARGEST = 2.0**40  # the largest entry of an embedding: products of two, and sums of these, are still finite
 
 
 class ModelKeeper:
@@ -150,8 +149,9 @@ def check_metrics(total: Upload, spec: UploadSpec, slack: float = 0.0) -> None:
 
 def check_model(server: ServerState) -> None:
     """Refuse a model that nodes could not compute with."""
-    parts = (server.moment1, server.moment2, *server.more.values())
-    if not all(np.isfinite(part).all() for part in parts) or not (np.abs(server.items) <= LARGEST).all():
+    moments, sent = (server.moment1, server.moment2), (server.items, *server.more.values())
+    finite = all(np.isfinite(part).all() for part in moments)
+    if not finite or not all((np.abs(part) <= LARGEST).all() for part in sent):
         raise SumLostError("it would make the model infinite, or an embedding larger than 2⁴⁰")
 
 
