@@ -65,6 +65,24 @@ def test_an_old_doubt_is_forgotten(tmp_path: Path) -> None:
     liar.sum([0, 1, 2], replace(TRAIN, round=2), until="masked")  # tells the verdicts on earlier sums
     with NodeStore(liar.fed.nodes[0]) as store:
         assert store.false_verdicts() == 2
-        for n in range(99):
-            store.take_part(f"sum {n}", ("train", 0, 10 + n), [1], None, b"")
+        for n in range(100):
+            place = "train", 0, 10 + n
+            store.take_part(f"sum {n}", place, [1], None, b"")
+            store.keep_opened(f"sum {n}", place, b"")
+            store.settle(f"sum {n}", included=True)
         assert store.false_verdicts() == 0
+
+
+@pytest.mark.parametrize("between", [0, 100])
+def test_sums_that_nobody_opens_make_no_false_verdict_good(tmp_path: Path, between: int) -> None:
+    """A hundred filled the window of doubts, so that lies had no end; one let all users send again."""
+    liar, opened = Liar(world(tmp_path)), 0
+    for round_ in range(0, 500, 100):
+        opened += liar.sum([0, 1, 2], replace(TRAIN, round=round_)) is not None
+        liar.sum([0, 1, 2], replace(TRAIN, round=round_ + 99), until="masked")  # tells the verdict
+        with NodeStore(liar.fed.nodes[0]) as store:
+            assert store.doubted() or opened == MOST_DOUBTS
+            for n in range(between):
+                store.take_part(f"{round_ + n}", ("train", 1, round_ + n), [1], None, b"")
+                store.settle(f"{round_ + n}", included=False)
+    assert opened == MOST_DOUBTS

@@ -58,7 +58,7 @@ def check_trust(folder: NodeFolder, doubts: int) -> None:
     """A server that falsely says that opened sums did not count gets several sums of nearly the same uploads."""
     if doubts >= MOST_DOUBTS:
         raise FederationError(
-            f"node {folder.name} helped to open {doubts} sums of its last {LATELY} of which the server said that they "
+            f"node {folder.name} helped to open {LATELY} sums lately, and of {doubts} the server said that they "
             f"did not count: it takes part again after  fedgrec federation node {folder.path} --trust-again"
         )
 

@@ -45,7 +45,7 @@ from fedgrec.federation.common.sqlite_store import LISTED, Store
 from fedgrec.methods.contract import Method
 
 STORE = "node.sqlite"
-LATELY = 100  # sums whose verdicts a node looks back on
+LATELY = 100  # opened sums whose verdicts a node looks back on
 SCHEMA = """
 CREATE TABLE own (user INTEGER NOT NULL, item INTEGER NOT NULL, answered INTEGER NOT NULL, gone INTEGER NOT NULL,
                   seal BLOB, PRIMARY KEY (user, item)) WITHOUT ROWID;
@@ -247,19 +247,19 @@ class NodeStore(Store):
         return len(self.rows("participation", "number", "WHERE stage = ?", [stage])) + int(self.get(spent, 0))
 
     def false_verdicts(self) -> int:
-        """How many of the last sums this node helped to open although the server then said that they did not count."""
-        last = self.rows(
-            "participation",
-            "opened, verdict",
-            "WHERE stage != ? AND number > ? ORDER BY number DESC LIMIT ?",
-            [EVALUATE, self.get("trusted_from", 0), LATELY],
-        )
-        return last.count((1, 0))
+        """Of how many of the last sums that this node helped to open the server said that they did not count.
+
+        Other sums do not matter: a server could fill any number of places with sums that it does not open.
+        """
+        return self._verdicts(self.get("trusted_from", 0), LATELY).count(0)
 
     def doubted(self) -> bool:
-        """Whether this is so of the last sum."""
-        last = "WHERE stage != ? ORDER BY number DESC LIMIT 1"
-        return self.rows("participation", "opened, verdict", last, [EVALUATE]) == [(1, 0)]
+        """Whether it said so of the last one."""
+        return self._verdicts(0, 1) == [0]
+
+    def _verdicts(self, after: int, most: int) -> list[int | None]:
+        last = "WHERE opened = 1 AND stage != ? AND number > ? ORDER BY number DESC LIMIT ?"
+        return self.column("participation", "verdict", last, [EVALUATE, after, most])
 
     def trust_again(self) -> None:
         """The node's operator has looked into it: earlier verdicts no longer count against the server."""
