@@ -222,7 +222,7 @@ def test_with_masks_of_their_own_users_are_nodes(tmp_path: Path) -> None:
 
 
 def test_wrong_folders_are_answered_by_a_sentence(finished: World, tmp_path: Path, capsys: Any) -> None:
-    missing = read_sums(finished.server, 1)[0].nodes[0]  # chance says who takes part, so a fixed node might not
+    missing = read_sums(finished.server, 1)[0].names[0]  # chance says who takes part, so a fixed node might not
     some = [str(path) for path in finished.nodes.values() if path.name != missing]
     for words, answer in (
         ([str(tmp_path / "nowhere")], "is no folder"),
