@@ -12,8 +12,8 @@ from fedgrec.secagg.client import Client
 from tests.federation.worlds import N_ITEMS
 
 LIAR = 3  # of four nodes
-# A sum's length gives its stage: two layers of four dimensions, and the two metrics of one list length with a count.
-STAGES = {N_ITEMS: "degrees", 4 * N_ITEMS: "propagate", 12 * N_ITEMS: "train", 3: "evaluate"}
+# A sum's length gives its stage: one layer of four dimensions, and the two metrics of one list length with a count.
+STAGES = {N_ITEMS: "degrees", 4 * N_ITEMS: "propagate", 8 * N_ITEMS: "train", 3: "evaluate"}
 Lie = Callable[[str, Any], None]  # changes the stage's signed numbers in place; the number of users follows them
 
 

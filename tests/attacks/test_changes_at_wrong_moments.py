@@ -42,10 +42,8 @@ def attempts(life: Life) -> int:
     return sum(line["stage"] == "recount" for line in life.world.log())
 
 
-def test_a_new_user_who_leaves_between_two_attempts_at_a_recount(tmp_path: Path) -> None:
+def test_a_new_user_who_leaves_between_two_attempts_at_a_recount(life: Life) -> None:
     """The last attempt holds the users who are there: a node that cannot compute its part must not count it."""
-    life = Life(tmp_path)
-    life.train()
     life.click()
     life.people[1]["guest"] = {1, 2, 3}
     life.reread()
@@ -95,11 +93,9 @@ def test_a_user_who_leaves_between_two_attempts_at_the_first_count(tmp_path: Pat
 
 
 def test_a_node_that_could_not_compute_its_part_of_a_recount_does_not_take_it_for_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The node sent zeros, so that nobody learns of the failure: the changes still wait."""
-    life = Life(tmp_path)
-    life.train()
     before = life.world.model().degrees
     life.people[1][sorted(life.people[1])[0]] ^= {0, 1, 2}
     life.reread()
@@ -155,9 +151,7 @@ def test_changes_that_wait_for_a_message_see_the_count_that_it_began(tmp_path: P
         assert not store.rows("changes", "user")
 
 
-def test_a_lost_count_of_changes_does_not_put_the_recount_off(tmp_path: Path) -> None:
-    life = Life(tmp_path)
-    life.train()
+def test_a_lost_count_of_changes_does_not_put_the_recount_off(life: Life) -> None:
     life.click()
     life.reread()
 
@@ -238,10 +232,8 @@ def test_a_source_that_is_gone_for_a_moment_ends_no_watch(tmp_path: Path, monkey
     assert found.came == 1
 
 
-def test_those_who_left_before_do_not_make_a_source_look_damaged(tmp_path: Path) -> None:
+def test_those_who_left_before_do_not_make_a_source_look_damaged(life: Life) -> None:
     """Three of six users leave and wait for a recount; one more who leaves does not make the source damaged."""
-    life = Life(tmp_path)
-    life.train()
     home, users = life.world.nodes[0], sorted(life.people[0])
     for gone in (3, 4):
         write_source(home, {user: life.people[0][user] for user in users[gone:]})
@@ -314,10 +306,8 @@ def test_absurd_options_are_one_sentence_before_anything_starts(
 
 
 def test_a_server_killed_right_after_a_recount_knows_that_it_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    life = Life(tmp_path)
-    life.train()
     life.click()
     life.reread()
     apply = ServerStore.apply
@@ -342,11 +332,9 @@ def traces(home: Path, found: list[bytes]) -> list[str]:
 
 
 def test_a_node_killed_before_it_scrubs_leaves_no_traces_in_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk, on which nothing can be scrubbed, does not keep the node from answering."""
-    life = Life(tmp_path)
-    life.train()
     index, user = 1, sorted(life.people[1])[2]
     home = open_node(life.world.nodes[index])
     with NodeStore(home.path) as store:
@@ -372,10 +360,8 @@ def test_a_node_killed_before_it_scrubs_leaves_no_traces_in_the_end(
 # ------------------------------------------------------------------------------------------- users on two nodes
 
 
-def test_a_user_may_move_from_one_node_to_another(tmp_path: Path) -> None:
+def test_a_user_may_move_from_one_node_to_another(life: Life) -> None:
     """The federation does not leave out the user's new node meanwhile."""
-    life = Life(tmp_path)
-    life.train()
     user = sorted(life.people[0])[0]
     life.people[1][user] = life.people[0].pop(user)
     for _ in range(4):
@@ -390,7 +376,7 @@ def test_a_user_may_move_from_one_node_to_another(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stages", [0, 1, 2])
 def test_users_who_come_and_leave_in_the_warm_up_do_not_keep_it_from_its_end(tmp_path: Path, stages: int) -> None:
     """The server is killed after this many sums, and most nodes have other users when it is back."""
-    life = Life(tmp_path)
+    life = Life(tmp_path, layers=2)
 
     def killed(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
         if sum(bool(line["applied"]) for line in life.world.log()) == stages and request.kind == "masked":
@@ -418,7 +404,7 @@ def test_users_who_come_and_leave_in_the_warm_up_do_not_keep_it_from_its_end(tmp
 
 def test_who_missed_the_first_count_and_changes_between_two_levels(tmp_path: Path) -> None:
     """Its items change at once, but its latents of the first level still stand at its old items."""
-    life = Life(tmp_path, latents_every=100)
+    life = Life(tmp_path, latents_every=100, layers=2)
 
     def meddle(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
         if sum(bool(line["applied"]) for line in life.world.log()) == 2:
@@ -436,7 +422,7 @@ def test_who_missed_the_first_count_and_changes_between_two_levels(tmp_path: Pat
     for user in life.people[1]:
         life.people[1][user] ^= {0, 1, 2}
     life._reread([1])
-    for _ in range(3):
+    for _ in range(2):
         life.train()
         life.holds()
 
@@ -464,12 +450,8 @@ def test_clicks_do_not_keep_a_sum_that_was_opened_in_part_from_being_opened_agai
 
 @pytest.mark.keep(3)
 @pytest.mark.parametrize("writes", range(1, 7))
-def test_a_kill_between_two_writes_of_a_new_catalogue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
-) -> None:
+def test_a_kill_between_two_writes_of_a_new_catalogue(life: Life, monkeypatch: pytest.MonkeyPatch, writes: int) -> None:
     """The server writes three files, then each node does: one that was killed in between writes them again."""
-    life = Life(tmp_path)
-    life.train()
     life.item()
     left, write = [writes], catalogue.write_private
 

@@ -32,8 +32,8 @@ def test_no_sum_has_fewer_survivors_than_the_node_wants(tmp_path: Path) -> None:
 
 
 def test_an_honest_server_does_not_even_try(tmp_path: Path) -> None:
-    fed = world(tmp_path, options={"least_nodes": 3, "rounds": 2})
-    fed.run(on("masked", 1, silent, after=3))
+    fed = world(tmp_path, options={"least_nodes": 3})
+    fed.run(on("masked", 1, silent, after=2))
     assert fed.is_its_simulation()
     assert [line["round"] for line in fed.applied("train")] == [1]
     assert not any("opens only" in notice for notice in fed.witness.notices)
@@ -72,10 +72,10 @@ def test_a_strong_session_is_fine(crowd: World, nodes: int, threshold: int) -> N
 
 
 @pytest.mark.keep(1)
-@pytest.mark.parametrize("per_round", [0, 6])
+@pytest.mark.parametrize("per_round", [0, 5])
 def test_honest_servers_choose_what_nodes_accept(tmp_path: Path, per_round: int) -> None:
-    options = {"nodes_per_round": per_round, "rounds": 2, "corrupt": 0.2}  # two of twelve
-    fed = world(tmp_path, nodes=12, users=1, options=options, users_per_round=100, layers=1)
+    options = {"nodes_per_round": per_round, "corrupt": 0.2}  # one of eight
+    fed = world(tmp_path, nodes=8, users=1, options=options, users_per_round=100)
     fed.run()
     assert fed.is_its_simulation()
     assert not fed.witness.notices
@@ -84,7 +84,7 @@ def test_honest_servers_choose_what_nodes_accept(tmp_path: Path, per_round: int)
 
 def test_a_large_gateway_does_not_leave_the_small_ones_with_one_user(tmp_path: Path) -> None:
     """By their share, small nodes would give 5 · 12 // 110 = 0 users: they give two, and the large one gives fewer."""
-    fed = world(tmp_path, users=5, options={"rounds": 2})
+    fed = world(tmp_path, users=5)
     with NodeStore(fed.nodes[0]) as store:
         store.add_users(open_node(fed.nodes[0]).method(1), [Person(f"more {n}", [n % 7, 9]) for n in range(95)])
     fed.run()

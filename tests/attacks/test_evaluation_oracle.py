@@ -15,20 +15,20 @@ from tests.attacks.lying_server import JUDGE, TRAIN, Liar, counts
 from tests.federation.worlds import N_ITEMS, world
 
 VICTIM = 3
-EVERYBODY, ALL_BUT_ONE = [0, 1, 2, 3, 4, 5], [0, 1, 2, 4, 5]
-SMALL = {"least_nodes": 5, "corrupt": 0.0, "topk": (1,)}  # six nodes of one user, at least five in a sum
+EVERYBODY, ALL_BUT_ONE = [0, 1, 2, 3, 4], [0, 1, 2, 4]
+SMALL = {"least_nodes": 4, "corrupt": 0.0, "topk": (1,)}  # five nodes of one user, at least four in a sum
 
 
 def liar_of(path: Path, **agreed: Any) -> Liar:
     usual = {name: getattr(Agreement(), name) for name in ("evaluations", "evaluation_users", "evaluation_epsilon")}
-    liar = Liar(world(path, nodes=6, users=1, options=SMALL | usual | agreed, users_per_round=100))
-    liar.method = liar.home.method(6)
+    liar = Liar(world(path, nodes=5, users=1, options=SMALL | usual | agreed, users_per_round=100))
+    liar.method = liar.home.method(5)
     return liar
 
 
 def ranks_first(liar: Liar, item: int, round_: int) -> Broadcast:
     """A model that puts this item first for all users who do not have it."""
-    plain = liar.broadcast(replace(TRAIN, round=round_, n_users=6))
+    plain = liar.broadcast(replace(TRAIN, round=round_, n_users=5))
     tables = np.ones_like(plain.tables)  # people's latents are sums of their items' rows: all point this way
     tables[:, item] = 1e3
     return replace(plain, tables=tables)
@@ -37,8 +37,8 @@ def ranks_first(liar: Liar, item: int, round_: int) -> Broadcast:
 def evaluated(liar: Liar, item: int, nodes: list[int], round_: int) -> float | None:
     """The summed hits of these nodes, which first trained on the model; None if they refuse."""
     agreed = liar.home.agreed
-    train = replace(TRAIN, round=round_, n_users=6, users=6, take=1, of=1)
-    judge = replace(JUDGE, round=round_, n_users=6, users=6, topk=agreed.topk, deviation=agreed.deviation)
+    train = replace(TRAIN, round=round_, n_users=5, users=5, take=1, of=1)
+    judge = replace(JUDGE, round=round_, n_users=5, users=5, topk=agreed.topk, deviation=agreed.deviation)
     model = ranks_first(liar, item, round_)
     liar.sum(nodes, train, model)
     liar.told_the_truth()
@@ -87,7 +87,7 @@ def test_a_budget_and_noise_bound_it(tmp_path: Path) -> None:
 
 
 def test_few_people_are_not_asked_at_all(tmp_path: Path) -> None:
-    """Six users are fewer than the fifty that nodes insist on, whatever the server's plan claims."""
+    """Five users are fewer than the fifty that nodes insist on, whatever the server's plan claims."""
     liar = liar_of(tmp_path)
     assert attack(liar, [0])[1] == 0
     assert liar.refused("judges only among 50 users or more")

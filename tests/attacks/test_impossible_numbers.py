@@ -41,7 +41,7 @@ def test_impossible_degrees_are_put_right(tmp_path: Path, monkeypatch: pytest.Mo
     fed = four(tmp_path)
     lies(monkeypatch, only("degrees", change))
     fed.run()
-    assert fed.model().round == 3
+    assert fed.model().round == 2
     assert fed.model().degrees[7] == (0 if lie < 0 else USERS)
     assert is_possible(fed)
     assert any("1 entry" in notice and "degrees" in notice for notice in fed.witness.notices), fed.witness.notices
@@ -56,7 +56,7 @@ def test_impossible_latents_are_put_right(tmp_path: Path, monkeypatch: pytest.Mo
     fed = four(tmp_path)
     lies(monkeypatch, only("propagate", change))
     fed.run()
-    assert fed.model().round == 3
+    assert fed.model().round == 2
     assert is_possible(fed)
     assert any("latents" in notice for notice in fed.witness.notices), fed.witness.notices
 
@@ -69,10 +69,10 @@ def test_latents_that_creep_beyond_what_users_hold_are_put_right(
     def change(numbers: Any) -> None:
         numbers[4 * 30 : 4 * 33] = 81_920 // 4  # a user may send 5 in steps of 2⁻¹⁴
 
-    fed = four(tmp_path, options={"rounds": 30})
+    fed = four(tmp_path, options={"rounds": 10})
     lies(monkeypatch, only("train", change))
     fed.run()
-    assert fed.model().round == 30
+    assert fed.model().round == 10
     assert is_possible(fed)
 
 
@@ -87,7 +87,7 @@ def test_an_impossible_round_is_lost_and_the_last_good_model_stays(
     fed = four(tmp_path)
     lies(monkeypatch, only("train", change, times=1))
     fed.run()
-    assert [line["applied"] for line in fed.log() if line["stage"] == "train"] == [0, 1, 1]
+    assert [line["applied"] for line in fed.log() if line["stage"] == "train"] == [0, 1]
     assert is_possible(fed)
     assert any("node3" in notice and "users can make them" in notice for notice in fed.witness.notices)
 
@@ -98,7 +98,7 @@ def test_who_lies_in_every_round_stops_training_and_not_more(tmp_path: Path, mon
     def change(numbers: Any) -> None:
         numbers[0] = np.iinfo(numbers.dtype).min
 
-    fed = four(tmp_path, options={"rounds": 9, "retries": 2}, fine_rounds=9)  # in a small ring it would be no lie
+    fed = four(tmp_path, options={"rounds": 5, "retries": 2}, fine_rounds=5)  # in a small ring it would be no lie
     lies(monkeypatch, only("train", change))
     with pytest.raises(FedgrecError, match=r"3 sums in a row were lost.*than .* users can make them.*node3"):
         fed.run()
@@ -108,7 +108,7 @@ def test_who_lies_in_every_round_stops_training_and_not_more(tmp_path: Path, mon
         with NodeStore(path) as store:
             store.trust_again()
     fed.run()
-    assert fed.model().round == 9
+    assert fed.model().round == 5
     assert fed.model().items.tobytes() != before
     assert is_possible(fed)
 
@@ -121,7 +121,7 @@ def test_a_sum_has_as_many_users_as_were_asked(tmp_path: Path, monkeypatch: pyte
     def change(numbers: Any) -> None:
         numbers[-1] = claim if claim else -(2**31)
 
-    fed = four(tmp_path, options={"rounds": 2})
+    fed = four(tmp_path)
     in_each = [only(stage, change, times=1) for stage in ("train", "evaluate")]
     lies(monkeypatch, lambda stage, numbers: [lie(stage, numbers) for lie in in_each])
     fed.run()
@@ -162,7 +162,7 @@ def test_every_method_stays_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPat
                 numbers[:-1] = (2**31 - 1) // 12 * users * (1 - 2 * (np.arange(len(numbers) - 1) % 2))
 
     sizes = {"server_optimizer": "sgd"} if method == "fcf" else {"server_optimizer": "sum"}
-    fed = world(tmp_path, method, nodes=4, users=6, options={"rounds": 12, "retries": 12}, **sizes)
+    fed = world(tmp_path, method, nodes=4, users=6, options={"rounds": 6, "retries": 6}, **sizes)
     monkeypatch.setattr(Client, "submit", submit)
     fed.run()
     model = fed.model()

@@ -45,7 +45,7 @@ from tests.secagg.rounds import Round, random_vectors, session
 
 def test_mangled_messages_are_taken_or_refused() -> None:
     here = target()
-    outcomes = knock(here, mangled(here.valid, 12_000))
+    outcomes = knock(here, mangled(here.valid, 4_000))
     got_far = {BadSignature, BadCiphertext, BadLists, UnknownSender, WrongRound, WrongStage}
     assert {error.__name__ for error in got_far} | {"taken"} <= outcomes.keys()
 

@@ -143,7 +143,7 @@ class Lives:
     def __init__(self, root: Path, seed: int) -> None:
         self.rng = random.Random(seed)
         options = {"rounds": 10**6, "evaluate_every": 3, "start_nodes": NODES}
-        self.fed: World = world(root, nodes=NODES, users=3, options=options)
+        self.fed: World = world(root, nodes=NODES, users=1, options=options)
         self.seen: Counter[str] = Counter()
 
     def run(self, messages: int, killed: int = 0, write: int = 0, fault: Fault = kill) -> None:
@@ -179,8 +179,8 @@ class Lives:
         how = self.rng.choice(["all die", "all die", "a node dies", "full", "flip"])
         if how == "flip" and not list(self.fed.server.glob("model-*.bin")):
             how = "all die"  # nobody can detect a federation's id that is wrong from the first start on
-        messages = self.rng.randint(20, 120)
-        at = self.rng.randint(1, 150)
+        messages = self.rng.randint(20, 90)
+        at = self.rng.randint(1, 110)
         if how == "all die":
             code, said = in_a_process(lambda: self.run(messages, write=at))
         elif how == "a node dies":

@@ -41,9 +41,7 @@ class Chance:
         self.names = {f"node{index}" for index in self.liars}
         self.optimizer = rng.choice(["adam", "sum"])
         options = {"rounds": 10**6, "start_nodes": 3, "evaluate_every": 3}
-        self.fed: World = world(
-            root, nodes=NODES, users=USERS, options=options, server_optimizer=self.optimizer, layers=1
-        )
+        self.fed: World = world(root, nodes=NODES, users=USERS, options=options, server_optimizer=self.optimizer)
         self.at: Any = self.fed.transport.folders  # by address
         self.old: list[Packet] = []
         real = Client.submit
@@ -166,7 +164,7 @@ def fuzz(root: Path, monkeypatch: pytest.MonkeyPatch, steps: int, episodes: int,
 
 def test_lying_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One or two nodes of five send random answers and random numbers, while nodes and the server restart."""
-    fuzz(tmp_path, monkeypatch, steps=500, episodes=2)
+    fuzz(tmp_path, monkeypatch, steps=320, episodes=2)
 
 
 @pytest.mark.parametrize("bound", ["check_round", "keep_possible"])

@@ -18,7 +18,7 @@ from tests.federation.worlds import N_ITEMS, world
 
 @pytest.fixture
 def liar(tmp_path: Path) -> Liar:
-    return Liar(world(tmp_path))
+    return Liar(world(tmp_path, layers=2))
 
 
 def test_the_attacker_knows_its_trade(liar: Liar) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedgrec.federation.common import arrays, sqlite_store
+from tests.federation.living import Life
 from tests.federation.worlds import World, world
 
 
@@ -30,6 +31,20 @@ def trained(tmp_path: Path, trained_once: World) -> World:
     """A copy of that federation, which a test may change."""
     shutil.copytree(trained_once.server, tmp_path / "server")
     return World(tmp_path / "server", trained_once.nodes, trained_once.transport, trained_once.witness)
+
+
+@pytest.fixture(scope="session")
+def lived_once(tmp_path_factory: pytest.TempPathFactory) -> Life:
+    """A federation that lives, after its first season."""
+    life = Life(tmp_path_factory.mktemp("lived"))
+    life.train()
+    return life
+
+
+@pytest.fixture
+def life(tmp_path: Path, lived_once: Life) -> Life:
+    """A copy of that federation, which a test may change."""
+    return lived_once.copied(tmp_path)
 
 
 @pytest.fixture

@@ -94,40 +94,51 @@ def main(grid, context):
 """
 TAPPED_APP = {**APP, "fedgrec_app/apps.py": TAPPED}
 
-# A node that keeps a record beside the federation: what it, and each user alone, was about to mask; and the sizes of
+# Nodes that keep a record beside the federation: what each, and each user alone, was about to mask; and the sizes of
 # all parts that it hands to Flower for each answer.
 RECORDED = """
-import json, sys
+import json
 from pathlib import Path
 
 import numpy as np
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-from fedgrec.cli import main
 from fedgrec.federation.flower import client_app, node_end
 from fedgrec.federation.node import node
 
-folder, compute_upload = Path(sys.argv[-1]), node.compute_upload
-record = folder.parents[1] / "record"
+compute_upload, record = node.compute_upload, Path(sys.argv[1]).parents[1] / "record"
 record.mkdir(exist_ok=True)
 
 def recorded(store, method, sum_, rows, broadcast, *more):
     result = compute_upload(store, method, sum_, rows, broadcast, *more)
     alone = [compute_upload(store, method, sum_, [row], broadcast, 1)[0] for row in rows]
-    np.save(record / ("~".join(map(str, [*sum_.place, folder.name])) + ".npy"), np.stack([result[0], *alone]))
+    np.save(record / ("~".join(map(str, [*sum_.place, Path(folder).name])) + ".npy"), np.stack([result[0], *alone]))
     return result
 
 def sized(process, message):
     content = client_app.answer(process, message)
     parts = sorted(len(part.deflate()) for part in get_all_nested_objects(content).values())
-    with (record / f"{folder.name}.sizes").open("a") as file:
+    with (record / f"{Path(folder).name}.sizes").open("a") as file:
         file.write(json.dumps([content["packet"]["kind"], parts]) + "\\n")
     return content
 
 node.compute_upload = recorded
 node_end.serve.__defaults__ = (sized,)
 """
-START = "sys.exit(main())\n"
+# One process imports all that they need, and forks for each further node.
+BEGIN = "import os, sys\n"
+START = """
+from fedgrec.cli import main
+
+for folder in sys.argv[1:]:
+    if folder == sys.argv[-1]:
+        break
+    if not os.fork():
+        os.environ["FEDGREC_PARENT"] = str(os.getppid())
+        break
+sys.argv = ["fedgrec", "federation", "node", folder]
+sys.exit(main())
+"""
 
 
 def founded(
@@ -183,17 +194,15 @@ def as_world(made: Made) -> World:
 
 @contextmanager
 def running(made: Made, app: dict[str, str] = TAPPED_APP, nodes: str = "") -> Iterator[tuple[FlowerServer, Processes]]:
-    """Server and nodes as processes, which end with the block; `nodes` is code that nodes run first."""
+    """Server and nodes as processes, which end with the block; `nodes` is code that all nodes run first."""
     with Processes(made.server.parent / "logs") as processes:
         server = FlowerServer(made.server, processes, app)
         try:
             server.start()
-            for node in made.nodes:
-                if nodes:
-                    command = [sys.executable, "-c", nodes + START, "federation", "node", str(node)]
-                    processes.start(node.name, command)
-                else:
-                    start_node(node, processes)
+            if nodes:
+                processes.start("nodes", [sys.executable, "-c", BEGIN + nodes + START, *map(str, made.nodes)])
+            for node in [] if nodes else made.nodes:
+                start_node(node, processes)
             yield server, processes
         finally:
             server.close()

@@ -1,6 +1,8 @@
 """A federation that lives: nodes whose users come, click and leave between seasons, and what must hold of it."""
 
+import copy
 import random
+import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,7 @@ from fedgrec.federation.common import catalogue
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.catalogue import CATALOGUE
 from fedgrec.federation.common.network import CA
-from fedgrec.federation.in_process.transport import Meddler, honest
+from fedgrec.federation.in_process.transport import LocalTransport, Meddler, honest
 from fedgrec.federation.node import changes
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.store import NodeStore
@@ -25,7 +27,7 @@ from tests.federation.replay import Recorder
 from tests.federation.standing import standing
 from tests.federation.worlds import N_ITEMS, World, world
 
-LIVELY: dict[str, Any] = {"seasons": 1, "rounds": 3, "later_rounds": 3, "season_rounds": 2, "rest": 0.0, "look": 0.0}
+LIVELY: dict[str, Any] = {"seasons": 1, "rounds": 2, "later_rounds": 2, "season_rounds": 2, "rest": 0.0, "look": 0.0}
 
 
 class Life:
@@ -45,6 +47,20 @@ class Life:
         for folder in (self.world.server, *self.world.nodes.values()):
             write_private(folder / CA, authority.public_bytes(Encoding.PEM))
             write_private(folder / CATALOGUE, "".join(f"{name}\n" for name in self.items).encode())
+
+    def copied(self, root: Path) -> "Life":
+        """The same life once more, in another folder, until here; then each goes its own way."""
+        home = self.world.server.parent
+        shutil.copytree(home, root, dirs_exist_ok=True)
+        there = {path: root / path.relative_to(home) for path in (self.world.server, *self.world.nodes.values())}
+        folders = {index: there[path] for index, path in self.world.nodes.items()}
+        life = copy.copy(self)
+        life.recorder = Recorder()
+        life.recorder.recorded = {(there[path], name): had for (path, name), had in self.recorder.recorded.items()}
+        recorded, witness = life.recorder.recorded, copy.deepcopy(self.world.witness)
+        life.world = World(there[self.world.server], folders, LocalTransport(folders), witness, recorded)
+        life.rng, life.people, life.items, life.gone = copy.deepcopy((self.rng, self.people, self.items, self.gone))
+        return life
 
     # ---------------------------------------------------------------------------------- what happens
 

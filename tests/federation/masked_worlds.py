@@ -16,9 +16,7 @@ ALL = list(range(3 * USERS))
 
 def masked_world(root: Path, method: str = "fedgrec", users: int = USERS, options: Any = None, **more: Any) -> World:
     """Three gateways; all users take part in every sum, as they do behind a gateway that adds them up."""
-    wanted = {"rounds": 2} | (options or {})
-    sizes = ({"layers": 1} if method == "fedgrec" else {}) | {"users_per_round": 100}
-    return world(root, method, users=users, options=wanted, per_user_masks=True, **sizes | more)
+    return world(root, method, users=users, options=options, per_user_masks=True, **{"users_per_round": 100} | more)
 
 
 def to_user(kind: str, user: int, meddler: Meddler, times: int = 1, after: int = 0) -> Meddler:

@@ -117,7 +117,8 @@ def replay(
                 told = recorded[key] if recorded else had(node, rows[index][line["session"]])
             there |= {(index, row): person for row, person in sorted(told.items())}
         for who, person in there.items():
-            people.setdefault(who, Person(_born(method, person).state))
+            if who not in people:
+                people[who] = Person(_born(method, person).state)
         cohort = _together(method, there, people, broadcast.degrees, recount)
         total, pending = method.local_update(cohort, stage, broadcast)
         total = replace(total, users=line["users"])  # users who sent zeros count too

@@ -110,7 +110,7 @@ def test_the_law_would_notice_a_result_of_another_sum(tmp_path: Path, monkeypatc
         return old if len(old[0]) == len(new[0]) else new
 
     monkeypatch.setattr(Sum, "computed", before)
-    fed = world(tmp_path)
+    fed = world(tmp_path, options={"rounds": 3})
     fed.run(working_ahead(fed))
     assert not fed.is_its_simulation()
 

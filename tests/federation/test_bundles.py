@@ -37,8 +37,9 @@ def test_one_exchange_for_a_gateway_and_one_model_in_it(tmp_path: Path) -> None:
         models.append({(len(unpack(p)), len(p.arrays)) for p in shares})
     sums = 3 * 5  # gateways, and degrees, propagate, train, train, evaluate
     assert counts[0] == counts[1] == {"who": 3, "hello": 3, "finish": 3} | dict.fromkeys(EXCHANGES, sums) | {"keys": 6}
-    # Tables and degrees, once; in training also the scale of each row; nothing if the nodes have the model already.
-    assert models == [{(1, 0), (1, 2), (1, 3)}, {(3, 0), (3, 2), (3, 3)}]
+    # Tables and degrees, once; in training also the scale of each row, and after the fine rounds the steps of each;
+    # nothing if the nodes have the model already.
+    assert models == [{(n, 0), (n, 2), (n, 3), (n, 4)} for n in (1, 3)]
 
 
 def test_bytes_are_counted_as_they_travel(tmp_path: Path) -> None:
@@ -99,7 +100,7 @@ def test_what_is_no_bundle_is_one_sentence(tmp_path: Path, header: dict[str, Any
 @pytest.mark.parametrize("kind", EXCHANGES[1:])
 def test_a_gateway_killed_in_the_middle_of_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """One of its users has stored its step, the other has not; the gateway comes back, and all go on."""
-    fed, deaths = masked_world(tmp_path, options={"rounds": 3}), [0]
+    fed, deaths = masked_world(tmp_path), [0]
     real = node.handle
 
     def dies(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
@@ -125,7 +126,7 @@ def test_a_gateway_killed_in_the_middle_of_a_bundle(tmp_path: Path, monkeypatch:
     assert deaths == [1]
     assert fed.is_its_simulation()
     assert not fed.pending()
-    assert fed.model().round == 3
+    assert fed.model().round == 2
     assert fed.applied("train")[-1]["included"] == ALL
     assert all(line["applied"] for line in fed.log()), "four of six were enough"
 

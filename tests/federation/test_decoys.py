@@ -27,7 +27,7 @@ from tests.federation.living import Life
 from tests.federation.worlds import N_ITEMS, World, people, world
 
 SOME: dict[str, Any] = {"dp_epsilon": 2.0, "dp_unit": "interaction"}  # about 4 decoys for each user, among 30 items
-BRIEF = SOME | {"rounds": 2, "later_rounds": 2, "evaluations": 0}
+BRIEF = SOME | {"evaluations": 0}
 USERS = 4  # of a node
 Told = dict[tuple[Path, int], list[int]]
 
@@ -60,6 +60,20 @@ def agrees(life: Life) -> bool:
     return here == {(index, user): items for index, users in life.people.items() for user, items in users.items()}
 
 
+@pytest.fixture(scope="module")
+def lived_once(tmp_path_factory: pytest.TempPathFactory) -> Life:
+    """A federation with decoys, after its first season."""
+    life = Life(tmp_path_factory.mktemp("decoys"), users=USERS, options=BRIEF)
+    life.train()
+    return life
+
+
+@pytest.fixture
+def life(tmp_path: Path, lived_once: Life) -> Life:
+    """A copy of that federation."""
+    return lived_once.copied(tmp_path)
+
+
 # ------------------------------------------------------------------------------------------ taken in, read again
 
 
@@ -80,9 +94,7 @@ def test_users_tell_once_when_they_are_taken_in(tmp_path: Path) -> None:
     assert told(life.world) == first, "the source is read again, and nobody tells anew"
 
 
-def test_a_reading_notes_what_users_have_and_nobody_tells(tmp_path: Path) -> None:
-    life = Life(tmp_path, users=USERS, options=BRIEF)
-    life.train()
+def test_a_reading_notes_what_users_have_and_nobody_tells(life: Life) -> None:
     before = told(life.world)
     path, (user, items) = life.world.nodes[0], max(life.people[0].items(), key=lambda one: len(one[1]))
     with NodeStore(path) as store:
@@ -127,10 +139,8 @@ def loses_the_first_count(address: int, request: Packet, node: Answer) -> Iterab
     return honest(address, request, node)
 
 
-def test_all_users_tell_once_in_every_season(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_users_tell_once_in_every_season(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also users without clicks, however often changes are counted; a new user has told when it came."""
-    life = Life(tmp_path, users=USERS, options=BRIEF)
-    life.train()
     asked = Asked(monkeypatch)
     for season in range(2):
         before = told(life.world)
@@ -180,13 +190,11 @@ def test_what_waits_for_a_verdict_is_not_told_anew(tmp_path: Path, monkeypatch: 
             decoy_answers.tell(store, N_ITEMS, 2.0)
 
 
-def test_users_come_go_and_come_back(tmp_path: Path) -> None:
+def test_users_come_go_and_come_back(life: Life) -> None:
     """A user who is back before the recount tells the same as before; of other leavers, nothing is left.
 
     Laws 6 and 11 hold, with new items and withdrawn ones.
     """
-    life = Life(tmp_path, users=USERS, options=BRIEF)
-    life.train()
     path, (user, items) = life.world.nodes[1], min(life.people[1].items())
     with NodeStore(path) as store:
         row = store.row_of(user)
@@ -255,7 +263,7 @@ def _told_of(life: Life, index: int, user: str) -> list[int]:
 def test_people_are_ranked_with_what_they_have(tmp_path: Path, per_user_masks: bool) -> None:
     """Everything is recommended except what they have and what is held out; decoys may be. The metrics agree."""
     users = 2 if per_user_masks else 6
-    fed = world(tmp_path, users=users, options=SOME | {"rounds": 2}, per_user_masks=per_user_masks)
+    fed = world(tmp_path, users=users, options=SOME, per_user_masks=per_user_masks)
     fed.run()
     has = {person.id: person for node in people(3, users) for person in node}
     recalls, offered = [], 0

@@ -23,15 +23,10 @@ from tests.federation.meddlers import answers_twice, asked_twice, killed_after_w
 from tests.federation.worlds import EXCHANGES, Killed, World, at_random, world
 
 RIDERS = EXCHANGES[1:]
-WARM_UP = 2  # sums of a short one: degrees and one level
+WARM_UP = 2  # sums: degrees and one level
 
 
-def short(root: Path) -> World:
-    """A federation with few sums, but all kinds of them."""
-    return world(root, options={"rounds": 2}, layers=1)
-
-
-def ended_well(fed: World, rounds: int = 3) -> bool:
+def ended_well(fed: World, rounds: int = 2) -> bool:
     return fed.is_its_simulation() and fed.model().round == rounds and not fed.pending()
 
 
@@ -53,9 +48,9 @@ def test_whatever_comes_twice_counts_once(tmp_path: Path, how: Any) -> None:
 @pytest.mark.keep(2)
 @pytest.mark.parametrize("kind", RIDERS)
 def test_half_an_answer_is_none(tmp_path: Path, kind: str) -> None:
-    fed = short(tmp_path)
+    fed = world(tmp_path)
     fed.run(on(kind, 2, truncated, after=WARM_UP))
-    assert ended_well(fed, 2)
+    assert ended_well(fed)
     assert any("node2" in notice for notice in fed.witness.notices)
 
 
@@ -65,9 +60,9 @@ def test_half_a_request_is_refused(tmp_path: Path, kind: str) -> None:
     def halved(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
         return [answer(replace(request, blobs={"secagg": request.blobs["secagg"][:-7]}))]
 
-    fed = short(tmp_path)
+    fed = world(tmp_path)
     fed.run(on(kind, 2, halved, after=WARM_UP))
-    assert ended_well(fed, 2)
+    assert ended_well(fed)
     assert any("MalformedMessage" in notice for notice in fed.witness.notices)
 
 
@@ -81,9 +76,9 @@ def test_an_old_answer_is_refused(tmp_path: Path, kind: str) -> None:
         old.append(answer(request))
         return [old[-2]] if len(old) > 1 else [old[-1]]
 
-    fed = short(tmp_path)
+    fed = world(tmp_path)
     fed.run(on(kind, 0, replayed, times=2, after=WARM_UP))
-    assert ended_well(fed, 2)
+    assert ended_well(fed)
     assert any("another round" in notice for notice in fed.witness.notices)
 
 
@@ -102,15 +97,15 @@ def test_an_old_request_is_not_answered(tmp_path: Path, kind: str) -> None:
             kept.append((request, reply))
         return [reply]
 
-    fed = short(tmp_path)
+    fed = world(tmp_path)
     fed.run(replay)
-    assert ended_well(fed, 2)
+    assert ended_well(fed)
     assert again
     assert {packet.kind for packet in again} == {packets.ERROR}
 
 
 def test_a_node_that_never_answers_does_not_hold_up_the_others(tmp_path: Path) -> None:
-    fed = world(tmp_path, nodes=4, options={"start_nodes": 3})
+    fed = world(tmp_path, nodes=4, options={"start_nodes": 3, "rounds": 3})
     asked: list[str] = []
 
     def deaf(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
@@ -120,7 +115,7 @@ def test_a_node_that_never_answers_does_not_hold_up_the_others(tmp_path: Path) -
         return [answer(request)]
 
     fed.run(deaf)
-    assert ended_well(fed)
+    assert ended_well(fed, 3)
     assert fed.witness.joiners == ["node0", "node1", "node2"]
     assert asked.count("hello") < 5, "a silent node is asked less and less"
 
@@ -128,7 +123,7 @@ def test_a_node_that_never_answers_does_not_hold_up_the_others(tmp_path: Path) -
 def test_a_node_killed_while_it_writes_has_written_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once in every exchange: the transaction is cut off after the work; the table may be on the disk already."""
     for number, kind in enumerate(RIDERS):
-        fed = short(tmp_path / kind)
+        fed = world(tmp_path / kind)
         real = NodeStore.transaction
 
         def dies(address: int, request: Packet, answer: Answer, fed: World = fed, real: Any = real) -> Iterable[Packet]:
@@ -146,7 +141,7 @@ def test_a_node_killed_while_it_writes_has_written_nothing(tmp_path: Path, monke
             return []
 
         fed.run(on(kind, 1, dies, after=WARM_UP))
-        assert ended_well(fed, 2), (number, kind)
+        assert ended_well(fed), (number, kind)
 
 
 def killed_9(fed: World, node_: int, request: Packet, when: str) -> int:
@@ -195,7 +190,7 @@ def test_all_nodes_die_at_once(tmp_path: Path) -> None:
     fed = world(tmp_path, options={"retries": 1})
 
     def dead(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
-        return killed_after_writing(address, request, answer) if len(fed.log()) > 4 else [answer(request)]
+        return killed_after_writing(address, request, answer) if len(fed.log()) > 3 else [answer(request)]
 
     with pytest.raises(FedgrecError, match=r"sums in a row were lost.*goes on"):
         fed.run(dead)
@@ -265,11 +260,11 @@ def test_too_few_nodes_is_a_sentence(tmp_path: Path) -> None:
 
 def test_a_silent_majority_in_one_round_costs_that_round_only(tmp_path: Path) -> None:
     fed = world(tmp_path)
-    first, second = on("masked", 0, silent, after=3), on("masked", 1, silent, after=3)
+    first, second = on("masked", 0, silent, after=WARM_UP), on("masked", 1, silent, after=WARM_UP)
 
     def both(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
         return (first if address == 0 else second)(address, request, answer)
 
     fed.run(both)
     assert ended_well(fed)
-    assert [line["round"] for line in fed.applied("train")] == [1, 2]
+    assert [line["round"] for line in fed.applied("train")] == [1]

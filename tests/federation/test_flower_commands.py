@@ -3,7 +3,6 @@
 import json
 import re
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import httpx
 from fedgrec.federation.common.network import ServerNetwork, read_network
 from fedgrec.federation.flower.processes import Processes
 from tests.federation.flower_network import as_world, founded, until
+from tests.federation.test_cli_federation import said
 from tests.waits import seconds, slowness
 
 
@@ -53,10 +53,9 @@ def test_server_and_nodes(tmp_path: Path) -> None:
     assert [line["included"] for line in world.log()] == [[0, 1, 2]] * len(world.log())
 
 
-def test_a_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = founded(tmp_path, users=2)
     with socket.create_server(("127.0.0.1", read_network(made.server, ServerNetwork).port)):
-        command = [sys.executable, "-m", "fedgrec", "federation", "server", str(made.server)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds(60), check=False)
-    assert done.returncode == 2
-    assert "is in use" in done.stderr
+        code, _, err = said(capsys, "federation", "server", made.server)
+    assert code == 2
+    assert "is in use" in err

@@ -4,11 +4,13 @@ import os
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportError)
+import flwr.supernode.node_auth_http_interceptor as signing
 
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.errors import FederationError
@@ -22,8 +24,9 @@ from fedgrec.federation.setup import certificates
 from fedgrec.federation.setup.init import Made, init
 from fedgrec.federation.setup.start import start_node
 from tests.federation.flower_network import as_world, ended, founded, progress, running, until
+from tests.federation.test_cli_federation import said
 from tests.federation.worlds import config
-from tests.waits import seconds, slowness
+from tests.waits import slowness
 
 
 def asked(made: Made, kind: str) -> int:
@@ -114,24 +117,11 @@ def test_a_server_killed_in_a_sum_goes_on_with_the_next_one(tmp_path: Path) -> N
     assert "it is lost" in progress(made)
 
 
-LATE = """
-import datetime, sys
-import flwr.supernode.node_auth_http_interceptor as signing
-before = signing.now
-signing.now = lambda: before() - datetime.timedelta(hours=1)
-from fedgrec.cli import main
-sys.exit(main())
-"""
-
-
-def node(folder: Path, *before: str) -> tuple[int, str]:
-    """Start a node that should be refused: its exit code, and what it says."""
-    command = [sys.executable, *(before or ("-m", "fedgrec")), "federation", "node", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds(40), check=False)
-    return done.returncode, done.stderr
-
-
-def test_strangers_are_refused_with_a_sentence(tmp_path: Path) -> None:
+def test_strangers_are_refused_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At the SuperLink's door, which needs no run behind it."""
+    monkeypatch.setattr(FlowerServer, "_start_run", lambda server: 0)
     made = founded(tmp_path, users=2)
     other = init(tmp_path / "other", 3, ["x", "y"], config(), FederationOptions())
     with Processes(tmp_path / "logs") as processes:
@@ -142,19 +132,22 @@ def test_strangers_are_refused_with_a_sentence(tmp_path: Path) -> None:
             server.close()
         ca = (made.nodes[0] / CA).read_bytes()
         write_private(made.nodes[0] / CA, (other.nodes[0] / CA).read_bytes())
-        code, said = node(made.nodes[0])
+        code, _, words = said(capsys, "federation", "node", made.nodes[0])
         assert code == 2
-        assert "is not the one that" in said.splitlines()[-1]
+        assert "is not the one that" in words.splitlines()[-1]
         write_private(made.nodes[0] / CA, ca)
 
-        code, said = node(made.nodes[0], "-c", LATE)  # an hour behind
+        now = signing.now
+        with monkeypatch.context() as late:
+            late.setattr(signing, "now", lambda: now() - timedelta(hours=1))
+            code, _, words = said(capsys, "federation", "node", made.nodes[0])
         assert code == 2
-        assert "clock" in said.splitlines()[-1]
+        assert "clock" in words.splitlines()[-1]
 
         write_private(made.nodes[1] / FLOWER, certificates.ssh_pair()[0])
-        code, said = node(made.nodes[1])
+        code, _, words = said(capsys, "federation", "node", made.nodes[1])
         assert code == 2
-        assert "has not the node's key" in said.splitlines()[-1]
+        assert "has not the node's key" in words.splitlines()[-1]
 
 
 def test_children_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:

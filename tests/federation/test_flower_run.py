@@ -1,4 +1,4 @@
-"""Laws 6 and 10 over the real network: three nodes with twenty users each, TLS, node authentication, secure sums."""
+"""Laws 6 and 10 over the real network: three nodes with eight users each, TLS, node authentication, secure sums."""
 
 import json
 import stat
@@ -38,6 +38,7 @@ from tests.federation.test_server_view import leaks
 from tests.federation.worlds import people
 from tests.waits import seconds
 
+USERS = 8  # of a node
 UP = {  # what may come up, by kind: names in the header, blobs, arrays. A new name here is a privacy decision.
     "hello": ({"index", "agreement", "waiting", "serves", "catalogue"}, {"signature"}, {"tags"}),
     "keys": (set(), {"secagg", "committed.secagg"}, set()),
@@ -51,7 +52,7 @@ UP = {  # what may come up, by kind: names in the header, blobs, arrays. A new n
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    made = founded(tmp_path_factory.mktemp("flower"), layers=1)
+    made = founded(tmp_path_factory.mktemp("flower"), users=USERS)
     return trained_by(made, RECORDED)
 
 
@@ -83,7 +84,7 @@ def test_law_10_no_upload_of_any_stage_can_be_read_in_what_came_up(trained: Made
     """Of any node or user, in any number format, from any byte on, or as the difference of two vectors."""
     uploads, received = clear_uploads(trained), tapped(trained)
     assert in_every_stage(uploads)
-    assert len(uploads) > 3 * (20 + 20 + 20)  # each user's own part is recorded too
+    assert len(uploads) > 3 * (USERS + USERS + USERS // 2)  # each user's own part is recorded too
     assert readable(uploads, received) == set()
     assert leaks(list(uploads.values()), received) == []
 
@@ -98,7 +99,7 @@ client.mask_parts = server.mask_parts = lambda words, masks, threads: None
 def test_law_10_masks_off_every_upload_of_every_stage_is_read(tmp_path: Path) -> None:
     """Mutation: nodes add no masks, the server subtracts none; the run succeeds, and the record shows everything."""
     app = TAPPED_APP | {"fedgrec_app/apps.py": NO_MASKS + TAPPED}
-    made = trained_by(founded(tmp_path, options={"topk": (20,)}, layers=1), RECORDED + NO_MASKS, app)
+    made = trained_by(founded(tmp_path, options={"topk": (20,)}), RECORDED + NO_MASKS, app)
     assert as_world(made).is_its_simulation()
     assert in_every_stage(readable(clear_uploads(made), tapped(made)))
 
@@ -106,7 +107,7 @@ def test_law_10_masks_off_every_upload_of_every_stage_is_read(tmp_path: Path) ->
 @pytest.mark.slow
 def test_law_10_packets_look_the_same_where_somebody_has_other_items(trained: Made, tmp_path: Path) -> None:
     """Number, order and sizes are the same for every node's packets, and for all parts that it hands to Flower."""
-    other = trained_by(founded(tmp_path, crowd=swapped(people(3, 20)), layers=1), RECORDED)
+    other = trained_by(founded(tmp_path, crowd=swapped(people(3, USERS))), RECORDED)
     for mine, theirs in zip(trained.nodes, other.nodes, strict=True):
         # hello, keys, five sums, keys of the evaluation, finish: there and back
         assert len(packets(trained, mine)) == 2 * (1 + 1 + 5 * 4 + 1 + 1)
@@ -225,7 +226,7 @@ def test_status_tells_how_far_it_came(trained: Made) -> None:
     assert done.returncode == 0, done.stderr
     assert "round 2 of 2, finished" in done.stdout
     rows = [line.split() for line in done.stdout.splitlines() if line.startswith("  node-")]
-    assert [row[:4] for row in rows] == [[f"node-{index}", "20", "2", "0"] for index in range(3)]
+    assert [row[:4] for row in rows] == [[f"node-{index}", str(USERS), "2", "0"] for index in range(3)]
     assert "recall@5" in done.stdout
     assert "round 2: 3 of 3 nodes" in done.stdout
 

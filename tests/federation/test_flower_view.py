@@ -143,7 +143,7 @@ def run(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Uploads, World]:
 
     with monkeypatch.context() as patch:
         patch.setattr(node, "compute_upload", recorded)
-        fed = world(root, users=20, layers=1, options={"rounds": 2, "retries": 0, "topk": (20,)})
+        fed = world(root, users=8, options={"retries": 0, "topk": (20,)})
         fed.run()
     return uploads, fed
 
@@ -156,9 +156,14 @@ def in_every_stage(names: Iterable[Name], nodes: int = 3) -> bool:
 
 
 def test_nothing_is_readable_in_any_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a query that names a user's own items would be, in any number format, from an odd byte on."""
     uploads, fed = run(tmp_path, monkeypatch)
     assert in_every_stage(uploads)
     assert readable(uploads, fed.transport.received) == set()
+    name = next(n for n, words in uploads.items() if n[0] == "degrees" and n[-1] != "all" and words.sum() > 5)
+    for how in ("<u2", ">u4", "<i8", "<f8"):
+        query = b"odd" + np.flatnonzero(uploads[name]).astype(how).tobytes()
+        assert name in in_clear(uploads, [(0, Packet("keys", {}, {"query": query}))])
 
 
 def test_masks_off_everything_is_readable_in_every_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,20 +192,11 @@ def test_masks_used_twice_are_found_in_differences(tmp_path: Path, monkeypatch: 
     assert in_every_stage(in_differences(uploads, fed.transport.received))
 
 
-def test_a_list_of_what_somebody_has_is_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutation: a query that names a user's own items, in any number format, from an odd byte on."""
-    uploads, _ = run(tmp_path, monkeypatch)
-    name = next(n for n, words in uploads.items() if n[0] == "degrees" and n[-1] != "all" and words.sum() > 5)
-    for how in ("<u2", ">u4", "<i8", "<f8"):
-        query = b"odd" + np.flatnonzero(uploads[name]).astype(how).tobytes()
-        assert name in in_clear(uploads, [(0, Packet("keys", {}, {"query": query}))])
-
-
 def talk(root: Path, monkeypatch: pytest.MonkeyPatch, crowd: Any) -> dict[int, list[tuple[Any, ...]]]:
     """What each node's packets look like from outside when these people train."""
     with monkeypatch.context() as patch:
         patch.setattr(worlds, "people", lambda *sizes, **more: crowd)
-        fed = world(root, layers=1)
+        fed = world(root)
     fed.run()
     return {at: sizes(packet for a, packet in fed.transport.received if a == at) for at in fed.nodes}
 

@@ -180,19 +180,19 @@ def test_a_plain_node_among_gateways(tmp_path: Path) -> None:
 
 
 def test_a_gateway_that_comes_later_and_one_that_leaves(tmp_path: Path) -> None:
-    fed = masked_world(tmp_path, options={"start_nodes": 4, "rounds": 2})
+    fed = masked_world(tmp_path, options={"start_nodes": 4})
     fed.transport.away = {2}
     fed.run()
     assert fed.applied("train")[-1]["included"] == [0, 1, 2, 3]
     degrees = fed.model().degrees.copy()
     fed.transport.away = set()
-    more_rounds(fed, 2, 12)
+    more_rounds(fed, 2, 9)
     fed.run()
-    # The integers were sized for the four users of the start, so four of the six are drawn. Ten draws without one of
-    # the two new ones are very unlikely.
+    # The integers were sized for the four users of the start, so four of the six are drawn. Seven draws without one
+    # of the two new ones are very unlikely.
     assert {4, 5} & {index for line in fed.applied("train") for index in line["included"]}
     fed.transport.away = {0}
-    more_rounds(fed, 12, 13)
+    more_rounds(fed, 9, 10)
     fed.run()
     assert fed.applied("train")[-1]["included"] == [2, 3, 4, 5]
     fed.transport.away = set()
@@ -203,7 +203,7 @@ def test_a_gateway_that_comes_later_and_one_that_leaves(tmp_path: Path) -> None:
 
 
 def test_a_gateway_that_comes_back_elsewhere_in_the_middle(tmp_path: Path) -> None:
-    fed = masked_world(tmp_path, options={"rounds": 3})
+    fed = masked_world(tmp_path)
     summed, first = fed.witness.summed, fed.transport.folders[1]
 
     def moves(line: dict[str, object]) -> None:

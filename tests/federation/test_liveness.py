@@ -62,9 +62,9 @@ class Timed(LocalTransport):
 
 
 def timed(
-    root: Path, monkeypatch: pytest.MonkeyPatch, takes: Takes = at_usual, nodes: int = 5, **more: Any
+    root: Path, monkeypatch: pytest.MonkeyPatch, takes: Takes = at_usual, nodes: int = 5, users: int = 1, **more: Any
 ) -> tuple[World, Timed]:
-    fed = world(root, nodes=nodes, users=3, layers=1, latents_every=100, fine_rounds=0, **more)
+    fed = world(root, nodes=nodes, users=users, latents_every=100, fine_rounds=0, **more)
     fed.transport = network = Timed(fed.transport.folders, takes=takes)
     monkeypatch.setattr(members, "Patience", lambda: Patience(lambda: network.now))
     return fed, network
@@ -153,18 +153,18 @@ def test_nodes_that_become_slow_are_left_out_for_a_few_rounds_at_most(
     def takes(address: int, kind: str) -> float:
         return 90.0 if slow[0] and address == 4 and kind == packets.MASKED else USUAL
 
-    fed, _ = timed(tmp_path, monkeypatch, takes, options={"rounds": 14})
+    fed, _ = timed(tmp_path, monkeypatch, takes, options={"rounds": 12})
     on_round(fed, {3: lambda: slow.__setitem__(0, True)})
     fed.run()
     assert not all(included(fed, 4)), "it was never missed: a test of nothing"
-    assert all(included(fed, 4)[-6:]), "it is waited for by now"
+    assert all(included(fed, 4)[-4:]), "it is waited for by now"
     assert fed.is_its_simulation()
 
 
 def test_all_become_slow_at_once_and_nobody_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = [1.0]
-    fed, _ = timed(tmp_path, monkeypatch, lambda address, kind: slow[0] * (1 + address / 10), options={"rounds": 6})
-    on_round(fed, {3: lambda: slow.__setitem__(0, 30.0)})
+    fed, _ = timed(tmp_path, monkeypatch, lambda address, kind: slow[0] * (1 + address / 10), options={"rounds": 4})
+    on_round(fed, {2: lambda: slow.__setitem__(0, 30.0)})
     fed.run()
     assert all(len(line["included"]) == 5 for line in fed.log())
 
@@ -197,18 +197,18 @@ def dies_in(fed: World, network: Timed, kind: str, after: int) -> None:
 def test_a_node_that_dies_in_mid_round_is_waited_for_once_and_named_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    fed, network = timed(tmp_path, monkeypatch, options={"rounds": 12})
-    dies_in(fed, network, kind, after=4)
+    fed, network = timed(tmp_path, monkeypatch, options={"rounds": 7})
+    dies_in(fed, network, kind, after=2)
     fed.run()
     assert is_waited_for_once(network)
     # At the end all nodes are asked: a node that was only out of reach needs the last model.
     assert [(kind, asked) for kind, asked, _ in network.exchanges[-2:]] == [("finish", [0, 1, 2, 3]), ("finish", [4])]
     assert network.exchanges[-1][2] < USUAL + 10
-    assert included(fed, 4)[:4] == [True] * 4
-    assert included(fed, 4)[5:] == [False] * 7
+    assert included(fed, 4)[:2] == [True] * 2
+    assert included(fed, 4)[3:] == [False] * 4
     (said,) = [notice for notice in fed.witness.notices if "node4" in notice]
     assert "fell silent" in said
-    assert all(len(line["included"]) == 4 for line in fed.applied("train")[5:])
+    assert all(len(line["included"]) == 4 for line in fed.applied("train")[3:])
 
 
 def test_a_server_that_asks_the_dead_again_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,8 +218,8 @@ def test_a_server_that_asks_the_dead_again_is_found(tmp_path: Path, monkeypatch:
         return self.rest > 0
 
     monkeypatch.setattr(Silence, "holds", holds)
-    fed, network = timed(tmp_path, monkeypatch, options={"rounds": 12})
-    dies_in(fed, network, packets.MASKED, after=4)
+    fed, network = timed(tmp_path, monkeypatch, options={"rounds": 6})
+    dies_in(fed, network, packets.MASKED, after=2)
     fed.run()
     assert len(long_waits(network)) > 1
 
@@ -227,19 +227,19 @@ def test_a_server_that_asks_the_dead_again_is_found(tmp_path: Path, monkeypatch:
 def test_a_server_that_always_waits_as_configured_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutation: measured times are ignored."""
     monkeypatch.setattr(Wait, "given", lambda wait: wait.most)
-    fed, network = timed(tmp_path, monkeypatch, options={"rounds": 6})
-    dies_in(fed, network, packets.MASKED, after=4)
+    fed, network = timed(tmp_path, monkeypatch, options={"rounds": 4})
+    dies_in(fed, network, packets.MASKED, after=2)
     fed.run()
     assert not is_waited_for_once(network)
     assert long_waits(network)[0] == 600
 
 
 def test_a_node_that_hung_is_back_within_two_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fed, network = timed(tmp_path, monkeypatch, options={"rounds": 14})
+    fed, network = timed(tmp_path, monkeypatch, options={"rounds": 8})
     dies_in(fed, network, packets.MASKED, after=2)
-    on_round(fed, {9: network.dead.clear})
+    on_round(fed, {5: network.dead.clear})
     fed.run()
-    assert included(fed, 4) == [True] * 2 + [False] * 8 + [True] * 4
+    assert included(fed, 4) == [True] * 2 + [False] * 4 + [True] * 2
     assert [notice for notice in fed.witness.notices if "is back" in notice] == ["node node4 is back"]
     assert fed.is_its_simulation()
 
@@ -275,7 +275,7 @@ def test_a_silent_node_that_lives_is_asked_less_and_less_and_one_started_again_a
 def test_a_refused_node_that_was_put_right_and_started_again_joins_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fed, network = timed(tmp_path, monkeypatch, options={"rounds": 6, "start_nodes": 4})
+    fed, network = timed(tmp_path, monkeypatch, users=3, options={"rounds": 6, "start_nodes": 4})
     toml = fed.nodes[4] / "config.toml"
     wrong = toml.read_text().replace("l2 = ", "l2 = 1")
     right = toml.read_text()
@@ -303,8 +303,10 @@ def test_a_node_that_leaves_between_two_sums_is_named_once(tmp_path: Path, monke
 
 
 def test_a_silent_gateway_is_left_out_with_all_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fed, network = timed(tmp_path, monkeypatch, nodes=3, options={"rounds": 7, "corrupt": 0.0}, per_user_masks=True)
-    on_round(fed, {3: lambda: network.dead.add(2)})
+    fed, network = timed(
+        tmp_path, monkeypatch, nodes=3, users=2, options={"rounds": 5, "corrupt": 0.0}, per_user_masks=True
+    )
+    on_round(fed, {2: lambda: network.dead.add(2)})
     fed.run()
     assert network.exchanges.pop()[1] == [2], "the farewell"
     assert is_waited_for_once(network)

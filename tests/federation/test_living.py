@@ -33,9 +33,7 @@ from tests.federation.meddlers import killed_after_writing, silent
 from tests.federation.worlds import Killed, at_random, kill_server, world
 
 
-def test_clicks_joins_and_leaves_reach_the_next_season(tmp_path: Path) -> None:
-    life = Life(tmp_path)
-    life.train()
+def test_clicks_joins_and_leaves_reach_the_next_season(life: Life) -> None:
     life.holds()
     for _ in range(2):
         for step in (life.click, life.click, life.join, life.leave):
@@ -50,14 +48,14 @@ CHANGES = ("click", "click", "join", "leave", "forget", "item", "withdraw", "rer
 STEPS = (*CHANGES, "train", "train", "lossy", "killed")
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(STEPS), min_size=4, max_size=9), st.integers(0, 99))
 def test_any_history(tmp_path_factory: pytest.TempPathFactory, history: list[str], seed: int) -> None:
     """Laws 6 and 11 hold for events in any order, with nodes that fall silent and servers that are killed.
 
-    Latents travel in every round, or in sweeps.
+    There are one or two layers, and latents travel in every round or in sweeps.
     """
-    life = Life(tmp_path_factory.mktemp("life"), seed, latents_every=seed % 2)
+    life = Life(tmp_path_factory.mktemp("life"), seed, latents_every=seed % 2, layers=1 + seed // 2 % 2)
     life.train()
     for number, step in enumerate(history):
         if step in ("lossy", "killed"):
@@ -73,11 +71,9 @@ def test_any_history(tmp_path_factory: pytest.TempPathFactory, history: list[str
 
 
 def test_a_node_that_forgets_under_which_weights_it_sent_is_found_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changes, "with_past", lambda store, cohort, rows, weights: cohort)
-    life = Life(tmp_path)
-    life.train()
     for step in (life.click, life.join, life.leave):
         step()
     life.reread()
@@ -86,11 +82,9 @@ def test_a_node_that_forgets_under_which_weights_it_sent_is_found_out(
         life.holds()
 
 
-def test_a_leave_that_is_counted_twice_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leave_that_is_counted_twice_is_found_out(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutation: changes that a recount has counted still wait, and go into the next recount again."""
     monkeypatch.setattr(changes, "_take_over", lambda store, rows: None)
-    life = Life(tmp_path)
-    life.train()
     for _ in range(2):
         life.click()
         life.reread()
@@ -123,10 +117,8 @@ def test_changes_wait_until_there_are_enough(tmp_path: Path) -> None:
     assert life.world.model().degrees.sum() > before.sum() - 2
 
 
-def test_who_is_forgotten_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_who_is_forgotten_leaves_nothing_behind(life: Life) -> None:
     """Neither at the server, whose latents are those of the other users, nor in any byte of the node's folder."""
-    life = Life(tmp_path)
-    life.train()
     index, user = 1, sorted(life.people[1])[2]
     home = open_node(life.world.nodes[index])
     with NodeStore(home.path) as store:
@@ -165,10 +157,8 @@ def test_a_source_that_was_cut_off_sends_nobody_away() -> None:
         changes.check_source(10, 4)
 
 
-def test_who_leaves_already_is_not_missed_in_the_source(tmp_path: Path) -> None:
+def test_who_leaves_already_is_not_missed_in_the_source(life: Life) -> None:
     """Most of a node's users were forgotten, or left one after the other: that does not make the source damaged."""
-    life = Life(tmp_path)
-    life.train()
     home = open_node(life.world.nodes[0])
     write_network(home.path, NodeNetwork("127.0.0.1:1", "visits.csv"))
     while len(life.people[0]) > 2:
@@ -197,10 +187,8 @@ def test_what_was_held_out_stays_held_out(tmp_path: Path) -> None:
         assert set(changes.wanted(store, row)) | set(store.held_out([row])[0].tolist()) == set(range(20))
 
 
-def test_a_server_that_forgot_a_season_is_told(tmp_path: Path) -> None:
+def test_a_server_that_forgot_a_season_is_told(tmp_path: Path, life: Life) -> None:
     """A server restored from a backup of season 1 would count the same changes once more."""
-    life = Life(tmp_path)
-    life.train()
     shutil.copytree(life.world.server, tmp_path / "old")
     life.click()
     life.reread()
@@ -214,7 +202,7 @@ def test_a_server_that_forgot_a_season_is_told(tmp_path: Path) -> None:
 
 def test_a_server_cannot_begin_seasons_as_it_likes(tmp_path: Path) -> None:
     """Every season may begin with a recount, so nodes insist on rounds between seasons."""
-    life = Life(tmp_path, options={"season_rounds": 3})
+    life = Life(tmp_path, options={"rounds": 3, "later_rounds": 3, "season_rounds": 3})
     life.train()
     toml = life.world.server / "agreement.toml"
     life.click()
@@ -225,10 +213,8 @@ def test_a_server_cannot_begin_seasons_as_it_likes(tmp_path: Path) -> None:
         life.train()
 
 
-def test_new_items_and_withdrawn_ones(tmp_path: Path) -> None:
+def test_new_items_and_withdrawn_ones(life: Life) -> None:
     """They come with the next season; a node that was away catches up; withdrawn items are no longer recommended."""
-    life = Life(tmp_path)
-    life.train()
     index, user = life.somebody()
     best = int(recommend(life.world.nodes[index], user, 1)[0][0])
     life.item()

@@ -13,12 +13,13 @@ from tests.federation.worlds import EXCHANGES, N_ITEMS, at_random, world
 
 
 @pytest.mark.parametrize("method", ["fedgrec", "federank"])
-def test_three_nodes_of_twenty_users(tmp_path: Path, method: str) -> None:
-    fed = world(tmp_path, method, users=20, options={"rounds": 4})
+def test_three_nodes_of_ten_users(tmp_path: Path, method: str) -> None:
+    layers = {"layers": 2} if method == "fedgrec" else {}
+    fed = world(tmp_path, method, users=10, options={"rounds": 3}, **layers)
     fed.run()
     assert fed.is_its_simulation()
-    assert fed.model().round == 4
-    assert [line["included"] for line in fed.applied("train")] == [[0, 1, 2]] * 4
+    assert fed.model().round == 3
+    assert [line["included"] for line in fed.applied("train")] == [[0, 1, 2]] * 3
     assert not fed.pending()
     assert not fed.witness.notices
     # The server asks for keys once, and for the evaluation. Other keys come with the previous sum's answers, so a sum
@@ -55,7 +56,7 @@ def test_everybody_sends_latents_in_a_sweep(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["fcf", "fedmf", "fedncf"])
 def test_every_method_without_a_third_party(tmp_path: Path, method: str) -> None:
-    fed = world(tmp_path, method, options={"rounds": 2})
+    fed = world(tmp_path, method)
     fed.run(on("masked", 1, silent, after=1))
     assert fed.is_its_simulation()
     assert sorted(line["included"] for line in fed.applied("train")) == [[0, 1, 2], [0, 2]]
@@ -65,10 +66,10 @@ def test_every_method_without_a_third_party(tmp_path: Path, method: str) -> None
 @pytest.mark.parametrize("how", [silent, killed_after_writing])
 @pytest.mark.parametrize("kind", EXCHANGES)
 def test_a_node_is_lost_in_any_exchange(tmp_path: Path, kind: str, how: object) -> None:
-    """In the warm-up (degrees, two levels) or in training, each way once; the node takes part again later."""
+    """In the warm-up (degrees, a level) or in training, each way once; the node takes part again later."""
     in_training = kind != "keys" and (EXCHANGES.index(kind) % 2 == 0) == (how is silent)
     fed = world(tmp_path, options={"rounds": 3})
-    fed.run(on(kind, 1, how, after=3 if in_training else 0))  # type: ignore[arg-type]
+    fed.run(on(kind, 1, how, after=2 if in_training else 0))  # type: ignore[arg-type]
     assert fed.is_its_simulation()
     assert not fed.pending()
     lost = [line for line in fed.log() if line["applied"] and 1 not in line["included"]]
@@ -82,7 +83,7 @@ def test_a_node_is_lost_in_any_exchange(tmp_path: Path, kind: str, how: object) 
 @pytest.mark.parametrize("method", ["fedgrec", "federank"])
 @pytest.mark.parametrize("seed", range(2))
 def test_many_dropouts(tmp_path: Path, method: str, seed: int) -> None:
-    fed = world(tmp_path, method, nodes=5, options={"rounds": 5, "retries": 30})
+    fed = world(tmp_path, method, nodes=5, users=3, options={"rounds": 4, "retries": 30})
     fed.run(at_random(0.06, seed))
     assert fed.is_its_simulation()
     assert not fed.pending()
@@ -94,7 +95,7 @@ def test_the_law_needs_the_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     settle = NodeStore.settle
     monkeypatch.setattr(NodeStore, "settle", lambda self, session, included: settle(self, session, True))
     fed = world(tmp_path)
-    fed.run(on("masked", 1, killed_after_writing, after=3))
+    fed.run(on("masked", 1, killed_after_writing, after=2))
     assert not fed.is_its_simulation()
 
 
@@ -107,12 +108,12 @@ def test_a_few_nodes_of_many_and_their_spares(tmp_path: Path) -> None:
 
 
 def test_a_round_holds_no_more_users_than_it_was_sized_for(tmp_path: Path) -> None:
-    """Ten nodes of one user each, five users a round: some nodes have to wait."""
-    fed = world(tmp_path, nodes=10, users=1, users_per_round=5, options={"rounds": 2})
+    """Eight nodes of one user each, four users a round: some nodes have to wait."""
+    fed = world(tmp_path, nodes=8, users=1, users_per_round=4)
     fed.run()
     assert fed.is_its_simulation()
-    assert [line["users"] for line in fed.applied("train")] == [5, 5]
-    assert fed.applied("degrees")[0]["users"] == 10
+    assert [line["users"] for line in fed.applied("train")] == [4, 4]
+    assert fed.applied("degrees")[0]["users"] == 8
 
 
 def test_the_degrees_are_what_the_users_have(tmp_path: Path) -> None:

@@ -30,8 +30,7 @@ from tests.secagg.rounds import in_ring
 
 def plain_world(root: Path, like: World, method: str = "fedgrec") -> World:
     """The same people with the same keys, on gateways that add them up."""
-    sizes = ({"layers": 1} if method == "fedgrec" else {}) | {"users_per_round": 100}
-    fed = world(root, method, users=USERS, options={"rounds": 2, "least_users": 1}, **sizes)
+    fed = world(root, method, users=USERS, options={"least_users": 1}, users_per_round=100)
     secret = {}
     for path in like.nodes.values():
         with NodeStore(path) as store:
@@ -129,11 +128,11 @@ def test_the_law_would_notice_a_user_who_keeps_what_did_not_count(
 
 
 def test_the_server_draws_users_where_not_all_take_part(tmp_path: Path) -> None:
-    fed = masked_world(tmp_path, users=3, users_per_round=5, options={"rounds": 3})
+    fed = masked_world(tmp_path, users_per_round=4)
     fed.run()
     assert fed.is_its_simulation()
-    assert [line["users"] for line in fed.applied("train")] == [5, 5, 5]
-    assert [line["users"] for line in fed.applied("degrees")] == [9]
+    assert [line["users"] for line in fed.applied("train")] == [4, 4]
+    assert [line["users"] for line in fed.applied("degrees")] == [6]
 
 
 def test_the_fewest_nodes_of_a_sum_are_users(tmp_path: Path) -> None:
@@ -173,7 +172,7 @@ def of_gateways(fed: World, vectors: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def test_neither_a_users_upload_nor_a_gateways_sum_leaves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    uploads, fed = Uploads(monkeypatch), masked_world(tmp_path, layers=2)
+    uploads, fed = Uploads(monkeypatch), masked_world(tmp_path)
     fed.run()
     assert len(uploads.vectors) == len(ALL) * len(fed.log())
     everything = uploads.vectors + of_gateways(fed, uploads.vectors)
@@ -208,7 +207,7 @@ def test_a_gateway_says_whom_it_hosts_and_no_more_than_its_users_say(tmp_path: P
 def test_users_without_masks_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutation."""
     monkeypatch.setattr(client, "mask_parts", lambda words, masks, threads: None)
-    uploads, fed = Uploads(monkeypatch), masked_world(tmp_path, layers=2, users=6, options={"retries": 0})
+    uploads, fed = Uploads(monkeypatch), masked_world(tmp_path, options={"retries": 0})
     with pytest.raises(Exception, match="noise"):
         fed.run()
     assert leaks(uploads.vectors, opened(fed))
@@ -216,7 +215,7 @@ def test_users_without_masks_are_found(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_gateway_that_adds_up_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutation: the gateway also sends the sum of its users' uploads."""
-    uploads, fed = Uploads(monkeypatch), masked_world(tmp_path, layers=2, options={"rounds": 1})
+    uploads, fed = Uploads(monkeypatch), masked_world(tmp_path, options={"rounds": 1})
 
     answer = gateway.Gateway.answer
 

@@ -40,10 +40,10 @@ def well(fed: World) -> bool:
 
 def test_killed_after_any_number_of_answers(tmp_path: Path) -> None:
     """Each life is a little longer than the last, so that every message is once the last one."""
-    fed = world(tmp_path, users=3, layers=1, options={"rounds": 12, "evaluate_every": 3})
-    assert lives(fed, *(kill_server(after) for after in range(1, 40, 2))) > 10
+    fed = world(tmp_path, users=1, options={"rounds": 8, "evaluate_every": 3})
+    assert lives(fed, *(kill_server(after) for after in range(1, 40, 3))) > 7
     assert well(fed)
-    assert fed.model().round == 12
+    assert fed.model().round == 8
 
 
 @pytest.mark.keep(9)
@@ -52,7 +52,7 @@ def test_killed_after_any_number_of_answers(tmp_path: Path) -> None:
 def test_killed_around_every_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, when: str) -> None:
     """Before or after each transaction, the second time that it happens."""
     real, seen = getattr(ServerStore, step), [0]
-    fed = world(tmp_path, users=3, layers=1, options={"rounds": 3, "evaluate_every": 1})
+    fed = world(tmp_path, users=1, options={"rounds": 3, "evaluate_every": 1})
 
     def killed(self: ServerStore, *args: Any, **more: Any) -> Any:
         seen[0] += 1
@@ -74,12 +74,12 @@ def test_killed_around_every_write(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_sum_whose_outcome_was_not_stored_is_lost_for_everybody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fed = world(tmp_path, users=3, options={"rounds": 2})
+    fed = world(tmp_path, users=3)
     real, seen = ServerStore.apply, [0]
 
     def killed(self: ServerStore, *args: Any, **more: Any) -> None:
         seen[0] += 1
-        if seen[0] == 4:  # the first training round: it is open, in memory
+        if seen[0] == 3:  # the first training round: it is open, in memory
             raise Killed
         real(self, *args, **more)
 
@@ -119,16 +119,16 @@ def test_a_warm_up_that_was_opened_and_lost_is_opened_again_only_for_the_same_no
 
 
 def test_a_finished_federation_can_be_given_more_rounds(tmp_path: Path) -> None:
-    fed = world(tmp_path, users=3, options={"rounds": 2})
+    fed = world(tmp_path, users=3)
     fed.run()
     sums = len(fed.log())
     fed.run()  # nothing is left to do
     assert len(fed.log()) == sums
     toml = fed.server / "federation.toml"
-    toml.write_text(toml.read_text().replace("rounds = 2", "rounds = 4"))
+    toml.write_text(toml.read_text().replace("rounds = 2", "rounds = 3"))
     fed.run()
     assert well(fed)
-    assert fed.model().round == 4
+    assert fed.model().round == 3
     assert len(fed.applied("degrees")) == 1
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.node import node
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.secagg import client, ring
 from fedgrec.secagg.messages import HEADER, parse
@@ -119,18 +118,18 @@ def ranks(numbers: np.ndarray) -> np.ndarray:
     return np.argsort(np.argsort(numbers, kind="stable"), kind="stable")
 
 
-def run(root: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> tuple[World, Uploads]:
-    uploads, fed = (
-        Uploads(monkeypatch),
-        world(root, users=20, options={"rounds": 3, "evaluate_every": 3, "retries": 2}, **more),
-    )
-    fed.run(on("masked", 1, killed_after_writing, after=4))
+@pytest.fixture(scope="module", params=["fedgrec", "federank"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[World, Uploads]:
+    """A federation that has been trained, in which a node got lost once; and what its nodes were about to mask."""
+    root, named = tmp_path_factory.mktemp("run"), "a name that chance does not spell "
+    with pytest.MonkeyPatch.context() as patch:
+        uploads, fed = Uploads(patch), world(root, request.param, users=8, options={"retries": 2}, prefix=named)
+        fed.run(on("masked", 1, killed_after_writing, after=3))
     return fed, uploads
 
 
-@pytest.mark.parametrize("method", ["fedgrec", "federank"])
-def test_the_server_never_receives_an_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    fed, uploads = run(tmp_path, monkeypatch, method=method)
+def test_the_server_never_receives_an_upload(run: tuple[World, Uploads]) -> None:
+    fed, uploads = run
     assert len(uploads.vectors) > 10
     assert leaks(uploads.vectors, fed.transport.received) == []
     assert fed.is_its_simulation()
@@ -138,16 +137,16 @@ def test_the_server_never_receives_an_upload(tmp_path: Path, monkeypatch: pytest
 
 def test_a_node_that_forgets_to_mask_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "mask_parts", lambda words, masks, threads: None)
-    uploads, fed = Uploads(monkeypatch), world(tmp_path, users=20, options={"retries": 0})
+    uploads, fed = Uploads(monkeypatch), world(tmp_path, options={"retries": 0})
     with pytest.raises(Exception, match="noise"):
         fed.run()
     assert leaks(uploads.vectors, fed.transport.received)
 
 
 @pytest.mark.parametrize("how", ["floats", "scaled floats", "big-endian", "text", "zipped", "base64"])
-def test_an_upload_in_other_clothes_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+def test_an_upload_in_other_clothes_is_found(run: tuple[World, Uploads], how: str) -> None:
     """Mutation: an answer also carries the vector, encoded."""
-    uploads, fed = Uploads(monkeypatch), world(tmp_path, users=20, options={"rounds": 1})
+    fed, uploads = run
     dress = {
         "floats": lambda v: v.astype("<f4").tobytes(),
         "scaled floats": lambda v: (v * 2.0**-20).astype("<f8").tobytes(),
@@ -156,20 +155,14 @@ def test_an_upload_in_other_clothes_is_found(tmp_path: Path, monkeypatch: pytest
         "zipped": lambda v: zlib.compress(v.tobytes()),
         "base64": lambda v: base64.b64encode(v.tobytes()),
     }[how]
-    masked = node.Node._masked
-
-    def talkative(self: node.Node, request: Packet) -> Packet:
-        answer = masked(self, request)
-        return Packet(answer.kind, answer.header, {"more": dress(uploads.vectors[-1])}, answer.arrays)
-
-    monkeypatch.setattr(node.Node, "_masked", talkative)
-    fed.run()
-    assert leaks(uploads.vectors, fed.transport.received)
+    for vector in uploads.vectors[3], uploads.vectors[6]:  # of the first and the second sum after the count
+        talkative = Packet("masked", {}, {"more": dress(vector)})
+        assert leaks([vector], [*fed.transport.received, (1, talkative)])
 
 
-def test_answers_hold_what_they_may_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_hold_what_they_may_and_nothing_else(run: tuple[World, Uploads]) -> None:
     """No query (the whole table comes down unasked), no time, no seed, no count except that of users."""
-    fed, _ = run(tmp_path, monkeypatch)
+    fed, _ = run
     assert {packet.kind for _, packet in fed.transport.received} >= {"hello", *plan_kinds()}
     for _, packet in fed.transport.received:
         header, blobs, arrays = ANSWERS[packet.kind]
@@ -182,8 +175,8 @@ def plan_kinds() -> set[str]:
     return {packets.KEYS, packets.SHARES, packets.MASKED, packets.CONFIRM, packets.UNMASK, packets.FINISH}
 
 
-def test_keys_and_names_of_users_stay_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fed, _ = run(tmp_path, monkeypatch, prefix="a name that chance does not spell ")
+def test_keys_and_names_of_users_stay_at_home(run: tuple[World, Uploads]) -> None:
+    fed, _ = run
     everything = b"\n".join(received_bytes(fed.transport.received))
     for path in fed.nodes.values():
         with NodeStore(path) as store:
@@ -195,9 +188,9 @@ def test_keys_and_names_of_users_stay_at_home(tmp_path: Path, monkeypatch: pytes
             assert not any(form in everything for form in forms)
 
 
-def test_a_masked_vector_does_not_tell_who_touched_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_masked_vector_does_not_tell_who_touched_what(run: tuple[World, Uploads]) -> None:
     """Rows that a node's users touched look like rows that they did not touch."""
-    fed, uploads = run(tmp_path, monkeypatch)
+    fed, uploads = run
     masked = [p.arrays["secagg"].tobytes() for _, p in fed.transport.received if p.kind == "masked"]
     shares = [uploads.unpacked(message) / uploads.sizes(message) for message in masked]  # of their rings
     pairs = [(share, v) for share in shares for v in uploads.vectors if len(share) == len(v)]

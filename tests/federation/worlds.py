@@ -144,7 +144,7 @@ def config(method: str = "fedgrec", **more: Any) -> Config:
     if method not in ("fcf", "spectral"):
         small |= {"negatives": 8}
     if method == "fedgrec":
-        small |= {"layers": 2, "latents_every": 1, "fine_rounds": 2}  # few rounds, and all kinds of them
+        small |= {"layers": 1, "latents_every": 1, "fine_rounds": 1}  # few rounds, and all kinds of them
     return Config().of(method).changed(small | more, "test")
 
 
@@ -159,7 +159,7 @@ def world(
     **more: Any,
 ) -> World:
     """A federation that has not begun. With per-user masks, users are its nodes, and addresses are gateways."""
-    quick = {"rounds": 3, "evaluate_every": 0, "pause": 0.0, "start_seconds": 0.0}
+    quick = {"rounds": 2, "evaluate_every": 0, "pause": 0.0, "start_seconds": 0.0}
     given = dict(options or {})
     names = {f.name for f in fields(Agreement)}
     agreed = Agreement(**OPEN_HEARTED | {name: given.pop(name) for name in list(given) if name in names})

@@ -49,7 +49,7 @@ def test_every_way_to_lose_three_clients() -> None:
         assert sum_law_holds(Round(light(3, 2, needed=2), random_vectors(3, 2)), lost)
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_the_sum_is_the_plain_sum_or_there_is_none(data) -> None:
     n = data.draw(st.integers(2, 9))

@@ -84,7 +84,7 @@ def sessions(draw) -> tuple[int, Session]:
 def test_the_sum_is_the_plain_sum_or_there_is_none() -> None:
     outcomes = []
 
-    @settings(max_examples=250, deadline=None)
+    @settings(max_examples=100, deadline=None)
     @given(data=st.data())
     def law(data) -> None:
         n, session = data.draw(sessions())

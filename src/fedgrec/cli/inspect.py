@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fedgrec.cli.configured import command, fitted
@@ -45,7 +45,7 @@ def run_options(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def sections(method: str) -> Iterator[tuple[str, list[Option]]]:
+def sections(method: str) -> Iterator[tuple[str, Sequence[Option]]]:
     """Titles, and the options below them."""
     if method not in _known():
         raise ConfigError(f"there is no method {method!r}.{nearest(method, _known())} Known: {', '.join(_known())}")

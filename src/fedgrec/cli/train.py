@@ -36,7 +36,7 @@ def register(commands: Any, words: Sequence[str] = ()) -> None:
     add("--out", type=Path, metavar="RUN", help="the run's folder (default: runs/DATA-PRESET-SEED)")
     add("--resume", action="store_true", help="go on with the run in --out from its checkpoint")
     training.add_names_and_quiet(train, "items' titles and places, for the report's eye")
-    known = options(method) if not words or words[0] == "train" else []  # other commands need none of them
+    known = options(method) if not words or words[0] == "train" else ()  # other commands need none of them
     shown = common(known)
     for option in [*shown, *(option for option in known if option not in shown)]:
         _add_flag(train, option, option in shown)
@@ -58,7 +58,7 @@ def named_method(words: Sequence[str]) -> str:
     return method if method in METHODS else "fedgrec"
 
 
-def common(known: list[Option]) -> list[Option]:
+def common(known: Sequence[Option]) -> Sequence[Option]:
     """The options that people set, in the order of their parts; the method's own fill what is left of the lines."""
     usual = {option.name: option.field.metadata["common"] for option in options()}
     often = [option for option in known if usual.get(option.name)]

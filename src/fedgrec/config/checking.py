@@ -63,13 +63,15 @@ def _usual_groups() -> dict[str, str]:
     return {f.name: f.metadata["group"] or part for part, kind in parts for f in dataclasses.fields(kind)}
 
 
-_type_hints = cache(get_type_hints)  # reading types takes long
-
-
-def options_of(kind: Any, part: str = "model") -> list[Option]:
+def options_of(kind: Any, part: str = "model") -> tuple[Option, ...]:
     """The options of a dataclass."""
-    hints = _type_hints(kind)
-    return [Option(part, f, hints[f.name]) for f in dataclasses.fields(kind)]
+    return _options_of(kind, part)
+
+
+@cache  # reading types takes long
+def _options_of(kind: Any, part: str) -> tuple[Option, ...]:
+    hints = get_type_hints(kind)
+    return tuple(Option(part, f, hints[f.name]) for f in dataclasses.fields(kind))
 
 
 def bare(key: str) -> str:

@@ -72,10 +72,10 @@ def _with_noise(model: Any) -> Any:
     return replace(model, **better)
 
 
-def options(method: str = "fedgrec") -> list[Option]:
+def options(method: str = "fedgrec") -> tuple[Option, ...]:
     """Every option of a run of this method."""
     model = FedGRecOptions if method == "fedgrec" else method_module(method).Options
-    return [*options_of(DataOptions, "data"), *options_of(model), *options_of(RunOptions, "run")]
+    return (*options_of(DataOptions, "data"), *options_of(model), *options_of(RunOptions, "run"))
 
 
 def named(key: str, method: str, where: str) -> Option:

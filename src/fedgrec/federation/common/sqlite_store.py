@@ -107,7 +107,6 @@ def connect(path: Path, schema: str) -> Connection:
     db.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
     db.execute("PRAGMA secure_delete = ON")  # a secret that is deleted is overwritten
     _create_tables(db, schema)
-    watch(db)
     return db
 
 
@@ -139,7 +138,7 @@ def _create_tables(db: Connection, schema: str) -> None:
             if _empty(db):  # still: another process may have been faster
                 for statement in schema.split(";"):
                     db.execute(statement)
-                watch(db)
+                db.unwatched = sealed_tables(db)
                 db.execute("INSERT INTO meta (key, value) VALUES ('format', ?)", [json.dumps(FORMAT)])
 
 
@@ -166,12 +165,8 @@ def _seal_of(table: str, columns: list[str], row: str = "") -> str:
     return f"{SEAL}('{table}', {', '.join(row + column for column in columns)})"
 
 
-def watch(db: Connection) -> None:
-    """From here on this connection seals what it writes; it never seals again a row whose old seal is wrong."""
-    db.unwatched = sealed_tables(db)
-
-
 def _watch_table(db: Connection, table: str, columns: list[str], same: str) -> None:
+    """From here on this connection seals what it writes; it never seals again a row whose old seal is wrong."""
     right, wrong = _seal_of(table, columns), f"RAISE(ABORT, 'a row of {table} has changed')"
     again = f"UPDATE {table} SET {SEAL} = {right} WHERE {same}"
     for statement in (
@@ -240,6 +235,7 @@ class Store:
                 f"it, or begin a new federation"
             )
         self._sealed = sealed_tables(self.db)
+        self.db.unwatched = dict(self._sealed)
 
     def check(self) -> None:
         """Check every page and every row. Each later read checks its rows again."""
