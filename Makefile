@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 FEDGREC_SOURCES := pyproject.toml constraints.txt
 # Python compiles what it imports; pip would compile all of every package, which takes a minute.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+# Hundreds of processes import the same packages: each would compile them anew where the environment forbids to keep that.
+unexport PYTHONDONTWRITEBYTECODE
 # Some tests wait for processes: one worker more than there are cores keeps the cores busy.
 WORKERS = $(shell $(PYTHON) -c "import os; print(min(4, os.cpu_count() + 1))")
 

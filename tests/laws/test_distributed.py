@@ -1,14 +1,16 @@
 """Several processes leave the same bits as one; if a process dies, nothing that was saved is lost."""
 
+import multiprocessing
 import os
-import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,34 +53,63 @@ def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
 # -------------------------------------------------------------------------------------- several processes
 
 
+FORKS = multiprocessing.get_context("forkserver")  # of one process that has imported PyTorch: it takes seconds
+FORKS.set_forkserver_preload([__name__])
+Work = Callable[[], Any]
+
+
+class Rank(FORKS.Process):
+    """A process that ends with what its work returns, and leaves what it said."""
+
+    def __init__(self, work: Work, folder: Path, environment: dict[str, Any]) -> None:
+        super().__init__()
+        self.work, self.folder = work, Path(tempfile.mkdtemp(dir=folder))
+        self.environment = {key: str(value) for key, value in environment.items()}
+
+    def run(self) -> None:
+        os.environ.update(self.environment)
+        for name in ("out", "err"):
+            os.dup2(os.open(self.folder / name, os.O_WRONLY | os.O_CREAT), getattr(sys, f"std{name}").fileno())
+        sys.exit(self.work())
+
+    def ended(self, within: float) -> str:
+        """What it complained of."""
+        self.join(seconds(within))
+        return (self.folder / "err").read_text()
+
+
 class Group:
     """Processes of one training on this machine's loopback; none outlives the test."""
 
-    def __init__(self) -> None:
-        self.processes: list[subprocess.Popen[str]] = []
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.processes = folder, list[Rank]()
 
-    def start(self, words: list[str], **environment: Any) -> "subprocess.Popen[str]":
-        about = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-        about = os.environ | about | {key: str(value) for key, value in environment.items()}
-        process = subprocess.Popen(
-            [sys.executable, *words], env=about, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        self.processes.append(process)
-        return process
-
-    def ranks(self, size: int, words: list[str]) -> "list[subprocess.Popen[str]]":
+    def ranks(self, *works: Work) -> list[Rank]:
         """As torchrun starts them."""
-        meet = {"WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-        return [self.start(words, RANK=rank, **meet) for rank in range(size)]
+        meet = {"WORLD_SIZE": len(works), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+        ranks = [Rank(work, self.folder, meet | {"RANK": rank}) for rank, work in enumerate(works)]
+        self.processes += ranks
+        for rank in ranks:
+            rank.start()
+        return ranks
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[None]:
+    """What processes on this machine are told."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}.items():
+            patch.setenv(name, value)
+        yield
 
 
 @pytest.fixture
-def group() -> Iterator[Group]:
-    group = Group()
+def group(alone: None, tmp_path: Path) -> Iterator[Group]:
+    group = Group(tmp_path)
     yield group
     for process in group.processes:
         process.kill()
-        process.communicate()
+        process.join()
 
 
 def free_port() -> int:
@@ -87,22 +118,27 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_torchrun_leaves_the_bits_that_one_process_leaves(group: Group, data: Path, tmp_path: Path) -> None:
+def test_torchrun_leaves_the_bits_that_one_process_leaves(alone: None, data: Path, tmp_path: Path) -> None:
     chosen = TRAIN | {"dim": 16, "layers": 3, "negatives": 50, "kernel": "cpu"}
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
     torchrun += ["--master-port", str(free_port()), "-m", "fedgrec"]
     one = outcome(train(data, tmp_path / "one", **chosen))  # first: it compiles what the others then find
-    two = group.start([*torchrun, *train_words(data, tmp_path / "two", **chosen)])
-    said, complaints = two.communicate(timeout=seconds(120))
-    assert two.returncode == 0, complaints
-    assert said.count("The run is in") == 1  # the first process alone speaks
+    two = subprocess.run(
+        [sys.executable, *torchrun, *train_words(data, tmp_path / "two", **chosen)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=seconds(120),
+    )
+    assert two.returncode == 0, two.stderr
+    assert two.stdout.count("The run is in") == 1  # the first process alone speaks
     assert outcome(tmp_path / "two") == one
     assert_whole(tmp_path / "two")
 
 
-def begun(group: Group, words: list[str], folder: Path, since: str) -> "list[subprocess.Popen[str]]":
+def begun(group: Group, words: list[str], folder: Path, since: str) -> list[Rank]:
     """Two processes that have saved more than what was there."""
-    both, latest = group.ranks(2, ["-m", "fedgrec", *words, "--quiet"]), folder / "checkpoints" / "latest"
+    both, latest = group.ranks(*[partial(cli.main, [*words, "--quiet"])] * 2), folder / "checkpoints" / "latest"
     deadline = time.monotonic() + seconds(60)
     while (latest.read_text() if latest.exists() else "") == since and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -117,15 +153,15 @@ def test_what_ends_one_process_ends_all_and_the_run_goes_on(
     folder, latest = tmp_path / "cut", tmp_path / "cut" / "checkpoints" / "latest"
     resume = ["train", "--out", str(folder), "--resume"]
     both = begun(group, train_words(data, folder, **LONG), folder, since="")
-    both[1].send_signal(signal.SIGTERM)
-    said = [process.communicate(timeout=seconds(30))[1] for process in both]
-    assert [process.returncode for process in both] == [130, 130], said
+    both[1].terminate()
+    said = [process.ended(within=30) for process in both]
+    assert [process.exitcode for process in both] == [130, 130], said
     assert f"Stopped after round {int(latest.read_text()):,};" in said[0]
     assert said[1] == ""
     both = begun(group, resume, folder, since=latest.read_text())
     both[victim].kill()
-    _, complaint = both[1 - victim].communicate(timeout=seconds(20))
-    assert both[1 - victim].returncode == 2, complaint
+    complaint = both[1 - victim].ended(within=20)
+    assert both[1 - victim].exitcode == 2, complaint
     assert f"fedgrec: process {1 - victim} of 2 lost another one" in complaint
     assert "start all again with --resume" in complaint
     assert "Traceback" not in complaint
@@ -135,24 +171,20 @@ def test_what_ends_one_process_ends_all_and_the_run_goes_on(
     assert outcome(folder) == outcome(train(data, tmp_path / "uncut", **LONG))
 
 
-SILENT = """
-import sys, time
-from datetime import timedelta
-from fedgrec.runs.distributed import launched
-from fedgrec.errors import FedgrecError
-try:
-    with launched(timedelta(seconds=float(sys.argv[1]))) as ranks:
-        ranks.any(False)
-        time.sleep(0 if ranks.first else 600)
-        ranks.any(False)
-except FedgrecError as error:
-    sys.exit(f"{error}")
-"""
+def fall_silent(patience: timedelta) -> str | None:
+    try:
+        with launched(patience) as ranks:
+            ranks.any(False)
+            time.sleep(0 if ranks.first else 600)
+            ranks.any(False)
+    except FedgrecError as error:
+        return str(error)
+    return None
 
 
 def test_a_process_that_falls_silent_is_not_waited_for_without_end(group: Group) -> None:
-    first, _ = group.ranks(2, ["-c", SILENT, str(seconds(2))])
-    _, said = first.communicate(timeout=seconds(40))
+    first, _ = group.ranks(*[partial(fall_silent, timedelta(seconds=seconds(2)))] * 2)
+    said = first.ended(within=40)
     assert said.startswith("process 0 of 2 lost another one"), said
 
 
@@ -299,13 +331,10 @@ def test_every_arrived_user_is_found_by_one_rank(size: int, n: int, seed: int) -
 def test_processes_that_were_asked_for_different_things_do_not_train_together(
     group: Group, data: Path, tmp_path: Path
 ) -> None:
-    meet = {"WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    both = [
-        group.start(["-m", "fedgrec", *train_words(data, tmp_path / "run", dim=dim), "--quiet"], RANK=rank, **meet)
-        for rank, dim in enumerate((8, 9))
-    ]
-    said = [process.communicate(timeout=seconds(60))[1] for process in both]
-    assert [process.returncode for process in both] == [2, 2], said
+    words = [[*train_words(data, tmp_path / "run", dim=dim), "--quiet"] for dim in (8, 9)]
+    both = group.ranks(*(partial(cli.main, each) for each in words))
+    said = [process.ended(within=60) for process in both]
+    assert [process.exitcode for process in both] == [2, 2], said
     assert "process 1 of 2 has other options or data than the first" in said[1]
     assert "process 0 of 2 lost another one" in said[0]
 
