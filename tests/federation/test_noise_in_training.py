@@ -77,16 +77,16 @@ def test_it_is_the_simulation_with_its_nodes_noise(
     tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     book = recorded(monkeypatch)
-    fed = small(tmp_path, method)
+    fed = small(tmp_path, method, evaluation_epsilon=4.0)
     fed.run(on("masked", 1, silent, after=4))
     assert is_its_simulation(fed, book)
     assert any(len(line["included"]) == 3 for line in fed.log())
     some = next(iter(book))
     assert not is_its_simulation(fed, book | {some: book[some] + 1})
-    assert any("spent in training" in notice for notice in fed.witness.notices)
-    spent = status(fed.server).dp_epsilon_spent
-    assert spent is not None
-    assert 0.95 * 400 < spent <= 400
+    assert any("is spent for every user" in notice for notice in fed.witness.notices)
+    privacy = status(fed.server).privacy
+    assert privacy is not None
+    assert 0.95 * 400 < privacy["spent"] <= privacy["agreed"] < 404
 
 
 def test_nodes_draw_their_shares_for_the_fewest_honest_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,8 @@ def test_whole_numbers_of_every_residue() -> None:
 @pytest.mark.parametrize("times", [1, 20])
 def test_no_more_is_spent_than_stated_and_little_is_given_away(epsilon: float, times: int) -> None:
     whole, euclidean = 3 * 2.0**14, math.sqrt(3) * 2.0**14
-    variance = noise.variance_for(epsilon, whole, euclidean, times)
+    square = euclidean**2
+    variance = square * noise.factor_for(epsilon, [Release(square, whole, euclidean, times)])
     right, less = (Release(part * variance, whole, euclidean, times) for part in (1, 0.99))
     assert noise.spent([right]) <= epsilon < noise.spent([less])
     gaussian = euclidean * math.sqrt(times * 2 * math.log(1.25 / noise.DELTA)) / epsilon  # of the textbook, ε ≤ 1

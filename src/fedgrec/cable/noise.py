@@ -90,9 +90,3 @@ def factor_for(epsilon: float, releases: Sequence[Release], delta: float = DELTA
         middle = (low + high) / 2
         low, high = (low, middle) if fits(middle) else (middle, high)
     return high
-
-
-def variance_for(epsilon: float, whole: float, euclidean: float, times: int) -> float:
-    """The least variance, to a thousandth, with which so many sums spend no more than ε."""
-    square = euclidean**2
-    return square * factor_for(epsilon, [Release(square, whole, euclidean, times)])

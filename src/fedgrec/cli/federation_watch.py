@@ -94,6 +94,7 @@ def run_status(arguments: argparse.Namespace) -> int:
 def lines(found: Any) -> list[str]:
     """A status for people, in 80 columns."""
     from fedgrec.cable.core import printable, size
+    from fedgrec.federation.common.promise import Promise
     from fedgrec.federation.server.log import metrics_of
     from fedgrec.federation.server.status import NOT_STARTED, WARM_UP
 
@@ -116,6 +117,8 @@ def lines(found: Any) -> list[str]:
         f"; a round {size(found.round_bytes_up)} up, {size(found.round_bytes_down)} down" if found.last_rounds else ""
     )
     text.append(f"bytes: {size(found.bytes_up)} up, {size(found.bytes_down)} down in all{each}")
+    if found.privacy:
+        text.append(f"privacy: {Promise(**found.privacy)}")
     if found.sums_lost:
         text.append(f"sums: {found.sums_applied:,} counted, {found.sums_lost:,} lost")
     text += [f"after round {line['round']:,}: {metrics_of(line)}" for line in found.metrics[-3:]]

@@ -36,8 +36,13 @@ def deviation(epsilon: float, ks: Sequence[int], evaluations: int) -> float:
     """
     if not epsilon:
         return 0.0
+    return math.sqrt(noise.factor_for(epsilon, [release(1.0, ks, evaluations)]))
+
+
+def release(deviation: float, ks: Sequence[int], times: int) -> noise.Release:
+    """So many evaluations with noise of this standard deviation in each number."""
     numbers, unit = 2 * len(ks) + 1, 1 / NOISY_STEP
-    return math.sqrt(noise.variance_for(epsilon, numbers * unit, math.sqrt(numbers) * unit, evaluations)) / unit
+    return noise.Release((deviation * unit) ** 2, numbers * unit, math.sqrt(numbers) * unit, times)
 
 
 def result(total: Upload, spec: UploadSpec, deviation: float = 0.0) -> dict[str, float]:

@@ -32,6 +32,7 @@ from fedgrec.federation.server.model_keeper import ModelKeeper
 from fedgrec.federation.server.participants import Participants
 from fedgrec.federation.server.run_folder import RUN, write_run
 from fedgrec.federation.server.secure_sum import Prepared, secure_sum
+from fedgrec.federation.server.status import promise_of
 from fedgrec.federation.server.store import Cost, Season, ServerStore
 from fedgrec.methods.contract import Method
 from fedgrec.runs.recorded_sums import RECORDINGS, RecordedSum, write_sum
@@ -147,11 +148,8 @@ class Coordinator:
             self._keep(replace(season, served=served))
             with self.store.transaction():
                 self.store.put("ended", time.time())
-            if spent := self.model.privacy(self.store.get("round", 0)):
-                self.observer.noticed(
-                    f"season {season.number} ends with ε = {spent['dp_epsilon_spent']:.3g} of "
-                    f"{self.folder.agreed.dp_epsilon:g} spent in training, in all seasons, at δ = {spent['dp_delta']:g}"
-                )
+            if promised := promise_of(self.folder, self.store):
+                self.observer.noticed(f"season {season.number} ends: {promised}")
         self.members.greet()
         self._publish()
         write_run(self.folder, self.store, self.model.server)

@@ -68,6 +68,11 @@ def _show(s: Status, shown: "Exposition") -> None:
         ("seconds_left", "until the last round, at this rate", s.seconds_left),
         ("lost_in_a_row", "sums that were lost since the last one that counted", s.lost_in_a_row),
     )
+    if s.privacy:
+        shown.gauges(
+            ("epsilon_spent", "what all sums so far may tell of one unit", s.privacy["spent"]),
+            ("epsilon_agreed", "what all sums ever may tell of one unit", s.privacy["agreed"]),
+        )
     shown.counters(
         ("bytes_up", "bytes that nodes have sent in sums", s.bytes_up),
         ("bytes_down", "bytes that nodes were sent in sums", s.bytes_down),

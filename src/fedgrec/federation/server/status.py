@@ -13,7 +13,8 @@ from typing import Any
 from fedgrec.federation.common.catalogue import version_of
 from fedgrec.federation.common.folder import home_of
 from fedgrec.federation.common.lock import is_taken
-from fedgrec.federation.common.plan import privacy
+from fedgrec.federation.common.plan import EVALUATE
+from fedgrec.federation.common.promise import Promise, promise
 from fedgrec.federation.server.folder import ServerFolder, open_server
 from fedgrec.federation.server.log import describe, last_lines, log_of
 from fedgrec.federation.server.store import Season, ServerStore
@@ -63,7 +64,7 @@ class Status:
     seconds_left: float | None
     users: int | None
     nodes: list[NodeStatus]
-    dp_epsilon_spent: float | None  # in training, of a user who was in all rounds; None: there is no noise
+    privacy: dict[str, Any] | None  # a Promise, of a user who was in all sums; None: nothing is promised
     metrics: list[dict[str, Any]]
     bytes_up: int
     bytes_down: int
@@ -124,7 +125,7 @@ def status(path: Path) -> Status:
             seconds_left=round(60 * max(rounds - done, 0) / rate, 1) if rate else None,
             users=store.get("n_users"),
             nodes=_nodes(home, store, trained),
-            dp_epsilon_spent=_spent(home, store.get("n_users"), done) if store.get("warm", 0) else None,
+            privacy=promised._asdict() if (promised := promise_of(home, store)) else None,
             metrics=store.metrics(),
             bytes_up=sum(line["bytes_up"] for line in closed),
             bytes_down=sum(line["bytes_down"] for line in closed),
@@ -142,9 +143,10 @@ def status(path: Path) -> Status:
         )
 
 
-def _spent(home: ServerFolder, n_users: int | None, rounds: int) -> float | None:
-    spent = privacy(home.method(n_users or 1), home.agreed, rounds).get("dp_epsilon_spent")
-    return None if spent is None else round(spent, 4)
+def promise_of(home: ServerFolder, store: ServerStore) -> Promise | None:
+    """What was spent by now: a sum that was begun counts, since somebody may have opened it."""
+    method, judged = home.method(store.get("n_users") or 1), sum(line["stage"] == EVALUATE for line in store.sums())
+    return promise(method, home.agreed, bool(store.get("warm", 0)), store.get("round", 0), judged)
 
 
 def _state(store: ServerStore, running: bool, rounds_left: bool, is_summing: bool, ended: bool) -> str:
