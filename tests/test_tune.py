@@ -30,7 +30,7 @@ pytest.importorskip("optuna")
 
 FIXED = ["dim=8", "users_per_round=6", "negatives=6", "kernel=reference", "evaluate_every=2"]
 SEARCH = ["--search", "server_rate=0.01..0.5:log", "--search", "layers=0..2", "--search", "user_optimizer=sgd,adam"]
-TRIALS = 7
+TRIALS = 5
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +222,7 @@ def test_more_trials_go_on_where_the_search_ended(data: Path, finished: Path, tm
 def test_a_stopped_search_does_the_trial_again_and_ends_the_same(
     data: Path, finished: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for patience in (13, 40):
+    for patience in (13, 24):
         count = iter(range(10**6))
         with monkeypatch.context() as patch:
             patch.setattr(Lines, "stop_wanted", lambda _, count=count, patience=patience: next(count) > patience)

@@ -129,7 +129,7 @@ def uploaded(run: Simulation, cohort: Cohort, stage: Any, broadcast: Any) -> Upl
 
 @each_method
 def test_secure_training_has_the_same_bits(method: str) -> None:
-    values = {"secure_neighbours": 10, "secure_threshold": 6, "dropout": 0.1}
+    values = {"secure_neighbours": 10, "secure_threshold": 6, "dropout": 0.1, "users_per_round": 12, "seed": 1}
     plain, secure = simulation(method, **values), simulation(method, secure="protocol", **values)
     plain.run()
     secure.run()
