@@ -30,9 +30,9 @@ def _no_report(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def clicks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, set[str]]]:
-    """80 people and 60 items; everybody has between 5 and 25 of them."""
+    """30 people and 60 items; everybody has between 5 and 25 of them."""
     rng, people = np.random.default_rng(5), {}
-    for person in range(80):
+    for person in range(30):
         people[f"p{person}"] = {f"i{item}" for item in rng.choice(60, rng.integers(5, 26), replace=False)}
     path = tmp_path_factory.mktemp("clicks") / "clicks.csv"
     rows = [f"{person},{item}" for person, items in people.items() for item in sorted(items)]

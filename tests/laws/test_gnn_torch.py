@@ -155,7 +155,7 @@ def test_real_random_numbers_stay_with_the_verbs() -> None:
 def run_on(device: str, name: str, **values: Any) -> simulation.Simulation:
     chosen = {"rounds": 12, "expand_every": 5, "evaluate_every": 4, "dim": 8, "users_per_round": 12, "negatives": 16}
     chosen |= {"others": 0.5, "dropout": 0.2, "topk": (5,), "protocol": "paper", "precision": "float64"}
-    chosen |= {"method": name, "kernel": "auto", "device": device}
+    chosen |= {"method": name, "kernel": "auto" if device == "cuda" else "reference", "device": device}
     run = simulation.Simulation(Config().changed(chosen | values, "test"), clicks())
     run.run()
     return run

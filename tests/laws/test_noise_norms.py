@@ -59,7 +59,7 @@ def test_spectral_keeps_to_its_norm(seed: int, norm: float, dim: int) -> None:
     assert excess(spectral.SpectralMethod(options, 12, 6, noise=LITTLE), seed) <= 0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     kernel=st.sampled_from(list(KERNELS)),

@@ -86,6 +86,7 @@ def replaying(book: Recorded) -> Any:
     return Replaying
 
 
+@pytest.mark.keep(3)
 @pytest.mark.parametrize("values", METHODS)
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_secure_training_is_plain_training_with_the_noise_of_its_users(values: dict[str, Any], dropout: float) -> None:
@@ -105,6 +106,7 @@ def test_secure_training_is_plain_training_with_the_noise_of_its_users(values: d
     assert bits(other) != bits(secure)  # with other noise
 
 
+@pytest.mark.keep(3)
 @pytest.mark.parametrize("values", METHODS)
 @pytest.mark.parametrize("secure", ["off", "protocol"])
 def test_stopped_after_any_round_a_run_ends_the_same(values: dict[str, Any], secure: str, tmp_path: Path) -> None:

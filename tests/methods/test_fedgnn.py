@@ -165,6 +165,7 @@ def apart(a: Any, b: Any) -> float:
     return max(float((np.abs(x - y) / (np.abs(x) + 1e-3)).max(initial=0)) for x, y in pairs)
 
 
+@pytest.mark.slow  # Numba takes seconds to compile the loops in one more precision
 @settings(max_examples=40, deadline=None)
 @given(worlds(precision="float64"))
 def test_in_float64_the_twins_agree_to_the_ninth_digit(world) -> None:
@@ -189,17 +190,17 @@ def test_in_float32_the_twins_differ_by_one_integer_a_user(world) -> None:
     "change", [{"l2": 0.0}, {"negative_weight": 1.01}, {"own": 0.49}, {"noise": 0.0}, {"clip_norm": "word"}], ids=str
 )
 def test_mutants_break_the_twin_law(monkeypatch, change) -> None:
-    options = exact(loss="mse", noise=0.01, clip=0.5, clip_norm="l2", negative_weight=1.0)
+    options = exact(loss="mse", noise=0.01, clip=0.5, clip_norm="l2", negative_weight=1.0, precision="float32")
     right = gnn_cpu.train
 
     def train(cohort: Any, v: Any, B: Any, broadcast: Any, o: Any, leaf: Any, dtype: Any) -> Any:
         return right(cohort, v, B, broadcast, replace(o, **change), leaf, dtype)
 
     slow, fast, *_ = twins(options, board(), True)
-    assert np.abs(slow - fast).max() <= 7
+    assert np.abs(slow - fast).max() < 100
     monkeypatch.setattr(gnn_cpu, "train", train)
     slow, fast, *_ = twins(options, board(), True)
-    assert np.abs(slow - fast).max() > 1e3
+    assert np.abs(slow - fast).max() > 1e5
 
 
 # ----------------------------------------------------------------------------------- clip, noise, disguise
@@ -234,7 +235,7 @@ def test_noise_changes_with_the_round_and_the_user() -> None:
 @pytest.mark.parametrize("kernel", [reference, cpu])
 @pytest.mark.parametrize("norm", ["l2", "word"])
 def test_a_user_sends_no_more_than_the_clip(kernel, norm) -> None:
-    method = fedgnn.make(exact(clip=0.01, clip_norm=norm, loss="mse"), 15, 7, kernel)
+    method = fedgnn.make(exact(clip=0.01, clip_norm=norm, loss="mse", precision="float32"), 15, 7, kernel)
     server, users = warmed_up(method, board())
     leaf = method.spec(TRAIN).leaf("items")
     for u in range(7):
@@ -247,7 +248,7 @@ def test_a_user_sends_no_more_than_the_clip(kernel, norm) -> None:
 
 def test_gaussian_pseudo_items_look_like_the_real_ones_and_train_nothing() -> None:
     """The original's disguise: rows of random numbers with the mean and deviation of the real rows."""
-    options = exact(pseudo="gaussian", negatives=4000, dim=3, l2=0.0, clip=10.0)
+    options = exact(pseudo="gaussian", negatives=4000, dim=3, l2=0.0, clip=10.0, precision="float32")
     Y = np.zeros((1, 5000), bool)
     Y[0, ::250] = True
     method = fedgnn.make(replace(options, users_per_round=1), 5000, 1, cpu)
@@ -271,7 +272,7 @@ def test_rates_that_fall_have_halved_after_a_half_life(twin) -> None:
     rounds, board_ = 3, board()
 
     def at_round_three(**rates: Any) -> tuple[Any, Any]:
-        method = fedgnn.make(exact(loss="bpr", **rates), 15, 7, twin)
+        method = fedgnn.make(exact(loss="bpr", precision="float32", **rates), 15, 7, twin)
         server, users = warmed_up(method, board_)
         server.round = rounds
         total, pending = method.local_update(users, TRAIN, method.broadcast(server, TRAIN))

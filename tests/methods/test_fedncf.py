@@ -20,6 +20,10 @@ from tests.methods.laws import World
 
 SMALL = {"dim": 5, "hidden": (6, 4, 3), "negatives": 6, "l2": 0.01}
 KERNELS = pytest.mark.parametrize("kernel", [reference, cpu])
+EXACT = pytest.mark.slow  # Numba takes many seconds to compile the loops in one more precision
+IN_BOTH = pytest.mark.parametrize(
+    ("kernel", "precision"), [(reference, "float64"), (cpu, "float32"), pytest.param(cpu, "float64", marks=EXACT)]
+)
 HIDDEN, SEED = st.sampled_from([(32, 16, 8), (9, 5, 3), (7,), (3, 17)]), st.integers(0, 10**6)
 REDUCTION, OPTIMIZER = st.sampled_from(["mean", "sum"]), st.sampled_from(["sgd", "adam"])
 
@@ -78,9 +82,10 @@ def test_mutants_break_the_law(wrong) -> None:
     assert gradient_error(o, forgetful) > 1e-3
 
 
-@KERNELS
-def test_one_step_of_one_user_is_the_gradient_over_its_items(kernel) -> None:
-    world = World.of("fedncf", kernel, **SMALL, precision="float64", user_optimizer="sgd", user_rate=0.5)
+@IN_BOTH
+def test_one_step_of_one_user_is_the_gradient_over_its_items(kernel, precision) -> None:
+    world = World.of("fedncf", kernel, **SMALL, precision=precision, user_optimizer="sgd", user_rate=0.5)
+    exact = precision == "float64"
     user, o, N = world.users.take(np.array([3])), world.method.options, world.method.n_items
     positives = user.items_of(0)
     mine = np.concatenate([positives, draws.negatives(int(user.keys[0]), 0, 6, positives, N)])
@@ -91,25 +96,30 @@ def test_one_step_of_one_user_is_the_gradient_over_its_items(kernel) -> None:
     expected = np.zeros((2, N, o.dim))
     expected[:, mine] = -by_x
     words, items = world.words(upload), world.method.spec(world.stage).leaf("items")
-    np.testing.assert_allclose(words[: expected.size] * items.step, expected.ravel(), atol=items.step)
+    np.testing.assert_allclose(
+        words[: expected.size] * items.step, expected.ravel(), rtol=0 if exact else 1e-4, atol=items.step
+    )
     weights = world.method.spec(world.stage).leaf("network")
-    np.testing.assert_allclose(words[expected.size :] * weights.step, -by_theta, atol=weights.step)
-    np.testing.assert_allclose(pending.state.embeddings[0], e - 0.5 * by_e, rtol=1e-12)
+    np.testing.assert_allclose(
+        words[expected.size :] * weights.step, -by_theta, rtol=0 if exact else 1e-4, atol=weights.step
+    )
+    np.testing.assert_allclose(pending.state.embeddings[0], e - 0.5 * by_e, rtol=1e-12 if exact else 1e-5)
 
 
-@KERNELS
+@IN_BOTH
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_a_server_that_adds_moves_by_its_rates(kernel, reduction) -> None:
+def test_a_server_that_adds_moves_by_its_rates(kernel, precision, reduction) -> None:
     rates = {"server_optimizer": "sum", "server_rate": 0.5, "network_rate": 0.25, "network_reduction": reduction}
-    world = World.of("fedncf", kernel, **SMALL, **rates, precision="float64")
+    world = World.of("fedncf", kernel, **SMALL, **rates, precision=precision)
     items, theta, (total, _) = world.server.items.copy(), world.server.more["network"].copy(), world.upload()
     words, spec = world.words(total), world.method.spec(world.stage)
     world.method.apply(world.server, world.stage, total)
+    close = 1e-12 if precision == "float64" else 1e-6
     moved = words[: items.size].reshape(items.shape) * spec.leaf("items").step
-    np.testing.assert_allclose(world.server.items - items, 0.5 * moved, atol=1e-12)
+    np.testing.assert_allclose(world.server.items - items, 0.5 * moved, atol=close)
     share = 0.25 / (len(world.users) if reduction == "mean" else 1)
     moved_theta = words[items.size :] * spec.leaf("network").step
-    np.testing.assert_allclose(world.server.more["network"] - theta, share * moved_theta, atol=1e-12)
+    np.testing.assert_allclose(world.server.more["network"] - theta, share * moved_theta, atol=close)
 
 
 def test_a_network_needs_layers() -> None:
@@ -149,6 +159,7 @@ def test_rounding_after_the_sum_breaks_the_law() -> None:
     assert not laws.sum_law_holds(mutant, np.arange(9), [4])
 
 
+@EXACT
 @settings(max_examples=25, deadline=None)
 @given(
     seed=SEED,
@@ -197,30 +208,31 @@ def test_a_twin_of_other_options_does_not_agree(change) -> None:
     def train(cohort: Any, broadcast: Any, theta: Any, o: Options, *rest: Any) -> Any:
         return neumf_cpu.train(cohort, broadcast, theta, replace(o, **change), *rest)
 
-    options = SMALL | {"precision": "float64", "item_rate": 0.05, "user_rate": 0.05, "negatives": 20, "size": (9, 60)}
+    options = SMALL | {"item_rate": 0.05, "user_rate": 0.05, "negatives": 20, "size": (9, 60)}
     world = World.of("fedncf", **options)
     mutant = replace(world, method=replace(world.method, loops=SimpleNamespace(train=train)))
     (a, state_a), (b, state_b) = world.upload(), mutant.upload()
     apart = np.abs(state_a.state.embeddings - state_b.state.embeddings).max()
-    assert laws.twins(world, cpu)[1] < 1e-9
+    assert laws.twins(world, cpu)[1] < 1e-4
     assert max(apart, np.abs(world.words(a) - world.words(b)).max() / 1e4) > 1e-3
 
 
+@pytest.mark.parametrize(("precision", "close"), [("float32", 1e-4), pytest.param("float64", 1e-9, marks=EXACT)])
 @pytest.mark.parametrize("server_optimizer", ["sum", "adam"])
-def test_whole_runs_of_the_twins_agree(server_optimizer) -> None:
-    options = SMALL | {"precision": "float64", "server_optimizer": server_optimizer, "server_rate": 0.01}
+def test_whole_runs_of_the_twins_agree(server_optimizer, precision, close) -> None:
+    options = SMALL | {"precision": precision, "server_optimizer": server_optimizer, "server_rate": 0.01}
     slow, fast = (World.of("fedncf", kernel, **options).train(3).server for kernel in (reference, cpu))
-    np.testing.assert_allclose(slow.items, fast.items, rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(slow.more["network"], fast.more["network"], rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(slow.items, fast.items, rtol=100 * close, atol=close)
+    np.testing.assert_allclose(slow.more["network"], fast.more["network"], rtol=100 * close, atol=close)
 
 
 @settings(max_examples=10, deadline=None)
 @given(seed=SEED, hidden=HIDDEN, n_items=st.sampled_from([1, 63, 64, 200]))
 def test_scores_are_those_of_the_readable_twin(seed, hidden, n_items) -> None:
-    world = World.of("fedncf", cpu, seed, size=(5, n_items), hidden=hidden, precision="float64")
+    world = World.of("fedncf", cpu, seed, size=(5, n_items), hidden=hidden)
     slow = FedNCF(world.method.options, n_items, 5)
     np.testing.assert_allclose(
-        world.method.scores(world.server, world.users), slow.scores(world.server, world.users), rtol=1e-9, atol=1e-12
+        world.method.scores(world.server, world.users), slow.scores(world.server, world.users), rtol=1e-4, atol=1e-6
     )
 
 

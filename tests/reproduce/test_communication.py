@@ -15,8 +15,9 @@ from fedgrec.runs.simulation import Simulation
 from fedgrec.studies.compare.names import Entry
 from fedgrec.studies.compare.runs import FederatedRun
 from fedgrec.studies.reproduce.communication import formula, price, untrained
+from tests.reproduce.conftest import DATA, ITEMS, USERS
 
-N, M, D, S = 2_500, 1_500, 16, 40  # of the demo and of --quick
+N, M, D, S = ITEMS, USERS, 16, 40  # of the data and of --quick
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +32,8 @@ def test_fedgrec_against_its_formula(rows: dict[str, dict[str, float]], k: int) 
     row, table = rows[f"FedGRec-{k}"], 4 * N * D
     assert row["warm_up_formula"] == row["round_formula"] == 2 * k * table
     assert row["warm_up_down"] == k * (table + 4 * N)  # e_t^0 .. e_t^{K−1} come down, one a level, and degrees
-    # K dense tables go up, in words of 38 bits for all users, and the degree counts, in words of 12
-    assert row["warm_up_up_secure"] == k * N * D * 38 / 8 + N * 12 / 8
+    # K dense tables go up, in words of 34 bits for all users, and the degree counts, in words of 8
+    assert row["warm_up_up_secure"] == k * N * D * 34 / 8 + N
     assert row["round_down"] == pytest.approx((k + 1) * table + 4 * N)
     assert row["round_up_secure"] == pytest.approx((k + 1) * table)
     assert row["whole_formula"] == 2 * k * table * (M + S * 100_000)
@@ -49,7 +50,7 @@ def test_matrix_factorisation_has_one_table_each_way(rows: dict[str, dict[str, f
 
 def test_warm_up_and_rounds_are_all_that_was_counted(made: Path, rows: dict[str, dict[str, float]]) -> None:
     for label, row in rows.items():
-        folder = made / "runs" / "demo-paper-12-rounds-quick" / "runs" / f"{label.replace(' ', '-')}-seed0"
+        folder = made / "runs" / "small-paper-12-rounds-quick" / "runs" / f"{label.replace(' ', '-')}-seed0"
         last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
         for name in Traffic._fields:
             counted = row[f"warm_up_{name}"] * M + row[f"round_{name}"] * S * 12
@@ -60,7 +61,7 @@ class Recorded(FederatedRun):
     """A finished run that counted this much."""
 
     def metrics(self) -> list[dict[str, Any]]:
-        dataset = load("demo", seed=0)
+        dataset = load(DATA, seed=0)
         config = replace(self.config, run=replace(self.config.run, protocol="paper"))
         simulation = Simulation(config, dataset)
         simulation.run()
@@ -71,7 +72,7 @@ class Recorded(FederatedRun):
 def test_expansions_are_no_part_of_a_round() -> None:
     """Matching FedGNN's users again within the run does not raise the cost of a round."""
     options = {"dim": D, "users_per_round": S, "negatives": 64, "rounds": 6, "evaluate_every": 100, "protocol": "paper"}
-    start, dataset = Config().of("fedgnn"), load("demo", seed=0)
+    start, dataset = Config().of("fedgnn"), load(DATA, seed=0)
     costs = []
     for every in (0, 2):
         config = start.changed({**options, "expand_every": every}, "test")
@@ -86,7 +87,7 @@ def test_expansions_are_no_part_of_a_round() -> None:
 
 def test_an_untrained_simulation_looks_at_nothing() -> None:
     config = Config().changed({"rounds": 5, "dim": 8}, "test")
-    simulation = untrained(config, load("demo", validation=0.1, seed=0))
+    simulation = untrained(config, load(DATA, validation=0.1, seed=0))
     assert simulation.server.round == 0
     assert simulation.progress.metrics == []
     assert simulation.progress.traffic.down > 0

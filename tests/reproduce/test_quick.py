@@ -20,9 +20,9 @@ from fedgrec.studies.compare.runs import half_width
 from fedgrec.studies.reproduce import NAMES
 from fedgrec.studies.reproduce.targets import TARGETS
 from tests.pages import checked
-from tests.reproduce.conftest import QUICK, words
+from tests.reproduce.conftest import DATA, ITEMS, QUICK, USERS, words
 
-GROUP = "demo-paper-12-rounds-quick"
+GROUP = "small-paper-12-rounds-quick"
 CURVES = ("figure-s", "figure-tau", "figure-curves")
 
 
@@ -44,7 +44,7 @@ def result(folder: Path, label: str, seed: int = 0) -> dict[str, Any]:
 @pytest.mark.parametrize("target", NAMES)
 def test_every_target_leaves_its_tables_and_pictures(made: Path, target: str) -> None:
     files = {path.name: path for path in (made / "out" / target).iterdir()}
-    picture = {"table1": set(), "communication": {"demo.svg"}}.get(target, {"demo-paper.svg"})
+    picture = {"table1": set(), "communication": {"small.svg"}}.get(target, {"small-paper.svg"})
     curves = {"curves.csv"} if target in CURVES else set()
     assert set(files) == {"table.md", "table.csv", "table.tex", "table.html"} | picture | curves
     checked(files["table.html"].read_text(encoding="utf-8"))
@@ -108,10 +108,10 @@ def test_the_table_says_how_many_rounds_were_run(made: Path) -> None:
 
 def test_table1_counts_every_pair(made: Path) -> None:
     rows = {row["what"]: row for row in table(made, "table1")}
-    whole = load("demo", test_ratio=0.0).split.train
+    whole = load(DATA, test_ratio=0.0).split.train
     assert int(rows["interactions"]["ours"]) == whole.n_pairs
-    assert (int(rows["users"]["ours"]), int(rows["items"]["ours"])) == (1_500, 2_500)
-    assert float(rows["density"]["ours"]) == pytest.approx(whole.n_pairs / (1_500 * 2_500))
+    assert (int(rows["users"]["ours"]), int(rows["items"]["ours"])) == (USERS, ITEMS)
+    assert float(rows["density"]["ours"]) == pytest.approx(whole.n_pairs / (USERS * ITEMS))
     assert rows["users"]["paper"] == ""
 
 
@@ -268,7 +268,7 @@ def test_list_shows_every_target_with_its_runs_in_80_columns(capsys: Any) -> Non
     assert max(map(len, said.splitlines())) <= 80
     assert "48 runs on gowalla: 8 settings, paper and honest, 3 seeds" in said
     assert cli.main(["reproduce", "table4", "--list", *QUICK]) == 0
-    assert "8 runs on demo: 8 settings, paper, 1 seed" in capsys.readouterr().out
+    assert f"8 runs on {DATA}: 8 settings, paper, 1 seed" in " ".join(capsys.readouterr().out.split())
 
 
 def test_under_honest_curves_are_of_validation_and_the_number_of_one_look_at_test(tmp_path: Path) -> None:
