@@ -49,13 +49,19 @@ STEPS = (*CHANGES, "train", "train", "lossy", "killed")
 
 
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.sampled_from(STEPS), min_size=4, max_size=9), st.integers(0, 99))
+@given(st.lists(st.sampled_from(STEPS), min_size=4, max_size=7), st.integers(0, 99))
 def test_any_history(tmp_path_factory: pytest.TempPathFactory, history: list[str], seed: int) -> None:
     """Laws 6 and 11 hold for events in any order, with nodes that fall silent and servers that are killed.
 
     There are one or two layers, and latents travel in every round or in sweeps.
     """
-    life = Life(tmp_path_factory.mktemp("life"), seed, latents_every=seed % 2, layers=1 + seed // 2 % 2)
+    life = Life(
+        tmp_path_factory.mktemp("life"),
+        seed,
+        options={"evaluations": 9},
+        latents_every=seed % 2,
+        layers=1 + seed // 2 % 2,
+    )
     life.train()
     for number, step in enumerate(history):
         if step in ("lossy", "killed"):

@@ -76,7 +76,7 @@ def test_it_is_the_simulation_with_its_nodes_noise(
 ) -> None:
     book = recorded(monkeypatch)
     fed = small(tmp_path, method)
-    fed.run(on("masked", 1, silent, after=4))
+    fed.run(on("masked", 1, silent, after=2))
     assert is_its_simulation(fed, book)
     assert any(len(line["included"]) == 3 for line in fed.log())
     some = next(iter(book))
