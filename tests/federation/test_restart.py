@@ -132,6 +132,7 @@ def test_a_finished_federation_can_be_given_more_rounds(tmp_path: Path) -> None:
     assert len(fed.applied("degrees")) == 1
 
 
+@pytest.mark.keep(1)
 @pytest.mark.parametrize("stage", ["degrees", "propagate"])
 def test_half_opened_without_a_node_that_got_lost_is_opened_again_without_it(tmp_path: Path, stage: str) -> None:
     """A node is lost in a sum that is taken once, the server dies while the others open it, and all come back."""
