@@ -348,7 +348,7 @@ def run(words: list[str]) -> int:
 
 def test_the_commands_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In a reader's order: later commands use the files of earlier ones. The node was trained here."""
-    fed = world(here / "trained", users=2)
+    fed = world(here / "trained", users=2, options={"evaluations": 9})
     fed.run()
     (fed.nodes[0] / "items.txt").write_text("".join(f"book-{i}\n" for i in range(N_ITEMS)))
     for command, more in RUN.items():

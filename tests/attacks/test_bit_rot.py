@@ -129,26 +129,26 @@ def test_a_servers_model(server: Path, tmp_path: Path) -> None:
     """A bit flips in the server's model file, and the server goes on with another model."""
     home = of_server(server, tmp_path)
     model = current(home)
-    assert not silent_changes(model, lambda: server_store.model_of(home), 60)
+    assert not silent_changes(model, lambda: server_store.model_of(home), 40)
 
 
 def test_an_item_table(server: Path, tmp_path: Path) -> None:
     """A bit flips in the item table that a node has downloaded, and users are recommended something else."""
     table = Path(shutil.copy(server.parent / "node0" / "items.bin", tmp_path / "items.bin"))
-    assert not silent_changes(table, lambda: read_arrays(table), 60)
+    assert not silent_changes(table, lambda: read_arrays(table), 40)
 
 
 def test_a_servers_store(server: Path, tmp_path: Path) -> None:
     """A bit flips in the server's store: users that were counted, progress, the present model."""
     home = of_server(server, tmp_path)
-    assert not silent_changes(home / "server.sqlite", lambda: everything(home), 60)
+    assert not silent_changes(home / "server.sqlite", lambda: everything(home), 40)
 
 
 def test_a_servers_write_ahead_log(killed: Path, tmp_path: Path) -> None:
     """A bit flips in the log that a killed server left: SQLite then drops all entries after it."""
     home = of_server(killed, tmp_path)
     names = ("server.sqlite", "model-")
-    assert not silent_changes(home / "server.sqlite-wal", lambda: server_store.model_of(home), 40, names)
+    assert not silent_changes(home / "server.sqlite-wal", lambda: server_store.model_of(home), 30, names)
 
 
 def test_a_row_that_changes_under_a_running_server(server: Path, tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_table_of_version_0_2_is_read_and_checked(server: Path, tmp_path: Path
     old = tmp_path / "old.bin"
     old.write_bytes(start + hashlib.blake2b(start + rest, digest_size=32).digest() + rest)
     assert bits(read_arrays(old)) == bits((arrays, about))
-    assert not silent_changes(old, lambda: read_arrays(old), 60)
+    assert not silent_changes(old, lambda: read_arrays(old), 40)
 
 
 # ------------------------------------------------------------------------------------------------ a run's folder
@@ -196,7 +196,7 @@ def test_a_runs_files(finished: Path, tmp_path: Path, name: str) -> None:
     """A bit flips in a run's folder, and it recommends something else, or by other names."""
     run = Path(shutil.copytree(finished, tmp_path / "run"))
     names = ("config.toml", "users.safetensors", str(run))
-    assert not silent_changes(run / name, lambda: model_of(run), 25 if name != "users.json" else 80, names)
+    assert not silent_changes(run / name, lambda: model_of(run), 20 if name != "users.json" else 60, names)
 
 
 @pytest.mark.parametrize("name", ["state.safetensors", "state.json", "latest"])

@@ -262,7 +262,7 @@ def test_a_season_that_is_given_more_rounds_is_published_again(tmp_path: Path) -
 
 def test_a_node_that_comes_back_at_the_end_hears_what_became_of_its_last_sum(tmp_path: Path) -> None:
     """It has the model already, but still waits for a verdict."""
-    life = Life(tmp_path, options={"evaluations": 0})
+    life = Life(tmp_path)
     life.train()
     with NodeStore(life.world.nodes[2]) as store, store.transaction():  # as if the verdict had not come
         session, users = store.rows("participation", "session, users", "ORDER BY number DESC LIMIT 1")[0]
@@ -364,7 +364,7 @@ def test_a_user_may_move_from_one_node_to_another(life: Life) -> None:
     """The federation does not leave out the user's new node meanwhile."""
     user = sorted(life.people[0])[0]
     life.people[1][user] = life.people[0].pop(user)
-    for _ in range(4):
+    for _ in range(3):
         life.reread()
         life.train()
     life.holds()
@@ -373,7 +373,8 @@ def test_a_user_may_move_from_one_node_to_another(life: Life) -> None:
     assert not lost
 
 
-@pytest.mark.parametrize("stages", [0, 1, 2])
+@pytest.mark.keep(1)
+@pytest.mark.parametrize("stages", [2, 0, 1])
 def test_users_who_come_and_leave_in_the_warm_up_do_not_keep_it_from_its_end(tmp_path: Path, stages: int) -> None:
     """The server is killed after this many sums, and most nodes have other users when it is back."""
     life = Life(tmp_path, layers=2)
@@ -448,7 +449,7 @@ def test_clicks_do_not_keep_a_sum_that_was_opened_in_part_from_being_opened_agai
     life.holds()
 
 
-@pytest.mark.keep(3)
+@pytest.mark.keep(2)
 @pytest.mark.parametrize("writes", range(1, 7))
 def test_a_kill_between_two_writes_of_a_new_catalogue(life: Life, monkeypatch: pytest.MonkeyPatch, writes: int) -> None:
     """The server writes three files, then each node does: one that was killed in between writes them again."""

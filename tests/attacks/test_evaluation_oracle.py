@@ -68,7 +68,7 @@ def held_out(liar: Liar) -> set[int]:
 def test_without_the_rules_the_oracle_tells_everything(tmp_path: Path) -> None:
     """The attack itself works: with a large budget, no noise and no floor, the differences *are* the held-out items."""
     liar = liar_of(tmp_path, evaluations=1000, evaluation_users=1, evaluation_epsilon=0.0)
-    others = sorted(set(range(N_ITEMS)) - held_out(liar))[::14]
+    others = sorted(set(range(N_ITEMS)) - held_out(liar))[::20]
     gains, answered = attack(liar, [*held_out(liar), *others])
     assert answered == 2 * len(gains)
     found = {item for item, gain in gains.items() if gain > 0.1}
@@ -95,7 +95,7 @@ def test_few_people_are_not_asked_at_all(tmp_path: Path) -> None:
 
 def test_a_model_that_nobody_trained_on_is_not_judged(tmp_path: Path) -> None:
     """The server makes a model only for the evaluation."""
-    liar = Liar(world(tmp_path)).trained()
+    liar = Liar(world(tmp_path, options={"evaluations": 9})).trained()
     crafted = replace(liar.broadcast(JUDGE), tables=np.ones_like(liar.broadcast(JUDGE).tables))
     assert liar.sum([0, 1, 2], JUDGE, crafted) is None
     assert liar.refused("evaluates only models that it has trained on")
@@ -104,7 +104,7 @@ def test_a_model_that_nobody_trained_on_is_not_judged(tmp_path: Path) -> None:
 @pytest.mark.parametrize("topk", [(1,), (5, 6), tuple(range(1, 500)), ()], ids=len)
 def test_list_lengths_are_not_the_servers_to_choose(tmp_path: Path, topk: tuple[int, ...]) -> None:
     """Other list lengths ask other questions; very many of them ask for gigabytes."""
-    liar = Liar(world(tmp_path)).trained()
+    liar = Liar(world(tmp_path, options={"evaluations": 9})).trained()
     tracemalloc.start()
     liar.sum([0, 1, 2], JUDGE, until="keys")
     assert liar.sum([0, 1, 2], replace(JUDGE, topk=topk or (1,))) is None
@@ -116,7 +116,7 @@ def test_list_lengths_are_not_the_servers_to_choose(tmp_path: Path, topk: tuple[
 
 def test_less_noise_is_not_the_servers_to_choose(tmp_path: Path) -> None:
     """The plan states the noise, and every folder holds the noise that was agreed on."""
-    liar = Liar(world(tmp_path, options={"evaluation_epsilon": 8.0})).trained()
+    liar = Liar(world(tmp_path, options={"evaluations": 9, "evaluation_epsilon": 8.0})).trained()
     assert liar.sum([0, 1, 2], JUDGE) is None
     assert liar.refused("agreed to other list lengths, or to more noise")
     assert liar.sum([0, 1, 2], replace(JUDGE, deviation=liar.home.agreed.deviation)) is not None, liar.refusals

@@ -41,7 +41,7 @@ def test_what_is_sent_after_a_false_verdict_tells_less(
 
 def test_a_node_stops_after_three(tmp_path: Path) -> None:
     """Each false verdict on a sum that the node helped to open gives the server one more nearly equal sum."""
-    liar = Liar(world(tmp_path))
+    liar = Liar(world(tmp_path, options={"evaluations": 9}))
     opened = [liar.sum([0, 1, 2], replace(TRAIN, round=round_)) is not None for round_ in range(6)]
     assert opened == [True] * MOST_DOUBTS + [False] * 3
     assert liar.refused("--trust-again")
@@ -51,7 +51,7 @@ def test_a_node_stops_after_three(tmp_path: Path) -> None:
 
 def test_sums_that_were_never_opened_are_nobodys_fault(tmp_path: Path) -> None:
     """Too few nodes were left, so the server's verdict is true."""
-    liar = Liar(world(tmp_path))
+    liar = Liar(world(tmp_path, options={"evaluations": 9}))
     for round_ in range(6):
         assert liar.sum([0, 1, 2], replace(TRAIN, round=round_), until="masked") is None
     assert liar.sum([0, 1, 2], replace(TRAIN, round=6)) is not None
@@ -59,7 +59,7 @@ def test_sums_that_were_never_opened_are_nobodys_fault(tmp_path: Path) -> None:
 
 def test_an_old_doubt_is_forgotten(tmp_path: Path) -> None:
     """A server that is killed after it opened a sum and before it stored it says so truly: old doubts do not count."""
-    liar = Liar(world(tmp_path))
+    liar = Liar(world(tmp_path, options={"evaluations": 9}))
     for round_ in range(2):
         assert liar.sum([0, 1, 2], replace(TRAIN, round=round_)) is not None
     liar.sum([0, 1, 2], replace(TRAIN, round=2), until="masked")  # tells the verdicts on earlier sums

@@ -60,7 +60,7 @@ def test_a_node_that_introduces_itself_with_garbage_stays_out(tmp_path: Path, ta
     assert fed.witness.joiners == ["node0", "node2"]
 
 
-@pytest.mark.keep(14)
+@pytest.mark.keep(9)
 @pytest.mark.parametrize("where", ["verdicts", "plan", "model", "session", "next"])
 @pytest.mark.parametrize(
     "value", [None, 3, "x", [], [[1]], {"a": {}}, {"topk": None}, 10**400], ids=lambda v: str(v)[:9]

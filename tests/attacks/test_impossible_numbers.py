@@ -121,7 +121,7 @@ def test_a_sum_has_as_many_users_as_were_asked(tmp_path: Path, monkeypatch: pyte
     def change(numbers: Any) -> None:
         numbers[-1] = claim if claim else -(2**31)
 
-    fed = four(tmp_path)
+    fed = four(tmp_path, options={"evaluations": 9})
     in_each = [only(stage, change, times=1) for stage in ("train", "evaluate")]
     lies(monkeypatch, lambda stage, numbers: [lie(stage, numbers) for lie in in_each])
     fed.run()

@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 from cryptography.exceptions import InvalidTag
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgrec.secagg import SecAggError, Server, Stage
@@ -142,6 +142,7 @@ MESSAGES: dict[type[Message], st.SearchStrategy] = {
 
 @pytest.mark.parametrize("kind", KINDS.values())
 def test_what_is_written_is_read(kind) -> None:
+    @settings(max_examples=50)
     @given(MESSAGES[kind])
     def law(message) -> None:
         packed = message.pack()

@@ -31,7 +31,6 @@ from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.routers.fleet import node_auth  # noqa: F401 (it takes seconds, and the door has it when it opens)
 
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.common.transport import within
@@ -69,6 +68,8 @@ class Edge(NamedTuple):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import flwr.superlink.routers.fleet.node_auth  # noqa: F401 (it takes seconds, and the door has it when it opens)
+
     folder = tmp_path_factory.mktemp("tls")
     authority, ca = certificates.authority("test")
     key, certificate = certificates.server_certificate((authority, ca), ["127.0.0.1"])

@@ -28,7 +28,7 @@ def masked_request(liar: Liar) -> Packet:
 @pytest.mark.parametrize("process", ["another process", "the same process"])
 def test_two_vectors_under_one_mask(tmp_path: Path, process: str) -> None:
     """Copied in mid-sum and restored with one new user: the difference of two masked vectors was that user's items."""
-    liar = Liar(world(tmp_path))
+    liar = Liar(world(tmp_path, options={"evaluations": 9}))
     request, folder, copy = masked_request(liar), liar.fed.nodes[0], tmp_path / "copy"
     shutil.copytree(folder, copy)
     first = handle(folder, request, liar.fed.sums)
@@ -52,7 +52,7 @@ def test_two_vectors_under_one_mask(tmp_path: Path, process: str) -> None:
 
 def test_a_copy_elsewhere_knows_no_mask(tmp_path: Path) -> None:
     """A thief of a backup or of a folder gets nothing that was ever used to mask."""
-    liar = Liar(world(tmp_path))
+    liar = Liar(world(tmp_path, options={"evaluations": 9}))
     request = masked_request(liar)
     shutil.copytree(liar.fed.nodes[0], tmp_path / "stolen")
     assert "takes no part" in handle(tmp_path / "stolen", request, {}).header["reason"]
@@ -60,7 +60,7 @@ def test_a_copy_elsewhere_knows_no_mask(tmp_path: Path) -> None:
 
 def test_counted_again_with_one_user_more(tmp_path: Path) -> None:
     """Restored from before the count with one new user, while all others helped again: the difference was that user."""
-    liar = Liar(world(tmp_path))
+    liar = Liar(world(tmp_path, options={"evaluations": 9}))
     folder, copy = liar.fed.nodes[0], tmp_path / "copy"
     with NodeStore(folder) as store:
         assert store.node_key
@@ -85,14 +85,14 @@ def test_counted_again_with_one_user_more(tmp_path: Path) -> None:
 
 def test_a_backup_is_a_node_that_is_lost_to_its_sum_and_joins_the_next(tmp_path: Path) -> None:
     """The command makes a backup in mid-sum; it is restored, and the federation goes on to its end."""
-    fed = world(tmp_path / "fed", nodes=4, options={"rounds": 4, "corrupt": 0.0})
+    fed = world(tmp_path / "fed", nodes=4, options={"corrupt": 0.0})
     copy, folder = tmp_path / "copy", fed.nodes[1]
     seen: list[str] = []
 
     def restored(address: int, request: Packet, node: object) -> list[Packet]:
         if address == 1:
             seen.append(request.kind)
-        if address == 1 and seen.count("masked") == 5 and request.kind == "masked" and not copy.exists():
+        if address == 1 and seen.count("masked") == 3 and request.kind == "masked" and not copy.exists():
             assert cli.main(["federation", "backup", str(folder), "--out", str(copy), "--with-keys"]) == 0
             shutil.rmtree(folder)
             shutil.copytree(copy, folder)
@@ -101,7 +101,7 @@ def test_a_backup_is_a_node_that_is_lost_to_its_sum_and_joins_the_next(tmp_path:
 
     fed.run(restored)
     assert copy.exists()
-    assert fed.model().round == 4
+    assert fed.model().round == 2
     assert any("takes no part in this sum" in notice for notice in fed.witness.notices)
     assert fed.is_its_simulation()
     assert 1 in fed.applied("train")[-1]["included"]
@@ -109,12 +109,12 @@ def test_a_backup_is_a_node_that_is_lost_to_its_sum_and_joins_the_next(tmp_path:
 
 def test_a_backup_has_no_evaluations_left(tmp_path: Path) -> None:
     """A backup cannot know later evaluations: restored again and again, it would answer too many."""
-    liar = Liar(world(tmp_path / "fed")).trained()
+    liar = Liar(world(tmp_path / "fed", options={"evaluations": 9})).trained()
     backup(liar.fed.nodes[0], tmp_path / "copy", with_keys=True)
     shutil.rmtree(liar.fed.nodes[0])
     (tmp_path / "copy").rename(liar.fed.nodes[0])
     assert liar.sum([0, 1, 2], JUDGE) is None
-    assert liar.refused("has taken part in 100 evaluations")
+    assert liar.refused("has taken part in 9 evaluations")
 
 
 def test_backups_of_every_kind_of_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,7 +33,7 @@ def test_any_two_companies(tmp_path: Path) -> None:
 
 def test_what_a_node_reveals_is_on_its_disk_before_it_answers(tmp_path: Path) -> None:
     """A node that is killed right after its answer still knows which company it helped."""
-    liar = Liar(world(tmp_path))
+    liar = Liar(world(tmp_path, options={"evaluations": 9}))
     liar.sum([0, 1, 2], DEGREES)
     for path in liar.fed.nodes.values():
         with NodeStore(path) as store:

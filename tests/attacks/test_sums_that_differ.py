@@ -18,7 +18,7 @@ from tests.federation.worlds import N_ITEMS, world
 
 @pytest.fixture
 def liar(tmp_path: Path) -> Liar:
-    return Liar(world(tmp_path, layers=2))
+    return Liar(world(tmp_path, layers=2, options={"evaluations": 9}))
 
 
 def test_the_attacker_knows_its_trade(liar: Liar) -> None:
@@ -92,7 +92,7 @@ def poisons(tables: np.ndarray, items: list[int]) -> dict[str, dict[str, Any]]:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a real node ignores them
 def test_a_poisoned_row_does_not_tell_who_has_it(tmp_path: Path, sum_: Plan, poison: str) -> None:
     """Node 0 has the item and the others do not: all nodes must answer the same."""
-    liar = Liar(world(tmp_path, users=1))
+    liar = Liar(world(tmp_path, users=1, options={"evaluations": 9}))
     items = [set(np.flatnonzero(counts(liar, [node])).tolist()) for node in range(3)]
     alone = sorted(items[0] - items[1] - items[2])
     clean = liar.broadcast(sum_)

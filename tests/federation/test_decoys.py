@@ -27,7 +27,6 @@ from tests.federation.living import Life
 from tests.federation.worlds import N_ITEMS, World, people, world
 
 SOME: dict[str, Any] = {"dp_epsilon": 2.0, "dp_unit": "interaction"}  # about 4 decoys for each user, among 30 items
-BRIEF = SOME | {"evaluations": 0}
 USERS = 4  # of a node
 Told = dict[tuple[Path, int], list[int]]
 
@@ -63,7 +62,7 @@ def agrees(life: Life) -> bool:
 @pytest.fixture(scope="module")
 def lived_once(tmp_path_factory: pytest.TempPathFactory) -> Life:
     """A federation with decoys, after its first season."""
-    life = Life(tmp_path_factory.mktemp("decoys"), users=USERS, options=BRIEF)
+    life = Life(tmp_path_factory.mktemp("decoys"), users=USERS, options=SOME)
     life.train()
     return life
 
@@ -78,7 +77,7 @@ def life(tmp_path: Path, lived_once: Life) -> Life:
 
 
 def test_users_tell_once_when_they_are_taken_in(tmp_path: Path) -> None:
-    life = Life(tmp_path, users=USERS, options=BRIEF)
+    life = Life(tmp_path, users=USERS, options=SOME)
     has = {person.id: (sorted(person.items), sorted(person.held_out)) for node in people(3, USERS) for person in node}
     first, lies = told(life.world), 0
     for path in life.world.nodes.values():
@@ -165,7 +164,7 @@ def test_all_users_tell_once_in_every_season(life: Life, monkeypatch: pytest.Mon
 
 
 def test_a_node_that_missed_the_count_tells_before_the_recount(tmp_path: Path) -> None:
-    life = Life(tmp_path, users=USERS, options=BRIEF)
+    life = Life(tmp_path, users=USERS, options=SOME)
     home, first = open_node(life.world.nodes[0]), told(life.world)
     with NodeStore(home.path) as store:
         for place in (("train", 0, 3), ("degrees", 0, 0), ("recount", 0, 0)):
@@ -183,7 +182,7 @@ def test_a_node_that_missed_the_count_tells_before_the_recount(tmp_path: Path) -
 
 
 def test_what_waits_for_a_verdict_is_not_told_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    life = Life(tmp_path, users=USERS, options=BRIEF)
+    life = Life(tmp_path, users=USERS, options=SOME)
     with NodeStore(life.world.nodes[0]) as store:
         monkeypatch.setattr(store, "counting", lambda: True)
         with pytest.raises(FederationError, match="changes wait"):
@@ -238,7 +237,7 @@ def test_who_has_told_nothing_breaks_nothing(tmp_path: Path, monkeypatch: pytest
         return before if not len(before) and len(new) % 2 == 0 else tell(before, new, *more)
 
     monkeypatch.setattr(decoys, "next_told_items", some_are_silent)
-    life = Life(tmp_path, users=USERS, options=BRIEF)
+    life = Life(tmp_path, users=USERS, options=SOME)
     assert sum(not items for items in told(life.world).values()) > 3
     life.train()
     life.holds()
@@ -263,7 +262,7 @@ def _told_of(life: Life, index: int, user: str) -> list[int]:
 def test_people_are_ranked_with_what_they_have(tmp_path: Path, per_user_masks: bool) -> None:
     """Everything is recommended except what they have and what is held out; decoys may be. The metrics agree."""
     users = 2 if per_user_masks else 6
-    fed = world(tmp_path, users=users, options=SOME, per_user_masks=per_user_masks)
+    fed = world(tmp_path, users=users, options=SOME | {"evaluations": 9}, per_user_masks=per_user_masks)
     fed.run()
     has = {person.id: person for node in people(3, users) for person in node}
     recalls, offered = [], 0
@@ -304,7 +303,7 @@ def test_the_server_sees_nothing_but_what_users_told(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(decoys, "next_told_items", fixed_answers)
     seen = []
-    life = Life(tmp_path / "a", users=USERS, options=BRIEF)
+    life = Life(tmp_path / "a", users=USERS, options=SOME)
     for path in life.world.nodes.values():
         with NodeStore(path) as store, store.transaction():
             assert store.node_key

@@ -51,7 +51,7 @@ def judged_here(fed: World, nodes: Sequence[int]) -> dict[str, float]:
 @pytest.mark.keep(2)
 @pytest.mark.parametrize("method", ["fedgrec", "fcf", "fedncf"])
 def test_federation_metrics_are_those_of_evaluate(tmp_path: Path, method: str) -> None:
-    fed = world(tmp_path, method, options={"topk": (5, 20)})
+    fed = world(tmp_path, method, options={"evaluations": 9, "topk": (5, 20)})
     fed.run()
     (line,), here = fed.witness.metrics, judged_here(fed, [0, 1, 2])
     assert line["users"] == here["users"] < 18, "some users have nothing held out"
@@ -62,7 +62,7 @@ def test_federation_metrics_are_those_of_evaluate(tmp_path: Path, method: str) -
 
 def test_with_noise_the_metrics_are_those_of_evaluate_and_the_noise(tmp_path: Path) -> None:
     """The noise is so small that the metrics show through."""
-    fed = world(tmp_path, options={"topk": (5, 20), "evaluation_epsilon": 1e6})
+    fed = world(tmp_path, options={"evaluations": 9, "topk": (5, 20), "evaluation_epsilon": 1e6})
     fed.run()
     (line,), here = fed.witness.metrics, judged_here(fed, [0, 1, 2])
     assert 0 < line["noise"] < 0.01
@@ -72,7 +72,7 @@ def test_with_noise_the_metrics_are_those_of_evaluate_and_the_noise(tmp_path: Pa
 
 
 def test_users_whose_numbers_got_lost_are_not_in_the_mean(tmp_path: Path) -> None:
-    fed = world(tmp_path, options={"topk": (5, 20)})
+    fed = world(tmp_path, options={"evaluations": 9, "topk": (5, 20)})
     fed.run(on("masked", 1, killed_after_writing, after=4))
     assert fed.applied("evaluate")[0]["included"] == [0, 2]
     (line,), here = fed.witness.metrics, judged_here(fed, [0, 2])
@@ -104,7 +104,7 @@ def test_a_model_that_nodes_have_is_not_sent_again(tmp_path: Path) -> None:
 
 
 def test_a_node_that_has_lost_the_model_says_so_and_the_others_are_judged(tmp_path: Path) -> None:
-    fed = world(tmp_path)
+    fed = world(tmp_path, options={"evaluations": 9})
 
     def forgets(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
         if address == 1 and request.kind == "shares" and request.header["plan"]["stage"] == "evaluate":

@@ -1,31 +1,23 @@
-"""What a real network does to a federation: killed nodes, a killed server, strangers at the door."""
+"""What a real network does to a federation: killed nodes, a killed server, children that end or do not."""
 
 import os
 import subprocess
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportError)
-import flwr.supernode.node_auth_http_interceptor as signing
 
-from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.network import CA, FLOWER
-from fedgrec.federation.common.options import FederationOptions
 from fedgrec.federation.flower import processes as module
 from fedgrec.federation.flower.node_end import NUMBER
 from fedgrec.federation.flower.processes import Processes
 from fedgrec.federation.flower.server_end import SUPERLINK, FlowerServer, is_taken
-from fedgrec.federation.setup import certificates
-from fedgrec.federation.setup.init import Made, init
+from fedgrec.federation.setup.init import Made
 from fedgrec.federation.setup.start import start_node
 from tests.federation.flower_network import as_world, ended, founded, progress, running, until
-from tests.federation.test_cli_federation import said
-from tests.federation.worlds import config
 from tests.waits import slowness
 
 
@@ -115,39 +107,6 @@ def test_a_server_killed_in_a_sum_goes_on_with_the_next_one(tmp_path: Path) -> N
     lost = [line for line in world.log() if not line["applied"]]
     assert [line["reason"] for line in lost] == ["the server stopped while the sum went on"]
     assert "it is lost" in progress(made)
-
-
-def test_strangers_are_refused_with_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """At the SuperLink's door, which needs no run behind it."""
-    monkeypatch.setattr(FlowerServer, "_start_run", lambda server: 0)
-    made = founded(tmp_path, users=2)
-    other = init(tmp_path / "other", 3, ["x", "y"], config(), FederationOptions())
-    with Processes(tmp_path / "logs") as processes:
-        server = FlowerServer(made.server, processes)
-        try:
-            server.start()
-        finally:
-            server.close()
-        ca = (made.nodes[0] / CA).read_bytes()
-        write_private(made.nodes[0] / CA, (other.nodes[0] / CA).read_bytes())
-        code, _, words = said(capsys, "federation", "node", made.nodes[0])
-        assert code == 2
-        assert "is not the one that" in words.splitlines()[-1]
-        write_private(made.nodes[0] / CA, ca)
-
-        now = signing.now
-        with monkeypatch.context() as late:
-            late.setattr(signing, "now", lambda: now() - timedelta(hours=1))
-            code, _, words = said(capsys, "federation", "node", made.nodes[0])
-        assert code == 2
-        assert "clock" in words.splitlines()[-1]
-
-        write_private(made.nodes[1] / FLOWER, certificates.ssh_pair()[0])
-        code, _, words = said(capsys, "federation", "node", made.nodes[1])
-        assert code == 2
-        assert "has not the node's key" in words.splitlines()[-1]
 
 
 def test_children_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:

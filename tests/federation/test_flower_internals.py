@@ -2,9 +2,10 @@
 
 import ast
 import importlib
-import subprocess
+import io
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,10 @@ pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportEr
 from fedgrec import federation
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.flower import internals
+from tests.attacks.test_power_cuts import in_a_process
 
 PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.serverapp"}
 FEDERATION = Path(federation.__file__).parent
-WITHOUT = """
-import importlib, sys
-delattr(importlib.import_module(sys.argv[1]), sys.argv[2])
-from fedgrec.cli import main
-sys.exit(main(["federation", "node", sys.argv[3]]))
-"""
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -73,10 +69,19 @@ def test_a_private_attribute_that_is_gone_is_named() -> None:
 
 
 def test_a_node_ends_with_the_sentence(tmp_path: Path) -> None:
-    gone = ["flwr.supernode.fleet_http_client", "FleetHttpClient"]
-    command = [sys.executable, "-c", WITHOUT, *gone, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 2
-    assert "this version of Flower" in done.stderr
-    assert "lacks FleetHttpClient of flwr.supernode.fleet_http_client" in done.stderr
-    assert "Traceback" not in done.stderr
+    where, name = "flwr.supernode.fleet_http_client", "FleetHttpClient"
+
+    def start() -> str:
+        """Start it in a process of its own that has imported nothing of ours yet."""
+        delattr(importlib.import_module(where), name)
+        for module in [module for module in sys.modules if module.startswith("fedgrec")]:
+            del sys.modules[module]
+        with redirect_stderr(io.StringIO()) as said:
+            code = importlib.import_module("fedgrec.cli").main(["federation", "node", str(tmp_path)])
+        return f"{code} {said.getvalue()}"
+
+    ended, said = in_a_process(start)
+    assert (ended, said[0]) == (0, "2"), said
+    assert "this version of Flower" in said
+    assert f"lacks {name} of {where}" in said
+    assert "Traceback" not in said

@@ -1,6 +1,7 @@
 """The transport over Flower keeps its deadline whatever Flower does; and the door of the SuperLink."""
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -24,7 +25,7 @@ from fedgrec.federation.flower import records, superlink, transport
 from fedgrec.federation.flower.server_end import FlowerServer
 from fedgrec.federation.flower.superlink import is_here, whole_body
 from fedgrec.federation.setup.start import free_port
-from tests.waits import seconds
+from tests.attacks.test_power_cuts import in_a_process
 
 pytestmark = pytest.mark.usefixtures("a_run")
 
@@ -256,22 +257,20 @@ def test_a_superlink_that_dies_while_it_is_asked_is_found_at_the_next_look() -> 
 
 
 def test_the_superlink_that_we_start_has_the_door() -> None:
-    code = """
-import os, sys
-import flwr.superlink.cli.flower_superlink
-os.environ |= {"FEDGREC_SECRET": "s3cret", "FEDGREC_BODY": "1000"}
-sys.argv = ["superlink", "--host", "127.0.0.1", "--port", sys.argv[1]]
-sys.modules["flwr.superlink.cli.flower_superlink"].flower_superlink = lambda: None
-from fedgrec.federation.flower import superlink
-superlink.main()
-from flwr.superlink.main import _get_middleware
-assert _get_middleware()[0].cls is superlink.Door
-assert _get_middleware()[0].kwargs["secret"] == "s3cret"
-print(os.environ["FLWR_TELEMETRY_ENABLED"], os.umask(0))
-"""
-    words = [sys.executable, "-c", code, str(free_port())]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=seconds(60), check=False)
-    assert (done.stdout.split(), done.returncode) == (["0", str(0o077)], 0), done.stderr
+    """In a process of its own, which it changes for good."""
+    import flwr.superlink.cli.flower_superlink  # noqa: F401 (the child should not have to import it)
+    from flwr.superlink.main import _get_middleware
+
+    def start() -> str:
+        os.environ.update({superlink.SECRET: "s3cret", superlink.BODY: "1000"})
+        sys.argv = ["superlink", "--host", "127.0.0.1", "--port", str(free_port())]
+        sys.modules["flwr.superlink.cli.flower_superlink"].flower_superlink = lambda: None  # type: ignore[attr-defined]
+        superlink.main()
+        door = _get_middleware()[0]
+        assert (door.cls, door.kwargs["secret"]) == (superlink.Door, "s3cret")
+        return f"telemetry {os.environ['FLWR_TELEMETRY_ENABLED']}, mask {os.umask(0):o}"
+
+    assert in_a_process(start) == (0, "telemetry 0, mask 77")
 
 
 def test_the_client_path_adds_little_to_flowers_own_and_nothing_heavy() -> None:

@@ -1,18 +1,22 @@
 """Laws 6 and 10 over the real network: three nodes with eight users each, TLS, node authentication, secure sums."""
 
 import json
+import shutil
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 
 pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportError)
+import flwr.supernode.node_auth_http_interceptor as signing
 
+from fedgrec.federation.common.arrays import write_private
+from fedgrec.federation.common.network import CA, FLOWER
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.common.plan import EVALUATE, Plan
 from fedgrec.federation.flower.node_end import NUMBER
@@ -20,6 +24,7 @@ from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.store import ServerStore
+from fedgrec.federation.setup import certificates
 from fedgrec.federation.setup.init import Made
 from tests.federation.flower_network import (
     RECORDED,
@@ -33,10 +38,10 @@ from tests.federation.flower_network import (
     tap,
     tapped,
 )
+from tests.federation.test_cli_federation import said
 from tests.federation.test_flower_view import in_every_stage, readable, sizes, swapped
 from tests.federation.test_server_view import leaks
 from tests.federation.worlds import people
-from tests.waits import seconds
 
 USERS = 8  # of a node
 UP = {  # what may come up, by kind: names in the header, blobs, arrays. A new name here is a privacy decision.
@@ -51,15 +56,36 @@ UP = {  # what may come up, by kind: names in the header, blobs, arrays. A new n
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+    """A federation that has been trained; its SuperLink and its nodes still run."""
     made = founded(tmp_path_factory.mktemp("flower"), users=USERS)
-    return trained_by(made, RECORDED)
+    with running(made, nodes=RECORDED) as (server, _):
+        assert ended(server) == ""
+        yield made
 
 
 def trained_by(made: Made, nodes: str, app: dict[str, str] = TAPPED_APP) -> Made:
     with running(made, app, nodes) as (server, _):
         assert ended(server) == ""
     return made
+
+
+def test_strangers_are_refused_with_a_sentence(
+    trained: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A node that expects another server, one whose clock is an hour behind, and one with another key."""
+    strangers = [Path(shutil.copytree(node, tmp_path / node.name)) for node in trained.nodes]
+    _, other = certificates.authority("test")
+    write_private(strangers[0] / CA, other.public_bytes(Encoding.PEM))
+    write_private(strangers[2] / FLOWER, certificates.ssh_pair()[0])
+    sentences, now = ("is not the one that", "clock", "has not the node's key"), signing.now
+    for stranger, sentence in zip(strangers, sentences, strict=True):
+        with monkeypatch.context() as late:
+            if sentence == "clock":
+                late.setattr(signing, "now", lambda: now() - timedelta(hours=1))
+            code, _, words = said(capsys, "federation", "node", stranger)
+        assert code == 2
+        assert sentence in words.splitlines()[-1]
 
 
 def test_law_6_the_network_is_the_simulation_bit_for_bit(trained: Made) -> None:
@@ -202,33 +228,30 @@ def test_the_server_never_had_the_salt_or_an_identity(trained: Made) -> None:
         assert not any(secret in content or secret.hex().encode() in content for secret in secrets), path
 
 
-def run(*words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fedgrec", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=seconds(60), check=False)
-
-
-def test_a_device_recommends_offline_what_its_user_has_not_seen(trained: Made) -> None:
-    done = run("device", "recommend", trained.nodes[1], "--user", "1/3", "-n", 5, "--json")
-    assert done.returncode == 0, done.stderr
-    shown = [line["item"] for line in json.loads(done.stdout)]
+def test_a_device_recommends_offline_what_its_user_has_not_seen(
+    trained: Made, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = said(capsys, "device", "recommend", trained.nodes[1], "--user", "1/3", "-n", 5, "--json")
+    assert code == 0, err
+    shown = [line["item"] for line in json.loads(out)]
     with NodeStore(trained.nodes[1]) as store:
         rows = store.db.execute(
             "SELECT item FROM interactions WHERE held_out = 0 AND user = ?", [store.row_of("1/3")]
         ).fetchall()
     assert len(set(shown)) == 5
     assert not set(shown) & {f"item {item}" for (item,) in rows}
-    nobody = run("device", "recommend", trained.nodes[1], "--user", "0/3")
-    assert (nobody.returncode, nobody.stderr) == (2, "fedgrec: there is no user '0/3' on this node\n")
+    code, _, err = said(capsys, "device", "recommend", trained.nodes[1], "--user", "0/3")
+    assert (code, err) == (2, "fedgrec: there is no user '0/3' on this node\n")
 
 
-def test_status_tells_how_far_it_came(trained: Made) -> None:
-    done = run("federation", "status", trained.server)
-    assert done.returncode == 0, done.stderr
-    assert "round 2 of 2, finished" in done.stdout
-    rows = [line.split() for line in done.stdout.splitlines() if line.startswith("  node-")]
+def test_status_tells_how_far_it_came(trained: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = said(capsys, "federation", "status", trained.server)
+    assert code == 0, err
+    assert "round 2 of 2, finished" in out
+    rows = [line.split() for line in out.splitlines() if line.startswith("  node-")]
     assert [row[:4] for row in rows] == [[f"node-{index}", str(USERS), "2", "0"] for index in range(3)]
-    assert "recall@5" in done.stdout
-    assert "round 2: 3 of 3 nodes" in done.stdout
+    assert "recall@5" in out
+    assert "round 2: 3 of 3 nodes" in out
 
 
 def files(folder: Path) -> Iterator[Path]:

@@ -143,7 +143,7 @@ def run(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Uploads, World]:
 
     with monkeypatch.context() as patch:
         patch.setattr(node, "compute_upload", recorded)
-        fed = world(root, users=8, options={"retries": 0, "topk": (20,)})
+        fed = world(root, users=5, options={"retries": 0, "topk": (20,), "evaluations": 9})
         fed.run()
     return uploads, fed
 

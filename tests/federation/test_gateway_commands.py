@@ -14,6 +14,7 @@ from fedgrec.federation.node.refresh import Watcher
 from tests.federation.masked_worlds import masked_world
 from tests.federation.test_cli_federation import said
 from tests.federation.test_gateway import fed
+from tests.federation.worlds import World
 from tests.waits import seconds
 
 __all__ = ["fed"]  # a fixture
@@ -61,18 +62,23 @@ def test_new_keys_are_said_where_to_go(fed: Path, capsys: pytest.CaptureFixture[
     assert list(open_gateway(fed / "node-3").members) == [8, 9]
 
 
-def test_status_and_recommendations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fed = masked_world(tmp_path)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> World:
+    fed = masked_world(tmp_path_factory.mktemp("gateways"))
     fed.run()
-    code, out, _ = said(capsys, "federation", "status", fed.server)
+    return fed
+
+
+def test_status_and_recommendations(trained: World, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = said(capsys, "federation", "status", trained.server)
     assert code == 0
     rows = [line.split() for line in out.splitlines() if line.endswith("own masks")]
     assert [row[:2] for row in rows] == [["node0", "2"], ["node1", "2"], ["node2", "2"]]
-    place = fed.transport.folders[1]
+    place = trained.transport.folders[1]
     (place / "items.txt").write_text("".join(f"item {i}\n" for i in range(30)))
     code, out, _ = said(capsys, "device", "recommend", place, "--user", "1/0", "-n", 4, "--json")
     assert code == 0
-    (home,) = [path for path in fed.nodes.values() if users_of(path) == ["1/0"]]
+    (home,) = [path for path in trained.nodes.values() if users_of(path) == ["1/0"]]
     items, scores = recommend(home, "1/0", 4)
     assert [(line["item"], line["score"]) for line in json.loads(out)] == [
         (f"item {item}", float(score)) for item, score in zip(items, scores, strict=True)
@@ -83,11 +89,9 @@ def test_status_and_recommendations(tmp_path: Path, capsys: pytest.CaptureFixtur
     )
 
 
-def test_a_gateway_needs_numpy_cryptography_and_safetensors_alone(tmp_path: Path) -> None:
+def test_a_gateway_needs_numpy_cryptography_and_safetensors_alone(trained: World) -> None:
     from tests.federation.test_light_node import NODE
 
-    fed = masked_world(tmp_path)
-    fed.run()
     code = NODE[: NODE.index("from pathlib")] + (
         "from pathlib import Path\n"
         "from fedgrec.federation.common.bundles import pack, unpack\n"
@@ -99,7 +103,7 @@ def test_a_gateway_needs_numpy_cryptography_and_safetensors_alone(tmp_path: Path
         "answers = unpack(NodeProcess(folder).handle(pack({0: hello, 1: hello})))\n"
         "print(*(answer.kind for answer in answers.values()), len(recommend(folder, '0/0', 3)[0]))\n"
     )
-    command = [sys.executable, "-W", "error", "-c", code, str(fed.transport.folders[0])]
+    command = [sys.executable, "-W", "error", "-c", code, str(trained.transport.folders[0])]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds(60))
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["hello", "hello", "3"]

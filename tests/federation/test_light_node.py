@@ -2,9 +2,8 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
-from tests.federation.worlds import world
+from tests.federation.living import Life
 from tests.waits import seconds
 
 NODE = """
@@ -38,10 +37,8 @@ print(len(answer.arrays["tags"]), len(recommend(folder, "0/0", 3)[0]))
 """
 
 
-def test_a_node_answers_and_recommends_with_numpy_cryptography_and_safetensors_alone(tmp_path: Path) -> None:
-    fed = world(tmp_path)
-    fed.run()
-    command = [sys.executable, "-W", "error", "-c", NODE, str(fed.nodes[0])]
+def test_a_node_answers_and_recommends_with_numpy_cryptography_and_safetensors_alone(life: Life) -> None:
+    command = [sys.executable, "-W", "error", "-c", NODE, str(life.world.nodes[0])]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds(60))
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["6", "3"]

@@ -192,8 +192,8 @@ def dies_in(fed: World, network: Timed, kind: str, after: int) -> None:
     on_round(fed, {after: lambda: armed.append(True)})
 
 
-@pytest.mark.keep(2)
-@pytest.mark.parametrize("kind", [packets.SHARES, packets.MASKED, packets.CONFIRM, packets.UNMASK])
+@pytest.mark.keep(1)
+@pytest.mark.parametrize("kind", [packets.CONFIRM, packets.SHARES, packets.MASKED, packets.UNMASK])
 def test_a_node_that_dies_in_mid_round_is_waited_for_once_and_named_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -292,8 +292,8 @@ def test_a_refused_node_that_was_put_right_and_started_again_joins_at_once(
 
 
 def test_a_node_that_leaves_between_two_sums_is_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fed, network = timed(tmp_path, monkeypatch, options={"rounds": 8})
-    on_round(fed, {2: lambda: network.away.add(3), 5: network.away.clear})
+    fed, network = timed(tmp_path, monkeypatch, options={"rounds": 5})
+    on_round(fed, {1: lambda: network.away.add(3), 3: network.away.clear})
     fed.run()
     said = [notice for notice in fed.witness.notices if "node3" in notice]
     assert len(said) == 2

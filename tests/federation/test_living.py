@@ -35,13 +35,12 @@ from tests.federation.worlds import Killed, at_random, kill_server, world
 
 def test_clicks_joins_and_leaves_reach_the_next_season(life: Life) -> None:
     life.holds()
-    for _ in range(2):
-        for step in (life.click, life.click, life.join, life.leave):
-            step()
-        life.reread()
-        life.train()
-        life.holds()
-    assert len(life.world.applied("recount")) == 2
+    for step in (life.click, life.click, life.join, life.leave):
+        step()
+    life.reread()
+    life.train()
+    life.holds()
+    assert len(life.world.applied("recount")) == 1
 
 
 CHANGES = ("click", "click", "join", "leave", "forget", "item", "withdraw", "reread")
@@ -49,13 +48,19 @@ STEPS = (*CHANGES, "train", "train", "lossy", "killed")
 
 
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.sampled_from(STEPS), min_size=4, max_size=9), st.integers(0, 99))
+@given(st.lists(st.sampled_from(STEPS), min_size=4, max_size=7), st.integers(0, 99))
 def test_any_history(tmp_path_factory: pytest.TempPathFactory, history: list[str], seed: int) -> None:
     """Laws 6 and 11 hold for events in any order, with nodes that fall silent and servers that are killed.
 
     There are one or two layers, and latents travel in every round or in sweeps.
     """
-    life = Life(tmp_path_factory.mktemp("life"), seed, latents_every=seed % 2, layers=1 + seed // 2 % 2)
+    life = Life(
+        tmp_path_factory.mktemp("life"),
+        seed,
+        options={"evaluations": 9},
+        latents_every=seed % 2,
+        layers=1 + seed // 2 % 2,
+    )
     life.train()
     for number, step in enumerate(history):
         if step in ("lossy", "killed"):

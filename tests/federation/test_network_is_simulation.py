@@ -15,7 +15,7 @@ from tests.federation.worlds import EXCHANGES, N_ITEMS, at_random, world
 @pytest.mark.parametrize("method", ["fedgrec", "federank"])
 def test_three_nodes_of_ten_users(tmp_path: Path, method: str) -> None:
     layers = {"layers": 2} if method == "fedgrec" else {}
-    fed = world(tmp_path, method, users=10, options={"rounds": 3}, **layers)
+    fed = world(tmp_path, method, users=10, options={"rounds": 3, "evaluations": 9}, **layers)
     fed.run()
     assert fed.is_its_simulation()
     assert fed.model().round == 3
@@ -62,7 +62,7 @@ def test_every_method_without_a_third_party(tmp_path: Path, method: str) -> None
     assert sorted(line["included"] for line in fed.applied("train")) == [[0, 1, 2], [0, 2]]
 
 
-@pytest.mark.keep(6)
+@pytest.mark.keep(4)
 @pytest.mark.parametrize("how", [silent, killed_after_writing])
 @pytest.mark.parametrize("kind", EXCHANGES)
 def test_a_node_is_lost_in_any_exchange(tmp_path: Path, kind: str, how: object) -> None:
@@ -79,11 +79,11 @@ def test_a_node_is_lost_in_any_exchange(tmp_path: Path, kind: str, how: object) 
     assert fed.model().round == 3
 
 
-@pytest.mark.keep(3)
+@pytest.mark.keep(2)
 @pytest.mark.parametrize("method", ["fedgrec", "federank"])
 @pytest.mark.parametrize("seed", range(2))
 def test_many_dropouts(tmp_path: Path, method: str, seed: int) -> None:
-    fed = world(tmp_path, method, nodes=5, users=3, options={"rounds": 4, "retries": 30})
+    fed = world(tmp_path, method, nodes=4, users=3, options={"rounds": 4, "retries": 30})
     fed.run(at_random(0.06, seed))
     assert fed.is_its_simulation()
     assert not fed.pending()
@@ -100,7 +100,7 @@ def test_the_law_needs_the_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_few_nodes_of_many_and_their_spares(tmp_path: Path) -> None:
-    fed = world(tmp_path, nodes=6, options={"nodes_per_round": 3, "spares": 1, "rounds": 5})
+    fed = world(tmp_path, nodes=6, users=2, options={"nodes_per_round": 3, "spares": 1, "rounds": 4})
     fed.run(on("keys", 2, silent, times=100, after=1))
     assert fed.is_its_simulation()
     assert all(len(line["included"]) <= 3 for line in fed.applied("train"))
@@ -108,12 +108,12 @@ def test_a_few_nodes_of_many_and_their_spares(tmp_path: Path) -> None:
 
 
 def test_a_round_holds_no_more_users_than_it_was_sized_for(tmp_path: Path) -> None:
-    """Eight nodes of one user each, four users a round: some nodes have to wait."""
-    fed = world(tmp_path, nodes=8, users=1, users_per_round=4)
+    """Six nodes of one user each, three users a round: some nodes have to wait."""
+    fed = world(tmp_path, nodes=6, users=1, users_per_round=3)
     fed.run()
     assert fed.is_its_simulation()
-    assert [line["users"] for line in fed.applied("train")] == [4, 4]
-    assert fed.applied("degrees")[0]["users"] == 8
+    assert [line["users"] for line in fed.applied("train")] == [3, 3]
+    assert fed.applied("degrees")[0]["users"] == 6
 
 
 def test_the_degrees_are_what_the_users_have(tmp_path: Path) -> None:

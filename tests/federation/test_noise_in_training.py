@@ -77,8 +77,8 @@ def test_it_is_the_simulation_with_its_nodes_noise(
     tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     book = recorded(monkeypatch)
-    fed = small(tmp_path, method, evaluation_epsilon=4.0)
-    fed.run(on("masked", 1, silent, after=4))
+    fed = small(tmp_path, method)
+    fed.run(on("masked", 1, silent, after=2))
     assert is_its_simulation(fed, book)
     assert any(len(line["included"]) == 3 for line in fed.log())
     some = next(iter(book))

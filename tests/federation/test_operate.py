@@ -39,7 +39,9 @@ QUICK: dict[str, Any] = {"rounds": 1, "evaluate_every": 0, "pause": 0.0, "start_
 def founded(root: Path, nodes: int = 4, **options: Any) -> tuple[Path, World]:
     """A federation as `init` makes it, with three users on each node, in this process."""
     wanted = FederationOptions(**QUICK | options)
-    made = init(root / "fed", nodes, ITEMS, config(layers=1), wanted, agreed=Agreement(**OPEN_HEARTED))
+    made = init(
+        root / "fed", nodes, ITEMS, config(layers=1), wanted, agreed=Agreement(**OPEN_HEARTED | {"evaluations": 0})
+    )
     for folder, users in zip(made.nodes, people(nodes, 3), strict=True):
         with NodeStore(folder) as store:
             store.add_users(open_node(folder).method(1), users)

@@ -30,7 +30,7 @@ from tests.secagg.rounds import in_ring
 
 def plain_world(root: Path, like: World, method: str = "fedgrec") -> World:
     """The same people with the same keys, on gateways that add them up."""
-    fed = world(root, method, users=USERS, options={"least_users": 1}, users_per_round=100)
+    fed = world(root, method, users=USERS, options={"least_users": 1, "evaluations": 9}, users_per_round=100)
     secret = {}
     for path in like.nodes.values():
         with NodeStore(path) as store:
@@ -61,9 +61,10 @@ def is_the_same(a: World, b: World) -> bool:
 # ------------------------------------------------------------------------------------------------- law 6
 
 
+@pytest.mark.keep(1)
 @pytest.mark.parametrize("method", ["fedgrec", "federank"])
 def test_it_is_its_simulation_and_the_same_as_gateways_that_add_up(tmp_path: Path, method: str) -> None:
-    fed = masked_world(tmp_path / "masked", method)
+    fed = masked_world(tmp_path / "masked", method, options={"evaluations": 9})
     plain = plain_world(tmp_path / "plain", fed, method)
     fed.run()
     plain.run()
@@ -78,14 +79,14 @@ def test_it_is_its_simulation_and_the_same_as_gateways_that_add_up(tmp_path: Pat
     assert f": 3 of 3 nodes, {len(ALL)} users, " in describe(plain.log()[0])
 
 
-@pytest.mark.keep(6)
+@pytest.mark.keep(3)
 @pytest.mark.parametrize(("method", "how"), [("fedgrec", silent), ("federank", killed_after_writing)])
 @pytest.mark.parametrize("kind", EXCHANGES)
 def test_one_user_is_lost_in_any_exchange(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, method: str, how: Meddler
 ) -> None:
     """The gateway's other users stay; the result is as if a gateway that adds up had left this user out."""
-    fed = masked_world(tmp_path / "masked", method)
+    fed = masked_world(tmp_path / "masked", method, options={"evaluations": 9})
     plain = plain_world(tmp_path / "plain", fed, method)
     fed.run(to_user(kind, 1, how, after=0 if kind == "keys" else 2 if method == "fedgrec" else 1))
     assert fed.is_its_simulation()

@@ -13,7 +13,7 @@ from tests.federation.worlds import N_ITEMS, world
 
 @pytest.mark.parametrize("per_user_masks", [False, True])
 def test_held_out_items_are_not_recommended(tmp_path: Path, per_user_masks: bool) -> None:
-    fed = world(tmp_path, users=3, per_user_masks=per_user_masks)
+    fed = world(tmp_path, users=2, options={"rounds": 1}, per_user_masks=per_user_masks)
     fed.run()
     held_out = 0
     for home in fed.nodes.values():

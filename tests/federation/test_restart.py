@@ -46,7 +46,7 @@ def test_killed_after_any_number_of_answers(tmp_path: Path) -> None:
     assert fed.model().round == 8
 
 
-@pytest.mark.keep(9)
+@pytest.mark.keep(6)
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("step", ["begin", "opening", "_write_model", "apply", "lose", "answered", "freeze", "join"])
 def test_killed_around_every_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, when: str) -> None:
@@ -132,6 +132,7 @@ def test_a_finished_federation_can_be_given_more_rounds(tmp_path: Path) -> None:
     assert len(fed.applied("degrees")) == 1
 
 
+@pytest.mark.keep(1)
 @pytest.mark.parametrize("stage", ["degrees", "propagate"])
 def test_half_opened_without_a_node_that_got_lost_is_opened_again_without_it(tmp_path: Path, stage: str) -> None:
     """A node is lost in a sum that is taken once, the server dies while the others open it, and all come back."""

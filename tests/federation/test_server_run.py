@@ -17,7 +17,7 @@ WORDS = [["recommend", "--user", "0/0"], ["evaluate"]]
 
 
 def test_the_run_says_what_it_is(tmp_path: Path) -> None:
-    fed = world(tmp_path)
+    fed = world(tmp_path, options={"evaluations": 9})
     for path in (fed.server, *fed.nodes.values()):
         (path / "items.txt").write_text("".join(f"item {i}\n" for i in range(N_ITEMS)))
     run = fed.run()

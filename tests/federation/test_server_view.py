@@ -123,7 +123,10 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     """A federation that has been trained, in which a node got lost once; and what its nodes were about to mask."""
     root, named = tmp_path_factory.mktemp("run"), "a name that chance does not spell "
     with pytest.MonkeyPatch.context() as patch:
-        uploads, fed = Uploads(patch), world(root, request.param, users=8, options={"retries": 2}, prefix=named)
+        uploads, fed = (
+            Uploads(patch),
+            world(root, request.param, users=8, options={"retries": 2, "evaluations": 9}, prefix=named),
+        )
         fed.run(on("masked", 1, killed_after_writing, after=3))
     return fed, uploads
 

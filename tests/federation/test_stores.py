@@ -117,7 +117,7 @@ def test_no_secret_of_a_sum_is_ever_on_a_disk(tmp_path: Path, monkeypatch: pytes
 
 def test_a_node_remembers_everything(tmp_path: Path) -> None:
     """Its store says who it is, which users it hosts, what they have, and which sums they took part in."""
-    fed = world(tmp_path)
+    fed = world(tmp_path, options={"evaluations": 9})
     fed.run()
     db = sqlite3.connect(fed.nodes[1] / "node.sqlite")
     tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}

@@ -15,7 +15,7 @@ from fedgrec.cable.core import Broadcast, Cohort
 from fedgrec.config.configuration import FedGRecOptions
 from fedgrec.methods.fedgrec import TRAIN, FedGRecMethod
 
-N_ITEMS, N_POSITIVES, N_USERS, N_ROUNDS = 120, 12, 24, 30
+N_ITEMS, N_POSITIVES, N_USERS, N_ROUNDS = 120, 12, 12, 30
 OPTIONS = FedGRecOptions(layers=1, dim=4, negatives=32, users_per_round=1)
 
 

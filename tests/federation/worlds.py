@@ -158,9 +158,14 @@ def world(
     per_user_masks: bool = False,
     **more: Any,
 ) -> World:
-    """A federation that has not begun. With per-user masks, users are its nodes, and addresses are gateways."""
+    """A federation that has not begun. With per-user masks, users are its nodes, and addresses are gateways.
+
+    Nothing is judged unless the options say how often.
+    """
     quick = {"rounds": 2, "evaluate_every": 0, "pause": 0.0, "start_seconds": 0.0}
     given = dict(options or {})
+    if "evaluate_every" not in given:
+        given = {"evaluations": 0} | given
     names = {f.name for f in fields(Agreement)}
     agreed = Agreement(**OPEN_HEARTED | {name: given.pop(name) for name in list(given) if name in names})
     wanted = FederationOptions(**quick | given)

@@ -69,6 +69,7 @@ def uniformity_holds(bits: int, mechanism: str) -> bool:
     return all(looks_random(words & low, bits) for words in seen)
 
 
+@pytest.mark.keep(7)
 @pytest.mark.parametrize("mechanism", ["secagg", "pairwise"])
 @pytest.mark.parametrize("bits", WIDTHS)
 def test_uploads_look_random_whatever_they_hide(bits, mechanism) -> None:

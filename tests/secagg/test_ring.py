@@ -43,7 +43,7 @@ def words(draw) -> tuple[ring.Rings, list[np.ndarray]]:
     return rings, full
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(words())
 def test_packing_is_its_slow_twin_and_unpacking_undoes_it(drawn) -> None:
     rings, full = drawn
