@@ -223,6 +223,7 @@ def test_the_model_knows_who_took_part_from_who_did_not() -> None:
 # ------------------------------------------------------------------------------------ where nothing leaks
 
 
+@pytest.mark.keep(3)
 @pytest.mark.parametrize(
     "changes",
     [{"negatives": 100}, {"negatives": 5}, {"negatives": 100, "layers": 0}, {"method": "fcf"}, {"method": "spectral"}],
@@ -240,6 +241,7 @@ def test_where_all_are_alike_no_attack_beats_popularity(changes: dict[str, Any])
 # ---------------------------------------------------------------------------------------- every method
 
 
+@pytest.mark.keep(4)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_can_be_audited(method: str) -> None:
     small = {"method": method, "rounds": 6, "dim": 8, "users_per_round": 8, "kernel": "reference"}  # the fifth: a sweep
