@@ -399,7 +399,7 @@ def lie(tmp_path: Path, corrupt: float, restores: bool, sums: int, seed: int = 0
     Machine.restores, Machine.budget, Machine.steps = restores, budget, 0
     how = settings(
         max_examples=sums,
-        stateful_step_count=40,
+        stateful_step_count=60,
         deadline=None,
         derandomize=seed == 0,
         database=None,
@@ -410,9 +410,10 @@ def lie(tmp_path: Path, corrupt: float, restores: bool, sums: int, seed: int = 0
     return Machine.steps
 
 
-@pytest.mark.parametrize(("corrupt", "restores"), [(0.0, False), (0.05, True)])
+@pytest.mark.keep(1)
+@pytest.mark.parametrize(("corrupt", "restores"), [(0.05, True), (0.0, False)])
 def test_no_lie_tells_too_much(tmp_path: Path, corrupt: float, restores: bool) -> None:
-    assert lie(tmp_path, corrupt, restores, 3) > 50
+    assert lie(tmp_path, corrupt, restores, 3) > 100
 
 
 @pytest.mark.slow

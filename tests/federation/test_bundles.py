@@ -100,7 +100,7 @@ def test_what_is_no_bundle_is_one_sentence(tmp_path: Path, header: dict[str, Any
 @pytest.mark.parametrize("kind", EXCHANGES[2:])
 def test_a_gateway_killed_in_the_middle_of_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """One of its users has stored its step, the other has not; the gateway comes back, and all go on."""
-    fed, deaths = masked_world(tmp_path), [0]
+    fed, deaths = masked_world(tmp_path, options={"rounds": 3}), [0]
     real = node.handle
 
     def dies(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
@@ -126,7 +126,7 @@ def test_a_gateway_killed_in_the_middle_of_a_bundle(tmp_path: Path, monkeypatch:
     assert deaths == [1]
     assert fed.is_its_simulation()
     assert not fed.pending()
-    assert fed.model().round == 2
+    assert fed.model().round == 3
     assert fed.applied("train")[-1]["included"] == ALL
     assert all(line["applied"] for line in fed.log()), "four of six were enough"
 
