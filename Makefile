@@ -7,8 +7,7 @@ FEDGREC_SOURCES := pyproject.toml constraints.txt
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 # Hundreds of processes import the same packages: each would compile them anew where the environment forbids to keep that.
 unexport PYTHONDONTWRITEBYTECODE
-# Some tests wait for processes: one worker more than there are cores keeps the cores busy.
-WORKERS = $(shell $(PYTHON) -c "import os; print(min(4, os.cpu_count() + 1))")
+WORKERS = $(shell $(PYTHON) -c "import os; print(min(4, os.cpu_count()))")
 
 .PHONY: help demo test check types packages site slow bench clean
 
@@ -49,6 +48,7 @@ slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
 
 bench: $(VENV)/.dev
+	$(INSTALL) -e ".[bench]"
 	$(BIN)/python -m benchmarks
 
 # Stamps: a set-up is done again only when what it depends on has changed.

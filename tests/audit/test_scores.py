@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from sklearn.metrics import roc_auc_score
 
 from fedgrec.studies.audit.directions import LEAST, LeaningLines, Lines, blind, group
 from fedgrec.studies.audit.membership import auc
@@ -32,6 +31,8 @@ def test_better_is_said_at_999_in_1000() -> None:
 
 
 def test_auc_is_scikit_learns_with_ties_and_without_known_items() -> None:
+    from sklearn.metrics import roc_auc_score
+
     scores = np.random.default_rng(0).integers(0, 5, (4, 30)).astype(float)
     items, known = [np.arange(3, 9)] * 4, [np.array([0, 20])] * 4
     left = np.setdiff1d(np.arange(30), known[0])

@@ -26,7 +26,7 @@ Given = tuple[loops.Users, Floats, Floats, Floats, draws.Shelves, Numbers, Flags
 def refresh(cohort: Cohort, weights: Floats, tables: Floats, at: Ints) -> Floats:
     """Eq. (6), see reference.refresh."""
     latents = np.zeros((len(cohort), len(tables), tables.shape[2]), tables.dtype)
-    loops.refresh(len(latents), cohort.indptr, at, weights, tables, latents)
+    loops.refresh(len(latents), cohort.indptr, at.astype(np.int32, copy=False), weights, tables, latents)
     return latents
 
 

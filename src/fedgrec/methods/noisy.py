@@ -62,8 +62,8 @@ def compact(cohort: Cohort, broadcast: Broadcast) -> tuple[Cohort, Broadcast, In
     ids, place = np.flatnonzero(is_open), np.cumsum(is_open) - 1
     cohort = without_closed(cohort, broadcast.more)
     more = {name: part for name, part in broadcast.more.items() if name != OPEN}
-    tables, degrees = broadcast.tables[:, ids], broadcast.degrees[ids]
-    kept = replace(broadcast, n_items=len(ids), tables=tables, degrees=degrees, more=more)
+    tables = np.ascontiguousarray(broadcast.tables[:, ids])  # rows in their order: loops are compiled for that alone
+    kept = replace(broadcast, n_items=len(ids), tables=tables, degrees=broadcast.degrees[ids], more=more)
     return replace(cohort, items=place[cohort.items].astype(cohort.items.dtype)), kept, ids
 
 
