@@ -72,7 +72,7 @@ def resolve(wheel: Path) -> None:
 
     pip looks at the packages that are installed here first, so this costs seconds.
     """
-    extras = ",".join(PROJECT["optional-dependencies"])
+    extras = ",".join(PROJECT["optional-dependencies"].keys() - {"bench"})
     said = pip("install", "--dry-run", "-c", ROOT / "constraints.txt", f"{wheel}[{extras}]", where=wheel.parent)
     would = [line for line in said.splitlines() if line.startswith("Would install")]
     if would and would != [f"Would install {NAME}"]:
