@@ -68,11 +68,11 @@ def build(folder: Path) -> Path:
 
 
 def resolve(wheel: Path) -> None:
-    """Every extra resolves under constraints.txt, and `dev` holds all of them: nothing but fedgrec is left to install.
+    """The extras resolve under constraints.txt, and `dev` holds all but `bench`: only fedgrec is left to install.
 
     pip looks at the packages that are installed here first, so this costs seconds.
     """
-    extras = ",".join(PROJECT["optional-dependencies"].keys() - {"bench"})
+    extras = ",".join(sorted(PROJECT["optional-dependencies"].keys() - {"bench"}))
     said = pip("install", "--dry-run", "-c", ROOT / "constraints.txt", f"{wheel}[{extras}]", where=wheel.parent)
     would = [line for line in said.splitlines() if line.startswith("Would install")]
     if would and would != [f"Would install {NAME}"]:
