@@ -29,7 +29,7 @@ pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportEr
 from fedgrec.errors import FedgrecError
 from fedgrec.federation.common.network import ServerNetwork, read_network
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.common.sqlite_store import Cursor
+from fedgrec.federation.common.sqlite_store import Cursor, sentence_for
 from fedgrec.federation.flower.server_end import is_taken
 from fedgrec.federation.in_process.transport import Answer
 from fedgrec.federation.node.gateway import NodeProcess
@@ -95,8 +95,7 @@ def at_write(number: int, fault: Fault) -> None:
             execute(cursor, "ROLLBACK")
             full = sqlite3.OperationalError("database or disk is full")
             full.sqlite_errorcode = sqlite3.SQLITE_FULL
-            with cursor._said():
-                raise full from None
+            raise sentence_for(cursor.connection.path, full) from None  # type: ignore[attr-defined]
         execute(cursor, *words)
         with suppress(OSError):
             met()  # killed right after the write

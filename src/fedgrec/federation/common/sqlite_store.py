@@ -15,7 +15,8 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import cache
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -36,9 +37,15 @@ SYNCHRONOUS = "FULL"  # a committed transaction is on the disk
 
 
 def _saying(name: str) -> Any:
+    plain = getattr(sqlite3.Cursor, name)
+
     def method(cursor: "Cursor", *words: Any) -> Any:
-        with cursor._said():
-            return getattr(super(Cursor, cursor), name)(*words)
+        try:
+            return plain(cursor, *words)
+        except sqlite3.DatabaseError as error:
+            if _is_no_damage(error):
+                raise
+            raise sentence_for(cursor.connection.path, error) from None  # type: ignore[attr-defined]
 
     return method
 
@@ -48,20 +55,6 @@ class Cursor(sqlite3.Cursor):
 
     execute, executemany, fetchone = _saying("execute"), _saying("executemany"), _saying("fetchone")
     fetchall, __next__ = _saying("fetchall"), _saying("__next__")
-
-    @contextmanager
-    def _said(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.DatabaseError as error:
-            if _is_no_damage(error):
-                raise
-            path: Path = self.connection.path  # type: ignore[attr-defined]
-            if _code(error) & 0xFF in NO_ROOM:
-                full = _code(error) & 0xFF == sqlite3.SQLITE_FULL or shutil.disk_usage(path.parent).free < ROOM
-                why = system_trouble(errno.ENOSPC if full else errno.EIO)
-                raise DiskError(f"{path} could not be written ({error}): {why}") from None
-            raise damaged(path, error) from None
 
 
 class Connection(sqlite3.Connection):
@@ -92,6 +85,14 @@ def _is_no_damage(error: sqlite3.DatabaseError) -> bool:
 
 def _code(error: sqlite3.DatabaseError) -> int:
     return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT))
+
+
+def sentence_for(path: Path, error: sqlite3.DatabaseError) -> DiskError | FederationError:
+    if _code(error) & 0xFF not in NO_ROOM:
+        return damaged(path, error)
+    full = _code(error) & 0xFF == sqlite3.SQLITE_FULL or shutil.disk_usage(path.parent).free < ROOM
+    why = system_trouble(errno.ENOSPC if full else errno.EIO)
+    return DiskError(f"{path} could not be written ({error}): {why}")
 
 
 def damaged(path: Path, why: object) -> FederationError:
@@ -138,7 +139,7 @@ def _create_tables(db: Connection, schema: str) -> None:
             if _empty(db):  # still: another process may have been faster
                 for statement in schema.split(";"):
                     db.execute(statement)
-                db.unwatched = sealed_tables(db)
+                db.unwatched = dict(sealed_tables(schema))
                 db.execute("INSERT INTO meta (key, value) VALUES ('format', ?)", [json.dumps(FORMAT)])
 
 
@@ -149,11 +150,15 @@ def _seal(*values: Any) -> bytes:
     return hashlib.blake2b(repr(values).encode(), digest_size=8).digest()
 
 
-def sealed_tables(db: sqlite3.Connection) -> dict[str, tuple[list[str], str]]:
+@cache  # a store is opened for every message
+def sealed_tables(schema: str) -> dict[str, tuple[list[str], str]]:
     """The sealed tables: their other columns, and the condition that finds a trigger's row."""
     found, tables = {}, "sqlite_master AS tables JOIN pragma_table_info(tables.name) AS columns"
-    about = db.execute(f"SELECT tables.name, columns.name, columns.pk FROM {tables} WHERE tables.type = 'table'")
-    for table, columns in groupby(about.fetchall(), itemgetter(0)):
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(schema)
+        about = db.execute(f"SELECT tables.name, columns.name, columns.pk FROM {tables} WHERE tables.type = 'table'")
+        whole = about.fetchall()
+    for table, columns in groupby(whole, itemgetter(0)):
         keys = {name: bool(is_key) for _, name, is_key in columns}
         if keys.pop(SEAL, None) is not None:
             same = " AND ".join(f"{name} = NEW.{name}" for name in keys if keys[name]) or "rowid = NEW.rowid"
@@ -218,7 +223,7 @@ class Store:
         try:
             self.db = (connect_to_read if read_only else connect)(path, schema)
             try:
-                self._open()
+                self._open(schema)
             except BaseException:
                 self.close()
                 raise
@@ -227,14 +232,14 @@ class Store:
                 raise
             raise damaged(path, error) from None
 
-    def _open(self) -> None:
+    def _open(self, schema: str) -> None:
         found = self.db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
         if (found := found and json.loads(found[0])) != FORMAT:
             raise FederationError(
                 f"{self.path} has format {found}, and this version reads format {FORMAT}: use the fedgrec that wrote "
                 f"it, or begin a new federation"
             )
-        self._sealed = sealed_tables(self.db)
+        self._sealed = sealed_tables(schema)
         self.db.unwatched = dict(self._sealed)
 
     def check(self) -> None:
