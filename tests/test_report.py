@@ -213,6 +213,7 @@ def test_an_unfinished_run_is_refused(run: Path) -> None:
     assert not (run / "report.html").exists()
 
 
+@pytest.mark.keep(8)
 @pytest.mark.parametrize("text", ["[]", "{}", '{"popularity": 3}', '{"round": 3}', "{"])
 @pytest.mark.parametrize("name", ["result.json", "data.json", "metrics.jsonl", "baselines.json"])
 def test_a_damaged_file_is_named(run: Path, name: str, text: str) -> None:

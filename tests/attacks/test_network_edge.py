@@ -157,6 +157,7 @@ def ends(connection: socket.socket, seconds: float) -> bool:
 HUGE = [{"content-length": str(2 * 2**30)}, {"transfer-encoding": "chunked"}]
 
 
+@pytest.mark.keep(3)
 @pytest.mark.parametrize("length", HUGE, ids=["with a length", "in chunks"])
 @pytest.mark.parametrize("path", ["/v1/fleet/push-object", "/v1/control/start-run", "/v1/runtime/push-object"])
 def test_a_strangers_body_is_refused_before_a_byte_of_it_came(edge: Edge, path: str, length: dict[str, str]) -> None:

@@ -200,6 +200,7 @@ def test_exposure_counts_honest_users_who_do_not_have_the_target() -> None:
     assert harm(here, 0, np.array([1]))["exposure"] == 1
 
 
+@pytest.mark.keep(1)
 @pytest.mark.parametrize(
     ("method", "options", "about", "least"),
     [("fedgrec", {"rounds": 8}, {}, 0.3), ("spectral", {}, {"signs": False, "strength": 1 / 16}, 0.3)],

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgrec.data import IdMap, Interactions
@@ -13,6 +13,7 @@ from fedgrec.errors import DataError
 ids = st.one_of(st.lists(st.integers(-(2**40), 2**40), unique=True), st.lists(st.text(max_size=5), unique=True))
 
 
+@settings(max_examples=30)
 @given(ids)
 def test_an_id_map_gives_back_the_same_ids(tmp_path_factory: pytest.TempPathFactory, some: list) -> None:
     ids = IdMap(some, "user")

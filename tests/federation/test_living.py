@@ -47,7 +47,7 @@ CHANGES = ("click", "click", "join", "leave", "forget", "item", "withdraw", "rer
 STEPS = (*CHANGES, "train", "train", "lossy", "killed")
 
 
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(STEPS), min_size=4, max_size=7), st.integers(0, 99))
 def test_any_history(tmp_path_factory: pytest.TempPathFactory, history: list[str], seed: int) -> None:
     """Laws 6 and 11 hold for events in any order, with nodes that fall silent and servers that are killed.

@@ -62,7 +62,7 @@ def test_every_method_without_a_third_party(tmp_path: Path, method: str) -> None
     assert sorted(line["included"] for line in fed.applied("train")) == [[0, 1, 2], [0, 2]]
 
 
-@pytest.mark.keep(4)
+@pytest.mark.keep(3)
 @pytest.mark.parametrize("how", [silent, killed_after_writing])
 @pytest.mark.parametrize("kind", EXCHANGES)
 def test_a_node_is_lost_in_any_exchange(tmp_path: Path, kind: str, how: object) -> None:

@@ -79,7 +79,7 @@ def test_it_is_its_simulation_and_the_same_as_gateways_that_add_up(tmp_path: Pat
     assert f": 3 of 3 nodes, {len(ALL)} users, " in describe(plain.log()[0])
 
 
-@pytest.mark.keep(3)
+@pytest.mark.keep(2)
 @pytest.mark.parametrize(("method", "how"), [("fedgrec", silent), ("federank", killed_after_writing)])
 @pytest.mark.parametrize("kind", EXCHANGES)
 def test_one_user_is_lost_in_any_exchange(

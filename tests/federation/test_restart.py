@@ -46,7 +46,7 @@ def test_killed_after_any_number_of_answers(tmp_path: Path) -> None:
     assert fed.model().round == 8
 
 
-@pytest.mark.keep(6)
+@pytest.mark.keep(4)
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("step", ["begin", "opening", "_write_model", "apply", "lose", "answered", "freeze", "join"])
 def test_killed_around_every_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, when: str) -> None:

@@ -133,6 +133,7 @@ def test_the_device_is_that_of_every_run(demo: Any) -> None:
     assert {run.config.run.device for run in found} == {"cpu"}
 
 
+@pytest.mark.keep(6)
 @pytest.mark.parametrize("name", readings())
 def test_a_reading_changes_its_options_in_fedgrec_as_in_the_paper_and_nothing_else(demo: Any, name: str) -> None:
     for target in ("table2", "table4", "figure-tau"):
