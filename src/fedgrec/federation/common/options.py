@@ -108,7 +108,7 @@ class FederationOptions(_Options):
     least_nodes: int = option(2, "the fewest nodes in any sum; nodes refuse sums of fewer", least=2)
     least_users: int = option(
         2,
-        "the fewest users that a node adds up in a training round or judges by; one that has fewer gives all",
+        "the fewest users that a node adds up in a training round (all, if it has fewer), or judges by without noise",
         least=1,
     )
     corrupt: float = option(0.05, "share of the roster's nodes that may work for the server", least=0, most=1)

@@ -19,7 +19,6 @@ from fedgrec.federation.common.errors import FederationError, Forgotten
 from fedgrec.federation.common.packets import LARGEST
 from fedgrec.federation.common.plan import CHANGES, EVALUATE, MOST_COUNTS, Plan, is_once, is_recount, sum_name
 from fedgrec.federation.node.folder import NodeFolder
-from fedgrec.federation.node.store import LATELY
 from fedgrec.methods.contract import Method
 from fedgrec.methods.noisy import OPEN
 from fedgrec.secagg.parameters import opens_once, withstands
@@ -58,8 +57,8 @@ def check_trust(folder: NodeFolder, doubts: int) -> None:
     """A server that falsely says that opened sums did not count gets several sums of nearly the same uploads."""
     if doubts >= MOST_DOUBTS:
         raise FederationError(
-            f"node {folder.name} helped to open {LATELY} sums lately, and of {doubts} the server said that they "
-            f"did not count: it takes part again after  fedgrec federation node {folder.path} --trust-again"
+            f"of the sums that node {folder.name} helped to open lately, the server said of {doubts} that they did not "
+            f"count: it takes part again after  fedgrec federation node {folder.path} --trust-again"
         )
 
 
