@@ -1,0 +1,84 @@
+"""A lying server that keeps to every floor, and has true sums opened over companies that it chooses."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgrec.cable.core import Broadcast, Upload
+from fedgrec.federation.common.options import Agreement
+from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.common.plan import Plan
+from fedgrec.federation.node.store import NodeStore
+from tests.attacks.lying_server import DEGREES, PROPAGATE, TRAIN, Liar, counts
+from tests.federation.worlds import World, world
+
+
+def in_one_batch(root: Path, nodes: int, options: Any = None, **more: Any) -> World:
+    """A federation of so few people that all of them stand in one batch; nobody has trained yet."""
+    batches = {"fewest_people": 20} if hasattr(Agreement, "fewest_people") else {}
+    given = {"users": 1, "latents_every": 0, "users_per_round": 1000} | more
+    return world(root, nodes=nodes, options=batches | (options or {}), **given)
+
+
+class Chooser(Liar):
+    """All verdicts are true, and every company is large enough; the server lies about the model alone."""
+
+    def __init__(self, fed: World) -> None:
+        super().__init__(fed)
+        self.everybody = sorted(fed.nodes)
+        self.people = sum(len(users) for users in self._users())
+        self.method = self.home.method(self.people)
+        self.model = self.method.init(0)
+
+    def _users(self) -> Iterator[list[str]]:
+        for path in self.fed.nodes.values():
+            with NodeStore(path) as store:
+                yield store.ids()
+
+    def plan(self, like: Plan, **other: Any) -> Plan:
+        """A sum of everybody's users."""
+        return replace(like, n_users=self.people, users=self.people, take=1, of=1, **other)
+
+    def open(self, company: Iterable[int], plan: Plan, broadcast: Broadcast | None = None) -> Upload | None:
+        """The sum over this company, with the threshold of an honest server; all in it are told that it counts."""
+        nodes = sorted(company)
+        threshold = (len(nodes) + self.home.corrupt_nodes) // 2 + 1
+        found = self.sum(nodes, plan, broadcast, threshold=threshold)
+        if found is not None:
+            self.tell(nodes, True)
+        return found
+
+    def tell(self, nodes: Iterable[int], counted: bool) -> None:
+        """Tell these nodes whether the last sum counted."""
+        for node in nodes:
+            header = {"federation": self.home.federation, "verdicts": {self.sessions[-1]: counted}}
+            assert self.ask(node, Packet("hello", header, {"nonce": bytes(32)})).kind == "hello"
+
+    def warm_up(self, company: Iterable[int] | None = None) -> None:
+        """An honest count of everybody's items, and the latents of a company under these degrees."""
+        found = self.open(self.everybody, self.plan(DEGREES))
+        assert found is not None, self.refusals
+        self.model.degrees[:] = found.leaves["degrees"].values[:, 0]
+        self.open(self.everybody if company is None else company, self.plan(PROPAGATE))
+
+    def sweep(self, company: Iterable[int], round_: int, false: bool) -> np.ndarray | None:
+        """How much a company's latents change, under the true degrees or under false ones, as one row an item."""
+        plan = self.plan(TRAIN, round=round_)
+        broadcast = self.broadcast(plan)
+        if false:
+            broadcast = replace(broadcast, degrees=4 * broadcast.degrees)
+        found = self.open(company, plan, broadcast)
+        return None if found is None else found.leaves["latents"].values.astype(np.int64)
+
+    def items_of(self, node: int) -> set[int]:
+        """What the node's users have; only a test may know it."""
+        return set(np.flatnonzero(counts(self, [node])).tolist())
+
+
+def touched(*sums: np.ndarray | None) -> set[int] | None:
+    """The items whose rows are left when these sums are added up; None if one of them was not opened."""
+    opened = [part for part in sums if part is not None]
+    return set(np.flatnonzero(np.sum(opened, axis=0).any(axis=1)).tolist()) if len(opened) == len(sums) else None
