@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedgrec.cable.core import Broadcast, Upload
 from fedgrec.federation.common.options import Agreement
@@ -15,11 +16,13 @@ from fedgrec.federation.node.store import NodeStore
 from tests.attacks.lying_server import DEGREES, PROPAGATE, TRAIN, Liar, counts
 from tests.federation.worlds import World, world
 
+Table = NDArray[np.int64]
+
 
 def in_one_batch(root: Path, nodes: int, options: Any = None, **more: Any) -> World:
     """A federation of so few people that all of them stand in one batch; nobody has trained yet."""
     batches = {"fewest_people": 20} if hasattr(Agreement, "fewest_people") else {}
-    given = {"users": 1, "latents_every": 0, "users_per_round": 1000} | more
+    given = {"users": 1, "users_per_round": 1000} | more
     return world(root, nodes=nodes, options=batches | (options or {}), **given)
 
 
@@ -64,21 +67,25 @@ class Chooser(Liar):
         self.model.degrees[:] = found.leaves["degrees"].values[:, 0]
         self.open(self.everybody if company is None else company, self.plan(PROPAGATE))
 
-    def sweep(self, company: Iterable[int], round_: int, false: bool) -> np.ndarray | None:
-        """How much a company's latents change, under the true degrees or under false ones, as one row an item."""
-        plan = self.plan(TRAIN, round=round_)
-        broadcast = self.broadcast(plan)
-        if false:
-            broadcast = replace(broadcast, degrees=4 * broadcast.degrees)
+    def opened(self, company: Iterable[int], leaf: str, plan: Plan, broadcast: Broadcast | None = None) -> Table | None:
+        """What the company adds to a leaf, as one row an item."""
         found = self.open(company, plan, broadcast)
-        return None if found is None else found.leaves["latents"].values.astype(np.int64)
+        return None if found is None else found.leaves[leaf].values.astype(np.int64)
+
+    def sweep(self, company: Iterable[int], round_: int, false: bool, moving: bool = True) -> Table | None:
+        """How a company's latents change, under the true degrees or under false ones; if not `moving`, items are 0."""
+        plan = self.plan(TRAIN, round=round_)
+        model = self.broadcast(plan)
+        tables = model.tables if moving else np.zeros_like(model.tables)
+        degrees = 4 * model.degrees if false else model.degrees
+        return self.opened(company, "latents", plan, replace(model, degrees=degrees, tables=tables))
 
     def items_of(self, node: int) -> set[int]:
         """What the node's users have; only a test may know it."""
         return set(np.flatnonzero(counts(self, [node])).tolist())
 
 
-def touched(*sums: np.ndarray | None) -> set[int] | None:
+def touched(*sums: Table | None) -> set[int] | None:
     """The items whose rows are left when these sums are added up; None if one of them was not opened."""
     opened = [part for part in sums if part is not None]
     return set(np.flatnonzero(np.sum(opened, axis=0).any(axis=1)).tolist()) if len(opened) == len(sums) else None

@@ -1,7 +1,7 @@
 """Sums over companies that the server chooses: added up, they leave one node, although every floor is kept.
 
 Latents telescope: a node sends how they have changed, so a sweep under false degrees and one under the true degrees
-cancel for everybody who is in both. All verdicts are true.
+cancel for everybody who is in both. All verdicts are true, and tell all nodes in a sum the same.
 """
 
 from pathlib import Path
@@ -13,13 +13,14 @@ from fedgrec.federation.common.plan import CHANGES, Plan
 from fedgrec.federation.node import changes
 from fedgrec.federation.node.store import NodeStore
 from tests.attacks.companies import Chooser, in_one_batch, touched
+from tests.attacks.lying_server import TRAIN
 
 V = 0  # the node that the server is curious about
 
 
 def test_the_attacker_knows_its_trade(tmp_path: Path) -> None:
     """Sums of everybody are opened, and cancel: otherwise the refusals below would mean nothing."""
-    liar = Chooser(in_one_batch(tmp_path, 4))
+    liar = Chooser(in_one_batch(tmp_path, 4, latents_every=0))
     liar.warm_up()
     false, true = liar.sweep(liar.everybody, 1, false=True), liar.sweep(liar.everybody, 2, false=False)
     assert touched(false) == set.union(*map(liar.items_of, liar.everybody)), liar.refusals
@@ -27,7 +28,7 @@ def test_the_attacker_knows_its_trade(tmp_path: Path) -> None:
 
 
 def test_two_sweeps_whose_companies_differ_by_one_node(tmp_path: Path) -> None:
-    liar = Chooser(in_one_batch(tmp_path, 4))
+    liar = Chooser(in_one_batch(tmp_path, 4, latents_every=0))
     liar.warm_up()
     false, true = liar.sweep(liar.everybody, 1, false=True), liar.sweep([1, 2, 3], 2, false=False)
     assert touched(false, true) != liar.items_of(V), "the exact items of one node"
@@ -37,15 +38,36 @@ def test_two_sweeps_whose_companies_differ_by_one_node(tmp_path: Path) -> None:
 
 def test_a_sweep_after_a_warm_up_that_lacks_one_node(tmp_path: Path) -> None:
     """Nobody's latents change but those of the node that has sent none yet."""
-    liar = Chooser(in_one_batch(tmp_path, 4))
+    liar = Chooser(in_one_batch(tmp_path, 4, latents_every=0))
     liar.warm_up([1, 2, 3])
     alone = touched(liar.sweep(liar.everybody, 1, false=False))
     assert alone != liar.items_of(V), "the exact items of one node"
 
 
+def test_two_rounds_with_latents_whose_companies_differ_by_one_node(tmp_path: Path) -> None:
+    """With tables of zeros nobody's embedding moves, so what the others send cancels in training, too."""
+    liar = Chooser(in_one_batch(tmp_path, 4, latents_every=1))
+    liar.warm_up()
+    false = liar.sweep(liar.everybody, 1, false=True, moving=False)
+    true = liar.sweep([1, 2, 3], 2, false=False, moving=False)
+    assert touched(false, true) != liar.items_of(V), "the exact items of one node"
+    assert false is not None
+    assert true is None
+
+
+def test_two_rounds_of_spectral_whose_companies_differ_by_one_node(tmp_path: Path) -> None:
+    """The server tells the same table twice."""
+    liar = Chooser(in_one_batch(tmp_path, 4, method="spectral"))
+    whole = liar.opened(liar.everybody, "items", liar.plan(TRAIN, round=0))
+    less = liar.opened([1, 2, 3], "items", liar.plan(TRAIN, round=1))
+    assert whole is not None
+    assert touched(whole, None if less is None else -less) != liar.items_of(V), "the exact items of one node"
+    assert less is None
+
+
 def test_four_sweeps_of_which_any_two_differ_by_three_nodes_or_more(tmp_path: Path) -> None:
     """A + B − C − D is one node: no rule about pairs of companies is enough."""
-    liar = Chooser(in_one_batch(tmp_path, 13))
+    liar = Chooser(in_one_batch(tmp_path, 13, latents_every=0))
     liar.warm_up()
     a, b = {V, 1, 2, 3, 4, 5, 6}, {7, 8, 9, 10, 11, 12}
     c, d = {1, 2, 3, 7, 8, 9}, {4, 5, 6, 10, 11, 12}
@@ -80,7 +102,7 @@ def recount(liar: Chooser, company: list[int], begun: int) -> list[int] | None:
 @pytest.mark.parametrize("who", range(4))
 def test_counts_of_changes_do_not_tell_who_changed_something(tmp_path: Path, who: int) -> None:
     """One count of everybody, and one without each node in turn; then the recount tells what is new."""
-    liar = Chooser(in_one_batch(tmp_path, 4))
+    liar = Chooser(in_one_batch(tmp_path, 4, latents_every=0))
     liar.warm_up()
     new = clicked(liar, who)
 
@@ -97,7 +119,7 @@ def test_counts_of_changes_do_not_tell_who_changed_something(tmp_path: Path, who
 
 def test_no_recount_is_left_for_one_node_alone(tmp_path: Path) -> None:
     """All others are recounted without it, so the next recount holds its new items alone."""
-    liar = Chooser(in_one_batch(tmp_path, 4))
+    liar = Chooser(in_one_batch(tmp_path, 4, latents_every=0))
     liar.warm_up()
     new = [clicked(liar, node) for node in liar.everybody][V]
     others = recount(liar, [1, 2, 3], 10)
