@@ -45,40 +45,48 @@ class Chooser(Liar):
         """A sum of everybody's users."""
         return replace(like, n_users=self.people, users=self.people, take=1, of=1, **other)
 
-    def open(self, company: Iterable[int], plan: Plan, broadcast: Broadcast | None = None) -> Upload | None:
-        """The sum over this company, with the threshold of an honest server; all in it are told that it counts."""
+    def open(
+        self, company: Iterable[int], plan: Plan, broadcast: Broadcast | None = None, lied_to: Iterable[int] = ()
+    ) -> Upload | None:
+        """The sum over this company, with the threshold of an honest server.
+
+        All in it are then told that it counts, but those who are `lied_to` that it was lost.
+        """
         nodes = sorted(company)
         threshold = (len(nodes) + self.home.corrupt_nodes) // 2 + 1
         found = self.sum(nodes, plan, broadcast, threshold=threshold)
         if found is not None:
-            self.tell(nodes, True)
+            for node in nodes:
+                self.tell(node, node not in lied_to)
         return found
 
-    def tell(self, nodes: Iterable[int], counted: bool) -> None:
-        """Tell these nodes whether the last sum counted."""
-        for node in nodes:
-            header = {"federation": self.home.federation, "verdicts": {self.sessions[-1]: counted}}
-            assert self.ask(node, Packet("hello", header, {"nonce": bytes(32)})).kind == "hello"
+    def tell(self, node: int, counted: bool) -> None:
+        """Tell a node whether the last sum counted."""
+        header = {"federation": self.home.federation, "verdicts": {self.sessions[-1]: counted}}
+        answer = self.ask(node, Packet("hello", header, {"nonce": bytes(32)}))
+        assert answer.kind == "hello", answer
 
-    def warm_up(self, company: Iterable[int] | None = None) -> None:
+    def warm_up(self, company: Iterable[int] | None = None, lied_to: Iterable[int] = ()) -> None:
         """An honest count of everybody's items, and the latents of a company under these degrees."""
         found = self.open(self.everybody, self.plan(DEGREES))
         assert found is not None, self.refusals
         self.model.degrees[:] = found.leaves["degrees"].values[:, 0]
-        self.open(self.everybody if company is None else company, self.plan(PROPAGATE))
+        self.open(self.everybody if company is None else company, self.plan(PROPAGATE), None, lied_to)
 
-    def opened(self, company: Iterable[int], leaf: str, plan: Plan, broadcast: Broadcast | None = None) -> Table | None:
-        """What the company adds to a leaf, as one row an item."""
-        found = self.open(company, plan, broadcast)
+    def opened(self, company: Iterable[int], leaf: str, plan: Plan, *more: Any) -> Table | None:
+        """What the company adds to a leaf, as one row an item; `more` as in `open`."""
+        found = self.open(company, plan, *more)
         return None if found is None else found.leaves[leaf].values.astype(np.int64)
 
-    def sweep(self, company: Iterable[int], round_: int, false: bool, moving: bool = True) -> Table | None:
+    def sweep(
+        self, company: Iterable[int], round_: int, false: bool, moving: bool = True, lied_to: Iterable[int] = ()
+    ) -> Table | None:
         """How a company's latents change, under the true degrees or under false ones; if not `moving`, items are 0."""
         plan = self.plan(TRAIN, round=round_)
         model = self.broadcast(plan)
         tables = model.tables if moving else np.zeros_like(model.tables)
         degrees = 4 * model.degrees if false else model.degrees
-        return self.opened(company, "latents", plan, replace(model, degrees=degrees, tables=tables))
+        return self.opened(company, "latents", plan, replace(model, degrees=degrees, tables=tables), lied_to)
 
     def items_of(self, node: int) -> set[int]:
         """What the node's users have; only a test may know it."""
