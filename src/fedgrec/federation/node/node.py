@@ -37,11 +37,11 @@ from fedgrec.federation.common.packets import (
 )
 from fedgrec.federation.common.plan import EVALUATE, Plan, is_once, is_recount, model_digest
 from fedgrec.federation.common.shared_messages import without
-from fedgrec.federation.node import changes, decoy_answers, rules
+from fedgrec.federation.node import changes, decoy_answers, history, rules
 from fedgrec.federation.node.current_sum import Computed, Sum, Sums
 from fedgrec.federation.node.folder import SERVED, TABLE, NodeFolder, open_node
 from fedgrec.federation.node.store import NodeStore
-from fedgrec.federation.node.uploads import compute_upload, sending, taking_part
+from fedgrec.federation.node.uploads import compute_upload, taking_part
 from fedgrec.secagg.client import Client
 from fedgrec.secagg.errors import SecAggError
 from fedgrec.secagg.messages import Neighbourhood, Survivors, parse
@@ -98,7 +98,7 @@ class Node:
         self.folder, self.store, self.sums = folder, store, sums
 
     def answer(self, request: Packet) -> Packet:
-        """Take the verdicts first: every step builds on them."""
+        """Hear first which sums count: every step builds on them."""
         steps: dict[str, Callable[[Packet], Packet]] = {
             packets.HELLO: self._hello,
             packets.REFUSED: self._refused,
@@ -112,8 +112,8 @@ class Node:
         }
         if request.kind not in steps:
             raise FederationError(f"a node cannot answer a message of kind {request.kind!r}")
-        for session, included in request.header.get("verdicts", {}).items():
-            changes.counted(self.store, self.store.settle(session, bool(included)))
+        counted = history.hear(self.store, self.folder.index, request.header.get(packets.HISTORY))
+        changes.counted(self.store, counted)
         if gone := changes.delete_gone(self.store):
             log.info("%d users left, and nothing of them stays; %d are here", gone, self.store.count())
         try:
@@ -140,7 +140,7 @@ class Node:
         header = {
             "index": self.folder.index,
             "agreement": self.folder.agreement,
-            "waiting": self.store.waiting(),
+            packets.HISTORY: history.told(self.store, request.header.get("sums")),
             "serves": self.store.get("serves"),
             "catalogue": catalogue.version_of(self.folder.shared),
         }
@@ -198,7 +198,6 @@ class Node:
         session = Session.from_json(announced.get("session"))
         place = rules.check_name(self.folder, session, announced)
         rules.check_session(self.folder, session)
-        rules.check_trust(self.folder, self.store.false_verdicts())
         decoy_answers.before_keys(self.folder, self.store, place)
         name = session.round_id.hex()
         if not self.store.begin_session(name):
@@ -246,6 +245,8 @@ class Node:
         broadcast = self._sent(request)
         if plan.place != sum_.place:
             raise FederationError("the plan is of another stage, level or round than the sum was announced for")
+        for session in self.store.waiting():  # the history goes on without it, for all nodes alike
+            self.store.settle(session, False)
         model = model_digest(broadcast)
         self._check(client.session, plan, broadcast, model)
         self.store.put("season", (plan.begun, plan.n_users))
@@ -256,7 +257,7 @@ class Node:
             sum_.nodes = tuple(joined.clients)
             rules.check_participants(self.folder, plan, client.session, joined.clients)
             rules.check_committed(self.folder, plan, joined.clients, self._committed(plan.place))
-        client.context = plan.context(broadcast, self.folder.agreement)
+        client.context = plan.context(broadcast, self.folder.agreement, history.end(self.store)[1])
         self._keep_model(broadcast, {"session": sum_.name, "stage": plan.stage, "context": client.context.hex()})
         answer = self._receive(client, request)
         sum_.plan, sum_.model = plan, model
@@ -318,8 +319,6 @@ class Node:
         if is_once(method, plan.stage):
             rows = self._everybody(plan.place)
             users = len(rows)
-        if training and self.store.doubted():
-            rows = sending(self.store, plan, rows, least)
         broadcast = unpack_broadcast(about, arrays)
         share = rules.noise_share(self.folder, sum_.client.session)
         inputs = sum_.name, sum_.client.context, method, least, rows, self.store.states(rows), self._had(rows)

@@ -27,7 +27,6 @@ from fedgrec.secagg.session import Session
 Shapes = tuple[Any, ...]
 MOST_ROUNDS = 2**31  # draws count rounds in 32 bits: two rounds further apart would draw the same
 MOST_ATTEMPTS = 1000  # at one sum: each attempt gives a lying server another graph to choose from
-MOST_DOUBTS = 3  # recent sums that a node helped to open although the server then said that they did not count
 
 
 def check_name(folder: NodeFolder, session: Session, announced: Mapping[str, Any]) -> tuple[str, int, int]:
@@ -50,15 +49,6 @@ def check_session(folder: NodeFolder, session: Session) -> None:
         raise FederationError(
             f"node {folder.name} takes part only in sums of {folder.fewest_nodes} nodes or more that compare their "
             f"lists of survivors"
-        )
-
-
-def check_trust(folder: NodeFolder, doubts: int) -> None:
-    """A server that falsely says that opened sums did not count gets several sums of nearly the same uploads."""
-    if doubts >= MOST_DOUBTS:
-        raise FederationError(
-            f"of the sums that node {folder.name} helped to open lately, the server said of {doubts} that they did not "
-            f"count: it takes part again after  fedgrec federation node {folder.path} --trust-again"
         )
 
 

@@ -111,7 +111,7 @@ class Coordinator:
                 self._sum(*next_)
             self._end_season()
             if self.season.number >= o.seasons > 0:
-                with self.store.transaction():  # nodes got the last verdicts with the published model
+                with self.store.transaction():  # nodes heard of the last sums with the published model
                     self.store.put("finished", True)
                 return self.folder.path / RUN
             self._rest()
@@ -155,14 +155,16 @@ class Coordinator:
         write_run(self.folder, self.store, self.model.server)
 
     def _publish(self) -> None:
-        """Send the model to every node that serves another one, or whose users wait for a verdict."""
+        """Send the model to every node that serves another one, or whose users wait to hear of a sum."""
         packet = self._published = self._published or seasons.published(self.folder.path, self.season.served or 0)
         if packet is None:
             return
         number, present = packet.header["number"], self.members.present()
         silent = [node for node in self.members.reachable() if node not in present]
         for nodes in (present, silent):  # a silent node gets it if it lives; the server does not wait long for it
-            behind = [node for node in nodes if self.members.serves.get(node) != number or self.members.owed(node)]
+            behind = [
+                node for node in nodes if self.members.serves.get(node) != number or self.members.is_waiting(node)
+            ]
             for node, _ in self.members.ask(
                 dict.fromkeys(behind, packet), About(packets.FINISH), self.options.deadline
             ):
@@ -313,7 +315,6 @@ class Coordinator:
         session = ready.session.round_id.hex()
         number = self.store.begin(session, ready.plan, ready.nodes)
         ready.as_before = stage == EVALUATE and self.store.is_round(number - 1, round_)
-        self.members.owe(session, ready.nodes)
         model = self.model.trained_on() if stage == EVALUATE else self.model.server
         broadcast = self.method.broadcast(model, ready.plan.stage_of(self.method), level=level)
         recorded = self.options.record > 0 and stage == self.method.stages[-1].name

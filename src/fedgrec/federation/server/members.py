@@ -1,6 +1,5 @@
-"""The nodes as the server knows them: who has joined, at which address, and which verdicts each still waits for."""
+"""The nodes as the server knows them: who has joined, at which address, and how each is asked."""
 
-import re
 import secrets
 import time
 from collections import Counter
@@ -12,20 +11,23 @@ import numpy as np
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from fedgrec.errors import many
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.catalogue import newest, version_of
 from fedgrec.federation.common.errors import FederationError, Forgotten
 from fedgrec.federation.common.folder import Member
-from fedgrec.federation.common.packets import MOST, Packet, hello_part, plain
+from fedgrec.federation.common.history import unpack
+from fedgrec.federation.common.packets import Packet, hello_part, plain
+from fedgrec.federation.common.plan import CHANGES, EVALUATE
 from fedgrec.federation.common.transport import Transport, within
 from fedgrec.federation.server.bundling import Bundling
 from fedgrec.federation.server.folder import ServerFolder
+from fedgrec.federation.server.history import History
 from fedgrec.federation.server.liveness import About, Patience, Silences
 from fedgrec.federation.server.store import ServerStore
 
 NAMED = 10  # nodes in one sentence
 WAIT = 0.2  # seconds between two looks for nodes
-SESSION = re.compile("[0-9a-f]{32}")  # the name of a sum
 
 
 class Observer:
@@ -38,7 +40,7 @@ class Observer:
 
 
 class Members:
-    """Asks nodes by their place on the roster; verdicts that they wait for ride on every question."""
+    """Asks nodes by their place on the roster; what became of earlier sums rides on every question."""
 
     def __init__(self, transport: Transport, folder: ServerFolder, store: ServerStore, observer: Observer) -> None:
         self.folder, self.store, self.observer = folder, store, observer
@@ -46,7 +48,7 @@ class Members:
         self.users: dict[int, int] = {}  # of each node that has joined
         self.serves: dict[int, Any] = {}  # the number of the model that each of them recommends with
         self._address: dict[int, int] = {}
-        self._owed: dict[int, set[str]] = {}  # sessions that a node may wait for a verdict on
+        self.history = History(store)
         self._missing: set[int] = set()  # nodes that were reported as gone
         self.patience, self._silences = Patience(), Silences()
         self.forgotten: dict[int, str] = {}  # address → a node's sentence that this server has forgotten a warm-up
@@ -70,6 +72,7 @@ class Members:
             "federation": self.folder.federation,
             "warm": self.store.get("warm", 0),
             "begun": seasons[-1].begun if seasons else 0,
+            "sums": len(self.history.lines),
         }
         questions = {address: Packet(packets.HELLO, about, {"nonce": nonce}) for address, nonce in nonces.items()}
         refused: dict[int, Packet] = {}
@@ -79,6 +82,7 @@ class Members:
             taught = self._exchange(dict.fromkeys(behind, self._newest()), About(packets.NEW_ITEMS), deadline)
             anew = {address: questions[address] for address, answer in taught if answer.kind == packets.NEW_ITEMS}
             answers |= dict(self._exchange(anew, About(packets.HELLO), deadline))
+        self._hear_of_sums(answers.values())
         for address, answer in answers.items():
             try:
                 member = self._let_in(address, nonces[address], answer)
@@ -96,6 +100,14 @@ class Members:
         for gateway in filter(None, joined):
             self.observer.joined(gateway, joined[gateway])
         list(self.transport.exchange(refused, within(deadline)))
+
+    def _hear_of_sums(self, answers: Iterable[Packet]) -> None:
+        """A restored copy of a server hears from nodes which rounds were used since."""
+        tellings = [told.get("lines") for a in answers if isinstance(told := a.header.get(packets.HISTORY), Mapping)]
+        if found := self.history.believe(tellings, self.folder.corrupt_nodes + 1):
+            self.observer.noticed(
+                f"nodes know of {many(found, 'sum')} that this server does not: it is a restored copy"
+            )
 
     def _is_behind(self, answer: Packet) -> bool:
         """Whether the answer is from a node with an older catalogue."""
@@ -133,13 +145,10 @@ class Members:
                 f"node {member.name} brings {len(tags):,} users and was enrolled for at most {member.users:,}: if it "
                 f"may have more, raise `users` of {member.name} in the server's roster.json and restart the server"
             )
+        self.history.let_in(index, header.get(packets.HISTORY), member.name)
         self.store.join(index, member.name, (tag.tobytes() for tag in tags))
         self._address[index], self.users[index] = address, len(tags)
         self._missing.discard(index)
-        waiting: Any = header.get("waiting")
-        words = waiting[:MOST] if isinstance(waiting, list) else []
-        sessions = {word for word in words if isinstance(word, str) and SESSION.fullmatch(word)}
-        self._owed.setdefault(index, set()).update(sessions)
         self.serves[index] = header.get("serves")
         self.forgotten.pop(address, None)
         return member
@@ -193,14 +202,9 @@ class Members:
 
     # ---------------------------------------------------------------------------------------------- asking
 
-    def owe(self, session: str, nodes: Iterable[int]) -> None:
-        """These nodes will wait for the verdict on this sum."""
-        for node in nodes:
-            self._owed.setdefault(node, set()).add(session)
-
-    def owed(self, node: int) -> bool:
-        """Whether the node was not told a verdict yet, on a sum that changes its users."""
-        return any(not self.store.is_question(session) for session in self._verdicts(node))
+    def is_waiting(self, node: int) -> bool:
+        """Whether the node has not heard yet of a sum that changes its users."""
+        return any(unpack(packed).stage not in (EVALUATE, CHANGES) for packed in self.history.unheard(node))
 
     def ask(
         self, requests: Mapping[int, Packet], about: About, most: float, enough: int = 0
@@ -210,25 +214,21 @@ class Members:
         The wait depends on recent answers to questions `about` the same; it is `most` seconds until `enough` nodes have
         answered.
         """
-        told = {node: self._verdicts(node) for node in requests}
+        told = {node: self.history.message(node) for node in requests}
         at = {self._address[node]: node for node in requests}
-        packets = {
-            self._address[node]: replace(request, header={**request.header, "verdicts": told[node]})
+        questions = {
+            self._address[node]: replace(request, header={**request.header, packets.HISTORY: told[node]})
             for node, request in requests.items()
         }
-        for address, answer in self._exchange(packets, about, most, enough):
+        for address, answer in self._exchange(questions, about, most, enough):
             node = at[address]
             self.store.hear(node)
             if answer.kind == requests[node].kind:
-                self._owed[node] -= told[node].keys()
+                self.history.heard(node, told[node])
                 yield node, answer
             else:
                 reason = plain(answer.header.get("reason", f"an answer of kind {answer.kind!r}"))
                 self.observer.noticed(f"node {self.folder.roster[node].name}: {reason}")
-
-    def _verdicts(self, node: int) -> dict[str, bool]:
-        known = ((session, self.store.verdict(session, node)) for session in sorted(self._owed[node]))
-        return {session: verdict for session, verdict in known if verdict is not None}
 
     def _exchange(
         self, requests: Mapping[int, Packet], about: About, most: float, enough: int = 0

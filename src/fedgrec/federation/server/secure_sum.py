@@ -86,7 +86,7 @@ def secure_sum(
         if any(ready.committed.values()):
             words = tuple(ready.committed.get(node, "") for node in sorted(joined))
             ready.plan = replace(ready.plan, committed=words)
-        server.context = ready.plan.context(broadcast, members.folder.agreement)
+        server.context = ready.plan.context(broadcast, members.folder.agreement, members.history.head)
         model, arrays = pack_broadcast(broadcast)
         for kind in (packets.SHARES, packets.MASKED, packets.CONFIRM, packets.UNMASK):
             header: dict[str, Any] = {"session": name}

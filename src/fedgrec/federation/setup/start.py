@@ -23,6 +23,7 @@ from fedgrec.federation.common.network import (
 from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOptions
 from fedgrec.federation.common.web import LOOPBACK, Site, watched
 from fedgrec.federation.flower.processes import Processes, end_with_parent
+from fedgrec.federation.node import history
 from fedgrec.federation.node.contact import Contact
 from fedgrec.federation.node.gateway import node_folders, opened
 from fedgrec.federation.node.refresh import Watcher
@@ -116,8 +117,8 @@ def node(folder: Path, trust_again: bool = False, watch: Watch = UNWATCHED) -> N
         users = watcher.load()
         if trust_again:
             for path in node_folders(folder):
-                with NodeStore(path) as store, store.transaction():
-                    store.trust_again()
+                with NodeStore(path) as store:
+                    history.forget(store)
         network, key = read_network(folder, NodeNetwork), read_flower_key(folder)
         log.info("%s with %d users connects to %s", folder.name, users, network.superlink)
         end_with_parent()
