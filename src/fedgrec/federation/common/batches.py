@@ -1,7 +1,7 @@
 """Batches: people stand together in them for the federation's life, and sums of their items open over whole batches.
 
 Every such sum, of whatever kind, holds all members of a batch or none. So whatever sums a server has opened and however
-it combines them, it finds out about a batch as a whole, never about some of its members: of each click, only that one of
+it combines them, it finds out about a batch as a whole, never about some of its members: of a click, only that one of
 the batch's people has made it.
 
 Every node draws the same batches from the roster. Nodes of many people are a batch each: their people hide each other.
@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import cycle
 
-from fedgrec.federation.common.folder import Member, home_of
+from fedgrec.federation.common.folder import Folder, Member, home_of
 from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan
 from fedgrec.methods.contract import Method
 
@@ -95,6 +95,15 @@ def is_bound(plan: Plan, method: Method, drawn: Sequence[Batch]) -> bool:
     if plan.stage == EVALUATE:
         return not plan.deviation
     return plan.stage == CHANGES or method.sums_items(plan.stage_of(method)) or len(drawn) >= FOR_TRAINING
+
+
+def batches_of(folder: Folder) -> list[Batch]:
+    """The batches of a federation, as its roster has them."""
+    return batches(folder.federation, folder.roster, folder.agreed.fewest_people)
+
+
+def names(folder: Folder, nodes: Iterable[int]) -> str:
+    return ", ".join(folder.roster[node].name if node in folder.roster else str(node) for node in sorted(nodes))
 
 
 def whole(drawn: Sequence[Batch], nodes: Iterable[int]) -> list[Batch]:

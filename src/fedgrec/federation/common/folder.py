@@ -46,6 +46,9 @@ class Member:
     key: bytes  # Ed25519, public
     gateway: str = ""  # the gateway that hosts it, if it is one user with masks of its own
     users: int = 0  # the most users that it may bring; 0: not stated
+    people: int = 1  # the fewest that it is sure to bring
+    joined: int = 1  # the number of the roster with which it came
+    left: int = 0  # the number of the roster with which it went; 0: it is here
 
     def __post_init__(self) -> None:
         if self.users < 0:
@@ -73,6 +76,7 @@ class Folder:
     """What the folders of server and nodes have in common, opened."""
 
     path: Path
+    federation: str
     n_items: int
     roster: Roster
 

@@ -278,7 +278,11 @@ class Node:
         method = self.folder.method(plan.n_users, plan.begun)
         rules.check_plan(self.folder, method, plan, self.store.get("announced", 0))
         rules.check_model(method, plan.stage_of(method), broadcast)
-        rules.check_users(self.folder, plan, *self.store.get("season", (0, plan.n_users)))
+        begun, n_users = self.store.get("season", (0, plan.n_users))
+        rules.check_users(self.folder, plan, begun, n_users)
+        rules.check_people(self.folder, self.store.get("announced", 0))
+        if is_recount(method, plan.stage):
+            rules.check_recount(self.folder, self.store.trained_since(begun))
         spec = plan.spec(method)
         if (session.rings, session.users) != (spec.rings, spec.users):
             raise FederationError(f"the session does not fit the uploads of stage {plan.stage!r}")
@@ -334,6 +338,7 @@ class Node:
         plan, lists = self._plan(sum_), parse(request.blobs[packets.SECAGG])
         alive = lists.alive if isinstance(lists, Survivors) else ()  # the client refuses anything else
         rules.check_survivors(self.folder, plan, sum_.client.session, alive)
+        rules.check_batches(self.folder, self.folder.method(plan.n_users, plan.begun), plan, alive)
         digest = self._in_it(sum_, plan, alive)
         self._check_opened(plan, digest)
         answer = self._receive(sum_.client, request)

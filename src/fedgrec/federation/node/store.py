@@ -43,7 +43,7 @@ from fedgrec.cable.core import Cohort, Ints, State
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.plan import EVALUATE
 from fedgrec.federation.common.sqlite_store import LISTED, Store
-from fedgrec.methods.contract import Method
+from fedgrec.methods.contract import TRAIN, Method
 
 STORE = "node.sqlite"
 SCHEMA = """
@@ -246,6 +246,10 @@ class NodeStore(Store):
         """How many sums of this stage this node has taken part in; a restored copy counts all of them as spent."""
         spent = EVALUATIONS_SPENT if stage == EVALUATE else TRAININGS_SPENT
         return len(self.rows("participation", "number", "WHERE stage = ?", [stage])) + int(self.get(spent, 0))
+
+    def trained_since(self, begun: int) -> int:
+        """How many training rounds, from this one on, this node has taken part in."""
+        return len(self.column("participation", "round", "WHERE stage = ? AND round >= ?", [TRAIN.name, begun]))
 
     def counted(self) -> list[tuple[str, int]]:
         """Stages and levels of the sums that hold this node's part, as the server has said."""

@@ -34,7 +34,7 @@ from fedgrec.cable.core import ServerState
 from fedgrec.federation.common.arrays import read_arrays, write_arrays
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.history import Line, line
-from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan
+from fedgrec.federation.common.plan import EVALUATE, Plan
 from fedgrec.federation.common.sqlite_store import LISTED, Store, damaged
 from fedgrec.federation.server.folder import ServerFolder, open_server
 from fedgrec.methods.contract import DEGREES, RECOUNT, TRAIN
