@@ -37,7 +37,7 @@ from fedgrec.federation.common.transport import within
 from fedgrec.federation.flower import children, clients, connections, records, superlink, transport
 from fedgrec.federation.flower.client_app import answer
 from fedgrec.federation.node.gateway import NodeProcess
-from fedgrec.federation.setup import certificates
+from fedgrec.federation.common import certificates
 from fedgrec.federation.setup.start import free_port
 
 SECRET, BODY = "a secret of this start", 1000

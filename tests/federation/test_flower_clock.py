@@ -25,7 +25,7 @@ from fedgrec.federation.flower.node_end import Link
 from fedgrec.federation.flower.processes import Processes
 from fedgrec.federation.flower.server_end import FlowerServer
 from fedgrec.federation.node.refresh import Watcher
-from fedgrec.federation.setup import certificates
+from fedgrec.federation.common import certificates
 from fedgrec.federation.setup.init import Made
 from fedgrec.federation.setup.start import start_node
 from tests.federation.flower_network import TAPPED_APP, as_world, ended, founded, progress, until

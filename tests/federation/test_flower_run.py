@@ -24,7 +24,7 @@ from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.store import ServerStore
-from fedgrec.federation.setup import certificates
+from fedgrec.federation.common import certificates
 from fedgrec.federation.setup.init import Made
 from tests.federation.flower_network import (
     RECORDED,

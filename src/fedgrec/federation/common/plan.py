@@ -65,9 +65,9 @@ class Plan:
             return UploadSpec((Leaf("changed", 1, 1, clip=1, step=1),), self.users)
         return method.spec(self.stage_of(method))
 
-    def context(self, broadcast: Broadcast, agreement: str) -> bytes:
-        """What masks are bound to: nodes that differ in plan, model, options or catalogue share no keys."""
-        about = json.dumps([asdict(self), agreement]).encode()
+    def context(self, broadcast: Broadcast, agreement: str, roster: str) -> bytes:
+        """What masks are bound to: nodes that differ in plan, model, options, catalogue or roster share no keys."""
+        about = json.dumps([asdict(self), agreement, roster]).encode()
         return hashlib.sha256(about + model_digest(broadcast)).digest()
 
     @staticmethod
