@@ -13,10 +13,12 @@ left of a batch that got too small goes on in another one as a whole.
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import cycle
 
-from fedgrec.federation.common.folder import Folder, Member, home_of
+from fedgrec.federation.common.folder import Folder
 from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan
+from fedgrec.federation.common.roster import Member, Membership, home_of
 from fedgrec.methods.contract import Method
 
 # If one node in 20 works for the server, fewer than two of seven are honest with a chance below one in ten million.
@@ -99,7 +101,13 @@ def is_bound(plan: Plan, method: Method, drawn: Sequence[Batch]) -> bool:
 
 def batches_of(folder: Folder) -> list[Batch]:
     """The batches of a federation, as its roster has them."""
-    return batches(folder.federation, folder.roster, folder.agreed.fewest_people)
+    return _batches_of(folder.membership, folder.agreed.fewest_people)
+
+
+@lru_cache(8)
+def _batches_of(membership: Membership, fewest_people: int) -> list[Batch]:
+    """Cached, because a node asks in every sum."""
+    return batches(membership.federation, membership.members, fewest_people)
 
 
 def names(folder: Folder, nodes: Iterable[int]) -> str:

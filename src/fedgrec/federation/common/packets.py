@@ -20,7 +20,7 @@ from fedgrec.federation.common.errors import FederationError
 # The exchanges of a sum, by the packet's kind. The keys of the next sum ride on the answer to "unmask".
 KEYS, SHARES, MASKED, CONFIRM, UNMASK = "keys", "shares", "masked", "confirm", "unmask"
 HELLO, REFUSED, FINISH, ERROR = "hello", "refused", "finish", "error"
-NEW_ITEMS = "catalogue"  # a newer version of the catalogue, signed by the authority
+NEW_ITEMS, NEW_ROSTER = "catalogue", "roster"  # newer ones, signed by the authority
 FORGOTTEN = "forgotten"  # the answer to any request of a server that has lost a sum that cannot be repeated
 WHO, BUNDLE = "who", "bundle"  # of gateways whose users mask for themselves (bundles.py)
 SECAGG, NEXT = "secagg", "next"  # names of blobs: the messages of secure aggregation for this sum and for the next one

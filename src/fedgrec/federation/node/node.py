@@ -37,7 +37,7 @@ from fedgrec.federation.common.packets import (
 )
 from fedgrec.federation.common.plan import EVALUATE, Plan, is_once, is_recount, model_digest
 from fedgrec.federation.common.shared_messages import without
-from fedgrec.federation.node import changes, decoy_answers, history, rules
+from fedgrec.federation.node import changes, decoy_answers, history, known_roster, rules
 from fedgrec.federation.node.current_sum import Computed, Sum, Sums
 from fedgrec.federation.node.folder import SERVED, TABLE, NodeFolder, open_node
 from fedgrec.federation.node.store import NodeStore
@@ -103,6 +103,7 @@ class Node:
             packets.HELLO: self._hello,
             packets.REFUSED: self._refused,
             packets.NEW_ITEMS: self._new_items,
+            packets.NEW_ROSTER: self._new_roster,
             packets.KEYS: self._keys,
             packets.SHARES: self._shares,
             packets.MASKED: self._masked,
@@ -129,6 +130,7 @@ class Node:
         nonce = request.blobs.get("nonce", b"")
         if len(nonce) < 16:
             raise FederationError("a node signs only what the server made up for it: the nonce is too short")
+        known_roster.check_server(self.folder, self.store, request.header.get("roster"))
         if type(warm := request.header.get("warm")) is int:  # now, before the server calls any sum lost
             rules.check_memory(self.folder, self.folder.method(1), self.store.counted(), warm)
             rules.check_season(self.folder, self.store.get("season", (0, 0))[0], request.header.get("begun"))
@@ -143,6 +145,7 @@ class Node:
             packets.HISTORY: history.told(self.store, request.header.get("sums")),
             "serves": self.store.get("serves"),
             "catalogue": catalogue.version_of(self.folder.shared),
+            "roster": self.folder.membership.number,
         }
         return Packet(packets.HELLO, header, {"signature": self.folder.identity.sign(part)}, {"tags": tags})
 
@@ -172,6 +175,11 @@ class Node:
         log.info("version %d of the catalogue: %d items", version.number, len(version.items))
         return Packet(packets.NEW_ITEMS)
 
+    def _new_roster(self, request: Packet) -> Packet:
+        """A newer roster than the one here."""
+        known_roster.install(self.folder, self.store, request.blobs.get("roster", b""))
+        return Packet(packets.NEW_ROSTER)
+
     def _finish(self, request: Packet) -> Packet:
         """Training or a season is over: keep the model that recommends from now on."""
         broadcast = unpack_broadcast(request.header.get("model", {}), request.arrays)
@@ -200,11 +208,12 @@ class Node:
         rules.check_session(self.folder, session)
         decoy_answers.before_keys(self.folder, self.store, place)
         name = session.round_id.hex()
+        membership = known_roster.seen(self.folder, self.store, self.folder.membership)
         if not self.store.begin_session(name):
             raise FederationError(f"node {self.folder.name} was asked into this sum before")
-        roster = {index: member.key for index, member in self.folder.roster.items()}
-        client = Client(session, self.folder.index, self.folder.identity, roster)
-        self.sums[self.folder.path] = Sum(name, client, place)
+        keys = {index: member.key for index, member in membership.present.items()}
+        client = Client(session, self.folder.index, self.folder.identity, keys)
+        self.sums[self.folder.path] = Sum(name, client, place, membership.digest)
         words = self._committed(place)
         return {name_of_keys: client.start()} | ({packets.COMMITTED + name_of_keys: words} if words else {})
 
@@ -257,7 +266,8 @@ class Node:
             sum_.nodes = tuple(joined.clients)
             rules.check_participants(self.folder, plan, client.session, joined.clients)
             rules.check_committed(self.folder, plan, joined.clients, self._committed(plan.place))
-        client.context = plan.context(broadcast, self.folder.agreement, history.end(self.store)[1])
+        told = self.folder.agreement, sum_.roster, history.end(self.store)[1]
+        client.context = plan.context(broadcast, *told)
         self._keep_model(broadcast, {"session": sum_.name, "stage": plan.stage, "context": client.context.hex()})
         answer = self._receive(client, request)
         sum_.plan, sum_.model = plan, model
@@ -382,6 +392,8 @@ class Node:
 
     def _sum(self, request: Packet) -> Sum:
         sum_ = self.sums.get(self.folder.path)
+        if sum_ is not None and sum_.roster != self.folder.membership.digest:
+            sum_ = None
         if sum_ is None or sum_.name != request.header.get("session") or sum_.client.stage is Stage.DONE:
             raise FederationError(f"node {self.folder.name} takes no part in this sum, or not any more")
         if packets.SECAGG not in request.blobs:

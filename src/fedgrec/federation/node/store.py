@@ -4,8 +4,8 @@
                                         node draws who takes part; `announced`: users that the server knows of, and
                                         `announced_row`, the last of them; `last_row`: no row is given twice;
                                         `season`: the round with which it began, and users then; `round`: the last one
-                                        heard of; `refused`; `traces`: whether the file may hold traces of deleted
-                                        users;
+                                        heard of; `refused`; `roster`: number and digest of the newest one
+                                        seen; `traces`: whether the file may hold traces of deleted users;
                                         `decoys`: whether users tell with decoys; `told`: the last season they told in
     users           row, id, key (its 64 secret bits), degree, state, pending (both laid out as `state` says; pending
                     is its state once its sum counts); counted (1: its items are in the degrees); pushed: the items and

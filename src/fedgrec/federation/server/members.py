@@ -15,10 +15,10 @@ from fedgrec.errors import many
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.catalogue import newest, version_of
 from fedgrec.federation.common.errors import FederationError, Forgotten
-from fedgrec.federation.common.folder import Member
 from fedgrec.federation.common.history import unpack
 from fedgrec.federation.common.packets import Packet, hello_part, plain
 from fedgrec.federation.common.plan import CHANGES, EVALUATE
+from fedgrec.federation.common.roster import ROSTER, Member, check_successor, differences, read_roster
 from fedgrec.federation.common.transport import Transport, within
 from fedgrec.federation.server.bundling import Bundling
 from fedgrec.federation.server.folder import ServerFolder
@@ -51,6 +51,7 @@ class Members:
         self.history = History(store)
         self._missing: set[int] = set()  # nodes that were reported as gone
         self.patience, self._silences = Patience(), Silences()
+        self._looked: Any = None  # what roster.json looked like when it was last read
         self.forgotten: dict[int, str] = {}  # address → a node's sentence that this server has forgotten a warm-up
 
     # --------------------------------------------------------------------------------------------- joining
@@ -58,8 +59,9 @@ class Members:
     def greet(self, again: bool = False) -> None:
         """Let in new nodes that prove who they are; `again`: all nodes report their number of users again."""
         deadline = self.folder.options.deadline
-        known_before = dict(self.users) if again else {}
-        if again:  # nodes that are silent just now keep their place and their last report
+        taken = self._take_roster()
+        known_before = dict(self.users) if again or taken else {}
+        if again and not taken:  # nodes that are silent just now keep their place and their last report
             silent = self._resting()
             self._address = {node: address for node, address in self._address.items() if address in silent}
         for refusal in self.transport.meet(self.patience, deadline):
@@ -73,15 +75,18 @@ class Members:
             "warm": self.store.get("warm", 0),
             "begun": seasons[-1].begun if seasons else 0,
             "sums": len(self.history.lines),
+            "roster": [self.folder.membership.number, self.folder.membership.digest],
         }
         questions = {address: Packet(packets.HELLO, about, {"nonce": nonce}) for address, nonce in nonces.items()}
         refused: dict[int, Packet] = {}
         joined = Counter[str]()  # users of gateways, who join one by one
         answers = dict(self._exchange(questions, About(packets.HELLO), deadline))
-        if behind := [address for address, answer in answers.items() if self._is_behind(answer)]:
-            taught = self._exchange(dict.fromkeys(behind, self._newest()), About(packets.NEW_ITEMS), deadline)
-            anew = {address: questions[address] for address, answer in taught if answer.kind == packets.NEW_ITEMS}
-            answers |= dict(self._exchange(anew, About(packets.HELLO), deadline))
+        for is_behind, newest_of in ((self._has_old_roster, self._roster), (self._has_old_items, self._items)):
+            if behind := [address for address, answer in answers.items() if is_behind(answer)]:
+                lesson = newest_of()
+                taught = self._exchange(dict.fromkeys(behind, lesson), About(lesson.kind), deadline)
+                anew = {address: questions[address] for address, answer in taught if answer.kind == lesson.kind}
+                answers |= dict(self._exchange(anew, About(packets.HELLO), deadline))
         self._hear_of_sums(answers.values())
         for address, answer in answers.items():
             try:
@@ -109,12 +114,48 @@ class Members:
                 f"nodes know of {many(found, 'sum')} that this server does not: it is a restored copy"
             )
 
-    def _is_behind(self, answer: Packet) -> bool:
+    def _take_roster(self) -> bool:
+        """Take up a newer roster that was copied into the folder, if it is signed; everybody joins anew then."""
+        try:
+            about = (self.folder.path / ROSTER).stat()
+        except FileNotFoundError:  # it is being replaced
+            return False
+        if self._looked == (looked := (about.st_ino, about.st_size, about.st_mtime_ns)):
+            return False
+        self._looked, now = looked, self.folder.membership
+        try:
+            new = read_roster(self.folder.path, self.folder.federation)
+            if new.digest == now.digest:
+                return False
+            check_successor(new, now)
+        except FederationError as refusal:
+            self.observer.noticed(str(refusal))
+            return False
+        self.folder = replace(self.folder, membership=new)
+        self.transport.use(new.present)
+        self.store.release(new.present)
+        for known in (self.users, self.serves):
+            for node in known.keys() - new.present.keys():
+                del known[node]
+        self._address, self._silences = {}, Silences()
+        self.observer.noticed(f"{now} is followed by {new}: {differences(new, now)}")
+        return True
+
+    def _has_old_roster(self, answer: Packet) -> bool:
+        """Whether the answer is from a node of the federation with an older roster."""
+        number, index = answer.header.get("roster"), answer.header.get("index")
+        known = type(index) is int and index in self.folder.roster
+        return answer.kind == packets.HELLO and known and type(number) is int and number < self.folder.membership.number
+
+    def _roster(self) -> Packet:
+        return Packet(packets.NEW_ROSTER, {}, {"roster": self.folder.membership.pack()})
+
+    def _has_old_items(self, answer: Packet) -> bool:
         """Whether the answer is from a node with an older catalogue."""
         version = answer.header.get("catalogue")
         return answer.kind == packets.HELLO and type(version) is int and version < version_of(self.folder.path)
 
-    def _newest(self) -> Packet:
+    def _items(self) -> Packet:
         version = newest(self.folder.path)
         return Packet(packets.NEW_ITEMS, {}, {"catalogue": version.pack() if version else b""})
 
@@ -124,8 +165,12 @@ class Members:
         if answer.kind != packets.HELLO or tags is None or tags.dtype != np.uint8 or tags.shape[1:] != (32,):
             raise FederationError(f"the node at {where} did not introduce itself: {plain(header.get('reason'))}")
         member = self.folder.roster.get(index) if type(index) is int else None
+        if gone := self.folder.membership.members.get(index) if type(index) is int and member is None else None:
+            raise FederationError(
+                f"the node at {where} is {gone.name}, which was removed from the roster (number {gone.left}): stop it"
+            )
         if member is None or type(index) is not int:
-            raise FederationError(f"the node at {where} is not on the roster: add its key, or stop it")
+            raise FederationError(f"the node at {where} is not on the roster: enrol it, or stop it")
         part = hello_part(self.folder.federation, nonce, index, str(header.get("agreement")), tags)
         try:
             Ed25519PublicKey.from_public_bytes(member.key).verify(signature, part)
@@ -143,7 +188,7 @@ class Members:
         if member.users and len(tags) > member.users:
             raise FederationError(
                 f"node {member.name} brings {len(tags):,} users and was enrolled for at most {member.users:,}: if it "
-                f"may have more, raise `users` of {member.name} in the server's roster.json and restart the server"
+                f"may have more,  fedgrec federation add-users FED {member.name} --users N  enrols N more"
             )
         self.history.let_in(index, header.get(packets.HISTORY), member.name)
         self.store.join(index, member.name, (tag.tobytes() for tag in tags))
@@ -196,7 +241,7 @@ class Members:
             self.observer.noticed(f"{self._names(gone)} {how}: sums go on without, until there is a sign of life")
 
     def _names(self, nodes: list[int]) -> str:
-        names = [self.folder.roster[node].name for node in nodes]
+        names = [self.folder.membership.members[node].name for node in nodes]
         more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
         return f"node{'s' * (len(names) > 1)} {', '.join(names[:NAMED])}{more}"
 
