@@ -3,12 +3,14 @@
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from fedgrec.cable.core import Broadcast, Upload
 from fedgrec.federation.common import packets
+from fedgrec.federation.common.history import chained, line
 from fedgrec.federation.common.packets import Packet, pack_broadcast
 from fedgrec.federation.common.plan import EVALUATE, Plan, sum_name
 from fedgrec.federation.node.node import handle
@@ -30,6 +32,7 @@ class Liar:
     fed: World
     refusals: list[str] = field(default_factory=list)
     sessions: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)  # the history that it tells
     attempts: Iterator[int] = field(default_factory=itertools.count)  # nodes remember the attempts that they have seen
 
     def __post_init__(self) -> None:
@@ -74,7 +77,6 @@ class Liar:
         chosen = self.session(sum_, len(nodes), place, **session)
         server = Server(chosen, {n: self.home.roster[n].key for n in nodes})
         model, arrays = pack_broadcast(broadcast)
-        verdicts = dict.fromkeys(self.sessions, False)
         self.sessions.append(chosen.round_id.hex())
         self.answers: dict[str, dict[int, Packet]] = {}
         self.asked: dict[tuple[str, int], Packet] = {}
@@ -82,7 +84,7 @@ class Liar:
         messages = dict.fromkeys(nodes, b"")
         try:
             for kind in EXCHANGES[: EXCHANGES.index(until) + 1]:
-                header: dict[str, Any] = {"session": self.sessions[-1], "verdicts": verdicts}
+                header: dict[str, Any] = {"session": self.sessions[-1], packets.HISTORY: self.history()}
                 if kind == packets.KEYS:
                     header |= {"session": chosen.to_json(), "place": list(place), "attempt": self.attempt}
                 header |= {"plan": asdict(sum_), "model": model} if kind == packets.SHARES else {}
@@ -104,14 +106,22 @@ class Liar:
                         server.receive(node, answer.blobs[packets.SECAGG])
                 if kind == packets.KEYS:
                     sum_ = committed(sum_, self.answers[kind])
-                    server.context = sum_.context(broadcast, self.home.agreement)
+                    server.context = sum_.context(broadcast, self.home.agreement, self.home.membership.digest, self.head())
                 messages = server.close()
             values, users = server.result()
         except SecAggError as error:
             self.refusals.append(str(error))
             return None
+        finally:
+            self.lines.append(line(self.sessions[-1], place, []).pack())
         spec = sum_.spec(self.method)
         return Upload.from_ring(values, spec, users)
+
+    def history(self) -> dict[str, Any]:
+        return {"after": 0, "lines": self.lines}
+
+    def head(self) -> str:
+        return reduce(chained, self.lines, "")
 
     def trained(self, nodes: Sequence[int] = (0, 1, 2)) -> "Liar":
         """Train, and tell true verdicts on these sums: nodes judge only models that they have trained on."""
@@ -124,7 +134,6 @@ class Liar:
             with NodeStore(path) as store:
                 for session in self.sessions:
                     store.settle(session, True)
-                store.trust_again()
 
     def refused(self, words: str) -> bool:
         return any(words in reason for reason in self.refusals)

@@ -238,7 +238,9 @@ class LyingServer(RuleBasedStateMachine):
         sum_["plan"] = committed(plan, answers)
         if sum_["plan"].committed and rng.random() < 0.1:  # or an earlier commitment
             sum_["plan"] = replace(plan, committed=rng.choice(self.sums)["plan"].committed)
-        server.context = sum_["plan"].context(broadcast, self.liar.home.agreement)
+        server.context = sum_["plan"].context(
+            broadcast, self.liar.home.agreement, self.liar.home.membership.digest, self.liar.head()
+        )
         for _ in range(exchanges):
             if self.restores and rng.random() < 0.1:
                 self._copy_node_zero()

@@ -11,18 +11,16 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding
 
 from fedgrec.federation.common import catalogue
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.catalogue import CATALOGUE
-from fedgrec.federation.common.network import CA
+from fedgrec.federation.common.certificates import open_authority
 from fedgrec.federation.in_process.transport import LocalTransport, Meddler, honest
 from fedgrec.federation.node import changes
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server.folder import open_server
-from fedgrec.federation.setup import certificates
 from tests.federation.replay import Recorder
 from tests.federation.standing import standing
 from tests.federation.worlds import N_ITEMS, World, world
@@ -43,9 +41,8 @@ class Life:
                 self.people[index] = {user: set(changes.mine(store, store.row_of(user))) for user in store.ids()}
         self.world.recorded = self.recorder.recorded
         self.items, self.gone = [f"item {number}" for number in range(N_ITEMS)], set[str]()
-        self.key, authority = certificates.authority("test")
+        self.key, _ = open_authority(root)
         for folder in (self.world.server, *self.world.nodes.values()):
-            write_private(folder / CA, authority.public_bytes(Encoding.PEM))
             write_private(folder / CATALOGUE, "".join(f"{name}\n" for name in self.items).encode())
 
     def copied(self, root: Path) -> "Life":

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from fedgrec import cli
 from fedgrec.errors import ConfigError
+from fedgrec.federation.common import certificates
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.network import (
     KEYS,
@@ -25,7 +26,6 @@ from fedgrec.federation.in_process.transport import LocalTransport
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server.folder import open_server
-from fedgrec.federation.setup import certificates
 from fedgrec.federation.setup.backup import backup
 from fedgrec.federation.setup.changes import remove_node, rotate_keys
 from fedgrec.federation.setup.init import Made, add_node, add_users, init, read_authority

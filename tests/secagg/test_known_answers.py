@@ -183,11 +183,11 @@ def test_signature(secret, public, message, signature, monkeypatch) -> None:
 
 SEED = bytes(range(32))
 FROZEN = {
-    "session": "eb7a0f32464d10162465b495a1e996bb6c7180c59aad240325ae4e799de54731",
-    "derived": "a10488476b78502982a9163469f2fd81",
-    "pair": "c4d69c6283f61b9019d088e3bcebdf1f",
-    "self": "3ada2bbc32c51b7e007e1f383241fa03",
-    "stream": "d3efa2ad74bcf5a9d8d9a4070a527098",
+    "session": "b9c7ca53d480503cec2e2fa48df9f9b4264ed7c19c840b7ff2a6e5f0e2290302",
+    "derived": "0ca58450fb0efaf1e522d7b82812c078",
+    "pair": "165a2e3ea4f2e01913611601dd6f0b87",
+    "self": "30ebd5806122baf1b30c6df4a95a797c",
+    "stream": "462026342b7a21d7b40af1e726ce16a8",
 }
 
 

@@ -54,7 +54,7 @@ def survivors(run: Round, alive, dropped=()) -> bytes:
     ("alive", "dropped", "error"),
     [
         (range(5), [4], BadLists),  # both
-        ([1, 2, 3, 4], [0], BadLists),  # not alive itself
+        ([1, 2, 3, 4], [], BadLists),  # it is missing itself
         (range(4), [], BadLists),  # somebody is missing
         (range(6), [], BadLists),  # somebody unknown
         ([0, 1], [2, 3, 4], TooFewLeft),

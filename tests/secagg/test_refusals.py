@@ -221,7 +221,6 @@ def without_a_neighbour(run: Round, message: Survivors) -> Survivors:
 SURVIVORS = {
     "overlapping lists": (BadLists, told(lambda all_: (all_, all_[1:2]))),
     "itself both": (BadLists, told(lambda all_: (all_, all_[:1]))),
-    "itself dropped": (BadLists, told(lambda all_: (all_[1:], all_[:1]))),
     "itself missing": (BadLists, told(lambda all_: (all_[1:], ()))),
     "unknown survivor": (BadLists, told(lambda all_: ((*all_, STRANGER), ()))),
     "unknown lost client": (BadLists, told(lambda all_: (all_, (STRANGER,)))),

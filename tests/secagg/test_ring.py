@@ -198,9 +198,9 @@ def test_rings_that_are_none_are_refused(rings) -> None:
 def test_a_session_of_an_earlier_version_is_refused_in_a_sentence() -> None:
     values = session(3, 3, 2).to_json()
     del values["rings"]
-    with pytest.raises(BadInput, match="version 2"):
+    with pytest.raises(BadInput, match="version 3"):
         Session.from_json(values | {"values": 3, "bits": 32})
     earlier = bytearray(Masked(bytes(16), b"").pack())
     earlier[4] = 1
-    with pytest.raises(MalformedMessage, match="version 2"):
+    with pytest.raises(MalformedMessage, match="version 3"):
         parse(bytes(earlier))

@@ -67,7 +67,7 @@ def _of_folders(tasks: Any) -> None:
     node.add_argument(
         "--trust-again",
         action="store_true",
-        help="take part again after the server said of several opened sums that they did not count",
+        help="hear the whole history of sums anew, after the server told another one than before",
     )
     federation_watch.register(tasks)
     copy = command(tasks, "backup", run_backup, "a copy of a folder that is safe to restore")

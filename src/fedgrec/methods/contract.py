@@ -77,6 +77,11 @@ class Method(ABC):
         """Whether this is a training round, of a sample or of everybody."""
         return stage.name == self.stages[-1].name
 
+    def sums_items(self, stage: Stage) -> bool:
+        """Whether users send rows of their own items alone, so that two sums differ by somebody's items exactly."""
+        own = {self.contents.counts, self.contents.latents, self.contents.updates * self.contents.own_items}
+        return not self.trains(stage) or any(leaf.name in own for leaf in self.spec(stage).leaves)
+
     @abstractmethod
     def spec(self, stage: Stage) -> UploadSpec:
         """The leaves of a stage: all that ever leaves a device, and only inside a sum."""

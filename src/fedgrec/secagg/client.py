@@ -11,11 +11,12 @@ Bonawitz et al. 2017 on Bell et al. 2020's graph. Client u uploads
 
     x_u + PRG(b_u) + Σ_{v > u} PRG(s_uv) − Σ_{v < u} PRG(s_uv)      over the neighbours v that are still there
 
-and shares b_u and its mask key between the holders. For each client they open b_u if its vector arrived, or the mask
-key if it did not, never both; and only after t of a client's holders have signed that they were told the same.
+and shares b_u and its mask key between the holders. For each client they open b_u if its vector is in the sum, or the
+mask key if it is not, never both; and only after t of a client's holders have signed that they were told the same.
 Otherwise a lying server could have one client's seed and its neighbours' mask keys opened, and read that client's
-vector. Each refusal has its own error. If a rule of the protocol was broken, the client also forgets its secrets and
-takes no further part.
+vector. A client whose vector arrived but is not in the sum helps to open it: its own mask key is opened, and its vector
+stays under PRG(b_u). Each refusal has its own error. If a rule of the protocol was broken, the client also forgets its
+secrets and takes no further part.
 """
 
 import os
@@ -113,7 +114,7 @@ class Client:
         self._keys: dict[int, Keys] = {}  # of the neighbours
         self._bound: bytes
         self._survivors: Survivors
-        self._lists: tuple[set[int], set[int]]  # neighbours that are alive, and neighbours that were lost
+        self._lists: tuple[set[int], set[int]]  # the clients whose seeds it opens, and those whose mask keys
         self._held: dict[int, Any] = {}  # by owner: the pair of shares that it holds, of the seed and of the mask key
 
     # ------------------------------------------------------------------------------------------- the door
@@ -271,28 +272,36 @@ class Client:
             )
 
     def _reveal(self, alive: set[int], dropped: set[int]) -> Message:
-        """Stage 4: open the survivors' seeds and the lost clients' mask keys; once, and never both of one client."""
-        seeds = {owner: self._held[owner][0] for owner in alive if owner in self._held}
-        keys = {owner: self._held[owner][1] for owner in dropped}
+        """Stage 4: open the survivors' seeds and the others' mask keys; once, and never both of one client."""
+        seeds = {owner: self._held[owner][0] for owner in alive & self._held.keys()}
+        keys = {owner: self._held[owner][1] for owner in dropped & self._held.keys()}
         self.abandon()
         return Reveal(self.session.round_id, seeds, keys)
 
     def _believe(self, message: Survivors) -> tuple[set[int], set[int]]:
-        """Neighbours that are alive or lost, if the lists are possible: each client that it masked with is in one."""
+        """Whose seeds and whose mask keys it opens, if the lists are possible: each client it masked with is in one.
+
+        A client that is not in the sum helps to open it. In a sparse graph it opens mask keys alone: there clients sign
+        different lists, and those that open a seed must be such that their own mask keys stay closed (see parameters).
+        """
         alive, dropped = set(message.alive), set(message.dropped)
         if alive & dropped:
             raise BadLists(f"client {self.me} was told that somebody is both alive and dropped")
-        if self.me not in alive:
-            raise BadLists(f"client {self.me} was told that it is not alive itself")
         near = {self.me, *self._graph.neighbours(self.me)}
         if (alive | dropped) & near != self._there() | {self.me} or not alive | dropped <= set(self._graph.clients):
             raise BadLists(f"client {self.me} was told of other clients than those that it masked with")
-        around = len(alive & set(self._graph.holders(self.me)))
-        if around < self.session.threshold:
+        if len(alive) < self.session.fewest:
+            raise TooFewLeft(
+                f"client {self.me} was told of a sum of {len(alive)} vectors, and {self.session.fewest} are needed"
+            )
+        if self._graph.complete:
+            return alive, dropped
+        around = len(alive & near - {self.me})
+        if self.me in alive and around < self.session.threshold:
             raise TooFewLeft(
                 f"around client {self.me} {around} clients are alive, and {self.session.threshold} are needed"
             )
-        return alive & near, dropped & near
+        return alive & near if self.me in alive else set(), dropped & near
 
     # ------------------------------------------------------------------------------------------ its peers
 

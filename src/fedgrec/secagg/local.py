@@ -5,7 +5,7 @@ The parties are the state machines that a network would drive, and they exchange
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,11 +64,12 @@ def run_round(
     users: Callable[[int], int] = lambda client: 1,
     context: bytes = b"",
     threads: int = 1,
+    together: Sequence[Collection[int]] = (),
 ) -> Outcome:
     """Run the protocol; a client in `lost` falls silent at that stage. `vectors` is called just before the masking."""
     lost, costs = lost or {}, dict[str, StageCost]()
     make_client, make_server = PARTIES[session.mechanism]
-    server = make_server(session, population.roster, context, threads)
+    server = make_server(session, population.roster, context, threads, together)
     clients = {
         me: make_client(session, me, identity, population.roster, context, threads)
         for me, identity in population.identities.items()

@@ -1,6 +1,6 @@
 """The messages of a secure sum and their binary form.
 
-    magic "FGSA" · version 2 · kind (1 byte) · round id (16 bytes) · fields
+    magic "FGSA" · version 3 · kind (1 byte) · round id (16 bytes) · fields
 
 Integers are big-endian, lists begin with their length in 4 bytes, vectors are the rest of the message (see ring).
 Parsing is total: any bytes give a message or MalformedMessage, and nothing larger than the input is ever allocated.
@@ -181,7 +181,7 @@ class Masked(Message):
 
 @dataclass(frozen=True)
 class Survivors(Message):
-    """Stage 2, server → client: clients whose vectors are in the sum, and clients lost after they shared secrets."""
+    """Stage 2, server → client: clients whose vectors are in the sum, and the others that shared secrets."""
 
     kind, forms = 6, (NUMBERS, NUMBERS)
     alive: tuple[int, ...]

@@ -9,9 +9,14 @@
 Vectors are added up as they arrive, so memory does not grow with the number of clients. A message that is refused
 changes nothing: its sender counts as silent until it answers properly. A client that is silent when a stage closes is
 lost; the sum goes on without it as long as the threshold allows.
+
+`together` names disjoint groups of clients whose vectors count only together: if one of a group is lost, the vectors of
+the others are left out of the sum. These others stay, and help to open it. Of each group that is not complete yet, the
+server keeps one partial sum.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +25,7 @@ from numpy.typing import NDArray
 
 from fedgrec.secagg import ring, shamir
 from fedgrec.secagg.errors import (
+    BadInput,
     BadLists,
     BadShare,
     MalformedMessage,
@@ -59,8 +65,20 @@ class Server:
         Stage.UNMASK: Reveal,
     }
 
-    def __init__(self, session: Session, roster: Mapping[int, bytes], context: bytes = b"", threads: int = 1) -> None:
+    def __init__(
+        self,
+        session: Session,
+        roster: Mapping[int, bytes],
+        context: bytes = b"",
+        threads: int = 1,
+        together: Sequence[Collection[int]] = (),
+    ) -> None:
         self.session, self.roster, self.context, self.threads = session, roster, context, threads
+        self._groups = {client: frozenset(group) for group in together for client in group}
+        if len(self._groups) < sum(map(len, together)):
+            raise BadInput("a client is in two groups of those that count only together")
+        if together and session.mechanism != "secagg":
+            raise BadInput(f"the mechanism {session.mechanism} knows no vectors that count only together: use secagg")
         self.stage = Stage.KEYS
         self.waiting: set[int] = set(roster)
         self._answered: set[int] = set()  # clients that answered in this stage
@@ -69,8 +87,9 @@ class Server:
         self._keys: dict[int, Keys] = {}
         self._shares: dict[int, dict[int, bytes]] = {}  # by sender, by receiver; gone once delivered
         self._sharing: set[int] = set()  # clients that shared their secrets
-        self._alive: set[int] = set()  # clients whose vectors arrived
+        self._alive: set[int] = set()  # clients whose vectors are in the sum
         self._sum = ring.zeros(session.parts)
+        self._partial: dict[frozenset[int], ring.Words] = {}  # by group: the sum of the vectors that arrived so far
         self.bound: bytes
         self._survivors: Survivors
         self._confirmed: dict[int, bytes] = {}  # signatures of clients that confirmed
@@ -84,7 +103,7 @@ class Server:
 
     @property
     def survivors(self) -> list[int]:
-        """Clients whose vectors have arrived."""
+        """Clients whose vectors are in the sum."""
         return sorted(self._alive)
 
     def result(self) -> tuple[NDArray[np.signedinteger[Any]], int]:
@@ -157,10 +176,16 @@ class Server:
         self._keys[sender] = message
 
     def _close_keys(self) -> dict[int, Message]:
-        clients = sorted(self._keys)
-        fewest = max(self.session.threshold, self.session.least)
+        clients, fewest = sorted(self._keys), max(self.session.threshold, self.session.least)
         if len(clients) < fewest:
             raise TooFewLeft(f"{len(clients)} clients sent keys, fewer than the {fewest} needed")
+        whole = [client for client in clients if self._group(client) <= self._keys.keys()]
+        if len(whole) < self.session.fewest:
+            raise TooFewLeft(
+                f"{len(whole)} clients sent keys together with their whole group, fewer than the "
+                f"{self.session.fewest} whose vectors must be in the sum"
+            )
+        clients = whole if len(whole) >= fewest else clients  # the others can only help: without need they stay out
         self.bound = bind(self.context, clients)
         self._graph = Graph(clients, self.session.neighbours, self.session.round_id)
         self.stage = Stage.SHARES
@@ -202,23 +227,50 @@ class Server:
         size = ring.packed_bytes(self.session.parts)
         if len(message.vector) != size:
             raise MalformedMessage(f"client {sender} sent a vector of {len(message.vector)} bytes, not {size}")
-        for total, part in zip(self._sum, ring.unpack(message.vector, self.session.parts), strict=True):
-            np.add(total, part, out=total)
-        self._alive.add(sender)
+        group, words = self._group(sender), ring.unpack(message.vector, self.session.parts)
+        missing = group - self._answered - {sender}
+        if not missing:
+            self._add(self._sum, words)
+            if group in self._partial:
+                self._add(self._sum, self._partial.pop(group))
+            self._alive |= group
+        elif missing <= self.waiting:  # otherwise one of the group is lost, and its vectors need no memory
+            if group not in self._partial:
+                self._partial[group] = ring.zeros(self.session.parts)
+            self._add(self._partial[group], words)
+
+    @staticmethod
+    def _add(total: ring.Words, words: ring.Words) -> None:
+        for part, more in zip(total, words, strict=True):
+            np.add(part, more, out=part)
+
+    def _group(self, client: int) -> frozenset[int]:
+        """The clients whose vectors count only together with this client's, and itself."""
+        return self._groups.get(client, frozenset([client]))
 
     def _close_masked(self) -> dict[int, Message]:
         alive, dropped = self._alive, self._sharing - self._alive
-        self._need_holders(alive)
+        self._partial = {}
+        if len(alive) < self.session.fewest:
+            raise TooFewLeft(f"{len(alive)} vectors can be in the sum, fewer than the {self.session.fewest} needed")
         self._seeds = {client: {} for client in alive}
         self._mask_keys = {client: {} for client in dropped}
+        self._need_holders(self._answered)
         self.stage = Stage.CONFIRM if self.session.lying_server else Stage.UNMASK
         self._survivors = Survivors(self.session.round_id, tuple(sorted(alive)), tuple(sorted(dropped)))
-        return dict.fromkeys(sorted(alive), self._survivors)
+        return dict.fromkeys(sorted(self._answered), self._survivors)
+
+    def _opened_by(self, holder: int) -> tuple[set[int], set[int]]:
+        """The clients whose seeds this holder opens, and those whose mask keys; the client has the same rule."""
+        held = set(self._graph.clients if self._graph.complete else self._graph.neighbours(holder))
+        helps = self._graph.complete or holder in self._alive
+        return self._alive & held if helps else set(), self._mask_keys.keys() & held
 
     def _need_holders(self, there: set[int]) -> None:
         """Refuse to go on if too few holders are left to open some client's secret."""
+        opened = Counter(client for holder in there for clients in self._opened_by(holder) for client in clients)
         for client in sorted(self._sharing):
-            if len(there.intersection(self._graph.holders(client))) < self.session.threshold:
+            if opened[client] < self.session.threshold:
                 raise TooFewLeft(
                     f"fewer than {self.session.threshold} holders of client {client}'s shares are left: the sum "
                     f"cannot be opened"
@@ -239,16 +291,14 @@ class Server:
         }
 
     def _take_reveal(self, sender: int, message: Reveal) -> None:
-        near = set(self._graph.neighbours(sender))
-        own = {sender} & set(self._graph.holders(sender))
-        if set(message.seeds) != self._alive & (near | own) or set(message.mask_keys) != near & self._mask_keys.keys():
+        if (set(message.seeds), set(message.mask_keys)) != self._opened_by(sender):
             raise BadShare(f"client {sender} opened other shares than it was asked for")
         for opened, asked in ((self._seeds, message.seeds), (self._mask_keys, message.mask_keys)):
             for owner, value in asked.items():
                 opened[owner][sender + 1] = value
 
     def _close_unmask(self) -> dict[int, Message]:
-        """Subtract the masks that are left: the survivors' self masks, and the pair masks of lost clients."""
+        """Subtract the masks that are left: the survivors' self masks, and their pair masks with all others."""
         t, masks = self.session.threshold, list[Mask]()
         for _, shares in sorted(self._seeds.items()):
             masks.append((seed_mask(self._secret(shares, t), self.session, self.bound), -1))

@@ -12,7 +12,7 @@ from fedgrec.secagg import ring
 from fedgrec.secagg.errors import BadInput
 
 ROUND_ID_BYTES = 16
-VERSION = 2  # of the protocol; in version 1 all words of a vector had 32 or 64 bits
+VERSION = 3  # of the protocol; in version 2 no client helped to open a sum that its own vector was not in
 MOST_PARTS = 1024  # an evaluation has two parts for each list length
 MECHANISMS = ("secagg", "pairwise", "lightsecagg")
 
@@ -41,6 +41,7 @@ class Session:
     lying_server: bool = True  # clients compare the lists of survivors before they open anything: one exchange more
     least: int = 2  # the fewest clients that may take part; with a sparse graph nearly all, see parameters.py
     privacy: int = 1  # LightSecAgg's T: this many clients together learn nothing from what they hold
+    least_summed: int = 0  # the fewest vectors in the sum; 0: as many as the threshold
 
     def __post_init__(self) -> None:
         if len(self.round_id) != ROUND_ID_BYTES:
@@ -52,6 +53,7 @@ class Session:
         if (
             not 1 <= self.privacy < 2**31
             or not 2 <= self.least < 2**31
+            or not (self.least_summed == 0 or 2 <= self.least_summed < 2**31)
             or len(self.rings) > MOST_PARTS
             or min(values for values, _ in self.rings) < 1
             or self.values >= 2**48
@@ -90,6 +92,11 @@ class Session:
         return sum(values for values, _ in self.rings)
 
     @property
+    def fewest(self) -> int:
+        """The fewest vectors in the sum. A sum of fewer would say more about each."""
+        return self.least_summed or self.threshold
+
+    @property
     def parts(self) -> ring.Rings:
         """The parts of a masked vector, with its trailer."""
         return (*self.rings, ring.TRAILER)
@@ -98,13 +105,14 @@ class Session:
     def digest(self) -> bytes:
         """Binds signatures, keys and ciphertexts to this round and to every parameter of it."""
         numbers = struct.pack(
-            ">6QBB",
+            ">7QBB",
             len(self.rings),
             self.users,
             self.neighbours,
             self.threshold,
             self.privacy,
             self.least,
+            self.least_summed,
             MECHANISMS.index(self.mechanism),
             self.lying_server,
         )

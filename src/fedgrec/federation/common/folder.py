@@ -1,7 +1,7 @@
 """What the folders of a federation have in common, and how to tell a server's folder from a node's.
 
-    FOLDER/roster.json    index → name and public key of every node, the most users that it may bring, and the gateway
-                          that hosts it, if it is one user of a gateway; all nodes and the server have the same
+    FOLDER/roster.json    who is in the federation, signed (roster.py); the server's travels to all nodes
+    FOLDER/ca.crt         the authority's certificate; the same everywhere
     FOLDER/config.toml    the method and its options; the same everywhere
     FOLDER/agreement.toml what else everybody agrees on (options.py); the same everywhere
     FOLDER/items.txt      the catalogue (catalogue.py); the same everywhere
@@ -14,7 +14,6 @@ import hashlib
 import json
 import math
 import secrets
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -24,12 +23,14 @@ from fedgrec.config.options import method_module
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.catalogue import CATALOGUE
 from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.network import CA
 from fedgrec.federation.common.options import AGREEMENT, AS_USUAL, Agreement, read_options
-from fedgrec.federation.common.values import as_json, filled, parse_json, read_bytes
+from fedgrec.federation.common.roster import ROSTER, Membership, Roster, write_roster
+from fedgrec.federation.common.values import read_bytes
 from fedgrec.methods.budget import with_noise
 from fedgrec.methods.contract import Method, able
 
-ROSTER, CONFIG = "roster.json", "config.toml"
+CONFIG = "config.toml"
 NODE, GATEWAY, SERVER = "node.json", "gateway.json", "server.json"  # the file that makes a folder what it is
 KINDS = {
     NODE: ("a node's folder", "node"),
@@ -38,47 +39,22 @@ KINDS = {
 }
 
 
-@dataclass(frozen=True)
-class Member:
-    """One line of the roster."""
-
-    name: str
-    key: bytes  # Ed25519, public
-    gateway: str = ""  # the gateway that hosts it, if it is one user with masks of its own
-    users: int = 0  # the most users that it may bring; 0: not stated
-
-    def __post_init__(self) -> None:
-        if self.users < 0:
-            raise ValueError(
-                f"users cannot be {self.users}: name the most that the node may bring, or 0 for any number"
-            )
-        if len(self.key) != 32:
-            raise ValueError(f"key cannot be {len(self.key)} bytes long: an Ed25519 key has 32")
-
-
-Roster = Mapping[int, Member]
-
-
-def home_of(member: Member) -> str:
-    """The name of the folder that has a member's keys."""
-    return member.gateway or member.name
-
-
-def homes(roster: Roster) -> list[str]:
-    """The names of all nodes' folders: the users of a gateway share one."""
-    return sorted({home_of(member) for member in roster.values()})
-
-
 class Folder:
     """What the folders of server and nodes have in common, opened."""
 
     path: Path
+    federation: str
     n_items: int
-    roster: Roster
+    membership: Membership
 
     def __post_init__(self) -> None:
         if self.n_items < 1:
             raise ValueError(f"n_items cannot be {self.n_items}: a catalogue has at least one item")
+
+    @property
+    def roster(self) -> Roster:
+        """Those who are in the federation now."""
+        return self.membership.present
 
     @property
     def shared(self) -> Path:
@@ -157,19 +133,6 @@ def _agreement(path: Path, content: bytes) -> Agreement:
     return read_options(path, Agreement) if content else Agreement()
 
 
-def read_roster(folder: Path) -> Roster:
-    return _roster(folder / ROSTER, read_bytes(folder / ROSTER))
-
-
-@lru_cache(8)
-def _roster(path: Path, content: bytes) -> dict[int, Member]:
-    """Cached, because all users of a gateway have the same roster."""
-    lines = parse_json(path, content)
-    if not lines or not all(index.isdecimal() for index in lines):
-        raise FederationError(f"{path} is no list of nodes by their places: restore it from where it was made")
-    return {int(index): filled(Member, line, f"{path}, node {index}") for index, line in lines.items()}
-
-
 def read_kind(path: Path, wanted: str) -> bytes:
     """The file that makes a folder a node's, a gateway's or a server's; `FederationError` if it is another kind."""
     if not (path / wanted).exists():
@@ -210,27 +173,21 @@ def new_federation() -> str:
 class Terms:
     """What is the same in all folders of a federation."""
 
-    federation: str
-    roster: Roster
+    membership: Membership
+    authority: bytes  # its certificate
     config: Config
     n_items: int
     agreed: Agreement = AS_USUAL
+
+    @property
+    def federation(self) -> str:
+        return self.membership.federation
 
     def write(self, path: Path) -> None:
         """Write the files that all folders have."""
         make_method(self.config, self.n_items, 1, self.agreed)
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_roster(path, self.roster)
+        write_private(path / CA, self.authority)
+        write_roster(path, self.membership)
         write_private(path / CONFIG, self.config.to_toml().encode())
         write_private(path / AGREEMENT, self.agreed.to_toml().encode())
-
-
-def write_roster(path: Path, roster: Roster) -> None:
-    """Write the roster. Everybody gets a new one when a node joins, leaves or gets a new key."""
-    lines = {
-        str(index): {"name": m.name, "key": m.key.hex()}
-        | ({"gateway": m.gateway} if m.gateway else {})
-        | ({"users": m.users} if m.users else {})
-        for index, m in sorted(roster.items())
-    }
-    write_private(path / ROSTER, as_json(lines))

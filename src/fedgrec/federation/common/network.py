@@ -11,6 +11,7 @@ import json
 import tomllib
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -91,11 +92,16 @@ def read_flower_key(folder: Path) -> Any:
 
 
 def read_authority(folder: Path) -> x509.Certificate:
-    """The certificate of the authority, which vouches for the server and for catalogues."""
+    """The certificate of the authority, which vouches for the server, for rosters and for catalogues."""
     try:
-        return x509.load_pem_x509_certificate((folder / CA).read_bytes())
+        return _certificate((folder / CA).read_bytes())
     except (FileNotFoundError, ValueError) as error:
         raise FederationError(f"{folder / CA} is missing or not readable ({error}): copy it from authority/") from None
+
+
+@lru_cache(8)
+def _certificate(content: bytes) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(content)
 
 
 def check_tls(folder: Path) -> None:

@@ -47,6 +47,13 @@ class Agreement(_Options, PrivacyOptions):
 
     title = "What everybody in this federation has agreed on: the same file in every folder."
 
+    fewest_people: int = option(
+        20,
+        "the fewest people of a batch: sums of people's items open over whole batches, so of each item that one of a "
+        "batch's people has, a server does not know whose it is; 1: each node is a batch of its own",
+        least=1,
+        group="privacy",
+    )
     topk: tuple[int, ...] = option((20,), "list lengths k of Recall@k and NDCG@k")
     evaluations: int = option(20, "evaluations that a node takes part in, in all", least=0)
     evaluation_users: int = option(50, "the fewest users over whom an evaluation is summed", least=1)

@@ -20,13 +20,14 @@ from fedgrec.federation.common.errors import FederationError
 # The exchanges of a sum, by the packet's kind. The keys of the next sum ride on the answer to "unmask".
 KEYS, SHARES, MASKED, CONFIRM, UNMASK = "keys", "shares", "masked", "confirm", "unmask"
 HELLO, REFUSED, FINISH, ERROR = "hello", "refused", "finish", "error"
-NEW_ITEMS = "catalogue"  # a newer version of the catalogue, signed by the authority
+NEW_ITEMS, NEW_ROSTER = "catalogue", "roster"  # newer ones, signed by the authority
 FORGOTTEN = "forgotten"  # the answer to any request of a server that has lost a sum that cannot be repeated
 WHO, BUNDLE = "who", "bundle"  # of gateways whose users mask for themselves (bundles.py)
 SECAGG, NEXT = "secagg", "next"  # names of blobs: the messages of secure aggregation for this sum and for the next one
+HISTORY = "history"  # in a header: sums that are over, which the other side may not have heard of (history.py)
 AS_BEFORE = "as_before"  # in a header: the model is the one that came down with the previous sum
 COMMITTED = "committed."  # prefix of these names: a node's commitment to its part of a sum that is taken once
-PROTOCOL, UNSAID = 3, 1  # the version that this release speaks; the version of releases whose messages name none
+PROTOCOL, UNSAID = 4, 1  # the version that this release speaks; the version of releases whose messages name none
 MOST = 300  # characters of a text, or entries of a list, that one side stores or prints for the other
 
 

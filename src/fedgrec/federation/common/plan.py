@@ -65,9 +65,12 @@ class Plan:
             return UploadSpec((Leaf("changed", 1, 1, clip=1, step=1),), self.users)
         return method.spec(self.stage_of(method))
 
-    def context(self, broadcast: Broadcast, agreement: str) -> bytes:
-        """What masks are bound to: nodes that differ in plan, model, options or catalogue share no keys."""
-        about = json.dumps([asdict(self), agreement]).encode()
+    def context(self, broadcast: Broadcast, *told: str) -> bytes:
+        """What masks are bound to: nodes that differ in plan, model, or in what they were told share no keys.
+
+        They are told an agreement (options and catalogue), a roster, and the history of sums; each by its digest.
+        """
+        about = json.dumps([asdict(self), *told]).encode()
         return hashlib.sha256(about + model_digest(broadcast)).digest()
 
     @staticmethod

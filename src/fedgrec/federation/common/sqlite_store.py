@@ -25,7 +25,7 @@ from typing import Any, Self, cast
 from fedgrec.errors import DiskError, system_trouble
 from fedgrec.federation.common.errors import FederationError
 
-FORMAT = 4
+FORMAT = 5
 PATIENCE = 60  # seconds that one process waits for another's transaction
 SEAL = "seal"
 LISTED = "IN (SELECT value FROM json_each(?))"  # a list of values, as JSON

@@ -2,11 +2,14 @@
 
 import secrets
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from fedgrec.config.configuration import Config
-from fedgrec.federation.common.folder import Member, Terms, make_method, new_federation
+from fedgrec.federation.common.certificates import Authority, authority, write_authority
+from fedgrec.federation.common.folder import Terms, make_method, new_federation
 from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOptions
+from fedgrec.federation.common.roster import Member, Membership
 from fedgrec.federation.node.folder import floors
 from fedgrec.federation.node.gateway import create, enrol, open_gateway
 from fedgrec.federation.node.store import NodeStore, Person
@@ -18,6 +21,12 @@ def marks(person: Person) -> dict[int, bool | None]:
     return {**dict.fromkeys(person.items, False), **dict.fromkeys(person.held_out, True)}
 
 
+@cache
+def _authority() -> Authority:
+    """One for all federations of this process: a key takes time."""
+    return authority("fedgrec")
+
+
 def make_folders(
     root: Path,
     config: Config,
@@ -27,13 +36,15 @@ def make_folders(
     per_user_masks: bool = False,
     agreed: Agreement = AS_USUAL,
 ) -> tuple[Path, dict[int, Path]]:
-    """A new federation under `root`: the server's folder, and each node's (or gateway's) with its users in it."""
+    """A new federation under `root`: its authority, and the server's and each node's (or gateway's) folder."""
     salt, roster, keys = secrets.token_bytes(32), dict[int, Member](), []
     for number, users in enumerate(people):
         lines, own = enrol(f"node{number}", len(roster), len(users) if per_user_masks else 0)
         roster |= lines
         keys.append(own)
-    terms = Terms(new_federation(), roster, config, n_items, agreed)
+    certificate = write_authority(root, _authority())
+    membership = Membership(new_federation(), 1, roster).signed(_authority()[0])
+    terms = Terms(membership, certificate, config, n_items, agreed)
     create_server(root / "server", terms, options)
     folders = {}
     for number, (own, users) in enumerate(zip(keys, people, strict=True)):

@@ -22,9 +22,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.folder import GATEWAY, NODE, Folder, Roster, Terms, read_kind, read_roster
+from fedgrec.federation.common.folder import GATEWAY, NODE, Folder, Terms, read_kind
 from fedgrec.federation.common.network import NEW_KEYS
 from fedgrec.federation.common.options import FederationOptions
+from fedgrec.federation.common.roster import Membership, read_roster
 from fedgrec.federation.common.values import as_json, filled, parse_json
 
 IDENTITY, TABLE, SERVED, USERS = "identity.key", "items.bin", "served.bin", "users"
@@ -51,8 +52,8 @@ class NodeFolder(Folder):
         return self.path.absolute().parents[1] if self.gateway else self.path
 
     @cached_property
-    def roster(self) -> Roster:  # type: ignore[override]
-        return read_roster(self.shared)
+    def membership(self) -> Membership:  # type: ignore[override]
+        return read_roster(self.shared, self.federation)
 
     @property
     def _floors(self) -> tuple[int, float]:
@@ -89,7 +90,7 @@ def create_node(
 
     If the roster says that the node is a user of a gateway, the node uses the gateway's shared files.
     """
-    me = terms.roster[index]
+    me = terms.membership.members[index]
     about = {"federation": terms.federation, "name": me.name, "index": index, "n_items": terms.n_items}
     about |= {**floors, "user_salt": salt.hex()}
     if me.gateway:

@@ -21,8 +21,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedgrec.federation.common import bundles, packets
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.folder import GATEWAY, NODE, Member, Terms, read_kind
+from fedgrec.federation.common.folder import GATEWAY, NODE, Terms, read_kind
 from fedgrec.federation.common.packets import Packet, disagreement, failure
+from fedgrec.federation.common.roster import Member
 from fedgrec.federation.common.values import as_json, filled, parse_json
 from fedgrec.federation.node import changes, node
 from fedgrec.federation.node.changes import Renewal
@@ -202,7 +203,7 @@ def enrol(name: str, first: int, users: int = 0) -> tuple[dict[int, Member], dic
 
 def create(path: Path, terms: Terms, keys: Keys, salt: bytes, floors: Mapping[str, Any]) -> None:
     """Write the files of a node or of a gateway: the roster says which of them these keys are."""
-    name = terms.roster[min(keys)].gateway
+    name = terms.membership.members[min(keys)].gateway
     if name and not (path / GATEWAY).exists():
         terms.write(path)
         write_private(path / GATEWAY, as_json({"federation": terms.federation, "name": name}))

@@ -37,11 +37,11 @@ from fedgrec.federation.common.packets import (
 )
 from fedgrec.federation.common.plan import EVALUATE, Plan, is_once, is_recount, model_digest
 from fedgrec.federation.common.shared_messages import without
-from fedgrec.federation.node import changes, decoy_answers, rules
+from fedgrec.federation.node import changes, decoy_answers, history, known_roster, rules
 from fedgrec.federation.node.current_sum import Computed, Sum, Sums
 from fedgrec.federation.node.folder import SERVED, TABLE, NodeFolder, open_node
 from fedgrec.federation.node.store import NodeStore
-from fedgrec.federation.node.uploads import compute_upload, sending, taking_part
+from fedgrec.federation.node.uploads import compute_upload, taking_part
 from fedgrec.secagg.client import Client
 from fedgrec.secagg.errors import SecAggError
 from fedgrec.secagg.messages import Neighbourhood, Survivors, parse
@@ -98,11 +98,12 @@ class Node:
         self.folder, self.store, self.sums = folder, store, sums
 
     def answer(self, request: Packet) -> Packet:
-        """Take the verdicts first: every step builds on them."""
+        """Hear first which sums count: every step builds on them."""
         steps: dict[str, Callable[[Packet], Packet]] = {
             packets.HELLO: self._hello,
             packets.REFUSED: self._refused,
             packets.NEW_ITEMS: self._new_items,
+            packets.NEW_ROSTER: self._new_roster,
             packets.KEYS: self._keys,
             packets.SHARES: self._shares,
             packets.MASKED: self._masked,
@@ -112,8 +113,8 @@ class Node:
         }
         if request.kind not in steps:
             raise FederationError(f"a node cannot answer a message of kind {request.kind!r}")
-        for session, included in request.header.get("verdicts", {}).items():
-            changes.counted(self.store, self.store.settle(session, bool(included)))
+        counted = history.hear(self.store, self.folder.index, request.header.get(packets.HISTORY))
+        changes.counted(self.store, counted)
         if gone := changes.delete_gone(self.store):
             log.info("%d users left, and nothing of them stays; %d are here", gone, self.store.count())
         try:
@@ -129,6 +130,7 @@ class Node:
         nonce = request.blobs.get("nonce", b"")
         if len(nonce) < 16:
             raise FederationError("a node signs only what the server made up for it: the nonce is too short")
+        known_roster.check_server(self.folder, self.store, request.header.get("roster"))
         if type(warm := request.header.get("warm")) is int:  # now, before the server calls any sum lost
             rules.check_memory(self.folder, self.folder.method(1), self.store.counted(), warm)
             rules.check_season(self.folder, self.store.get("season", (0, 0))[0], request.header.get("begun"))
@@ -140,9 +142,10 @@ class Node:
         header = {
             "index": self.folder.index,
             "agreement": self.folder.agreement,
-            "waiting": self.store.waiting(),
+            packets.HISTORY: history.told(self.store, request.header.get("sums")),
             "serves": self.store.get("serves"),
             "catalogue": catalogue.version_of(self.folder.shared),
+            "roster": self.folder.membership.number,
         }
         return Packet(packets.HELLO, header, {"signature": self.folder.identity.sign(part)}, {"tags": tags})
 
@@ -172,6 +175,11 @@ class Node:
         log.info("version %d of the catalogue: %d items", version.number, len(version.items))
         return Packet(packets.NEW_ITEMS)
 
+    def _new_roster(self, request: Packet) -> Packet:
+        """A newer roster than the one here."""
+        known_roster.install(self.folder, self.store, request.blobs.get("roster", b""))
+        return Packet(packets.NEW_ROSTER)
+
     def _finish(self, request: Packet) -> Packet:
         """Training or a season is over: keep the model that recommends from now on."""
         broadcast = unpack_broadcast(request.header.get("model", {}), request.arrays)
@@ -198,14 +206,14 @@ class Node:
         session = Session.from_json(announced.get("session"))
         place = rules.check_name(self.folder, session, announced)
         rules.check_session(self.folder, session)
-        rules.check_trust(self.folder, self.store.false_verdicts())
         decoy_answers.before_keys(self.folder, self.store, place)
         name = session.round_id.hex()
+        membership = known_roster.seen(self.folder, self.store, self.folder.membership)
         if not self.store.begin_session(name):
             raise FederationError(f"node {self.folder.name} was asked into this sum before")
-        roster = {index: member.key for index, member in self.folder.roster.items()}
-        client = Client(session, self.folder.index, self.folder.identity, roster)
-        self.sums[self.folder.path] = Sum(name, client, place)
+        keys = {index: member.key for index, member in membership.present.items()}
+        client = Client(session, self.folder.index, self.folder.identity, keys)
+        self.sums[self.folder.path] = Sum(name, client, place, membership.digest)
         words = self._committed(place)
         return {name_of_keys: client.start()} | ({packets.COMMITTED + name_of_keys: words} if words else {})
 
@@ -246,6 +254,8 @@ class Node:
         broadcast = self._sent(request)
         if plan.place != sum_.place:
             raise FederationError("the plan is of another stage, level or round than the sum was announced for")
+        for session in self.store.waiting():  # the history goes on without it, for all nodes alike
+            self.store.settle(session, False)
         model = model_digest(broadcast)
         self._check(client.session, plan, broadcast, model)
         self.store.put("season", (plan.begun, plan.n_users))
@@ -256,7 +266,8 @@ class Node:
             sum_.nodes = tuple(joined.clients)
             rules.check_participants(self.folder, plan, client.session, joined.clients)
             rules.check_committed(self.folder, plan, joined.clients, self._committed(plan.place))
-        client.context = plan.context(broadcast, self.folder.agreement)
+        told = self.folder.agreement, sum_.roster, history.end(self.store)[1]
+        client.context = plan.context(broadcast, *told)
         self._keep_model(broadcast, {"session": sum_.name, "stage": plan.stage, "context": client.context.hex()})
         answer = self._receive(client, request)
         sum_.plan, sum_.model = plan, model
@@ -277,7 +288,11 @@ class Node:
         method = self.folder.method(plan.n_users, plan.begun)
         rules.check_plan(self.folder, method, plan, self.store.get("announced", 0))
         rules.check_model(method, plan.stage_of(method), broadcast)
-        rules.check_users(self.folder, plan, *self.store.get("season", (0, plan.n_users)))
+        begun, n_users = self.store.get("season", (0, plan.n_users))
+        rules.check_users(self.folder, plan, begun, n_users)
+        rules.check_people(self.folder, self.store.get("announced", 0))
+        if is_recount(method, plan.stage):
+            rules.check_recount(self.folder, self.store.trained_since(begun))
         spec = plan.spec(method)
         if (session.rings, session.users) != (spec.rings, spec.users):
             raise FederationError(f"the session does not fit the uploads of stage {plan.stage!r}")
@@ -318,8 +333,6 @@ class Node:
         if is_once(method, plan.stage):
             rows = self._everybody(plan.place)
             users = len(rows)
-        if training and self.store.doubted():
-            rows = sending(self.store, plan, rows, least)
         broadcast = unpack_broadcast(about, arrays)
         share = rules.noise_share(self.folder, sum_.client.session)
         inputs = sum_.name, sum_.client.context, method, least, rows, self.store.states(rows), self._had(rows)
@@ -335,6 +348,7 @@ class Node:
         plan, lists = self._plan(sum_), parse(request.blobs[packets.SECAGG])
         alive = lists.alive if isinstance(lists, Survivors) else ()  # the client refuses anything else
         rules.check_survivors(self.folder, plan, sum_.client.session, alive)
+        rules.check_batches(self.folder, self.folder.method(plan.n_users, plan.begun), plan, alive)
         digest = self._in_it(sum_, plan, alive)
         self._check_opened(plan, digest)
         answer = self._receive(sum_.client, request)
@@ -378,6 +392,8 @@ class Node:
 
     def _sum(self, request: Packet) -> Sum:
         sum_ = self.sums.get(self.folder.path)
+        if sum_ is not None and sum_.roster != self.folder.membership.digest:
+            sum_ = None
         if sum_ is None or sum_.name != request.header.get("session") or sum_.client.stage is Stage.DONE:
             raise FederationError(f"node {self.folder.name} takes no part in this sum, or not any more")
         if packets.SECAGG not in request.blobs:

@@ -15,6 +15,7 @@ import numpy as np
 
 from fedgrec.cable.core import Broadcast, Stage
 from fedgrec.cable.noise import NO_NOISE
+from fedgrec.federation.common.batches import batches_of, is_bound, names, whole
 from fedgrec.federation.common.errors import FederationError, Forgotten
 from fedgrec.federation.common.packets import LARGEST
 from fedgrec.federation.common.plan import CHANGES, EVALUATE, MOST_COUNTS, Plan, is_once, is_recount, sum_name
@@ -27,7 +28,6 @@ from fedgrec.secagg.session import Session
 Shapes = tuple[Any, ...]
 MOST_ROUNDS = 2**31  # draws count rounds in 32 bits: two rounds further apart would draw the same
 MOST_ATTEMPTS = 1000  # at one sum: each attempt gives a lying server another graph to choose from
-MOST_DOUBTS = 3  # recent sums that a node helped to open although the server then said that they did not count
 
 
 def check_name(folder: NodeFolder, session: Session, announced: Mapping[str, Any]) -> tuple[str, int, int]:
@@ -50,15 +50,6 @@ def check_session(folder: NodeFolder, session: Session) -> None:
         raise FederationError(
             f"node {folder.name} takes part only in sums of {folder.fewest_nodes} nodes or more that compare their "
             f"lists of survivors"
-        )
-
-
-def check_trust(folder: NodeFolder, doubts: int) -> None:
-    """A server that falsely says that opened sums did not count gets several sums of nearly the same uploads."""
-    if doubts >= MOST_DOUBTS:
-        raise FederationError(
-            f"of the sums that node {folder.name} helped to open lately, the server said of {doubts} that they did not "
-            f"count: it takes part again after  fedgrec federation node {folder.path} --trust-again"
         )
 
 
@@ -157,18 +148,47 @@ def check_plan(folder: NodeFolder, method: Method, sum_: Plan, users: int) -> No
         )
 
 
+def check_people(folder: NodeFolder, users: int) -> None:
+    """Batches were drawn for the people that each node is sure to bring."""
+    least = folder.roster[folder.index].people if folder.index in folder.roster else 0
+    if users < least:
+        raise FederationError(
+            f"node {folder.name} has {users} users, and was enrolled as one that brings {least} or more (`people`): "
+            f"remove it from the roster, and enrol it again with fewer"
+        )
+
+
+def check_batches(folder: NodeFolder, method: Method, plan: Plan, alive: Sequence[int]) -> None:
+    """Before the lists are signed: sums of people's items open over whole batches."""
+    drawn = batches_of(folder)
+    if is_bound(plan, method, drawn) and (torn := set(alive).difference(*whole(drawn, alive))):
+        raise FederationError(
+            f"node {folder.name} opens sums of people's items only over whole batches, and {names(folder, torn)} "
+            f"stand in one that is not whole, or in none yet"
+        )
+
+
 def check_users(folder: NodeFolder, plan: Plan, begun: int, n_users: int) -> None:
-    """The number of users and the season's first round change only with a new season, and seasons are rare."""
+    """The number of users and the season's first round change only with a new season."""
     agreed = folder.agreed
     if plan.n_users > agreed.most_users:
         raise FederationError(f"there cannot be {plan.n_users:,} users: all agreed on {agreed.most_users:,} at most")
     if plan.begun == begun:
         if plan.n_users != n_users:
             raise FederationError("the number of users that the season started with has changed")
-    elif not begun + agreed.season_rounds <= plan.begun <= plan.round:
+    elif not begun < plan.begun <= plan.round:
         raise FederationError(
-            f"node {folder.name} agreed to seasons of {agreed.season_rounds} rounds or more: the last one began with "
-            f"round {begun}, and the server says that one begins with round {plan.begun} in round {plan.round}"
+            f"the last season began with round {begun}, and the server says that one begins with round {plan.begun} in "
+            f"round {plan.round}"
+        )
+
+
+def check_recount(folder: NodeFolder, trained: int) -> None:
+    """Recounts are rare, by what the node itself has seen of the season before."""
+    if trained < folder.agreed.season_rounds:
+        raise FederationError(
+            f"node {folder.name} sends changes after {folder.agreed.season_rounds} training rounds or more "
+            f"(season_rounds), and has been in {trained} since the last season began: its changes wait"
         )
 
 

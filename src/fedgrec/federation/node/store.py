@@ -4,8 +4,8 @@
                                         node draws who takes part; `announced`: users that the server knows of, and
                                         `announced_row`, the last of them; `last_row`: no row is given twice;
                                         `season`: the round with which it began, and users then; `round`: the last one
-                                        heard of; `refused`; `traces`: whether the file may hold traces of deleted
-                                        users;
+                                        heard of; `refused`; `roster`: number and digest of the newest one
+                                        seen; `traces`: whether the file may hold traces of deleted users;
                                         `decoys`: whether users tell with decoys; `told`: the last season they told in
     users           row, id, key (its 64 secret bits), degree, state, pending (both laid out as `state` says; pending
                     is its state once its sum counts); counted (1: its items are in the degrees); pushed: the items and
@@ -20,6 +20,7 @@
     participation   number, session, stage, level, round, users (rows, JSON), model (its digest), opened (1: the node
                     helped to open the sum), verdict: 1 in the sum, 0 not, NULL not yet known
     opened          stage, level, round, digest (of survivors, plan and model): the sums that this node helped to open
+    history         number, line, head: what became of every sum of the federation (common/history.py)
 
 Every row also has a `seal` (common/sqlite_store.py), which is compared when the row is read. One message of the server
 is one transaction, and it is on the disk before the answer leaves. Nothing here was ever used to mask anything: the
@@ -42,10 +43,9 @@ from fedgrec.cable.core import Cohort, Ints, State
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.plan import EVALUATE
 from fedgrec.federation.common.sqlite_store import LISTED, Store
-from fedgrec.methods.contract import Method
+from fedgrec.methods.contract import TRAIN, Method
 
 STORE = "node.sqlite"
-LATELY = 100  # opened sums whose verdicts a node looks back on
 SCHEMA = """
 CREATE TABLE own (user INTEGER NOT NULL, item INTEGER NOT NULL, answered INTEGER NOT NULL, gone INTEGER NOT NULL,
                   seal BLOB, PRIMARY KEY (user, item)) WITHOUT ROWID;
@@ -64,6 +64,7 @@ CREATE TABLE participation (number INTEGER PRIMARY KEY, session TEXT UNIQUE NOT 
                             opened INTEGER NOT NULL, verdict INTEGER, seal BLOB);
 CREATE TABLE opened (stage TEXT, level INTEGER, round INTEGER, digest BLOB NOT NULL, seal BLOB,
                      PRIMARY KEY (stage, level, round)) WITHOUT ROWID;
+CREATE TABLE history (number INTEGER PRIMARY KEY, line TEXT NOT NULL, head TEXT NOT NULL, seal BLOB);
 CREATE INDEX places ON participation (stage, level, round);
 CREATE INDEX undecided ON participation (session) WHERE verdict IS NULL;
 CREATE INDEX leavers ON users (row) WHERE leaving = 1;
@@ -246,25 +247,9 @@ class NodeStore(Store):
         spent = EVALUATIONS_SPENT if stage == EVALUATE else TRAININGS_SPENT
         return len(self.rows("participation", "number", "WHERE stage = ?", [stage])) + int(self.get(spent, 0))
 
-    def false_verdicts(self) -> int:
-        """Of how many of the last sums that this node helped to open the server said that they did not count.
-
-        Other sums do not matter: a server could fill any number of places with sums that it does not open.
-        """
-        return self._verdicts(self.get("trusted_from", 0), LATELY).count(0)
-
-    def doubted(self) -> bool:
-        """Whether it said so of the last one."""
-        return self._verdicts(0, 1) == [0]
-
-    def _verdicts(self, after: int, most: int) -> list[int | None]:
-        last = "WHERE opened = 1 AND stage != ? AND number > ? ORDER BY number DESC LIMIT ?"
-        return self.column("participation", "verdict", last, [EVALUATE, after, most])
-
-    def trust_again(self) -> None:
-        """The node's operator has looked into it: earlier verdicts no longer count against the server."""
-        (last,) = self.db.execute("SELECT coalesce(max(number), 0) FROM participation").fetchone()
-        self.put("trusted_from", last)
+    def trained_since(self, begun: int) -> int:
+        """How many training rounds, from this one on, this node has taken part in."""
+        return len(self.column("participation", "round", "WHERE stage = ? AND round >= ?", [TRAIN.name, begun]))
 
     def counted(self) -> list[tuple[str, int]]:
         """Stages and levels of the sums that hold this node's part, as the server has said."""

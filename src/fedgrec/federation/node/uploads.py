@@ -21,7 +21,7 @@ from fedgrec.federation.node.ranking import measured
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.methods.contract import Method
 
-TAKING_PART, SENDING = 64, 65  # the purposes of a node's draws; its key draws nothing else
+TAKING_PART = 64  # the purpose of a node's draws; its key draws nothing else
 log = logging.getLogger("fedgrec.node")
 
 
@@ -33,22 +33,11 @@ def taking_part(store: NodeStore, sum_: Plan, latents: bool) -> list[int]:
     rows, count = store.announced(), sum_.count(store.get("announced", 0))
     first = changes.leaving(store, rows)[:count] if latents else []
     others = [row for row in rows if row not in first]
-    return sorted(first + _drawn(store, others, count - len(first), sum_.round, TAKING_PART))
+    return sorted(first + _drawn(store, others, count - len(first), sum_.round))
 
 
-def sending(store: NodeStore, sum_: Plan, rows: list[int], least_users: int) -> list[int]:
-    """Half of the users who take part, if half are enough; the others send zeros.
-
-    The server has said that the last sum, which was opened, did not count. If that was a lie, this sum is nearly the
-    same again. If it lacks one node, the difference of the two sums must not be that node's upload. A node always sends
-    something: otherwise the sum would be over fewer nodes than it seems.
-    """
-    half = (len(rows) + int(draws.words(store.node_key, 1, 1, sum_.round, SENDING)[0] % 2)) // 2
-    return _drawn(store, rows, half, sum_.round, SENDING) if half >= max(least_users, 1) else rows
-
-
-def _drawn(store: NodeStore, rows: list[int], count: int, round_: int, purpose: int) -> list[int]:
-    order = np.argsort(draws.words(store.node_key, len(rows), 0, round_, purpose), kind="stable")
+def _drawn(store: NodeStore, rows: list[int], count: int, round_: int) -> list[int]:
+    order = np.argsort(draws.words(store.node_key, len(rows), 0, round_, TAKING_PART), kind="stable")
     return sorted(rows[place] for place in order[:count].tolist())
 
 

@@ -10,21 +10,26 @@ from collections.abc import Iterator, Mapping
 
 from fedgrec.federation.common.bundles import MEMBERS, pack, unpack
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.folder import Roster
 from fedgrec.federation.common.packets import BUNDLE, ERROR, WHO, Packet, checked, failure, plain, size
+from fedgrec.federation.common.roster import Roster
 from fedgrec.federation.common.transport import Left, Sign, Transport
 from fedgrec.federation.server.liveness import About, Patience, Silences
+
+PLACES = 2**32  # more than any roster has
 
 
 class Bundling:
     """A transport on which each member of the roster has an address, also members that share a connection."""
 
     def __init__(self, transport: Transport, roster: Roster) -> None:
-        self.transport, self.roster = transport, roster
+        self.transport = transport
         self.up = self.down = 0  # bytes, as they travel
-        self._has_gateways = any(member.gateway for member in roster.values())
+        self.use(roster)
+
+    def use(self, roster: Roster) -> None:
+        """Know these members from now on, and ask again who hosts whom."""
+        self.roster, self._has_gateways = roster, any(member.gateway for member in roster.values())
         self._hosted: dict[int, list[int]] = {}  # by the address of a connection: addresses of members behind it
-        self._places = 1 + max(roster, default=0)
         self._silences = Silences()  # of connections that did not say whom they host
 
     def meet(self, patience: Patience, most: float) -> list[str]:
@@ -55,11 +60,11 @@ class Bundling:
 
     def _member(self, connection: int, member: int) -> int:
         """The address of a member: a number below zero, which no network uses; `_behind` reads it."""
-        return -1 - (connection * self._places + member)
+        return -1 - (connection * PLACES + member)
 
     def _behind(self, address: int) -> tuple[int, int]:
         """The connection of this address, and the place of the member behind it; −1: the connection is a node's own."""
-        return divmod(-1 - address, self._places) if address < 0 else (address, -1)
+        return divmod(-1 - address, PLACES) if address < 0 else (address, -1)
 
     def signs(self) -> Mapping[int, Sign]:
         """The members that can be reached now; a connection's sign of life counts for all members behind it."""

@@ -12,7 +12,7 @@ are tried again before the season begins. If some nodes may have opened the reco
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -54,7 +54,7 @@ class Coordinator:
     season: Season
 
     def __init__(self, transport: Transport, folder: ServerFolder, store: ServerStore, observer: Observer) -> None:
-        self.folder, self.store, self.observer, self.options = folder, store, observer, folder.options
+        self.store, self.observer, self.options = store, observer, folder.options
         self.members = Members(transport, folder, store, observer)
         self.model = ModelKeeper(self.members)
         self.participants = Participants(self.members)
@@ -62,8 +62,16 @@ class Coordinator:
         self.losses = 0  # in a row
         self._published: Packet | None = None  # what nodes are sent at the end of a season
         self.refused_catalogue = 0  # the last version that was refused
-        self.fewest = folder.fewest_nodes
-        self.quorum = (len(folder.roster) + folder.corrupt_nodes) // 2 + 1  # the fewest nodes that open a warm-up
+
+    @property
+    def folder(self) -> ServerFolder:
+        """With the roster and the catalogue that hold now."""
+        return self.members.folder
+
+    @property
+    def quorum(self) -> int:
+        """The fewest nodes that open a warm-up."""
+        return (len(self.folder.roster) + self.folder.corrupt_nodes) // 2 + 1
 
     @property
     def method(self) -> Method:
@@ -74,10 +82,11 @@ class Coordinator:
         for stage in self.store.recover():
             self.observer.noticed(f"a sum of stage {stage!r} was going on when the server stopped: it is lost")
         o = self.options
-        if 0 < o.nodes_per_round < self.fewest:
+        fewest = self.folder.fewest_nodes
+        if 0 < o.nodes_per_round < fewest:
             raise ConfigError(
                 f"nodes_per_round = {o.nodes_per_round}: {self.folder.corrupt_nodes} of {len(self.folder.roster)} "
-                f"nodes may be corrupt, so no sum has fewer than {self.fewest}: raise it, or lower corrupt everywhere"
+                f"nodes may be corrupt, so no sum has fewer than {fewest}: raise it, or lower corrupt everywhere"
             )
         self.later_rounds = seasons.later_rounds(o, self.folder.agreed)
         if o.seasons != 1 and self.folder.method(1).recount is None:
@@ -91,7 +100,7 @@ class Coordinator:
                 f"{agreed.dp_rounds} training rounds (dp_rounds), and nodes refuse more: lower it"
             )
         if self.store.get("n_users") is None:
-            self._gather(max(o.start_nodes or len(self.folder.roster), self.quorum))
+            self._gather(lambda: max(o.start_nodes or len(self.folder.roster), self.quorum))
         else:  # nodes that were there before come back one after the other
             known = sum(index in self.folder.roster for index, *_ in self.store.nodes())
             self.members.wait(lambda: len(self.members.reachable()) >= known, min(o.deadline, o.start_seconds))
@@ -111,7 +120,7 @@ class Coordinator:
                 self._sum(*next_)
             self._end_season()
             if self.season.number >= o.seasons > 0:
-                with self.store.transaction():  # nodes got the last verdicts with the published model
+                with self.store.transaction():  # nodes heard of the last sums with the published model
                     self.store.put("finished", True)
                 return self.folder.path / RUN
             self._rest()
@@ -155,14 +164,16 @@ class Coordinator:
         write_run(self.folder, self.store, self.model.server)
 
     def _publish(self) -> None:
-        """Send the model to every node that serves another one, or whose users wait for a verdict."""
+        """Send the model to every node that serves another one, or whose users wait to hear of a sum."""
         packet = self._published = self._published or seasons.published(self.folder.path, self.season.served or 0)
         if packet is None:
             return
         number, present = packet.header["number"], self.members.present()
         silent = [node for node in self.members.reachable() if node not in present]
         for nodes in (present, silent):  # a silent node gets it if it lives; the server does not wait long for it
-            behind = [node for node in nodes if self.members.serves.get(node) != number or self.members.owed(node)]
+            behind = [
+                node for node in nodes if self.members.serves.get(node) != number or self.members.is_waiting(node)
+            ]
             for node, _ in self.members.ask(
                 dict.fromkeys(behind, packet), About(packets.FINISH), self.options.deadline
             ):
@@ -210,12 +221,11 @@ class Coordinator:
         if version is None or version.number in (catalogue.version_of(path), self.refused_catalogue):
             return False
         try:
-            self.folder = with_catalogue(self.folder, version)
+            self.members.folder = with_catalogue(self.folder, version)
         except FederationError as refusal:
             self.observer.noticed(str(refusal))
             self.refused_catalogue = version.number
             return False
-        self.members.folder = self.folder
         self.model.begin(self.folder.method(self.season.n_users, self.season.begun))
         self.observer.noticed(f"version {version.number} of the catalogue: {len(version.items):,} items")
         return True
@@ -224,7 +234,7 @@ class Coordinator:
         """How many users have items that the degrees do not hold; None if the count was lost."""
         self.members.greet(again=True)
         self.changed: int | None = None
-        if len(self.members.reachable()) < self.fewest:
+        if len(self.members.reachable()) < self.folder.fewest_nodes:
             return None
         round_ = self.store.get("round", 0)
         self._sum(CHANGES, self.store.times(CHANGES, round_), round_)
@@ -236,13 +246,13 @@ class Coordinator:
 
     # -------------------------------------------------------------------------------------------- nodes
 
-    def _gather(self, wanted: int) -> None:
-        """Wait for this many nodes, or stop with an error."""
-        if not self.members.wait(lambda: len(self.members.reachable()) >= wanted, self.options.start_seconds):
+    def _gather(self, wanted: Callable[[], int]) -> None:
+        """Wait for this many nodes, which depends on the roster, or stop with an error."""
+        if not self.members.wait(lambda: len(self.members.reachable()) >= wanted(), self.options.start_seconds):
             self.members.stop_if_forgotten()
             raise FederationError(
-                f"{len(self.members.reachable())} of {wanted} nodes are there after {self.options.start_seconds:g} s: "
-                f"start the others, then the server again; it goes on where it is"
+                f"{len(self.members.reachable())} of {wanted()} nodes are there after "
+                f"{self.options.start_seconds:g} s: start the others, then the server again; it goes on where it is"
             )
 
     # ------------------------------------------------------------------------------------ where it stands
@@ -293,7 +303,7 @@ class Coordinator:
     def _sum(self, stage: str, level: int, round_: int) -> None:
         """One sum, from the choice of nodes to the new model."""
         self.members.tick()
-        self._gather(self.fewest)
+        self._gather(lambda: self.folder.fewest_nodes)
         begun, network = time.monotonic(), self.members.transport
         up, down = network.up, network.down
         ready, self.prepared = self.prepared, None
@@ -302,7 +312,8 @@ class Coordinator:
             if recount and self.store.half_opened(stage, level, round_):
                 self._give_recount_up("some nodes may have opened the last attempt at counting them")
                 return
-            if ready is None or (ready.plan.stage, ready.plan.level, ready.plan.round) != (stage, level, round_):
+            now = self.folder.membership.digest  # keys are bound to the roster, which may be another one now
+            if ready is None or (*ready.plan.place, ready.roster) != (stage, level, round_, now):
                 ready = self.participants.prepare(self.method, self.season.begun, stage, level, round_)
         except SumLostError as lost:
             if recount:
@@ -313,7 +324,6 @@ class Coordinator:
         session = ready.session.round_id.hex()
         number = self.store.begin(session, ready.plan, ready.nodes)
         ready.as_before = stage == EVALUATE and self.store.is_round(number - 1, round_)
-        self.members.owe(session, ready.nodes)
         model = self.model.trained_on() if stage == EVALUATE else self.model.server
         broadcast = self.method.broadcast(model, ready.plan.stage_of(self.method), level=level)
         recorded = self.options.record > 0 and stage == self.method.stages[-1].name

@@ -16,11 +16,13 @@ from pathlib import Path
 from fedgrec.federation.common import catalogue
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.folder import SERVER, Folder, Roster, Terms, read_kind, read_roster
+from fedgrec.federation.common.folder import SERVER, Folder, Terms, read_kind
 from fedgrec.federation.common.options import FederationOptions, read_options
+from fedgrec.federation.common.roster import Membership, read_roster
 from fedgrec.federation.common.values import as_json, filled, parse_json
 
 OPTIONS = "federation.toml"
+NOBODY = Membership("", 0, {})  # until the roster is read
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class ServerFolder(Folder):
     path: Path
     federation: str
     n_items: int
-    roster: Roster = field(compare=False, repr=False)  # as it was when the folder was opened
+    membership: Membership = field(compare=False, repr=False)  # as it was when the folder was opened
 
     @cached_property
     def options(self) -> FederationOptions:
@@ -50,7 +52,8 @@ def create_server(path: Path, terms: Terms, options: FederationOptions) -> None:
 
 def open_server(path: Path) -> ServerFolder:
     about = parse_json(path / SERVER, read_kind(path, SERVER))
-    return filled(ServerFolder, about, path / SERVER, path=path, roster=read_roster(path))
+    home = filled(ServerFolder, about, path / SERVER, path=path, membership=NOBODY)
+    return replace(home, membership=read_roster(path, home.federation))
 
 
 def with_catalogue(folder: ServerFolder, version: catalogue.Version) -> ServerFolder:

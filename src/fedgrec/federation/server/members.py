@@ -1,6 +1,5 @@
-"""The nodes as the server knows them: who has joined, at which address, and which verdicts each still waits for."""
+"""The nodes as the server knows them: who has joined, at which address, and how each is asked."""
 
-import re
 import secrets
 import time
 from collections import Counter
@@ -12,20 +11,23 @@ import numpy as np
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from fedgrec.errors import many
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.catalogue import newest, version_of
 from fedgrec.federation.common.errors import FederationError, Forgotten
-from fedgrec.federation.common.folder import Member
-from fedgrec.federation.common.packets import MOST, Packet, hello_part, plain
+from fedgrec.federation.common.history import unpack
+from fedgrec.federation.common.packets import Packet, hello_part, plain
+from fedgrec.federation.common.plan import CHANGES, EVALUATE
+from fedgrec.federation.common.roster import ROSTER, Member, check_successor, differences, read_roster
 from fedgrec.federation.common.transport import Transport, within
 from fedgrec.federation.server.bundling import Bundling
 from fedgrec.federation.server.folder import ServerFolder
+from fedgrec.federation.server.history import History
 from fedgrec.federation.server.liveness import About, Patience, Silences
 from fedgrec.federation.server.store import ServerStore
 
 NAMED = 10  # nodes in one sentence
 WAIT = 0.2  # seconds between two looks for nodes
-SESSION = re.compile("[0-9a-f]{32}")  # the name of a sum
 
 
 class Observer:
@@ -38,7 +40,7 @@ class Observer:
 
 
 class Members:
-    """Asks nodes by their place on the roster; verdicts that they wait for ride on every question."""
+    """Asks nodes by their place on the roster; what became of earlier sums rides on every question."""
 
     def __init__(self, transport: Transport, folder: ServerFolder, store: ServerStore, observer: Observer) -> None:
         self.folder, self.store, self.observer = folder, store, observer
@@ -46,9 +48,10 @@ class Members:
         self.users: dict[int, int] = {}  # of each node that has joined
         self.serves: dict[int, Any] = {}  # the number of the model that each of them recommends with
         self._address: dict[int, int] = {}
-        self._owed: dict[int, set[str]] = {}  # sessions that a node may wait for a verdict on
+        self.history = History(store)
         self._missing: set[int] = set()  # nodes that were reported as gone
         self.patience, self._silences = Patience(), Silences()
+        self._looked: Any = None  # what roster.json looked like when it was last read
         self.forgotten: dict[int, str] = {}  # address → a node's sentence that this server has forgotten a warm-up
 
     # --------------------------------------------------------------------------------------------- joining
@@ -56,8 +59,9 @@ class Members:
     def greet(self, again: bool = False) -> None:
         """Let in new nodes that prove who they are; `again`: all nodes report their number of users again."""
         deadline = self.folder.options.deadline
-        known_before = dict(self.users) if again else {}
-        if again:  # nodes that are silent just now keep their place and their last report
+        taken = self._take_roster()
+        known_before = dict(self.users) if again or taken else {}
+        if again and not taken:  # nodes that are silent just now keep their place and their last report
             silent = self._resting()
             self._address = {node: address for node, address in self._address.items() if address in silent}
         for refusal in self.transport.meet(self.patience, deadline):
@@ -70,15 +74,20 @@ class Members:
             "federation": self.folder.federation,
             "warm": self.store.get("warm", 0),
             "begun": seasons[-1].begun if seasons else 0,
+            "sums": len(self.history.lines),
+            "roster": [self.folder.membership.number, self.folder.membership.digest],
         }
         questions = {address: Packet(packets.HELLO, about, {"nonce": nonce}) for address, nonce in nonces.items()}
         refused: dict[int, Packet] = {}
         joined = Counter[str]()  # users of gateways, who join one by one
         answers = dict(self._exchange(questions, About(packets.HELLO), deadline))
-        if behind := [address for address, answer in answers.items() if self._is_behind(answer)]:
-            taught = self._exchange(dict.fromkeys(behind, self._newest()), About(packets.NEW_ITEMS), deadline)
-            anew = {address: questions[address] for address, answer in taught if answer.kind == packets.NEW_ITEMS}
-            answers |= dict(self._exchange(anew, About(packets.HELLO), deadline))
+        for is_behind, newest_of in ((self._has_old_roster, self._roster), (self._has_old_items, self._items)):
+            if behind := [address for address, answer in answers.items() if is_behind(answer)]:
+                lesson = newest_of()
+                taught = self._exchange(dict.fromkeys(behind, lesson), About(lesson.kind), deadline)
+                anew = {address: questions[address] for address, answer in taught if answer.kind == lesson.kind}
+                answers |= dict(self._exchange(anew, About(packets.HELLO), deadline))
+        self._hear_of_sums(answers.values())
         for address, answer in answers.items():
             try:
                 member = self._let_in(address, nonces[address], answer)
@@ -97,12 +106,56 @@ class Members:
             self.observer.joined(gateway, joined[gateway])
         list(self.transport.exchange(refused, within(deadline)))
 
-    def _is_behind(self, answer: Packet) -> bool:
+    def _hear_of_sums(self, answers: Iterable[Packet]) -> None:
+        """A restored copy of a server hears from nodes which rounds were used since."""
+        tellings = [told.get("lines") for a in answers if isinstance(told := a.header.get(packets.HISTORY), Mapping)]
+        if found := self.history.believe(tellings, self.folder.corrupt_nodes + 1):
+            self.observer.noticed(
+                f"nodes know of {many(found, 'sum')} that this server does not: it is a restored copy"
+            )
+
+    def _take_roster(self) -> bool:
+        """Take up a newer roster that was copied into the folder, if it is signed; everybody joins anew then."""
+        try:
+            about = (self.folder.path / ROSTER).stat()
+        except FileNotFoundError:  # it is being replaced
+            return False
+        if self._looked == (looked := (about.st_ino, about.st_size, about.st_mtime_ns)):
+            return False
+        self._looked, now = looked, self.folder.membership
+        try:
+            new = read_roster(self.folder.path, self.folder.federation)
+            if new.digest == now.digest:
+                return False
+            check_successor(new, now)
+        except FederationError as refusal:
+            self.observer.noticed(str(refusal))
+            return False
+        self.folder = replace(self.folder, membership=new)
+        self.transport.use(new.present)
+        self.store.release(new.present)
+        for known in (self.users, self.serves):
+            for node in known.keys() - new.present.keys():
+                del known[node]
+        self._address, self._silences = {}, Silences()
+        self.observer.noticed(f"{now} is followed by {new}: {differences(new, now)}")
+        return True
+
+    def _has_old_roster(self, answer: Packet) -> bool:
+        """Whether the answer is from a node of the federation with an older roster."""
+        number, index = answer.header.get("roster"), answer.header.get("index")
+        known = type(index) is int and index in self.folder.roster
+        return answer.kind == packets.HELLO and known and type(number) is int and number < self.folder.membership.number
+
+    def _roster(self) -> Packet:
+        return Packet(packets.NEW_ROSTER, {}, {"roster": self.folder.membership.pack()})
+
+    def _has_old_items(self, answer: Packet) -> bool:
         """Whether the answer is from a node with an older catalogue."""
         version = answer.header.get("catalogue")
         return answer.kind == packets.HELLO and type(version) is int and version < version_of(self.folder.path)
 
-    def _newest(self) -> Packet:
+    def _items(self) -> Packet:
         version = newest(self.folder.path)
         return Packet(packets.NEW_ITEMS, {}, {"catalogue": version.pack() if version else b""})
 
@@ -112,8 +165,12 @@ class Members:
         if answer.kind != packets.HELLO or tags is None or tags.dtype != np.uint8 or tags.shape[1:] != (32,):
             raise FederationError(f"the node at {where} did not introduce itself: {plain(header.get('reason'))}")
         member = self.folder.roster.get(index) if type(index) is int else None
+        if gone := self.folder.membership.members.get(index) if type(index) is int and member is None else None:
+            raise FederationError(
+                f"the node at {where} is {gone.name}, which was removed from the roster (number {gone.left}): stop it"
+            )
         if member is None or type(index) is not int:
-            raise FederationError(f"the node at {where} is not on the roster: add its key, or stop it")
+            raise FederationError(f"the node at {where} is not on the roster: enrol it, or stop it")
         part = hello_part(self.folder.federation, nonce, index, str(header.get("agreement")), tags)
         try:
             Ed25519PublicKey.from_public_bytes(member.key).verify(signature, part)
@@ -131,15 +188,12 @@ class Members:
         if member.users and len(tags) > member.users:
             raise FederationError(
                 f"node {member.name} brings {len(tags):,} users and was enrolled for at most {member.users:,}: if it "
-                f"may have more, raise `users` of {member.name} in the server's roster.json and restart the server"
+                f"may have more,  fedgrec federation add-users FED {member.name} --users N  enrols N more"
             )
+        self.history.let_in(index, header.get(packets.HISTORY), member.name)
         self.store.join(index, member.name, (tag.tobytes() for tag in tags))
         self._address[index], self.users[index] = address, len(tags)
         self._missing.discard(index)
-        waiting: Any = header.get("waiting")
-        words = waiting[:MOST] if isinstance(waiting, list) else []
-        sessions = {word for word in words if isinstance(word, str) and SESSION.fullmatch(word)}
-        self._owed.setdefault(index, set()).update(sessions)
         self.serves[index] = header.get("serves")
         self.forgotten.pop(address, None)
         return member
@@ -187,20 +241,15 @@ class Members:
             self.observer.noticed(f"{self._names(gone)} {how}: sums go on without, until there is a sign of life")
 
     def _names(self, nodes: list[int]) -> str:
-        names = [self.folder.roster[node].name for node in nodes]
+        names = [self.folder.membership.members[node].name for node in nodes]
         more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
         return f"node{'s' * (len(names) > 1)} {', '.join(names[:NAMED])}{more}"
 
     # ---------------------------------------------------------------------------------------------- asking
 
-    def owe(self, session: str, nodes: Iterable[int]) -> None:
-        """These nodes will wait for the verdict on this sum."""
-        for node in nodes:
-            self._owed.setdefault(node, set()).add(session)
-
-    def owed(self, node: int) -> bool:
-        """Whether the node was not told a verdict yet, on a sum that changes its users."""
-        return any(not self.store.is_question(session) for session in self._verdicts(node))
+    def is_waiting(self, node: int) -> bool:
+        """Whether the node has not heard yet of a sum that changes its users."""
+        return any(unpack(packed).stage not in (EVALUATE, CHANGES) for packed in self.history.unheard(node))
 
     def ask(
         self, requests: Mapping[int, Packet], about: About, most: float, enough: int = 0
@@ -210,25 +259,21 @@ class Members:
         The wait depends on recent answers to questions `about` the same; it is `most` seconds until `enough` nodes have
         answered.
         """
-        told = {node: self._verdicts(node) for node in requests}
+        told = {node: self.history.message(node) for node in requests}
         at = {self._address[node]: node for node in requests}
-        packets = {
-            self._address[node]: replace(request, header={**request.header, "verdicts": told[node]})
+        questions = {
+            self._address[node]: replace(request, header={**request.header, packets.HISTORY: told[node]})
             for node, request in requests.items()
         }
-        for address, answer in self._exchange(packets, about, most, enough):
+        for address, answer in self._exchange(questions, about, most, enough):
             node = at[address]
             self.store.hear(node)
             if answer.kind == requests[node].kind:
-                self._owed[node] -= told[node].keys()
+                self.history.heard(node, told[node])
                 yield node, answer
             else:
                 reason = plain(answer.header.get("reason", f"an answer of kind {answer.kind!r}"))
                 self.observer.noticed(f"node {self.folder.roster[node].name}: {reason}")
-
-    def _verdicts(self, node: int) -> dict[str, bool]:
-        known = ((session, self.store.verdict(session, node)) for session in sorted(self._owed[node]))
-        return {session: verdict for session, verdict in known if verdict is not None}
 
     def _exchange(
         self, requests: Mapping[int, Packet], about: About, most: float, enough: int = 0

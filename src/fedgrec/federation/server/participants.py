@@ -23,7 +23,11 @@ class Participants:
 
     def __init__(self, members: Members) -> None:
         self.members, self.store, self.options = members, members.store, members.folder.options
-        self.random, self.fewest = random.SystemRandom(), members.folder.fewest_nodes
+        self.random = random.SystemRandom()
+
+    @property
+    def fewest(self) -> int:
+        return self.members.folder.fewest_nodes
 
     def prepare(self, method: Method, begun: int, stage: str, level: int, round_: int) -> Prepared:
         """A sum of this stage, level and round, in the season that began with that round."""
@@ -63,7 +67,8 @@ class Participants:
             raise SumLostError(f"stage {stage!r} was half opened for nodes {again}: all of them must be there again")
         attempt = self.store.attempt(sum_.place)
         session = self._session(sum_, sum_.spec(method), wanted, attempt, once=warm_up)
-        return Prepared(sum_, session, sorted(nodes), wanted, again is not None, attempt)
+        roster = self.members.folder.membership.digest
+        return Prepared(sum_, session, sorted(nodes), wanted, again is not None, attempt, roster)
 
     def _with_room(self, nodes: list[int]) -> list[int]:
         """The nodes that fit a sum of the warm-up: its integers were sized for the users of the start.
@@ -79,8 +84,8 @@ class Participants:
             names = {index: name for index, name, _ in self.store.nodes()}
             who = ", ".join(names.get(node, str(node)) for node in gone)
             raise FederationError(
-                f"stage {stage!r} of the warm-up was opened in part with {who}, and cannot be opened without it: put "
-                f"its line back into every roster.json until the warm-up is over, or begin a new federation"
+                f"stage {stage!r} of the warm-up was opened in part with {who}, and cannot be opened without it: "
+                f"begin a new federation, and remove nodes once its warm-up is over"
             )
 
     def _fitting(self, most: int, nodes: list[int], users: Mapping[int, int]) -> list[int]:

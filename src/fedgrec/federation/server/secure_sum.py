@@ -35,6 +35,7 @@ class Prepared:
     wanted: int  # how many of them should take part
     all_of_them: bool = False  # the sum is lost if one of them is missing
     attempt: int = 0
+    roster: str = ""  # the digest of the roster for which it was prepared
     as_before: bool = False  # the nodes have the model from the previous sum
     keys: dict[int, bytes] = field(default_factory=dict)  # keys that came already
     committed: dict[int, str] = field(default_factory=dict)  # nodes' commitments, if the sum is taken once
@@ -86,7 +87,8 @@ def secure_sum(
         if any(ready.committed.values()):
             words = tuple(ready.committed.get(node, "") for node in sorted(joined))
             ready.plan = replace(ready.plan, committed=words)
-        server.context = ready.plan.context(broadcast, members.folder.agreement)
+        told = members.folder.agreement, ready.roster, members.history.head
+        server.context = ready.plan.context(broadcast, *told)
         model, arrays = pack_broadcast(broadcast)
         for kind in (packets.SHARES, packets.MASKED, packets.CONFIRM, packets.UNMASK):
             header: dict[str, Any] = {"session": name}

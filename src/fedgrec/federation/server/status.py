@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fedgrec.federation.common.catalogue import version_of
-from fedgrec.federation.common.folder import home_of
 from fedgrec.federation.common.lock import is_taken
 from fedgrec.federation.common.plan import EVALUATE
 from fedgrec.federation.common.promise import Promise, promise
+from fedgrec.federation.common.roster import home_of
 from fedgrec.federation.server.folder import ServerFolder, open_server
 from fedgrec.federation.server.log import describe, last_lines, log_of
 from fedgrec.federation.server.store import Season, ServerStore

@@ -33,10 +33,11 @@ from typing import Any
 from fedgrec.cable.core import ServerState
 from fedgrec.federation.common.arrays import read_arrays, write_arrays
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan
+from fedgrec.federation.common.history import Line, line
+from fedgrec.federation.common.plan import EVALUATE, Plan
 from fedgrec.federation.common.sqlite_store import LISTED, Store, damaged
 from fedgrec.federation.server.folder import ServerFolder, open_server
-from fedgrec.methods.contract import DEGREES, RECOUNT
+from fedgrec.methods.contract import DEGREES, RECOUNT, TRAIN
 
 SERVER_STORE = "server.sqlite"
 FEW = 16  # stages and rounds whose attempts are remembered: older ones never come again
@@ -265,10 +266,14 @@ class ServerStore(Store):
         with self.transaction():
             stage, round_ = self._sum(session, "stage, round")
             self._close(session, [], 0, reason, cost)
-            if stage == EVALUATE:
-                self.put("evaluated", round_)
-            elif self.is_warm and stage not in (CHANGES, RECOUNT.name):
-                self.put("round", round_ + 1)  # users' draws belong to a round: none is drawn twice
+            self._go_on_after(stage, round_)
+
+    def _go_on_after(self, stage: str, round_: int) -> None:
+        """Users' draws belong to a round, and evaluations to a model: neither is asked for twice."""
+        if stage == EVALUATE:
+            self.put("evaluated", round_)
+        elif stage == TRAIN.name:
+            self.put("round", round_ + 1)
 
     def apply(self, session: str, included: list[int], users: int, server: ServerState, warm: int, cost: Cost) -> None:
         """The sum counts: write its model, the progress and the verdict together."""
@@ -316,15 +321,22 @@ class ServerStore(Store):
             self.lose(session, "the server stopped while the sum went on")
         return [stage for _, stage in left]
 
-    def verdict(self, session: str, node: int) -> bool | None:
-        """Whether the node's upload is in the model; None while the sum goes on."""
-        applied, included = self._sum(session, "applied, included") or (0, "[]")
-        return None if applied is None else bool(applied and node in json.loads(included))
+    def over(self, after: int) -> list[Line]:
+        """All sums that are over, in order, without this many of the first ones."""
+        there = "WHERE applied IS NOT NULL ORDER BY number LIMIT -1 OFFSET ?"
+        found = self.rows("sums", "session, stage, level, round, included", there, [after])
+        return [line(session, place, json.loads(included)) for session, *place, included in found]
 
-    def is_question(self, session: str) -> bool:
-        """Whether this sum only asks: it does not change the model."""
-        found = self._sum(session, "stage")
-        return found is not None and found[0] in (EVALUATE, CHANGES)
+    def hear_of(self, heard: Line) -> None:
+        """Nodes tell of a sum that this store, a restored copy, does not have: its name and its round were used."""
+        self.attempt((heard.stage, heard.level, heard.round))
+        with self.transaction():
+            columns = "session, stage, level, round, nodes"
+            about = [heard.session, heard.stage, heard.level, heard.round, json.dumps(heard.included)]
+            self.db.execute(f"INSERT INTO sums ({columns}) VALUES (?, ?, ?, ?, ?)", about)
+            reason = "this server is a restored copy, and has heard of it from its nodes"
+            self._close(heard.session, heard.included, 0, reason, Cost())
+            self._go_on_after(heard.stage, heard.round)
 
     def _sum(self, session: str, columns: str) -> Any:
         """These columns of the session's sum, if there is one."""

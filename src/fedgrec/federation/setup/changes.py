@@ -1,7 +1,6 @@
 """`fedgrec federation remove-node`, `rotate-keys` and `catalogue`: a node leaves, gets other keys, or items change.
 
-The first two change the roster, in FED and in all folders that are still there. The operator copies the new roster to
-folders on other machines. Nodes read it with every message, the server when it starts.
+The first two change the roster in FED/server. The operator copies it to the server, which hands it to all nodes.
 """
 
 from collections.abc import Sequence
@@ -15,21 +14,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedgrec.errors import ConfigError, nearest
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.catalogue import NEWEST, Version, installed, newest
+from fedgrec.federation.common.certificates import open_authority
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.folder import Roster, homes
 from fedgrec.federation.common.network import KEYS
-from fedgrec.federation.common.values import as_json
+from fedgrec.federation.common.roster import Roster, homes, write_roster
 from fedgrec.federation.node.folder import USERS, write_identity
 from fedgrec.federation.server.folder import ServerFolder, open_server
 from fedgrec.federation.setup.init import (
-    AUTHORITY,
-    REMOVED,
     SERVER_FOLDER,
     create_again,
     give_network_key,
-    give_roster,
-    read_authority,
-    removed,
+    next_roster,
 )
 
 
@@ -38,15 +33,13 @@ def remove_node(out: Path, name: str) -> list[int]:
 
     What it has contributed stays in the model. Nobody else ever gets its places or its name.
     """
-    read_authority(out)
     server = open_server(out / SERVER_FOLDER)
-    gone = _places(server, name)
-    roster = {index: member for index, member in server.roster.items() if index not in gone}
-    _check_enough(server, roster, name)
-    names = {index: server.roster[index].name for index in gone}
-    write_private(out / AUTHORITY / REMOVED, as_json(removed(out) | names))
+    gone, members = _places(server, name), server.membership.members
+    _check_enough(server, {index: member for index, member in server.roster.items() if index not in gone}, name)
+    left = {index: replace(members[index], left=server.membership.number + 1) for index in gone}
+    following = next_roster(out, {**members, **left})
     (server.path / KEYS / f"{name}.pub").unlink(missing_ok=True)
-    give_roster(out, roster)
+    write_roster(server.path, following)
     return gone
 
 
@@ -56,26 +49,26 @@ def rotate_keys(out: Path, name: str) -> Path:
     The places stay, and so does all that the server and the node's store know of its users. A folder that is not in FED
     any more is made again, without a store.
     """
-    read_authority(out)
     server = open_server(out / SERVER_FOLDER)
-    places = _places(server, name)
+    places, members = _places(server, name), server.membership.members
     keys = {index: Ed25519PrivateKey.generate() for index in places}
     public = {index: key.public_key().public_bytes_raw() for index, key in keys.items()}
-    roster = {**server.roster, **{index: replace(server.roster[index], key=key) for index, key in public.items()}}
-    gateway = server.roster[places[0]].gateway
+    renewed = {index: replace(members[index], key=key) for index, key in public.items()}
+    following = next_roster(out, {**members, **renewed})
+    gateway = members[places[0]].gateway
     folder = out / (gateway or name)
     if not folder.is_dir():
         if name != folder.name:
             raise FederationError(
                 f"{folder} is not there: copy it back, or name {folder.name} for new keys of all users"
             )
-        create_again(out, folder, keys, roster)
+        create_again(out, folder, keys, following)
     else:
         for index, key in keys.items():
             write_identity(folder / USERS / str(index) if gateway else folder, key)
         if name == folder.name:
             give_network_key(folder, server.path)
-    give_roster(out, roster)
+    write_roster(server.path, following)
     return folder
 
 
@@ -105,7 +98,7 @@ def _check_enough(server: ServerFolder, roster: Roster, name: str) -> None:
 
 def change_catalogue(out: Path, add: Sequence[str], withdraw: Sequence[str], bring_back: Sequence[str] = ()) -> Version:
     """A new version of the catalogue, signed: add items, withdraw items or bring them back."""
-    key, _ = read_authority(out)
+    key, _ = open_authority(out)
     server = open_server(out / SERVER_FOLDER)
     now = newest(server.path) or installed(server.path)
     if again := sorted(set(add) & set(now.items)):

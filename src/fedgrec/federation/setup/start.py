@@ -23,6 +23,7 @@ from fedgrec.federation.common.network import (
 from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOptions
 from fedgrec.federation.common.web import LOOPBACK, Site, watched
 from fedgrec.federation.flower.processes import Processes, end_with_parent
+from fedgrec.federation.node import history
 from fedgrec.federation.node.contact import Contact
 from fedgrec.federation.node.gateway import node_folders, opened
 from fedgrec.federation.node.refresh import Watcher
@@ -116,8 +117,8 @@ def node(folder: Path, trust_again: bool = False, watch: Watch = UNWATCHED) -> N
         users = watcher.load()
         if trust_again:
             for path in node_folders(folder):
-                with NodeStore(path) as store, store.transaction():
-                    store.trust_again()
+                with NodeStore(path) as store:
+                    history.forget(store)
         network, key = read_network(folder, NodeNetwork), read_flower_key(folder)
         log.info("%s with %d users connects to %s", folder.name, users, network.superlink)
         end_with_parent()
@@ -139,14 +140,20 @@ def try_out(
     port: int = 0,
     per_user_masks: bool = False,
     agreed: Agreement = AS_USUAL,
+    people: int = 0,
 ) -> Made:
-    """A federation over the users of a data set, dealt out to nodes; `users` limits the users of a node (0: all)."""
+    """A federation over the users of a data set, dealt out to nodes.
+
+    `users` limits the users of a node (0: all). Each is sure to bring `people` (0: half of its users).
+    """
     from fedgrec.federation.setup.dataset import Deal
 
     deal = Deal.of(config, nodes, users)
     counts = [len(deal.users_of(index)) for index in range(nodes)]
     keys, most = counts if per_user_masks else [], [users or max(count, MOST_USERS) for count in counts]
-    return init(out, nodes, deal.catalogue, config, options, host, port or free_port(), deal.write, keys, most, agreed)
+    sure = [people or max(count // 2, 1) for count in counts]
+    port = port or free_port()
+    return init(out, nodes, deal.catalogue, config, options, host, port, deal.write, keys, most, sure, agreed)
 
 
 def free_port() -> int:

@@ -1,7 +1,11 @@
-"""Keys and certificates of a federation: an authority of its own, the server's certificate, the keys of nodes."""
+"""Keys and certificates of a federation: an authority of its own, the server's certificate, the keys of nodes.
+
+FED/authority/ca.key, ca.crt    signs the server's certificates, rosters and catalogues; it belongs on no other machine
+"""
 
 import datetime
 from ipaddress import ip_address
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -9,8 +13,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fedgrec.federation.common.arrays import write_private
+from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.network import CA
 from fedgrec.federation.common.web import is_address
 
+AUTHORITY, CA_KEY = "authority", "ca.key"
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 825
 SKEW = datetime.timedelta(hours=1)  # a node whose clock is behind must not refuse a fresh certificate
 
@@ -39,6 +47,29 @@ def authority(name: str) -> Authority:
     key, certificate = _certificate(f"{name} authority", AUTHORITY_DAYS)
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     return key, certificate.add_extension(identifier, critical=False).sign(key, hashes.SHA384())
+
+
+def write_authority(out: Path, authority: Authority) -> bytes:
+    """Write an authority's files in FED; return its certificate as files hold it."""
+    key, certificate = authority
+    content = certificate.public_bytes(serialization.Encoding.PEM)
+    (out / AUTHORITY).mkdir(mode=0o700, parents=True)
+    write_private(out / AUTHORITY / CA_KEY, pem(key))
+    write_private(out / AUTHORITY / CA, content)
+    return content
+
+
+def open_authority(out: Path) -> Authority:
+    """The authority of FED, with its key."""
+    try:
+        key = serialization.load_pem_private_key((out / AUTHORITY / CA_KEY).read_bytes(), None)
+        certificate = x509.load_pem_x509_certificate((out / AUTHORITY / CA).read_bytes())
+    except FileNotFoundError as error:
+        raise FederationError(f"{error.filename} is missing: only where `init` ran can this be done") from None
+    except ValueError as error:
+        raise FederationError(f"{out / AUTHORITY} has no readable key and certificate ({error}): restore it") from None
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return key, certificate
 
 
 def server_certificate(ca: Authority, hosts: list[str], days: int = SERVER_DAYS) -> Authority:

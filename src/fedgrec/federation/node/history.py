@@ -1,0 +1,51 @@
+"""What a node has heard of sums that are over (common/history.py): it believes the first telling, and no other."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.history import chained, unpack
+from fedgrec.federation.node.store import NodeStore
+
+
+def end(store: NodeStore) -> tuple[int, str]:
+    """How many lines the node has heard, and the head of their chain."""
+    return next(iter(store.rows("history", "number, head", "ORDER BY number DESC LIMIT 1")), (0, ""))
+
+
+def told(store: NodeStore, known: Any) -> dict[str, Any]:
+    """What the node tells a server that knows so many lines: if it is an older copy, it learns of the others here."""
+    number, head = end(store)
+    after = known if type(known) is int and known >= 0 else number
+    lines = store.column("history", "line", "WHERE number > ? ORDER BY number", [after])
+    return {"number": number, "head": head, "lines": lines}
+
+
+def hear(store: NodeStore, me: int, message: Any) -> list[int]:
+    """Take new lines in: the node's users keep or drop what they sent. Returns users whose items are counted now."""
+    if message is None:
+        return []
+    lines = message.get("lines") if isinstance(message, Mapping) else None
+    if not isinstance(lines, list) or type(message.get("after")) is not int:
+        raise FederationError("the server told a history of sums that is none")
+    counted: list[int] = []
+    number, head = end(store)
+    for place, packed in enumerate(lines, message["after"] + 1):
+        line = unpack(packed)
+        if place <= number and [packed] == store.column("history", "line", "WHERE number = ?", [place]):
+            continue
+        if place != number + 1:
+            raise FederationError(
+                "the server tells another history of sums than it told before, or leaves a part of it out: if that is "
+                "not a lie, start this node with  --trust-again"
+            )
+        number, head = place, chained(head, packed)
+        store.db.execute("INSERT INTO history (number, line, head) VALUES (?, ?, ?)", [number, packed, head])
+        counted += store.settle(line.session, me in line.included)
+    return counted
+
+
+def forget(store: NodeStore) -> None:
+    """The node's operator has looked into it: the node hears the whole history anew."""
+    with store.transaction():
+        store.db.execute("DELETE FROM history")
