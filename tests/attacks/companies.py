@@ -9,10 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec.cable.core import Broadcast, Upload
-from fedgrec.federation.common.options import Agreement
+from fedgrec.federation.common import packets
+from fedgrec.federation.common.history import line
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.common.plan import Plan
+from fedgrec.federation.common.roster import Membership, write_roster
+from fedgrec.federation.in_process.folders import _authority
 from fedgrec.federation.node.store import NodeStore
+from fedgrec.federation.server.folder import open_server
 from tests.attacks.lying_server import DEGREES, PROPAGATE, TRAIN, Liar, counts
 from tests.federation.worlds import World, world
 
@@ -21,15 +25,15 @@ Table = NDArray[np.int64]
 
 def in_one_batch(root: Path, nodes: int, options: Any = None, **more: Any) -> World:
     """A federation of so few people that all of them stand in one batch; nobody has trained yet."""
-    batches = {"fewest_people": 20} if hasattr(Agreement, "fewest_people") else {}
     given = {"users": 1, "users_per_round": 1000} | more
-    return world(root, nodes=nodes, options=batches | (options or {}), **given)
+    return world(root, nodes=nodes, options={"fewest_people": 20} | (options or {}), **given)
 
 
 class Chooser(Liar):
     """All verdicts are true, and every company is large enough; the server lies about the model alone."""
 
     def __init__(self, fed: World) -> None:
+        self.false: dict[tuple[int, int], str] = {}  # lines of the history that one node alone is told, by number
         super().__init__(fed)
         self.everybody = sorted(fed.nodes)
         self.people = sum(len(users) for users in self._users())
@@ -50,21 +54,43 @@ class Chooser(Liar):
     ) -> Upload | None:
         """The sum over this company, with the threshold of an honest server.
 
-        All in it are then told that it counts, but those who are `lied_to` that it was lost.
+        All nodes are then told that it counts, but those who are `lied_to` that it was lost; the latter may be all.
         """
         nodes = sorted(company)
         threshold = (len(nodes) + self.home.corrupt_nodes) // 2 + 1
         found = self.sum(nodes, plan, broadcast, threshold=threshold)
         if found is not None:
-            for node in nodes:
-                self.tell(node, node not in lied_to)
+            if set(lied_to) != set(nodes):
+                self.false |= {(node, len(self.lines) - 1): self.lines[-1] for node in lied_to}
+                self.lines[-1] = line(self.sessions[-1], plan.place, nodes).pack()
+            for node in self.everybody:
+                self.greet(node)
         return found
 
-    def tell(self, node: int, counted: bool) -> None:
-        """Tell a node whether the last sum counted."""
-        header = {"federation": self.home.federation, "verdicts": {self.sessions[-1]: counted}}
-        answer = self.ask(node, Packet("hello", header, {"nonce": bytes(32)}))
-        assert answer.kind == "hello", answer
+    def greet(self, node: int) -> None:
+        """As honest servers do; the node hears what became of all sums."""
+        known = self.home.membership
+        header = {"federation": self.home.federation, "roster": [known.number, known.digest]}
+        answer = self.ask(node, Packet(packets.HELLO, header | {packets.HISTORY: self.history()}, {"nonce": bytes(32)}))
+        assert answer.kind == packets.HELLO, answer
+
+    def ask(self, node: int, packet: Packet) -> Packet:
+        """With the history that this node is told."""
+        lines = [self.false.get((node, number), told) for number, told in enumerate(self.lines)]
+        told = {packets.HISTORY: self.history() | {"lines": lines}} if packets.HISTORY in packet.header else {}
+        return super().ask(node, replace(packet, header={**packet.header, **told}))
+
+    def without(self, node: int) -> None:
+        """The authority takes this node off the roster, and all others hear of it."""
+        now = self.home.membership
+        members = {**now.members, node: replace(now.members[node], left=now.number + 1)}
+        new = Membership(now.federation, now.number + 1, members).signed(_authority()[0])
+        write_roster(self.fed.server, new)
+        self.home = open_server(self.fed.server)
+        self.everybody.remove(node)
+        for other in self.everybody:
+            self.ask(other, Packet(packets.NEW_ROSTER, {}, {"roster": new.pack()}))
+            self.greet(other)
 
     def warm_up(self, company: Iterable[int] | None = None, lied_to: Iterable[int] = ()) -> None:
         """An honest count of everybody's items, and the latents of a company under these degrees."""

@@ -78,6 +78,17 @@ def test_four_sweeps_of_which_any_two_differ_by_three_nodes_or_more(tmp_path: Pa
     assert all(part is None for part in sums)
 
 
+def test_a_sweep_before_and_a_sweep_after_a_node_has_left(tmp_path: Path) -> None:
+    """The others of its batch go on, and cancel."""
+    liar = Chooser(in_one_batch(tmp_path, 5, latents_every=0))
+    liar.warm_up()
+    false = liar.sweep(liar.everybody, 1, false=True)
+    assert false is not None, liar.refusals
+    liar.without(V)
+    true = liar.sweep(liar.everybody, 2, false=False)
+    assert touched(false, true) != liar.items_of(V), "the exact items of who has left"
+
+
 # --------------------------------------------------------------------------------------- who changed something
 
 
