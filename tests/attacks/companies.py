@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from fedgrec.cable.core import Broadcast, Upload
 from fedgrec.federation.common import packets
+from fedgrec.federation.common.certificates import open_authority
 from fedgrec.federation.common.history import line
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.common.plan import Plan
 from fedgrec.federation.common.roster import Membership, write_roster
-from fedgrec.federation.in_process.folders import _authority
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server.folder import open_server
 from tests.attacks.lying_server import DEGREES, PROPAGATE, TRAIN, Liar, counts
@@ -84,7 +84,7 @@ class Chooser(Liar):
         """The authority takes this node off the roster, and all others hear of it."""
         now = self.home.membership
         members = {**now.members, node: replace(now.members[node], left=now.number + 1)}
-        new = Membership(now.federation, now.number + 1, members).signed(_authority()[0])
+        new = Membership(now.federation, now.number + 1, members).signed(open_authority(self.fed.server.parent)[0])
         write_roster(self.fed.server, new)
         self.home = open_server(self.fed.server)
         self.everybody.remove(node)

@@ -1,15 +1,20 @@
-"""Who runs the server shows one node another roster, on which all others are invented."""
+"""Who runs the server shows one node another roster, on which all others are invented.
 
+Who runs the server has no key of the authority: whoever has, can put a node beside invented ones.
+"""
+
+from dataclasses import replace
 from pathlib import Path
 
 from fedgrec.federation.common import packets
-from fedgrec.federation.common.folder import Roster, Terms, write_roster
+from fedgrec.federation.common.certificates import authority, write_authority
+from fedgrec.federation.common.folder import Terms
 from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.common.roster import Membership
 from fedgrec.federation.node.folder import floors, open_node
 from fedgrec.federation.node.gateway import create, enrol
-from fedgrec.federation.node.node import handle
 from fedgrec.federation.node.store import NodeStore, Person
-from fedgrec.federation.server.folder import open_server
+from fedgrec.federation.server.folder import create_server, open_server
 from tests.attacks.companies import Chooser, in_one_batch
 from tests.attacks.lying_server import DEGREES, counts, total
 from tests.federation.worlds import World
@@ -17,37 +22,44 @@ from tests.federation.worlds import World
 V, INVENTED = 0, [1, 2, 3]
 
 
-def show(folder: Path, roster: Roster) -> None:
-    """Who runs the server has no key of the authority."""
-    write_roster(folder, roster)
-
-
 def beside_invented_nodes(root: Path, fed: World) -> World:
     """The node V of this federation, and nodes whose keys and users who runs the server has made up."""
-    home, insisting = open_server(fed.server), open_node(fed.nodes[V])
+    home, insisting, mine = open_server(fed.server), open_node(fed.nodes[V]), authority("mine")
     roster, keys = {V: home.roster[V]}, {}
     for place in INVENTED:
         lines, keys[place] = enrol(f"invented{place}", place)
         roster |= lines
-    terms = Terms(home.federation, roster, home.config, home.n_items, home.agreed)
+    other = Membership(home.federation, home.membership.number + 1, roster).signed(mine[0])
+    terms = Terms(other, write_authority(root, mine), home.config, home.n_items, home.agreed)
+    create_server(root / "server", terms, home.options)
     nodes = {V: fed.nodes[V]} | {place: root / f"invented{place}" for place in INVENTED}
     for place in INVENTED:
         create(nodes[place], terms, keys[place], bytes(32), floors(insisting))
         with NodeStore(nodes[place]) as store:
             store.add_users(home.method(1), [Person(f"invented {place}", [0])])
-    for folder in (fed.server, *nodes.values()):
-        show(folder, roster)
-    return World(fed.server, nodes, fed.transport)
+    return World(root / "server", nodes, fed.transport)
+
+
+def shown(root: Path) -> World:
+    """Each node is a batch of its own, so that batches are no reason to refuse."""
+    return beside_invented_nodes(root / "invented", in_one_batch(root, 4, options={"fewest_people": 1}))
 
 
 def test_a_node_takes_no_part_beside_invented_nodes(tmp_path: Path) -> None:
-    fed = beside_invented_nodes(tmp_path, in_one_batch(tmp_path, 4, latents_every=0))
-    hello = Packet(packets.HELLO, {"federation": open_server(fed.server).federation}, {"nonce": bytes(32)})
-    answer = handle(fed.nodes[V], hello, {})
-    if answer.kind == packets.HELLO:
-        liar = Chooser(fed)
-        found = total(liar.open(liar.everybody, liar.plan(DEGREES)), "degrees")
-        alone = [both - other for both, other in zip(found, counts(liar, INVENTED), strict=True)]
-        assert alone != counts(liar, [V]), "one node's degree counts, exactly"
+    liar = Chooser(shown(tmp_path))
+    answer = liar.ask(V, Packet(packets.NEW_ROSTER, {}, {"roster": liar.home.membership.pack()}))
     assert answer.kind == packets.ERROR
-    assert "roster" in answer.header["reason"]
+    assert "signed" in answer.header["reason"]
+    found = liar.open(liar.everybody, liar.plan(DEGREES))
+    if found is not None:
+        known = counts(liar, INVENTED)
+        alone = [both - other for both, other in zip(total(found, "degrees"), known, strict=True)]
+        assert alone != counts(liar, [V]), "one node's degree counts, exactly"
+    assert found is None
+
+
+def test_the_invented_nodes_alone_open_it(tmp_path: Path) -> None:
+    """So it is the other one that refuses."""
+    fed = shown(tmp_path)
+    liar = Chooser(replace(fed, nodes={place: fed.nodes[place] for place in INVENTED}))
+    assert total(liar.open(INVENTED, liar.plan(DEGREES)), "degrees") == counts(liar, INVENTED)
