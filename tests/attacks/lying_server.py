@@ -104,7 +104,7 @@ class Liar:
                         server.receive(node, answer.blobs[packets.SECAGG])
                 if kind == packets.KEYS:
                     sum_ = committed(sum_, self.answers[kind])
-                    server.context = sum_.context(broadcast, self.home.agreement)
+                    server.context = sum_.context(broadcast, self.home.agreement, self.home.membership.digest)
                 messages = server.close()
             values, users = server.result()
         except SecAggError as error:

@@ -32,12 +32,12 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedgrec.federation.common import certificates
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.common.transport import within
 from fedgrec.federation.flower import children, clients, connections, records, superlink, transport
 from fedgrec.federation.flower.client_app import answer
 from fedgrec.federation.node.gateway import NodeProcess
-from fedgrec.federation.common import certificates
 from fedgrec.federation.setup.start import free_port
 
 SECRET, BODY = "a secret of this start", 1000

@@ -238,7 +238,8 @@ class LyingServer(RuleBasedStateMachine):
         sum_["plan"] = committed(plan, answers)
         if sum_["plan"].committed and rng.random() < 0.1:  # or an earlier commitment
             sum_["plan"] = replace(plan, committed=rng.choice(self.sums)["plan"].committed)
-        server.context = sum_["plan"].context(broadcast, self.liar.home.agreement)
+        home = self.liar.home
+        server.context = sum_["plan"].context(broadcast, home.agreement, home.membership.digest)
         for _ in range(exchanges):
             if self.restores and rng.random() < 0.1:
                 self._copy_node_zero()

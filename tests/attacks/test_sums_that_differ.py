@@ -167,4 +167,4 @@ def test_the_context_tells_models_apart_that_share_their_bytes(liar: Liar) -> No
         replace(one, more={"a": np.array([[7]])}),
         replace(one, kind="bfloat16"),
     ]
-    assert len({TRAIN.context(model, "") for model in models}) == len(models)
+    assert len({TRAIN.context(model, "", "") for model in models}) == len(models)

@@ -19,13 +19,13 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportError)
 
+from fedgrec.federation.common import certificates
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.network import CA, TLS_CERTIFICATE, TLS_KEY, read_flower_key
 from fedgrec.federation.flower.node_end import Link
 from fedgrec.federation.flower.processes import Processes
 from fedgrec.federation.flower.server_end import FlowerServer
 from fedgrec.federation.node.refresh import Watcher
-from fedgrec.federation.common import certificates
 from fedgrec.federation.setup.init import Made
 from fedgrec.federation.setup.start import start_node
 from tests.federation.flower_network import TAPPED_APP, as_world, ended, founded, progress, until

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportError)
 import flwr.supernode.node_auth_http_interceptor as signing
 
+from fedgrec.federation.common import certificates
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.network import CA, FLOWER
 from fedgrec.federation.common.packets import Packet
@@ -24,7 +25,6 @@ from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.store import ServerStore
-from fedgrec.federation.common import certificates
 from fedgrec.federation.setup.init import Made
 from tests.federation.flower_network import (
     RECORDED,
