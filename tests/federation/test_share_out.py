@@ -33,9 +33,8 @@ def server(users: dict[int, int], least: int, fewest: int, draws: Any) -> Partic
     """The part of a server that shares out."""
     made = object.__new__(Participants)
     made.__dict__ |= {
-        "members": SimpleNamespace(users=users),
+        "members": SimpleNamespace(users=users, folder=SimpleNamespace(fewest_nodes=fewest)),
         "options": SimpleNamespace(least_users=least),
-        "fewest": fewest,
         "random": draws,
     }
     return made

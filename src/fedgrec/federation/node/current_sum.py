@@ -33,7 +33,7 @@ class Sum:
     name: str
     client: Client
     place: tuple[str, int, int]  # as announced
-    roster: str  # the digest of the roster that it began with
+    roster: str = ""  # the digest of the roster that it began with
     plan: Plan | None = None  # once the server has sent it
     nodes: tuple[int, ...] = ()  # the nodes in it, as the server names them with the plan
     model: bytes = b""  # the digest of the model that came with it
