@@ -29,7 +29,9 @@ from fedgrec.federation.node import store
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.store import NodeStore, Person, pack, unpack
 from fedgrec.federation.node.uploads import taking_part
+from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.status import status
+from fedgrec.federation.server.store import ServerStore
 from fedgrec.methods.fedgrec import FedGRecMethod
 from tests.federation.worlds import World, made_older, world
 from tests.waits import seconds
@@ -62,6 +64,19 @@ def test_one_waits_while_another_writes_to_a_new_file(tmp_path: Path) -> None:
         with closing(sqlite_store.connect(path, store.SCHEMA)) as db:
             assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         end.join()
+
+
+def test_rows_are_sealed_after_a_transaction_that_failed(tmp_path: Path) -> None:
+    """The first write to a table is undone; with a node that is refused, so is the first write of names."""
+    fed = world(tmp_path, nodes=2)
+    with ServerStore(open_server(fed.server)) as server:
+        server.join(0, "node0", [b"a" * 32])
+    with ServerStore(open_server(fed.server)) as server:
+        with pytest.raises(FedgrecError, match="a user that node node0 has"):
+            server.join(1, "node1", [b"b" * 32, b"a" * 32])
+        server.join(1, "node1", [b"c" * 32])
+    with ServerStore(open_server(fed.server)) as server:
+        assert server.nodes() == [(0, "node0", 1), (1, "node1", 1)]
 
 
 def test_nobody_else_can_read_a_node_or_the_server(tmp_path: Path) -> None:

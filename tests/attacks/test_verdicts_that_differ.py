@@ -1,0 +1,38 @@
+"""A server that tells one node that a sum was lost, and all others that it counted: that node alone sends again."""
+
+from pathlib import Path
+
+from tests.attacks.companies import Chooser, in_one_batch, touched
+
+V = 0  # the node that the server is curious about
+
+
+def test_who_is_told_alone_that_a_sweep_was_lost_does_not_send_alone(tmp_path: Path) -> None:
+    """The same sweep twice, over everybody: whoever believes that the first one counts has nothing more to send."""
+    liar = Chooser(in_one_batch(tmp_path, 4, latents_every=0))
+    liar.warm_up()
+    first = liar.sweep(liar.everybody, 1, false=True, lied_to=[V])
+    assert touched(first) == set.union(*map(liar.items_of, liar.everybody)), liar.refusals
+    again = liar.sweep(liar.everybody, 2, false=True)
+    assert touched(again) != liar.items_of(V), "the exact items of one node"
+    assert again is None
+
+
+def test_who_is_told_alone_that_the_warm_up_was_lost_does_not_send_alone(tmp_path: Path) -> None:
+    """The latents of the warm-up, and then a sweep: the model has not changed."""
+    liar = Chooser(in_one_batch(tmp_path, 4, latents_every=0))
+    liar.warm_up(lied_to=[V])
+    alone = liar.sweep(liar.everybody, 1, false=False)
+    assert touched(alone) != liar.items_of(V), "the exact items of one node"
+    assert alone is None
+
+
+def test_all_who_are_told_that_a_sweep_was_lost_send_it_again(tmp_path: Path) -> None:
+    """A server that lost a sum says so to all: that stops nobody, and the sum is the same."""
+    liar = Chooser(in_one_batch(tmp_path, 4, latents_every=0))
+    liar.warm_up()
+    first = liar.sweep(liar.everybody, 1, false=True, lied_to=liar.everybody)
+    again = liar.sweep(liar.everybody, 2, false=True)
+    assert first is not None
+    assert again is not None, liar.refusals
+    assert (first == again).all()
