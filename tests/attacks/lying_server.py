@@ -106,7 +106,9 @@ class Liar:
                         server.receive(node, answer.blobs[packets.SECAGG])
                 if kind == packets.KEYS:
                     sum_ = committed(sum_, self.answers[kind])
-                    server.context = sum_.context(broadcast, self.home.agreement, self.home.membership.digest, self.head())
+                    server.context = sum_.context(
+                        broadcast, self.home.agreement, self.home.membership.digest, self.head()
+                    )
                 messages = server.close()
             values, users = server.result()
         except SecAggError as error:

@@ -1,16 +1,14 @@
 """A node that claims more users than it was enrolled for."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fedgrec.cli import main
-from fedgrec.federation.common.folder import write_roster
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.store import NodeStore, Person
-from fedgrec.federation.server.folder import open_server
+from tests.federation.rosters import changed, give
 from tests.federation.worlds import World, world
 
 
@@ -23,21 +21,20 @@ def crowd(fed: World, node: int, users: int) -> None:
 def test_a_crowd_of_ghosts_is_refused_by_name(tmp_path: Path) -> None:
     """One node of four claims 400 users, which would take nearly all places of other nodes' users in every round."""
     fed = world(tmp_path, nodes=4, users=6, options={"start_nodes": 3, "least_users": 1})
-    roster = {index: replace(member, users=6) for index, member in open_server(fed.server).roster.items()}
-    write_roster(fed.server, roster)
+    give(tmp_path, changed(tmp_path, users=6))
     crowd(fed, 3, 400)
     fed.run()
     assert fed.witness.joiners == ["node0", "node1", "node2"]
     (said,) = {notice for notice in fed.witness.notices if "node3" in notice}
     assert "node3 brings 406 users and was enrolled for at most 6" in said
-    assert "raise `users` of node3 in the server's roster.json" in said
+    assert "fedgrec federation add-users FED node3 --users N  enrols N more" in said
     assert {line["users"] for line in fed.applied("train")} == {12}, "the others have all places"
 
 
 def test_a_roster_without_ceilings_still_opens(tmp_path: Path) -> None:
     """Rosters of the release before have none: nobody is refused for a number."""
     fed = world(tmp_path, nodes=3, users=6, options={"rounds": 1})
-    assert "users" not in json.loads((fed.server / "roster.json").read_text())["0"]
+    assert "users" not in json.loads((fed.server / "roster.json").read_text())["nodes"]["0"]
     crowd(fed, 2, 50)
     fed.run()
     assert fed.witness.joiners == ["node0", "node1", "node2"]
@@ -53,7 +50,7 @@ def test_enrolment_states_the_ceiling(tmp_path: Path, capsys: pytest.CaptureFixt
         assert main(["federation", "init", "--out", str(out), *words]) == 0
         assert main(["federation", "add-node", str(out), "--users", "7"]) == 0
         lines = json.loads((out / "server" / "roster.json").read_text())
-        return [line["users"] for line in lines.values()]
+        return [line["users"] for line in lines["nodes"].values()]
 
     assert made("--catalogue", str(items)) == [1000, 1000, 1000, 7]
     assert made("--catalogue", str(items), "--users", "50") == [50, 50, 50, 7]

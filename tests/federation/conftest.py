@@ -29,7 +29,8 @@ def trained_once(tmp_path_factory: pytest.TempPathFactory) -> World:
 @pytest.fixture
 def trained(tmp_path: Path, trained_once: World) -> World:
     """A copy of that federation, which a test may change."""
-    shutil.copytree(trained_once.server, tmp_path / "server")
+    for name in ("server", "authority"):
+        shutil.copytree(trained_once.server.parent / name, tmp_path / name)
     return World(tmp_path / "server", trained_once.nodes, trained_once.transport, trained_once.witness)
 
 

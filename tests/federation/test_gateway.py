@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from fedgrec.errors import FedgrecError
-from fedgrec.federation.common.folder import Member, write_roster
 from fedgrec.federation.common.network import NETWORK
 from fedgrec.federation.common.options import FederationOptions
 from fedgrec.federation.common.packets import Packet
@@ -21,6 +20,7 @@ from fedgrec.federation.node.store import NodeStore, Person
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.setup.init import add_node, add_users, init
 from tests.federation.masked_worlds import ALL, masked_world
+from tests.federation.rosters import changed, give, without
 from tests.federation.test_churn import more_rounds
 from tests.federation.test_cli_federation import said
 from tests.federation.worlds import N_ITEMS, World, config, people, world
@@ -65,8 +65,8 @@ def test_a_gateway_gives_each_user_one_key_and_keeps_it(fed: Path, tmp_path: Pat
     assert "2 users have no key and take no part" in caplog.text  # type: ignore[attr-defined]
     new = add_users(fed, "node-0", 2)
     assert [path.name for path in new] == ["6", "7"]
-    rosters = [open_server(fed / "server").roster, *(gateway.anyone(fed / f"node-{i}").roster for i in range(3))]
-    assert all(list(roster) == list(range(8)) and roster == rosters[0] for roster in rosters)
+    assert list(open_server(fed / "server").roster) == list(range(8))
+    assert isinstance(gateway.opened(fed / "node-0"), Gateway), "its roster will come from the server"
     assert Watcher(fed / "node-0").load() == 4
     assert home.hosted().items() > before.items()
     assert sorted(users_of(fed / "node-0")) == ["aaron", "ann", "bob", "carl"]
@@ -93,7 +93,7 @@ def test_a_gateway_added_later(fed: Path) -> None:
     assert gateway.anyone(folder).user_salt == gateway.anyone(fed / "node-0").user_salt
     plain = add_node(fed)  # a federation may have both kinds
     assert (open_node(plain).index, open_node(plain).name) == (9, "node-4")
-    assert open_node(plain).roster == gateway.anyone(fed / "node-0").roster == open_server(fed / "server").roster
+    assert open_node(plain).membership == open_server(fed / "server").membership
     assert (fed / "server" / "keys" / "node-4.pub").exists()
 
 
@@ -109,11 +109,10 @@ def mixed_up(fed: Path, how: str) -> Path:
     elif how == "no gateway.json":
         (first / "gateway.json").unlink()
     elif how == "a roster of plain nodes":
-        write_roster(first, {i: Member(m.name, m.key) for i, m in open_server(fed / "server").roster.items()})
+        give(fed, changed(fed, gateway=""), first)
     elif how == "a plain node whose roster has gateways":
         first = add_node(fed)
-        roster = open_node(first).roster
-        write_roster(first, roster | {6: Member("node-0.6", roster[6].key, "node-0")})
+        give(fed, changed(fed, 6, gateway="node-0"), first)
     return first
 
 
@@ -149,8 +148,7 @@ def test_a_folder_is_opened_as_what_it_is(fed: Path, tmp_path: Path) -> None:
 
 def test_a_server_whose_roster_does_not_know_of_gateways_is_told(tmp_path: Path) -> None:
     fed = masked_world(tmp_path)
-    roster = open_server(fed.server).roster
-    write_roster(fed.server, {index: Member(member.name, member.key) for index, member in roster.items()})
+    give(tmp_path, changed(tmp_path, gateway=""))
     with pytest.raises(FedgrecError, match="0 of 6 nodes are there"):
         fed.run()
     assert any("copy the gateway's to the server" in notice for notice in fed.witness.notices)
@@ -236,9 +234,7 @@ def test_a_user_who_leaves_is_taken_off_alone(tmp_path: Path) -> None:
     fed.run()
     gone = fed.nodes.pop(3)
     gone.rename(tmp_path / "gone")
-    rest = {index: member for index, member in open_server(fed.server).roster.items() if index != 3}
-    for folder in (fed.server, *fed.transport.folders.values()):
-        write_roster(folder, rest)
+    give(tmp_path, without(tmp_path, 3))
     more_rounds(fed, 1, 2)
     fed.run()
     assert fed.applied("train")[-1]["included"] == [0, 1, 2, 4, 5]

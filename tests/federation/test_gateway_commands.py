@@ -95,11 +95,13 @@ def test_a_gateway_needs_numpy_cryptography_and_safetensors_alone(trained: World
     code = NODE[: NODE.index("from pathlib")] + (
         "from pathlib import Path\n"
         "from fedgrec.federation.common.bundles import pack, unpack\n"
-        "from fedgrec.federation.node.gateway import NodeProcess, open_gateway\n"
+        "from fedgrec.federation.node.gateway import NodeProcess, anyone\n"
         "from fedgrec.federation.node.person import recommend\n"
         "from fedgrec.federation.common.packets import Packet\n"
         "folder = Path(sys.argv[1])\n"
-        "hello = Packet('hello', {'federation': open_gateway(folder).federation}, {'nonce': bytes(32)})\n"
+        "home = anyone(folder)\n"
+        "about = {'federation': home.federation, 'roster': [home.membership.number, home.membership.digest]}\n"
+        "hello = Packet('hello', about, {'nonce': bytes(32)})\n"
         "answers = unpack(NodeProcess(folder).handle(pack({0: hello, 1: hello})))\n"
         "print(*(answer.kind for answer in answers.values()), len(recommend(folder, '0/0', 3)[0]))\n"
     )

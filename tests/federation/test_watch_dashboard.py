@@ -17,6 +17,7 @@ from fedgrec.federation.common.web import Site
 from fedgrec.federation.server.log import writing
 from fedgrec.federation.server.pages import dashboard
 from tests.browser import CHROMIUM
+from tests.federation.rosters import changed, give
 from tests.federation.worlds import World
 from tests.waits import seconds
 
@@ -25,10 +26,7 @@ EVIL = "<script>document.title='taken'</script>"
 
 @pytest.fixture
 def site(trained: World) -> Iterator[Site]:
-    roster = trained.server / "roster.json"
-    lines = json.loads(roster.read_text())
-    lines["0"]["name"] = EVIL
-    roster.write_text(json.dumps(lines))
+    give(trained.server.parent, changed(trained.server.parent, 0, name=EVIL))
     with writing(trained.server) as say:
         say(f"note: node {EVIL} did not introduce itself")
     with serving(Site("127.0.0.1", 0, dashboard(trained.server))) as site:

@@ -20,6 +20,7 @@ from fedgrec.federation.server.log import log_of, writing
 from fedgrec.federation.server.status import Status, status
 from fedgrec.federation.server.store import ServerStore
 from tests.federation.meddlers import on, silent
+from tests.federation.rosters import changed, give, without
 from tests.federation.worlds import Killed, World, kill_server, world
 
 ROOT = Path(__file__).parents[2]
@@ -39,10 +40,7 @@ def digest(folder: Path) -> dict[str, str]:
 
 
 def remove(fed: World, index: int) -> None:
-    roster = fed.server / "roster.json"
-    lines = json.loads(roster.read_text())
-    del lines[str(index)]
-    roster.write_text(json.dumps(lines))
+    give(fed.server.parent, without(fed.server.parent, index))
 
 
 def test_a_fresh_folder_is_not_touched(tmp_path: Path) -> None:
@@ -161,8 +159,8 @@ def test_a_row_that_changed_by_itself_is_a_sentence(trained: World, capsys: pyte
 def test_the_text_fits_80_columns_and_the_json_is_documented(
     trained: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    roster = trained.server / "roster.json"
-    roster.write_text(roster.read_text().replace('"node1"', '"a node with a very long name \\u001b[2J and more"'))
+    root = trained.server.parent
+    give(root, changed(root, 1, name="a node with a very long name \x1b[2J and more"))
     assert main(["federation", "status", str(trained.server)]) == 0
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80

@@ -66,7 +66,13 @@ def put(**values: object) -> Callable[[str], str]:
 
 def line(**values: object) -> Callable[[str], str]:
     """The roster with other values in its first line."""
-    return lambda text: json.dumps(json.loads(text) | {"0": json.loads(text)["0"] | values})
+
+    def changed(text: str) -> str:
+        roster = json.loads(text)
+        roster["nodes"]["0"] |= values
+        return json.dumps(roster)
+
+    return changed
 
 
 @pytest.mark.parametrize(
@@ -83,11 +89,15 @@ def line(**values: object) -> Callable[[str], str]:
         ("node", "FED/node-0/identity.key", "no key", "identity.key is not a key"),
         ("node", "FED/node-0/flower.key", "no key", "flower.key is not a key"),
         ("node", "FED/node-0/roster.json", "[]", "holds no names and values"),
-        ("node", "FED/node-0/roster.json", "{}", "is no list of nodes by their places"),
+        ("node", "FED/node-0/roster.json", "{}", "is no numbered and signed list of nodes"),
         ("node", "FED/node-0/roster.json", line(key="ab"), "node 0: key cannot be 1 bytes long"),
         ("node", "FED/node-0/roster.json", line(kez="ab"), "Did you mean 'key'?"),
-        ("node", "FED/node-0/roster.json", '{"zero": {}}', "is no list of nodes by their places"),
-        ("node", "FED/node-0/roster.json", '{"0": 3}', "node 0 holds no names and values"),
+        ("node", "FED/node-0/roster.json", put(nodes={"zero": {}}), "is no numbered and signed list of nodes"),
+        ("node", "FED/node-0/roster.json", put(nodes={"0": 3}), "node 0 holds no names and values"),
+        ("node", "FED/node-0/roster.json", put(number=2), "has not signed roster.json"),
+        ("node", "FED/node-0/roster.json", line(people=3), "has not signed roster.json"),
+        ("node", "FED/node-0/roster.json", line(people=1001), "people cannot be 1001"),
+        ("node", "FED/node-0/ca.crt", "no certificate", "ca.crt is missing or not readable"),
         ("node", "FED/node-0/network.toml", "superlink = 3", "superlink cannot be 3: it is a text"),
         ("node", "FED/node-0/network.toml", 'superlink = "here"', "it is host:port of the server"),
         ("node", "FED/node-0/network.toml", 'superlink = "a:1"\nheld_out = 2', "it is a share from 0 to 1"),

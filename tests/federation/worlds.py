@@ -28,7 +28,10 @@ from tests.federation.meddlers import silent
 from tests.federation.replay import Recorded, replay, states
 
 N_ITEMS = 30
-OPEN_HEARTED: dict[str, Any] = {"topk": (5,), "evaluations": 100, "evaluation_users": 1, "evaluation_epsilon": 0.0}
+OPEN_HEARTED: dict[str, Any] = {
+    **{"topk": (5,), "evaluations": 100, "evaluation_users": 1, "evaluation_epsilon": 0.0},
+    "fewest_people": 1,  # each node is a batch of its own; tests/attacks/test_batches.py has larger ones
+}
 NODES = 3
 EXCHANGES = ("keys", "shares", "masked", "confirm", "unmask")
 

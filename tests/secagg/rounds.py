@@ -1,7 +1,7 @@
 """Secure sums that tests can stop between any two messages, and a search for secrets that leave a client."""
 
 import copy
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, Self
@@ -68,11 +68,12 @@ class Round:
         users: Mapping[int, int] | None = None,
         contexts: Mapping[int, bytes] | None = None,
         threads: int = 1,
+        together: Sequence[Collection[int]] = (),
     ) -> None:
         people, contexts, users = population(len(vectors)), contexts or {}, users or dict.fromkeys(vectors, 1)
         make_client, make_server = PARTIES[session.mechanism]
         self.session, self.vectors = session, vectors
-        self.server = make_server(session, people.roster, threads=threads)
+        self.server = make_server(session, people.roster, threads=threads, together=together)
         self.clients = {
             me: make_client(session, me, people.identities[me], people.roster, contexts.get(me, b""), threads)
             for me in vectors

@@ -76,7 +76,7 @@ def test_known_figures() -> None:
 
 @pytest.mark.parametrize("lying_server", [True, False])
 @pytest.mark.parametrize(("corrupt", "dropped"), [(0.05, 0.05), (0.2, 0.1), (0.01, 0.2), (0, 0)])
-@pytest.mark.parametrize("n", [65, 100, 333, 2_000])
+@pytest.mark.parametrize("n", [SMALL + 1, 200, 333, 2_000])
 def test_choices_keep_their_promises_and_no_smaller_graph_does(n, corrupt, dropped, lying_server) -> None:
     chosen = choose(n, corrupt, dropped, 30, 20, lying_server)
 

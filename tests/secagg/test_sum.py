@@ -1,5 +1,7 @@
 """The sum law: a secure sum is the plain integer sum of the vectors that arrived, to the bit, or there is none."""
 
+from collections.abc import Collection, Sequence
+
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -19,31 +21,41 @@ STAGES = [Stage.KEYS, Stage.SHARES, Stage.MASKED, Stage.CONFIRM, Stage.UNMASK]
 # ------------------------------------------------------------------------------------------------- the law
 
 
-def in_the_sum(session: Session, n: int, lost: dict[int, Stage]) -> set[int] | None:
+Groups = Sequence[Collection[int]]
+
+
+def in_the_sum(session: Session, n: int, lost: dict[int, Stage], together: Groups = ()) -> set[int] | None:
     """The clients whose vectors are in the sum by the rules, or None if there can be no sum."""
-    t = session.threshold
+    t, groups = session.threshold, {me: set(group) for group in together for me in group}
+
+    def whole(clients: set[int]) -> set[int]:
+        return {me for me in clients if groups.get(me, {me}) <= clients}
 
     def still_there(stage: Stage) -> set[int]:
         return {me for me in range(n) if me not in lost or STAGES.index(lost[me]) > STAGES.index(stage)}
 
     keys, shared, sent, _, opened = map(still_there, STAGES)
-    if len(keys) < max(t, 2):
+    if len(keys) < max(t, 2) or len(whole(keys)) < session.fewest:
         return None
     if session.mechanism == "pairwise":
         return keys if len(keys) > 2 and shared == keys else None
-    if session.neighbours >= len(keys) - 1:  # Bonawitz 2017: everybody holds shares of everybody
-        return sent if len(opened) >= t else None
-    graph = Graph(keys, session.neighbours, session.round_id)
-    around = {me: set(graph.neighbours(me)) for me in keys}
-    members = shared  # clients that have t holders among themselves
-    for _ in range(n):
+    company = whole(keys) if len(whole(keys)) >= max(t, 2) else keys
+    members = company & shared
+    if session.neighbours >= len(company) - 1:  # Bonawitz 2017: everybody holds shares of everybody
+        summed = whole(members & sent)
+        return summed if len(members & opened) >= t and len(summed) >= session.fewest else None
+    graph = Graph(company, session.neighbours, session.round_id)
+    around = {me: set(graph.neighbours(me)) for me in company}
+    for _ in range(n):  # clients that have t holders among themselves
         members = {me for me in members if len(around[me] & members) >= t}
-    sent, opened = sent & members, opened & members
-    return sent if members and all(len(around[me] & opened) >= t for me in members) else None
+    summed, opened = whole(members & sent), members & opened
+    helpers = {me: around[me] & opened & (summed if me in summed else members) for me in members}
+    enough = len(summed) >= session.fewest and all(len(each) >= t for each in helpers.values())
+    return summed if members and enough else None
 
 
-def sum_law_holds(run: Round, lost: dict[int, Stage], users: dict[int, int]) -> bool:
-    included = in_the_sum(run.session, len(run.vectors), lost)
+def sum_law_holds(run: Round, lost: dict[int, Stage], users: dict[int, int], together: Groups = ()) -> bool:
+    included = in_the_sum(run.session, len(run.vectors), lost, together)
     try:
         run.play(lost)
     except SecAggError as error:
@@ -52,7 +64,7 @@ def sum_law_holds(run: Round, lost: dict[int, Stage], users: dict[int, int]) -> 
         return included is None and type(error) is TooFewLeft
     values, total = run.server.result()
     return (
-        included == set(run.server.included)
+        included == set(run.server.included) == set(run.server.survivors)
         and np.array_equal(values, run.plain_sum(included))
         and total == sum(users[me] for me in included)
     )

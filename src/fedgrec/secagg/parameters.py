@@ -19,15 +19,30 @@ its 2ˣ tries turn a risk of 2⁻⁸⁰ into one of 2ˣ⁻⁸⁰.
 
 A lying server could also send clients different lists of survivors: it could open one client's seed and its neighbours'
 mask keys, only one secret of each client, and read a sum of one. Sessions with `lying_server` stop that: a client
-answers only when t of its holders have signed that they were told the same. Suppose that v answered, so it was told
-that it is alive. Then at least t − X honest holders of v signed a list in which v is alive. To open v's mask key, as
-many would have to answer for another list. An honest holder signs once, so that takes 2(t − X) ≤ k − X, which is
-X ≥ 2t − k again. So if a client's seed is opened, the vectors of t − X honest clients around it are in the same sum.
+answers only when t of its holders have signed that they were told the same. An honest client signs once.
+
+A client is called alive in a list if the list says that its vector is in the sum. The others that shared secrets were
+lost, or a server left their vectors out of the sum; a client cannot tell, and the arguments make no difference. Two
+secrets of one client are never opened: t holders would have to open the one and t the other, at least t − X honest ones
+each, which takes 2(t − X) ≤ k − X, so X ≥ 2t − k. So the vector of a client that is left out stays under its self mask,
+although that client and others open its mask key.
+
+In the complete graph all answer for the same list, because two lists with t signatures each have an honest signer in
+common. So the server learns one sum. Honest clients see to it that this is a sum of `Session.fewest` vectors or more:
+nothing else stops a server from leaving all others out.
+
+In a sparse graph lists may differ from place to place, so a client opens seeds only if it is alive in its own list. It
+also counts t neighbours that are alive there, more than half: so no gap on the circle parts the survivors. Suppose that
+v was alive in its own list, and answered. Then at least t − X honest holders of v signed a list in which v is alive. To
+open v's mask key, as many would have to answer for another list: X ≥ 2t − k again. So if a client's seed is opened, the
+mask keys of the t − X honest clients that opened it stay closed, and their vectors are in the same sum. A client that
+is not alive in its own list opens mask keys alone. For seeds, and for the gaps, it counts as one of the d lost.
 
 Some sums must be opened for one company only: the difference of two sums that differ by one client *is* that client's
-vector. So each client helps to open only one of them. Suppose that R clients help to open a sum of n: each of the n has
-t of them among its k neighbours, so k·R ≥ t·n. Two companies of n clients out of F founders take 2R ≤ F + c, because
-corrupt clients help twice. So a second sum cannot be opened if 2tn > k(F + c); in the complete graph, if 2t > F + c.
+vector. So each client helps to open only one of them. Suppose that R clients help to open a sum of a company of n: each
+of the n has t of them among its k neighbours, so k·R ≥ t·n. Two companies of n clients out of F founders take
+2R ≤ F + c, because corrupt clients help twice. So a second sum cannot be opened if 2tn > k(F + c); in the complete
+graph, if 2t > F + c.
 """
 
 import math
@@ -35,7 +50,7 @@ from dataclasses import dataclass
 
 from fedgrec.secagg.errors import BadInput
 
-SMALL = 64  # up to this many clients the complete graph costs little; it withstands *any* losses up to n − t
+SMALL = 128  # up to this many clients the complete graph costs little; it withstands *any* losses up to n − t
 SURE = 400  # up to this many clients nothing is left to chance against a lying server
 SECURITY = 80  # a chance of 2⁻⁸⁰ that a larger graph fails counts as none
 NEVER = -math.inf  # log₂ of a chance of 0

@@ -49,14 +49,16 @@ def authority(name: str) -> Authority:
     return key, certificate.add_extension(identifier, critical=False).sign(key, hashes.SHA384())
 
 
-def write_authority(out: Path, authority: Authority) -> bytes:
-    """Write an authority's files in FED; return its certificate as files hold it."""
+def as_pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def write_authority(out: Path, authority: Authority) -> None:
+    """Write an authority's files in FED."""
     key, certificate = authority
-    content = certificate.public_bytes(serialization.Encoding.PEM)
     (out / AUTHORITY).mkdir(mode=0o700, parents=True)
     write_private(out / AUTHORITY / CA_KEY, pem(key))
-    write_private(out / AUTHORITY / CA, content)
-    return content
+    write_private(out / AUTHORITY / CA, as_pem(certificate))
 
 
 def open_authority(out: Path) -> Authority:

@@ -37,6 +37,7 @@ from fedgrec.federation.server.folder import open_server
 SUPERLINK = "superlink"
 START = 60.0  # seconds that the SuperLink has to come up
 A_MEMBER, A_SHARE = 2**16, 2**10  # the most bytes of a member's message without vector and shares; of one share
+GROWTH = 2  # nodes may join while the server runs
 KNOWN_ALREADY = "already in use"
 APP = {
     "pyproject.toml": f"""[build-system]
@@ -79,6 +80,7 @@ class FlowerServer:
         self.folder, self.processes, self.app = folder.absolute(), processes, app or APP
         self.network = read_network(folder, ServerNetwork)
         self.run = 0
+        self.registered: set[tuple[Path, bytes]] = set()  # names and keys that the SuperLink knows
         host = "127.0.0.1" if self.network.listen in ("0.0.0.0", "::") else self.network.listen
         self.secret = secrets.token_hex(32)  # a new one for each start; it stays on this machine
         self.client = connected(
@@ -114,10 +116,12 @@ class FlowerServer:
             time.sleep(0.1)
 
     def register(self) -> None:
-        """Tell the SuperLink the keys of all nodes."""
-        for path in sorted((self.folder / KEYS).glob("*.pub")):
+        """Tell the SuperLink the keys of all nodes that it does not know yet."""
+        found = {(path, path.read_bytes()) for path in sorted((self.folder / KEYS).glob("*.pub"))}
+        for path, content in sorted(found - self.registered):
+            self.registered.add((path, content))
             try:
-                key: Any = load_ssh_public_key(path.read_bytes())
+                key: Any = load_ssh_public_key(content)
             except ValueError as error:
                 raise FederationError(f"{path} is not a node's public key ({error}): copy it again") from None
             try:
@@ -156,11 +160,11 @@ def largest_request(folder: Path) -> int:
     """Bytes of the longest request that a node may need to send.
 
     It is a piece of a masked vector and the rest of each user's message, with a share for each member of the roster;
-    gateways bundle the packets of all their users.
+    gateways bundle the packets of all their users. There is room for GROWTH times as many members.
     """
     members = list(open_server(folder).roster.values())
-    together = max(Counter(member.gateway for member in members if member.gateway).values(), default=1)
-    return 2 * PIECE + together * (A_MEMBER + A_SHARE * len(members))
+    together = GROWTH * max(Counter(member.gateway for member in members if member.gateway).values(), default=1)
+    return 2 * PIECE + together * (A_MEMBER + A_SHARE * GROWTH * len(members))
 
 
 def is_taken(address: tuple[str, int]) -> bool:

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from fedgrec.config.configuration import Config
-from fedgrec.federation.common.certificates import Authority, authority, write_authority
+from fedgrec.federation.common.certificates import Authority, as_pem, authority, write_authority
 from fedgrec.federation.common.folder import Terms, make_method, new_federation
 from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOptions
 from fedgrec.federation.common.roster import Member, Membership
@@ -42,10 +42,10 @@ def make_folders(
         lines, own = enrol(f"node{number}", len(roster), len(users) if per_user_masks else 0)
         roster |= lines
         keys.append(own)
-    certificate = write_authority(root, _authority())
     membership = Membership(new_federation(), 1, roster).signed(_authority()[0])
-    terms = Terms(membership, certificate, config, n_items, agreed)
+    terms = Terms(membership, as_pem(_authority()[1]), config, n_items, agreed)
     create_server(root / "server", terms, options)
+    write_authority(root, _authority())
     folders = {}
     for number, (own, users) in enumerate(zip(keys, people, strict=True)):
         folder = folders[number] = root / f"node{number}"

@@ -33,11 +33,12 @@ class Sum:
     name: str
     client: Client
     place: tuple[str, int, int]  # as announced
-    roster: str  # the digest of the roster that it began with
+    roster: str = ""  # the digest of the roster that it began with
     plan: Plan | None = None  # once the server has sent it
     nodes: tuple[int, ...] = ()  # the nodes in it, as the server names them with the plan
     model: bytes = b""  # the digest of the model that came with it
     survivors: bytes = b""  # the digest of the list of survivors that the node signed
+    is_in: bool = False  # whether the node itself is on that list; otherwise it only helps to open the sum
     ahead: tuple[Any, Computed] | None = None  # inputs and result of work that was done early
 
     def computed(self, inputs: Any) -> Computed | None:

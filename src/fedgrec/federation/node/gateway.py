@@ -171,10 +171,10 @@ def opened(path: Path) -> NodeFolder | Gateway:
     for index, member in gateway.members.items():
         home = open_node(member)
         home.check()
-        line = home.roster.get(index)
-        if line is None or line.gateway != gateway.name:
+        line = home.membership.members.get(index)  # a new user's comes from the server
+        if line and line.gateway != gateway.name:
             raise FederationError(
-                f"{member} is not a user of {gateway.name} by roster.json: copy the roster that was made with it"
+                f"{member} is not a user of {gateway.name} by roster.json: restore the file that is not this gateway's"
             )
     return gateway
 

@@ -352,7 +352,7 @@ class Node:
         digest = self._in_it(sum_, plan, alive)
         self._check_opened(plan, digest)
         answer = self._receive(sum_.client, request)
-        sum_.survivors = digest
+        sum_.survivors, sum_.is_in = digest, self.folder.index in alive
         return Packet(packets.CONFIRM, blobs={packets.SECAGG: answer})
 
     def _unmask(self, request: Packet) -> Packet:
@@ -361,7 +361,7 @@ class Node:
         answer = self._receive(sum_.client, request)
         plan = self._plan(sum_)
         self._check_opened(plan, sum_.survivors)
-        self.store.keep_opened(sum_.name, plan.place, sum_.survivors)
+        self.store.keep_opened(sum_.name if sum_.is_in else "", plan.place, sum_.survivors)
         blobs = {packets.SECAGG: answer}
         if isinstance(next_ := request.header.get("next"), dict):
             blobs |= self._begin(next_, packets.NEXT)

@@ -299,7 +299,7 @@ class NodeStore(Store):
         return next(iter(self.column("opened", "digest", HERE, place)), None)
 
     def keep_opened(self, session: str, place: tuple[str, int, int], digest: bytes) -> None:
-        """Note that this node is about to help to open the sum."""
+        """Note that this node is about to help to open the sum, and that its own part is in the sum of this session."""
         self.db.execute("UPDATE participation SET opened = 1 WHERE session = ?", [session])
         self.db.execute(
             "INSERT OR REPLACE INTO opened (stage, level, round, digest) VALUES (?, ?, ?, ?)", [*place, digest]

@@ -20,6 +20,7 @@ from pathlib import Path
 from fedgrec.cable.core import Broadcast, Upload
 from fedgrec.errors import ConfigError, SumLostError, many
 from fedgrec.federation.common import catalogue, packets
+from fedgrec.federation.common.batches import batches_of, is_bound
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import Packet, pack_broadcast
 from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, is_recount
@@ -318,6 +319,13 @@ class Coordinator:
         except SumLostError as lost:
             if recount:
                 self._give_recount_up(str(lost))
+            elif stage == CHANGES:
+                self.observer.noticed(f"users' changes could not be counted: {lost}")
+            elif self._is_optional(stage, round_):
+                self.observer.noticed(
+                    f"round {round_ + 1} sends no latents, and training goes on with old ones: {lost}"
+                )
+                self.store.skip(stage, round_, str(lost))
             else:
                 self._lost(str(lost))
             return
@@ -354,6 +362,12 @@ class Coordinator:
         if recorded:
             self._record(number, ready, before, total, outcome.included)
         self.observer.summed(self.store.sums(number - 1)[0])
+
+    def _is_optional(self, stage: str, round_: int) -> bool:
+        """Whether later rounds do without this one: they open over any nodes, and this one does not."""
+        drawn, method = batches_of(self.folder), self.method
+        later = (Plan(stage, 0, r, method.n_users, method.n_users) for r in range(round_ + 1, self.season.until))
+        return stage == method.stages[-1].name and any(not is_bound(plan, method, drawn) for plan in later)
 
     def _record(self, number: int, ready: Prepared, before: Broadcast, total: Upload, included: list[int]) -> None:
         """Keep an applied sum for an audit."""

@@ -7,6 +7,7 @@ confirm   who is in the sum           → a signature under that
 unmask    the others' signatures      → shares that open the sum, and keys for the next one
 """
 
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -36,6 +37,7 @@ class Prepared:
     all_of_them: bool = False  # the sum is lost if one of them is missing
     attempt: int = 0
     roster: str = ""  # the digest of the roster for which it was prepared
+    together: Sequence[Collection[int]] = ()  # batches, all or none of whose members are in the sum
     as_before: bool = False  # the nodes have the model from the previous sum
     keys: dict[int, bytes] = field(default_factory=dict)  # keys that came already
     committed: dict[int, str] = field(default_factory=dict)  # nodes' commitments, if the sum is taken once
@@ -62,7 +64,7 @@ def secure_sum(
     """The sum over the nodes' uploads, or SumLostError. Keys for the next sum are put into `upcoming`."""
     session, name = ready.session, ready.session.round_id.hex()
     roster = {node: members.folder.roster[node].key for node in ready.nodes}
-    server = Server(session, roster)
+    server = Server(session, roster, together=ready.together)
 
     def take(node: int, message: bytes | None) -> bool:
         """A message that is refused changes nothing: its sender counts as silent."""
@@ -97,13 +99,13 @@ def secure_sum(
                 header |= {"plan": asdict(ready.plan), "model": model, packets.AS_BEFORE: ready.as_before}
                 tables = {} if ready.as_before else arrays
             requests, messages = {}, for_everybody(close())
-            if kind == packets.CONFIRM and ready.all_of_them and len(messages) < len(ready.nodes):
+            if kind == packets.CONFIRM and ready.all_of_them and len(server.survivors) < len(ready.nodes):
                 raise SumLostError(
                     f"some nodes opened this stage for nodes {ready.nodes} before: all of them must be there"
                 )
             fewest = session.least if ready.plan.stage == EVALUATE else members.folder.fewest_nodes
-            if kind == packets.CONFIRM and len(messages) < fewest:
-                raise SumLostError(f"{len(messages)} nodes are left, and this sum has no fewer than {fewest}")
+            if kind == packets.CONFIRM and len(server.survivors) < fewest:
+                raise SumLostError(f"{len(server.survivors)} nodes are left, and this sum has no fewer than {fewest}")
             if kind == packets.UNMASK:
                 members.store.opening(name, server.survivors)
             for node, message in messages.items():

@@ -24,6 +24,7 @@ killed in a sum finds it unfinished, calls it lost, and never opens it again.
 """
 
 import json
+import secrets
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
@@ -267,6 +268,12 @@ class ServerStore(Store):
             stage, round_ = self._sum(session, "stage, round")
             self._close(session, [], 0, reason, cost)
             self._go_on_after(stage, round_)
+
+    def skip(self, stage: str, round_: int, reason: str) -> None:
+        """A round cannot take place now, and training can do without it."""
+        session = secrets.token_hex(16)
+        self.begin(session, Plan(stage, 0, round_, 1, 1), [])
+        self.lose(session, reason, Cost(0.0, 0, 0))
 
     def _go_on_after(self, stage: str, round_: int) -> None:
         """Users' draws belong to a round, and evaluations to a model: neither is asked for twice."""

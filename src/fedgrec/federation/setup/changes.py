@@ -35,9 +35,9 @@ def remove_node(out: Path, name: str) -> list[int]:
     """
     server = open_server(out / SERVER_FOLDER)
     gone, members = _places(server, name), server.membership.members
-    _check_enough(server, {index: member for index, member in server.roster.items() if index not in gone}, name)
     left = {index: replace(members[index], left=server.membership.number + 1) for index in gone}
     following = next_roster(out, {**members, **left})
+    _check_enough(server, following.present, name)
     (server.path / KEYS / f"{name}.pub").unlink(missing_ok=True)
     write_roster(server.path, following)
     return gone

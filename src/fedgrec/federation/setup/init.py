@@ -14,15 +14,13 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cryptography.hazmat.primitives.serialization import Encoding
-
 from fedgrec.config.configuration import Config
 from fedgrec.config.options import falling
 from fedgrec.errors import ConfigError
 from fedgrec.federation.common import certificates
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.catalogue import CATALOGUE
-from fedgrec.federation.common.certificates import open_authority
+from fedgrec.federation.common.certificates import as_pem, open_authority
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.folder import Terms, new_federation
 from fedgrec.federation.common.network import (
@@ -85,7 +83,7 @@ def init(
     config = replace(config, model=falling(config.model, options.rounds))
     with all_or_nothing(out):
         ca = certificates.authority("fedgrec")
-        certificate = certificates.write_authority(out, ca)
+        certificates.write_authority(out, ca)
         members: dict[int, Member] = {}
         keys = []
         for number in range(nodes):
@@ -94,7 +92,7 @@ def init(
             members |= stated(lines, most, people[number] if people else 1)
             keys.append(own)
         membership = Membership(new_federation(), 1, members).signed(ca[0])
-        terms, salt = Terms(membership, certificate, config, len(catalogue), agreed), secrets.token_bytes(32)
+        terms, salt = Terms(membership, as_pem(ca[1]), config, len(catalogue), agreed), secrets.token_bytes(32)
         listing = "".join(f"{name}\n" for name in catalogue)
         server = out / SERVER_FOLDER
         create_server(server, terms, options)
@@ -202,7 +200,7 @@ def renew(out: Path, host: str) -> Path:
     server = out / SERVER_FOLDER
     key, certificate = certificates.server_certificate(open_authority(out), [host, "127.0.0.1", "localhost"])
     write_private(server / TLS_KEY, certificates.pem(key))
-    write_private(server / TLS_CERTIFICATE, certificate.public_bytes(Encoding.PEM))
+    write_private(server / TLS_CERTIFICATE, as_pem(certificate))
     return server / TLS_CERTIFICATE
 
 

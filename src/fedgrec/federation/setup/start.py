@@ -99,6 +99,7 @@ def _drive(folder: Path, nodes: list[Path], processes: Processes, say: Say) -> N
                     say(f"note: {note}")
             if time.monotonic() - asked >= ASK:
                 ended, asked = server.ended(), time.monotonic()
+                server.register()  # a node that was added since
             for line in following.new():
                 say(line)
     finally:
