@@ -6,7 +6,7 @@ Who runs the server has no key of the authority: whoever has, can put a node bes
 from pathlib import Path
 
 from fedgrec.federation.common import packets
-from fedgrec.federation.common.certificates import authority, write_authority
+from fedgrec.federation.common.certificates import as_pem, authority
 from fedgrec.federation.common.folder import Terms
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.common.roster import Membership
@@ -29,7 +29,7 @@ def beside_invented_nodes(root: Path, fed: World) -> World:
         lines, keys[place] = enrol(f"invented{place}", place)
         roster |= lines
     other = Membership(home.federation, home.membership.number + 1, roster).signed(mine[0])
-    terms = Terms(other, write_authority(root, mine), home.config, home.n_items, home.agreed)
+    terms = Terms(other, as_pem(mine[1]), home.config, home.n_items, home.agreed)
     create_server(root / "server", terms, home.options)
     nodes = {V: fed.nodes[V]} | {place: root / f"invented{place}" for place in INVENTED}
     for place in INVENTED:
