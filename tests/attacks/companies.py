@@ -50,11 +50,17 @@ class Chooser(Liar):
         return replace(like, n_users=self.people, users=self.people, take=1, of=1, **other)
 
     def open(
-        self, company: Iterable[int], plan: Plan, broadcast: Broadcast | None = None, lied_to: Iterable[int] = ()
+        self,
+        company: Iterable[int],
+        plan: Plan,
+        broadcast: Broadcast | None = None,
+        lied_to: Iterable[int] = (),
+        left_out: Iterable[int] = (),
     ) -> Upload | None:
         """The sum over this company, with the threshold of an honest server.
 
         All nodes are then told that it counts, but those who are `lied_to` that it was lost; the latter may be all.
+        Of nodes that are `left_out` all nodes are told that the sum is without them.
         """
         nodes = sorted(company)
         threshold = (len(nodes) + self.home.corrupt_nodes) // 2 + 1
@@ -62,7 +68,7 @@ class Chooser(Liar):
         if found is not None:
             if set(lied_to) != set(nodes):
                 self.false |= {(node, len(self.lines) - 1): self.lines[-1] for node in lied_to}
-                self.lines[-1] = line(self.sessions[-1], plan.place, nodes).pack()
+                self.lines[-1] = line(self.sessions[-1], plan.place, {*nodes}.difference(left_out)).pack()
             for node in self.everybody:
                 self.greet(node)
         return found
@@ -92,12 +98,12 @@ class Chooser(Liar):
             self.ask(other, Packet(packets.NEW_ROSTER, {}, {"roster": new.pack()}))
             self.greet(other)
 
-    def warm_up(self, company: Iterable[int] | None = None, lied_to: Iterable[int] = ()) -> None:
+    def warm_up(self, company: Iterable[int] | None = None, *more: Iterable[int]) -> None:
         """An honest count of everybody's items, and the latents of a company under these degrees."""
         found = self.open(self.everybody, self.plan(DEGREES))
         assert found is not None, self.refusals
         self.model.degrees[:] = found.leaves["degrees"].values[:, 0]
-        self.open(self.everybody if company is None else company, self.plan(PROPAGATE), None, lied_to)
+        self.open(self.everybody if company is None else company, self.plan(PROPAGATE), None, *more)
 
     def opened(self, company: Iterable[int], leaf: str, plan: Plan, *more: Any) -> Table | None:
         """What the company adds to a leaf, as one row an item; `more` as in `open`."""
@@ -105,14 +111,14 @@ class Chooser(Liar):
         return None if found is None else found.leaves[leaf].values.astype(np.int64)
 
     def sweep(
-        self, company: Iterable[int], round_: int, false: bool, moving: bool = True, lied_to: Iterable[int] = ()
+        self, company: Iterable[int], round_: int, false: bool, *more: Iterable[int], moving: bool = True
     ) -> Table | None:
         """How a company's latents change, under the true degrees or under false ones; if not `moving`, items are 0."""
         plan = self.plan(TRAIN, round=round_)
         model = self.broadcast(plan)
         tables = model.tables if moving else np.zeros_like(model.tables)
         degrees = 4 * model.degrees if false else model.degrees
-        return self.opened(company, "latents", plan, replace(model, degrees=degrees, tables=tables), lied_to)
+        return self.opened(company, "latents", plan, replace(model, degrees=degrees, tables=tables), *more)
 
     def items_of(self, node: int) -> set[int]:
         """What the node's users have; only a test may know it."""

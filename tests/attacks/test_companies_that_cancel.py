@@ -22,7 +22,7 @@ def test_the_attacker_knows_its_trade(tmp_path: Path) -> None:
     """Sums of everybody are opened, and cancel: otherwise the refusals below would mean nothing."""
     liar = Chooser(in_one_batch(tmp_path, 4, latents_every=0))
     liar.warm_up()
-    false, true = liar.sweep(liar.everybody, 1, false=True), liar.sweep(liar.everybody, 2, false=False)
+    false, true = liar.sweep(liar.everybody, 1, True), liar.sweep(liar.everybody, 2, False)
     assert touched(false) == set.union(*map(liar.items_of, liar.everybody)), liar.refusals
     assert touched(false, true) == set(), liar.refusals
 
@@ -30,7 +30,7 @@ def test_the_attacker_knows_its_trade(tmp_path: Path) -> None:
 def test_two_sweeps_whose_companies_differ_by_one_node(tmp_path: Path) -> None:
     liar = Chooser(in_one_batch(tmp_path, 4, latents_every=0))
     liar.warm_up()
-    false, true = liar.sweep(liar.everybody, 1, false=True), liar.sweep([1, 2, 3], 2, false=False)
+    false, true = liar.sweep(liar.everybody, 1, True), liar.sweep([1, 2, 3], 2, False)
     assert touched(false, true) != liar.items_of(V), "the exact items of one node"
     assert false is not None
     assert true is None
@@ -40,7 +40,7 @@ def test_a_sweep_after_a_warm_up_that_lacks_one_node(tmp_path: Path) -> None:
     """Nobody's latents change but those of the node that has sent none yet."""
     liar = Chooser(in_one_batch(tmp_path, 4, latents_every=0))
     liar.warm_up([1, 2, 3])
-    alone = touched(liar.sweep(liar.everybody, 1, false=False))
+    alone = touched(liar.sweep(liar.everybody, 1, False))
     assert alone != liar.items_of(V), "the exact items of one node"
 
 
@@ -48,8 +48,8 @@ def test_two_rounds_with_latents_whose_companies_differ_by_one_node(tmp_path: Pa
     """With tables of zeros nobody's embedding moves, so what the others send cancels in training, too."""
     liar = Chooser(in_one_batch(tmp_path, 4, latents_every=1))
     liar.warm_up()
-    false = liar.sweep(liar.everybody, 1, false=True, moving=False)
-    true = liar.sweep([1, 2, 3], 2, false=False, moving=False)
+    false = liar.sweep(liar.everybody, 1, True, moving=False)
+    true = liar.sweep([1, 2, 3], 2, False, moving=False)
     assert touched(false, true) != liar.items_of(V), "the exact items of one node"
     assert false is not None
     assert true is None
@@ -82,10 +82,10 @@ def test_a_sweep_before_and_a_sweep_after_a_node_has_left(tmp_path: Path) -> Non
     """The others of its batch go on, and cancel."""
     liar = Chooser(in_one_batch(tmp_path, 5, latents_every=0))
     liar.warm_up()
-    false = liar.sweep(liar.everybody, 1, false=True)
+    false = liar.sweep(liar.everybody, 1, True)
     assert false is not None, liar.refusals
     liar.without(V)
-    true = liar.sweep(liar.everybody, 2, false=False)
+    true = liar.sweep(liar.everybody, 2, False)
     assert touched(false, true) != liar.items_of(V), "the exact items of who has left"
 
 

@@ -11,9 +11,9 @@ def test_who_is_told_alone_that_a_sweep_was_lost_does_not_send_alone(tmp_path: P
     """The same sweep twice, over everybody: whoever believes that the first one counts has nothing more to send."""
     liar = Chooser(in_one_batch(tmp_path, 4, latents_every=0))
     liar.warm_up()
-    first = liar.sweep(liar.everybody, 1, false=True, lied_to=[V])
+    first = liar.sweep(liar.everybody, 1, True, [V])
     assert touched(first) == set.union(*map(liar.items_of, liar.everybody)), liar.refusals
-    again = liar.sweep(liar.everybody, 2, false=True)
+    again = liar.sweep(liar.everybody, 2, True)
     assert touched(again) != liar.items_of(V), "the exact items of one node"
     assert again is None
 
@@ -21,18 +21,28 @@ def test_who_is_told_alone_that_a_sweep_was_lost_does_not_send_alone(tmp_path: P
 def test_who_is_told_alone_that_the_warm_up_was_lost_does_not_send_alone(tmp_path: Path) -> None:
     """The latents of the warm-up, and then a sweep: the model has not changed."""
     liar = Chooser(in_one_batch(tmp_path, 4, latents_every=0))
-    liar.warm_up(lied_to=[V])
-    alone = liar.sweep(liar.everybody, 1, false=False)
+    liar.warm_up(None, [V])
+    alone = liar.sweep(liar.everybody, 1, False)
     assert touched(alone) != liar.items_of(V), "the exact items of one node"
     assert alone is None
+
+
+def test_who_all_are_told_was_not_in_a_sweep_does_not_send_alone(tmp_path: Path) -> None:
+    """All hear the same history, in which the sum of everybody is said to be without one node."""
+    liar = Chooser(in_one_batch(tmp_path, 4, latents_every=0))
+    liar.warm_up()
+    first = liar.sweep(liar.everybody, 1, True, [], [V])
+    assert touched(first) == set.union(*map(liar.items_of, liar.everybody)), liar.refusals
+    again = liar.sweep(liar.everybody, 2, True)
+    assert touched(again) != liar.items_of(V), "the exact items of one node"
 
 
 def test_all_who_are_told_that_a_sweep_was_lost_send_it_again(tmp_path: Path) -> None:
     """A server that lost a sum says so to all: that stops nobody, and the sum is the same."""
     liar = Chooser(in_one_batch(tmp_path, 4, latents_every=0))
     liar.warm_up()
-    first = liar.sweep(liar.everybody, 1, false=True, lied_to=liar.everybody)
-    again = liar.sweep(liar.everybody, 2, false=True)
+    first = liar.sweep(liar.everybody, 1, True, liar.everybody)
+    again = liar.sweep(liar.everybody, 2, True)
     assert first is not None
     assert again is not None, liar.refusals
     assert (first == again).all()
