@@ -34,8 +34,9 @@ class Chooser(Liar):
 
     def __init__(self, fed: World) -> None:
         self.false: dict[tuple[int, int], str] = {}  # lines of the history that one node alone is told, by number
-        super().__init__(fed)
         self.everybody = sorted(fed.nodes)
+        self.alone = set(self.everybody)  # who gets plans
+        super().__init__(fed)
         self.people = sum(len(users) for users in self._users())
         self.method = self.home.method(self.people)
         self.model = self.method.init(0)
@@ -56,22 +57,33 @@ class Chooser(Liar):
         broadcast: Broadcast | None = None,
         lied_to: Iterable[int] = (),
         left_out: Iterable[int] = (),
+        ahead: Iterable[int] = (),
     ) -> Upload | None:
         """The sum over this company, with the threshold of an honest server.
 
         All nodes are then told that it counts, but those who are `lied_to` that it was lost; the latter may be all.
-        Of nodes that are `left_out` all nodes are told that the sum is without them.
+        Of nodes that are `left_out` all nodes are told that the sum is without them. Nodes that are `ahead` get the
+        plan of another sum first, which is then given up.
         """
         nodes = sorted(company)
         threshold = (len(nodes) + self.home.corrupt_nodes) // 2 + 1
         found = self.sum(nodes, plan, broadcast, threshold=threshold)
         if found is not None:
+            for node in ahead:
+                self._begins_alone(node, nodes, replace(plan, round=plan.round + 1), threshold)
             if set(lied_to) != set(nodes):
                 self.false |= {(node, len(self.lines) - 1): self.lines[-1] for node in lied_to}
                 self.lines[-1] = line(self.sessions[-1], plan.place, {*nodes}.difference(left_out)).pack()
             for node in self.everybody:
                 self.greet(node)
         return found
+
+    def _begins_alone(self, node: int, company: list[int], plan: Plan, threshold: int) -> None:
+        """All give their keys for another sum, but only this node gets its plan, and the last line is not told yet."""
+        held_back, self.alone = self.lines.pop(), {node}
+        self.sum(company, plan, until="shares", threshold=threshold)
+        self.lines[-1:], self.alone = [held_back], set(self.everybody)
+        self.sessions.pop()
 
     def greet(self, node: int) -> None:
         """As honest servers do; the node hears what became of all sums."""
@@ -81,7 +93,9 @@ class Chooser(Liar):
         assert answer.kind == packets.HELLO, answer
 
     def ask(self, node: int, packet: Packet) -> Packet:
-        """With the history that this node is told."""
+        """With the history that this node is told; a message that does not reach its node is an error."""
+        if packet.kind == packets.SHARES and node not in self.alone:
+            return packets.failure("the node was not asked")
         lines = [self.false.get((node, number), told) for number, told in enumerate(self.lines)]
         told = {packets.HISTORY: self.history() | {"lines": lines}} if packets.HISTORY in packet.header else {}
         return super().ask(node, replace(packet, header={**packet.header, **told}))

@@ -37,6 +37,16 @@ def test_who_all_are_told_was_not_in_a_sweep_does_not_send_alone(tmp_path: Path)
     assert touched(again) != liar.items_of(V), "the exact items of one node"
 
 
+def test_who_begins_another_sum_before_the_verdict_does_not_send_alone(tmp_path: Path) -> None:
+    """All hear the same history, but one node has heard of another sum meanwhile."""
+    liar = Chooser(in_one_batch(tmp_path, 4, latents_every=0))
+    liar.warm_up()
+    first = liar.sweep(liar.everybody, 1, True, [], [], [V])
+    assert touched(first) == set.union(*map(liar.items_of, liar.everybody)), liar.refusals
+    again = liar.sweep(liar.everybody, 4, True)
+    assert touched(again) != liar.items_of(V), "the exact items of one node"
+
+
 def test_all_who_are_told_that_a_sweep_was_lost_send_it_again(tmp_path: Path) -> None:
     """A server that lost a sum says so to all: that stops nobody, and the sum is the same."""
     liar = Chooser(in_one_batch(tmp_path, 4, latents_every=0))
