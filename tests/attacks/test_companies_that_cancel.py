@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedgrec.federation.common.plan import CHANGES, Plan
-from fedgrec.federation.node import changes
+from fedgrec.federation.node import changes, rules
 from fedgrec.federation.node.store import NodeStore
 from tests.attacks.companies import Chooser, in_one_batch, touched
 from tests.attacks.lying_server import TRAIN
@@ -25,6 +25,13 @@ def test_the_attacker_knows_its_trade(tmp_path: Path) -> None:
     false, true = liar.sweep(liar.everybody, 1, True), liar.sweep(liar.everybody, 2, False)
     assert touched(false) == set.union(*map(liar.items_of, liar.everybody)), liar.refusals
     assert touched(false, true) == set(), liar.refusals
+
+
+def test_without_the_rule_of_batches_it_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "check_batches", lambda *_: None)
+    liar = Chooser(in_one_batch(tmp_path, 4, latents_every=0))
+    liar.warm_up()
+    assert touched(liar.sweep(liar.everybody, 1, True), liar.sweep([1, 2, 3], 2, False)) == liar.items_of(V)
 
 
 def test_two_sweeps_whose_companies_differ_by_one_node(tmp_path: Path) -> None:

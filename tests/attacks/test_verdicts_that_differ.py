@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from fedgrec.federation.common.plan import Plan
 from tests.attacks.companies import Chooser, in_one_batch, touched
 
 V = 0  # the node that the server is curious about
@@ -16,6 +19,15 @@ def test_who_is_told_alone_that_a_sweep_was_lost_does_not_send_alone(tmp_path: P
     again = liar.sweep(liar.everybody, 2, True)
     assert touched(again) != liar.items_of(V), "the exact items of one node"
     assert again is None
+
+
+def test_if_histories_were_not_bound_into_the_keys_it_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bound = Plan.context
+    monkeypatch.setattr(Plan, "context", lambda plan, model, *told: bound(plan, model, *told[:-1], ""))
+    liar = Chooser(in_one_batch(tmp_path, 4, latents_every=0))
+    liar.warm_up()
+    liar.sweep(liar.everybody, 1, True, [V])
+    assert touched(liar.sweep(liar.everybody, 2, True)) == liar.items_of(V)
 
 
 def test_who_is_told_alone_that_the_warm_up_was_lost_does_not_send_alone(tmp_path: Path) -> None:
