@@ -158,7 +158,7 @@ def test_a_row_that_changes_under_a_running_server(server: Path, tmp_path: Path)
         with closing(sqlite3.connect(home / "server.sqlite", isolation_level=None)) as other:
             other.execute("UPDATE sums SET round = 3 WHERE number = 1")
         session = store.db.execute("SELECT session FROM sums WHERE number = 1").fetchone()[0]
-        for use in (lambda: store.verdict(session, 0), store.sums, lambda: store.opening(session, [1])):
+        for use in (lambda: store.over(0), store.sums, lambda: store.opening(session, [1])):
             with pytest.raises(FedgrecError, match=r"server\.sqlite.*a row of sums has changed.*restore"):
                 use()
         assert store.nodes()

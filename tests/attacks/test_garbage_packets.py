@@ -27,7 +27,7 @@ GARBAGE: dict[str, Any] = {
     "noise": {"blobs": {"secagg": b"FGSA\x01" + bytes(range(200)), "next": bytes(70)}, "arrays": {}},
     "a large array": {"arrays": {"secagg": np.full(10**6, np.nan)}},
     "no array": {"arrays": {"secagg": np.float64(3)}},
-    "an odd header": {"header": {"index": [1], "waiting": {"a": 1}, "reason": {"b": [2]}, "verdicts": 3}},
+    "an odd header": {"header": {"index": [1], "history": {"a": 1}, "reason": {"b": [2]}, "roster": 3}},
 }
 
 

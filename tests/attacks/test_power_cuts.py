@@ -33,7 +33,6 @@ from fedgrec.federation.common.sqlite_store import Cursor, sentence_for
 from fedgrec.federation.flower.server_end import is_taken
 from fedgrec.federation.in_process.transport import Answer
 from fedgrec.federation.node.gateway import NodeProcess
-from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.store import SERVER_STORE, ServerStore
 from tests.attacks.test_bit_rot import flip
@@ -193,9 +192,6 @@ class Lives:
         if code == 2:
             assert how == "flip" or any(words in said for words in (FULL, *STOPPED)), (how, said)
         self.seen[f"{how}: {code}"] += 1
-        for path in self.fed.nodes.values():  # an operator looks at the nodes that stopped
-            with suppress(FedgrecError), NodeStore(path) as store:
-                store.trust_again()
 
     def with_a_flip(self, messages: int) -> tuple[int, str]:
         """A bit flips between two lives; a file that was damaged is restored afterwards."""

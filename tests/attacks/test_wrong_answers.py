@@ -59,8 +59,9 @@ ODD: dict[str, Any] = {
     "an object": lambda p: Evil(),
     "a forgotten warm-up": lambda p: Packet(packets.FORGOTTEN, {"reason": "the server has forgotten"}),
     "half a letter": lambda p: replace(p, header=p.header | {"reason": "\ud800", "agreement": "\ud800"}),
-    "half a letter that it waits for": lambda p: replace(p, header=p.header | {"waiting": ["\ud800"]}),
-    "lists that it waits for": lambda p: replace(p, header=p.header | {"waiting": [[1], {"a": 2}, None, "ab" * 16]}),
+    "half a letter of history": lambda p: replace(p, header=p.header | {"history": {"lines": ["\ud800"]}}),
+    "a history of other things": lambda p: replace(p, header=p.header | {"history": {"lines": [[1], None, 3]}}),
+    "no history": lambda p: replace(p, header=p.header | {"history": [1]}),
 }  # fmt: skip
 
 

@@ -45,7 +45,7 @@ from tests.federation.worlds import people
 
 USERS = 8  # of a node
 UP = {  # what may come up, by kind: names in the header, blobs, arrays. A new name here is a privacy decision.
-    "hello": ({"index", "agreement", "waiting", "serves", "catalogue", "roster"}, {"signature"}, {"tags"}),
+    "hello": ({"index", "agreement", "history", "serves", "catalogue", "roster"}, {"signature"}, {"tags"}),
     "keys": (set(), {"secagg", "committed.secagg"}, set()),
     "shares": (set(), {"secagg"}, set()),
     "masked": (set(), set(), {"secagg"}),

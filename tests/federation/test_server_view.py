@@ -20,7 +20,7 @@ from tests.federation.worlds import World, world
 
 # All that a node may answer: adding a name here is a privacy decision.
 ANSWERS: dict[str, tuple[set[str], set[str], set[str]]] = {  # kind → header, blobs, arrays
-    "hello": ({"index", "agreement", "waiting", "serves", "catalogue", "roster"}, {"signature"}, {"tags"}),
+    "hello": ({"index", "agreement", "history", "serves", "catalogue", "roster"}, {"signature"}, {"tags"}),
     "keys": (set(), {"secagg", "committed.secagg"}, set()),
     "shares": (set(), {"secagg"}, set()),
     "masked": (set(), set(), {"secagg"}),

@@ -52,7 +52,7 @@ def test_two_may_find_a_new_file_at_once(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(sqlite_store, "_transaction", late)
     with closing(sqlite_store.connect(path, store.SCHEMA)) as db:
-        assert db.execute("SELECT key, value FROM meta").fetchall() == [("format", "4")]
+        assert db.execute("SELECT key, value FROM meta").fetchall() == [("format", "5")]
 
 
 def test_one_waits_while_another_writes_to_a_new_file(tmp_path: Path) -> None:
@@ -137,6 +137,7 @@ def test_a_node_remembers_everything(tmp_path: Path) -> None:
     db = sqlite3.connect(fed.nodes[1] / "node.sqlite")
     tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     known = {"meta", "users", "interactions", "own", "changes", "forgotten", "sessions", "participation", "opened"}
+    known |= {"history", "signed"}
     assert tables == known
     rows = db.execute("SELECT stage, level, round, users, verdict FROM participation ORDER BY rowid").fetchall()
     db.close()
@@ -257,7 +258,7 @@ def test_a_store_of_an_older_format_is_refused_and_not_changed(tmp_path: Path, v
     for path, opening in openings.items():
         made_older(path, version)
         before = path.read_bytes()
-        with pytest.raises(FedgrecError, match=rf"{path.name} has format {version}, and this version reads format 4"):
+        with pytest.raises(FedgrecError, match=rf"{path.name} has format {version}, and this version reads format 5"):
             opening()
         assert path.read_bytes() == before
     with pytest.raises(FedgrecError, match="begin a new federation"):

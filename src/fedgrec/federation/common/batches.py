@@ -2,7 +2,8 @@
 
 Every such sum, of whatever kind, holds all members of a batch or none. So whatever sums a server has opened and however
 it combines them, it finds out about a batch as a whole, never about some of its members: of a click, only that one of
-the batch's people has made it.
+the batch's people has made it. (A node chooses who of its own people takes part. What two such choices differ by may be
+one person, of whom the server knows only that the batch has it.)
 
 Every node draws the same batches from the roster. Nodes of many people are a batch each: their people hide each other.
 Founders that bring few people are put together in an order that no one chooses; who joins later waits until those who
@@ -23,8 +24,6 @@ from fedgrec.methods.contract import Method
 
 # If one node in 20 works for the server, fewer than two of seven are honest with a chance below one in ten million.
 FEWEST_NODES = 7
-# With so many batches, training rounds open over whole ones, too: a lost node does not cost most of the round.
-FOR_TRAINING = 4
 Batch = frozenset[int]  # places on the roster
 
 
@@ -86,19 +85,6 @@ def _hashed(*about: str | int) -> bytes:
     return hashlib.sha256(json.dumps(["fedgrec batches", *about]).encode()).digest()
 
 
-# ------------------------------------------------------------------------------------------- what they bind
-
-
-def is_bound(plan: Plan, method: Method, drawn: Sequence[Batch]) -> bool:
-    """Whether the sum opens over whole batches: all sums of people's items; training rounds where there are many.
-
-    An evaluation with noise does not: its noise hides each person, whoever else is in it.
-    """
-    if plan.stage == EVALUATE:
-        return not plan.deviation
-    return plan.stage == CHANGES or method.sums_items(plan.stage_of(method)) or len(drawn) >= FOR_TRAINING
-
-
 def batches_of(folder: Folder) -> list[Batch]:
     """The batches of a federation, as its roster has them."""
     return _batches_of(folder.membership, folder.agreed.fewest_people)
@@ -108,6 +94,20 @@ def batches_of(folder: Folder) -> list[Batch]:
 def _batches_of(membership: Membership, fewest_people: int) -> list[Batch]:
     """Cached, because a node asks in every sum."""
     return batches(membership.federation, membership.members, fewest_people)
+
+
+# ------------------------------------------------------------------------------------------- what they bind
+
+
+def is_bound(plan: Plan, method: Method, folder: Folder) -> bool:
+    """Whether the sum opens over whole batches: all sums of people's items; training rounds where there are many.
+
+    An evaluation with noise does not: its noise hides each person, whoever else is in it.
+    """
+    if plan.stage == EVALUATE:
+        return not plan.deviation
+    many = len(batches_of(folder)) >= folder.agreed.batches_for_training
+    return many or plan.stage == CHANGES or method.sums_items(plan.stage_of(method))
 
 
 def names(folder: Folder, nodes: Iterable[int]) -> str:

@@ -34,7 +34,11 @@ class Line:
 
 
 def line(session: str, place: tuple[str, int, int], included: Iterable[int]) -> Line:
-    return Line(session, *place, f"{sum(1 << node for node in set(included)):x}")
+    return Line(session, *place, counted(included))
+
+
+def counted(nodes: Iterable[int]) -> str:
+    return f"{sum(1 << node for node in set(nodes)):x}"
 
 
 def unpack(packed: Any) -> Line:

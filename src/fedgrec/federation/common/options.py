@@ -54,6 +54,13 @@ class Agreement(_Options, PrivacyOptions):
         least=1,
         group="privacy",
     )
+    batches_for_training: int = option(
+        4,
+        "where there are so many batches, training rounds open over whole ones, too; with fewer, a node that is away "
+        "would stop training, so they open over any nodes, and two of them tell what one node's people have; 1: always",
+        least=1,
+        group="privacy",
+    )
     topk: tuple[int, ...] = option((20,), "list lengths k of Recall@k and NDCG@k")
     evaluations: int = option(20, "evaluations that a node takes part in, in all", least=0)
     evaluation_users: int = option(50, "the fewest users over whom an evaluation is summed", least=1)

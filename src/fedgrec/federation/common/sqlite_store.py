@@ -61,6 +61,7 @@ class Connection(sqlite3.Connection):
     """A connection that knows its file."""
 
     path: Path
+    sealed: dict[str, tuple[list[str], str]] = {}  # noqa: RUF012 (it is replaced, never changed)
     unwatched: dict[str, tuple[list[str], str]] | None = None  # sealed tables that nothing was written to yet
 
     def execute(self, *words: Any) -> Cursor:
@@ -139,7 +140,8 @@ def _create_tables(db: Connection, schema: str) -> None:
             if _empty(db):  # still: another process may have been faster
                 for statement in schema.split(";"):
                     db.execute(statement)
-                db.unwatched = dict(sealed_tables(schema))
+                db.sealed = sealed_tables(schema)
+                db.unwatched = dict(db.sealed)
                 db.execute("INSERT INTO meta (key, value) VALUES ('format', ?)", [json.dumps(FORMAT)])
 
 
@@ -204,13 +206,14 @@ def _empty(db: sqlite3.Connection) -> bool:
 
 
 @contextmanager
-def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+def _transaction(db: Connection) -> Iterator[None]:
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
     except BaseException:
         if db.in_transaction:  # SQLite itself may have ended it, on a full disk
             db.execute("ROLLBACK")
+        db.unwatched = dict(db.sealed)  # triggers that were made in it are gone, too
         raise
     db.execute("COMMIT")
 
@@ -239,7 +242,7 @@ class Store:
                 f"{self.path} has format {found}, and this version reads format {FORMAT}: use the fedgrec that wrote "
                 f"it, or begin a new federation"
             )
-        self._sealed = sealed_tables(schema)
+        self._sealed = self.db.sealed = sealed_tables(schema)
         self.db.unwatched = dict(self._sealed)
 
     def check(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.history import chained, unpack
+from fedgrec.federation.common.history import Line, chained, counted, unpack
 from fedgrec.federation.node.store import NodeStore
 
 
@@ -28,21 +28,31 @@ def hear(store: NodeStore, me: int, message: Any) -> list[int]:
     lines = message.get("lines") if isinstance(message, Mapping) else None
     if not isinstance(lines, list) or type(message.get("after")) is not int:
         raise FederationError("the server told a history of sums that is none")
-    counted: list[int] = []
+    found: list[int] = []
     number, head = end(store)
     for place, packed in enumerate(lines, message["after"] + 1):
         line = unpack(packed)
         if place <= number and [packed] == store.column("history", "line", "WHERE number = ?", [place]):
             continue
-        if place != number + 1:
+        if place != number + 1 or not _agrees(store, me, line):
             raise FederationError(
-                "the server tells another history of sums than it told before, or leaves a part of it out: if that is "
+                "the server tells another history of sums than this node knows, or leaves a part of it out: if that is "
                 "not a lie, start this node with  --trust-again"
             )
         number, head = place, chained(head, packed)
         store.db.execute("INSERT INTO history (number, line, head) VALUES (?, ?, ?)", [number, packed, head])
-        counted += store.settle(line.session, me in line.included)
-    return counted
+        found += store.settle(line.session, me in line.included)
+    return found
+
+
+def _agrees(store: NodeStore, me: int, line: Line) -> bool:
+    """Whether the line may be true: a sum counts for those on the list that was signed before it was opened, or not.
+
+    The server could otherwise make one node send again what it sent in a sum that counts for the others.
+    """
+    signed = store.column("signed", "counted", "WHERE session = ?", [line.session])
+    lost = me in line.included and store.column("participation", "verdict", "WHERE session = ?", [line.session]) == [0]
+    return not lost and (not signed or line.counted in (*signed, counted([])))
 
 
 def forget(store: NodeStore) -> None:

@@ -26,6 +26,7 @@ from fedgrec.federation.common import catalogue, packets
 from fedgrec.federation.common.arrays import read_arrays, write_arrays
 from fedgrec.federation.common.errors import FederationError, Forgotten
 from fedgrec.federation.common.folder import NODE
+from fedgrec.federation.common.history import counted
 from fedgrec.federation.common.packets import (
     Packet,
     as_array,
@@ -288,11 +289,10 @@ class Node:
         method = self.folder.method(plan.n_users, plan.begun)
         rules.check_plan(self.folder, method, plan, self.store.get("announced", 0))
         rules.check_model(method, plan.stage_of(method), broadcast)
-        begun, n_users = self.store.get("season", (0, plan.n_users))
-        rules.check_users(self.folder, plan, begun, n_users)
+        rules.check_users(self.folder, plan, *self.store.get("season", (0, plan.n_users)))
         rules.check_people(self.folder, self.store.get("announced", 0))
         if is_recount(method, plan.stage):
-            rules.check_recount(self.folder, self.store.trained_since(begun))
+            rules.check_recount(self.folder, self.store.trained_since_recount(plan.round))
         spec = plan.spec(method)
         if (session.rings, session.users) != (spec.rings, spec.users):
             raise FederationError(f"the session does not fit the uploads of stage {plan.stage!r}")
@@ -337,7 +337,8 @@ class Node:
         share = rules.noise_share(self.folder, sum_.client.session)
         inputs = sum_.name, sum_.client.context, method, least, rows, self.store.states(rows), self._had(rows)
         gone = catalogue.withdrawn(self.folder.shared) if plan.stage == EVALUATE else []
-        bound = b"fedgrec noise" + json.dumps([sum_.nodes, sum_.client.context.hex(), share]).encode()
+        same = plan.context(broadcast, self.folder.agreement).hex()  # also if it is asked for again, later in the history
+        bound = b"fedgrec noise" + json.dumps([sum_.nodes, same, share]).encode()
         secret = hmac.digest(self.folder.identity.private_bytes_raw(), bound, "sha256")
         compute = partial(compute_upload, self.store, method, plan, rows, broadcast, least, share, gone, secret)
         return plan, users, inputs, compute
@@ -353,6 +354,9 @@ class Node:
         self._check_opened(plan, digest)
         answer = self._receive(sum_.client, request)
         sum_.survivors, sum_.is_in = digest, self.folder.index in alive
+        self.store.db.execute(
+            "INSERT OR REPLACE INTO signed (session, counted) VALUES (?, ?)", [sum_.name, counted(alive)]
+        )
         return Packet(packets.CONFIRM, blobs={packets.SECAGG: answer})
 
     def _unmask(self, request: Packet) -> Packet:

@@ -160,8 +160,7 @@ def check_people(folder: NodeFolder, users: int) -> None:
 
 def check_batches(folder: NodeFolder, method: Method, plan: Plan, alive: Sequence[int]) -> None:
     """Before the lists are signed: sums of people's items open over whole batches."""
-    drawn = batches_of(folder)
-    if is_bound(plan, method, drawn) and (torn := set(alive).difference(*whole(drawn, alive))):
+    if is_bound(plan, method, folder) and (torn := set(alive).difference(*whole(batches_of(folder), alive))):
         raise FederationError(
             f"node {folder.name} opens sums of people's items only over whole batches, and {names(folder, torn)} "
             f"stand in one that is not whole, or in none yet"
@@ -188,7 +187,7 @@ def check_recount(folder: NodeFolder, trained: int) -> None:
     if trained < folder.agreed.season_rounds:
         raise FederationError(
             f"node {folder.name} sends changes after {folder.agreed.season_rounds} training rounds or more "
-            f"(season_rounds), and has been in {trained} since the last season began: its changes wait"
+            f"(season_rounds), and has been in {trained} since it last did: its changes wait"
         )
 
 

@@ -19,6 +19,7 @@
     sessions        id: every secure sum that this node was ever asked into
     participation   number, session, stage, level, round, users (rows, JSON), model (its digest), opened (1: the node
                     helped to open the sum), verdict: 1 in the sum, 0 not, NULL not yet known
+    signed          session, counted: the lists of survivors that the node signed, as a line of the history says them
     opened          stage, level, round, digest (of survivors, plan and model): the sums that this node helped to open
     history         number, line, head: what became of every sum of the federation (common/history.py)
 
@@ -43,7 +44,7 @@ from fedgrec.cable.core import Cohort, Ints, State
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.plan import EVALUATE
 from fedgrec.federation.common.sqlite_store import LISTED, Store
-from fedgrec.methods.contract import TRAIN, Method
+from fedgrec.methods.contract import RECOUNT, TRAIN, Method
 
 STORE = "node.sqlite"
 SCHEMA = """
@@ -64,6 +65,7 @@ CREATE TABLE participation (number INTEGER PRIMARY KEY, session TEXT UNIQUE NOT 
                             opened INTEGER NOT NULL, verdict INTEGER, seal BLOB);
 CREATE TABLE opened (stage TEXT, level INTEGER, round INTEGER, digest BLOB NOT NULL, seal BLOB,
                      PRIMARY KEY (stage, level, round)) WITHOUT ROWID;
+CREATE TABLE signed (session TEXT PRIMARY KEY, counted TEXT NOT NULL, seal BLOB) WITHOUT ROWID;
 CREATE TABLE history (number INTEGER PRIMARY KEY, line TEXT NOT NULL, head TEXT NOT NULL, seal BLOB);
 CREATE INDEX places ON participation (stage, level, round);
 CREATE INDEX undecided ON participation (session) WHERE verdict IS NULL;
@@ -247,9 +249,12 @@ class NodeStore(Store):
         spent = EVALUATIONS_SPENT if stage == EVALUATE else TRAININGS_SPENT
         return len(self.rows("participation", "number", "WHERE stage = ?", [stage])) + int(self.get(spent, 0))
 
-    def trained_since(self, begun: int) -> int:
-        """How many training rounds, from this one on, this node has taken part in."""
-        return len(self.column("participation", "round", "WHERE stage = ? AND round >= ?", [TRAIN.name, begun]))
+    def trained_since_recount(self, now: int) -> int:
+        """How many training rounds this node was in since its last recount before this round."""
+        last = max(
+            self.column("participation", "round", "WHERE stage = ? AND round < ?", [RECOUNT.name, now]), default=0
+        )
+        return len(self.column("participation", "round", "WHERE stage = ? AND round >= ?", [TRAIN.name, last]))
 
     def counted(self) -> list[tuple[str, int]]:
         """Stages and levels of the sums that hold this node's part, as the server has said."""

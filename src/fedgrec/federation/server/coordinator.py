@@ -20,7 +20,7 @@ from pathlib import Path
 from fedgrec.cable.core import Broadcast, Upload
 from fedgrec.errors import ConfigError, SumLostError, many
 from fedgrec.federation.common import catalogue, packets
-from fedgrec.federation.common.batches import batches_of, is_bound
+from fedgrec.federation.common.batches import is_bound
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import Packet, pack_broadcast
 from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, is_recount
@@ -365,9 +365,9 @@ class Coordinator:
 
     def _is_optional(self, stage: str, round_: int) -> bool:
         """Whether later rounds do without this one: they open over any nodes, and this one does not."""
-        drawn, method = batches_of(self.folder), self.method
+        method = self.method
         later = (Plan(stage, 0, r, method.n_users, method.n_users) for r in range(round_ + 1, self.season.until))
-        return stage == method.stages[-1].name and any(not is_bound(plan, method, drawn) for plan in later)
+        return stage == method.stages[-1].name and not all(is_bound(plan, method, self.folder) for plan in later)
 
     def _record(self, number: int, ready: Prepared, before: Broadcast, total: Upload, included: list[int]) -> None:
         """Keep an applied sum for an audit."""

@@ -71,9 +71,9 @@ class Participants:
     def _units(self, sum_: Plan, method: Method) -> list[Unit]:
         """Who can take part now: nodes one by one, or whole batches in sums that open only over these."""
         folder, patience = self.members.folder, self.options.start_seconds if is_once(method, sum_.stage) else 0.0
-        drawn = batches_of(folder)
-        if not is_bound(sum_, method, drawn):
+        if not is_bound(sum_, method, folder):
             return [(node,) for node in self._here(sum_, method)]
+        drawn = batches_of(folder)
         self.members.wait(lambda: bool(whole(drawn, self._here(sum_, method))), patience)
         here = self._here(sum_, method)
         if found := whole(drawn, here):
