@@ -87,11 +87,10 @@ def test_the_sum_is_the_plain_sum_of_whole_groups() -> None:
         assert not read(run)
         summed, alone = (in_the_sum(here, n, lost, groups) for groups in (together, ()))
         kind = "none" if summed is None else "fewer" if alone is not None and summed < alone else "all"
-        outcomes.append((kind, here.neighbours < n - 1))
+        outcomes.append(kind)
 
     law()
-    for kind in ("none", "fewer", "all"):  # the law means something only if all outcomes are frequent
-        assert min(outcomes.count((kind, graph_is_sparse)) for graph_is_sparse in (True, False)) > 3, kind
+    assert min(map(outcomes.count, ("none", "fewer", "all"))) > 3  # else the law means little
 
 
 # ------------------------------------------------------------------------- a round whose groups are known
