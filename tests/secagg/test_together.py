@@ -173,7 +173,10 @@ def test_a_sum_of_too_few_is_not_opened(stage) -> None:
     assert run.server.included == []
 
 
-def test_groups_that_cannot_be() -> None:
+def test_groups_and_floors_that_cannot_be() -> None:
+    for least in (-1, 1, 2**31):
+        with pytest.raises(BadInput, match="out of range"):
+            twelve(least_summed=least)
     with pytest.raises(BadInput, match="two groups"):
         twelve([[0, 1], [1, 2]])
     for mechanism in ("pairwise", "lightsecagg"):
