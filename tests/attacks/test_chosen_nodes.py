@@ -108,7 +108,7 @@ def test_a_sparse_graph_that_was_chosen_well_is_accepted() -> None:
     """The node's own check agrees with `parameters.choose`, for all nodes and for the fewest allowed."""
     from fedgrec.secagg.parameters import choose, withstands
 
-    for n, corrupt, dropped in itertools.product((150, 300, 1000), (0.02, 0.05), (0.05, 0.2)):
+    for n, corrupt, dropped in itertools.product((100, 300, 1000), (0.02, 0.05), (0.05, 0.2)):
         chosen, c = choose(n, corrupt, dropped), int(corrupt * n)
         assert chosen.neighbours < n - 1
         k, t = chosen.neighbours, chosen.threshold

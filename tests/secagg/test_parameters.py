@@ -10,7 +10,19 @@ from hypothesis import strategies as st
 
 from fedgrec.secagg.errors import BadInput
 from fedgrec.secagg.graph import Graph
-from fedgrec.secagg.parameters import NEVER, SMALL, Parameters, add, choose, gaps, risks, tail, unlikely, withstands
+from fedgrec.secagg.parameters import (
+    DENSE,
+    NEVER,
+    SMALL,
+    Parameters,
+    add,
+    choose,
+    gaps,
+    risks,
+    tail,
+    unlikely,
+    withstands,
+)
 
 # ---------------------------------------------------------------------------------------------------- tails
 
@@ -76,7 +88,7 @@ def test_known_figures() -> None:
 
 @pytest.mark.parametrize("lying_server", [True, False])
 @pytest.mark.parametrize(("corrupt", "dropped"), [(0.05, 0.05), (0.2, 0.1), (0.01, 0.2), (0, 0)])
-@pytest.mark.parametrize("n", [SMALL + 1, 200, 333, 2_000])
+@pytest.mark.parametrize("n", [65, 100, 333, 2_000])
 def test_choices_keep_their_promises_and_no_smaller_graph_does(n, corrupt, dropped, lying_server) -> None:
     chosen = choose(n, corrupt, dropped, 30, 20, lying_server)
 
@@ -119,6 +131,13 @@ def test_few_clients_form_a_complete_graph(n, lying_server) -> None:
     assert c < (2 * t - n if lying_server else t)
     assert chosen.broken == chosen.failed == NEVER
     assert f"the complete graph of {n}" in chosen.sentence()
+
+
+def test_a_dense_graph_gives_way_to_the_complete_one() -> None:
+    dense, sparse, large = choose(100, 0.05, 0.34), choose(100), choose(DENSE + 1, 0.05, 0.34)
+    assert (dense.neighbours, dense.threshold, dense.least) == (99, 60, 66)
+    assert (sparse.neighbours, sparse.threshold) == (16, 11)
+    assert DENSE + 1 < 2 * large.neighbours < 2 * DENSE  # too large, however dense
 
 
 def test_a_share_of_clients_is_counted_as_it_reads() -> None:

@@ -50,7 +50,8 @@ from dataclasses import dataclass
 
 from fedgrec.secagg.errors import BadInput
 
-SMALL = 128  # up to this many clients the complete graph costs little; it withstands *any* losses up to n − t
+SMALL = 64  # up to this many clients the complete graph costs little; it withstands *any* losses up to n − t
+DENSE = 128  # up to this many clients it is taken instead of a graph with more than half of its pairs
 SURE = 400  # up to this many clients nothing is left to chance against a lying server
 SECURITY = 80  # a chance of 2⁻⁸⁰ that a larger graph fails counts as none
 NEVER = -math.inf  # log₂ of a chance of 0
@@ -106,6 +107,7 @@ def choose(
 ) -> Parameters:
     """The fewest neighbours with which privacy is lost with a chance ≤ 2^−security, the round ≤ 2^−correctness.
 
+    The complete graph is taken where it costs little more: everybody who is there helps to open the sum.
     `corrupt` and `dropped` are shares of the clients. It takes the middle one of the possible thresholds. With
     `founders`, the sum can be opened for only one company of these.
     """
@@ -127,7 +129,8 @@ def choose(
     while k < clients - 1 and not sparse(k):
         k *= 2
     found = (sparse(k) for k in range(k // 2 // 2 * 2 + 2, min(k, clients - 2) + 1, 2))
-    return next((parameters for parameters in found if parameters), complete)
+    fewest = next((parameters for parameters in found if parameters), complete)
+    return complete if clients <= DENSE and 2 * fewest.neighbours > clients else fewest
 
 
 def withstands(
