@@ -73,7 +73,9 @@ class Chooser(Liar):
                 self._begins_alone(node, nodes, replace(plan, round=plan.round + 1), threshold)
             if set(lied_to) != set(nodes):
                 self.false |= {(node, len(self.lines) - 1): self.lines[-1] for node in lied_to}
-                self.lines[-1] = line(self.sessions[-1], plan.place, {*nodes}.difference(left_out)).pack()
+                self.lines[-1] = line(
+                    self.sessions[-1], plan.place, self.home.membership.number, {*nodes}.difference(left_out)
+                ).pack()
             for node in self.everybody:
                 self.greet(node)
         return found

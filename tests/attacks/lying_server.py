@@ -115,7 +115,7 @@ class Liar:
             self.refusals.append(str(error))
             return None
         finally:
-            self.lines.append(line(self.sessions[-1], place, []).pack())
+            self.lines.append(line(self.sessions[-1], place, self.home.membership.number, []).pack())
         spec = sum_.spec(self.method)
         return Upload.from_ring(values, spec, users)
 

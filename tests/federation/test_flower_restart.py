@@ -177,8 +177,7 @@ def test_a_server_restored_from_a_backup_opens_no_round_again(tmp_path: Path) ->
     fed.run()
     rounds = [(line["round"], line["applied"]) for line in fed.log() if line["stage"] == "train"]
     assert rounds == [(0, 1), (1, 1), (2, 0), (3, 0), (4, 1), (5, 1)]
-    refusals = ("has sent its part of stage 'train' of this round", "was asked into this sum before")
-    assert sum(any(words in notice for words in refusals) for notice in fed.witness.notices) == 2 * 3
+    assert any("nodes know of 2 sums that this server does not" in notice for notice in fed.witness.notices)
     for path in fed.nodes.values():
         with NodeStore(path) as store:
             sent = store.db.execute("SELECT round FROM participation WHERE stage = 'train'").fetchall()

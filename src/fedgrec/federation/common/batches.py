@@ -18,6 +18,7 @@ from functools import lru_cache
 from itertools import cycle
 
 from fedgrec.federation.common.folder import Folder
+from fedgrec.federation.common.options import Agreement
 from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan
 from fedgrec.federation.common.roster import Member, Membership, home_of
 from fedgrec.methods.contract import Method
@@ -27,8 +28,11 @@ FEWEST_NODES = 7
 Batch = frozenset[int]  # places on the roster
 
 
-def batches(federation: str, members: Mapping[int, Member], fewest_people: int) -> list[Batch]:
-    """The batches of those who are here; `members` are all who ever were on the roster."""
+def batches(federation: str, members: Mapping[int, Member], fewest_people: int, founded: int = 1) -> list[Batch]:
+    """The batches of those who are here.
+
+    `members` are all who ever were on the roster; `founded`: the number of the roster with which the first sum began.
+    """
 
     def is_enough(group: Sequence[int]) -> bool:
         people = sum(members[node].people for node in group)
@@ -36,7 +40,7 @@ def batches(federation: str, members: Mapping[int, Member], fewest_people: int) 
 
     found: list[list[int]] = []
     is_short = False  # the first one, because somebody has left
-    for group in _drawn(federation, members, is_enough):
+    for group in _drawn(federation, members, founded, is_enough):
         here = [node for node in group if not members[node].left]
         fell_short = len(here) < len(group) and not is_enough(here)
         if found and (fell_short or is_short):  # it goes on as a part of the batch before it
@@ -49,7 +53,7 @@ def batches(federation: str, members: Mapping[int, Member], fewest_people: int) 
 
 
 def _drawn(
-    federation: str, members: Mapping[int, Member], is_enough: Callable[[Sequence[int]], bool]
+    federation: str, members: Mapping[int, Member], founded: int, is_enough: Callable[[Sequence[int]], bool]
 ) -> list[list[int]]:
     """Batches as if nobody had left, oldest first: who joins later changes none of them."""
 
@@ -68,7 +72,7 @@ def _drawn(
         return _hashed(federation, home_of(members[node])), _hashed(federation, node)
 
     alone = {node for node in members if is_enough([node])}
-    founders = sorted((node for node in members if members[node].joined == 1), key=lot)
+    founders = sorted((node for node in members if members[node].joined <= founded), key=lot)
     small, rest = filled(node for node in founders if node not in alone)
     if small:
         for node, group in zip(rest, cycle(small), strict=False):
@@ -85,28 +89,28 @@ def _hashed(*about: str | int) -> bytes:
     return hashlib.sha256(json.dumps(["fedgrec batches", *about]).encode()).digest()
 
 
-def batches_of(folder: Folder) -> list[Batch]:
+def batches_of(folder: Folder, founded: int) -> list[Batch]:
     """The batches of a federation, as its roster has them."""
-    return _batches_of(folder.membership, folder.agreed.fewest_people)
+    return _batches_of(folder.membership, folder.agreed.fewest_people, founded)
 
 
 @lru_cache(8)
-def _batches_of(membership: Membership, fewest_people: int) -> list[Batch]:
+def _batches_of(membership: Membership, fewest_people: int, founded: int) -> list[Batch]:
     """Cached, because a node asks in every sum."""
-    return batches(membership.federation, membership.members, fewest_people)
+    return batches(membership.federation, membership.members, fewest_people, founded)
 
 
 # ------------------------------------------------------------------------------------------- what they bind
 
 
-def is_bound(plan: Plan, method: Method, folder: Folder) -> bool:
+def is_bound(plan: Plan, method: Method, drawn: Sequence[Batch], agreed: Agreement) -> bool:
     """Whether the sum opens over whole batches: all sums of people's items; training rounds where there are many.
 
     An evaluation with noise does not: its noise hides each person, whoever else is in it.
     """
     if plan.stage == EVALUATE:
         return not plan.deviation
-    many = len(batches_of(folder)) >= folder.agreed.batches_for_training
+    many = len(drawn) >= agreed.batches_for_training
     return many or plan.stage == CHANGES or method.sums_items(plan.stage_of(method))
 
 

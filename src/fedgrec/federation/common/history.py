@@ -22,6 +22,7 @@ class Line:
     stage: str
     level: int
     round: int
+    roster: int  # the number of the roster that held
     counted: str  # the nodes whose uploads count: a hexadecimal number that has a bit for each place on the roster
 
     @property
@@ -33,8 +34,8 @@ class Line:
         return json.dumps(astuple(self))
 
 
-def line(session: str, place: tuple[str, int, int], included: Iterable[int]) -> Line:
-    return Line(session, *place, counted(included))
+def line(session: str, place: tuple[str, int, int], roster: int, included: Iterable[int]) -> Line:
+    return Line(session, *place, roster, counted(included))
 
 
 def counted(nodes: Iterable[int]) -> str:
@@ -44,7 +45,7 @@ def counted(nodes: Iterable[int]) -> str:
 def unpack(packed: Any) -> Line:
     try:
         found = Line(*json.loads(packed))
-        if [type(part) for part in astuple(found)] != [str, str, int, int, str] or found.pack() != packed:
+        if [type(part) for part in astuple(found)] != [str, str, int, int, int, str] or found.pack() != packed:
             raise ValueError
         int(found.counted, 16)
     except (TypeError, ValueError):

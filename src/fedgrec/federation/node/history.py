@@ -55,6 +55,13 @@ def _agrees(store: NodeStore, me: int, line: Line) -> bool:
     return not lost and (not signed or line.counted in (*signed, counted([])))
 
 
+def found(store: NodeStore, roster: int) -> None:
+    """With the node's first sum it learns which roster the federation began with: its batches follow from that."""
+    first = store.column("history", "line", "WHERE number = 1")
+    if store.get("founded") is None:
+        store.put("founded", unpack(first[0]).roster if first else roster)
+
+
 def forget(store: NodeStore) -> None:
     """The node's operator has looked into it: the node hears the whole history anew."""
     with store.transaction():

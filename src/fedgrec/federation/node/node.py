@@ -259,6 +259,7 @@ class Node:
             self.store.settle(session, False)
         model = model_digest(broadcast)
         self._check(client.session, plan, broadcast, model)
+        history.found(self.store, self.folder.membership.number)
         self.store.put("season", (plan.begun, plan.n_users))
         self.store.put("round", plan.round)
         decoy_answers.before_count(self.folder, self.store, plan)
@@ -337,7 +338,9 @@ class Node:
         share = rules.noise_share(self.folder, sum_.client.session)
         inputs = sum_.name, sum_.client.context, method, least, rows, self.store.states(rows), self._had(rows)
         gone = catalogue.withdrawn(self.folder.shared) if plan.stage == EVALUATE else []
-        same = plan.context(broadcast, self.folder.agreement).hex()  # also if it is asked for again, later in the history
+        same = plan.context(
+            broadcast, self.folder.agreement
+        ).hex()  # also if it is asked for again, later in the history
         bound = b"fedgrec noise" + json.dumps([sum_.nodes, same, share]).encode()
         secret = hmac.digest(self.folder.identity.private_bytes_raw(), bound, "sha256")
         compute = partial(compute_upload, self.store, method, plan, rows, broadcast, least, share, gone, secret)
@@ -349,7 +352,8 @@ class Node:
         plan, lists = self._plan(sum_), parse(request.blobs[packets.SECAGG])
         alive = lists.alive if isinstance(lists, Survivors) else ()  # the client refuses anything else
         rules.check_survivors(self.folder, plan, sum_.client.session, alive)
-        rules.check_batches(self.folder, self.folder.method(plan.n_users, plan.begun), plan, alive)
+        method, founded = self.folder.method(plan.n_users, plan.begun), self.store.get("founded", 1)
+        rules.check_batches(self.folder, method, plan, founded, alive)
         digest = self._in_it(sum_, plan, alive)
         self._check_opened(plan, digest)
         answer = self._receive(sum_.client, request)

@@ -158,9 +158,10 @@ def check_people(folder: NodeFolder, users: int) -> None:
         )
 
 
-def check_batches(folder: NodeFolder, method: Method, plan: Plan, alive: Sequence[int]) -> None:
+def check_batches(folder: NodeFolder, method: Method, plan: Plan, founded: int, alive: Sequence[int]) -> None:
     """Before the lists are signed: sums of people's items open over whole batches."""
-    if is_bound(plan, method, folder) and (torn := set(alive).difference(*whole(batches_of(folder), alive))):
+    drawn = batches_of(folder, founded)
+    if is_bound(plan, method, drawn, folder.agreed) and (torn := set(alive).difference(*whole(drawn, alive))):
         raise FederationError(
             f"node {folder.name} opens sums of people's items only over whole batches, and {names(folder, torn)} "
             f"stand in one that is not whole, or in none yet"

@@ -3,6 +3,7 @@
     meta            key, value (JSON)   `format`; `state`: how a user's arrays are laid out; `node_key`, from which the
                                         node draws who takes part; `announced`: users that the server knows of, and
                                         `announced_row`, the last of them; `last_row`: no row is given twice;
+                                        `founded`: the number of the roster with which the federation's sums began;
                                         `season`: the round with which it began, and users then; `round`: the last one
                                         heard of; `refused`; `roster`: number and digest of the newest one
                                         seen; `traces`: whether the file may hold traces of deleted users;

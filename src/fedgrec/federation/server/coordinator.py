@@ -325,12 +325,12 @@ class Coordinator:
                 self.observer.noticed(
                     f"round {round_ + 1} sends no latents, and training goes on with old ones: {lost}"
                 )
-                self.store.skip(stage, round_, str(lost))
+                self.store.skip(stage, round_, self.folder.membership.number, str(lost))
             else:
                 self._lost(str(lost))
             return
         session = ready.session.round_id.hex()
-        number = self.store.begin(session, ready.plan, ready.nodes)
+        number = self.store.begin(session, ready.plan.place, self.folder.membership.number, ready.nodes)
         ready.as_before = stage == EVALUATE and self.store.is_round(number - 1, round_)
         model = self.model.trained_on() if stage == EVALUATE else self.model.server
         broadcast = self.method.broadcast(model, ready.plan.stage_of(self.method), level=level)
@@ -365,9 +365,10 @@ class Coordinator:
 
     def _is_optional(self, stage: str, round_: int) -> bool:
         """Whether later rounds do without this one: they open over any nodes, and this one does not."""
-        method = self.method
+        method, drawn = self.method, self.participants.batches()
         later = (Plan(stage, 0, r, method.n_users, method.n_users) for r in range(round_ + 1, self.season.until))
-        return stage == method.stages[-1].name and not all(is_bound(plan, method, self.folder) for plan in later)
+        bound = (is_bound(plan, method, drawn, self.folder.agreed) for plan in later)
+        return stage == method.stages[-1].name and not all(bound)
 
     def _record(self, number: int, ready: Prepared, before: Broadcast, total: Upload, included: list[int]) -> None:
         """Keep an applied sum for an audit."""

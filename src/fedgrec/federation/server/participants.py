@@ -7,7 +7,7 @@ from itertools import accumulate, chain
 
 from fedgrec.cable.core import UploadSpec
 from fedgrec.errors import ConfigError, SumLostError
-from fedgrec.federation.common.batches import batches_of, is_bound, names, whole
+from fedgrec.federation.common.batches import Batch, batches_of, is_bound, names, whole
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, is_once, is_recount, sum_name
 from fedgrec.federation.server.members import Members
@@ -71,9 +71,9 @@ class Participants:
     def _units(self, sum_: Plan, method: Method) -> list[Unit]:
         """Who can take part now: nodes one by one, or whole batches in sums that open only over these."""
         folder, patience = self.members.folder, self.options.start_seconds if is_once(method, sum_.stage) else 0.0
-        if not is_bound(sum_, method, folder):
+        drawn = self.batches()
+        if not is_bound(sum_, method, drawn, folder.agreed):
             return [(node,) for node in self._here(sum_, method)]
-        drawn = batches_of(folder)
         self.members.wait(lambda: bool(whole(drawn, self._here(sum_, method))), patience)
         here = self._here(sum_, method)
         if found := whole(drawn, here):
@@ -82,6 +82,10 @@ class Participants:
         raise SumLostError(
             f"sums of people's items open over whole batches (fewest_people), and {away} cannot be there"
         )
+
+    def batches(self) -> list[Batch]:
+        folder = self.members.folder
+        return batches_of(folder, self.store.founded() or folder.membership.number)
 
     def _here(self, sum_: Plan, method: Method) -> list[int]:
         """The nodes that are present and may be in this sum."""

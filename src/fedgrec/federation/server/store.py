@@ -12,7 +12,8 @@
     seasons   number, begun (its first round), until (the round with which it ends), n_users, n_items, first_sum (its
               number), recount (1: a recount is due), changed (users who had changes, as counted), line (JSON: its last
               evaluation), served (the season whose model nodes serve since its end)
-    sums      number, session, stage, level, round; nodes, survivors, included (JSON lists of idx: the nodes that were
+    sums      number, session, stage, level, round, roster (its number); nodes, survivors, included (JSON lists of idx:
+              the nodes that were
               asked, whose sum was to be opened, whose upload counts), users, applied (NULL while a sum goes on),
               reason, seconds, bytes_up, bytes_down: the participation log, in order
     metrics   round, line (JSON): what metrics.jsonl will hold
@@ -35,7 +36,7 @@ from fedgrec.cable.core import ServerState
 from fedgrec.federation.common.arrays import read_arrays, write_arrays
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.history import Line, line
-from fedgrec.federation.common.plan import EVALUATE, Plan
+from fedgrec.federation.common.plan import EVALUATE
 from fedgrec.federation.common.sqlite_store import LISTED, Store, damaged
 from fedgrec.federation.server.folder import ServerFolder, open_server
 from fedgrec.methods.contract import DEGREES, RECOUNT, TRAIN
@@ -49,7 +50,8 @@ CREATE TABLE nodes (idx INTEGER PRIMARY KEY, name TEXT NOT NULL, users INTEGER N
 CREATE TABLE tags (tag BLOB PRIMARY KEY, node INTEGER NOT NULL, counted INTEGER NOT NULL DEFAULT 0, seal BLOB)
     WITHOUT ROWID;
 CREATE TABLE sums (number INTEGER PRIMARY KEY, session TEXT UNIQUE NOT NULL, stage TEXT NOT NULL,
-                   level INTEGER NOT NULL, round INTEGER NOT NULL, nodes TEXT NOT NULL, survivors TEXT, included TEXT,
+                   level INTEGER NOT NULL, round INTEGER NOT NULL, roster INTEGER NOT NULL, nodes TEXT NOT NULL,
+                   survivors TEXT, included TEXT,
                    users INTEGER, applied INTEGER, reason TEXT, seconds REAL, bytes_up INTEGER, bytes_down INTEGER,
                    seal BLOB);
 CREATE TABLE metrics (round INTEGER NOT NULL, line TEXT NOT NULL, seal BLOB);
@@ -229,14 +231,19 @@ class ServerStore(Store):
 
     # ------------------------------------------------------------------------------------------------ sums
 
-    def begin(self, session: str, plan: Plan, nodes: Iterable[int]) -> int:
+    def begin(self, session: str, place: tuple[str, int, int], roster: int, nodes: Iterable[int]) -> int:
         """From here on the sum's round is used up, even if the sum is lost. Returns the sum's number."""
         with self.transaction():
-            number = self.db.execute(
-                "INSERT INTO sums (session, stage, level, round, nodes) VALUES (?, ?, ?, ?, ?)",
-                [session, plan.stage, plan.level, plan.round, json.dumps(sorted(nodes))],
-            ).lastrowid
-        return number or 0
+            return self._begin(session, place, roster, nodes)
+
+    def _begin(self, session: str, place: tuple[str, int, int], roster: int, nodes: Iterable[int]) -> int:
+        columns = "session, stage, level, round, roster, nodes"
+        values = [session, *place, roster, json.dumps(sorted(nodes))]
+        return self.db.execute(f"INSERT INTO sums ({columns}) VALUES (?, ?, ?, ?, ?, ?)", values).lastrowid or 0
+
+    def founded(self) -> int | None:
+        """The number of the roster with which the first sum began."""
+        return next(iter(self.column("sums", "roster", "WHERE number = 1")), None)
 
     def opening(self, session: str, survivors: Iterable[int]) -> None:
         """From here on nodes may open the sum of these nodes, and open no other sum of the same stage and round."""
@@ -269,11 +276,11 @@ class ServerStore(Store):
             self._close(session, [], 0, reason, cost)
             self._go_on_after(stage, round_)
 
-    def skip(self, stage: str, round_: int, reason: str) -> None:
+    def skip(self, stage: str, round_: int, roster: int, reason: str) -> None:
         """A round cannot take place now, and training can do without it."""
         session = secrets.token_hex(16)
-        self.begin(session, Plan(stage, 0, round_, 1, 1), [])
-        self.lose(session, reason, Cost(0.0, 0, 0))
+        self.begin(session, (stage, 0, round_), roster, [])
+        self.lose(session, reason)
 
     def _go_on_after(self, stage: str, round_: int) -> None:
         """Users' draws belong to a round, and evaluations to a model: neither is asked for twice."""
@@ -331,16 +338,15 @@ class ServerStore(Store):
     def over(self, after: int) -> list[Line]:
         """All sums that are over, in order, without this many of the first ones."""
         there = "WHERE applied IS NOT NULL ORDER BY number LIMIT -1 OFFSET ?"
-        found = self.rows("sums", "session, stage, level, round, included", there, [after])
-        return [line(session, place, json.loads(included)) for session, *place, included in found]
+        found = self.rows("sums", "session, stage, level, round, roster, included", there, [after])
+        return [line(session, place, roster, json.loads(included)) for session, *place, roster, included in found]
 
     def hear_of(self, heard: Line) -> None:
         """Nodes tell of a sum that this store, a restored copy, does not have: its name and its round were used."""
         self.attempt((heard.stage, heard.level, heard.round))
         with self.transaction():
-            columns = "session, stage, level, round, nodes"
-            about = [heard.session, heard.stage, heard.level, heard.round, json.dumps(heard.included)]
-            self.db.execute(f"INSERT INTO sums ({columns}) VALUES (?, ?, ?, ?, ?)", about)
+            place = heard.stage, heard.level, heard.round
+            self._begin(heard.session, place, heard.roster, heard.included)
             reason = "this server is a restored copy, and has heard of it from its nodes"
             self._close(heard.session, heard.included, 0, reason, Cost())
             self._go_on_after(heard.stage, heard.round)
