@@ -181,7 +181,7 @@ def test_no_batch_is_ever_split_and_all_who_stay_in_one_stay_together(story: Any
     assert not broken(story, drawn)
 
 
-@settings(max_examples=60)
+@settings(max_examples=200)
 @given(STORIES)
 def test_batches_are_large_unless_the_founders_are_too_few(story: Any) -> None:
     for members in rosters(story):
