@@ -13,9 +13,8 @@
               number), recount (1: a recount is due), changed (users who had changes, as counted), line (JSON: its last
               evaluation), served (the season whose model nodes serve since its end)
     sums      number, session, stage, level, round, roster (its number); nodes, survivors, included (JSON lists of idx:
-              the nodes that were
-              asked, whose sum was to be opened, whose upload counts), users, applied (NULL while a sum goes on),
-              reason, seconds, bytes_up, bytes_down: the participation log, in order
+              the nodes that were asked, whose sum was to be opened, whose upload counts), users, applied (NULL while a
+              sum goes on), reason, seconds, bytes_up, bytes_down: the participation log, in order
     metrics   round, line (JSON): what metrics.jsonl will hold
 
 Every row also has a `seal` (common/sqlite_store.py), which is compared when the row is read.
