@@ -42,6 +42,12 @@ from fedgrec.federation.node.gateway import Keys, anyone, create, enrol, open_ga
 from fedgrec.federation.server.folder import create_server, open_server
 
 SERVER_FOLDER = "server"
+SECRETS = {  # in FED, and where they belong
+    f"node-*/**/{IDENTITY}, node-*/**/{NODE}": "only on the node (node.json has",
+    f"node-*/{FLOWER}": "the salt of users' names)",
+    f"{SERVER_FOLDER}/{TLS_KEY}": "only on the server",
+    f"{certificates.AUTHORITY}/{certificates.CA_KEY}": "offline: who has it enrols nodes",
+}
 MOST_USERS = 1000  # the most users that a node may bring, by default
 
 
@@ -170,14 +176,20 @@ def _enrol(out: Path, folder: Path, users: int, most: int = MOST_USERS, people: 
     write_roster(out / SERVER_FOLDER, following)
 
 
-def create_again(out: Path, folder: Path, keys: Keys, membership: Membership) -> None:
-    """Write a node's files, with what another node has; a new folder also gets those for the network."""
-    server = open_server(out / SERVER_FOLDER)
-    other = next((out / name for name in homes(server.roster) if (out / name).is_dir()), None)
-    if other is None:
+def some_node(out: Path) -> Path:
+    """A node's folder in FED: the nodes share what the server must not know."""
+    there = (out / name for name in homes(open_server(out / SERVER_FOLDER).roster))
+    if (found := next((path for path in there if path.is_dir()), None)) is None:
         raise FederationError(
             f"{out} has no other node's folder, which has what all nodes share: copy one back for this"
         )
+    return found
+
+
+def create_again(out: Path, folder: Path, keys: Keys, membership: Membership) -> None:
+    """Write a node's files, with what another node has; a new folder also gets those for the network."""
+    server = open_server(out / SERVER_FOLDER)
+    other = some_node(out)
     certificate, first = (server.path / CA).read_bytes(), anyone(other)
     terms = Terms(membership, certificate, server.config, server.n_items, server.agreed)
     if folder.is_dir() and folder.name in homes(server.roster):

@@ -98,7 +98,10 @@ def _drive(folder: Path, nodes: list[Path], processes: Processes, say: Say) -> N
                     say(f"note: {note}")
             if time.monotonic() - asked >= ASK:
                 ended, asked = server.ended(), time.monotonic()
-                server.register()  # a node that was added since
+                try:
+                    server.register()  # a node that was added since
+                except FederationError as trouble:  # such as a key that is half copied
+                    say(f"note: {trouble}")
             for line in following.new():
                 say(line)
     finally:
