@@ -146,7 +146,7 @@ def run_init(arguments: argparse.Namespace) -> int:
     """Make everything that server and nodes need, and print the commands that start them."""
     from fedgrec.federation.common.catalogue import read_catalogue
     from fedgrec.federation.server.folder import open_server
-    from fedgrec.federation.setup.init import SECRETS, init
+    from fedgrec.federation.setup.init import init, secrets_of
 
     config, options, agreed = settings(arguments)
     if not 1 <= arguments.port <= 65535:
@@ -176,9 +176,9 @@ def run_init(arguments: argparse.Namespace) -> int:
     for node in made.nodes:
         print(f"  {shlex.join(['fedgrec', 'federation', 'node', str(node)])}")
     print("\nSecret, and where each belongs:")
-    for what, where in SECRETS.items():
-        print(f"  {what:<46} {where}")
-    print(f"The roster's fingerprint: {open_server(made.server).membership}")
+    for file, where in secrets_of(arguments.per_user_masks).items():
+        print(f"  {file:<28} {where}")
+    print(f"Operators compare the fingerprint of {open_server(made.server).membership}.")
     return 0
 
 

@@ -23,8 +23,12 @@ def register(tasks: Any) -> None:
     add.add_argument("--people", type=int, default=1, metavar="N", help="the fewest it is sure to bring (default: 1)")
     add.add_argument("--request", type=Path, metavar="FILE", help="of a node that made its own keys with `join`")
     of_federation("invite", run_invite, "what a new node must know to `join`")
-    joins = command(tasks, "join", run_join, "make a node's own keys, with an invitation; with a welcome, start to be one")
-    joins.add_argument("letter", type=Path, metavar="FILE", help="an invitation, or the welcome that answers the request")
+    joins = command(
+        tasks, "join", run_join, "make a node's own keys, with an invitation; with a welcome, start to be one"
+    )
+    joins.add_argument(
+        "letter", type=Path, metavar="FILE", help="an invitation, or the welcome that answers the request"
+    )
     joins.add_argument("folder", type=Path, metavar="NODE", help="the node's folder, which an invitation makes")
     joins.add_argument("--source", default="", metavar="DATA", help="its users' interactions, as in network.toml")
     more = of_federation("add-users", run_add_users, "a node may bring more users; a gateway gets keys for them")
@@ -144,8 +148,9 @@ def run_join(arguments: argparse.Namespace) -> int:
     if isinstance(letter, Invitation):
         said = fingerprint(arguments.letter)
         request = begin(arguments.letter, letter, arguments.folder, arguments.source)
-        print(f"{arguments.folder} has keys of its own. The invitation has the fingerprint {said}: ask whether")
-        print(f"that is right. Then send {request} back and read out its fingerprint: {fingerprint(request)}")
+        print(f"{arguments.folder} has keys of its own; they stay on this machine.")
+        print(f"The invitation's fingerprint is {said}: ask who sent it whether that is right.")
+        print(f"Then send back {request} and read out its fingerprint: {fingerprint(request)}")
         return 0
     if not isinstance(letter, Welcome):
         raise ConfigError(f"{arguments.letter} is a request: it goes to where authority/ is, to  add-node --request")

@@ -22,7 +22,7 @@ from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.catalogue import CATALOGUE
 from fedgrec.federation.common.certificates import as_pem, open_authority
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.folder import Terms, new_federation
+from fedgrec.federation.common.folder import NODE, Terms, new_federation
 from fedgrec.federation.common.network import (
     CA,
     FLOWER,
@@ -37,17 +37,11 @@ from fedgrec.federation.common.network import (
 from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOptions
 from fedgrec.federation.common.roster import Member, Membership, Roster, homes, write_roster
 from fedgrec.federation.common.web import host_and_port, is_address
-from fedgrec.federation.node.folder import floors
+from fedgrec.federation.node.folder import IDENTITY, floors
 from fedgrec.federation.node.gateway import Keys, anyone, create, enrol, open_gateway
 from fedgrec.federation.server.folder import create_server, open_server
 
 SERVER_FOLDER = "server"
-SECRETS = {  # in FED, and where they belong
-    f"node-*/**/{IDENTITY}, node-*/**/{NODE}": "only on the node (node.json has",
-    f"node-*/{FLOWER}": "the salt of users' names)",
-    f"{SERVER_FOLDER}/{TLS_KEY}": "only on the server",
-    f"{certificates.AUTHORITY}/{certificates.CA_KEY}": "offline: who has it enrols nodes",
-}
 MOST_USERS = 1000  # the most users that a node may bring, by default
 
 
@@ -125,6 +119,18 @@ def stated(lines: Roster, most: int, people: int, joined: int = 1) -> Roster:
     return {
         index: replace(line, users=limits[index][0], people=limits[index][1], joined=joined)
         for index, line in lines.items()
+    }
+
+
+def secrets_of(per_user_masks: bool) -> dict[str, str]:
+    """The files in FED that hold a secret, and where each belongs."""
+    own, here = "users/*/" if per_user_masks else "", "that node alone"
+    return {
+        f"node-*/{own}{IDENTITY}": here,
+        f"node-*/{own}{NODE}": f"{here}; it has the salt of users' names",
+        f"node-*/{FLOWER}": here,
+        f"{SERVER_FOLDER}/{TLS_KEY}": "the server alone",
+        f"{certificates.AUTHORITY}/{certificates.CA_KEY}": "offline: who has it enrols nodes",
     }
 
 
