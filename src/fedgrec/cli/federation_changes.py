@@ -167,7 +167,7 @@ def run_add_users(arguments: argparse.Namespace) -> int:
     folders = add_users(arguments.fed, arguments.node, arguments.users)
     print(f"{arguments.node} may bring {many(arguments.users, 'user')} more.")
     if folders:
-        print("Copy to the gateway's users/, which gives them to users of its source who have none:")
+        print("Copy to the gateway's users/ and restart it, so that it gives their keys to users who have none:")
         for folder in folders:
             print(f"  {folder}")
     _say_roster(arguments.fed / SERVER_FOLDER)

@@ -24,7 +24,7 @@ from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOpt
 from fedgrec.federation.common.web import LOOPBACK, Site, watched
 from fedgrec.federation.flower.processes import Processes, end_with_parent
 from fedgrec.federation.node.contact import Contact
-from fedgrec.federation.node.gateway import node_folders, opened
+from fedgrec.federation.node.gateway import anyone, node_folders, opened
 from fedgrec.federation.node.refresh import Watcher
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server import seasons
@@ -85,7 +85,9 @@ def _drive(folder: Path, nodes: list[Path], processes: Processes, say: Say) -> N
     try:
         server.start()
         say(f"the SuperLink listens on {server.network.listen}:{server.network.port}")
-        if assumption := open_server(folder).assumption:
+        home = open_server(folder)
+        say(f"note: this is {home.membership}")
+        if assumption := home.assumption:
             say(f"note: {assumption}")
         for node in nodes:
             start_node(node, processes)
@@ -123,7 +125,8 @@ def node(folder: Path, trust_again: bool = False, watch: Watch = UNWATCHED) -> N
                 with NodeStore(path) as store, store.transaction():
                     store.trust_again()
         network, key = read_network(folder, NodeNetwork), read_flower_key(folder)
-        log.info("%s with %d users connects to %s", folder.name, users, network.superlink)
+        roster = anyone(folder).membership
+        log.info("%s with %d users and %s connects to %s", folder.name, users, roster, network.superlink)
         end_with_parent()
         contact = Contact()
         pages = {} if watch.port is None else contact.pages()
