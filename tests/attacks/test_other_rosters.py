@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.common.packets import Packet, as_array
 from fedgrec.federation.common.plan import Plan
-from fedgrec.federation.common.roster import write_roster
+from fedgrec.federation.common.roster import Membership, write_roster
 from fedgrec.federation.in_process.transport import Answer
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.gateway import NodeProcess
@@ -77,8 +77,13 @@ def test_a_roster_from_the_server_is_checked_by_the_node(tmp_path: Path) -> None
     }
     process = NodeProcess(fed.nodes[0])
     for lie in lies.values():
-        assert process.handle(Packet("roster", {}, {"roster": lie.pack()})).kind == "error"
+        assert process.handle(handed_out(lie)).kind == "error"
         assert open_node(fed.nodes[0]).membership.number == 1
     true = following(tmp_path, changed(tmp_path, 1, users=7))
-    assert process.handle(Packet("roster", {}, {"roster": true.pack()})).kind == "roster"
+    assert process.handle(handed_out(true)).kind == "roster"
     assert open_node(fed.nodes[0]).membership == true
+    assert process.handle(Packet("roster")).kind == "error"
+
+
+def handed_out(roster: Membership) -> Packet:
+    return Packet("roster", arrays={"roster": as_array(roster.pack())})

@@ -177,7 +177,8 @@ class Node:
 
     def _new_roster(self, request: Packet) -> Packet:
         """A newer roster than the one here."""
-        known_roster.install(self.folder, self.store, request.blobs.get("roster", b""))
+        packed = request.arrays.get("roster", np.empty(0, np.uint8))
+        known_roster.install(self.folder, self.store, packed.tobytes())
         return Packet(packets.NEW_ROSTER)
 
     def _finish(self, request: Packet) -> Packet:

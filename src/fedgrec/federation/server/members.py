@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.catalogue import newest, version_of
 from fedgrec.federation.common.errors import FederationError, Forgotten
-from fedgrec.federation.common.packets import MOST, Packet, hello_part, plain
+from fedgrec.federation.common.packets import MOST, Packet, as_array, hello_part, plain
 from fedgrec.federation.common.roster import ROSTER, Member, check_successor, differences, read_roster
 from fedgrec.federation.common.transport import Transport, within
 from fedgrec.federation.server.bundling import Bundling
@@ -136,7 +136,8 @@ class Members:
         return answer.kind == packets.HELLO and known and type(number) is int and number < self.folder.membership.number
 
     def _roster(self) -> Packet:
-        return Packet(packets.NEW_ROSTER, {}, {"roster": self.folder.membership.pack()})
+        packed = as_array(self.folder.membership.pack())  # an array is in a gateway's bundle once
+        return Packet(packets.NEW_ROSTER, arrays={"roster": packed})
 
     def _has_old_items(self, answer: Packet) -> bool:
         """Whether the answer is from a node with an older catalogue."""
