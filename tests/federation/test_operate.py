@@ -266,7 +266,7 @@ def test_the_authority_ends_with_its_federation(made: Made) -> None:
 def test_the_commands_say_what_to_copy_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fed = init(tmp_path / "fed", 5, ["tea"], config(), FederationOptions()).server.parent
     for words, wanted in (
-        (["remove-node", "node-1"], ("stays in the model", "roster.json to every machine", "keys/node-1.pub")),
+        (["remove-node", "node-1"], ("stays in the model", "Copy roster.json from", "delete keys/node-1.pub")),
         (["rotate-keys", "node-2"], ("identity.key and flower.key", "keys/node-2.pub", "old keys are refused")),
     ):
         assert cli.main(["federation", words[0], str(fed), words[1]]) == 0

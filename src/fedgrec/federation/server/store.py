@@ -342,10 +342,11 @@ class ServerStore(Store):
 
     def hear_of(self, heard: Line) -> None:
         """Nodes tell of a sum that this store, a restored copy, does not have: its name and its round were used."""
-        self.attempt((heard.stage, heard.level, heard.round))
+        place = heard.stage, heard.level, heard.round
+        self.attempt(place)
         with self.transaction():
-            place = heard.stage, heard.level, heard.round
-            self._begin(heard.session, place, heard.roster, heard.included)
+            if not self._sum(heard.session, "session"):  # the copy may have been made while the sum went on
+                self._begin(heard.session, place, heard.roster, heard.included)
             reason = "this server is a restored copy, and has heard of it from its nodes"
             self._close(heard.session, heard.included, 0, reason, Cost())
             self._go_on_after(heard.stage, heard.round)
