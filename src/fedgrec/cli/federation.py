@@ -7,6 +7,7 @@ import logging
 import os
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,7 @@ def settings(arguments: argparse.Namespace) -> tuple[Any, Any, Any]:
 
 def run_init(arguments: argparse.Namespace) -> int:
     """Make everything that server and nodes need, and print the commands that start them."""
+    from fedgrec.federation.common.batches import batches_of, in_words
     from fedgrec.federation.common.catalogue import read_catalogue
     from fedgrec.federation.server.folder import open_server
     from fedgrec.federation.setup.init import init, secrets_of
@@ -178,7 +180,9 @@ def run_init(arguments: argparse.Namespace) -> int:
     print("\nSecret, and where each belongs:")
     for file, where in secrets_of(arguments.per_user_masks).items():
         print(f"  {file:<28} {where}")
-    print(f"Operators compare the fingerprint of {open_server(made.server).membership}.")
+    home = open_server(made.server)
+    print(f"Operators compare the fingerprint of {home.membership}.")
+    print(textwrap.fill(f"Note: {in_words(batches_of(home, 1), home.agreed)}.", 78))
     return 0
 
 

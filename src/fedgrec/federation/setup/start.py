@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedgrec.config.configuration import Config
+from fedgrec.federation.common.batches import batches_of, in_words
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.lock import held
 from fedgrec.federation.common.network import (
@@ -32,6 +33,7 @@ from fedgrec.federation.server import seasons
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.log import LOGS, Following
 from fedgrec.federation.server.pages import metrics
+from fedgrec.federation.server.store import ServerStore
 from fedgrec.federation.setup.init import MOST_USERS, Made, init
 
 LOOK, ASK = 0.3, 1.0  # seconds between two looks at the log, and between two questions to the SuperLink
@@ -90,6 +92,9 @@ def _drive(folder: Path, nodes: list[Path], processes: Processes, say: Say) -> N
         say(f"note: this is {home.membership}")
         if assumption := home.assumption:
             say(f"note: {assumption}")
+        with ServerStore(home, read_only=True) as store:
+            founded = store.founded() or home.membership.number
+        say(f"note: {in_words(batches_of(home, founded), home.agreed)}")
         for node in nodes:
             start_node(node, processes)
         ended, asked, warned = None, 0.0, -DAY
