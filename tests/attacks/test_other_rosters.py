@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.packets import Packet, as_array
+from fedgrec.federation.common.packets import Packet, as_array, failure
 from fedgrec.federation.common.plan import Plan
 from fedgrec.federation.common.roster import Membership, write_roster
 from fedgrec.federation.in_process.transport import Answer
@@ -46,7 +46,22 @@ def silent_about_rosters(address: int, request: Packet, answer: Answer) -> Itera
     """The server does not say which roster it has, and hears that all have the same."""
     header = {name: value for name, value in request.header.items() if name != "roster"}
     reply = answer(replace(request, header=header))
-    return [replace(reply, header={**reply.header, "roster": 99}) if reply.kind == "hello" else reply]
+    said = {"roster": request.header["roster"][0]} if reply.kind == "hello" else {}
+    return [replace(reply, header=reply.header | said)]
+
+
+def test_a_node_that_does_not_take_up_the_roster_does_not_spoil_the_sums_of_others(tmp_path: Path) -> None:
+    """Its disk is full, or it was told of another node that vanished."""
+    fed = world(tmp_path, nodes=4, users=3, options={"rounds": 1, "start_nodes": 3})
+    give(tmp_path, changed(tmp_path, 0, users=9))
+
+    def meddle(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
+        stubborn = address == 3 and request.kind == "roster"
+        return [failure("the node failed (DiskError); see its log") if stubborn else answer(request)]
+
+    fed.run(meddle)
+    assert fed.applied("train")[-1]["included"] == [0, 1, 2]
+    assert any("node node3 did not take up roster 2 (" in notice for notice in fed.witness.notices)
 
 
 def test_two_rosters_of_one_number_are_named_and_open_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ def test_a_node_that_was_removed_is_told_so_and_the_others_go_on_with_what_it_co
     assert world.applied("train")[-1]["included"] == [0, 1, 2]
     assert [list(open_node(path).roster) for path in world.nodes.values()] == [[0, 1, 2]] * 3 + [[0, 1, 2, 3]]
     with NodeStore(fed / "node-3") as store:
-        assert "is node-3, which was removed from the roster (number 2): stop it" in store.get("refused")
+        assert "is node-3, which was removed with roster 2: stop it" in store.get("refused")
 
 
 def test_a_place_and_a_name_are_never_given_again_and_any_node_may_go(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_running_federation_takes_up_rosters_with_a_newcomer_and_without_who_l
     assert rounds == [[0, 1, 2, 3], *2 * [[0, 1, 2, 3, 4]], *3 * [[0, 1, 2, 4]]], fed.witness.notices
     said = "\n".join(fed.witness.notices)
     assert all(words in said for words in ("is followed by roster 2 (", "came: node-4", "went: node-3"))
-    assert "is node-3, which was removed from the roster (number 3): stop it" in said
+    assert "is node-3, which was removed with roster 3: stop it" in said
     assert "roster.json is not readable" in said
     assert [open_node(fed.nodes[index]).membership.number for index in range(5)] == [3, 3, 3, 2, 3]
     model, _ = replay(fed.server, fed.nodes, None)

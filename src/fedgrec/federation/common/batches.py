@@ -23,7 +23,7 @@ from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan
 from fedgrec.federation.common.roster import Member, Membership, home_of
 from fedgrec.methods.contract import Method
 
-# If one node in 20 works for the server, fewer than two of seven are honest with a chance below one in ten million.
+# If one node in 20 works for the server, fewer than two of seven are honest with a chance of one in ten million.
 FEWEST_NODES = 7
 Batch = frozenset[int]  # places on the roster
 

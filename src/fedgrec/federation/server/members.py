@@ -168,13 +168,14 @@ class Members:
         index, signature = header.get("index"), answer.blobs.get("signature", b"")
         if answer.kind != packets.HELLO or tags is None or tags.dtype != np.uint8 or tags.shape[1:] != (32,):
             raise FederationError(f"the node at {where} did not introduce itself: {plain(header.get('reason'))}")
-        member = self.folder.roster.get(index) if type(index) is int else None
-        if gone := self.folder.membership.members.get(index) if type(index) is int and member is None else None:
-            raise FederationError(
-                f"the node at {where} is {gone.name}, which was removed from the roster (number {gone.left}): stop it"
-            )
+        roster = self.folder.membership
+        member = roster.members.get(index) if type(index) is int else None
         if member is None or type(index) is not int:
             raise FederationError(f"the node at {where} is not on the roster: enrol it, or stop it")
+        if member.left:
+            raise FederationError(
+                f"the node at {where} is {member.name}, which was removed with roster {member.left}: stop it"
+            )
         part = hello_part(self.folder.federation, nonce, index, str(header.get("agreement")), tags)
         try:
             Ed25519PublicKey.from_public_bytes(member.key).verify(signature, part)
@@ -184,6 +185,8 @@ class Members:
 
     def _let_in(self, address: int, answer: Packet, member: Member) -> Member:
         header, tags, index = answer.header, answer.arrays["tags"], answer.header["index"]
+        if header.get("roster") != self.folder.membership.number:  # in a sum it would spoil the others' keys
+            raise FederationError(f"node {member.name} did not take up {self.folder.membership}: its log says why")
         if header.get("agreement") != self.folder.agreement:
             raise FederationError(
                 f"node {member.name} has another method, options or catalogue: copy config.toml, agreement.toml and "

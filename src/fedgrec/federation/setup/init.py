@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fedgrec.config.configuration import Config
 from fedgrec.config.options import falling
@@ -43,6 +44,7 @@ from fedgrec.federation.server.folder import create_server, open_server
 
 SERVER_FOLDER = "server"
 MOST_USERS = 1000  # the most users that a node may bring, by default
+ONE = {"users": 1, "people": 1}  # what is said of a user who masks for itself
 
 
 @dataclass(frozen=True)
@@ -115,11 +117,8 @@ def stated(lines: Roster, most: int, people: int, joined: int = 1) -> Roster:
         raise ConfigError(f"{most} users: a node brings at least one")
     if not 1 <= people <= most:
         raise ConfigError(f"{people} people: a node is sure to bring at least one, and at most its {most} users")
-    limits = {index: (1, 1) if line.gateway else (most, people) for index, line in lines.items()}
-    return {
-        index: replace(line, users=limits[index][0], people=limits[index][1], joined=joined)
-        for index, line in lines.items()
-    }
+    said: dict[str, Any] = {"users": most, "people": people, "joined": joined}
+    return {index: replace(line, **said | (ONE if line.gateway else {})) for index, line in lines.items()}
 
 
 def secrets_of(per_user_masks: bool) -> dict[str, str]:
