@@ -21,7 +21,6 @@ import random
 import re
 import signal
 import statistics
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -41,7 +40,6 @@ from fedgrec.federation.common.options import Agreement, FederationOptions
 from fedgrec.federation.flower.processes import Processes
 from fedgrec.federation.flower.server_end import SUPERLINK, FlowerServer, is_taken
 from fedgrec.federation.node import changes
-from fedgrec.federation.node.rules import MOST_DOUBTS
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.log import LOG, LOGS
@@ -160,7 +158,6 @@ class Soak:
                 strike = now + self.chance.uniform(1.5, 6)
             if now >= sample:
                 self._notice_ended()
-                self._trust_again()
                 self.samples.append(self._sample(now - begun))
                 sample = now + SAMPLE
             time.sleep(LOOK)
@@ -168,7 +165,6 @@ class Soak:
     def calm(self) -> None:
         """All nodes come back, one more season is trained, the server stops by itself, then the nodes stop."""
         self._bring_back(float("inf"))
-        self._trust_again()
         self.stop_server(self.processes.stop)
         with ServerStore(open_server(self.made.server), read_only=True) as store:
             last = store.seasons()[-1].number
@@ -230,19 +226,6 @@ class Soak:
             for _ in range(self.chance.randint(1, 3)):
                 self.chance.choice([self.crowd.click, self.crowd.click, self.crowd.come, self.crowd.leave])(index)
             self.crowd.write(self.made.nodes[index], index)
-
-    def _trust_again(self) -> None:
-        """Do what a node's operator does after the server was killed, which had opened sums that did not count."""
-        for index, folder in enumerate(self.made.nodes):
-            if index in self.back or folder.name not in self.processes.running:
-                continue
-            with NodeStore(folder) as store:
-                doubts = store.false_verdicts()
-            if doubts >= MOST_DOUBTS:
-                self.strikes["trusted again"] += 1
-                self.processes.stop(folder.name)
-                words = [sys.executable, "-m", "fedgrec", "federation", "node", str(folder), "--trust-again"]
-                self.processes.start(folder.name, words)
 
     def _notice_ended(self) -> None:
         for name, process in list(self.processes.running.items()):
