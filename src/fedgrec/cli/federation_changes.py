@@ -182,7 +182,8 @@ def run_remove(arguments: argparse.Namespace) -> int:
 
     places = remove_node(arguments.fed, arguments.node)
     gateway, _, user = arguments.node.partition(".")
-    print(f"{arguments.node} is off the roster. What it has contributed stays in the model.")
+    print(f"{arguments.node} is off the roster. What it has contributed stays in the model; a server that")
+    print("lies can tell it from what the rest of its batch contributes.")
     _say_roster(arguments.fed / SERVER_FOLDER)
     if user:
         print(f"On {gateway}'s machine also delete users/{places[0]}.")
