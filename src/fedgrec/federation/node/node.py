@@ -24,7 +24,7 @@ from fedgrec.cable.core import Broadcast
 from fedgrec.errors import FedgrecError, RunError
 from fedgrec.federation.common import catalogue, packets
 from fedgrec.federation.common.arrays import read_arrays, write_arrays
-from fedgrec.federation.common.errors import FederationError, Forgotten
+from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.folder import NODE
 from fedgrec.federation.common.history import counted
 from fedgrec.federation.common.packets import (
@@ -70,8 +70,6 @@ def answered(who: str, step: Callable[[], Packet]) -> Packet:
     """What this step answers, or why it does not: no failure of a node or gateway goes further."""
     try:
         return step()
-    except Forgotten as refusal:
-        return Packet(packets.FORGOTTEN, {"reason": str(refusal), "season": refusal.season})
     except FederationError as refusal:
         return failure(refusal)
     except Exception as error:  # its text may tell of users, so it stays in the log here
@@ -132,9 +130,6 @@ class Node:
         if len(nonce) < 16:
             raise FederationError("a node signs only what the server made up for it: the nonce is too short")
         known_roster.check_server(self.folder, self.store, request.header.get("roster"))
-        if type(warm := request.header.get("warm")) is int:  # now, before the server calls any sum lost
-            rules.check_memory(self.folder, self.folder.method(1), self.store.counted(), warm)
-            rules.check_season(self.folder, self.store.get("season", (0, 0))[0], request.header.get("begun"))
         names = sorted(self._tag(user, leaves) for user, leaves in self.store.rows("users", "id, leaving"))
         tags = np.frombuffer(b"".join(names), np.uint8).reshape(-1, 32)
         self.store.announce()
@@ -178,7 +173,8 @@ class Node:
 
     def _new_roster(self, request: Packet) -> Packet:
         """A newer roster than the one here."""
-        known_roster.install(self.folder, self.store, request.blobs.get("roster", b""))
+        packed = request.arrays.get("roster", np.empty(0, np.uint8))
+        known_roster.install(self.folder, self.store, packed.tobytes())
         return Packet(packets.NEW_ROSTER)
 
     def _finish(self, request: Packet) -> Packet:
@@ -304,9 +300,7 @@ class Node:
             rules.check_evaluation(self.folder, self.store.times(EVALUATE), trained == model)
         if plan.stage == method.stages[-1].name:
             rules.check_budget(self.folder, plan, self.store.times(plan.stage))
-        if is_once(method, plan.stage) and not is_recount(method, plan.stage):
-            rules.check_memory(self.folder, method, self.store.counted(), plan.level)
-        elif not is_once(method, plan.stage) and self.store.took_part(plan.place) is not None:
+        if not is_once(method, plan.stage) and self.store.took_part(plan.place) is not None:
             raise FederationError(f"node {self.folder.name} has sent its part of stage {plan.stage!r} of this round")
 
     def _masked(self, request: Packet) -> Packet:

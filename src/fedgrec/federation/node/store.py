@@ -257,10 +257,6 @@ class NodeStore(Store):
         )
         return len(self.column("participation", "round", "WHERE stage = ? AND round >= ?", [TRAIN.name, last]))
 
-    def counted(self) -> list[tuple[str, int]]:
-        """Stages and levels of the sums that hold this node's part, as the server has said."""
-        return sorted(set(self.rows("participation", "stage, level", "WHERE verdict = 1")))
-
     def waiting(self) -> list[str]:
         """Sessions whose verdict is not known yet."""
         return self.column("participation", "session", "WHERE verdict IS NULL")

@@ -80,8 +80,6 @@ class Coordinator:
 
     def run(self) -> Path:
         self.store.release(self.folder.roster)
-        for stage in self.store.recover():
-            self.observer.noticed(f"a sum of stage {stage!r} was going on when the server stopped: it is lost")
         o = self.options
         fewest = self.folder.fewest_nodes
         if 0 < o.nodes_per_round < fewest:
@@ -105,6 +103,8 @@ class Coordinator:
         else:  # nodes that were there before come back one after the other
             known = sum(index in self.folder.roster for index, *_ in self.store.nodes())
             self.members.wait(lambda: len(self.members.reachable()) >= known, min(o.deadline, o.start_seconds))
+        for stage in self.store.recover():  # unless nodes have told by now what became of it
+            self.observer.noticed(f"a sum of stage {stage!r} was going on when the server stopped: it is lost")
         n_users = self.store.get("n_users") or self.store.freeze(self.members.users)
         first = Season(1, 0, o.rounds, n_users, self.folder.n_items)
         self._take_up((self.store.seasons() or [first])[-1])
@@ -250,7 +250,6 @@ class Coordinator:
     def _gather(self, wanted: Callable[[], int]) -> None:
         """Wait for this many nodes, which depends on the roster, or stop with an error."""
         if not self.members.wait(lambda: len(self.members.reachable()) >= wanted(), self.options.start_seconds):
-            self.members.stop_if_forgotten()
             raise FederationError(
                 f"{len(self.members.reachable())} of {wanted()} nodes are there after "
                 f"{self.options.start_seconds:g} s: start the others, then the server again; it goes on where it is"
