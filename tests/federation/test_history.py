@@ -320,3 +320,15 @@ def test_a_node_that_was_told_something_else_is_named(tmp_path: Path) -> None:
         ):
             with pytest.raises(FederationError, match=r"node node0 was told another history .*--trust-again"):
                 known.let_in(0, other, "node0")
+
+
+def test_a_lying_node_that_joins_from_two_places_still_has_one_voice(tmp_path: Path) -> None:
+    fed = world(tmp_path, nodes=4, users=1)
+    fed.transport.folders = {**fed.transport.folders, 9: fed.nodes[2]}
+    lies = [line("ab" * 16, ("train", 0, 0), 1, []).pack()]
+
+    def both(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
+        return tells(address if address in (2, 9) else -1, *lies)(address, request, answer)
+
+    fed.run(both)
+    assert [row["session"] == "ab" * 16 for row in fed.log()] == [False] * 4
