@@ -167,6 +167,15 @@ def test_a_line_that_counts_what_the_node_has_given_up_is_refused(store: NodeSto
     assert not refuses(store, told(1, 0, 2, stage="degrees"))
 
 
+def test_trusted_again_a_server_cannot_take_back_what_counted(store: NodeStore) -> None:
+    """The node's users hold it as sent: who of a batch does, and who sends it again, must not differ."""
+    took_part(store)
+    hear(store, told(1, 0, ME, stage="degrees"))
+    history.forget(store)
+    assert refuses(store, told(1, stage="degrees"))
+    assert not refuses(store, told(1, 0, ME, stage="degrees"))
+
+
 def test_trusted_again_a_server_tells_everything_anew(store: NodeStore) -> None:
     """What the node has signed and given up stays: its operator forgets tellings, not facts."""
     store.db.execute("INSERT INTO signed (session, counted) VALUES (?, ?)", [f"{3:032x}", counted([0, 2])])
