@@ -69,9 +69,9 @@ class Shape:
 
 
 SHAPES = {
+    "batches": Shape(9, 3),
     "each node alone": Shape(),
     "a node is restored": Shape(corrupt=0.05, restores=True),
-    "batches": Shape(9, 3),
     "batches and sweeps": Shape(9, 3, 0.05, latents_every=0),
 }
 
@@ -667,8 +667,8 @@ def lie(tmp_path: Path, shape: Shape, runs: int, seed: int = 0, steps: int = 40)
 @pytest.mark.keep(1)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_lie_tells_too_much(tmp_path: Path, shape: str) -> None:
-    machine = lie(tmp_path, SHAPES[shape], 2)
-    assert machine.steps > 100
+    machine = lie(tmp_path, SHAPES[shape], 5)
+    assert machine.steps > 200
     assert machine.opened, "otherwise nothing is told because nothing is ever opened"
 
 
