@@ -170,7 +170,7 @@ def uneven_in(relations: Iterable[Row], parts: Parts) -> str:
     """Which relation weighs the members of a part unequally; "" if none does. Users who came later are left aside."""
     for row in relations:
         for place in {s[3] for s in row}:
-            weights = {s[1]: round(c, 6) for s, c in row.items() if s[3] == place and s[2] == f"{s[1]}/0"}
+            weights = {s[1]: round(float(c), 6) for s, c in row.items() if s[3] == place and s[2] == f"{s[1]}/0"}
             for part in parts:
                 if len({weights.get(member, 0) for member in part}) > 1:
                     return f"{place}: of batch {sorted(part)} a part is told: {weights}"
