@@ -18,7 +18,7 @@ from fedgrec.federation.common.errors import FederationError, Forgotten
 from fedgrec.federation.common.history import unpack
 from fedgrec.federation.common.packets import Packet, hello_part, plain
 from fedgrec.federation.common.plan import CHANGES, EVALUATE
-from fedgrec.federation.common.roster import ROSTER, Member, check_successor, differences, read_roster
+from fedgrec.federation.common.roster import ROSTER, check_successor, differences, read_roster
 from fedgrec.federation.common.transport import Transport, within
 from fedgrec.federation.server.bundling import Bundling
 from fedgrec.federation.server.folder import ServerFolder
@@ -51,6 +51,7 @@ class Members:
         self.history = History(store)
         self._missing: set[int] = set()  # nodes that were reported as gone
         self.patience, self._silences = Patience(), Silences()
+        self._doubles = set[tuple[int, bytes]]()  # nodes and users whom another node has, as was noticed
         self._looked: Any = None  # what roster.json looked like when it was last read
         self.forgotten: dict[int, str] = {}  # address → a node's sentence that this server has forgotten a warm-up
 
@@ -78,8 +79,6 @@ class Members:
             "roster": [self.folder.membership.number, self.folder.membership.digest],
         }
         questions = {address: Packet(packets.HELLO, about, {"nonce": nonce}) for address, nonce in nonces.items()}
-        refused: dict[int, Packet] = {}
-        joined = Counter[str]()  # users of gateways, who join one by one
         answers = dict(self._exchange(questions, About(packets.HELLO), deadline))
         for is_behind, newest_of in ((self._has_old_roster, self._roster), (self._has_old_items, self._items)):
             if behind := [address for address, answer in answers.items() if is_behind(answer)]:
@@ -88,23 +87,44 @@ class Members:
                 anew = {address: questions[address] for address, answer in taught if answer.kind == lesson.kind}
                 answers |= dict(self._exchange(anew, About(packets.HELLO), deadline))
         self._hear_of_sums(answers.values())
+        come, shorter = self._let_in_all(questions, answers)
+        come += self._let_in_all(shorter, dict(self._exchange(shorter, About(packets.HELLO), deadline)))[0]
+        joined = Counter[str]()  # users of gateways, who join one by one
+        for index in come:
+            member, users = self.folder.roster[index], self.users[index]
+            if known_before.get(index) != users:
+                joined[member.gateway] += 1
+                if not member.gateway:
+                    self.observer.joined(member.name, users)
+        for gateway in filter(None, joined):
+            self.observer.joined(gateway, joined[gateway])
+
+    def _let_in_all(
+        self, questions: Mapping[int, Packet], answers: Mapping[int, Packet]
+    ) -> tuple[list[int], dict[int, Packet]]:
+        """Let in the nodes that answered so, or refuse them.
+
+        Returns who came in, and questions to nodes that are to join again without users whom other nodes have.
+        """
+        come: list[int] = []
+        again: dict[int, Packet] = {}
+        refused: dict[int, Packet] = {}
         for address, answer in answers.items():
+            question = questions[address]
             try:
-                member = self._let_in(address, nonces[address], answer)
+                taken = self._let_in(address, question, answer)
             except FederationError as refusal:
                 self._silences.refuse(address, self.transport.signs().get(address))
                 self.observer.noticed(str(refusal))
                 if address not in self.forgotten:  # otherwise the node has refused the server
                     refused[address] = Packet(packets.REFUSED, {"reason": str(refusal)})
+                continue
+            if taken:
+                again[address] = replace(question, blobs=question.blobs | {packets.TAKEN: b"".join(taken)})
             else:
-                index = answer.header["index"]
-                if known_before.get(index) != self.users[index]:
-                    joined[member.gateway] += 1
-                    if not member.gateway:
-                        self.observer.joined(member.name, self.users[index])
-        for gateway in filter(None, joined):
-            self.observer.joined(gateway, joined[gateway])
-        list(self.transport.exchange(refused, within(deadline)))
+                come.append(answer.header["index"])
+        list(self.transport.exchange(refused, within(self.folder.options.deadline)))
+        return come, again
 
     def _hear_of_sums(self, answers: Iterable[Packet]) -> None:
         """A restored copy of a server hears from nodes which rounds were used since."""
@@ -159,7 +179,8 @@ class Members:
         version = newest(self.folder.path)
         return Packet(packets.NEW_ITEMS, {}, {"catalogue": version.pack() if version else b""})
 
-    def _let_in(self, address: int, nonce: bytes, answer: Packet) -> Member:
+    def _let_in(self, address: int, question: Packet, answer: Packet) -> list[bytes]:
+        """Let a node in that answers so; if other nodes have users of it, return these instead."""
         header, tags, where = answer.header, answer.arrays.get("tags"), self.transport.where(address)
         index, signature = header.get("index"), answer.blobs.get("signature", b"")
         if answer.kind != packets.HELLO or tags is None or tags.dtype != np.uint8 or tags.shape[1:] != (32,):
@@ -171,7 +192,7 @@ class Members:
             )
         if member is None or type(index) is not int:
             raise FederationError(f"the node at {where} is not on the roster: enrol it, or stop it")
-        part = hello_part(self.folder.federation, nonce, index, str(header.get("agreement")), tags)
+        part = hello_part(self.folder.federation, question.blobs["nonce"], index, str(header.get("agreement")), tags)
         try:
             Ed25519PublicKey.from_public_bytes(member.key).verify(signature, part)
         except (InvalidSignature, ValueError):
@@ -191,12 +212,28 @@ class Members:
                 f"may have more,  fedgrec federation add-users FED {member.name} --users N  enrols N more"
             )
         self.history.let_in(index, header.get(packets.HISTORY), member.name)
-        self.store.join(index, member.name, (tag.tobytes() for tag in tags))
+        taken = self.store.join(index, member.name, (tag.tobytes() for tag in tags))
+        if taken:
+            self._notice_taken(index, taken, packets.TAKEN in question.blobs)
+            return list(taken)
         self._address[index], self.users[index] = address, len(tags)
         self._missing.discard(index)
         self.serves[index] = header.get("serves")
         self.forgotten.pop(address, None)
-        return member
+        return []
+
+    def _notice_taken(self, index: int, taken: Mapping[bytes, int], was_told: bool) -> None:
+        """Say once which nodes have the same users; `was_told`: the node does not leave them out, and is refused."""
+        sentence = (
+            f"node {self.folder.roster[index].name} brings {many(len(taken), 'user')} that "
+            f"{self._names(sorted(set(taken.values())))} brought first: take them off one of the nodes; until then the "
+            f"node that came second leaves them out"
+        )
+        if was_told:
+            raise FederationError(sentence)
+        if not self._doubles.issuperset(new := {(index, tag) for tag in taken}):
+            self._doubles |= new
+            self.observer.noticed(sentence)
 
     def stop_if_forgotten(self) -> None:
         """Stop if nodes say that this server was restored from an old backup, which is why too few are left."""
