@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from fedgrec.cable.core import Broadcast
-from fedgrec.errors import FedgrecError, RunError
+from fedgrec.errors import FedgrecError, RunError, many
 from fedgrec.federation.common import catalogue, packets
 from fedgrec.federation.common.arrays import read_arrays, write_arrays
 from fedgrec.federation.common.errors import FederationError
@@ -48,6 +48,7 @@ from fedgrec.secagg.errors import SecAggError
 from fedgrec.secagg.messages import Neighbourhood, Survivors, parse
 from fedgrec.secagg.session import Session, Stage
 
+LEFT_OUT = "%s left out: other nodes brought these names first; take each user off one of the nodes"
 log = logging.getLogger("fedgrec.node")
 
 
@@ -130,9 +131,10 @@ class Node:
         if len(nonce) < 16:
             raise FederationError("a node signs only what the server made up for it: the nonce is too short")
         known_roster.check_server(self.folder, self.store, request.header.get("roster"))
-        names = sorted(self._tag(user, leaves) for user, leaves in self.store.rows("users", "id, leaving"))
-        tags = np.frombuffer(b"".join(names), np.uint8).reshape(-1, 32)
-        self.store.announce()
+        users = {self._tag(user, leaves): row for row, user, leaves in self.store.rows("users", "row, id, leaving")}
+        taken = self._taken(request.blobs.get(packets.TAKEN, b""), users)
+        tags = np.frombuffer(b"".join(sorted(users.keys() - taken)), np.uint8).reshape(-1, 32)
+        self.store.announce([users[tag] for tag in taken])
         self.store.put("refused", None)
         part = hello_part(self.folder.federation, nonce, self.folder.index, self.folder.agreement, tags)
         header = {
@@ -144,6 +146,25 @@ class Node:
             "roster": self.folder.membership.number,
         }
         return Packet(packets.HELLO, header, {"signature": self.folder.identity.sign(part)}, {"tags": tags})
+
+    def _taken(self, packed: bytes, users: Mapping[bytes, int]) -> set[bytes]:
+        """The tags of users whose names other nodes brought first, as the server says.
+
+        These users are left out until the server says so no more. A lying server could leave a person out of one sum,
+        and see the difference to another. So whoever was in a sum stays in.
+        """
+        taken = [packed[at : at + 32] for at in range(0, len(packed), 32)]
+        if len(set(taken)) < len(taken) or not users.keys() >= set(taken):
+            raise FederationError(f"the server names users whom node {self.folder.name} did not bring, or one twice")
+        if known := self.store.in_sums().intersection(users[tag] for tag in taken) if taken else None:
+            raise FederationError(
+                f"the server says that other nodes have {many(len(known), 'user')} of node {self.folder.name} who were "
+                f"in its sums: only a lying or restored server says so; if they moved, take them off this node"
+            )
+        if taken:
+            log.warning(LEFT_OUT, many(len(taken), "user"))
+            rules.check_people(self.folder, len(users) - len(taken))
+        return set(taken)
 
     def _tag(self, user: str, leaves: bool) -> bytes:
         """The server's name for a user. A leaving user may be on another node already: its tag is this node's own."""

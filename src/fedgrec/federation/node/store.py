@@ -2,7 +2,8 @@
 
     meta            key, value (JSON)   `format`; `state`: how a user's arrays are laid out; `node_key`, from which the
                                         node draws who takes part; `announced`: users that the server knows of, and
-                                        `announced_row`, the last of them; `last_row`: no row is given twice;
+                                        `announced_row`, the last of them; `left_out`: rows of users whose names other
+                                        nodes brought first; `last_row`: no row is given twice;
                                         `founded`: the number of the roster with which the federation's sums began;
                                         `season`: the round with which it began, and users then; `round`: the last one
                                         heard of; `refused`; `roster`: number and digest of the newest one
@@ -172,15 +173,21 @@ class NodeStore(Store):
     def first_rows(self, count: int) -> list[int]:
         return [row for (row,) in self.db.execute("SELECT row FROM users ORDER BY row LIMIT ?", [count])]
 
-    def announce(self) -> None:
-        """Note that the server is told of all users who are here now."""
-        self.put("announced", self.count())
+    def announce(self, left_out: Sequence[int] = ()) -> None:
+        """Note that the server is told of all users who are here now, but for those who are left out."""
+        self.put("left_out", list(left_out))
         self.put("announced_row", max(self.first_rows(-1), default=0))
+        self.put("announced", len(self.announced()))
 
     def announced(self) -> list[int]:
         """The announced users who are still here."""
-        last = self.get("announced_row", 0)
-        return [row for (row,) in self.db.execute("SELECT row FROM users WHERE row <= ? ORDER BY row", [last])]
+        rows = self.db.execute("SELECT row FROM users WHERE row <= ? ORDER BY row", [self.get("announced_row", 0)])
+        out = set(self.get("left_out", []))
+        return [row for (row,) in rows if row not in out]
+
+    def left_out(self) -> list[str]:
+        """The ids of users who take no part, because other nodes brought their names first."""
+        return [user for (user,) in self.of("users", "id", self.get("left_out", []))]
 
     def counted_rows(self) -> list[int]:
         """Users whose items are in the degrees."""
@@ -285,6 +292,10 @@ class NodeStore(Store):
         once = self.rows("participation", "stage, level, opened, verdict", "WHERE stage IN (?, ?)", WARM_UP)
         opened = {(stage, level) for stage, level, opened, verdict in once if opened and not verdict}
         return bool(opened - {(stage, level) for stage, level, _, verdict in once if verdict})
+
+    def in_sums(self) -> set[int]:
+        """Users who were in any sum, whatever became of it."""
+        return set(self.counted_rows()).union(*self.participation().values())
 
     def participation(self) -> dict[str, list[int]]:
         """Which users, by their rows, took part in which session."""
