@@ -77,6 +77,15 @@ def test_lines_are_chained(store: NodeStore) -> None:
     assert history.end(store) == (2, head)
 
 
+@pytest.mark.parametrize("included", [(1,), (2, 3), (1, 2), (0, 1, 2, 3), (0, 1)])
+def test_a_batch_counts_as_a_whole(store: NodeStore, included: tuple[int, ...]) -> None:
+    """The server did not ask this batch to sign who is in the sum, and says that a part of it is."""
+    with store.transaction():
+        store.take_part(f"{1:032x}", ("propagate", 1, 0), [], None, b"", batch=counted([1, 2]))
+    is_whole = len({1, 2}.intersection(included)) in (0, 2)
+    assert refuses(store, told(1, *included, stage="propagate")) != is_whole
+
+
 def test_new_lines_may_come_in_any_portions_and_again(store: NodeStore) -> None:
     hear(store, FIRST)
     hear(store, SECOND, THIRD, after=1)

@@ -333,7 +333,8 @@ class Node:
         words, rows, state, pushed = sum_.computed(inputs) or compute()
         sum_.client.submit(words, users)
         answer = self._receive(sum_.client, request)
-        self.store.take_part(sum_.name, plan.place, rows, state, sum_.model, pushed)
+        batch = rules.batch_of(self.folder, self.folder.method(plan.n_users, plan.begun), plan, self._founded)
+        self.store.take_part(sum_.name, plan.place, rows, state, sum_.model, pushed, counted(batch))
         return Packet(packets.MASKED, arrays={packets.SECAGG: as_array(answer)})
 
     def _task(self, sum_: Sum) -> tuple[Plan, int, Any, Callable[[], Computed]]:
@@ -367,8 +368,8 @@ class Node:
         plan, lists = self._plan(sum_), parse(request.blobs[packets.SECAGG])
         alive = lists.alive if isinstance(lists, Survivors) else ()  # the client refuses anything else
         rules.check_survivors(self.folder, plan, sum_.client.session, alive)
-        method, founded = self.folder.method(plan.n_users, plan.begun), self.store.get("founded", 1)
-        rules.check_batches(self.folder, method, plan, founded, alive)
+        method = self.folder.method(plan.n_users, plan.begun)
+        rules.check_batches(self.folder, method, plan, self._founded, alive)
         digest = self._in_it(sum_, plan, alive)
         self._check_opened(plan, digest)
         answer = self._receive(sum_.client, request)
@@ -408,6 +409,11 @@ class Node:
             )
 
     # ------------------------------------------------------------------------------------------ its memory
+
+    @property
+    def _founded(self) -> int:
+        """The number of the roster with which the federation's sums began."""
+        return int(self.store.get("founded", 1))
 
     def _had(self, rows: Sequence[int]) -> list[Any]:
         """What these users have: items, and changes that wait to be counted."""

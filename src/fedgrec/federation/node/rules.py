@@ -15,7 +15,7 @@ import numpy as np
 
 from fedgrec.cable.core import Broadcast, Stage
 from fedgrec.cable.noise import NO_NOISE
-from fedgrec.federation.common.batches import batches_of, is_bound, names, whole
+from fedgrec.federation.common.batches import Batch, batches_of, is_bound, names, whole
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import LARGEST
 from fedgrec.federation.common.plan import CHANGES, EVALUATE, MOST_COUNTS, Plan, is_once, is_recount, sum_name
@@ -166,6 +166,13 @@ def check_batches(folder: NodeFolder, method: Method, plan: Plan, founded: int, 
             f"node {folder.name} opens sums of people's items only over whole batches, and {names(folder, torn)} "
             f"stand in one that is not whole, or in none yet"
         )
+
+
+def batch_of(folder: NodeFolder, method: Method, plan: Plan, founded: int) -> Batch:
+    """The node's batch, if the sum opens over whole ones."""
+    drawn = batches_of(folder, founded)
+    mine = [batch for batch in drawn if folder.index in batch and is_bound(plan, method, drawn, folder.agreed)]
+    return mine[0] if mine else frozenset()
 
 
 def check_users(folder: NodeFolder, plan: Plan, begun: int, n_users: int) -> None:
