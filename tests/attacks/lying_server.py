@@ -125,9 +125,9 @@ class Liar:
     def head(self) -> str:
         return reduce(chained, self.lines, "")
 
-    def trained(self, nodes: Sequence[int] = (0, 1, 2)) -> "Liar":
+    def trained(self, nodes: Sequence[int] = (0, 1, 2), round_: Plan = TRAIN) -> "Liar":
         """Train, and tell true verdicts on these sums: nodes judge only models that they have trained on."""
-        assert self.sum(nodes, TRAIN), self.refusals
+        assert self.sum(nodes, round_), self.refusals
         self.told_the_truth()
         return self
 

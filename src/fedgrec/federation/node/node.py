@@ -163,7 +163,7 @@ class Node:
             )
         if taken:
             log.warning(LEFT_OUT, many(len(taken), "user"))
-            rules.check_people(self.folder, len(users) - len(taken))
+            rules.check_people(self.folder, len(users) - len(taken), self.store.was_in_sums())
         return set(taken)
 
     def _tag(self, user: str, leaves: bool) -> bytes:
@@ -258,8 +258,10 @@ class Node:
         (stage, level, _), method = place, self.folder.method(1)
         if is_recount(method, stage):
             return self.store.announced()
-        before = self.store.took_part(place) or (self.store.counted_rows() if level else None)
-        rows = [row for row in self.store.first_rows(-1) if row in before] if before else self.store.announced()
+        before = self.store.took_part(place)
+        if before is None:
+            before = (self.store.counted_rows() if level else []) or self.store.announced()
+        rows = sorted(set(before).intersection(self.store.first_rows(-1)))
         return changes.unmoved(self.store, method, rows) if level > 1 and method.recount else rows
 
     def _shares(self, request: Packet) -> Packet:
@@ -305,10 +307,12 @@ class Node:
     def _check(self, session: Session, plan: Plan, broadcast: Broadcast, model: bytes) -> None:
         """Hold the server to the method: it may not choose the size of the integers or the round."""
         method = self.folder.method(plan.n_users, plan.begun)
-        rules.check_plan(self.folder, method, plan, self.store.get("announced", 0))
+        users = self.store.get("announced", 0)
+        rules.check_plan(self.folder, method, plan, users)
         rules.check_model(method, plan.stage_of(method), broadcast)
         rules.check_users(self.folder, plan, *self.store.get("season", (0, plan.n_users)))
-        rules.check_people(self.folder, self.store.get("announced", 0))
+        rules.check_people(self.folder, users, self.store.was_in_sums())
+        rules.check_company(self.folder, method, plan, self.store.get("founded", 1), users)
         if is_recount(method, plan.stage):
             rules.check_recount(self.folder, self.store.trained_since_recount(plan.round))
         spec = plan.spec(method)
@@ -318,7 +322,7 @@ class Node:
             raise FederationError("the model is not that of the sum's round and level")
         if plan.stage == EVALUATE:
             trained = self.store.trained_on((method.stages[-1].name, 0, plan.round))
-            rules.check_evaluation(self.folder, self.store.times(EVALUATE), trained == model)
+            rules.check_evaluation(self.folder, self.store.times(EVALUATE), trained == model or not users)
         if plan.stage == method.stages[-1].name:
             rules.check_budget(self.folder, plan, self.store.times(plan.stage))
         if not is_once(method, plan.stage) and self.store.took_part(plan.place) is not None:

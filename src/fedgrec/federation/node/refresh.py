@@ -75,7 +75,7 @@ class Watcher:
 
     def load(self) -> int:
         """Read the source when the node starts; return how many users it has."""
-        opened(self.folder)
+        home = opened(self.folder)
         now = self._look()
         try:
             log.info("%s", refresh(self.folder))
@@ -84,7 +84,8 @@ class Watcher:
             if not users_of(self.folder):
                 raise
             log.warning("the source was not read: %s", trouble)
-        if not (count := len(users_of(self.folder))):
+        count = len(users_of(self.folder))
+        if not count and not (isinstance(home, Gateway) and home.answering()):
             raise FederationError(f"{self.folder} has no users: name their data as `source` in network.toml")
         return count
 

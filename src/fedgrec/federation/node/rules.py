@@ -148,13 +148,25 @@ def check_plan(folder: NodeFolder, method: Method, sum_: Plan, users: int) -> No
         )
 
 
-def check_people(folder: NodeFolder, users: int) -> None:
-    """Batches were drawn for the people that each node is sure to bring."""
+def check_people(folder: NodeFolder, users: int, was_in_sums: bool) -> None:
+    """Batches were drawn for the people that each node is sure to bring.
+
+    A user of a gateway who has left is missing in its batch. Its place goes on without anybody, so that nobody sees who
+    left: the others would be torn apart otherwise.
+    """
     least = folder.roster[folder.index].people if folder.index in folder.roster else 0
-    if users < least:
+    if users < least and not (folder.gateway and was_in_sums):
         raise FederationError(
             f"node {folder.name} has {users} users, and was enrolled as one that brings {least} or more (`people`): "
             f"remove it from the roster, and enrol it again with fewer"
+        )
+
+
+def check_company(folder: NodeFolder, method: Method, plan: Plan, founded: int, users: int) -> None:
+    """A place without a user keeps its batch whole. Anywhere else it would be company that hides nobody."""
+    if not users and not is_bound(plan, method, batches_of(folder, founded), folder.agreed):
+        raise FederationError(
+            f"nobody is at the place of {folder.name} now, so it takes part only in sums that open over whole batches"
         )
 
 

@@ -300,6 +300,10 @@ class NodeStore(Store):
         """Users who were in any sum, whatever became of it."""
         return set(self.counted_rows()).union(*self.participation().values())
 
+    def was_in_sums(self) -> bool:
+        """Whether anybody of this node ever was."""
+        return bool(self.rows("participation", "number", "LIMIT 1"))
+
     def participation(self) -> dict[str, list[int]]:
         """Which users, by their rows, took part in which session."""
         return {session: json.loads(users) for session, users in self.rows("participation", "session, users")}

@@ -87,7 +87,7 @@ class Members:
         joined = Counter[str]()  # users of gateways, who join one by one
         for index in come:
             member, users = self.folder.roster[index], self.users[index]
-            if known_before.get(index) != users:
+            if users and known_before.get(index) != users:
                 joined[member.gateway] += 1
                 if not member.gateway:
                     self.observer.joined(member.name, users)
@@ -212,7 +212,7 @@ class Members:
                 f"node {member.name} has another method, options or catalogue: copy config.toml, agreement.toml and "
                 f"items.txt to it"
             )
-        if not len(tags):
+        if not len(tags) and not member.gateway:  # the place of a gateway's user goes on after the user has left
             raise FederationError(f"node {member.name} has no users: add some")
         if member.gateway and len(tags) > 1:
             raise FederationError(f"node {member.name} is one user of {member.gateway}, and brings {len(tags)}")

@@ -73,7 +73,7 @@ class Participants:
         folder, patience = self.members.folder, self.options.start_seconds if is_once(method, sum_.stage) else 0.0
         drawn = self.batches()
         if not is_bound(sum_, method, drawn, folder.agreed):
-            return [(node,) for node in self._here(sum_, method)]
+            return [(node,) for node in self._here(sum_, method) if self.members.users[node]]
         self.members.wait(lambda: bool(whole(drawn, self._here(sum_, method))), patience)
         here = self._here(sum_, method)
         if found := whole(drawn, here):
@@ -91,7 +91,7 @@ class Participants:
         """The nodes that are present and may be in this sum."""
         here = self.members.present()
         if sum_.stage == EVALUATE:
-            return [node for node in here if node in self.store.trained()[1]]
+            return [node for node in here if node in self.store.trained()[1] or not self.members.users[node]]
         warm_up = is_once(method, sum_.stage) and not is_recount(method, sum_.stage)
         return self._with_room(here) if warm_up else here
 
