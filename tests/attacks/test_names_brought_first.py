@@ -10,7 +10,7 @@ import pytest
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.store import NodeStore, Person
-from tests.attacks.lying_server import DEGREES, Liar, counts, total
+from tests.attacks.lying_server import DEGREES, TRAIN, Liar, counts, total
 from tests.federation.worlds import World, world
 
 THIEF, ROBBED = 0, {1: "1/0", 2: "2/0"}  # on each of these nodes one user's name is taken
@@ -34,8 +34,8 @@ def in_sums(fed: World, node: int) -> set[str]:
         return {name for row, name in store.rows("users", "row, id") if row in rows}
 
 
-def own(node: int) -> set[str]:
-    return {f"{node}/{user}" for user in range(3)}
+def own(node: int, users: int = 3) -> set[str]:
+    return {f"{node}/{user}" for user in range(users)}
 
 
 def test_only_the_users_whose_names_are_taken_are_left_out(tmp_path: Path) -> None:
@@ -153,3 +153,22 @@ def test_a_server_names_users_that_the_node_brought_and_each_once(tmp_path: Path
     answer = says_taken(liar, *tags.get(wrong, [one, one[:16]]))
     assert "users whom node node0 did not bring, or one twice" in answer.header["reason"]
     assert left_out(liar) == []
+
+
+def test_the_server_does_not_learn_who_was_drawn(tmp_path: Path) -> None:
+    """A round has four of a node's six users; none of the others is left out after it."""
+    liar = three_nodes(tmp_path)
+    assert liar.sum([0, 1, 2], TRAIN)
+    drawn = in_sums(liar.fed, 0)
+    assert len(drawn) == 4
+    for user in sorted(own(0, 6) - drawn):
+        assert "who were in its sums" in says_taken(liar, tag(liar, user)).header["reason"]
+
+
+def test_nobody_is_left_out_in_the_middle_of_a_sum(tmp_path: Path) -> None:
+    """Opened again, it would be the same sum by its commitments, with one user more."""
+    liar = three_nodes(tmp_path)
+    liar.sum([0, 1, 2], DEGREES, until="masked", lost=[0])
+    says_taken(liar, tag(liar, "0/2"))
+    answer = liar.ask(0, Packet("masked", liar.asked["masked", 1].header, {"secagg": liar.sent["masked"][0]}))
+    assert "commits itself to what it sends in stage 'degrees', not to that" in answer.header["reason"]

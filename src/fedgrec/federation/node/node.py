@@ -334,6 +334,7 @@ class Node:
         if self.store.waiting():
             raise FederationError(f"node {self.folder.name} still waits for the verdict on an earlier sum")
         plan, users, inputs, compute = self._task(sum_)
+        rules.check_committed(self.folder, plan, sum_.nodes, self._committed(plan.place))
         words, rows, state, pushed = sum_.computed(inputs) or compute()
         sum_.client.submit(words, users)
         answer = self._receive(sum_.client, request)

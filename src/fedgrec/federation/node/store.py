@@ -3,7 +3,8 @@
     meta            key, value (JSON)   `format`; `state`: how a user's arrays are laid out; `node_key`, from which the
                                         node draws who takes part; `announced`: users that the server knows of, and
                                         `announced_row`, the last of them; `left_out`: rows of users whose names other
-                                        nodes brought first; `last_row`: no row is given twice;
+                                        nodes brought first; `in_sums`: the latter two as of the last sum;
+                                        `last_row`: no row is given twice;
                                         `founded`: the number of the roster with which the federation's sums began;
                                         `season`: the round with which it began, and users then; `round`: the last one
                                         heard of; `refused`; `roster`: number and digest of the newest one
@@ -238,6 +239,7 @@ class NodeStore(Store):
 
         `pushed`: the items and weights under which their latents will stand, if they send any.
         """
+        self.put("in_sums", (self.get("announced_row", 0), self.get("left_out", [])))
         columns = "session, stage, level, round, users, model, batch, opened"
         about = [session, *place, json.dumps(rows), model, batch]
         self.db.execute(f"INSERT INTO participation ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, 0)", about)
@@ -297,12 +299,13 @@ class NodeStore(Store):
         return bool(opened - {(stage, level) for stage, level, _, verdict in once if verdict})
 
     def in_sums(self) -> set[int]:
-        """Users who were in any sum, whatever became of it."""
-        return set(self.counted_rows()).union(*self.participation().values())
+        """Users who were announced for any sum: whether they were drawn for it is not told to the server."""
+        last, left_out = self.get("in_sums", (0, []))
+        return {row for row in self.first_rows(-1) if row <= last}.difference(left_out)
 
     def was_in_sums(self) -> bool:
-        """Whether anybody of this node ever was."""
-        return bool(self.rows("participation", "number", "LIMIT 1"))
+        """Whether the node ever was in any sum."""
+        return self.get("in_sums") is not None
 
     def participation(self) -> dict[str, list[int]]:
         """Which users, by their rows, took part in which session."""
