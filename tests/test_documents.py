@@ -96,6 +96,7 @@ RUN = {
     "items.txt": "--users 2 --out fed-3",
     "fedgrec federation certificate fed --host fed.example.org": "",
     "fedgrec federation add-node fed": "",
+    "fedgrec federation invite fed": "",
     "fedgrec federation remove-node fed node-2": "",
     "fedgrec federation catalogue fed --add new.txt --withdraw closed.txt": "",
     "fedgrec federation rotate-keys fed node-1": "",
@@ -125,6 +126,7 @@ CANNOT = {
     r"^pip ": "it needs a network",
     r"^make (demo|test|check|slow|site|packages)\b": "it sets up an environment, or runs these tests",
     r"^(FEDGREC_DATA=\S+ )?make bench$": "the benchmarks take hours",
+    r"^fedgrec federation (join|add-node fed --request) ": "its letter comes from another machine",
     r"^fedgrec federation (server|node|dashboard) ": "it runs until it is stopped, in the folder of another machine",
     r"^fedgrec (audit|device recommend|federation (backup|status|forget)|recommend|evaluate) /var/lib/": (
         "the folder is on another machine"

@@ -7,6 +7,8 @@ import re
 import shutil
 import stat
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 from xml.etree import ElementTree
 
 import numpy as np
@@ -22,6 +24,7 @@ from fedgrec.pages.report import write_report
 from fedgrec.pages.report.charts import Figure, Series, axis, legend, own_file, plot
 from fedgrec.pages.report.gather import read_run
 from fedgrec.pages.report.page import render
+from fedgrec.pages.report.run_page import promise
 from fedgrec.pages.tables import Cell, Grid
 from fedgrec.pages.tables import html as tables_html
 from fedgrec.runs.resolve import resolved
@@ -182,6 +185,20 @@ def test_ids_are_text_and_never_markup(clicks: Path, tmp_path: Path) -> None:
     names = [about[0] for about in data_of(path.read_text())["items"].values()]
     assert all(name.startswith("<script>alert(") for name in names)
     assert 'id="near"' not in path.read_text()  # there is no map
+
+
+@pytest.mark.parametrize(
+    ("options", "spent", "said"),
+    [
+        ({"dp_epsilon": 8.0}, [2.0, 7.9], ("ε spent", "7.9", "of 8 for every user, at δ = 1e-06")),
+        ({"dp_epsilon": 4.0, "dp_unit": "interaction"}, [], ("ε spent", "4", "of 4 for every interaction, at δ = 0")),
+        ({}, [], None),
+    ],
+)
+def test_the_page_says_what_all_sums_of_the_run_have_spent(options: Any, spent: list[float], said: Any) -> None:
+    lines = [{"dp_epsilon_spent": epsilon} for epsilon in spent]
+    run = SimpleNamespace(metrics=lines, config=Config().changed(options, "test"))
+    assert promise(cast(Any, run)) == ([said] if said else [])
 
 
 def test_paper_protocol_says_so(clicks: Path, tmp_path: Path) -> None:

@@ -88,11 +88,12 @@ class Chooser(Liar):
         self.sessions.pop()
 
     def greet(self, node: int) -> None:
-        """As honest servers do; the node hears what became of all sums."""
+        """As honest servers do; the node hears what became of all sums, and may refuse to believe it."""
         known = self.home.membership
         header = {"federation": self.home.federation, "roster": [known.number, known.digest]}
         answer = self.ask(node, Packet(packets.HELLO, header | {packets.HISTORY: self.history()}, {"nonce": bytes(32)}))
-        assert answer.kind == packets.HELLO, answer
+        if answer.kind != packets.HELLO:
+            self.refusals.append(answer.header["reason"])
 
     def ask(self, node: int, packet: Packet) -> Packet:
         """With the history that this node is told; a message that does not reach its node is an error."""
@@ -102,14 +103,16 @@ class Chooser(Liar):
         told = {packets.HISTORY: self.history() | {"lines": lines}} if packets.HISTORY in packet.header else {}
         return super().ask(node, replace(packet, header={**packet.header, **told}))
 
-    def without(self, node: int) -> None:
-        """The authority takes this node off the roster, and all others hear of it."""
+    def without(self, *nodes: int) -> None:
+        """The authority takes these nodes off the roster, and all others hear of it."""
         now = self.home.membership
-        members = {**now.members, node: replace(now.members[node], left=now.number + 1)}
-        new = Membership(now.federation, now.number + 1, members).signed(open_authority(self.fed.server.parent)[0])
+        gone = {node: replace(now.members[node], left=now.number + 1) for node in nodes}
+        new = Membership(now.federation, now.number + 1, {**now.members, **gone}).signed(
+            open_authority(self.fed.server.parent)[0]
+        )
         write_roster(self.fed.server, new)
         self.home = open_server(self.fed.server)
-        self.everybody.remove(node)
+        self.everybody = [node for node in self.everybody if node not in nodes]
         for other in self.everybody:
             self.ask(other, Packet(packets.NEW_ROSTER, {}, {"roster": new.pack()}))
             self.greet(other)

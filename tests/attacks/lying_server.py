@@ -98,7 +98,7 @@ class Liar:
                     self.asked[kind, node] = Packet(kind, header, {packets.SECAGG: message}, tables)
                     answer = self.ask(node, self.asked[kind, node])
                     self.answers.setdefault(kind, {})[node] = answer
-                    if answer.kind in (packets.ERROR, packets.FORGOTTEN):
+                    if answer.kind == packets.ERROR:
                         self.refusals.append(answer.header["reason"])
                     elif kind == packets.MASKED:
                         server.receive(node, answer.arrays[packets.SECAGG].tobytes())

@@ -15,7 +15,7 @@ from fedgrec.federation.node.store import NodeStore
 from tests.attacks.companies import Chooser, in_one_batch, touched
 from tests.attacks.lying_server import TRAIN
 
-V = 0  # the node that the server is curious about
+V, W = 0, 1  # the node that the server is curious about, and another one
 
 
 def test_the_attacker_knows_its_trade(tmp_path: Path) -> None:
@@ -85,15 +85,18 @@ def test_four_sweeps_of_which_any_two_differ_by_three_nodes_or_more(tmp_path: Pa
     assert all(part is None for part in sums)
 
 
-def test_a_sweep_before_and_a_sweep_after_a_node_has_left(tmp_path: Path) -> None:
-    """The others of its batch go on, and cancel."""
-    liar = Chooser(in_one_batch(tmp_path, 5, latents_every=0))
+def test_a_sweep_before_and_a_sweep_after_nodes_have_left_tell_of_them_together(tmp_path: Path) -> None:
+    """Who is removed is exposed: the others of the batch go on, and cancel. Of two who left with the same roster only
+    what they have together is told.
+    """
+    liar = Chooser(in_one_batch(tmp_path, 6, latents_every=0))
     liar.warm_up()
     false = liar.sweep(liar.everybody, 1, True)
     assert false is not None, liar.refusals
-    liar.without(V)
-    true = liar.sweep(liar.everybody, 2, False)
-    assert touched(false, true) != liar.items_of(V), "the exact items of who has left"
+    liar.without(V, W)
+    assert liar.sweep([2, 3, 4], 2, False) is None, "not all who are left of the batch"
+    true = liar.sweep(liar.everybody, 4, False)
+    assert touched(false, true) == liar.items_of(V) | liar.items_of(W)
 
 
 # --------------------------------------------------------------------------------------- who changed something

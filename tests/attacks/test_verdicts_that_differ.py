@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from fedgrec.federation.common.plan import Plan
+from fedgrec.federation.node import history
 from tests.attacks.companies import Chooser, in_one_batch, touched
 
 V = 0  # the node that the server is curious about
+OTHER = "tells another history of sums than this node knows"
 
 
 def test_who_is_told_alone_that_a_sweep_was_lost_does_not_send_alone(tmp_path: Path) -> None:
@@ -40,13 +42,15 @@ def test_who_is_told_alone_that_the_warm_up_was_lost_does_not_send_alone(tmp_pat
 
 
 def test_who_all_are_told_was_not_in_a_sweep_does_not_send_alone(tmp_path: Path) -> None:
-    """All hear the same history, in which the sum of everybody is said to be without one node."""
+    """All hear the same history, in which the sum of everybody is said to be without one node: all have signed it."""
     liar = Chooser(in_one_batch(tmp_path, 4, latents_every=0))
     liar.warm_up()
     first = liar.sweep(liar.everybody, 1, True, [], [V])
     assert touched(first) == set.union(*map(liar.items_of, liar.everybody)), liar.refusals
     again = liar.sweep(liar.everybody, 2, True)
     assert touched(again) != liar.items_of(V), "the exact items of one node"
+    assert again is None
+    assert sum(OTHER in reason for reason in liar.refusals) >= len(liar.everybody)
 
 
 def test_who_begins_another_sum_before_the_verdict_does_not_send_alone(tmp_path: Path) -> None:
@@ -57,6 +61,18 @@ def test_who_begins_another_sum_before_the_verdict_does_not_send_alone(tmp_path:
     assert touched(first) == set.union(*map(liar.items_of, liar.everybody)), liar.refusals
     again = liar.sweep(liar.everybody, 4, True)
     assert touched(again) != liar.items_of(V), "the exact items of one node"
+    assert again is None
+    assert liar.refused(OTHER)
+
+
+def test_if_lists_that_were_signed_did_not_bind_the_history_it_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "_agrees", lambda *_: True)
+    liar = Chooser(in_one_batch(tmp_path, 4, latents_every=0))
+    liar.warm_up()
+    liar.sweep(liar.everybody, 1, True, [], [V])
+    assert touched(liar.sweep(liar.everybody, 2, True)) == liar.items_of(V)
 
 
 def test_all_who_are_told_that_a_sweep_was_lost_send_it_again(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_who_has_left_the_roster_does_not_join(tmp_path: Path) -> None:
     give(tmp_path, without(tmp_path, 3))
     fed.run()
     assert fed.witness.joiners == ["node0", "node1", "node2"]
-    assert any("is node3, which was removed from the roster (number 2)" in notice for notice in fed.witness.notices)
+    assert any("is node3, which was removed with roster 2" in notice for notice in fed.witness.notices)
 
 
 def test_a_restarted_node_at_another_address_is_the_same_node(tmp_path: Path) -> None:

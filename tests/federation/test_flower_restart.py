@@ -198,8 +198,8 @@ def test_a_server_restored_from_before_the_warm_up_ends_with_a_sentence(tmp_path
             made.server.rename(other)
             folder.rename(made.server)
             done = subprocess.run(command, capture_output=True, text=True, timeout=seconds(120), check=False)
-            ends.append((done.returncode, "has forgotten a warm-up: it has 0 stages" in done.stderr))
-    assert "has forgotten a warm-up" in (tmp_path / "old" / "logs" / "server.log").read_text()
+            ends.append((done.returncode, "has forgotten the sum of stage 'degrees'" in done.stderr))
+    assert "has forgotten the sum" in (tmp_path / "old" / "logs" / "server.log").read_text()
     assert ends == [(0, False), (2, True), (0, False)]
     fed = as_world(made)
     assert fed.is_its_simulation()

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.serialization import Encoding
 
 pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportError)
 import flwr.supernode.node_auth_http_interceptor as signing
@@ -20,6 +19,7 @@ from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.network import CA, FLOWER
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.common.plan import EVALUATE, Plan
+from fedgrec.federation.common.roster import write_roster
 from fedgrec.federation.flower.node_end import NUMBER
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.store import NodeStore
@@ -75,8 +75,9 @@ def test_strangers_are_refused_with_a_sentence(
 ) -> None:
     """A node that expects another server, one whose clock is an hour behind, and one with another key."""
     strangers = [Path(shutil.copytree(node, tmp_path / node.name)) for node in trained.nodes]
-    _, other = certificates.authority("test")
-    write_private(strangers[0] / CA, other.public_bytes(Encoding.PEM))
+    membership, (key, other) = open_node(strangers[0]).membership, certificates.authority("test")
+    write_private(strangers[0] / CA, certificates.as_pem(other))
+    write_roster(strangers[0], membership.signed(key))
     write_private(strangers[2] / FLOWER, certificates.ssh_pair()[0])
     sentences, now = ("is not the one that", "clock", "has not the node's key"), signing.now
     for stranger, sentence in zip(strangers, sentences, strict=True):

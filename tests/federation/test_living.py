@@ -201,7 +201,7 @@ def test_a_server_that_forgot_a_season_is_told(tmp_path: Path, life: Life) -> No
     shutil.rmtree(life.world.server)
     (tmp_path / "old").rename(life.world.server)
     life.give(rounds=9)
-    with pytest.raises(FederationError, match="forgotten a season"):
+    with pytest.raises(FederationError, match="forgotten the sum of stage 'recount'"):
         coordinator.run(life.world.transport, life.world.server)
 
 

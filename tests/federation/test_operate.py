@@ -65,7 +65,7 @@ def test_a_node_that_was_removed_is_told_so_and_the_others_go_on_with_what_it_co
     assert world.applied("train")[-1]["included"] == [0, 1, 2]
     assert [list(open_node(path).roster) for path in world.nodes.values()] == [[0, 1, 2]] * 3 + [[0, 1, 2, 3]]
     with NodeStore(fed / "node-3") as store:
-        assert "is node-3, which was removed from the roster (number 2): stop it" in store.get("refused")
+        assert "is node-3, which was removed with roster 2: stop it" in store.get("refused")
 
 
 def test_a_place_and_a_name_are_never_given_again_and_any_node_may_go(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_the_authority_ends_with_its_federation(made: Made) -> None:
 def test_the_commands_say_what_to_copy_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fed = init(tmp_path / "fed", 5, ["tea"], config(), FederationOptions()).server.parent
     for words, wanted in (
-        (["remove-node", "node-1"], ("stays in the model", "roster.json to every machine", "keys/node-1.pub")),
+        (["remove-node", "node-1"], ("stays in the model", "Copy roster.json from", "delete keys/node-1.pub")),
         (["rotate-keys", "node-2"], ("identity.key and flower.key", "keys/node-2.pub", "old keys are refused")),
     ):
         assert cli.main(["federation", words[0], str(fed), words[1]]) == 0

@@ -10,17 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedgrec.federation.common import packets
-from fedgrec.federation.common.errors import Forgotten
+from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.in_process.transport import Answer, honest
-from fedgrec.federation.node import rules
-from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server.store import ServerStore
-from tests.attacks.lying_server import DEGREES, PROPAGATE, Liar
 from tests.federation.masked_worlds import masked_world
-from tests.federation.meddlers import on
 from tests.federation.worlds import Killed, World, world
 
 STAGES = 3  # of a warm-up of two layers: degrees, propagate 1, propagate 2
@@ -81,8 +76,10 @@ def test_a_backup_from_before_the_end_of_the_warm_up_is_refused_and_nothing_is_l
     put(fed.server, newest)
     put(backup, fed.server)
     before, sums = stored(fed), len(fed.log())
-    said = f"has forgotten a warm-up: it has {done} stages, and node node0 knows that {STAGES} counted"
-    with pytest.raises(Forgotten, match=f"{said}.*restore a newer backup of the server, or begin a new federation"):
+    said = f"has forgotten the sum of stage '{'propagate' if done else 'degrees'}'"
+    with pytest.raises(
+        FederationError, match=f"{said}.*restore a newer backup of the server, or begin a new federation"
+    ):
         fed.run()
     assert stored(fed) == before, "nobody was told that a sum is lost which a newer backup has"
     assert len(fed.log()) == sums
@@ -97,7 +94,7 @@ def test_with_masks_of_their_own_users_refuse(tmp_path: Path) -> None:
     put(fed.server, backup)
     fed.run()
     put(backup, fed.server)
-    with pytest.raises(Forgotten, match=r"node node0\.0 knows that 2 counted"):
+    with pytest.raises(FederationError, match="forgotten the sum of stage 'degrees'"):
         fed.run()
 
 
@@ -118,45 +115,11 @@ def test_one_node_that_has_heard_is_enough(tmp_path: Path) -> None:
     heard = {}
     for index, path in fed.nodes.items():
         with NodeStore(path) as store:
-            heard[index] = store.counted()
-    assert heard == {0: [("degrees", 0)], 1: [], 2: []}
+            heard[index] = len(store.rows("history", "number"))
+    assert heard == {0: 1, 1: 0, 2: 0}
     put(backup, fed.server)
-    with pytest.raises(Forgotten, match="it has 0 stages, and node node0 knows that 1 counted"):
+    with pytest.raises(FederationError, match="forgotten the sum of stage 'degrees'"):
         fed.run()
-
-
-def test_a_node_refuses_by_itself_what_it_has_heard_to_count(tmp_path: Path) -> None:
-    """Also if the server does not report its progress."""
-    liar = Liar(world(tmp_path))
-    assert liar.sum([0, 1, 2], DEGREES) is not None
-    for node in (0, 1, 2):
-        with NodeStore(liar.fed.nodes[node]) as store:
-            store.settle(liar.sessions[-1], True)
-    assert liar.sum([0, 1, 2], PROPAGATE) is not None, liar.refusals
-    assert liar.sum([0, 1, 2], DEGREES) is None
-    assert {answer.kind for answer in liar.answers["shares"].values()} == {packets.FORGOTTEN}
-    assert liar.sum([0, 1, 2], PROPAGATE) is not None, "of that the server has said that nobody was in it"
-
-
-@pytest.mark.parametrize(
-    ("counted", "known"),
-    [
-        ([], 0),
-        ([("degrees", 0)], 1),
-        ([("propagate", 2), ("degrees", 0)], 3),
-        ([("propagate", 1)], 2),
-        ([("train", 0)], 3),  # it came later: a node that trains has seen the end of the warm-up
-        ([("evaluate", 0)], 3),
-    ],
-)
-def test_what_a_node_knows_of_the_warm_up(tmp_path: Path, counted: list[tuple[str, int]], known: int) -> None:
-    home = open_node(world(tmp_path, users=1, layers=2).nodes[0])
-    for warm in range(STAGES + 1):
-        if warm >= known:
-            rules.check_memory(home, home.method(3), counted, warm)
-        else:
-            with pytest.raises(Forgotten):
-                rules.check_memory(home, home.method(3), counted, warm)
 
 
 # ------------------------------------------------------------------------------------ what is repeated
@@ -193,35 +156,3 @@ def test_without_a_warm_up_there_is_none_to_forget(tmp_path: Path) -> None:
     toml.write_text(re.sub(r"^rounds = .*", "rounds = 4", toml.read_text(), flags=re.MULTILINE))
     fed.run()
     assert [line["round"] for line in fed.applied("train")] == [2, 3]
-
-
-# ----------------------------------------------------------------------------------------- who may say it
-
-
-def lies(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
-    return [Packet(packets.FORGOTTEN, {"reason": "you have\x1b[2J forgotten" + 999 * "!"})]
-
-
-def test_a_server_that_has_its_warm_up_is_not_stopped_by_a_node_that_says_otherwise(tmp_path: Path) -> None:
-    fed = world(tmp_path, users=3)
-    fed.run(on("masked", 1, lies, after=2))
-    assert fed.model().round == 2
-    assert fed.applied("train")[0]["included"] == [0, 2]
-    assert any("node1: you have" in notice for notice in fed.witness.notices)
-
-
-def test_where_a_node_is_missed_its_word_is_printed_as_words(tmp_path: Path) -> None:
-    fed = world(tmp_path, users=3)
-    with pytest.raises(Forgotten, match=r"^you have \[2J forgotten!") as stop:
-        fed.run(on("hello", 1, lies))
-    assert len(str(stop.value)) <= packets.MOST
-    assert "\x1b" not in str(stop.value)
-    fed.run()
-    assert well(fed)
-
-
-def test_one_node_that_says_so_in_the_warm_up_does_not_stop_the_others(tmp_path: Path) -> None:
-    fed = world(tmp_path, users=3)
-    fed.run(on("confirm", 1, lies, after=1))
-    assert fed.model().round == 2
-    assert any("node1: you have" in notice for notice in fed.witness.notices)

@@ -7,6 +7,7 @@ import logging
 import os
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,13 @@ def register(commands: Any) -> None:
     what = init.add_mutually_exclusive_group(required=True)
     what.add_argument("--catalogue", type=Path, metavar="FILE", help="the items' names, one a line")
     what.add_argument("--data", metavar="WORD", help="deal this data set's users out to the nodes, to try it out")
+    init.add_argument(
+        "--people",
+        type=int,
+        default=0,
+        metavar="N",
+        help="the fewest users that each node is sure to bring (default: half of those that --data deals it, else 1)",
+    )
     _shared(init)
     up = command(tasks, "up", run_up, "try it out: server and nodes on this machine")
     up.add_argument("--data", default="demo", metavar="WORD", help="(default: demo)")
@@ -137,8 +145,10 @@ def settings(arguments: argparse.Namespace) -> tuple[Any, Any, Any]:
 
 def run_init(arguments: argparse.Namespace) -> int:
     """Make everything that server and nodes need, and print the commands that start them."""
+    from fedgrec.federation.common.batches import batches_of, in_words
     from fedgrec.federation.common.catalogue import read_catalogue
-    from fedgrec.federation.setup.init import init
+    from fedgrec.federation.server.folder import open_server
+    from fedgrec.federation.setup.init import init, secrets_of
 
     config, options, agreed = settings(arguments)
     if not 1 <= arguments.port <= 65535:
@@ -147,13 +157,16 @@ def run_init(arguments: argparse.Namespace) -> int:
     if arguments.data:
         from fedgrec.federation.setup.start import try_out
 
-        made = try_out(out, n, config, options, users, *place, arguments.per_user_masks, agreed)
+        made = try_out(out, n, config, options, users, *place, arguments.per_user_masks, agreed, arguments.people)
     else:
         catalogue = list(read_catalogue(arguments.catalogue))
         keys, most = [users] * n if arguments.per_user_masks else [], [users] * n if users else []
         if keys and users < 1:
             raise ConfigError("--per-user-masks needs --users N here: a key is made for each user of a node")
-        made = init(out, n, catalogue, config, options, *place, per_user_masks=keys, most_users=most, agreed=agreed)
+        sure = [arguments.people] * n if arguments.people else []
+        made = init(
+            out, n, catalogue, config, options, *place, per_user_masks=keys, most_users=most, people=sure, agreed=agreed
+        )
     print(f"{out} holds a federation of {len(made.nodes)} nodes.")
     if arguments.per_user_masks:
         print("Every user has a key and masks of its own: floors and options that count nodes count users.")
@@ -164,7 +177,12 @@ def run_init(arguments: argparse.Namespace) -> int:
     print("On each node, with its folder:")
     for node in made.nodes:
         print(f"  {shlex.join(['fedgrec', 'federation', 'node', str(node)])}")
-    print(f"Keep {arguments.out / 'authority'} somewhere else: who has it can pose as the server.")
+    print("\nSecret, and where each belongs:")
+    for file, where in secrets_of(arguments.per_user_masks).items():
+        print(f"  {file:<28} {where}")
+    home = open_server(made.server)
+    print(f"Operators compare the fingerprint of {home.membership}.")
+    print(textwrap.fill(f"Note: {in_words(batches_of(home, 1), home.agreed)}.", 78))
     return 0
 
 

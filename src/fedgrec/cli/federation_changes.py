@@ -1,6 +1,7 @@
 """`fedgrec federation` for an existing federation: add and remove nodes, users and items, and renew keys."""
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,19 @@ def register(tasks: Any) -> None:
         "--per-user-masks", type=int, default=0, metavar="N", help="a gateway for N users who mask for themselves"
     )
     add.add_argument("--users", type=int, default=0, metavar="N", help="the most users it may bring (default: 1000)")
-    more = of_federation("add-users", run_add_users, "keys for more users of a gateway")
-    more.add_argument("node", metavar="NODE", help="the gateway's name, such as node-0")
+    add.add_argument("--people", type=int, default=1, metavar="N", help="the fewest it is sure to bring (default: 1)")
+    add.add_argument("--request", type=Path, metavar="FILE", help="of a node that made its own keys with `join`")
+    of_federation("invite", run_invite, "what a new node must know to `join`")
+    joins = command(
+        tasks, "join", run_join, "make a node's own keys, with an invitation; with a welcome, start to be one"
+    )
+    joins.add_argument(
+        "letter", type=Path, metavar="FILE", help="an invitation, or the welcome that answers the request"
+    )
+    joins.add_argument("folder", type=Path, metavar="NODE", help="the node's folder, which an invitation makes")
+    joins.add_argument("--source", default="", metavar="DATA", help="its users' interactions, as in network.toml")
+    more = of_federation("add-users", run_add_users, "a node may bring more users; a gateway gets keys for them")
+    more.add_argument("node", metavar="NODE", help="its name, such as node-0")
     more.add_argument("--users", type=int, default=1, metavar="N", help="how many (default: 1)")
     leaves = of_federation("remove-node", run_remove, "a node leaves")
     other_keys = of_federation("rotate-keys", run_rotate, "new keys for a node whose keys leaked or were lost")
@@ -91,28 +103,74 @@ def run_add(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--per-user-masks {arguments.per_user_masks}: a gateway needs at least one user")
     if arguments.users < 0:
         raise ConfigError(f"--users {arguments.users}: a node brings at least one user")
-    folder = add_node(arguments.fed, arguments.per_user_masks, arguments.users or MOST_USERS)
-    key = arguments.fed / SERVER_FOLDER / KEYS / f"{folder.name}.pub"
-    print(f"{folder} is a new node; the roster.json of the other folders has it too.")
-    print(
-        f"Copy roster.json to every machine and {key} to the server's keys/, name the node's data in its network.toml,"
-    )
-    print("restart the server, then start the node.")
+    most, people, server = arguments.users or MOST_USERS, arguments.people, arguments.fed / SERVER_FOLDER
+    if arguments.request:
+        from fedgrec.federation.setup.join import admit, fingerprint
+
+        if arguments.per_user_masks:
+            raise ConfigError("--request and --per-user-masks: only a node that adds its users up makes its own keys")
+        said = fingerprint(arguments.request)
+        name, welcome = admit(arguments.fed, arguments.request, most, people)
+        print(f"{name} is enrolled, if its operator reads the same from the request: {said}")
+        print(f"Send {welcome} to it.")
+    else:
+        folder = add_node(arguments.fed, arguments.per_user_masks, most, people)
+        name = folder.name
+        print(f"{folder} is a new node: bring it to its machine, and name its data in its network.toml.")
+    _say_roster(server, f"{KEYS}/{name}.pub")
+    return 0
+
+
+def _say_roster(server: Path, *more: str) -> None:
+    """What the operator must bring to the server."""
+    from fedgrec.federation.common.roster import ROSTER
+    from fedgrec.federation.server.folder import open_server
+
+    print(f"Copy {' and '.join([*more, ROSTER])} from {server} to the server's folder, {ROSTER} last.")
+    print(f"The server takes it up and hands it to the nodes: {open_server(server).membership}")
+
+
+def run_invite(arguments: argparse.Namespace) -> int:
+    """Write an invitation: what a node must know before it makes its own keys. Nothing in it is secret."""
+    from fedgrec.federation.setup.join import fingerprint, invite
+
+    path = invite(arguments.fed)
+    print(f"{path} is for new nodes, who run  fedgrec federation join INVITATION NODE")
+    print(f"Read them its fingerprint, they must see the same: {fingerprint(path)}")
+    return 0
+
+
+def run_join(arguments: argparse.Namespace) -> int:
+    """Join a federation with keys that never leave this machine: first with an invitation, then with a welcome."""
+    from fedgrec.federation.setup.join import Invitation, Welcome, begin, fingerprint, finish, read_letter
+
+    letter = read_letter(arguments.letter)
+    if isinstance(letter, Invitation):
+        said = fingerprint(arguments.letter)
+        request = begin(arguments.letter, letter, arguments.folder, arguments.source)
+        print(f"{arguments.folder} has keys of its own; they stay on this machine.")
+        print(f"The invitation's fingerprint is {said}: ask who sent it whether that is right.")
+        print(f"Then send back {request} and read out its fingerprint: {fingerprint(request)}")
+        return 0
+    if not isinstance(letter, Welcome):
+        raise ConfigError(f"{arguments.letter} is a request: it goes to where authority/ is, to  add-node --request")
+    node = finish(arguments.letter, letter, arguments.folder)
+    print(f"{arguments.folder} is {node.name}; {node.membership}. Start it with")
+    print(f"  {shlex.join(['fedgrec', 'federation', 'node', str(arguments.folder)])}")
     return 0
 
 
 def run_add_users(arguments: argparse.Namespace) -> int:
-    """Keys for more users of a gateway whose users mask for themselves. (Any other node takes new users in itself.)"""
-    from fedgrec.federation.setup.init import add_users
+    """A node may bring more users than it was enrolled for; a gateway whose users mask gets keys for them."""
+    from fedgrec.federation.setup.init import SERVER_FOLDER, add_users
 
     folders = add_users(arguments.fed, arguments.node, arguments.users)
-    print(
-        f"{arguments.node} has keys for {len(folders)} more users; the roster.json of the other folders has them too."
-    )
-    print("Copy roster.json to every machine, and to the gateway's users/ there:")
-    for folder in folders:
-        print(f"  {folder}")
-    print("Then restart the gateway, which gives them to users of its source who have none, and the server.")
+    print(f"{arguments.node} may bring {many(arguments.users, 'user')} more.")
+    if folders:
+        print("Copy to the gateway's users/ and restart it, so that it gives their keys to users who have none:")
+        for folder in folders:
+            print(f"  {folder}")
+    _say_roster(arguments.fed / SERVER_FOLDER)
     return 0
 
 
@@ -120,13 +178,15 @@ def run_remove(arguments: argparse.Namespace) -> int:
     """Take a node, a gateway or one user of a gateway off the roster; what it contributed stays in the model."""
     from fedgrec.federation.common.network import KEYS
     from fedgrec.federation.setup.changes import remove_node
+    from fedgrec.federation.setup.init import SERVER_FOLDER
 
     places = remove_node(arguments.fed, arguments.node)
     gateway, _, user = arguments.node.partition(".")
-    print(f"{arguments.node} is off the roster. What it has contributed stays in the model.")
-    print("Stop the server, copy the new roster.json to every machine, and start the server again.")
+    print(f"{arguments.node} is off the roster. What it has contributed stays in the model; a server that")
+    print("lies can tell it from what the rest of its batch contributes.")
+    _say_roster(arguments.fed / SERVER_FOLDER)
     if user:
-        print(f"On {gateway}'s machine also delete users/{places[0]} and restart the gateway.")
+        print(f"On {gateway}'s machine also delete users/{places[0]}.")
     else:
         print(f"On the server also delete {KEYS}/{arguments.node}.pub; stop the node: the server refuses it.")
     return 0
@@ -137,13 +197,14 @@ def run_rotate(arguments: argparse.Namespace) -> int:
     from fedgrec.federation.common.network import FLOWER, KEYS
     from fedgrec.federation.node.folder import IDENTITY, USERS
     from fedgrec.federation.setup.changes import rotate_keys
+    from fedgrec.federation.setup.init import SERVER_FOLDER
 
     folder = rotate_keys(arguments.fed, arguments.node)
     own = f"{USERS}/*/{IDENTITY}" if (folder / USERS).exists() else IDENTITY
     print(f"{arguments.node} has new keys in {folder}; its users and what they sent stay as they are.")
-    print("Stop the server and the node. Copy roster.json to every machine,")
-    print(f"{own} and {FLOWER} from {folder} to the node, and {KEYS}/{folder.name}.pub to the server's {KEYS}/.")
-    print("Start the server, then the node. From then on the old keys are refused.")
+    print(f"Stop the node, copy {own} and {FLOWER} from {folder} to it, and start it after this:")
+    _say_roster(arguments.fed / SERVER_FOLDER, f"{KEYS}/{folder.name}.pub")
+    print("From then on the old keys are refused.")
     return 0
 
 

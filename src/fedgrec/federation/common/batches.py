@@ -23,7 +23,7 @@ from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan
 from fedgrec.federation.common.roster import Member, Membership, home_of
 from fedgrec.methods.contract import Method
 
-# If one node in 20 works for the server, fewer than two of seven are honest with a chance below one in ten million.
+# If one node in 20 works for the server, fewer than two of seven are honest with a chance of one in ten million.
 FEWEST_NODES = 7
 Batch = frozenset[int]  # places on the roster
 
@@ -121,3 +121,21 @@ def names(folder: Folder, nodes: Iterable[int]) -> str:
 def whole(drawn: Sequence[Batch], nodes: Iterable[int]) -> list[Batch]:
     """The batches all of whose members are among these nodes."""
     return [batch for batch in drawn if batch <= set(nodes)]
+
+
+def in_words(drawn: Sequence[Batch], agreed: Agreement) -> str:
+    """What the batches of a federation hide, and what they do not."""
+    if all(len(batch) == 1 for batch in drawn):
+        return (
+            "each node is a batch of its own: its people hide each other, and a server that lies can tell their sum "
+            "from that of the other nodes"
+        )
+    nodes, number = sum(map(len, drawn)), f"{len(drawn)} batch{'es' * (len(drawn) > 1)}"
+    said = f"{nodes} nodes in {number} (who is sure to bring {agreed.fewest_people} people stands alone)"
+    if len(drawn) >= agreed.batches_for_training:
+        return f"{said}: every sum opens over whole batches"
+    return (
+        f"{said}: sums of people's items need all nodes of a batch. Training rounds open over any nodes: a server that "
+        f"lies can find out by two of them what one node's people have; with  batches_for_training = 1  they need "
+        f"whole batches, too"
+    )

@@ -183,9 +183,13 @@ class Terms:
     def federation(self) -> str:
         return self.membership.federation
 
+    def check(self) -> None:
+        """Refuse what no federation can run."""
+        make_method(self.config, self.n_items, 1, self.agreed)
+
     def write(self, path: Path) -> None:
         """Write the files that all folders have."""
-        make_method(self.config, self.n_items, 1, self.agreed)
+        self.check()
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_private(path / CA, self.authority)
         write_roster(path, self.membership)

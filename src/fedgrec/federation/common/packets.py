@@ -21,7 +21,6 @@ from fedgrec.federation.common.errors import FederationError
 KEYS, SHARES, MASKED, CONFIRM, UNMASK = "keys", "shares", "masked", "confirm", "unmask"
 HELLO, REFUSED, FINISH, ERROR = "hello", "refused", "finish", "error"
 NEW_ITEMS, NEW_ROSTER = "catalogue", "roster"  # newer ones, signed by the authority
-FORGOTTEN = "forgotten"  # the answer to any request of a server that has lost a sum that cannot be repeated
 WHO, BUNDLE = "who", "bundle"  # of gateways whose users mask for themselves (bundles.py)
 SECAGG, NEXT = "secagg", "next"  # names of blobs: the messages of secure aggregation for this sum and for the next one
 HISTORY = "history"  # in a header: sums that are over, which the other side may not have heard of (history.py)

@@ -102,8 +102,7 @@ class Membership:
 
     @property
     def fingerprint(self) -> str:
-        """The start of the digest, which people can read to each other."""
-        return " ".join(self.digest[at : at + 4] for at in range(0, 16, 4))
+        return short(self.digest)
 
     def __str__(self) -> str:
         return f"roster {self.number} ({self.fingerprint})"
@@ -113,6 +112,11 @@ class Membership:
 
     def pack(self) -> bytes:
         return as_json({"number": self.number, "nodes": self._lines, "signature": self.signature.hex()})
+
+
+def short(digest: str) -> str:
+    """The start of a digest, which people can read to each other."""
+    return " ".join(digest[at : at + 4] for at in range(0, 16, 4))
 
 
 def _line(member: Member) -> dict[str, Any]:

@@ -65,20 +65,24 @@ class NodeFolder(Folder):
 
     @cached_property
     def identity(self) -> Ed25519PrivateKey:
-        path = self.path / IDENTITY
-        if not path.exists():
-            raise FederationError(f"{path} is missing (backups leave keys out): {NEW_KEYS}")
-        try:
-            return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(path.read_text()))
-        except ValueError:
-            raise FederationError(f"{path} is not a key: {NEW_KEYS}") from None
+        return read_identity(self.path)
+
+
+def read_identity(folder: Path) -> Ed25519PrivateKey:
+    path = folder / IDENTITY
+    if not path.exists():
+        raise FederationError(f"{path} is missing (backups leave keys out): {NEW_KEYS}")
+    try:
+        return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(path.read_text()))
+    except ValueError:
+        raise FederationError(f"{path} is not a key: {NEW_KEYS}") from None
 
 
 def write_identity(path: Path, identity: Ed25519PrivateKey) -> None:
     write_private(path / IDENTITY, identity.private_bytes_raw().hex().encode())
 
 
-def floors(insisting: NodeFolder | FederationOptions) -> dict[str, Any]:
+def floors(insisting: Any) -> dict[str, Any]:
     """What a node insists on, as its node.json says it."""
     return {name: getattr(insisting, name) for name in ("least_nodes", "least_users", "corrupt")}
 

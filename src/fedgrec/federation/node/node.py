@@ -24,7 +24,7 @@ from fedgrec.cable.core import Broadcast
 from fedgrec.errors import FedgrecError, RunError, many
 from fedgrec.federation.common import catalogue, packets
 from fedgrec.federation.common.arrays import read_arrays, write_arrays
-from fedgrec.federation.common.errors import FederationError, Forgotten
+from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.folder import NODE
 from fedgrec.federation.common.history import counted
 from fedgrec.federation.common.packets import (
@@ -71,8 +71,6 @@ def answered(who: str, step: Callable[[], Packet]) -> Packet:
     """What this step answers, or why it does not: no failure of a node or gateway goes further."""
     try:
         return step()
-    except Forgotten as refusal:
-        return Packet(packets.FORGOTTEN, {"reason": str(refusal), "season": refusal.season})
     except FederationError as refusal:
         return failure(refusal)
     except Exception as error:  # its text may tell of users, so it stays in the log here
@@ -133,9 +131,6 @@ class Node:
         if len(nonce) < 16:
             raise FederationError("a node signs only what the server made up for it: the nonce is too short")
         known_roster.check_server(self.folder, self.store, request.header.get("roster"))
-        if type(warm := request.header.get("warm")) is int:  # now, before the server calls any sum lost
-            rules.check_memory(self.folder, self.folder.method(1), self.store.counted(), warm)
-            rules.check_season(self.folder, self.store.get("season", (0, 0))[0], request.header.get("begun"))
         users = {self._tag(user, leaves): row for row, user, leaves in self.store.rows("users", "row, id, leaving")}
         taken = self._taken(request.blobs.get(packets.TAKEN, b""), users)
         tags = np.frombuffer(b"".join(sorted(users.keys() - taken)), np.uint8).reshape(-1, 32)
@@ -199,7 +194,8 @@ class Node:
 
     def _new_roster(self, request: Packet) -> Packet:
         """A newer roster than the one here."""
-        known_roster.install(self.folder, self.store, request.blobs.get("roster", b""))
+        packed = request.arrays.get("roster", np.empty(0, np.uint8))
+        known_roster.install(self.folder, self.store, packed.tobytes())
         return Packet(packets.NEW_ROSTER)
 
     def _finish(self, request: Packet) -> Packet:
@@ -329,9 +325,7 @@ class Node:
             rules.check_evaluation(self.folder, self.store.times(EVALUATE), trained == model or not users)
         if plan.stage == method.stages[-1].name:
             rules.check_budget(self.folder, plan, self.store.times(plan.stage))
-        if is_once(method, plan.stage) and not is_recount(method, plan.stage):
-            rules.check_memory(self.folder, method, self.store.counted(), plan.level)
-        elif not is_once(method, plan.stage) and self.store.took_part(plan.place) is not None:
+        if not is_once(method, plan.stage) and self.store.took_part(plan.place) is not None:
             raise FederationError(f"node {self.folder.name} has sent its part of stage {plan.stage!r} of this round")
 
     def _masked(self, request: Packet) -> Packet:
@@ -344,7 +338,8 @@ class Node:
         words, rows, state, pushed = sum_.computed(inputs) or compute()
         sum_.client.submit(words, users)
         answer = self._receive(sum_.client, request)
-        self.store.take_part(sum_.name, plan.place, rows, state, sum_.model, pushed)
+        batch = rules.batch_of(self.folder, self.folder.method(plan.n_users, plan.begun), plan, self._founded)
+        self.store.take_part(sum_.name, plan.place, rows, state, sum_.model, pushed, counted(batch))
         return Packet(packets.MASKED, arrays={packets.SECAGG: as_array(answer)})
 
     def _task(self, sum_: Sum) -> tuple[Plan, int, Any, Callable[[], Computed]]:
@@ -378,8 +373,8 @@ class Node:
         plan, lists = self._plan(sum_), parse(request.blobs[packets.SECAGG])
         alive = lists.alive if isinstance(lists, Survivors) else ()  # the client refuses anything else
         rules.check_survivors(self.folder, plan, sum_.client.session, alive)
-        method, founded = self.folder.method(plan.n_users, plan.begun), self.store.get("founded", 1)
-        rules.check_batches(self.folder, method, plan, founded, alive)
+        method = self.folder.method(plan.n_users, plan.begun)
+        rules.check_batches(self.folder, method, plan, self._founded, alive)
         digest = self._in_it(sum_, plan, alive)
         self._check_opened(plan, digest)
         answer = self._receive(sum_.client, request)
@@ -419,6 +414,11 @@ class Node:
             )
 
     # ------------------------------------------------------------------------------------------ its memory
+
+    @property
+    def _founded(self) -> int:
+        """The number of the roster with which the federation's sums began."""
+        return int(self.store.get("founded", 1))
 
     def _had(self, rows: Sequence[int]) -> list[Any]:
         """What these users have: items, and changes that wait to be counted."""

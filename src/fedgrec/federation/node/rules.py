@@ -6,7 +6,7 @@ a node can compute with, so that no failure tells the server what a user has.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -15,8 +15,8 @@ import numpy as np
 
 from fedgrec.cable.core import Broadcast, Stage
 from fedgrec.cable.noise import NO_NOISE
-from fedgrec.federation.common.batches import batches_of, is_bound, names, whole
-from fedgrec.federation.common.errors import FederationError, Forgotten
+from fedgrec.federation.common.batches import Batch, batches_of, is_bound, names, whole
+from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import LARGEST
 from fedgrec.federation.common.plan import CHANGES, EVALUATE, MOST_COUNTS, Plan, is_once, is_recount, sum_name
 from fedgrec.federation.node.folder import NodeFolder
@@ -180,6 +180,13 @@ def check_batches(folder: NodeFolder, method: Method, plan: Plan, founded: int, 
         )
 
 
+def batch_of(folder: NodeFolder, method: Method, plan: Plan, founded: int) -> Batch:
+    """The node's batch, if the sum opens over whole ones."""
+    drawn = batches_of(folder, founded)
+    mine = [batch for batch in drawn if folder.index in batch and is_bound(plan, method, drawn, folder.agreed)]
+    return mine[0] if mine else frozenset()
+
+
 def check_users(folder: NodeFolder, plan: Plan, begun: int, n_users: int) -> None:
     """The number of users and the season's first round change only with a new season."""
     agreed = folder.agreed
@@ -201,32 +208,6 @@ def check_recount(folder: NodeFolder, trained: int) -> None:
         raise FederationError(
             f"node {folder.name} sends changes after {folder.agreed.season_rounds} training rounds or more "
             f"(season_rounds), and has been in {trained} since it last did: its changes wait"
-        )
-
-
-def check_season(folder: NodeFolder, known: int, begun: Any) -> None:
-    """The server must know the last season: items that were counted in it cannot be counted again."""
-    if type(begun) is int and begun < known:
-        raise Forgotten(
-            f"the server has forgotten a season: its last one began with round {begun}, and node {folder.name} knows "
-            f"of one that began with round {known}; restore a newer backup of the server, or begin a new federation",
-            season=True,
-        )
-
-
-def check_memory(folder: NodeFolder, method: Method, counted: Iterable[tuple[str, int]], warm: int) -> None:
-    """A server that has done `warm` stages of the warm-up must have all stages that the node knows to count.
-
-    Users send only what is new since their last upload, so a second warm-up would add up to nothing. A sum that was
-    lost, or that the server did not keep, counts for no node: the server says so, and it is repeated.
-    """
-    stages = len(method.stages) - 1  # of the warm-up
-    names = {stage.name for stage in method.stages[:-1]}
-    known = max((level + 1 if stage in names else stages for stage, level in counted), default=0)
-    if warm < known:
-        raise Forgotten(
-            f"the server has forgotten a warm-up: it has {warm} stages, and node {folder.name} knows that {known} "
-            f"counted, which users cannot send again; restore a newer backup of the server, or begin a new federation"
         )
 
 

@@ -20,8 +20,9 @@
     changes         user, item, gone (0: it came), target: changes since then, for the next recount (changes.py)
     forgotten       tag: keyed hashes of users who are not taken in again
     sessions        id: every secure sum that this node was ever asked into
-    participation   number, session, stage, level, round, users (rows, JSON), model (its digest), opened (1: the node
-                    helped to open the sum), verdict: 1 in the sum, 0 not, NULL not yet known
+    participation   number, session, stage, level, round, users (rows, JSON), model (its digest), batch (of the node, if
+                    the sum opens over whole ones; as a line of the history says nodes), opened (1: the node helped to
+                    open the sum), verdict: 1 in the sum, 0 not, NULL not yet known
     signed          session, counted: the lists of survivors that the node signed, as a line of the history says them
     opened          stage, level, round, digest (of survivors, plan and model): the sums that this node helped to open
     history         number, line, head: what became of every sum of the federation (common/history.py)
@@ -65,6 +66,7 @@ CREATE TABLE forgotten (tag BLOB PRIMARY KEY, seal BLOB) WITHOUT ROWID;
 CREATE TABLE sessions (id TEXT PRIMARY KEY, seal BLOB) WITHOUT ROWID;
 CREATE TABLE participation (number INTEGER PRIMARY KEY, session TEXT UNIQUE NOT NULL, stage TEXT NOT NULL,
                             level INTEGER NOT NULL, round INTEGER NOT NULL, users TEXT NOT NULL, model BLOB NOT NULL,
+                            batch TEXT NOT NULL,
                             opened INTEGER NOT NULL, verdict INTEGER, seal BLOB);
 CREATE TABLE opened (stage TEXT, level INTEGER, round INTEGER, digest BLOB NOT NULL, seal BLOB,
                      PRIMARY KEY (stage, level, round)) WITHOUT ROWID;
@@ -231,15 +233,16 @@ class NodeStore(Store):
         new: State | None,
         model: bytes,
         pushed: Sequence[bytes] | None = None,
+        batch: str = "0",
     ) -> None:
         """Note that these users are in the upload of a sum; their new state is pending until the sum counts.
 
         `pushed`: the items and weights under which their latents will stand, if they send any.
         """
         self.put("in_sums", (self.get("announced_row", 0), self.get("left_out", [])))
-        columns = "session, stage, level, round, users, model, opened"
-        about = [session, *place, json.dumps(rows), model]
-        self.db.execute(f"INSERT INTO participation ({columns}) VALUES (?, ?, ?, ?, ?, ?, 0)", about)
+        columns = "session, stage, level, round, users, model, batch, opened"
+        about = [session, *place, json.dumps(rows), model, batch]
+        self.db.execute(f"INSERT INTO participation ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, 0)", about)
         for column, values in (("pending", None if new is None else pack(new)), ("pending_pushed", pushed)):
             if values is not None:
                 pairs = zip(values, sorted(rows), strict=True)
@@ -265,10 +268,6 @@ class NodeStore(Store):
             self.column("participation", "round", "WHERE stage = ? AND round < ?", [RECOUNT.name, now]), default=0
         )
         return len(self.column("participation", "round", "WHERE stage = ? AND round >= ?", [TRAIN.name, last]))
-
-    def counted(self) -> list[tuple[str, int]]:
-        """Stages and levels of the sums that hold this node's part, as the server has said."""
-        return sorted(set(self.rows("participation", "stage, level", "WHERE verdict = 1")))
 
     def waiting(self) -> list[str]:
         """Sessions whose verdict is not known yet."""

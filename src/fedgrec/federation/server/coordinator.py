@@ -80,8 +80,6 @@ class Coordinator:
 
     def run(self) -> Path:
         self.store.release(self.folder.roster)
-        for stage in self.store.recover():
-            self.observer.noticed(f"a sum of stage {stage!r} was going on when the server stopped: it is lost")
         o = self.options
         fewest = self.folder.fewest_nodes
         if 0 < o.nodes_per_round < fewest:
@@ -105,6 +103,8 @@ class Coordinator:
         else:  # nodes that were there before come back one after the other
             known = sum(index in self.folder.roster for index, *_ in self.store.nodes())
             self.members.wait(lambda: len(self.members.reachable()) >= known, min(o.deadline, o.start_seconds))
+        for stage in self.store.recover():  # unless nodes have told by now what became of it
+            self.observer.noticed(f"a sum of stage {stage!r} was going on when the server stopped: it is lost")
         n_users = self.store.get("n_users") or self.store.freeze(self.members.users)
         first = Season(1, 0, o.rounds, n_users, self.folder.n_items)
         self._take_up((self.store.seasons() or [first])[-1])
@@ -250,7 +250,6 @@ class Coordinator:
     def _gather(self, wanted: Callable[[], int]) -> None:
         """Wait for this many nodes, which depends on the roster, or stop with an error."""
         if not self.members.wait(lambda: len(self.members.reachable()) >= wanted(), self.options.start_seconds):
-            self.members.stop_if_forgotten()
             raise FederationError(
                 f"{len(self.members.reachable())} of {wanted()} nodes are there after "
                 f"{self.options.start_seconds:g} s: start the others, then the server again; it goes on where it is"
@@ -326,6 +325,7 @@ class Coordinator:
                     f"round {round_ + 1} sends no latents, and training goes on with old ones: {lost}"
                 )
                 self.store.skip(stage, round_, self.folder.membership.number, str(lost))
+                self.model.go_back()
             else:
                 self._lost(str(lost))
             return
@@ -364,10 +364,11 @@ class Coordinator:
         self.observer.summed(self.store.sums(number - 1)[0])
 
     def _is_optional(self, stage: str, round_: int) -> bool:
-        """Whether later rounds do without this one: they open over any nodes, and this one does not."""
+        """Whether the season does without this round: others open over any nodes, and this one does not."""
         method, drawn = self.method, self.participants.batches()
-        later = (Plan(stage, 0, r, method.n_users, method.n_users) for r in range(round_ + 1, self.season.until))
-        bound = (is_bound(plan, method, drawn, self.folder.agreed) for plan in later)
+        others = (r for r in range(self.season.begun, self.season.until) if r != round_)
+        plans = (Plan(stage, 0, other, method.n_users, method.n_users) for other in others)
+        bound = (is_bound(plan, method, drawn, self.folder.agreed) for plan in plans)
         return stage == method.stages[-1].name and not all(bound)
 
     def _record(self, number: int, ready: Prepared, before: Broadcast, total: Upload, included: list[int]) -> None:

@@ -6,7 +6,9 @@ from typing import Any
 
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.history import chained, unpack
+from fedgrec.federation.common.plan import CHANGES, EVALUATE
 from fedgrec.federation.server.store import ServerStore
+from fedgrec.methods.contract import TRAIN
 
 
 class History:
@@ -49,7 +51,14 @@ class History:
             packed, count = next(iter(votes.most_common(1)), ("", 0))
             if count < fewest:
                 return len(self.lines) - known
-            self.store.hear_of(unpack(packed))
+            line = unpack(packed)
+            if line.stage not in (EVALUATE, CHANGES, TRAIN.name) and line.included:
+                raise FederationError(
+                    f"this server has forgotten the sum of stage {line.stage!r} of round {line.round}, which counts "
+                    f"for its nodes and is not sent again: restore a newer backup of the server, or begin a new "
+                    f"federation"
+                )
+            self.store.hear_of(line)
 
     def let_in(self, node: int, told: Any, name: str) -> None:
         """A node that has joined says what it has heard; refuse one that was told something else."""

@@ -14,11 +14,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from fedgrec.errors import many
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.catalogue import newest, version_of
-from fedgrec.federation.common.errors import FederationError, Forgotten
+from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.history import unpack
-from fedgrec.federation.common.packets import Packet, hello_part, plain
+from fedgrec.federation.common.packets import Packet, as_array, hello_part, plain
 from fedgrec.federation.common.plan import CHANGES, EVALUATE
-from fedgrec.federation.common.roster import ROSTER, check_successor, differences, read_roster
+from fedgrec.federation.common.roster import ROSTER, Member, check_successor, differences, read_roster
 from fedgrec.federation.common.transport import Transport, within
 from fedgrec.federation.server.bundling import Bundling
 from fedgrec.federation.server.folder import ServerFolder
@@ -53,7 +53,6 @@ class Members:
         self.patience, self._silences = Patience(), Silences()
         self._doubles = set[tuple[int, bytes]]()  # nodes and users whom another node has, as was noticed
         self._looked: Any = None  # what roster.json looked like when it was last read
-        self.forgotten: dict[int, str] = {}  # address → a node's sentence that this server has forgotten a warm-up
 
     # --------------------------------------------------------------------------------------------- joining
 
@@ -70,11 +69,8 @@ class Members:
         known = {*self._address.values(), *self._resting()}
         new = [address for address in self.transport.signs() if address not in known]
         nonces = {address: secrets.token_bytes(32) for address in new}
-        seasons = self.store.seasons() if new else []
         about = {
             "federation": self.folder.federation,
-            "warm": self.store.get("warm", 0),
-            "begun": seasons[-1].begun if seasons else 0,
             "sums": len(self.history.lines),
             "roster": [self.folder.membership.number, self.folder.membership.digest],
         }
@@ -86,7 +82,6 @@ class Members:
                 taught = self._exchange(dict.fromkeys(behind, lesson), About(lesson.kind), deadline)
                 anew = {address: questions[address] for address, answer in taught if answer.kind == lesson.kind}
                 answers |= dict(self._exchange(anew, About(packets.HELLO), deadline))
-        self._hear_of_sums(answers.values())
         come, shorter = self._let_in_all(questions, answers)
         come += self._let_in_all(shorter, dict(self._exchange(shorter, About(packets.HELLO), deadline)))[0]
         joined = Counter[str]()  # users of gateways, who join one by one
@@ -109,20 +104,26 @@ class Members:
         come: list[int] = []
         again: dict[int, Packet] = {}
         refused: dict[int, Packet] = {}
-        for address, answer in answers.items():
-            question = questions[address]
+
+        def checked(step: Callable[..., Any], at: int, *more: Any) -> Any:
+            """What this step finds about the node at this address, or None: the node is refused."""
             try:
-                taken = self._let_in(address, question, answer)
+                return step(at, answers[at], *more)
             except FederationError as refusal:
-                self._silences.refuse(address, self.transport.signs().get(address))
+                self._silences.refuse(at, self.transport.signs().get(at))
                 self.observer.noticed(str(refusal))
-                if address not in self.forgotten:  # otherwise the node has refused the server
-                    refused[address] = Packet(packets.REFUSED, {"reason": str(refusal)})
-                continue
+                refused[at] = Packet(packets.REFUSED, {"reason": str(refusal)})
+                return None
+
+        found = {at: checked(self._identified, at, questions[at].blobs["nonce"]) for at in answers}
+        members = {at: member for at, member in found.items() if member}
+        self._hear_of_sums([answers[at] for at in members])
+        for at, member in members.items():
+            taken = checked(self._let_in, at, member, packets.TAKEN in questions[at].blobs)
             if taken:
-                again[address] = replace(question, blobs=question.blobs | {packets.TAKEN: b"".join(taken)})
-            else:
-                come.append(answer.header["index"])
+                again[at] = replace(questions[at], blobs=questions[at].blobs | {packets.TAKEN: b"".join(taken)})
+            elif taken is not None:
+                come.append(answers[at].header["index"])
         list(self.transport.exchange(refused, within(self.folder.options.deadline)))
         return come, again
 
@@ -168,7 +169,8 @@ class Members:
         return answer.kind == packets.HELLO and known and type(number) is int and number < self.folder.membership.number
 
     def _roster(self) -> Packet:
-        return Packet(packets.NEW_ROSTER, {}, {"roster": self.folder.membership.pack()})
+        packed = as_array(self.folder.membership.pack())  # an array is in a gateway's bundle once
+        return Packet(packets.NEW_ROSTER, arrays={"roster": packed})
 
     def _has_old_items(self, answer: Packet) -> bool:
         """Whether the answer is from a node with an older catalogue."""
@@ -179,24 +181,32 @@ class Members:
         version = newest(self.folder.path)
         return Packet(packets.NEW_ITEMS, {}, {"catalogue": version.pack() if version else b""})
 
-    def _let_in(self, address: int, question: Packet, answer: Packet) -> list[bytes]:
-        """Let a node in that answers so; if other nodes have users of it, return these instead."""
+    def _identified(self, address: int, answer: Packet, nonce: bytes) -> Member:
+        """The node that answers, which must prove who it is."""
         header, tags, where = answer.header, answer.arrays.get("tags"), self.transport.where(address)
         index, signature = header.get("index"), answer.blobs.get("signature", b"")
         if answer.kind != packets.HELLO or tags is None or tags.dtype != np.uint8 or tags.shape[1:] != (32,):
             raise FederationError(f"the node at {where} did not introduce itself: {plain(header.get('reason'))}")
-        member = self.folder.roster.get(index) if type(index) is int else None
-        if gone := self.folder.membership.members.get(index) if type(index) is int and member is None else None:
-            raise FederationError(
-                f"the node at {where} is {gone.name}, which was removed from the roster (number {gone.left}): stop it"
-            )
+        roster = self.folder.membership
+        member = roster.members.get(index) if type(index) is int else None
         if member is None or type(index) is not int:
             raise FederationError(f"the node at {where} is not on the roster: enrol it, or stop it")
-        part = hello_part(self.folder.federation, question.blobs["nonce"], index, str(header.get("agreement")), tags)
+        if member.left:
+            raise FederationError(
+                f"the node at {where} is {member.name}, which was removed with roster {member.left}: stop it"
+            )
+        part = hello_part(self.folder.federation, nonce, index, str(header.get("agreement")), tags)
         try:
             Ed25519PublicKey.from_public_bytes(member.key).verify(signature, part)
         except (InvalidSignature, ValueError):
             raise FederationError(f"the node at {where} has not the key of {member.name}: it is refused") from None
+        return member
+
+    def _let_in(self, address: int, answer: Packet, member: Member, was_told: bool) -> list[bytes]:
+        """Let this node in; if other nodes have users of it, return these instead. `was_told`: of such users before."""
+        header, tags, index = answer.header, answer.arrays["tags"], answer.header["index"]
+        if header.get("roster") != self.folder.membership.number:  # in a sum it would spoil the others' keys
+            raise FederationError(f"node {member.name} did not take up {self.folder.membership}: its log says why")
         if header.get("agreement") != self.folder.agreement:
             raise FederationError(
                 f"node {member.name} has another method, options or catalogue: copy config.toml, agreement.toml and "
@@ -214,12 +224,11 @@ class Members:
         self.history.let_in(index, header.get(packets.HISTORY), member.name)
         taken = self.store.join(index, member.name, (tag.tobytes() for tag in tags))
         if taken:
-            self._notice_taken(index, taken, packets.TAKEN in question.blobs)
+            self._notice_taken(index, taken, was_told)
             return list(taken)
         self._address[index], self.users[index] = address, len(tags)
         self._missing.discard(index)
         self.serves[index] = header.get("serves")
-        self.forgotten.pop(address, None)
         return []
 
     def _notice_taken(self, index: int, taken: Mapping[bytes, int], was_told: bool) -> None:
@@ -234,12 +243,6 @@ class Members:
         if not self._doubles.issuperset(new := {(index, tag) for tag in taken}):
             self._doubles |= new
             self.observer.noticed(sentence)
-
-    def stop_if_forgotten(self) -> None:
-        """Stop if nodes say that this server was restored from an old backup, which is why too few are left."""
-        for sentence in self.forgotten.values():
-            self.observer.noticed(sentence)
-            raise Forgotten(sentence)
 
     def wait(self, enough: Callable[[], bool], seconds: float) -> bool:
         """Let nodes in until there are enough, or the time is over."""
@@ -324,11 +327,6 @@ class Members:
                 wait.heard(address)
                 self._silences.end(address)
                 back |= {nodes[address]} & self._missing if address in nodes else set()
-                # A server that has its warm-up ignores this; and one node alone does not stop the others.
-                if answer.kind == packets.FORGOTTEN and (answer.header.get("season") or not self.store.is_warm):
-                    self.forgotten[address] = plain(answer.header.get("reason"))
-                    if len(set(self.transport.signs()) - self.forgotten.keys()) < self.folder.fewest_nodes:
-                        self.stop_if_forgotten()
                 yield address, answer
         finally:  # also if the caller stops early
             if back:

@@ -13,9 +13,8 @@
               number), recount (1: a recount is due), changed (users who had changes, as counted), line (JSON: its last
               evaluation), served (the season whose model nodes serve since its end)
     sums      number, session, stage, level, round, roster (its number); nodes, survivors, included (JSON lists of idx:
-              the nodes that were
-              asked, whose sum was to be opened, whose upload counts), users, applied (NULL while a sum goes on),
-              reason, seconds, bytes_up, bytes_down: the participation log, in order
+              the nodes that were asked, whose sum was to be opened, whose upload counts), users, applied (NULL while a
+              sum goes on), reason, seconds, bytes_up, bytes_down: the participation log, in order
     metrics   round, line (JSON): what metrics.jsonl will hold
 
 Every row also has a `seal` (common/sqlite_store.py), which is compared when the row is read.
@@ -343,10 +342,11 @@ class ServerStore(Store):
 
     def hear_of(self, heard: Line) -> None:
         """Nodes tell of a sum that this store, a restored copy, does not have: its name and its round were used."""
-        self.attempt((heard.stage, heard.level, heard.round))
+        place = heard.stage, heard.level, heard.round
+        self.attempt(place)
         with self.transaction():
-            place = heard.stage, heard.level, heard.round
-            self._begin(heard.session, place, heard.roster, heard.included)
+            if not self._sum(heard.session, "session"):  # the copy may have been made while the sum went on
+                self._begin(heard.session, place, heard.roster, heard.included)
             reason = "this server is a restored copy, and has heard of it from its nodes"
             self._close(heard.session, heard.included, 0, reason, Cost())
             self._go_on_after(heard.stage, heard.round)

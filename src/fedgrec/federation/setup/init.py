@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fedgrec.config.configuration import Config
 from fedgrec.config.options import falling
@@ -22,7 +23,7 @@ from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.catalogue import CATALOGUE
 from fedgrec.federation.common.certificates import as_pem, open_authority
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.folder import Terms, new_federation
+from fedgrec.federation.common.folder import NODE, Terms, new_federation
 from fedgrec.federation.common.network import (
     CA,
     FLOWER,
@@ -37,12 +38,13 @@ from fedgrec.federation.common.network import (
 from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOptions
 from fedgrec.federation.common.roster import Member, Membership, Roster, homes, write_roster
 from fedgrec.federation.common.web import host_and_port, is_address
-from fedgrec.federation.node.folder import floors
+from fedgrec.federation.node.folder import IDENTITY, floors
 from fedgrec.federation.node.gateway import Keys, anyone, create, enrol, open_gateway
 from fedgrec.federation.server.folder import create_server, open_server
 
 SERVER_FOLDER = "server"
 MOST_USERS = 1000  # the most users that a node may bring, by default
+ONE = {"users": 1, "people": 1}  # what is said of a user who masks for itself
 
 
 @dataclass(frozen=True)
@@ -115,10 +117,19 @@ def stated(lines: Roster, most: int, people: int, joined: int = 1) -> Roster:
         raise ConfigError(f"{most} users: a node brings at least one")
     if not 1 <= people <= most:
         raise ConfigError(f"{people} people: a node is sure to bring at least one, and at most its {most} users")
-    limits = {index: (1, 1) if line.gateway else (most, people) for index, line in lines.items()}
+    said: dict[str, Any] = {"users": most, "people": people, "joined": joined}
+    return {index: replace(line, **said | (ONE if line.gateway else {})) for index, line in lines.items()}
+
+
+def secrets_of(per_user_masks: bool) -> dict[str, str]:
+    """The files in FED that hold a secret, and where each belongs."""
+    own, here = "users/*/" if per_user_masks else "", "that node alone"
     return {
-        index: replace(line, users=limits[index][0], people=limits[index][1], joined=joined)
-        for index, line in lines.items()
+        f"node-*/{own}{IDENTITY}": here,
+        f"node-*/{own}{NODE}": f"{here}; it has the salt of users' names",
+        f"node-*/{FLOWER}": here,
+        f"{SERVER_FOLDER}/{TLS_KEY}": "the server alone",
+        f"{certificates.AUTHORITY}/{certificates.CA_KEY}": "offline: who has it enrols nodes",
     }
 
 
@@ -170,14 +181,20 @@ def _enrol(out: Path, folder: Path, users: int, most: int = MOST_USERS, people: 
     write_roster(out / SERVER_FOLDER, following)
 
 
-def create_again(out: Path, folder: Path, keys: Keys, membership: Membership) -> None:
-    """Write a node's files, with what another node has; a new folder also gets those for the network."""
-    server = open_server(out / SERVER_FOLDER)
-    other = next((out / name for name in homes(server.roster) if (out / name).is_dir()), None)
-    if other is None:
+def some_node(out: Path) -> Path:
+    """A node's folder in FED: the nodes share what the server must not know."""
+    there = (out / name for name in homes(open_server(out / SERVER_FOLDER).roster))
+    if (found := next((path for path in there if path.is_dir()), None)) is None:
         raise FederationError(
             f"{out} has no other node's folder, which has what all nodes share: copy one back for this"
         )
+    return found
+
+
+def create_again(out: Path, folder: Path, keys: Keys, membership: Membership) -> None:
+    """Write a node's files, with what another node has; a new folder also gets those for the network."""
+    server = open_server(out / SERVER_FOLDER)
+    other = some_node(out)
     certificate, first = (server.path / CA).read_bytes(), anyone(other)
     terms = Terms(membership, certificate, server.config, server.n_items, server.agreed)
     if folder.is_dir() and folder.name in homes(server.roster):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedgrec.config.configuration import Config
+from fedgrec.federation.common.batches import batches_of, in_words
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.lock import held
 from fedgrec.federation.common.network import (
@@ -25,13 +26,14 @@ from fedgrec.federation.common.web import LOOPBACK, Site, watched
 from fedgrec.federation.flower.processes import Processes, end_with_parent
 from fedgrec.federation.node import history
 from fedgrec.federation.node.contact import Contact
-from fedgrec.federation.node.gateway import node_folders, opened
+from fedgrec.federation.node.gateway import anyone, node_folders, opened
 from fedgrec.federation.node.refresh import Watcher
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server import seasons
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.log import LOGS, Following
 from fedgrec.federation.server.pages import metrics
+from fedgrec.federation.server.store import ServerStore
 from fedgrec.federation.setup.init import MOST_USERS, Made, init
 
 LOOK, ASK = 0.3, 1.0  # seconds between two looks at the log, and between two questions to the SuperLink
@@ -86,8 +88,13 @@ def _drive(folder: Path, nodes: list[Path], processes: Processes, say: Say) -> N
     try:
         server.start()
         say(f"the SuperLink listens on {server.network.listen}:{server.network.port}")
-        if assumption := open_server(folder).assumption:
+        home = open_server(folder)
+        say(f"note: this is {home.membership}")
+        if assumption := home.assumption:
             say(f"note: {assumption}")
+        with ServerStore(home, read_only=True) as store:
+            founded = store.founded() or home.membership.number
+        say(f"note: {in_words(batches_of(home, founded), home.agreed)}")
         for node in nodes:
             start_node(node, processes)
         ended, asked, warned = None, 0.0, -DAY
@@ -99,7 +106,10 @@ def _drive(folder: Path, nodes: list[Path], processes: Processes, say: Say) -> N
                     say(f"note: {note}")
             if time.monotonic() - asked >= ASK:
                 ended, asked = server.ended(), time.monotonic()
-                server.register()  # a node that was added since
+                try:
+                    server.register()  # a node that was added since
+                except FederationError as trouble:  # such as a key that is half copied
+                    say(f"note: {trouble}")
             for line in following.new():
                 say(line)
     finally:
@@ -121,7 +131,8 @@ def node(folder: Path, trust_again: bool = False, watch: Watch = UNWATCHED) -> N
                 with NodeStore(path) as store:
                     history.forget(store)
         network, key = read_network(folder, NodeNetwork), read_flower_key(folder)
-        log.info("%s with %d users connects to %s", folder.name, users, network.superlink)
+        roster = anyone(folder).membership
+        log.info("%s with %d users and %s connects to %s", folder.name, users, roster, network.superlink)
         end_with_parent()
         contact = Contact()
         pages = {} if watch.port is None else contact.pages()

@@ -70,7 +70,7 @@ def protocol(run: Run) -> str:
 
 def result(run: Run) -> str:
     about = paragraph(protocol(run))
-    tiles = [("Round", f"{run.model.round:,}", f"of {max(run.config.run.rounds, run.model.round):,}")]
+    tiles = [("Round", f"{run.model.round:,}", f"of {max(run.config.run.rounds, run.model.round):,}"), *promise(run)]
     if run.result["split"] is None:
         return tile_row(tiles) + about
     value, k = run.result, run.k
@@ -89,6 +89,14 @@ def result(run: Run) -> str:
         "lead",
     )
     return tile_row(tiles) + plain + about + (html(Grid("", ["Other metrics", "Value"], more)) if more else "")
+
+
+def promise(run: Run) -> list[tuple[str, str, str]]:
+    """The ε of all sums of the run. Evaluations of a simulation are the researcher's own, and outside it."""
+    told = run.config.run
+    spent = max((line.get("dp_epsilon_spent", 0.0) for line in run.metrics), default=0.0) or told.decoys_epsilon
+    agreed = f"of {told.dp_epsilon:g} for every {told.dp_unit}, at δ = {told.dp_delta if told.noisy else 0:g}"
+    return [("ε spent", f"{spent:.3g}", agreed)] if spent else []
 
 
 def comparison(run: Run) -> str:
