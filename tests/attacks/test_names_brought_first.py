@@ -9,6 +9,7 @@ import pytest
 
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.node.folder import open_node
+from fedgrec.federation.node.refresh import claim
 from fedgrec.federation.node.store import NodeStore, Person
 from tests.attacks.lying_server import DEGREES, TRAIN, Liar, counts, total
 from tests.federation.worlds import World, world
@@ -125,9 +126,12 @@ def test_nobody_who_was_in_a_sum_is_left_out(tmp_path: Path, until: str) -> None
 
 
 def test_who_came_in_stays_in(tmp_path: Path) -> None:
-    """A person is left out of the first sums, comes in, and is called taken a second time."""
+    """A person is left out of the first sums, comes in by the operator's word alone, and is called taken again."""
     liar = three_nodes(tmp_path)
     says_taken(liar, tag(liar, "0/2"))
+    says_taken(liar)
+    assert left_out(liar) == ["0/2"]
+    claim(liar.fed.nodes[0])
     says_taken(liar)
     assert left_out(liar) == []
     assert liar.sum([0, 1, 2], DEGREES)

@@ -48,7 +48,7 @@ from fedgrec.secagg.errors import SecAggError
 from fedgrec.secagg.messages import Neighbourhood, Survivors, parse
 from fedgrec.secagg.session import Session, Stage
 
-LEFT_OUT = "%s left out: other nodes brought these names first; take each user off one of the nodes"
+LEFT_OUT = "%s left out: other nodes brought these names first; once they are free, `refresh` brings these users"
 log = logging.getLogger("fedgrec.node")
 
 
@@ -132,7 +132,12 @@ class Node:
             raise FederationError("a node signs only what the server made up for it: the nonce is too short")
         known_roster.check_server(self.folder, self.store, request.header.get("roster"))
         users = {self._tag(user, leaves): row for row, user, leaves in self.store.rows("users", "row, id, leaving")}
-        taken = self._taken(request.blobs.get(packets.TAKEN, b""), users)
+        left = [] if self.store.get("claims") else self.store.get("left_out", [])
+        before = {tag for tag, row in users.items() if row in left}
+        taken = before | self._taken(request.blobs.get(packets.TAKEN, b""), users)
+        if taken:
+            rules.check_people(self.folder, len(users) - len(taken), self.store.was_in_sums())
+        self.store.put("claims", None)
         tags = np.frombuffer(b"".join(sorted(users.keys() - taken)), np.uint8).reshape(-1, 32)
         self.store.announce([users[tag] for tag in taken])
         self.store.put("refused", None)
@@ -150,8 +155,8 @@ class Node:
     def _taken(self, packed: bytes, users: Mapping[bytes, int]) -> set[bytes]:
         """The tags of users whose names other nodes brought first, as the server says.
 
-        These users are left out until the server says so no more. A lying server could leave a person out of one sum,
-        and see the difference to another. So whoever was in a sum stays in.
+        A lying server could leave a person out of one sum, and see the difference to another. So whoever was in a sum
+        stays in, and who is left out comes in only when the node's operator says so (refresh.py).
         """
         taken = [packed[at : at + 32] for at in range(0, len(packed), 32)]
         if len(set(taken)) < len(taken) or not users.keys() >= set(taken):
@@ -163,7 +168,6 @@ class Node:
             )
         if taken:
             log.warning(LEFT_OUT, many(len(taken), "user"))
-            rules.check_people(self.folder, len(users) - len(taken), self.store.was_in_sums())
         return set(taken)
 
     def _tag(self, user: str, leaves: bool) -> bytes:

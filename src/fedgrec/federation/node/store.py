@@ -3,7 +3,8 @@
     meta            key, value (JSON)   `format`; `state`: how a user's arrays are laid out; `node_key`, from which the
                                         node draws who takes part; `announced`: users that the server knows of, and
                                         `announced_row`, the last of them; `left_out`: rows of users whose names other
-                                        nodes brought first; `in_sums`: the latter two as of the last sum;
+                                        nodes brought first, `claims`: the operator says that
+                                        they are free; `in_sums`: the latter two as of the last sum;
                                         `last_row`: no row is given twice;
                                         `founded`: the number of the roster with which the federation's sums began;
                                         `season`: the round with which it began, and users then; `round`: the last one
