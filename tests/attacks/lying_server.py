@@ -106,9 +106,7 @@ class Liar:
                         server.receive(node, answer.blobs[packets.SECAGG])
                 if kind == packets.KEYS:
                     sum_ = committed(sum_, self.answers[kind])
-                    server.context = sum_.context(
-                        broadcast, self.home.agreement, self.home.membership.digest, self.head()
-                    )
+                    server.context = self.context(sum_, broadcast, self.home.membership.digest, self.head())
                 messages = server.close()
             values, users = server.result()
         except SecAggError as error:
@@ -121,6 +119,10 @@ class Liar:
 
     def history(self) -> dict[str, Any]:
         return {"after": 0, "lines": self.lines}
+
+    def context(self, sum_: Plan, broadcast: Broadcast, roster: str, head: str) -> bytes:
+        """What nodes bind their masks to if they have this roster and have heard of the sums with this head."""
+        return sum_.context(broadcast, self.home.agreement, roster, head)
 
     def head(self) -> str:
         return reduce(chained, self.lines, "")

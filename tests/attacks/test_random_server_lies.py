@@ -349,7 +349,7 @@ class LyingServer(RuleBasedStateMachine):
         if begun.plan.committed and rng.random() < 0.1:  # or an earlier commitment
             begun.plan = replace(plan, committed=rng.choice(self.sums).plan.committed)
         head = reduce(chained, self._history(rng.choice(company)), "")
-        server.context = begun.plan.context(broadcast, home.agreement, members.digest, head)
+        server.context = self.liar.context(begun.plan, broadcast, members.digest, head)
         return begun
 
     def _company(self, rng: random.Random, plan: Plan, members: Membership, whole: bool) -> list[int]:
