@@ -10,7 +10,7 @@ import numpy as np
 
 from fedgrec.cable.core import Broadcast, Upload
 from fedgrec.federation.common import packets
-from fedgrec.federation.common.history import chained, line
+from fedgrec.federation.common.history import chained, line, unpack
 from fedgrec.federation.common.packets import Packet, pack_broadcast
 from fedgrec.federation.common.plan import EVALUATE, Plan, sum_name
 from fedgrec.federation.node.node import handle
@@ -122,7 +122,8 @@ class Liar:
 
     def context(self, sum_: Plan, broadcast: Broadcast, roster: str, head: str) -> bytes:
         """What nodes bind their masks to if they have this roster and have heard of the sums with this head."""
-        return sum_.context(broadcast, self.home.agreement, roster, head)
+        founded = unpack(self.lines[0]).roster if self.lines else self.home.membership.number
+        return sum_.context(broadcast, self.home.agreement, roster, head, str(founded))
 
     def head(self) -> str:
         return reduce(chained, self.lines, "")

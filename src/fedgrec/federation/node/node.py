@@ -291,7 +291,7 @@ class Node:
             sum_.nodes = tuple(joined.clients)
             rules.check_participants(self.folder, plan, client.session, joined.clients)
             rules.check_committed(self.folder, plan, joined.clients, self._committed(plan.place))
-        told = self.folder.agreement, sum_.roster, history.end(self.store)[1]
+        told = self.folder.agreement, sum_.roster, history.end(self.store)[1], str(self._founded)
         client.context = plan.context(broadcast, *told)
         self._keep_model(broadcast, {"session": sum_.name, "stage": plan.stage, "context": client.context.hex()})
         answer = self._receive(client, request)

@@ -89,7 +89,7 @@ def secure_sum(
         if any(ready.committed.values()):
             words = tuple(ready.committed.get(node, "") for node in sorted(joined))
             ready.plan = replace(ready.plan, committed=words)
-        told = members.folder.agreement, ready.roster, members.history.head
+        told = members.folder.agreement, ready.roster, members.history.head, str(members.store.founded())
         server.context = ready.plan.context(broadcast, *told)
         model, arrays = pack_broadcast(broadcast)
         for kind in (packets.SHARES, packets.MASKED, packets.CONFIRM, packets.UNMASK):
