@@ -120,7 +120,10 @@ class Plain:
         self, members: Members, ready: Prepared, broadcast: Broadcast, upcoming: Any, options: FederationOptions
     ) -> Outcome:
         """Stands in for `fedgrec.federation.server.secure_sum.secure_sum`."""
-        here = set(ready.nodes) - self.losses.drawn(ready.nodes)
+        if (broadcast.round, broadcast.level) != (ready.plan.round, ready.plan.level):
+            raise SumLostError("TooFewLeft: nodes refuse a model of another round")
+        asked = set(ready.nodes) & set(members.reachable())
+        here = asked - self.losses.drawn(asked)
         together = {node: set(batch) for batch in ready.together for node in batch}
         alive = {node for node in here if together.get(node, {node}) <= here}
         session = ready.session
@@ -444,7 +447,7 @@ def secure_sums(clients: int = 100, values: int = 50_000, repeats: int = 1) -> d
 
 def bench(quick: bool = False) -> dict[str, Any]:
     cases = (("many", 3, 1), ("few", 20, 1)) if quick else CASES
-    real = [(5, "not stated", "5 % of the time", 4), (20, "few", "a tenth", 2)]
+    real = [(5, "not stated", "5 % of the time", 4), (5, "not stated", GONE, 6), (20, "few", "a tenth", 2)]
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as root:
         parts: dict[str, Callable[[], Any]] = {
             "federations": lambda: federations(Path(root), cases),
@@ -475,9 +478,10 @@ def summary(result: Mapping[str, Any]) -> list[str]:
             line += f"{sum(s['opened'] for s in sums) / sum(s['due'] for s in sums):>14.2f}"
         line += f"{statistics.mean(c['sums'].get('sweeps', {'people': 0.0})['people'] for c in cases):>8.2f}"
         usual = groups[way, nodes, "nobody", True]
-        shares = [c["recall"] / u["recall"] for c, u in zip(cases, usual, strict=True) if not c["stopped"]]
+        pairs = [(c["recall"], u["recall"]) for c, u in zip(cases, usual, strict=True) if not c["stopped"]]
         stops = sum(bool(case["stopped"]) for case in cases)
-        lines.append(line + (f"{statistics.mean(shares):>8.2f}" if shares else "") + f"  stops: {stops}" * bool(stops))
+        share = f"{sum(c for c, _ in pairs) / sum(u for _, u in pairs):>8.2f}" if pairs else ""
+        lines.append(line + share + f"  stopped: {stops} of {len(cases)}" * bool(stops))
     lines.append(f"the same with real nodes: {all(case['same'] for case in result['as_real'])}")
     for name, life in result["year"].items():
         shares = f"{life['least_share']:.3f} at least, {life['last_share']:.3f} at the end (asked: {life['asked']})"
