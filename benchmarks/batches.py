@@ -39,7 +39,7 @@ from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.batches import batches_of
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOptions, read_options
-from fedgrec.federation.common.packets import MASKED, Packet
+from fedgrec.federation.common.packets import FINISH, MASKED, Packet
 from fedgrec.federation.common.plan import CHANGES, Plan, is_once
 from fedgrec.federation.common.transport import Left
 from fedgrec.federation.in_process.transport import LocalTransport
@@ -66,6 +66,8 @@ CASES = (  # how people are spread, nodes, seeds
     ("many", 3, 1), ("many", 4, 1), ("many", 5, 1), ("many", 20, 1), ("many", 100, 1),
     ("few", 5, 3), ("few", 20, 3), ("few", 100, 1), ("not stated", 5, 1), ("not stated", 20, 1),
 )  # fmt: skip
+SHOWN = ("first count", "warm-up", "sweeps", "rounds")
+MONTHS = 8  # of year.py's
 YEARS_SUMS = ("degrees", "propagate", "train", CHANGES, "recount")
 PEOPLE = 1000  # of the demo's
 FEW = 8  # a node of few people has from 1 to so many
@@ -90,13 +92,15 @@ class Losses:
 class Struck(LocalTransport):
     """A transport on which some nodes do not hear that their vectors are due."""
 
-    def __init__(self, folders: Mapping[int, Path], losses: Losses) -> None:
+    def __init__(self, folders: Mapping[int, Path], losses: Losses, is_plain: bool = False) -> None:
         super().__init__(folders)
-        self.losses = losses
+        self.losses, self.is_plain = losses, is_plain
 
     def exchange(self, requests: Mapping[int, Packet], left: Left) -> Iterator[tuple[int, Packet]]:
         masked = {address for address, request in requests.items() if request.kind == MASKED}
         lost = self.losses.drawn(masked) if masked else set()
+        if self.is_plain and any(request.kind == FINISH for request in requests.values()):
+            return  # these nodes will recommend nothing
         yield from super().exchange({at: request for at, request in requests.items() if at not in lost}, left)
 
 
@@ -116,7 +120,10 @@ class Plain:
         self, members: Members, ready: Prepared, broadcast: Broadcast, upcoming: Any, options: FederationOptions
     ) -> Outcome:
         """Stands in for `fedgrec.federation.server.secure_sum.secure_sum`."""
-        here = set(ready.nodes) - self.losses.drawn(ready.nodes)
+        if (broadcast.round, broadcast.level) != (ready.plan.round, ready.plan.level):
+            raise SumLostError("TooFewLeft: nodes refuse a model of another round")
+        asked = set(ready.nodes) & set(members.reachable())
+        here = asked - self.losses.drawn(asked)
         together = {node: set(batch) for batch in ready.together for node in batch}
         alive = {node for node in here if together.get(node, {node}) <= here}
         session = ready.session
@@ -199,7 +206,7 @@ class Watching(Observer):
 
 def trained(made_: Made, losses: Losses, plain: Plain | None = None) -> tuple[str, list[str]]:
     """Train; returns why the server stopped too early, or nothing, and what it noticed."""
-    transport = Struck(dict(enumerate(made_.nodes)), Losses("nobody", 0, 0) if plain else losses)
+    transport = Struck(dict(enumerate(made_.nodes)), Losses("nobody", 0, 0) if plain else losses, plain is not None)
     watching = Watching(transport, losses.how)
     try:
         with patch.object(coordinator, "secure_sum", plain or coordinator.secure_sum):
@@ -232,34 +239,48 @@ def recall(made_: Made, plain: Plain) -> float:
 def opened(made_: Made, people: Mapping[int, int]) -> dict[str, Any]:
     """For each kind of sum: how many were due, attempts, sums that opened, and the share of the people in these.
 
-    A round that could not take place counts as due.
+    A round that could not take place counts as due. `in_a_row`: the most attempts that failed one after the other.
     """
     with ServerStore(open_server(made_.server)) as store:
         lines, n_users = store.sums(), store.get("n_users")
     method, everybody = open_server(made_.server).method(n_users), sum(people.values())
     found: dict[str, Any] = {}
+    empty = {"attempts": 0, "opened": 0, "people": 0.0, "in_a_row": 0}
     for line in lines:
-        about = found.setdefault(kind(method, line), {"due": set(), "attempts": 0, "opened": 0, "people": 0.0})
+        about = found.setdefault(kind(method, line), {"due": set(), "failed": 0, **empty})
         about["due"].add((line["level"], line["round"]))
         about["attempts"] += 1
+        about["failed"] = 0 if line["applied"] else about["failed"] + 1
+        about["in_a_row"] = max(about["in_a_row"], about["failed"])
         if line["applied"]:
             about["opened"] += 1
             about["people"] += sum(people[node] for node in line["included"]) / everybody
     for about in found.values():
         about["due"] = len(about["due"])
+        del about["failed"]
         about["people"] /= about["due"]  # rounds: of those who might have been drawn
     return found
+
+
+def left_out(made_: Made, people: Mapping[int, int]) -> float:
+    """The share of people whose node is in less than a tenth of the training rounds that opened."""
+    with ServerStore(open_server(made_.server)) as store:
+        rounds = [line["included"] for line in store.sums() if line["stage"] == TRAIN.name and line["applied"]]
+    times = Counter(node for included in rounds for node in included)
+    return sum(people[node] for node in people if times[node] < 0.1 * len(rounds)) / sum(people.values())
 
 
 def federation(made_: Made, people: Mapping[int, Ints], how: str, seed: int) -> dict[str, Any]:
     """Train while nodes are lost."""
     plain = Plain(made_.server, people, Losses(how, len(people), seed), seed)
     stopped, notices = trained(made_, plain.losses, plain)
+    sizes = {node: len(mine) for node, mine in people.items()}
     return {
         "people": sum(map(len, people.values())),
         "batches": len(batches_of(open_server(made_.server), 1)),
         "stopped": stopped,
-        "sums": opened(made_, {node: len(mine) for node, mine in people.items()}),
+        "sums": opened(made_, sizes),
+        "left_out": left_out(made_, sizes),
         "recall": None if stopped else recall(made_, plain),
         "notices": dict(Counter(re.sub(r"node-\d+|\d+", "…", sentence) for sentence in notices).most_common(3)),
     }
@@ -370,7 +391,7 @@ def a_year(root: Path, people: int, how: str, months: Sequence[Month], anew: Seq
 
 
 def years(root: Path, quick: bool) -> dict[str, Any]:
-    months = list(months_of(year.SEED, (3 if quick else year.MONTHS) + 1))
+    months = list(months_of(year.SEED, (3 if quick else MONTHS) + 1))
     anew = [year.recall(year.from_scratch(m, year.ROUNDS, 0), m, after)[0] for m, after in pairwise(months)]
     with quick_nodes():
         return {
@@ -382,7 +403,7 @@ def years(root: Path, quick: bool) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------- a secure sum
 
 
-def secure_sums(clients: int = 100, values: int = 50_000, repeats: int = 2) -> dict[str, Any]:
+def secure_sums(clients: int = 100, values: int = 50_000, repeats: int = 1) -> dict[str, Any]:
     """One sum with and without batches and lost clients; all parties in this process, on one thread."""
     rng, population = np.random.default_rng(SEED), Population(range(clients))
     vectors = rng.integers(-(2**20), 2**20, (clients, values), np.int32)
@@ -390,7 +411,6 @@ def secure_sums(clients: int = 100, values: int = 50_000, repeats: int = 2) -> d
     cases: dict[str, tuple[Sequence[range], Collection[int]]] = {
         "no batches, nobody lost": ([], ()),
         "no batches, 10 lost": ([], rng.choice(clients, 10, replace=False).tolist()),
-        "batches of 10, nobody lost": (batches, ()),
         "batches of 10, one of them lost": (batches, batches[0]),
         "batches of 10, 10 lost at random": (batches, rng.choice(clients, 10, replace=False).tolist()),
     }
@@ -427,13 +447,13 @@ def secure_sums(clients: int = 100, values: int = 50_000, repeats: int = 2) -> d
 
 def bench(quick: bool = False) -> dict[str, Any]:
     cases = (("many", 3, 1), ("few", 20, 1)) if quick else CASES
-    real = [(5, "not stated", "5 % of the time", 4), (20, "few", "a tenth", 2), (100, "few", "a tenth", 0)]
+    real = [(5, "not stated", "5 % of the time", 4), (5, "not stated", GONE, 6), (20, "few", "a tenth", 2)]
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as root:
         parts: dict[str, Callable[[], Any]] = {
             "federations": lambda: federations(Path(root), cases),
             "as_real": lambda: as_real(Path(root), real[:1] if quick else real),
             "year": lambda: years(Path(root), quick),
-            "secure_sum": lambda: secure_sums(repeats=1) if not quick else secure_sums(20, 1000, 1),
+            "secure_sum": lambda: secure_sums() if not quick else secure_sums(20, 1000, 1),
         }
         found: dict[str, Any] = {"rounds": ROUNDS, "model": MODEL}
         for name, part in parts.items():
@@ -441,3 +461,31 @@ def bench(quick: bool = False) -> dict[str, Any]:
             found[name] = part()
             print(f"{name}: {time.process_time() - begun:.0f} CPU seconds", flush=True)
     return found
+
+
+def summary(result: Mapping[str, Any]) -> list[str]:
+    """Means over seeds: sums that opened of those that were due, and recall against training without losses."""
+    heads = f"{'people':<12}{'nodes':>6}{'batches':>8}  {'lost':<16}{'rule':<5}"
+    lines = [heads + "".join(f"{name:>14}" for name in SHOWN) + f"{'people':>8}{'recall':>8}"]
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for case in result["federations"]:
+        groups.setdefault((case["way"], case["nodes"], case["lost"], case["rule"]), []).append(case)
+    for (way, nodes, lost, rule), cases in groups.items():
+        line = f"{way:<12}{nodes:>6}{statistics.mean(c['batches'] for c in cases):>8.0f}  {lost:<16}"
+        line += f"{'yes' if rule else 'no':<5}"
+        for name in SHOWN:
+            sums = [case["sums"].get(name, {"opened": 0, "due": 1, "people": 0.0}) for case in cases]
+            line += f"{sum(s['opened'] for s in sums) / sum(s['due'] for s in sums):>14.2f}"
+        line += f"{statistics.mean(c['sums'].get('sweeps', {'people': 0.0})['people'] for c in cases):>8.2f}"
+        usual = groups[way, nodes, "nobody", True]
+        pairs = [(c["recall"], u["recall"]) for c, u in zip(cases, usual, strict=True) if not c["stopped"]]
+        stops = sum(bool(case["stopped"]) for case in cases)
+        share = f"{sum(c for c, _ in pairs) / sum(u for _, u in pairs):>8.2f}" if pairs else ""
+        lines.append(line + share + f"  stopped: {stops} of {len(cases)}" * bool(stops))
+    lines.append(f"the same with real nodes: {all(case['same'] for case in result['as_real'])}")
+    for name, life in result["year"].items():
+        shares = f"{life['least_share']:.3f} at least, {life['last_share']:.3f} at the end (asked: {life['asked']})"
+        lines.append(f"year, {name}: {shares}; {life['sums']}")
+    for name, ratio in result["secure_sum"]["ratios"].items():
+        lines.append(f"{name:<36}" + "".join(f"{key} {value:.2f}  " for key, value in ratio.items()))
+    return lines
