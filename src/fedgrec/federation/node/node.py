@@ -12,33 +12,28 @@ import hashlib
 import hmac
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedgrec.cable.core import Broadcast
-from fedgrec.errors import FedgrecError, RunError, many
+from fedgrec.errors import FedgrecError, RunError
 from fedgrec.federation.common import catalogue, packets
 from fedgrec.federation.common.arrays import read_arrays, write_arrays
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.folder import NODE
 from fedgrec.federation.common.history import counted
 from fedgrec.federation.common.packets import (
     Packet,
     as_array,
     failure,
-    hello_part,
     pack_broadcast,
-    plain,
     unpack_broadcast,
 )
 from fedgrec.federation.common.plan import EVALUATE, Plan, is_once, is_recount, model_digest
 from fedgrec.federation.common.shared_messages import without
-from fedgrec.federation.node import changes, decoy_answers, history, known_roster, rules
+from fedgrec.federation.node import changes, decoy_answers, history, joining, known_roster, rules
 from fedgrec.federation.node.current_sum import Computed, Sum, Sums
 from fedgrec.federation.node.folder import SERVED, TABLE, NodeFolder, open_node
 from fedgrec.federation.node.store import NodeStore
@@ -48,7 +43,6 @@ from fedgrec.secagg.errors import SecAggError
 from fedgrec.secagg.messages import Neighbourhood, Survivors, parse
 from fedgrec.secagg.session import Session, Stage
 
-LEFT_OUT = "%s left out: other nodes brought these names first; once they are free, `refresh` brings these users"
 log = logging.getLogger("fedgrec.node")
 
 
@@ -100,10 +94,7 @@ class Node:
     def answer(self, request: Packet) -> Packet:
         """Hear first which sums count: every step builds on them."""
         steps: dict[str, Callable[[Packet], Packet]] = {
-            packets.HELLO: self._hello,
-            packets.REFUSED: self._refused,
-            packets.NEW_ITEMS: self._new_items,
-            packets.NEW_ROSTER: self._new_roster,
+            **{kind: partial(step, self.folder, self.store) for kind, step in joining.STEPS.items()},
             packets.KEYS: self._keys,
             packets.SHARES: self._shares,
             packets.MASKED: self._masked,
@@ -121,86 +112,6 @@ class Node:
             return steps[request.kind](request)
         except SecAggError as refusal:  # no failure: the store keeps what this step wrote
             return failure(f"{type(refusal).__name__}: {refusal}")
-
-    # ------------------------------------------------------------------------------------ joining, leaving
-
-    def _hello(self, request: Packet) -> Packet:
-        if request.header.get("federation") != self.folder.federation:
-            raise FederationError(f"node {self.folder.name} belongs to another federation")
-        nonce = request.blobs.get("nonce", b"")
-        if len(nonce) < 16:
-            raise FederationError("a node signs only what the server made up for it: the nonce is too short")
-        known_roster.check_server(self.folder, self.store, request.header.get("roster"))
-        users = {self._tag(user, leaves): row for row, user, leaves in self.store.rows("users", "row, id, leaving")}
-        left = [] if self.store.get("claims") else self.store.get("left_out", [])
-        before = {tag for tag, row in users.items() if row in left}
-        taken = before | self._taken(request.blobs.get(packets.TAKEN, b""), users)
-        if taken:
-            rules.check_people(self.folder, len(users) - len(taken), self.store.was_in_sums())
-        self.store.put("claims", None)
-        tags = np.frombuffer(b"".join(sorted(users.keys() - taken)), np.uint8).reshape(-1, 32)
-        self.store.announce([users[tag] for tag in taken])
-        self.store.put("refused", None)
-        part = hello_part(self.folder.federation, nonce, self.folder.index, self.folder.agreement, tags)
-        header = {
-            "index": self.folder.index,
-            "agreement": self.folder.agreement,
-            packets.HISTORY: history.told(self.store, request.header.get("sums")),
-            "serves": self.store.get("serves"),
-            "catalogue": catalogue.version_of(self.folder.shared),
-            "roster": self.folder.membership.number,
-        }
-        return Packet(packets.HELLO, header, {"signature": self.folder.identity.sign(part)}, {"tags": tags})
-
-    def _taken(self, packed: bytes, users: Mapping[bytes, int]) -> set[bytes]:
-        """The tags of users whose names other nodes brought first, as the server says.
-
-        A lying server could leave a person out of one sum, and see the difference to another. So whoever was in a sum
-        stays in, and who is left out comes in only when the node's operator says so (refresh.py).
-        """
-        taken = [packed[at : at + 32] for at in range(0, len(packed), 32)]
-        if len(set(taken)) < len(taken) or not users.keys() >= set(taken):
-            raise FederationError(f"the server names users whom node {self.folder.name} did not bring, or one twice")
-        if known := self.store.in_sums().intersection(users[tag] for tag in taken) if taken else None:
-            raise FederationError(
-                f"the server says that other nodes have {many(len(known), 'user')} of node {self.folder.name} who were "
-                f"in its sums: only a lying or restored server says so; if they moved, take them off this node"
-            )
-        if taken:
-            log.warning(LEFT_OUT, many(len(taken), "user"))
-        return set(taken)
-
-    def _tag(self, user: str, leaves: bool) -> bytes:
-        """The server's name for a user. A leaving user may be on another node already: its tag is this node's own."""
-        salt = self.folder.user_salt
-        if leaves:
-            salt = hmac.digest(salt, b"leaves node %d" % self.folder.index, "sha256")
-        return hmac.digest(salt, user.encode(), "sha256")
-
-    def _refused(self, request: Packet) -> Packet:
-        """The server refuses this node; keep the reason for the person who runs it."""
-        reason = plain(request.header.get("reason"))
-        self.store.put("refused", reason)
-        log.error("the server refused this node: %s", reason)
-        return Packet(packets.REFUSED)
-
-    def _new_items(self, request: Packet) -> Packet:
-        """The catalogue has grown, or items were withdrawn; the authority vouches for it."""
-        path = self.folder.shared
-        version = catalogue.unpack(request.blobs.get("catalogue", b""), path / catalogue.CATALOGUE)
-        if version != replace(catalogue.installed(path), signature=version.signature):
-            catalogue.check(version, path, self.folder.federation, self.folder.agreed.most_items)
-        elif self.folder.n_items == len(version.items):  # another user of the gateway got it first
-            return Packet(packets.NEW_ITEMS)
-        catalogue.install(version, path, self.folder.path / NODE)
-        log.info("version %d of the catalogue: %d items", version.number, len(version.items))
-        return Packet(packets.NEW_ITEMS)
-
-    def _new_roster(self, request: Packet) -> Packet:
-        """A newer roster than the one here."""
-        packed = request.arrays.get("roster", np.empty(0, np.uint8))
-        known_roster.install(self.folder, self.store, packed.tobytes())
-        return Packet(packets.NEW_ROSTER)
 
     def _finish(self, request: Packet) -> Packet:
         """Training or a season is over: keep the model that recommends from now on."""

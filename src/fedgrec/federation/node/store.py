@@ -3,12 +3,11 @@
     meta            key, value (JSON)   `format`; `state`: how a user's arrays are laid out; `node_key`, from which the
                                         node draws who takes part; `announced`: users that the server knows of, and
                                         `announced_row`, the last of them; `left_out`: rows of users whose names other
-                                        nodes brought first, `claims`: the operator says that
-                                        they are free; `in_sums`: the latter two as of the last sum;
-                                        `last_row`: no row is given twice;
-                                        `founded`: the number of the roster with which the federation's sums began;
-                                        `season`: the round with which it began, and users then; `round`: the last one
-                                        heard of; `refused`; `roster`: number and digest of the newest one
+                                        nodes brought first, `claims`: the operator says that these are free;
+                                        `in_sums`: `announced_row` and `left_out` as of the last sum; `last_row`: no row
+                                        is given twice; `founded`: the number of the roster with which the federation's
+                                        sums began; `season`: the round with which it began, and users then; `round`:
+                                        the last one heard of; `refused`; `roster`: number and digest of the newest one
                                         seen; `traces`: whether the file may hold traces of deleted users;
                                         `decoys`: whether users tell with decoys; `told`: the last season they told in
     users           row, id, key (its 64 secret bits), degree, state, pending (both laid out as `state` says; pending
