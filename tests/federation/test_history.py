@@ -68,6 +68,13 @@ def test_a_line_says_who_is_in_a_sum() -> None:
     assert unpack(told(7, 2)).pack() == told(7, 2)
 
 
+@pytest.mark.parametrize("other", ["-1", "07", "0x7", "7_0", " 7", "+7", "", "g", "٧", "F"])
+def test_who_is_in_a_sum_is_written_in_one_way(other: str) -> None:
+    """A number below zero would have had a bit for everybody, and been in nobody's list."""
+    with pytest.raises(FederationError, match="names no sum"):
+        unpack(told(1, 0, 1, 2).replace('"7"', f'"{other}"'))
+
+
 def test_lines_are_chained(store: NodeStore) -> None:
     """Each head is the hash of the one before and of the line, by hand."""
     assert history.end(store) == (0, "")
