@@ -1,4 +1,8 @@
-"""Some nodes send random answers, and all parts restart at random: the server goes on, and its model stays possible."""
+"""Some nodes send random answers, and all parts restart at random: the server goes on, and its model stays possible.
+
+They lie about their keys, lists and numbers in sums of all kinds, and about the roster and the history when they join.
+People click between seasons, a node is removed, and in some of the federations people stand in batches.
+"""
 
 import random
 from collections.abc import Iterable
@@ -10,18 +14,28 @@ import numpy as np
 import pytest
 
 from fedgrec.errors import FedgrecError
-from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.common import batches
+from fedgrec.federation.common.history import line
+from fedgrec.federation.common.packets import HELLO, HISTORY, Packet
 from fedgrec.federation.in_process.transport import Answer
-from fedgrec.federation.server import model_keeper
+from fedgrec.federation.node import changes
+from fedgrec.federation.node.store import NodeStore
+from fedgrec.federation.server import coordinator, model_keeper
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.store import ServerStore
 from fedgrec.methods.fedgrec import FedGRecMethod
 from fedgrec.secagg.client import Client
 from tests.attacks.lying_node import told
 from tests.attacks.test_wrong_answers import ODD
-from tests.federation.worlds import Killed, World, world
+from tests.federation.rosters import give, without
+from tests.federation.worlds import N_ITEMS, Killed, World, world
 
-NODES, USERS = 5, 3
+NODES, USERS = 6, 3
+KINDS: list[dict[str, Any]] = [  # of federations
+    {"rounds": 10**6, "evaluate_every": 3},
+    {"rounds": 3, "seasons": 0, "later_rounds": 2, "season_rounds": 2, "rest": 0.0, "look": 0.0, "recount_users": 1},
+    {"rounds": 10**6, "evaluate_every": 3, "fewest_people": 9, "batches_for_training": 2},
+]
 LARGEST, LATENT_CLIP, PER_ROUND = 40.0, 2.5, 12  # 20 levels of a row's coarsest step, 2, reach the clip of 30
 SENTENCES = ("nodes are there", "sums in a row were lost", "has forgotten")  # with which a server may stop
 
@@ -40,8 +54,12 @@ class Chance:
         self.liars = set(rng.sample(range(NODES), rng.choice([1, 1, 2])))
         self.names = {f"node{index}" for index in self.liars}
         self.optimizer = rng.choice(["adam", "sum"])
-        options = {"rounds": 10**6, "start_nodes": 3, "evaluate_every": 3}
-        self.fed: World = world(root, nodes=NODES, users=USERS, options=options, server_optimizer=self.optimizer)
+        options, latents = {"start_nodes": 4} | KINDS[seed % len(KINDS)], rng.choice([0, 1])
+        monkeypatch.setattr(batches, "FEWEST_NODES", 3)  # so that a few nodes are two batches
+        monkeypatch.setattr(coordinator, "RESTING", 0.0)
+        more = {"server_optimizer": self.optimizer, "latents_every": latents}
+        self.fed: World = world(root, nodes=NODES, users=USERS, options=options, **more)
+        self.root, self.removed = root, False
         self.at: Any = self.fed.transport.folders  # by address
         self.old: list[Packet] = []
         real = Client.submit
@@ -90,6 +108,11 @@ class Chance:
             before = self.rng.choice(list(self.fed.transport.signs()))
             self.at[max(self.at) + 1] = self.at[before]
             self.fed.transport.away.add(before)
+        if self.rng.random() < 0.02:
+            self.click()
+        if self.rng.random() < 0.001 and not self.removed:
+            self.removed = True
+            give(self.root, without(self.root, self.rng.randrange(NODES)))
         reply = answer(request)
         node = int(self.at[address].name.removeprefix("node"))
         if node not in self.liars:
@@ -97,8 +120,17 @@ class Chance:
         self.old.append(reply)
         return self.said(reply) if self.rng.random() < self.rate else [reply]
 
+    def click(self) -> None:
+        """A user of some node has another item; where items are counted again, this counts with the next recount."""
+        with NodeStore(self.fed.nodes[self.rng.randrange(NODES)]) as store, store.transaction():
+            row = self.rng.choice(store.first_rows(USERS))
+            if not store.counting():
+                changes.want(store, row, sorted({*changes.wanted(store, row)} ^ {self.rng.randrange(N_ITEMS)}))
+
     def said(self, reply: Packet) -> list[Packet]:
         rng = self.rng
+        if reply.kind == HELLO and rng.random() < 0.5:
+            return [replace(reply, header=reply.header | self.other_facts(reply.header))]
         how = rng.randrange(5)
         if how == 0:
             return []
@@ -110,6 +142,18 @@ class Chance:
             return [rng.choice(self.old)]
         self.odd += 1
         return [ODD[rng.choice(list(ODD))](reply)]
+
+    def other_facts(self, header: dict[str, Any]) -> dict[str, Any]:
+        """Another roster or catalogue, or another history than the node was told."""
+        rng = self.rng
+        session, included = f"{rng.getrandbits(128):032x}", rng.sample(range(NODES), rng.randint(0, NODES))
+        place = rng.choice([("degrees", 0, 0), ("train", 0, rng.randrange(50)), ("recount", 0, rng.randrange(50))])
+        lies = [line(session, place, rng.randint(1, 2), included).pack(), "", None]
+        told, number = header[HISTORY], header[HISTORY]["number"]
+        others = [{"lines": [*told["lines"], *lies]}, {"lines": lies}, {"number": number + rng.choice([-1, 1, 9])}]
+        others += [{"head": session}, {"lines": None, "number": None}]
+        name = rng.choice(["roster", "catalogue"])
+        return rng.choice([{name: header[name] + rng.choice([-1, 1])}, *({HISTORY: told | other} for other in others)])
 
     def mangled(self, blob: bytes) -> bytes:
         content = bytearray(blob)
@@ -129,7 +173,7 @@ class Chance:
             if not any(words in str(stopped) for words in SENTENCES):
                 raise
             return self.left > 0
-        raise AssertionError("a million rounds cannot be over")
+        raise AssertionError("neither a million rounds nor all seasons can be over")
 
     def check(self) -> None:
         """Check that honest users could have made every number of the model."""
@@ -145,9 +189,9 @@ class Chance:
         assert (
             np.abs(model.items[0]).max() <= 1 + 0.01 * (1.0 if self.optimizer == "adam" else most) * model.round * 3.2
         )
-        for line in self.fed.witness.metrics:
-            assert all(0 <= line[name] <= 1 for name in ("recall@5", "ndcg@5"))
-            assert 0 < line["users"] <= everyone
+        for found in self.fed.witness.metrics:
+            assert all(0 <= found[name] <= 1 for name in ("recall@5", "ndcg@5"))
+            assert 0 < found["users"] <= everyone
         if self.odd > 10:
             assert any(name in notice for name in self.names for notice in self.fed.witness.notices)
 
@@ -163,8 +207,8 @@ def fuzz(root: Path, monkeypatch: pytest.MonkeyPatch, steps: int, episodes: int,
 
 
 def test_lying_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One or two nodes of five send random answers and random numbers, while nodes and the server restart."""
-    fuzz(tmp_path, monkeypatch, steps=320, episodes=2)
+    """One or two nodes of six send random answers and random numbers, while nodes and the server restart."""
+    fuzz(tmp_path, monkeypatch, steps=330, episodes=3)
 
 
 @pytest.mark.parametrize("bound", ["check_round", "keep_possible"])

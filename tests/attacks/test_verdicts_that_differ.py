@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from fedgrec.federation.common.history import line
 from fedgrec.federation.common.plan import Plan
 from fedgrec.federation.node import history
+from fedgrec.federation.node.store import NodeStore
 from tests.attacks.companies import Chooser, in_one_batch, touched
+from tests.attacks.lying_server import TRAIN
 
 V = 0  # the node that the server is curious about
 OTHER = "tells another history of sums than this node knows"
@@ -63,6 +66,20 @@ def test_who_begins_another_sum_before_the_verdict_does_not_send_alone(tmp_path:
     assert touched(again) != liar.items_of(V), "the exact items of one node"
     assert again is None
     assert liar.refused(OTHER)
+
+
+def test_nodes_that_are_told_to_trust_again_do_not_make_another_send_alone(tmp_path: Path) -> None:
+    """As above; then the operators of all others give `--trust-again`, and all hear that the sweep was lost."""
+    liar = Chooser(in_one_batch(tmp_path, 4, latents_every=0))
+    liar.warm_up()
+    assert liar.sweep(liar.everybody, 1, True, [], [], [V]) is not None, liar.refusals
+    for node in liar.everybody:
+        if node != V:
+            with NodeStore(liar.fed.nodes[node]) as store:
+                history.forget(store)
+    liar.lines[-1] = line(liar.sessions[-1], liar.plan(TRAIN, round=1).place, 1, []).pack()
+    again = liar.sweep(liar.everybody, 4, True)
+    assert touched(again) != liar.items_of(V), "the exact items of one node"
 
 
 def test_if_lists_that_were_signed_did_not_bind_the_history_it_would(

@@ -183,6 +183,15 @@ def test_a_line_that_counts_what_the_node_has_given_up_is_refused(store: NodeSto
     assert not refuses(store, told(1, 0, 2, stage="degrees"))
 
 
+def test_trusted_again_a_server_cannot_take_back_what_counted(store: NodeStore) -> None:
+    """The node's users hold it as sent: who of a batch does, and who sends it again, must not differ."""
+    took_part(store)
+    hear(store, told(1, 0, ME, stage="degrees"))
+    history.forget(store)
+    assert refuses(store, told(1, stage="degrees"))
+    assert not refuses(store, told(1, 0, ME, stage="degrees"))
+
+
 def test_trusted_again_a_server_tells_everything_anew(store: NodeStore) -> None:
     """What the node has signed and given up stays: its operator forgets tellings, not facts."""
     store.db.execute("INSERT INTO signed (session, counted) VALUES (?, ?)", [f"{3:032x}", counted([0, 2])])
@@ -336,3 +345,15 @@ def test_a_node_that_was_told_something_else_is_named(tmp_path: Path) -> None:
         ):
             with pytest.raises(FederationError, match=r"node node0 was told another history .*--trust-again"):
                 known.let_in(0, other, "node0")
+
+
+def test_a_lying_node_that_joins_from_two_places_still_has_one_voice(tmp_path: Path) -> None:
+    fed = world(tmp_path, nodes=4, users=1)
+    fed.transport.folders = {**fed.transport.folders, 9: fed.nodes[2]}
+    lies = [line("ab" * 16, ("train", 0, 0), 1, []).pack()]
+
+    def both(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
+        return tells(address if address in (2, 9) else -1, *lies)(address, request, answer)
+
+    fed.run(both)
+    assert [row["session"] == "ab" * 16 for row in fed.log()] == [False] * 4
