@@ -52,8 +52,8 @@ def _agrees(store: NodeStore, me: int, line: Line) -> bool:
     """
     nodes = int(line.counted, 16)
     for batch, verdict in store.rows("participation", "batch, verdict", "WHERE session = ?", [line.session]):
-        if nodes & int(batch, 16) not in (0, int(batch, 16)) or (verdict == 0 and me in line.included):
-            return False  # or the node was made to give the sum up before
+        if nodes & int(batch, 16) not in (0, int(batch, 16)) or verdict not in (None, me in line.included):
+            return False  # or the node was told otherwise before, and has acted on it
     signed = store.column("signed", "counted", "WHERE session = ?", [line.session])
     return not signed or line.counted in (*signed, counted([]))
 

@@ -129,7 +129,8 @@ class Members:
 
     def _hear_of_sums(self, answers: Iterable[Packet]) -> None:
         """A restored copy of a server hears from nodes which rounds were used since."""
-        tellings = [told.get("lines") for a in answers if isinstance(told := a.header.get(packets.HISTORY), Mapping)]
+        told = {answer.header["index"]: answer.header.get(packets.HISTORY) for answer in answers}  # one voice a node
+        tellings = [history.get("lines") for history in told.values() if isinstance(history, Mapping)]
         if found := self.history.believe(tellings, self.folder.corrupt_nodes + 1):
             self.observer.noticed(
                 f"nodes know of {many(found, 'sum')} that this server does not: it is a restored copy"
