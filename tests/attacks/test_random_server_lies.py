@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import reduce
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from fedgrec.federation.common import batches, packets
+from fedgrec.federation.common import batches, folder, packets
 from fedgrec.federation.common.certificates import authority
 from fedgrec.federation.common.history import chained, line
 from fedgrec.federation.common.packets import Packet, as_array
@@ -198,7 +198,7 @@ def watched(view: View) -> Iterator[None]:
 
         def symbols(self: Any, sum_: Any) -> Any:
             plan, users, inputs, _ = task(self, sum_)
-            rows = inputs[4]
+            rows = inputs[4]  # the users who take part
             names = self.store.of("users", "id", rows)
             view.sending = {("x", self.folder.index, name, plan.place): 1 for (name,) in names}
             spec = plan.spec(self.folder.method(plan.n_users, plan.begun))
@@ -219,6 +219,8 @@ def watched(view: View) -> Iterator[None]:
                 view.revealed(self.me, self.session, message)
             return answer
 
+        for name, cached in CACHED.items():
+            patch.setattr(folder, name, cached)
         patch.setattr(node.Node, "_task", symbols)
         patch.setattr(Client, "start", started)
         patch.setattr(Client, "receive", received)
@@ -600,6 +602,8 @@ def with_masks(folder: Path, sums: Sums) -> Any:
 
 NAMES = itertools.count()
 STRANGER = authority("another")[0]
+# Folders' caches are for few folders in one process.
+CACHED = {name: lru_cache(99)(getattr(folder, name).__wrapped__) for name in ("_config", "_agreement")}
 WORLDS: dict[Path, tuple[World, list[Membership]]] = {}
 
 
