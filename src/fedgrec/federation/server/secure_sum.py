@@ -100,9 +100,7 @@ def secure_sum(
                 tables = {} if ready.as_before else arrays
             requests, messages = {}, for_everybody(close())
             if kind == packets.CONFIRM and ready.all_of_them and len(server.survivors) < len(ready.nodes):
-                raise SumLostError(
-                    f"some nodes opened this stage for nodes {ready.nodes} before: all of them must be there"
-                )
+                raise SumLostError(f"nodes {ready.nodes} must all be in it, and some were lost")
             fewest = session.least if ready.plan.stage == EVALUATE else members.folder.fewest_nodes
             if kind == packets.CONFIRM and len(server.survivors) < fewest:
                 raise SumLostError(f"{len(server.survivors)} nodes are left, and this sum has no fewer than {fewest}")
