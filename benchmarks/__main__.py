@@ -10,7 +10,7 @@ TABLES = "tables"
 BUSY = 0.5  # load average
 NAMES = (
     "rounds", "evaluation", "recommend", "memory", "scale", "lightgcn", "federated", "mechanisms", "secagg",
-    "federation", "liveness", "soak", "year", "frontier", "poison", "owners", "negatives",
+    "federation", "liveness", "soak", "year", "batches", "frontier", "poison", "owners", "negatives",
     "gpu",
 )  # fmt: skip
 
@@ -209,6 +209,13 @@ def run_year(quick: bool) -> tuple[dict[str, Any], list[str]]:
     return result, year.summary(result)
 
 
+def run_batches(quick: bool) -> tuple[dict[str, Any], list[str]]:
+    from benchmarks import batches
+
+    result = batches.bench(quick)
+    return result, batches.summary(result)
+
+
 def run_frontier(quick: bool) -> tuple[dict[str, Any], list[str]]:
     from benchmarks import frontier
 
@@ -269,6 +276,7 @@ RUN = {
     "liveness": run_liveness,
     "soak": run_soak,
     "year": run_year,
+    "batches": run_batches,
     "frontier": run_frontier,
     "poison": run_poison,
     "owners": run_owners,

@@ -39,7 +39,7 @@ from fedgrec.federation.common.network import NodeNetwork, read_network, write_n
 from fedgrec.federation.common.options import Agreement, FederationOptions
 from fedgrec.federation.flower.processes import Processes
 from fedgrec.federation.flower.server_end import SUPERLINK, FlowerServer, is_taken
-from fedgrec.federation.node import changes
+from fedgrec.federation.node import changes, history
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.log import LOG, LOGS
@@ -49,6 +49,7 @@ from fedgrec.federation.setup.start import free_port, start_node
 
 HALF_AN_HOUR = 1800.0
 NODES, USERS, ITEMS, SOURCE = 10, 6, 40, "people.csv"
+PEOPLE = 3  # a node's people do not get fewer: each node is a batch of its own
 KILLS = (0.05, 0.12, 0.2, 0.3, 0.42)  # shares of the whole time; the server's last life is long enough to show leaks
 AWAY, MOST_AWAY = 3, 7  # nodes that are away at once, usually and when most hang
 SAMPLE, LOOK = 10.0, 0.25  # seconds between two samples, and between two checks of what is due
@@ -58,6 +59,7 @@ REASONS = {
     "the server died": "the server stopped while the sum went on",
     "too few nodes": r"TooFewLeft|\d+ nodes are left, and this sum has no fewer than|\d+ nodes are there, and",
     "a node was cut off in it": r"BadLists|BadShare|WrongStage",
+    "a batch was not whole": r"sums of people's items open over whole batches",
     "half opened": r"some nodes opened this stage for nodes|was half opened for nodes",
 }  # fmt: skip
 OUTSIDE = "outside what users can have"
@@ -82,7 +84,7 @@ class Crowd:
         self.people[index][user] = (self.people[index][user] ^ set(self._items(3))) or set(self._items(1))
 
     def leave(self, index: int) -> None:
-        if len(self.people[index]) > 3:
+        if len(self.people[index]) > PEOPLE:
             del self.people[index][self.chance.choice(sorted(self.people[index]))]
 
     def _items(self, count: int) -> list[str]:
@@ -105,11 +107,15 @@ def founded(root: Path, crowd: Crowd) -> Made:
         retries=10**6, start_seconds=600.0,
     )  # fmt: skip
     agreed = Agreement(
-        topk=(5,), evaluations=10**5, evaluation_users=1, evaluation_epsilon=0.0, recount_users=3, season_rounds=5
-    )
+        topk=(5,), evaluations=10**5, evaluation_users=1, evaluation_epsilon=0.0, recount_users=3, season_rounds=5,
+        fewest_people=PEOPLE,
+    )  # fmt: skip
     names = [f"item {number}" for number in range(ITEMS)]
     config = Config().of("fedgrec").changed(small, "soak")
-    made = init(root / "fed", NODES, names, config, options, port=free_port(), fill=crowd.write, agreed=agreed)
+    made = init(
+        root / "fed", NODES, names, config, options, port=free_port(), fill=crowd.write, people=[PEOPLE] * NODES,
+        agreed=agreed,
+    )  # fmt: skip
     for folder in made.nodes:
         write_network(folder, replace(read_network(folder, NodeNetwork), refresh=2.0, held_out=0.1))
     return made
@@ -293,15 +299,15 @@ def _until(happened: Callable[[], Any], seconds: float, why: str) -> Any:
 
 
 def settle(made: Made) -> int:
-    """Tell nodes the verdicts that they still wait for, as the server's next message would; returns how many."""
+    """Tell nodes what they have not heard of sums, as the server's next message would; returns how many waited."""
     told = 0
     with ServerStore(open_server(made.server)) as server:
-        for index, folder in enumerate(made.nodes):
-            with NodeStore(folder) as store, store.transaction():
-                for session in store.waiting():
-                    changes.counted(store, store.settle(session, bool(server.verdict(session, index))))
-                    told += 1
-                changes.delete_gone(store)
+        said = {"after": 0, "lines": [line.pack() for line in server.over(after=0)]}
+    for index, folder in enumerate(made.nodes):
+        with NodeStore(folder) as store, store.transaction():
+            told += len(store.waiting())
+            changes.counted(store, history.hear(store, index, said))
+            changes.delete_gone(store)
     return told
 
 

@@ -39,7 +39,7 @@ from fedgrec.data import Dataset, Interactions, Split
 from fedgrec.data.ids import IdMap
 from fedgrec.federation.common.arrays import read_arrays, write_private
 from fedgrec.federation.common.catalogue import withdrawn
-from fedgrec.federation.common.options import Agreement, FederationOptions, read_options
+from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOptions, read_options
 from fedgrec.federation.common.packets import unpack_broadcast
 from fedgrec.federation.flower.processes import Processes
 from fedgrec.federation.in_process.transport import LocalTransport
@@ -76,8 +76,8 @@ Season = Callable[[], None]  # trains one
 # ------------------------------------------------------------------------------------------------ the federation
 
 
-def begin(root: Path, month: Month, rounds: int, later: int) -> Made:
-    """The folders of server and nodes, with the data of the first month."""
+def begin(root: Path, month: Month, rounds: int, later: int, people: int = AS_USUAL.fewest_people) -> Made:
+    """The folders of server and nodes, with the data of the first month; each node is sure to bring `people`."""
 
     def fill(folder: Path, index: int) -> str:
         write_table(folder, index, month)
@@ -93,6 +93,7 @@ def begin(root: Path, month: Month, rounds: int, later: int) -> Made:
         options,
         port=free_port(),
         fill=fill,
+        people=[people] * NODES,
         agreed=Agreement(evaluations=0),  # next month's visits measure the model instead
     )
     return made

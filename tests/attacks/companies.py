@@ -114,7 +114,7 @@ class Chooser(Liar):
         self.home = open_server(self.fed.server)
         self.everybody = [node for node in self.everybody if node not in nodes]
         for other in self.everybody:
-            self.ask(other, Packet(packets.NEW_ROSTER, {}, {"roster": new.pack()}))
+            self.ask(other, Packet(packets.NEW_ROSTER, arrays={"roster": packets.as_array(new.pack())}))
             self.greet(other)
 
     def warm_up(self, company: Iterable[int] | None = None, *more: Iterable[int]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedgrec.cable.core import Broadcast, Upload
 from fedgrec.federation.common import packets
-from fedgrec.federation.common.history import chained, line
+from fedgrec.federation.common.history import chained, line, unpack
 from fedgrec.federation.common.packets import Packet, pack_broadcast
 from fedgrec.federation.common.plan import EVALUATE, Plan, sum_name
 from fedgrec.federation.node.node import handle
@@ -122,14 +122,15 @@ class Liar:
 
     def context(self, sum_: Plan, broadcast: Broadcast, roster: str, head: str) -> bytes:
         """What nodes bind their masks to if they have this roster and have heard of the sums with this head."""
-        return sum_.context(broadcast, self.home.agreement, roster, head)
+        founded = unpack(self.lines[0]).roster if self.lines else self.home.membership.number
+        return sum_.context(broadcast, self.home.agreement, roster, head, str(founded))
 
     def head(self) -> str:
         return reduce(chained, self.lines, "")
 
-    def trained(self, nodes: Sequence[int] = (0, 1, 2)) -> "Liar":
+    def trained(self, nodes: Sequence[int] = (0, 1, 2), round_: Plan = TRAIN) -> "Liar":
         """Train, and tell true verdicts on these sums: nodes judge only models that they have trained on."""
-        assert self.sum(nodes, TRAIN), self.refusals
+        assert self.sum(nodes, round_), self.refusals
         self.told_the_truth()
         return self
 

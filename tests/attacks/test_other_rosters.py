@@ -76,7 +76,7 @@ def test_two_rosters_of_one_number_are_named_and_open_nothing(tmp_path: Path, mo
         fed.run(silent_about_rosters)
     assert not [line for line in fed.log() if line["applied"]]
     bound = Plan.context
-    monkeypatch.setattr(Plan, "context", lambda plan, model, agreement, roster: bound(plan, model, agreement, ""))
+    monkeypatch.setattr(Plan, "context", lambda plan, model, agreed, *told: bound(plan, model, agreed, *told[1:]))
     fed.run(silent_about_rosters)  # mutation: what is not bound into the keys is not noticed
     assert fed.applied("train")
 

@@ -46,7 +46,7 @@ def test_two_vectors_under_one_mask(tmp_path: Path, process: str) -> None:
         difference = vectors[1] - vectors[0]
         assert np.flatnonzero(difference[:30]).tolist() != [3, 7, 11], "bare"
     assert second.kind == "error"
-    refusals = ("takes no part in this sum", "can no longer change its vector")
+    refusals = ("takes no part in this sum", "commits itself to what it sends")
     assert any(words in second.header["reason"] for words in refusals)
 
 

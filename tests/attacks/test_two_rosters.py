@@ -43,7 +43,7 @@ def test_a_node_takes_no_part_beside_invented_nodes(tmp_path: Path) -> None:
     """Each node is a batch of its own, so that batches are no reason to refuse."""
     fed = in_one_batch(tmp_path, 4, options={"fewest_people": 1})
     liar = Chooser(beside_invented_nodes(tmp_path / "invented", fed))
-    answer = liar.ask(V, Packet(packets.NEW_ROSTER, {}, {"roster": liar.home.membership.pack()}))
+    answer = liar.ask(V, Packet(packets.NEW_ROSTER, arrays={"roster": packets.as_array(liar.home.membership.pack())}))
     assert answer.kind == packets.ERROR
     assert "signed" in answer.header["reason"]
     found = total(liar.open(liar.everybody, liar.plan(DEGREES)), "degrees")

@@ -42,7 +42,7 @@ class Life:
         self.world.recorded = self.recorder.recorded
         self.items, self.gone = [f"item {number}" for number in range(N_ITEMS)], set[str]()
         self.key, _ = open_authority(root)
-        for folder in (self.world.server, *self.world.nodes.values()):
+        for folder in (self.world.server, *(open_node(path).shared for path in self.world.nodes.values())):
             write_private(folder / CATALOGUE, "".join(f"{name}\n" for name in self.items).encode())
 
     def copied(self, root: Path) -> "Life":

@@ -136,7 +136,7 @@ def replay(
             if pending.weights is not None:
                 people[who].pushed = Edges(cohort.items[mine], pending.weights[mine])
     assert model is not None
-    return model, {index: _states(path, index, people) for index, path in nodes.items()}
+    return model, {index: _states(nodes[index], index, people) for index in states(nodes)}
 
 
 def _together(
@@ -184,11 +184,12 @@ def _states(path: Path, index: int, people: Mapping[tuple[int, int], Person]) ->
 
 
 def states(nodes: Mapping[int, Path]) -> dict[int, Any]:
-    """Each node's users' states, as committed."""
+    """Each node's users' states, as committed; a gateway's place may have nobody just now."""
     found = {}
     for index, path in nodes.items():
         with NodeStore(path) as store:
-            found[index] = store.cohort(open_node(path).method(1), store.first_rows(-1)).state
+            if rows := store.first_rows(-1):
+                found[index] = store.cohort(open_node(path).method(1), rows).state
     return found
 
 

@@ -11,9 +11,13 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from fedgrec.errors import FedgrecError
+from fedgrec.federation.common import batches as batches_
 from fedgrec.federation.common.batches import Batch, batches, batches_of
+from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.common.roster import Member
+from fedgrec.federation.in_process.transport import Answer, honest
 from fedgrec.federation.node.store import NodeStore
+from fedgrec.federation.server import participants
 from fedgrec.federation.server.folder import open_server
 from tests.federation.meddlers import on, silent
 from tests.federation.worlds import World, world
@@ -260,8 +264,30 @@ def test_a_small_federation_does_not_begin_without_a_node(tmp_path: Path) -> Non
     assert not fed.applied("degrees")
 
 
-def test_a_node_that_is_lost_late_takes_its_batch_out_and_the_others_of_it_help(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", [2, 3])
+def test_a_warm_up_waits_twice_for_a_whole_company(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int) -> None:
+    """Whoever is not in the first count has its batch wait for a recount."""
+    monkeypatch.setattr(batches_, "FEWEST_NODES", 2)
+    options = {"fewest_people": 2, "rounds": 0, "corrupt": 0.0}
+    fed = world(tmp_path, nodes=4, users=1, layers=0, options=options)
+    first, second = batches_of(open_server(fed.server), 1)
+    away, seen = max(first), [0]
+
+    def meddle(address: int, request: Packet, answer: Answer) -> Iterable[Packet]:
+        seen[0] += (address, request.kind) == (away, "masked")
+        is_lost = (address, request.kind) == (away, "masked") and seen[0] <= lost
+        return [] if is_lost else honest(address, request, answer)
+
+    fed.run(meddle)
+    (line,) = fed.applied("degrees")
+    assert line["included"] == sorted(first | second if lost == 2 else second)
+
+
+def test_a_node_that_is_lost_late_takes_its_batch_out_and_the_others_of_it_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Four batches of seven people; helpers open the sum, and neither count nor are counted."""
+    monkeypatch.setattr(participants, "PATIENT", 0)
     options = {"fewest_people": FEWEST, "rounds": 0, "retries": 0}
     fed = world(tmp_path, nodes=28, users=1, layers=0, options=options)
     home = open_server(fed.server)

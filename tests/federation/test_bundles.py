@@ -200,7 +200,7 @@ def test_a_user_of_two_gateways_is_refused(tmp_path: Path) -> None:
     fed.run()
     assert fed.is_its_simulation()
     assert fed.log()[0]["included"] == [0, 1, 2, 3, 5], "its neighbour on the gateway is let in"
-    assert any("node2.4 brings a user that node node0.0 has" in notice for notice in fed.witness.notices)
+    assert any("node2.4 brings 1 user that node node0.0 brought first" in notice for notice in fed.witness.notices)
 
 
 def test_a_gateways_user_is_one_user(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from fedgrec.errors import FedgrecError
+from fedgrec.federation.node import changes
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.person import recommend
+from fedgrec.federation.node.refresh import claim
 from fedgrec.federation.node.store import NodeStore, Person
 from tests.federation.living import Life
 from tests.federation.rosters import give, without
@@ -90,16 +92,29 @@ def test_nodes_that_leave_are_not_missed(tmp_path: Path) -> None:
     assert fed.is_its_simulation()
 
 
-def test_a_user_on_two_nodes_is_refused(tmp_path: Path) -> None:
-    fed = world(tmp_path, options={"start_nodes": 2, "rounds": 1})
+def test_a_user_on_two_nodes_is_left_out_by_the_second(tmp_path: Path) -> None:
+    """Until the first one has let it go and the operator says so; then it comes in like any new user."""
+    fed = world(tmp_path, options={"start_nodes": 2, "rounds": 1}, users_per_round=100)
     with NodeStore(fed.nodes[2]) as store:
         store.add_users(open_node(fed.nodes[2]).method(1), [Person("0/1", [1, 2, 3])])
     fed.run()
-    assert fed.witness.joiners == ["node0", "node1"]
-    assert any("node node2 brings a user that node node0 has" in notice for notice in fed.witness.notices)
-    assert fed.is_its_simulation()
+    assert fed.witness.joiners == ["node0", "node1", "node2"]
+    assert any("node node2 brings 1 user that node node0 brought first" in notice for notice in fed.witness.notices)
+    assert fed.applied("degrees")[0]["users"] == 18
     with NodeStore(fed.nodes[2]) as store:
-        assert "take the user off one of them" in store.get("refused")
+        assert (store.left_out(), store.get("announced")) == (["0/1"], 6)
+        assert str(changes.Renewal(left_out=len(store.left_out()))).endswith(
+            "take them off the nodes that also have them"
+        )
+    with NodeStore(fed.nodes[0]) as store:
+        changes.let_go(store, store.row_of("0/1"))
+    for number, (left_out, announced) in enumerate([(["0/1"], 6), ([], 7)], 1):
+        more_rounds(fed, number, number + 1)
+        fed.run()
+        with NodeStore(fed.nodes[2]) as store:
+            assert (store.left_out(), store.get("announced")) == (left_out, announced)
+        claim(fed.nodes[2])
+    assert fed.is_its_simulation()
 
 
 def test_a_user_twice_on_one_node_is_refused(tmp_path: Path) -> None:

@@ -68,6 +68,13 @@ def test_a_line_says_who_is_in_a_sum() -> None:
     assert unpack(told(7, 2)).pack() == told(7, 2)
 
 
+@pytest.mark.parametrize("other", ["-1", "07", "0x7", "7_0", " 7", "+7", "", "g", "٧", "F"])
+def test_who_is_in_a_sum_is_written_in_one_way(other: str) -> None:
+    """A number below zero would have had a bit for everybody, and been in nobody's list."""
+    with pytest.raises(FederationError, match="names no sum"):
+        unpack(told(1, 0, 1, 2).replace('"7"', f'"{other}"'))
+
+
 def test_lines_are_chained(store: NodeStore) -> None:
     """Each head is the hash of the one before and of the line, by hand."""
     assert history.end(store) == (0, "")
@@ -75,6 +82,15 @@ def test_lines_are_chained(store: NodeStore) -> None:
     head = hashlib.sha256(b"fedgrec history  " + FIRST.encode()).hexdigest()
     head = hashlib.sha256(f"fedgrec history {head} {SECOND}".encode()).hexdigest()
     assert history.end(store) == (2, head)
+
+
+@pytest.mark.parametrize("included", [(1,), (2, 3), (1, 2), (0, 1, 2, 3), (0, 1)])
+def test_a_batch_counts_as_a_whole(store: NodeStore, included: tuple[int, ...]) -> None:
+    """The server did not ask this batch to sign who is in the sum, and says that a part of it is."""
+    with store.transaction():
+        store.take_part(f"{1:032x}", ("propagate", 1, 0), [], None, b"", batch=counted([1, 2]))
+    is_whole = len({1, 2}.intersection(included)) in (0, 2)
+    assert refuses(store, told(1, *included, stage="propagate")) != is_whole
 
 
 def test_new_lines_may_come_in_any_portions_and_again(store: NodeStore) -> None:
@@ -219,7 +235,7 @@ def test_nodes_that_were_told_different_histories_share_no_keys(tmp_path: Path) 
 
 def test_without_the_history_in_their_keys_they_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bound = Plan.context
-    monkeypatch.setattr(Plan, "context", lambda plan, model, *told: bound(plan, model, *told[:-1], ""))
+    monkeypatch.setattr(Plan, "context", lambda plan, model, *told: bound(plan, model, *told[:2], *told[3:]))
     assert opened_after_two_tellings(tmp_path)
 
 

@@ -67,16 +67,37 @@ def test_one_waits_while_another_writes_to_a_new_file(tmp_path: Path) -> None:
 
 
 def test_rows_are_sealed_after_a_transaction_that_failed(tmp_path: Path) -> None:
-    """The first write to a table is undone; with a node that is refused, so is the first write of names."""
+    """The first write to a table is undone, with its triggers."""
     fed = world(tmp_path, nodes=2)
     with ServerStore(open_server(fed.server)) as server:
         server.join(0, "node0", [b"a" * 32])
     with ServerStore(open_server(fed.server)) as server:
-        with pytest.raises(FedgrecError, match="a user that node node0 has"):
-            server.join(1, "node1", [b"b" * 32, b"a" * 32])
+
+        def fails() -> None:
+            with server.transaction():
+                server.db.execute("INSERT INTO tags (tag, node) VALUES (?, 1)", [b"b" * 32])
+                raise KeyError
+
+        with pytest.raises(KeyError):
+            fails()
         server.join(1, "node1", [b"c" * 32])
     with ServerStore(open_server(fed.server)) as server:
         assert server.nodes() == [(0, "node0", 1), (1, "node1", 1)]
+
+
+def test_names_belong_to_the_node_that_brought_them_first(tmp_path: Path) -> None:
+    """Also while that node has still to join again without those that another node has."""
+    fed = world(tmp_path, nodes=3)
+    a, b, c, d = (letter * 32 for letter in (b"a", b"b", b"c", b"d"))
+    with ServerStore(open_server(fed.server)) as server:
+        assert server.join(0, "node0", [a]) == {}
+        assert server.join(1, "node1", [a, b, c]) == {a: 0}
+        assert server.join(2, "node2", [b, d]) == {b: 1}
+        assert server.join(1, "node1", [b]) == {}, "c is free again"
+        assert server.join(2, "node2", [c, d]) == {}
+        assert server.nodes() == [(0, "node0", 1), (1, "node1", 1), (2, "node2", 2)]
+        with pytest.raises(FedgrecError, match="one user twice"):
+            server.join(0, "node0", [a, a])
 
 
 def test_nobody_else_can_read_a_node_or_the_server(tmp_path: Path) -> None:

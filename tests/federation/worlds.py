@@ -120,7 +120,7 @@ class World:
         tables = ("items", "degrees", "moment1", "moment2")
         pairs = [(getattr(model, name), getattr(mine, name)) for name in tables]
         pairs += [(model.more[name], mine.more[name]) for name in mine.more]
-        pairs += [(getattr(users[i], name), getattr(real[i], name)) for i in self.nodes for name in vars(users[i])]
+        pairs += [(getattr(users[i], name), getattr(real[i], name)) for i in real for name in vars(users[i])]
         return model.round == mine.round and all(same_bits(a, b) for a, b in pairs)
 
     def pending(self) -> int:

@@ -56,8 +56,9 @@ def register(tasks: Any) -> None:
 
 def run_refresh(arguments: argparse.Namespace) -> int:
     """Read a node's source again now, whether the node runs or not, and say who came, changed and left."""
-    from fedgrec.federation.node.refresh import refresh
+    from fedgrec.federation.node.refresh import claim, refresh
 
+    claim(arguments.folder)
     print(f"{arguments.folder}: {refresh(arguments.folder, arguments.let_go)}.")
     print("New users take part from the next season on; what changed counts with its recount.")
     return 0

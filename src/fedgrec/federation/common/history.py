@@ -13,6 +13,8 @@ from typing import Any
 
 from fedgrec.federation.common.errors import FederationError
 
+LONGEST = 2**15  # hexadecimal digits: more places than any roster has
+
 
 @dataclass(frozen=True)
 class Line:
@@ -43,14 +45,23 @@ def counted(nodes: Iterable[int]) -> str:
 
 
 def unpack(packed: Any) -> Line:
+    """The line in this text, which is the only text for it."""
     try:
         found = Line(*json.loads(packed))
         if [type(part) for part in astuple(found)] != [str, str, int, int, int, str] or found.pack() != packed:
             raise ValueError
-        int(found.counted, 16)
+        if len(found.counted) > LONGEST or counted(found.included) != found.counted:
+            raise ValueError
     except (TypeError, ValueError):
         raise FederationError("the history of sums has a line that names no sum") from None
     return found
+
+
+def is_line(packed: Any) -> bool:
+    try:
+        return bool(unpack(packed))
+    except FederationError:
+        return False
 
 
 def chained(head: str, packed: str) -> str:

@@ -68,7 +68,8 @@ class Plan:
     def context(self, broadcast: Broadcast, *told: str) -> bytes:
         """What masks are bound to: nodes that differ in plan, model, or in what they were told share no keys.
 
-        They are told an agreement (options and catalogue), a roster, and the history of sums; each by its digest.
+        They are told an agreement (options and catalogue), a roster, and the history of sums, each by its digest, and
+        the number of the roster with which the history began.
         """
         about = json.dumps([asdict(self), *told]).encode()
         return hashlib.sha256(about + model_digest(broadcast)).digest()

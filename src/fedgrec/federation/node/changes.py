@@ -41,6 +41,7 @@ class Renewal:
     left: int = 0
     back: int = 0  # users who were forgotten and are still in the source: they are left out
     empty: int = 0  # new users without an item to train on
+    left_out: int = 0  # users whose names other nodes brought first
 
     def __add__(self, other: "Renewal") -> "Renewal":
         return Renewal(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
@@ -48,7 +49,8 @@ class Renewal:
     def __str__(self) -> str:
         back = f"; {self.back} who were forgotten are still in the source, and are left out" if self.back else ""
         empty = f"; {self.empty} have nothing to learn from" if self.empty else ""
-        return f"{self.came} new users, {self.changed} with changed items, {self.left} who left{back}{empty}"
+        out = f"; {self.left_out} are left out: take them off the nodes that also have them" if self.left_out else ""
+        return f"{self.came} new users, {self.changed} with changed items, {self.left} who left{back}{empty}{out}"
 
 
 # ------------------------------------------------------------------------------------------- taking changes
@@ -86,7 +88,7 @@ def renew(
                 found += Renewal(came=1)
             else:
                 found += Renewal(empty=1)
-    return found
+    return found + Renewal(left_out=len(store.left_out()))
 
 
 def check_quiet(store: NodeStore) -> None:

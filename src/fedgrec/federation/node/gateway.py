@@ -53,12 +53,24 @@ class Gateway:
         return dict(sorted(found.items()))
 
     def hosted(self) -> dict[int, str]:
-        """The user at each taken place; the key of a free place waits for a user."""
+        """The user at each taken place; the key of a free place waits for a user, the first or the next one."""
         found: dict[int, str] = {}
         for index, path in self.members.items():
             with NodeStore(path) as store:
                 if store.count():
                     (found[index],) = store.ids(1)
+        return found
+
+    def answering(self) -> list[int]:
+        """Places with a user, and places whose user has left: batches stay whole, and nobody sees in a sum who left.
+
+        A place that was in no sum yet waits for its first user.
+        """
+        found = []
+        for index, path in self.members.items():
+            with NodeStore(path) as store:
+                if store.count() or store.was_in_sums():
+                    found.append(index)
         return found
 
     def take_in(self, people: Mapping[str, Marks], share: float = 0.0) -> tuple[Renewal, int]:
@@ -92,7 +104,7 @@ class Gateway:
     def answer(self, request: Packet, sums: Sums) -> Packet:
         """The answers of its users, each to its own packet."""
         if request.kind == packets.WHO:
-            return Packet(packets.WHO, {bundles.MEMBERS: list(self.hosted())})
+            return Packet(packets.WHO, {bundles.MEMBERS: self.answering()})
         if request.kind != packets.BUNDLE:
             raise FederationError(
                 f"{self.name} is a gateway whose users mask for themselves, and the server's roster.json does not say "

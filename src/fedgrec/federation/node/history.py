@@ -46,13 +46,16 @@ def hear(store: NodeStore, me: int, message: Any) -> list[int]:
 
 
 def _agrees(store: NodeStore, me: int, line: Line) -> bool:
-    """Whether the line may be true: a sum counts for those on the list that was signed before it was opened, or not.
+    """Whether the line may be true: the sum counts for all whom this node signed, or for nobody; for a batch or not.
 
     The server could otherwise make one node send again what it sent in a sum that counts for the others.
     """
+    nodes = int(line.counted, 16)
+    for batch, verdict in store.rows("participation", "batch, verdict", "WHERE session = ?", [line.session]):
+        if nodes & int(batch, 16) not in (0, int(batch, 16)) or verdict not in (None, me in line.included):
+            return False  # or the node was told otherwise before, and has acted on it
     signed = store.column("signed", "counted", "WHERE session = ?", [line.session])
-    lost = me in line.included and store.column("participation", "verdict", "WHERE session = ?", [line.session]) == [0]
-    return not lost and (not signed or line.counted in (*signed, counted([])))
+    return not signed or line.counted in (*signed, counted([]))
 
 
 def found(store: NodeStore, roster: int) -> None:

@@ -18,27 +18,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedgrec.cable.core import Broadcast
 from fedgrec.errors import FedgrecError, RunError
 from fedgrec.federation.common import catalogue, packets
 from fedgrec.federation.common.arrays import read_arrays, write_arrays
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.folder import NODE
 from fedgrec.federation.common.history import counted
 from fedgrec.federation.common.packets import (
     Packet,
     as_array,
     failure,
-    hello_part,
     pack_broadcast,
-    plain,
     unpack_broadcast,
 )
 from fedgrec.federation.common.plan import EVALUATE, Plan, is_once, is_recount, model_digest
 from fedgrec.federation.common.shared_messages import without
-from fedgrec.federation.node import changes, decoy_answers, history, known_roster, rules
+from fedgrec.federation.node import changes, decoy_answers, history, joining, known_roster, rules
 from fedgrec.federation.node.current_sum import Computed, Sum, Sums
 from fedgrec.federation.node.folder import SERVED, TABLE, NodeFolder, open_node
 from fedgrec.federation.node.store import NodeStore
@@ -99,10 +94,7 @@ class Node:
     def answer(self, request: Packet) -> Packet:
         """Hear first which sums count: every step builds on them."""
         steps: dict[str, Callable[[Packet], Packet]] = {
-            packets.HELLO: self._hello,
-            packets.REFUSED: self._refused,
-            packets.NEW_ITEMS: self._new_items,
-            packets.NEW_ROSTER: self._new_roster,
+            **{kind: partial(step, self.folder, self.store) for kind, step in joining.STEPS.items()},
             packets.KEYS: self._keys,
             packets.SHARES: self._shares,
             packets.MASKED: self._masked,
@@ -120,62 +112,6 @@ class Node:
             return steps[request.kind](request)
         except SecAggError as refusal:  # no failure: the store keeps what this step wrote
             return failure(f"{type(refusal).__name__}: {refusal}")
-
-    # ------------------------------------------------------------------------------------ joining, leaving
-
-    def _hello(self, request: Packet) -> Packet:
-        if request.header.get("federation") != self.folder.federation:
-            raise FederationError(f"node {self.folder.name} belongs to another federation")
-        nonce = request.blobs.get("nonce", b"")
-        if len(nonce) < 16:
-            raise FederationError("a node signs only what the server made up for it: the nonce is too short")
-        known_roster.check_server(self.folder, self.store, request.header.get("roster"))
-        names = sorted(self._tag(user, leaves) for user, leaves in self.store.rows("users", "id, leaving"))
-        tags = np.frombuffer(b"".join(names), np.uint8).reshape(-1, 32)
-        self.store.announce()
-        self.store.put("refused", None)
-        part = hello_part(self.folder.federation, nonce, self.folder.index, self.folder.agreement, tags)
-        header = {
-            "index": self.folder.index,
-            "agreement": self.folder.agreement,
-            packets.HISTORY: history.told(self.store, request.header.get("sums")),
-            "serves": self.store.get("serves"),
-            "catalogue": catalogue.version_of(self.folder.shared),
-            "roster": self.folder.membership.number,
-        }
-        return Packet(packets.HELLO, header, {"signature": self.folder.identity.sign(part)}, {"tags": tags})
-
-    def _tag(self, user: str, leaves: bool) -> bytes:
-        """The server's name for a user. A leaving user may be on another node already: its tag is this node's own."""
-        salt = self.folder.user_salt
-        if leaves:
-            salt = hmac.digest(salt, b"leaves node %d" % self.folder.index, "sha256")
-        return hmac.digest(salt, user.encode(), "sha256")
-
-    def _refused(self, request: Packet) -> Packet:
-        """The server refuses this node; keep the reason for the person who runs it."""
-        reason = plain(request.header.get("reason"))
-        self.store.put("refused", reason)
-        log.error("the server refused this node: %s", reason)
-        return Packet(packets.REFUSED)
-
-    def _new_items(self, request: Packet) -> Packet:
-        """The catalogue has grown, or items were withdrawn; the authority vouches for it."""
-        path = self.folder.shared
-        version = catalogue.unpack(request.blobs.get("catalogue", b""), path / catalogue.CATALOGUE)
-        if version != replace(catalogue.installed(path), signature=version.signature):
-            catalogue.check(version, path, self.folder.federation, self.folder.agreed.most_items)
-        elif self.folder.n_items == len(version.items):  # another user of the gateway got it first
-            return Packet(packets.NEW_ITEMS)
-        catalogue.install(version, path, self.folder.path / NODE)
-        log.info("version %d of the catalogue: %d items", version.number, len(version.items))
-        return Packet(packets.NEW_ITEMS)
-
-    def _new_roster(self, request: Packet) -> Packet:
-        """A newer roster than the one here."""
-        packed = request.arrays.get("roster", np.empty(0, np.uint8))
-        known_roster.install(self.folder, self.store, packed.tobytes())
-        return Packet(packets.NEW_ROSTER)
 
     def _finish(self, request: Packet) -> Packet:
         """Training or a season is over: keep the model that recommends from now on."""
@@ -237,8 +173,10 @@ class Node:
         (stage, level, _), method = place, self.folder.method(1)
         if is_recount(method, stage):
             return self.store.announced()
-        before = self.store.took_part(place) or (self.store.counted_rows() if level else None)
-        rows = [row for row in self.store.first_rows(-1) if row in before] if before else self.store.announced()
+        before = self.store.took_part(place)
+        if before is None:
+            before = (self.store.counted_rows() if level else []) or self.store.announced()
+        rows = sorted(set(before).intersection(self.store.first_rows(-1)))
         return changes.unmoved(self.store, method, rows) if level > 1 and method.recount else rows
 
     def _shares(self, request: Packet) -> Packet:
@@ -264,7 +202,7 @@ class Node:
             sum_.nodes = tuple(joined.clients)
             rules.check_participants(self.folder, plan, client.session, joined.clients)
             rules.check_committed(self.folder, plan, joined.clients, self._committed(plan.place))
-        told = self.folder.agreement, sum_.roster, history.end(self.store)[1]
+        told = self.folder.agreement, sum_.roster, history.end(self.store)[1], str(self._founded)
         client.context = plan.context(broadcast, *told)
         self._keep_model(broadcast, {"session": sum_.name, "stage": plan.stage, "context": client.context.hex()})
         answer = self._receive(client, request)
@@ -284,10 +222,12 @@ class Node:
     def _check(self, session: Session, plan: Plan, broadcast: Broadcast, model: bytes) -> None:
         """Hold the server to the method: it may not choose the size of the integers or the round."""
         method = self.folder.method(plan.n_users, plan.begun)
-        rules.check_plan(self.folder, method, plan, self.store.get("announced", 0))
+        users = self.store.get("announced", 0)
+        rules.check_plan(self.folder, method, plan, users)
         rules.check_model(method, plan.stage_of(method), broadcast)
         rules.check_users(self.folder, plan, *self.store.get("season", (0, plan.n_users)))
-        rules.check_people(self.folder, self.store.get("announced", 0))
+        rules.check_people(self.folder, users, self.store.was_in_sums())
+        rules.check_company(self.folder, method, plan, self.store.get("founded", 1), users)
         if is_recount(method, plan.stage):
             rules.check_recount(self.folder, self.store.trained_since_recount(plan.round))
         spec = plan.spec(method)
@@ -297,7 +237,7 @@ class Node:
             raise FederationError("the model is not that of the sum's round and level")
         if plan.stage == EVALUATE:
             trained = self.store.trained_on((method.stages[-1].name, 0, plan.round))
-            rules.check_evaluation(self.folder, self.store.times(EVALUATE), trained == model)
+            rules.check_evaluation(self.folder, self.store.times(EVALUATE), trained == model or not users)
         if plan.stage == method.stages[-1].name:
             rules.check_budget(self.folder, plan, self.store.times(plan.stage))
         if not is_once(method, plan.stage) and self.store.took_part(plan.place) is not None:
@@ -309,10 +249,12 @@ class Node:
         if self.store.waiting():
             raise FederationError(f"node {self.folder.name} still waits for the verdict on an earlier sum")
         plan, users, inputs, compute = self._task(sum_)
+        rules.check_committed(self.folder, plan, sum_.nodes, self._committed(plan.place))
         words, rows, state, pushed = sum_.computed(inputs) or compute()
         sum_.client.submit(words, users)
         answer = self._receive(sum_.client, request)
-        self.store.take_part(sum_.name, plan.place, rows, state, sum_.model, pushed)
+        batch = rules.batch_of(self.folder, self.folder.method(plan.n_users, plan.begun), plan, self._founded)
+        self.store.take_part(sum_.name, plan.place, rows, state, sum_.model, pushed, counted(batch))
         return Packet(packets.MASKED, arrays={packets.SECAGG: as_array(answer)})
 
     def _task(self, sum_: Sum) -> tuple[Plan, int, Any, Callable[[], Computed]]:
@@ -346,8 +288,8 @@ class Node:
         plan, lists = self._plan(sum_), parse(request.blobs[packets.SECAGG])
         alive = lists.alive if isinstance(lists, Survivors) else ()  # the client refuses anything else
         rules.check_survivors(self.folder, plan, sum_.client.session, alive)
-        method, founded = self.folder.method(plan.n_users, plan.begun), self.store.get("founded", 1)
-        rules.check_batches(self.folder, method, plan, founded, alive)
+        method = self.folder.method(plan.n_users, plan.begun)
+        rules.check_batches(self.folder, method, plan, self._founded, alive)
         digest = self._in_it(sum_, plan, alive)
         self._check_opened(plan, digest)
         answer = self._receive(sum_.client, request)
@@ -387,6 +329,11 @@ class Node:
             )
 
     # ------------------------------------------------------------------------------------------ its memory
+
+    @property
+    def _founded(self) -> int:
+        """The number of the roster with which the federation's sums began."""
+        return int(self.store.get("founded", 1))
 
     def _had(self, rows: Sequence[int]) -> list[Any]:
         """What these users have: items, and changes that wait to be counted."""

@@ -12,13 +12,20 @@ from fedgrec.federation.common.network import NodeNetwork, read_network
 from fedgrec.federation.node import changes
 from fedgrec.federation.node.changes import Renewal
 from fedgrec.federation.node.folder import NodeFolder, open_node
-from fedgrec.federation.node.gateway import Gateway, opened, renewed
+from fedgrec.federation.node.gateway import Gateway, node_folders, opened, renewed
 from fedgrec.federation.node.person import users_of
 from fedgrec.federation.node.sources import read_source
 from fedgrec.federation.node.store import NodeStore
 
 Seen = tuple[tuple[str, int, int], ...]  # files of a source: name, size, when each was written
 log = logging.getLogger("fedgrec.node")
+
+
+def claim(folder: Path) -> None:
+    """Bring users whose names other nodes had, with the next joining: an operator has seen to it that they are free."""
+    for path in node_folders(folder):
+        with NodeStore(path) as store, store.transaction():
+            store.put("claims", True)
 
 
 def refresh(folder: Path, let_go: bool = False) -> Renewal:
@@ -75,7 +82,7 @@ class Watcher:
 
     def load(self) -> int:
         """Read the source when the node starts; return how many users it has."""
-        opened(self.folder)
+        home = opened(self.folder)
         now = self._look()
         try:
             log.info("%s", refresh(self.folder))
@@ -84,7 +91,8 @@ class Watcher:
             if not users_of(self.folder):
                 raise
             log.warning("the source was not read: %s", trouble)
-        if not (count := len(users_of(self.folder))):
+        count = len(users_of(self.folder))
+        if not count and not (isinstance(home, Gateway) and home.answering()):
             raise FederationError(f"{self.folder} has no users: name their data as `source` in network.toml")
         return count
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedgrec.cable.core import Broadcast, Stage
 from fedgrec.cable.noise import NO_NOISE
-from fedgrec.federation.common.batches import batches_of, is_bound, names, whole
+from fedgrec.federation.common.batches import Batch, batches_of, is_bound, names, whole
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import LARGEST
 from fedgrec.federation.common.plan import CHANGES, EVALUATE, MOST_COUNTS, Plan, is_once, is_recount, sum_name
@@ -148,13 +148,25 @@ def check_plan(folder: NodeFolder, method: Method, sum_: Plan, users: int) -> No
         )
 
 
-def check_people(folder: NodeFolder, users: int) -> None:
-    """Batches were drawn for the people that each node is sure to bring."""
+def check_people(folder: NodeFolder, users: int, was_in_sums: bool) -> None:
+    """Batches were drawn for the people that each node is sure to bring.
+
+    A user of a gateway who has left is missing in its batch. Its place goes on without anybody, so that nobody sees who
+    left: the others would be torn apart otherwise.
+    """
     least = folder.roster[folder.index].people if folder.index in folder.roster else 0
-    if users < least:
+    if users < least and not (folder.gateway and was_in_sums):
         raise FederationError(
             f"node {folder.name} has {users} users, and was enrolled as one that brings {least} or more (`people`): "
             f"remove it from the roster, and enrol it again with fewer"
+        )
+
+
+def check_company(folder: NodeFolder, method: Method, plan: Plan, founded: int, users: int) -> None:
+    """A place without a user keeps its batch whole. Anywhere else it would be company that hides nobody."""
+    if not users and not is_bound(plan, method, batches_of(folder, founded), folder.agreed):
+        raise FederationError(
+            f"nobody is at the place of {folder.name} now, so it takes part only in sums that open over whole batches"
         )
 
 
@@ -166,6 +178,13 @@ def check_batches(folder: NodeFolder, method: Method, plan: Plan, founded: int, 
             f"node {folder.name} opens sums of people's items only over whole batches, and {names(folder, torn)} "
             f"stand in one that is not whole, or in none yet"
         )
+
+
+def batch_of(folder: NodeFolder, method: Method, plan: Plan, founded: int) -> Batch:
+    """The node's batch, if the sum opens over whole ones."""
+    drawn = batches_of(folder, founded)
+    mine = [batch for batch in drawn if folder.index in batch and is_bound(plan, method, drawn, folder.agreed)]
+    return mine[0] if mine else frozenset()
 
 
 def check_users(folder: NodeFolder, plan: Plan, begun: int, n_users: int) -> None:
@@ -184,11 +203,11 @@ def check_users(folder: NodeFolder, plan: Plan, begun: int, n_users: int) -> Non
 
 
 def check_recount(folder: NodeFolder, trained: int) -> None:
-    """Recounts are rare, by what the node itself has seen of the season before."""
-    if trained < folder.agreed.season_rounds:
+    """Recounts are rare, by what the node itself has seen: it may have missed half of the rounds in between."""
+    if 2 * trained < folder.agreed.season_rounds:
         raise FederationError(
             f"node {folder.name} sends changes after {folder.agreed.season_rounds} training rounds or more "
-            f"(season_rounds), and has been in {trained} since it last did: its changes wait"
+            f"(season_rounds), and has been in {trained} since it last did, not in half of them: its changes wait"
         )
 
 

@@ -2,10 +2,12 @@
 
     meta            key, value (JSON)   `format`; `state`: how a user's arrays are laid out; `node_key`, from which the
                                         node draws who takes part; `announced`: users that the server knows of, and
-                                        `announced_row`, the last of them; `last_row`: no row is given twice;
-                                        `founded`: the number of the roster with which the federation's sums began;
-                                        `season`: the round with which it began, and users then; `round`: the last one
-                                        heard of; `refused`; `roster`: number and digest of the newest one
+                                        `announced_row`, the last of them; `left_out`: rows of users whose names other
+                                        nodes brought first, `claims`: the operator says that these are free;
+                                        `in_sums`: `announced_row` and `left_out` as of the last sum; `last_row`: no row
+                                        is given twice; `founded`: the number of the roster with which the federation's
+                                        sums began; `season`: the round with which it began, and users then; `round`:
+                                        the last one heard of; `refused`; `roster`: number and digest of the newest one
                                         seen; `traces`: whether the file may hold traces of deleted users;
                                         `decoys`: whether users tell with decoys; `told`: the last season they told in
     users           row, id, key (its 64 secret bits), degree, state, pending (both laid out as `state` says; pending
@@ -18,8 +20,9 @@
     changes         user, item, gone (0: it came), target: changes since then, for the next recount (changes.py)
     forgotten       tag: keyed hashes of users who are not taken in again
     sessions        id: every secure sum that this node was ever asked into
-    participation   number, session, stage, level, round, users (rows, JSON), model (its digest), opened (1: the node
-                    helped to open the sum), verdict: 1 in the sum, 0 not, NULL not yet known
+    participation   number, session, stage, level, round, users (rows, JSON), model (its digest), batch (of the node, if
+                    the sum opens over whole ones; as a line of the history says nodes), opened (1: the node helped to
+                    open the sum), verdict: 1 in the sum, 0 not, NULL not yet known
     signed          session, counted: the lists of survivors that the node signed, as a line of the history says them
     opened          stage, level, round, digest (of survivors, plan and model): the sums that this node helped to open
     history         number, line, head: what became of every sum of the federation (common/history.py)
@@ -63,6 +66,7 @@ CREATE TABLE forgotten (tag BLOB PRIMARY KEY, seal BLOB) WITHOUT ROWID;
 CREATE TABLE sessions (id TEXT PRIMARY KEY, seal BLOB) WITHOUT ROWID;
 CREATE TABLE participation (number INTEGER PRIMARY KEY, session TEXT UNIQUE NOT NULL, stage TEXT NOT NULL,
                             level INTEGER NOT NULL, round INTEGER NOT NULL, users TEXT NOT NULL, model BLOB NOT NULL,
+                            batch TEXT NOT NULL,
                             opened INTEGER NOT NULL, verdict INTEGER, seal BLOB);
 CREATE TABLE opened (stage TEXT, level INTEGER, round INTEGER, digest BLOB NOT NULL, seal BLOB,
                      PRIMARY KEY (stage, level, round)) WITHOUT ROWID;
@@ -172,15 +176,21 @@ class NodeStore(Store):
     def first_rows(self, count: int) -> list[int]:
         return [row for (row,) in self.db.execute("SELECT row FROM users ORDER BY row LIMIT ?", [count])]
 
-    def announce(self) -> None:
-        """Note that the server is told of all users who are here now."""
-        self.put("announced", self.count())
+    def announce(self, left_out: Sequence[int] = ()) -> None:
+        """Note that the server is told of all users who are here now, but for those who are left out."""
+        self.put("left_out", list(left_out))
         self.put("announced_row", max(self.first_rows(-1), default=0))
+        self.put("announced", len(self.announced()))
 
     def announced(self) -> list[int]:
         """The announced users who are still here."""
-        last = self.get("announced_row", 0)
-        return [row for (row,) in self.db.execute("SELECT row FROM users WHERE row <= ? ORDER BY row", [last])]
+        rows = self.db.execute("SELECT row FROM users WHERE row <= ? ORDER BY row", [self.get("announced_row", 0)])
+        out = set(self.get("left_out", []))
+        return [row for (row,) in rows if row not in out]
+
+    def left_out(self) -> list[str]:
+        """The ids of users who take no part, because other nodes brought their names first."""
+        return [user for (user,) in self.of("users", "id", self.get("left_out", []))]
 
     def counted_rows(self) -> list[int]:
         """Users whose items are in the degrees."""
@@ -223,14 +233,16 @@ class NodeStore(Store):
         new: State | None,
         model: bytes,
         pushed: Sequence[bytes] | None = None,
+        batch: str = "0",
     ) -> None:
         """Note that these users are in the upload of a sum; their new state is pending until the sum counts.
 
         `pushed`: the items and weights under which their latents will stand, if they send any.
         """
-        columns = "session, stage, level, round, users, model, opened"
-        about = [session, *place, json.dumps(rows), model]
-        self.db.execute(f"INSERT INTO participation ({columns}) VALUES (?, ?, ?, ?, ?, ?, 0)", about)
+        self.put("in_sums", (self.get("announced_row", 0), self.get("left_out", [])))
+        columns = "session, stage, level, round, users, model, batch, opened"
+        about = [session, *place, json.dumps(rows), model, batch]
+        self.db.execute(f"INSERT INTO participation ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, 0)", about)
         for column, values in (("pending", None if new is None else pack(new)), ("pending_pushed", pushed)):
             if values is not None:
                 pairs = zip(values, sorted(rows), strict=True)
@@ -285,6 +297,15 @@ class NodeStore(Store):
         once = self.rows("participation", "stage, level, opened, verdict", "WHERE stage IN (?, ?)", WARM_UP)
         opened = {(stage, level) for stage, level, opened, verdict in once if opened and not verdict}
         return bool(opened - {(stage, level) for stage, level, _, verdict in once if verdict})
+
+    def in_sums(self) -> set[int]:
+        """Users who were announced for any sum: whether they were drawn for it is not told to the server."""
+        last, left_out = self.get("in_sums", (0, []))
+        return {row for row in self.first_rows(-1) if row <= last}.difference(left_out)
+
+    def was_in_sums(self) -> bool:
+        """Whether the node ever was in any sum."""
+        return self.get("in_sums") is not None
 
     def participation(self) -> dict[str, list[int]]:
         """Which users, by their rows, took part in which session."""

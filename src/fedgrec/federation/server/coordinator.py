@@ -325,6 +325,7 @@ class Coordinator:
                     f"round {round_ + 1} sends no latents, and training goes on with old ones: {lost}"
                 )
                 self.store.skip(stage, round_, self.folder.membership.number, str(lost))
+                self.model.go_back()
             else:
                 self._lost(str(lost))
             return
@@ -363,10 +364,11 @@ class Coordinator:
         self.observer.summed(self.store.sums(number - 1)[0])
 
     def _is_optional(self, stage: str, round_: int) -> bool:
-        """Whether later rounds do without this one: they open over any nodes, and this one does not."""
+        """Whether the season does without this round: others open over any nodes, and this one does not."""
         method, drawn = self.method, self.participants.batches()
-        later = (Plan(stage, 0, r, method.n_users, method.n_users) for r in range(round_ + 1, self.season.until))
-        bound = (is_bound(plan, method, drawn, self.folder.agreed) for plan in later)
+        others = (r for r in range(self.season.begun, self.season.until) if r != round_)
+        plans = (Plan(stage, 0, other, method.n_users, method.n_users) for other in others)
+        bound = (is_bound(plan, method, drawn, self.folder.agreed) for plan in plans)
         return stage == method.stages[-1].name and not all(bound)
 
     def _record(self, number: int, ready: Prepared, before: Broadcast, total: Upload, included: list[int]) -> None:

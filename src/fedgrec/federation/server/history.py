@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.history import chained, unpack
+from fedgrec.federation.common.history import chained, is_line, unpack
 from fedgrec.federation.common.plan import CHANGES, EVALUATE
 from fedgrec.federation.server.store import ServerStore
 from fedgrec.methods.contract import TRAIN
@@ -47,7 +47,7 @@ class History:
         known = len(self.lines)
         while True:
             following = (lines[len(self.lines) - known :] for lines in tellings if isinstance(lines, list))
-            votes = Counter(lines[0] for lines in following if lines and isinstance(lines[0], str))
+            votes = Counter(lines[0] for lines in following if lines and is_line(lines[0]))
             packed, count = next(iter(votes.most_common(1)), ("", 0))
             if count < fewest:
                 return len(self.lines) - known

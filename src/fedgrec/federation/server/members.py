@@ -51,6 +51,7 @@ class Members:
         self.history = History(store)
         self._missing: set[int] = set()  # nodes that were reported as gone
         self.patience, self._silences = Patience(), Silences()
+        self._doubles = set[tuple[int, bytes]]()  # nodes and users whom another node has, as was noticed
         self._looked: Any = None  # what roster.json looked like when it was last read
 
     # --------------------------------------------------------------------------------------------- joining
@@ -81,10 +82,31 @@ class Members:
                 taught = self._exchange(dict.fromkeys(behind, lesson), About(lesson.kind), deadline)
                 anew = {address: questions[address] for address, answer in taught if answer.kind == lesson.kind}
                 answers |= dict(self._exchange(anew, About(packets.HELLO), deadline))
+        come, shorter = self._let_in_all(questions, answers)
+        come += self._let_in_all(shorter, dict(self._exchange(shorter, About(packets.HELLO), deadline)))[0]
+        joined = Counter[str]()  # users of gateways, who join one by one
+        for index in come:
+            member, users = self.folder.roster[index], self.users[index]
+            if users and known_before.get(index) != users:
+                joined[member.gateway] += 1
+                if not member.gateway:
+                    self.observer.joined(member.name, users)
+        for gateway in filter(None, joined):
+            self.observer.joined(gateway, joined[gateway])
+
+    def _let_in_all(
+        self, questions: Mapping[int, Packet], answers: Mapping[int, Packet]
+    ) -> tuple[list[int], dict[int, Packet]]:
+        """Let in the nodes that answered so, or refuse them.
+
+        Returns who came in, and questions to nodes that are to join again without users whom other nodes have.
+        """
+        come: list[int] = []
+        again: dict[int, Packet] = {}
         refused: dict[int, Packet] = {}
 
-        def checked(step: Callable[..., Member], at: int, *more: Any) -> Member | None:
-            """The node at this address, or None: it is refused."""
+        def checked(step: Callable[..., Any], at: int, *more: Any) -> Any:
+            """What this step finds about the node at this address, or None: the node is refused."""
             try:
                 return step(at, answers[at], *more)
             except FederationError as refusal:
@@ -93,24 +115,22 @@ class Members:
                 refused[at] = Packet(packets.REFUSED, {"reason": str(refusal)})
                 return None
 
-        found = {at: checked(self._identified, at, nonces[at]) for at in answers}
+        found = {at: checked(self._identified, at, questions[at].blobs["nonce"]) for at in answers}
         members = {at: member for at, member in found.items() if member}
         self._hear_of_sums([answers[at] for at in members])
-        joined = Counter[str]()  # users of gateways, who join one by one
         for at, member in members.items():
-            if checked(self._let_in, at, member):
-                index = answers[at].header["index"]
-                if known_before.get(index) != self.users[index]:
-                    joined[member.gateway] += 1
-                    if not member.gateway:
-                        self.observer.joined(member.name, self.users[index])
-        for gateway in filter(None, joined):
-            self.observer.joined(gateway, joined[gateway])
-        list(self.transport.exchange(refused, within(deadline)))
+            taken = checked(self._let_in, at, member, packets.TAKEN in questions[at].blobs)
+            if taken:
+                again[at] = replace(questions[at], blobs=questions[at].blobs | {packets.TAKEN: b"".join(taken)})
+            elif taken is not None:
+                come.append(answers[at].header["index"])
+        list(self.transport.exchange(refused, within(self.folder.options.deadline)))
+        return come, again
 
     def _hear_of_sums(self, answers: Iterable[Packet]) -> None:
         """A restored copy of a server hears from nodes which rounds were used since."""
-        tellings = [told.get("lines") for a in answers if isinstance(told := a.header.get(packets.HISTORY), Mapping)]
+        told = {answer.header["index"]: answer.header.get(packets.HISTORY) for answer in answers}  # one voice a node
+        tellings = [history.get("lines") for history in told.values() if isinstance(history, Mapping)]
         if found := self.history.believe(tellings, self.folder.corrupt_nodes + 1):
             self.observer.noticed(
                 f"nodes know of {many(found, 'sum')} that this server does not: it is a restored copy"
@@ -183,7 +203,8 @@ class Members:
             raise FederationError(f"the node at {where} has not the key of {member.name}: it is refused") from None
         return member
 
-    def _let_in(self, address: int, answer: Packet, member: Member) -> Member:
+    def _let_in(self, address: int, answer: Packet, member: Member, was_told: bool) -> list[bytes]:
+        """Let this node in; if other nodes have users of it, return these instead. `was_told`: of such users before."""
         header, tags, index = answer.header, answer.arrays["tags"], answer.header["index"]
         if header.get("roster") != self.folder.membership.number:  # in a sum it would spoil the others' keys
             raise FederationError(f"node {member.name} did not take up {self.folder.membership}: its log says why")
@@ -192,7 +213,7 @@ class Members:
                 f"node {member.name} has another method, options or catalogue: copy config.toml, agreement.toml and "
                 f"items.txt to it"
             )
-        if not len(tags):
+        if not len(tags) and not member.gateway:  # the place of a gateway's user goes on after the user has left
             raise FederationError(f"node {member.name} has no users: add some")
         if member.gateway and len(tags) > 1:
             raise FederationError(f"node {member.name} is one user of {member.gateway}, and brings {len(tags)}")
@@ -202,11 +223,27 @@ class Members:
                 f"may have more,  fedgrec federation add-users FED {member.name} --users N  enrols N more"
             )
         self.history.let_in(index, header.get(packets.HISTORY), member.name)
-        self.store.join(index, member.name, (tag.tobytes() for tag in tags))
+        taken = self.store.join(index, member.name, (tag.tobytes() for tag in tags))
+        if taken:
+            self._notice_taken(index, taken, was_told)
+            return list(taken)
         self._address[index], self.users[index] = address, len(tags)
         self._missing.discard(index)
         self.serves[index] = header.get("serves")
-        return member
+        return []
+
+    def _notice_taken(self, index: int, taken: Mapping[bytes, int], was_told: bool) -> None:
+        """Say once which nodes have the same users; `was_told`: the node does not leave them out, and is refused."""
+        sentence = (
+            f"node {self.folder.roster[index].name} brings {many(len(taken), 'user')} that "
+            f"{self._names(sorted(set(taken.values())))} brought first: take them off one of the nodes; until then the "
+            f"node that came second leaves them out"
+        )
+        if was_told:
+            raise FederationError(sentence)
+        if not self._doubles.issuperset(new := {(index, tag) for tag in taken}):
+            self._doubles |= new
+            self.observer.noticed(sentence)
 
     def wait(self, enough: Callable[[], bool], seconds: float) -> bool:
         """Let nodes in until there are enough, or the time is over."""

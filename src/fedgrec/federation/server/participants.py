@@ -17,6 +17,7 @@ from fedgrec.secagg import SecAggError, Session
 from fedgrec.secagg.parameters import SURE, Parameters, choose
 
 Unit = tuple[int, ...]  # nodes that are in a sum together or not at all
+PATIENT = 2  # attempts at a sum that is opened once for which every batch must stay whole
 SPARSE_ONCE = 0.1  # share of the nodes that a large sum that is opened once may lose: more would need a dense graph
 
 
@@ -45,7 +46,9 @@ class Participants:
         attempt, together = self.store.attempt(sum_.place), [unit for unit in units if len(unit) > 1]
         session = self._session(sum_, sum_.spec(method), wanted, attempt, once, bool(together))
         roster = self.members.folder.membership.digest
-        return Prepared(sum_, session, nodes, wanted, again is not None, attempt, roster, together)
+        # Whoever is lost in the warm-up takes its batch along until a recount: better try again, before it is opened.
+        all_of_them = again is not None or (once and bool(together) and attempt < PATIENT)
+        return Prepared(sum_, session, nodes, wanted, all_of_them, attempt, roster, together)
 
     def _drawn(self, sum_: Plan, method: Method) -> tuple[Plan, list[Unit], int]:
         """The sum with the users that it may hold; who is asked; and how many nodes of these should take part."""
@@ -73,7 +76,7 @@ class Participants:
         folder, patience = self.members.folder, self.options.start_seconds if is_once(method, sum_.stage) else 0.0
         drawn = self.batches()
         if not is_bound(sum_, method, drawn, folder.agreed):
-            return [(node,) for node in self._here(sum_, method)]
+            return [(node,) for node in self._here(sum_, method) if self.members.users[node]]
         self.members.wait(lambda: bool(whole(drawn, self._here(sum_, method))), patience)
         here = self._here(sum_, method)
         if found := whole(drawn, here):
@@ -91,7 +94,7 @@ class Participants:
         """The nodes that are present and may be in this sum."""
         here = self.members.present()
         if sum_.stage == EVALUATE:
-            return [node for node in here if node in self.store.trained()[1]]
+            return [node for node in here if node in self.store.trained()[1] or not self.members.users[node]]
         warm_up = is_once(method, sum_.stage) and not is_recount(method, sum_.stage)
         return self._with_room(here) if warm_up else here
 

@@ -89,7 +89,7 @@ def secure_sum(
         if any(ready.committed.values()):
             words = tuple(ready.committed.get(node, "") for node in sorted(joined))
             ready.plan = replace(ready.plan, committed=words)
-        told = members.folder.agreement, ready.roster, members.history.head
+        told = members.folder.agreement, ready.roster, members.history.head, str(members.store.founded())
         server.context = ready.plan.context(broadcast, *told)
         model, arrays = pack_broadcast(broadcast)
         for kind in (packets.SHARES, packets.MASKED, packets.CONFIRM, packets.UNMASK):
@@ -100,9 +100,7 @@ def secure_sum(
                 tables = {} if ready.as_before else arrays
             requests, messages = {}, for_everybody(close())
             if kind == packets.CONFIRM and ready.all_of_them and len(server.survivors) < len(ready.nodes):
-                raise SumLostError(
-                    f"some nodes opened this stage for nodes {ready.nodes} before: all of them must be there"
-                )
+                raise SumLostError(f"nodes {ready.nodes} must all be in it, and some were lost")
             fewest = session.least if ready.plan.stage == EVALUATE else members.folder.fewest_nodes
             if kind == packets.CONFIRM and len(server.survivors) < fewest:
                 raise SumLostError(f"{len(server.survivors)} nodes are left, and this sum has no fewer than {fewest}")

@@ -125,22 +125,21 @@ class ServerStore(Store):
 
     # ----------------------------------------------------------------------------------------------- nodes
 
-    def join(self, index: int, name: str, tags: Iterable[bytes]) -> None:
-        """Take a node and its users in, or refuse the node if another node has one of its users."""
+    def join(self, index: int, name: str, tags: Iterable[bytes]) -> dict[bytes, int]:
+        """Take a node and its users in; or return which of these users other nodes have, and which nodes.
+
+        The node then joins again without them. The names of its other users are its own from now on.
+        """
         tags = list(tags)
+        if len(set(tags)) < len(tags):
+            raise FederationError(f"node {name} brings one user twice: take the user off once")
         with self.transaction():
-            known = dict(self.rows("tags", "tag, counted", "WHERE node = ?", [index]))
-            self.db.execute("DELETE FROM tags WHERE node = ?", [index])
-            for tag in tags:
-                found = self.rows("tags", "node", "WHERE tag = ?", [tag])
-                if found:
-                    [(owner,)] = found
-                    ((other,),) = self.rows("nodes", "name", "WHERE idx = ?", [owner]) or [("?",)]
-                    what = f"a user that node {other} has" if owner != index else "one user twice"
-                    raise FederationError(f"node {name} brings {what}: take the user off one of them")
-                self.db.execute(
-                    "INSERT INTO tags (tag, node, counted) VALUES (?, ?, ?)", [tag, index, known.get(tag, 0)]
-                )
+            gone = set(self.column("tags", "tag", "WHERE node = ?", [index])).difference(tags)
+            self.db.executemany("DELETE FROM tags WHERE tag = ?", [(tag,) for tag in gone])
+            self.db.executemany("INSERT OR IGNORE INTO tags (tag, node) VALUES (?, ?)", [(tag, index) for tag in tags])
+            owners = {tag: owner for tag in tags for owner in self.column("tags", "node", "WHERE tag = ?", [tag])}
+            if taken := {tag: owner for tag, owner in owners.items() if owner != index}:
+                return taken
             self.db.execute(
                 "INSERT INTO nodes (idx, name, users, founder) VALUES (?, ?, ?, 0) "
                 "ON CONFLICT (idx) DO UPDATE SET users = excluded.users",
@@ -148,6 +147,7 @@ class ServerStore(Store):
             )
             self.hear(index)
             self._keep_heard()
+        return {}
 
     def hear(self, index: int) -> None:
         """A node has answered just now; the time is written when the sum ends."""
