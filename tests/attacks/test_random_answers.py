@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedgrec.config.options import FedGRecOptions
 from fedgrec.errors import FedgrecError
 from fedgrec.federation.common import batches
 from fedgrec.federation.common.history import line
@@ -60,6 +61,7 @@ class Chance:
         more = {"server_optimizer": self.optimizer, "latents_every": latents}
         self.fed: World = world(root, nodes=NODES, users=USERS, options=options, **more)
         self.root, self.removed = root, False
+        self.server_rate = FedGRecOptions().server_rate
         self.at: Any = self.fed.transport.folders  # by address
         self.old: list[Packet] = []
         real = Client.submit
@@ -84,7 +86,9 @@ class Chance:
         now = server.items[0].astype(float), server.moment1.astype(float)
         if self.before is not None and not np.array_equal(now[0], self.before[0]):
             sum_ = (
-                (now[0] - self.before[0]) / 0.01 if self.optimizer == "sum" else (now[1] - 0.9 * self.before[1]) / 0.1
+                (now[0] - self.before[0]) / self.server_rate
+                if self.optimizer == "sum"
+                else (now[1] - 0.9 * self.before[1]) / 0.1
             )
             assert np.abs(sum_).max() <= LARGEST * users * 1.001
         self.before = now
@@ -187,7 +191,8 @@ class Chance:
         assert np.abs(model.moment1).max() <= most
         assert np.abs(model.moment2).max() <= most**2
         assert (
-            np.abs(model.items[0]).max() <= 1 + 0.01 * (1.0 if self.optimizer == "adam" else most) * model.round * 3.2
+            np.abs(model.items[0]).max()
+            <= 1 + self.server_rate * (1.0 if self.optimizer == "adam" else most) * model.round * 3.2
         )
         for found in self.fed.witness.metrics:
             assert all(0 <= found[name] <= 1 for name in ("recall@5", "ndcg@5"))
