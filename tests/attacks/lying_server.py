@@ -120,9 +120,9 @@ class Liar:
     def history(self) -> dict[str, Any]:
         return {"after": 0, "lines": self.lines}
 
-    def context(self, sum_: Plan, broadcast: Broadcast, roster: str, head: str) -> bytes:
-        """What nodes bind their masks to if they have this roster and have heard of the sums with this head."""
-        founded = unpack(self.lines[0]).roster if self.lines else self.home.membership.number
+    def context(self, sum_: Plan, broadcast: Broadcast, roster: str, head: str, founded: int = 0) -> bytes:
+        """What nodes bind their masks to if they have this roster, heard of the sums with this head, and began so."""
+        founded = founded or (unpack(self.lines[0]).roster if self.lines else self.home.membership.number)
         return sum_.context(broadcast, self.home.agreement, roster, head, str(founded))
 
     def head(self) -> str:

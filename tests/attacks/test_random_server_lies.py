@@ -29,7 +29,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 
 from fedgrec.federation.common import batches, folder, packets
 from fedgrec.federation.common.certificates import authority
-from fedgrec.federation.common.history import chained, line
+from fedgrec.federation.common.history import chained, line, unpack
 from fedgrec.federation.common.packets import Packet, as_array
 from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan
 from fedgrec.federation.common.roster import Member, Membership, write_roster
@@ -352,8 +352,12 @@ class LyingServer(RuleBasedStateMachine):
         begun.plan = committed(plan, answers)
         if begun.plan.committed and rng.random() < 0.1:  # or an earlier commitment
             begun.plan = replace(plan, committed=rng.choice(self.sums).plan.committed)
-        head = reduce(chained, self._history(rng.choice(company)), "")
-        server.context = self.liar.context(begun.plan, broadcast, members.digest, head)
+        one = rng.choice(company)
+        told = self._history(one)
+        with NodeStore(self.liar.fed.nodes[one]) as store:
+            founded = store.get("founded") or (unpack(told[0]).roster if told else members.number)
+        head = reduce(chained, told, "")
+        server.context = self.liar.context(begun.plan, broadcast, members.digest, head, founded)
         return begun
 
     def _company(self, rng: random.Random, plan: Plan, members: Membership, whole: bool) -> list[int]:
