@@ -354,7 +354,7 @@ class Coordinator:
             elif stage == CHANGES:
                 self.observer.noticed(f"users' changes could not be counted: {lost}")
             else:
-                self._lost(f"the sum of stage {stage!r} of round {round_} was lost: {lost}")
+                self._lost(f"the sum of stage {stage!r} of round {round_} was lost: {lost}", counts=not ready.patient)
             return
         if recount:
             self._keep(replace(self.season, recount=False))
@@ -395,8 +395,8 @@ class Coordinator:
         except SumLostError:
             return None
 
-    def _lost(self, sentence: str) -> None:
-        self.losses += 1
+    def _lost(self, sentence: str, counts: bool = True) -> None:
+        self.losses += counts
         self.observer.noticed(sentence)
         if self.losses > self.options.retries:
             raise FederationError(

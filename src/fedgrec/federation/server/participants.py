@@ -47,8 +47,8 @@ class Participants:
         session = self._session(sum_, sum_.spec(method), wanted, attempt, once, bool(together))
         roster = self.members.folder.membership.digest
         # Whoever is lost in the warm-up takes its batch along until a recount: better try again, before it is opened.
-        all_of_them = again is not None or (once and bool(together) and attempt < PATIENT)
-        return Prepared(sum_, session, nodes, wanted, all_of_them, attempt, roster, together)
+        patient = again is None and once and bool(together) and attempt < PATIENT
+        return Prepared(sum_, session, nodes, wanted, again is not None, patient, attempt, roster, together)
 
     def _drawn(self, sum_: Plan, method: Method) -> tuple[Plan, list[Unit], int]:
         """The sum with the users that it may hold; who is asked; and how many nodes of these should take part."""

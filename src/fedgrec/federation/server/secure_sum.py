@@ -35,6 +35,7 @@ class Prepared:
     nodes: list[int]  # the nodes to ask
     wanted: int  # how many of them should take part
     all_of_them: bool = False  # the sum is lost if one of them is missing
+    patient: bool = False  # so it is here, and it is tried again without harm
     attempt: int = 0
     roster: str = ""  # the digest of the roster for which it was prepared
     together: Sequence[Collection[int]] = ()  # batches, all or none of whose members are in the sum
@@ -99,7 +100,8 @@ def secure_sum(
                 header |= {"plan": asdict(ready.plan), "model": model, packets.AS_BEFORE: ready.as_before}
                 tables = {} if ready.as_before else arrays
             requests, messages = {}, for_everybody(close())
-            if kind == packets.CONFIRM and ready.all_of_them and len(server.survivors) < len(ready.nodes):
+            whole = not (ready.all_of_them or ready.patient) or len(server.survivors) == len(ready.nodes)
+            if kind == packets.CONFIRM and not whole:
                 raise SumLostError(f"nodes {ready.nodes} must all be in it, and some were lost")
             fewest = session.least if ready.plan.stage == EVALUATE else members.folder.fewest_nodes
             if kind == packets.CONFIRM and len(server.survivors) < fewest:
