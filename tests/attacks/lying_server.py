@@ -10,7 +10,7 @@ import numpy as np
 
 from fedgrec.cable.core import Broadcast, Upload
 from fedgrec.federation.common import packets
-from fedgrec.federation.common.history import chained, line, unpack
+from fedgrec.federation.common.history import chained, counted, line, unpack
 from fedgrec.federation.common.packets import Packet, pack_broadcast
 from fedgrec.federation.common.plan import EVALUATE, Plan, sum_name
 from fedgrec.federation.node.node import handle
@@ -78,6 +78,7 @@ class Liar:
         server = Server(chosen, {n: self.home.roster[n].key for n in nodes})
         model, arrays = pack_broadcast(broadcast)
         self.sessions.append(chosen.round_id.hex())
+        self.opened: list[int] = []  # who is in the last sum
         self.answers: dict[str, dict[int, Packet]] = {}
         self.asked: dict[tuple[str, int], Packet] = {}
         self.sent: dict[str, dict[int, bytes]] = {}
@@ -109,6 +110,7 @@ class Liar:
                     server.context = self.context(sum_, broadcast, self.home.membership.digest, self.head())
                 messages = server.close()
             values, users = server.result()
+            self.opened = server.included
         except SecAggError as error:
             self.refusals.append(str(error))
             return None
@@ -129,16 +131,15 @@ class Liar:
         return reduce(chained, self.lines, "")
 
     def trained(self, nodes: Sequence[int] = (0, 1, 2), round_: Plan = TRAIN) -> "Liar":
-        """Train, and tell true verdicts on these sums: nodes judge only models that they have trained on."""
+        """Train, and tell the truth about it: nodes judge only models that they have trained on."""
         assert self.sum(nodes, round_), self.refusals
         self.told_the_truth()
         return self
 
     def told_the_truth(self) -> None:
-        for path in self.fed.nodes.values():
-            with NodeStore(path) as store:
-                for session in self.sessions:
-                    store.settle(session, True)
+        """All nodes will hear that the last sum counts, if it was opened."""
+        if self.opened:
+            self.lines[-1] = replace(unpack(self.lines[-1]), counted=counted(self.opened)).pack()
 
     def refused(self, words: str) -> bool:
         return any(words in reason for reason in self.refusals)

@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from fedgrec.federation.common import batches, folder, packets
 from fedgrec.federation.common.certificates import authority
@@ -286,6 +286,15 @@ class LyingServer(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------------------------------- the lies
 
+    @initialize(rng=CHOICES, honest=st.sampled_from([True, False]))
+    def counts_items(self, rng: random.Random, honest: bool) -> None:
+        """Some servers begin as honest ones do, so that there is something to lie about."""
+        if honest:
+            begun = self._begin(rng, DEGREES, None)
+            for _ in range(5):
+                self._next(rng, begun, all_of_them=True, honest=True)
+            self.told.append(self._line(begun, begun.server.included))
+
     @rule(
         rng=CHOICES,
         whole=st.booleans(),
@@ -319,7 +328,7 @@ class LyingServer(RuleBasedStateMachine):
         round_ = begun if plan.stage == "recount" else self.round
         return replace(plan, round=round_, begun=begun, level=rng.randint(0, 9) if plan.stage == CHANGES else 0)
 
-    def _begin(self, rng: random.Random, plan: Plan, whole: bool) -> Begun:
+    def _begin(self, rng: random.Random, plan: Plan, whole: bool | None) -> Begun:
         home = self.liar.home
         members = self.rosters[(self.number if rng.random() < 0.9 else rng.randint(1, self.number)) - 1]
         n_users = 2 * len(self.everybody)
@@ -360,9 +369,11 @@ class LyingServer(RuleBasedStateMachine):
         server.context = self.liar.context(begun.plan, broadcast, members.digest, head, founded)
         return begun
 
-    def _company(self, rng: random.Random, plan: Plan, members: Membership, whole: bool) -> list[int]:
-        """Everybody, or whole batches, often with a node more or less, or any company."""
+    def _company(self, rng: random.Random, plan: Plan, members: Membership, whole: bool | None) -> list[int]:
+        """Everybody, if `whole` is None; else also whole batches, often with a node more or less, or any company."""
         drawn, present = self._drawn(members), sorted(members.present)
+        if whole is None:
+            return present
         if rng.random() < 0.5:
             chosen = set(present) if whole else set().union(*rng.sample(drawn, rng.randint(1, len(drawn))))
             return sorted(chosen ^ ({rng.choice(present)} if rng.random() < 0.3 else set())) or present
@@ -391,7 +402,7 @@ class LyingServer(RuleBasedStateMachine):
             begun.server.stage.value, packets.UNMASK
         )
         chosen = sorted(inbox) if all_of_them else rng.sample(sorted(inbox), rng.randint(0, len(inbox)))
-        if kind == packets.MASKED and rng.random() < 0.2:  # somebody is lost late
+        if kind == packets.MASKED and len(self.sums) > 1 and rng.random() < 0.2:  # somebody is lost late
             chosen = [member for member in chosen if rng.random() < 0.8]
         if kind == packets.UNMASK and all_of_them:
             chosen = self._rather_new(rng, begun.plan, inbox)[: begun.session.threshold]
