@@ -78,7 +78,7 @@ class Liar:
         server = Server(chosen, {n: self.home.roster[n].key for n in nodes})
         model, arrays = pack_broadcast(broadcast)
         self.sessions.append(chosen.round_id.hex())
-        self.opened: list[int] = []  # who is in the last sum
+        self.included: list[int] = []  # who is in the last sum
         self.answers: dict[str, dict[int, Packet]] = {}
         self.asked: dict[tuple[str, int], Packet] = {}
         self.sent: dict[str, dict[int, bytes]] = {}
@@ -110,7 +110,7 @@ class Liar:
                     server.context = self.context(sum_, broadcast, self.home.membership.digest, self.head())
                 messages = server.close()
             values, users = server.result()
-            self.opened = server.included
+            self.included = server.included
         except SecAggError as error:
             self.refusals.append(str(error))
             return None
@@ -138,8 +138,8 @@ class Liar:
 
     def told_the_truth(self) -> None:
         """All nodes will hear that the last sum counts, if it was opened."""
-        if self.opened:
-            self.lines[-1] = replace(unpack(self.lines[-1]), counted=counted(self.opened)).pack()
+        if self.included:
+            self.lines[-1] = replace(unpack(self.lines[-1]), counted=counted(self.included)).pack()
 
     def refused(self, words: str) -> bool:
         return any(words in reason for reason in self.refusals)
