@@ -206,15 +206,15 @@ def test_trusted_again_a_server_tells_everything_anew(store: NodeStore) -> None:
 
 
 def test_the_first_sum_says_which_roster_the_federation_began_with(store: NodeStore) -> None:
-    history.found(store, 4)
+    history.note_beginning(store, 4)
     assert store.get("founded") == 4
-    history.found(store, 5)
+    history.note_beginning(store, 5)
     assert store.get("founded") == 4
 
 
 def test_who_joins_later_hears_of_it(store: NodeStore) -> None:
     hear(store, line("00", ("degrees", 0, 0), 2, [0]).pack())
-    history.found(store, 5)
+    history.note_beginning(store, 5)
     assert store.get("founded") == 2
 
 

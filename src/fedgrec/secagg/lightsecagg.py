@@ -16,7 +16,8 @@ byte is one digit), and each digit is a field element: 65,535 clients' digits ad
 sums give the ring's sum. That at least doubles a vector's bytes.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,15 +150,8 @@ class LightServer(Server):
 
     answers: Mapping[Stage, type[Message]] = {**Server.answers, Stage.UNMASK: Coded}
 
-    def __init__(
-        self,
-        session: Session,
-        roster: Mapping[int, bytes],
-        context: bytes = b"",
-        threads: int = 1,
-        together: Sequence[Collection[int]] = (),
-    ) -> None:
-        super().__init__(session, roster, context, threads, together)
+    def __init__(self, session: Session, *more: Any, **named: Any) -> None:
+        super().__init__(session, *more, **named)
         # Digits under their masks; 65,535 sums of 32 bits fit 64, so the remainder can wait until the end.
         self._digits = np.zeros(digits_of(session), np.uint64)
         self._code: Code

@@ -58,7 +58,7 @@ def _agrees(store: NodeStore, me: int, line: Line) -> bool:
     return not signed or line.counted in (*signed, counted([]))
 
 
-def found(store: NodeStore, roster: int) -> None:
+def note_beginning(store: NodeStore, roster: int) -> None:
     """With the node's first sum it learns which roster the federation began with: its batches follow from that."""
     first = store.column("history", "line", "WHERE number = 1")
     if store.get("founded") is None:

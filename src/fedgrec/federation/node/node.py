@@ -104,8 +104,8 @@ class Node:
         }
         if request.kind not in steps:
             raise FederationError(f"a node cannot answer a message of kind {request.kind!r}")
-        counted = history.hear(self.store, self.folder.index, request.header.get(packets.HISTORY))
-        changes.counted(self.store, counted)
+        rows = history.hear(self.store, self.folder.index, request.header.get(packets.HISTORY))
+        changes.counted(self.store, rows)
         if gone := changes.delete_gone(self.store):
             log.info("%d users left, and nothing of them stays; %d are here", gone, self.store.count())
         try:
@@ -193,7 +193,7 @@ class Node:
             self.store.settle(session, False)
         model = model_digest(broadcast)
         self._check(client.session, plan, broadcast, model)
-        history.found(self.store, self.folder.membership.number)
+        history.note_beginning(self.store, self.folder.membership.number)
         self.store.put("season", (plan.begun, plan.n_users))
         self.store.put("round", plan.round)
         decoy_answers.before_count(self.folder, self.store, plan)
@@ -227,7 +227,7 @@ class Node:
         rules.check_model(method, plan.stage_of(method), broadcast)
         rules.check_users(self.folder, plan, *self.store.get("season", (0, plan.n_users)))
         rules.check_people(self.folder, users, self.store.was_in_sums())
-        rules.check_company(self.folder, method, plan, self.store.get("founded", 1), users)
+        rules.check_company(self.folder, method, plan, self._founded, users)
         if is_recount(method, plan.stage):
             rules.check_recount(self.folder, self.store.trained_since_recount(plan.round))
         spec = plan.spec(method)
@@ -274,9 +274,8 @@ class Node:
         share = rules.noise_share(self.folder, sum_.client.session)
         inputs = sum_.name, sum_.client.context, method, least, rows, self.store.states(rows), self._had(rows)
         gone = catalogue.withdrawn(self.folder.shared) if plan.stage == EVALUATE else []
-        same = plan.context(
-            broadcast, self.folder.agreement
-        ).hex()  # also if it is asked for again, later in the history
+        # Without the history: a sum that is asked for again, later in it, has the same noise.
+        same = plan.context(broadcast, self.folder.agreement).hex()
         bound = b"fedgrec noise" + json.dumps([sum_.nodes, same, share]).encode()
         secret = hmac.digest(self.folder.identity.private_bytes_raw(), bound, "sha256")
         compute = partial(compute_upload, self.store, method, plan, rows, broadcast, least, share, gone, secret)

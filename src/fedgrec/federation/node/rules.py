@@ -151,8 +151,7 @@ def check_plan(folder: NodeFolder, method: Method, sum_: Plan, users: int) -> No
 def check_people(folder: NodeFolder, users: int, was_in_sums: bool) -> None:
     """Batches were drawn for the people that each node is sure to bring.
 
-    A user of a gateway who has left is missing in its batch. Its place goes on without anybody, so that nobody sees who
-    left: the others would be torn apart otherwise.
+    The place of a gateway's user who has left goes on with nobody: its batch would otherwise never be whole again.
     """
     least = folder.roster[folder.index].people if folder.index in folder.roster else 0
     if users < least and not (folder.gateway and was_in_sums):
