@@ -103,15 +103,17 @@ def _batches_of(membership: Membership, fewest_people: int, founded: int) -> lis
 # ------------------------------------------------------------------------------------------- what they bind
 
 
-def is_bound(plan: Plan, method: Method, drawn: Sequence[Batch], agreed: Agreement) -> bool:
-    """Whether the sum opens over whole batches: all sums of people's items; training rounds where there are many.
+def binding(folder: Folder, founded: int, method: Method, plan: Plan) -> list[Batch]:
+    """The batches over which this sum opens; none if it opens over any nodes.
 
-    An evaluation with noise does not: its noise hides each person, whoever else is in it.
+    All sums of people's items are bound to them, and training rounds where there are many. An evaluation with noise is
+    not: its noise hides each person, whoever else is in it.
     """
+    drawn, agreed = batches_of(folder, founded), folder.agreed
     if plan.stage == EVALUATE:
-        return not plan.deviation
+        return [] if plan.deviation else drawn
     many = len(drawn) >= agreed.batches_for_training
-    return many or plan.stage == CHANGES or method.sums_items(plan.stage_of(method))
+    return drawn if many or plan.stage == CHANGES or method.sums_items(plan.stage_of(method)) else []
 
 
 def names(folder: Folder, nodes: Iterable[int]) -> str:

@@ -22,6 +22,7 @@ from fedgrec.cable.core import Broadcast
 from fedgrec.errors import FedgrecError, RunError
 from fedgrec.federation.common import catalogue, packets
 from fedgrec.federation.common.arrays import read_arrays, write_arrays
+from fedgrec.federation.common.batches import Batch, binding
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.history import counted
 from fedgrec.federation.common.packets import (
@@ -38,6 +39,7 @@ from fedgrec.federation.node.current_sum import Computed, Sum, Sums
 from fedgrec.federation.node.folder import SERVED, TABLE, NodeFolder, open_node
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.node.uploads import compute_upload, taking_part
+from fedgrec.methods.contract import Method
 from fedgrec.secagg.client import Client
 from fedgrec.secagg.errors import SecAggError
 from fedgrec.secagg.messages import Neighbourhood, Survivors, parse
@@ -227,7 +229,7 @@ class Node:
         rules.check_model(method, plan.stage_of(method), broadcast)
         rules.check_users(self.folder, plan, *self.store.get("season", (0, plan.n_users)))
         rules.check_people(self.folder, users, self.store.was_in_sums())
-        rules.check_company(self.folder, method, plan, self._founded, users)
+        rules.check_company(self.folder, users, self._bound(plan, method))
         if is_recount(method, plan.stage):
             rules.check_recount(self.folder, self.store.trained_since_recount(plan.round))
         spec = plan.spec(method)
@@ -253,8 +255,9 @@ class Node:
         words, rows, state, pushed = sum_.computed(inputs) or compute()
         sum_.client.submit(words, users)
         answer = self._receive(sum_.client, request)
-        batch = rules.batch_of(self.folder, self.folder.method(plan.n_users, plan.begun), plan, self._founded)
-        self.store.take_part(sum_.name, plan.place, rows, state, sum_.model, pushed, counted(batch))
+        bound = self._bound(plan, self.folder.method(plan.n_users, plan.begun))
+        batch = counted(node for batch in bound if self.folder.index in batch for node in batch)
+        self.store.take_part(sum_.name, plan.place, rows, state, sum_.model, pushed, batch)
         return Packet(packets.MASKED, arrays={packets.SECAGG: as_array(answer)})
 
     def _task(self, sum_: Sum) -> tuple[Plan, int, Any, Callable[[], Computed]]:
@@ -271,7 +274,8 @@ class Node:
             rows = self._everybody(plan.place)
             users = len(rows)
         broadcast = unpack_broadcast(about, arrays)
-        share = rules.noise_share(self.folder, sum_.client.session)
+        # The honest nodes' shares of the noise are enough, without the others'.
+        share = 1 / max(sum_.client.session.least - self.folder.corrupt_nodes, 1)
         inputs = sum_.name, sum_.client.context, method, least, rows, self.store.states(rows), self._had(rows)
         gone = catalogue.withdrawn(self.folder.shared) if plan.stage == EVALUATE else []
         # Without the history: a sum that is asked for again, later in it, has the same noise.
@@ -287,8 +291,7 @@ class Node:
         plan, lists = self._plan(sum_), parse(request.blobs[packets.SECAGG])
         alive = lists.alive if isinstance(lists, Survivors) else ()  # the client refuses anything else
         rules.check_survivors(self.folder, plan, sum_.client.session, alive)
-        method = self.folder.method(plan.n_users, plan.begun)
-        rules.check_batches(self.folder, method, plan, self._founded, alive)
+        rules.check_batches(self.folder, alive, self._bound(plan, self.folder.method(plan.n_users, plan.begun)))
         digest = self._in_it(sum_, plan, alive)
         self._check_opened(plan, digest)
         answer = self._receive(sum_.client, request)
@@ -333,6 +336,9 @@ class Node:
     def _founded(self) -> int:
         """The number of the roster with which the federation's sums began."""
         return int(self.store.get("founded", 1))
+
+    def _bound(self, plan: Plan, method: Method) -> list[Batch]:
+        return binding(self.folder, self._founded, method, plan)
 
     def _had(self, rows: Sequence[int]) -> list[Any]:
         """What these users have: items, and changes that wait to be counted."""

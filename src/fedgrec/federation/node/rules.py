@@ -15,7 +15,7 @@ import numpy as np
 
 from fedgrec.cable.core import Broadcast, Stage
 from fedgrec.cable.noise import NO_NOISE
-from fedgrec.federation.common.batches import Batch, batches_of, is_bound, names, whole
+from fedgrec.federation.common.batches import Batch, names, whole
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import LARGEST
 from fedgrec.federation.common.plan import CHANGES, EVALUATE, MOST_COUNTS, Plan, is_once, is_recount, sum_name
@@ -85,15 +85,11 @@ def check_survivors(folder: NodeFolder, plan: Plan, session: Session, alive: Seq
     least = session.least if noisy else folder.fewest_nodes  # the noise was shared out among this many
     if len(alive) < least:
         raise FederationError(f"node {folder.name} opens only sums of {least} nodes or more, and {len(alive)} are left")
-    if plan.stage == EVALUATE and most_users(folder, alive) < folder.agreed.evaluation_users:
+    most_users = sum(folder.roster[node].users or math.inf for node in alive if node in folder.roster)
+    if plan.stage == EVALUATE and most_users < folder.agreed.evaluation_users:
         raise FederationError(
             f"node {folder.name} judges only among {folder.agreed.evaluation_users} users or more (evaluation_users)"
         )
-
-
-def most_users(folder: NodeFolder, nodes: Sequence[int]) -> float:
-    """The most users that these nodes may have by the roster."""
-    return sum(folder.roster[node].users or math.inf for node in nodes if node in folder.roster)
 
 
 def check_evaluation(folder: NodeFolder, taken_part: int, trained: bool) -> None:
@@ -114,11 +110,6 @@ def check_budget(folder: NodeFolder, plan: Plan, taken_part: int) -> None:
             f"node {folder.name} takes part in the first {agreed.dp_rounds} training rounds (dp_rounds), which spend "
             f"dp_epsilon = {agreed.dp_epsilon:g}; it was in {taken_part}, and this is round {plan.round + 1}"
         )
-
-
-def noise_share(folder: NodeFolder, session: Session) -> float:
-    """This node's share of a sum's noise: the honest nodes' shares are enough without the others'."""
-    return 1 / max(session.least - folder.corrupt_nodes, 1)
 
 
 def check_plan(folder: NodeFolder, method: Method, sum_: Plan, users: int) -> None:
@@ -161,29 +152,21 @@ def check_people(folder: NodeFolder, users: int, was_in_sums: bool) -> None:
         )
 
 
-def check_company(folder: NodeFolder, method: Method, plan: Plan, founded: int, users: int) -> None:
+def check_company(folder: NodeFolder, users: int, bound: Sequence[Batch]) -> None:
     """A place without a user keeps its batch whole. Anywhere else it would be company that hides nobody."""
-    if not users and not is_bound(plan, method, batches_of(folder, founded), folder.agreed):
+    if not users and not bound:
         raise FederationError(
             f"nobody is at the place of {folder.name} now, so it takes part only in sums that open over whole batches"
         )
 
 
-def check_batches(folder: NodeFolder, method: Method, plan: Plan, founded: int, alive: Sequence[int]) -> None:
+def check_batches(folder: NodeFolder, alive: Sequence[int], bound: Sequence[Batch]) -> None:
     """Before the lists are signed: sums of people's items open over whole batches."""
-    drawn = batches_of(folder, founded)
-    if is_bound(plan, method, drawn, folder.agreed) and (torn := set(alive).difference(*whole(drawn, alive))):
+    if bound and (torn := set(alive).difference(*whole(bound, alive))):
         raise FederationError(
             f"node {folder.name} opens sums of people's items only over whole batches, and {names(folder, torn)} "
             f"stand in one that is not whole, or in none yet"
         )
-
-
-def batch_of(folder: NodeFolder, method: Method, plan: Plan, founded: int) -> Batch:
-    """The node's batch, if the sum opens over whole ones."""
-    drawn = batches_of(folder, founded)
-    mine = [batch for batch in drawn if folder.index in batch and is_bound(plan, method, drawn, folder.agreed)]
-    return mine[0] if mine else frozenset()
 
 
 def check_users(folder: NodeFolder, plan: Plan, begun: int, n_users: int) -> None:

@@ -20,7 +20,6 @@ from pathlib import Path
 from fedgrec.cable.core import Broadcast, Upload
 from fedgrec.errors import ConfigError, SumLostError, many
 from fedgrec.federation.common import catalogue, packets
-from fedgrec.federation.common.batches import is_bound
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import Packet, pack_broadcast
 from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, is_recount
@@ -365,10 +364,10 @@ class Coordinator:
 
     def _is_optional(self, stage: str, round_: int) -> bool:
         """Whether the season does without this round: others open over any nodes, and this one does not."""
-        method, drawn = self.method, self.participants.batches()
+        method = self.method
         others = (r for r in range(self.season.begun, self.season.until) if r != round_)
         plans = (Plan(stage, 0, other, method.n_users, method.n_users) for other in others)
-        bound = (is_bound(plan, method, drawn, self.folder.agreed) for plan in plans)
+        bound = (self.participants.binding(plan, method) for plan in plans)
         return stage == method.stages[-1].name and not all(bound)
 
     def _record(self, number: int, ready: Prepared, before: Broadcast, total: Upload, included: list[int]) -> None:

@@ -7,7 +7,7 @@ from itertools import accumulate, chain
 
 from fedgrec.cable.core import UploadSpec
 from fedgrec.errors import ConfigError, SumLostError
-from fedgrec.federation.common.batches import Batch, batches_of, is_bound, names, whole
+from fedgrec.federation.common.batches import Batch, binding, names, whole
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, is_once, is_recount, sum_name
 from fedgrec.federation.server.members import Members
@@ -74,8 +74,8 @@ class Participants:
     def _units(self, sum_: Plan, method: Method) -> list[Unit]:
         """Who can take part now: nodes one by one, or whole batches in sums that open only over these."""
         folder, patience = self.members.folder, self.options.start_seconds if is_once(method, sum_.stage) else 0.0
-        drawn = self.batches()
-        if not is_bound(sum_, method, drawn, folder.agreed):
+        drawn = self.binding(sum_, method)
+        if not drawn:
             return [(node,) for node in self._here(sum_, method) if self.members.users[node]]
         self.members.wait(lambda: bool(whole(drawn, self._here(sum_, method))), patience)
         here = self._here(sum_, method)
@@ -86,9 +86,9 @@ class Participants:
             f"sums of people's items open over whole batches (fewest_people), and {away} cannot be there"
         )
 
-    def batches(self) -> list[Batch]:
+    def binding(self, sum_: Plan, method: Method) -> list[Batch]:
         folder = self.members.folder
-        return batches_of(folder, self.store.founded() or folder.membership.number)
+        return binding(folder, self.store.founded() or folder.membership.number, method, sum_)
 
     def _here(self, sum_: Plan, method: Method) -> list[int]:
         """The nodes that are present and may be in this sum."""
