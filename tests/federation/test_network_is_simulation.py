@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from fedgrec.errors import FedgrecError
+from fedgrec.federation.node.folder import SERVED
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server.folder import open_server
 from tests.federation.meddlers import killed_after_writing, on, silent
 from tests.federation.worlds import EXCHANGES, N_ITEMS, at_random, world
 
 
-@pytest.mark.parametrize("method", ["fedgrec", "federank"])
+@pytest.mark.parametrize("method", ["fedgrec", "federank", "spectral"])
 def test_three_nodes_of_ten_users(tmp_path: Path, method: str) -> None:
     layers = {"layers": 2} if method == "fedgrec" else {}
     fed = world(tmp_path, method, users=10, options={"rounds": 3, "evaluations": 9}, **layers)
@@ -22,6 +23,7 @@ def test_three_nodes_of_ten_users(tmp_path: Path, method: str) -> None:
     assert [line["included"] for line in fed.applied("train")] == [[0, 1, 2]] * 3
     assert not fed.pending()
     assert not fed.witness.notices
+    assert all((node / SERVED).exists() for node in fed.nodes.values()), "nodes recommend with it"
     # The server asks for keys once, and for the evaluation. Other keys come with the previous sum's answers, so a sum
     # has four exchanges, not five.
     kinds = [packet.kind for _, packet in fed.transport.received]

@@ -118,7 +118,12 @@ class Node:
     def _finish(self, request: Packet) -> Packet:
         """Training or a season is over: keep the model that recommends from now on."""
         broadcast = unpack_broadcast(request.header.get("model", {}), request.arrays)
-        method = self.folder.method(1)
+        if (
+            type(n_users := request.header.get("n_users", 1)) is not int
+            or not 0 < n_users <= self.folder.agreed.most_users
+        ):
+            raise FederationError("the server sent a model without the number of its users")
+        method = self.folder.method(n_users)
         if 0 < broadcast.n_items < method.n_items:  # a model from before the catalogue grew
             method = replace(method, n_items=broadcast.n_items)
         rules.check_model(method, None, broadcast)

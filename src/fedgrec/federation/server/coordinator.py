@@ -153,7 +153,7 @@ class Coordinator:
                     f"season {season.number} made the metric worse: nodes serve the model of season {served}"
                 )
             model, arrays = pack_broadcast(self.method.served(self.model.server))
-            seasons.publish(self.folder.path, season.number, model, arrays, self.options.models, served)
+            seasons.publish(self.folder.path, season, model, arrays, self.options.models, served)
             self._keep(replace(season, served=served))
             with self.store.transaction():
                 self.store.put("ended", time.time())

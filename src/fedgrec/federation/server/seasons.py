@@ -64,11 +64,13 @@ def _variance(line: Mapping[str, Any], name: str) -> float:
 # ------------------------------------------------------------------------------------------- published models
 
 
-def publish(folder: Path, number: int, model: dict[str, Any], arrays: dict[str, Any], keep: int, served: int) -> None:
+def publish(
+    folder: Path, season: Season, model: dict[str, Any], arrays: dict[str, Any], keep: int, served: int
+) -> None:
     """Keep a season's model, those of the last few seasons, and the one that is served."""
-    write_arrays(_path(folder, number), arrays, model)
+    write_arrays(_path(folder, season.number), arrays, {"model": model, "n_users": season.n_users})
     for path in folder.glob("published-*.bin"):
-        if (other := int(path.stem.removeprefix("published-"))) <= number - keep and other != served:
+        if (other := int(path.stem.removeprefix("published-"))) <= season.number - keep and other != served:
             path.unlink()
 
 
@@ -79,8 +81,8 @@ def published(folder: Path, number: int) -> Packet | None:
     """
     if not _path(folder, number).exists():
         return None
-    arrays, model = read_arrays(_path(folder, number))
-    return Packet(FINISH, {"model": model, "number": 1 + model["round"]}, {}, arrays)
+    arrays, about = read_arrays(_path(folder, number))
+    return Packet(FINISH, {**about, "number": 1 + about["model"]["round"]}, {}, arrays)
 
 
 def _path(folder: Path, number: int) -> Path:
