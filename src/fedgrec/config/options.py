@@ -14,6 +14,7 @@ from fedgrec.errors import ConfigError, nearest
 # The federated methods, each in a module that has its `Options` and `make(options, n_items, n_users, kernel)`.
 METHODS = {
     "fedgrec": "fedgrec.methods.fedgrec",
+    "two-parts": "fedgrec.methods.two_parts",
     "spectral": "fedgrec.methods.spectral",
     "fcf": "fedgrec.methods.fcf",
     "fedmf": "fedgrec.methods.fedmf",
