@@ -162,12 +162,17 @@ class Coordinator:
         self._publish()
         write_run(self.folder, self.store, self.model.server)
 
+    def _is_prepared(self, done: Plan) -> bool:
+        """Whether this sum makes the first model that nodes can recommend with, before anything is trained."""
+        method, is_round = self.method, done.stage == self.method.stages[-1].name
+        return (
+            self.season.number == 1 and is_round and method.prepares(done.round) and not method.prepares(done.round + 1)
+        )
+
     def _serve_first(self) -> None:
-        """Nodes that have no model yet get the one that is there before training."""
-        if self.season.number == 1:
-            self._keep_published(self.season, self.season.number)
-            self._published = seasons.published(self.folder.path, self.season.number)
-            self._publish()
+        self._keep_published(self.season, self.season.number)
+        self._published = seasons.published(self.folder.path, self.season.number)
+        self._publish()
 
     def _keep_published(self, season: Season, served: int) -> None:
         model, arrays = pack_broadcast(self.method.served(self.model.server))
@@ -373,8 +378,7 @@ class Coordinator:
         if recorded:
             self._record(number, ready, before, total, outcome.included)
         self.observer.summed(self.store.sums(number - 1)[0])
-        is_round = stage == self.method.stages[-1].name
-        if is_round and self.method.prepares(round_) and not self.method.prepares(round_ + 1):
+        if self._is_prepared(ready.plan):
             self._serve_first()
 
     def _is_optional(self, stage: str, round_: int) -> bool:
@@ -402,8 +406,8 @@ class Coordinator:
     def _upcoming(self, current: Plan) -> Prepared | None:
         """The sum after this one, so that its keys can ride along; None if there is none, or too few nodes for it."""
         place = self._place(current)
-        if place is None or place[0] == EVALUATE:  # its nodes are known only once this sum counts
-            return None
+        if place is None or place[0] == EVALUATE or self._is_prepared(current):
+            return None  # its nodes are known only once this sum counts, and a model that is served ends all sums
         try:
             return self.participants.prepare(self.method, self.season.begun, *place)
         except SumLostError:
