@@ -28,6 +28,7 @@ from fedgrec.methods.spectral import TRUST, SpectralMethod
 from fedgrec.methods.spectral import Options as SpectralOptions
 
 SUM = Stage("train", everyone=True)  # a training round that is one of Spectral's sums
+LATENTS = "latents"  # what sums of rows of people's own items are called
 DIRECTIONS, PEOPLE = "directions", "people"  # Q, and the number of users, in what the server holds
 TRAINED_ROWS, SUMMED_ROWS = "trained_rows", "summed_rows"  # x_t of both parts, on a device that ranks
 GRAM = "_gram"
@@ -87,11 +88,11 @@ class TwoPartsMethod(FedGRecMethod):
     def prepares(self, round_: int) -> bool:
         return round_ - self.begun < self.options.sums
 
-    def sums_items(self, stage: Stage) -> bool:
-        return stage == SUM or super().sums_items(stage)
-
     def spec(self, stage: Stage) -> UploadSpec:
-        return self.spectral.spec(contract.TRAIN) if stage == SUM else super().spec(stage)
+        if stage != SUM:
+            return super().spec(stage)
+        spec = self.spectral.spec(contract.TRAIN)
+        return replace(spec, leaves=tuple(replace(leaf, name=LATENTS) for leaf in spec.leaves))
 
     def init(self, seed: int) -> ServerState:
         server, first = super().init(seed), self.spectral.init(seed)
@@ -121,12 +122,14 @@ class TwoPartsMethod(FedGRecMethod):
 
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
         if stage == SUM:
-            return self.spectral.local_update(cohort, contract.TRAIN, broadcast)
+            upload, pending = self.spectral.local_update(cohort, contract.TRAIN, broadcast)
+            return Upload({LATENTS: upload.leaves["items"]}, upload.users), pending
         return super().local_update(cohort, stage, broadcast)
 
     def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
         if stage != SUM:
             return super().apply(server, stage, total, level)
+        total = Upload({"items": total.leaves[LATENTS]}, total.users)
         found = self.spectral.apply(self._summed(server, self.spectral.init(0).items), contract.TRAIN, total)
         people = np.array([self.n_users], server.items.dtype)
         server.more |= {DIRECTIONS: found.items[0], TRUST: found.more[TRUST], PEOPLE: people}
