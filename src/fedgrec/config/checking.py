@@ -128,8 +128,8 @@ def changed(options: Chosen, values: Mapping[str, Any], where: str) -> Chosen:
 
 def renamed(values: Mapping[str, Any], known: Iterable[Option]) -> dict[str, Any]:
     """What release 0.2 has written down, under today's names."""
-    own = {option.name for option in known}
-    return {
+    own = {option.name: option.field.metadata["before"] for option in known}
+    return {name: before for name, before in own.items() if before is not None} | {
         key if key in own else OLD_NAMES.get(key, key): OLD_VALUES.get((key, str(value)), value)
         for key, value in values.items()
     }

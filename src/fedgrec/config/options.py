@@ -58,16 +58,18 @@ def option(
     most: float | None = None,
     bare: str | None = None,
     common: str = "",
+    before: Any = None,
 ) -> Any:
     """A dataclass field that knows how to explain and to check itself.
 
     `group` is one of GROUPS; without it the group is that of the usual option of this name, or else `model`. `bare` is
-    what its flag alone means. `common` is the line about it in `fedgrec train --help`, if people often set it.
+    what its flag alone means. `common` is the line about it in `fedgrec train --help`, if people often set it. `before`
+    is what runs did that were recorded before the option was there.
     """
     if group and group not in GROUPS:
         raise ConfigError(f"there is no group {group!r} of options.{nearest(group, list(GROUPS))}")
     about = {"help": text, "group": group, "choices": choices, "least": least, "most": most, "bare": bare}
-    return field(default=default, metadata=about | {"common": common})
+    return field(default=default, metadata=about | {"common": common, "before": before})
 
 
 in_data, in_optimizer, in_wire, in_privacy, in_ranking, in_run = (

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fedgrec.cable.core import Ints
+from fedgrec.kernels import _draws_torch as draws
 from fedgrec.kernels.rounds_torch import Rounds, Sums
 
 
@@ -15,6 +16,7 @@ class Engine(Rounds):
     def __init__(self, method: Any, server: Any, users: Any, *where: Any, **how: Any) -> None:
         super().__init__(method, server, users, *where, **how)
         self.popularity = self._place(server.degrees).clamp(min=1).to(torch.float64)
+        self.pairs = int(server.degrees.sum())
 
     def rows(self, counts: Ints) -> Ints:
         return counts
@@ -25,9 +27,18 @@ class Engine(Rounds):
         edges, real = self.edges(users, int(counts.max()))
         items, root = self.items[edges], self.degrees[users].to(torch.float64).sqrt()[:, None]  # [S, P], [S, 1]
         weights = torch.where(real, 1 / (self.popularity[items].sqrt() * root), 0).to(Q.dtype)
+        if self.method.levels:
+            weights *= self.more["scale"]
         y = torch.bmm(weights[:, None], Q[items])  # [S, 1, d]
-        self.add_rows(sums["items"], items, (real / root).to(Q.dtype)[..., None] * y, leaf)
+        words = (real / root).to(Q.dtype)[..., None] * y
+        if self.method.levels:
+            words += real[..., None] * draws.shifts(self.keys[users], self.round, items, words)
+        self.add_rows(sums["items"], items, words, leaf)
 
     def apply(self, sums: Sums, users: int) -> None:
         Z = sums["items"].to(torch.float64) * self.spec.leaf("items").step / self.popularity.sqrt()[:, None]
-        self.server["items"][0] = self.method.directions(Z, torch).to(self.server["items"].dtype)
+        Q = self.server["items"][0]
+        if self.method.levels:
+            scale = self.more["scale"]
+            scale[:] = self.method.scale(Q, Z, scale[0], self.pairs)
+        Q[:] = self.method.directions(Z, torch).to(Q.dtype)

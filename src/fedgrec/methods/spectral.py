@@ -6,8 +6,12 @@
     score    s_ut = Σ_{s∈N_u} |N_s|^−e ⟨V_s, V_t⟩ |N_t|^e        V: the leading columns of Q
 
 A round is FedGRec's propagation, then an orthonormalisation, so FedGRec's kernels compute it. The server applies the
-factor 1/√|N_t|, so that users send numbers of about one size for popular and rare items. Columns of Q have length 1, so
-no word is larger than 1 and none is ever clipped.
+factor 1/√|N_t|, so that users send numbers of about one size for popular and rare items.
+
+Words are short: the server scales Q such that a usual number of a user is `item_levels` / REACH, and users round at
+random. What is larger than the levels is cut. These are people whose few items hardly anybody else has; cutting them
+short makes the directions better. With `item_levels` = 0, and under noise, words have 32 bits: columns of Q have length
+1, so none is larger than 1 and none is cut.
 
 Under noise (`Method.noise`) fewer directions and fewer sums are better, only open items take part (noisy.py), and y_u
 is scaled down to a norm. Since Σ_u |y_u|² is the sum of the squared singular values, of which each is at most 1,
@@ -48,8 +52,10 @@ from fedgrec.methods import noisy
 from fedgrec.methods.contract import DEGREES, TRAIN, WORD, Contents, Method
 
 FEW, GROWTH = 0.38, 0.7  # directions: 64 of 1,500 users or items, 120 of 4,000, 512 from 30,000 on
+REACH = 2.5  # times the usual number that users send is as large as words get
 FINE = 12  # bits behind 1/√users, about the size of a number that a user sends
 USUAL_NORM = 0.4  # times √(directions/users): the median |y_u| on Gowalla and on Yelp2018
+SCALE = "scale"  # what the server multiplies Q by before it sends it  # [1]
 NOTHING = 1e-12  # a direction with less than this part of the strongest one's share is not in the graph
 
 
@@ -71,6 +77,13 @@ class Options(MethodOptions):
     )
     exponent: float = option(0.45, "e: how much popular items are put first, 0 to 1", least=0, most=1, group="ranking")
     users_per_round: int = option(2**31 - 1, "users of a round; the default is everybody", least=1)
+    item_levels: int = option(
+        7,
+        "users send whole numbers up to this, in units of a public step; 0, or noise: numbers of 32 bits",
+        least=0,
+        most=2**20,
+        before=0,
+    )
     count_items: int = option(30, COUNT_ITEMS, least=1)
     norm: float = option(
         0.0,
@@ -80,6 +93,10 @@ class Options(MethodOptions):
         group="privacy",
     )
     precision: str = option("float32", "arithmetic of users", choices=("float32", "float64"))
+
+    @property
+    def levels(self) -> int:
+        return self.item_levels
 
 
 @dataclass
@@ -116,11 +133,18 @@ class SpectralMethod(Method):
     def stages(self) -> tuple[Stage, ...]:
         return DEGREES, TRAIN
 
+    @property
+    def levels(self) -> int:
+        """`item_levels`; 0 under noise, which sets the step."""
+        return 0 if self.noise.rest else self.options.item_levels
+
     def spec(self, stage: Stage) -> UploadSpec:
         if stage is DEGREES:
             return counts.spec(self)
-        step = 2.0 ** -(FINE + int(np.ceil(np.log2(self.n_users) / 2)))
         users = min(self.options.users_per_round, self.n_users)
+        if self.levels:
+            return UploadSpec((Leaf("items", self.n_items, self.width, clip=self.levels, step=1),), users)
+        step = 2.0 ** -(FINE + int(np.ceil(np.log2(self.n_users) / 2)))
         items = Leaf("items", self.n_items, self.width, 2.0, step)
         if self.noise.rest:
             norm = self.options.norm or USUAL_NORM * math.sqrt(self.width / self.n_users)
@@ -133,7 +157,13 @@ class SpectralMethod(Method):
         drawn = np.random.Generator(np.random.Philox(key=seed)).standard_normal(shape) / np.sqrt(self.n_items)
         nothing = np.zeros((self.n_items, 0), self.options.precision)
         degrees = np.zeros(self.n_items, np.int64)
-        return ServerState(drawn.astype(self.options.precision), degrees, nothing, nothing.copy())
+        more: dict[str, Floats] = {SCALE: np.ones(1, self.options.precision)} if self.levels else {}
+        return ServerState(drawn.astype(self.options.precision), degrees, nothing, nothing.copy(), more=more)
+
+    def broadcast(self, server: ServerState, stage: Stage, level: int = 0) -> Broadcast:
+        """Q, scaled so that what users send is in steps."""
+        tables = server.items * server.more[SCALE] if self.levels else server.items
+        return Broadcast(server.round, self.n_items, tables, server.degrees, level, dict(server.more))
 
     def init_users(self, keys: NDArray[np.uint64], indptr: Ints, items: Ints, targets: Floats | None = None) -> Cohort:
         state = Nothing(np.zeros((len(keys), 1, 1), self.options.precision))
@@ -156,30 +186,50 @@ class SpectralMethod(Method):
         user = np.sqrt(np.repeat(cohort.degrees, cohort.degrees).astype(np.float64))
         y = self.kernel.refresh(cohort, (1 / (np.sqrt(item) * user)).astype(dtype), broadcast.tables, cohort.items)
         to_items, leaf = (1 / user).astype(dtype), spec.leaf("items")
+        if self.levels:
+            return self.kernel.send(cohort, to_items, y, leaf, spec.dtype, broadcast.round)
         if leaf.norm:
             y = noisy.fitted(cohort, to_items, y, leaf.step, leaf.norm)
         return self.kernel.push(cohort, to_items, np.zeros_like(y), y, leaf, spec.dtype, broadcast.n_items)
 
     def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
         if stage is DEGREES:
-            return counts.apply(self, server, total)
+            server = counts.apply(self, server, total)
+            if self.levels:  # numbers that are drawn with variance 1/N lead to users' numbers of about √M / pairs
+                usual = math.sqrt(self.n_users) / max(server.degrees.sum(), 1)
+                server.more[SCALE][:] = self.levels / (REACH * usual)
+            return server
         sums, step = noisy.open_rows(total.leaves["items"], server.more), self.spec(stage).leaf("items").step
         Z = np.zeros((self.n_items, self.width))
         Z[sums.index] = step * sums.values / np.sqrt(np.maximum(server.degrees[sums.index], 1))[:, None]
+        if self.levels:
+            server.more[SCALE][:] = self.scale(server.items[0], Z, server.more[SCALE][0], server.degrees.sum())
         server.items[0] = self.directions(Z)
         server.round += 1
         return server
+
+    def scale(self, Q: Any, Z: Any, scale: Any, pairs: Any) -> float:
+        """What the next Q is multiplied by, Z being the sum over users that got scale·Q.
+
+        ⟨Z, Z⟩/⟨Q, Z⟩ is about the mean λ of R̃ᵀR̃ in the next Q's columns. Of a column users then send numbers whose squares
+        add up to Σ_u y_u² = λ.
+        """
+        whole, along = float((Z * Z).sum()), float((Q * Z).sum()) * float(scale)
+        share = min(whole / along, 1.0) if min(whole, along) > 0 else 1.0
+        return self.levels / REACH * math.sqrt(max(float(pairs), 1.0) / share)
 
     @staticmethod
     def directions(Z: Any, xp: Any = np) -> Any:
         """An orthonormal basis of the columns, the strongest direction first; zeros for directions that are not there.
 
+        Either sign is right, and words that are rounded at random depend on it: the cubes add up to more than 0.
         `xp`: numpy or torch, as Z is: a GPU computes it too.
         """
         shares, turn = xp.linalg.eigh(Z.T @ Z)
         there = shares > NOTHING * xp.amax(shares) + np.finfo(float).tiny
         root = xp.where(there, shares, 1.0) ** 0.5
-        return xp.flip(xp.where(there, Z @ turn / root, 0.0), (1,))
+        found = xp.flip(xp.where(there, Z @ turn / root, 0.0), (1,))
+        return found * xp.where((found * found * found).sum(0) < 0, -1.0, 1.0)
 
     # -------------------------------------------------------------------------------------- ranking
 
