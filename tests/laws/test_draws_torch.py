@@ -30,6 +30,12 @@ def test_words_are_the_same(round_: int) -> None:
     assert found.tolist() == [draws.words(int(key), 9, 0, round_, draws.Purpose.PAIRS).tolist() for key in KEYS]
 
 
+def test_shifts_are_the_same() -> None:
+    items, words = np.array([0, 3, 40_980, 2**31 - 1]), torch.zeros(len(KEYS), 4, 6, dtype=torch.float64)
+    found = _draws_torch.shifts(there(KEYS.view(np.int64)), 7, there(items).expand(len(KEYS), -1), words)
+    assert found.tolist() == [draws.shifts(int(key), 7, items, 6).tolist() for key in KEYS]
+
+
 def test_all_draws_of_uneven_users_are_the_same() -> None:
     """Users side by side, each with a size of its own, down to nothing and up to everything."""
     rng, n_items, cap = np.random.default_rng(3), 40_981, 60

@@ -112,11 +112,14 @@ def test_an_update_that_is_not_finite_is_said() -> None:
 
 
 @pytest.mark.parametrize("how", HOWS, ids=str)
-def test_spectral(how: How) -> None:
-    """Directions have no sign, so the scores that they give are compared."""
-    slow, fast = (World.of("spectral", size=(9, 14), seed=3, precision="float64", dim=3, spare=2) for _ in range(2))
+@pytest.mark.parametrize("levels", [0, 7])
+def test_spectral(how: How, levels: int) -> None:
+    options = {"precision": "float64", "dim": 3, "spare": 2, "item_levels": levels}
+    slow, fast = (World.of("spectral", size=(9, 14), seed=3, **options) for _ in range(2))
     for world in (slow, fast):
         world.server.degrees[:] = np.bincount(world.users.items, minlength=14)
+        if levels:
+            world.server.more["scale"][:] = 40
     assert by_verbs(slow, TURNS[:2]) == by_engine(fast, TURNS[:2], spectral_torch, how)
     np.testing.assert_allclose(scores(fast), scores(slow), atol=1e-6)
 
@@ -131,7 +134,7 @@ def test_mutation_of_spectral_is_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(spectral_torch.Engine, "apply", levelled)
     with pytest.raises(AssertionError):
-        test_spectral(HOWS[0])
+        test_spectral(HOWS[0], 0)
 
 
 def scores(world: World) -> Any:

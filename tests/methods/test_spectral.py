@@ -20,7 +20,7 @@ WEIGHTS = Y / np.sqrt(np.outer(Y.sum(1) + SHIFT * Y.sum() / M, Y.sum(0) + SHIFT 
 
 
 def method_of(kernel: Any = reference, **changes: Any) -> SpectralMethod:
-    options = {"dim": RANK, "spare": 4, "breadth": 1, "precision": "float64"}
+    options = {"dim": RANK, "spare": 4, "breadth": 1, "precision": "float64", "item_levels": 0}
     return SpectralMethod(Options(**options | changes), N, M, kernel)
 
 
@@ -53,7 +53,7 @@ def test_rounds_lead_to_the_singular_vectors(kernel: Any) -> None:
     np.testing.assert_allclose(columns.T @ columns, np.eye(columns.shape[1]), atol=1e-9)
 
 
-def test_no_word_is_ever_clipped() -> None:
+def test_no_word_of_32_bits_is_ever_clipped() -> None:
     """Columns have length 1, so what a user sends is at most 1."""
     method = method_of()
     server = trained(method, 2)

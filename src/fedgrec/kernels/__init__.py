@@ -19,6 +19,9 @@ class Kernel(Protocol):
     def push(
         self, cohort: Cohort, weights: Floats, old: Floats, new: Floats, leaf: Leaf, dtype: np.dtype[Any], n_items: int
     ) -> tuple[Rows, int]: ...
+    def send(
+        self, cohort: Cohort, weights: Floats, held: Floats, leaf: Leaf, dtype: np.dtype[Any], round_: int
+    ) -> tuple[Rows, int]: ...
     def train(
         self,
         cohort: Cohort,

@@ -12,7 +12,7 @@ import numpy as np
 from fedgrec.kernels._draws_numba import choose_from, withheld
 from fedgrec.kernels._numba import inlined, released, threaded
 from fedgrec.kernels._steps_numba import constants, length, many_steps, one_step, penalties
-from fedgrec.kernels._sums_numba import add_difference, add_leaning_row, add_row, add_small_row
+from fedgrec.kernels._sums_numba import add_difference, add_leaning_row, add_row, add_shaken, add_small_row
 
 
 class Users(NamedTuple):
@@ -55,6 +55,16 @@ def push(begin, end, order, first, owner, weights, old, new, per_step, bound, va
                 u = owner[edge]
                 over += add_difference(weights[edge], old, new, u, k, per_step, bound, values, t)
         cut[t] = np.int64(over)
+
+
+@threaded
+def send(begin, end, index, order, first, owner, weights, held, words, per_step, bound, values, cut):
+    for i in range(begin, end):
+        over = bound - bound
+        for place in range(first[i], first[i + 1]):
+            u, weight = owner[order[place]], weights[order[place]] * per_step
+            over += add_shaken(weight, held, u, words[u], index[i], bound, values, i)
+        cut[i] = np.int64(over)
 
 
 # ------------------------------------------------------------------------------------- one step: users, then items

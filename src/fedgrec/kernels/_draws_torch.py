@@ -79,3 +79,11 @@ def positives_sample(keys: Tensor, round_: int, n_positives: Tensor, cap: int) -
     if len(many):
         chosen[many] = permuted(cap, n_positives[many], keys[many], round_, Purpose.POSITIVES).sort(dim=1)[0]
     return chosen
+
+
+def shifts(keys: Tensor, round_: int, items: Tensor, words_: Tensor) -> Tensor:
+    """What random rounding adds to these words, see draws.shifts.  # items [S, P], words_ and result [S, P, d]"""
+    rows = words(keys, 1, round_, Purpose.ROUNDING) + items * FEISTEL_M[0]
+    columns = torch.arange(words_.shape[2], device=keys.device) * FEISTEL_M[1]
+    turned = rows.to(torch.int32)[..., None] + columns.to(torch.int32)  # 32 bits wrap
+    return (turned >> 8).to(words_.dtype) * 2.0**-24

@@ -47,6 +47,21 @@ def push(
     return Rows(index, values.reshape(-1, leaf.width)), int(cut.sum())
 
 
+def send(
+    cohort: Cohort, weights: Floats, held: Floats, leaf: Leaf, dtype: np.dtype[Any], round_: int
+) -> tuple[Rows, int]:
+    """See reference.send."""
+    _finite(held, leaf.name)
+    order = np.argsort(cohort.items, kind="stable")
+    index, first = np.unique(cohort.items[order], return_index=True)
+    values, cut = np.zeros((len(index), leaf.width), dtype), np.zeros(len(index), np.int64)
+    first, held = np.append(first, len(order)), np.ascontiguousarray(held[:, 0])
+    words = draws.philox(cohort.keys, 0, 0, round_, draws.Purpose.ROUNDING)[:, 0].astype(np.int32)
+    per_step, bound = held.dtype.type(1 / leaf.step), held.dtype.type(leaf.bound)
+    loops.send(len(index), index, order, first, cohort.owner, weights, held, words, per_step, bound, values, cut)
+    return Rows(index, values), int(cut.sum())
+
+
 def train(
     cohort: Cohort,
     weights: Floats,

@@ -71,6 +71,20 @@ def push(
     return total(parts, leaf.width, dtype), cut
 
 
+def send(
+    cohort: Cohort, weights: Floats, held: Floats, leaf: Leaf, dtype: np.dtype[Any], round_: int
+) -> tuple[Rows, int]:
+    """Σ_u w_ut·h_u for the items of each user, in words that each user rounds at random; `held` is [n, 1, d]."""
+    parts, cut = [], 0
+    for u, key in enumerate(cohort.keys.tolist()):
+        items, mine = cohort.items_of(u), slice(cohort.indptr[u], cohort.indptr[u + 1])
+        shift = draws.shifts(key, round_, items, leaf.width).astype(held.dtype)
+        rows, over = quantize(weights[mine, None] * held[u], leaf, dtype, shift=shift)
+        parts.append(Rows(items, rows))
+        cut += over
+    return total(parts, leaf.width, dtype), cut
+
+
 def train(
     cohort: Cohort,
     weights: Floats,

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fedgrec.cable.core import Ints
+from fedgrec.kernels import _draws_torch as draws
 from fedgrec.kernels.rounds_torch import Rounds, Sums
 
 
@@ -16,6 +17,9 @@ class Engine(Rounds):
         super().__init__(method, server, users, *where, **how)
         items, self.shift = method.shifted(server.degrees)
         self.popularity, self.by_chance = self._place(items), method.by_chance(server.degrees)
+        self.pairs = int(server.degrees.sum())
+        if method.levels:
+            self.more["scale"][:] = method.scale_of(server)
 
     def rows(self, counts: Ints) -> Ints:
         return counts
@@ -26,11 +30,19 @@ class Engine(Rounds):
         edges, real = self.edges(users, int(counts.max()))
         items, root = self.items[edges], (self.degrees[users].to(torch.float64) + self.shift).sqrt()[:, None]
         weights = torch.where(real, 1 / (self.popularity[items].sqrt() * root), 0).to(Q.dtype)
+        if self.method.levels:
+            weights *= self.more["scale"]
         y = torch.bmm(weights[:, None], Q[items])  # [S, 1, d]
-        self.add_rows(sums["items"], items, (real / root).to(Q.dtype)[..., None] * y, leaf)
+        words = (real / root).to(Q.dtype)[..., None] * y
+        if self.method.levels:
+            words += real[..., None] * draws.shifts(self.keys[users], self.round, items, words)
+        self.add_rows(sums["items"], items, words, leaf)
 
     def apply(self, sums: Sums, users: int) -> None:
         Z = sums["items"].to(torch.float64) * self.spec.leaf("items").step / self.popularity.sqrt()[:, None]
-        dtype = self.server["items"].dtype
-        Q, shares = self.method.directions(Z, torch)
-        self.server["items"][0], self.more["trust"] = Q.to(dtype), self.method.trust(shares, self.by_chance).to(dtype)
+        Z = Z / self.more["scale"] if self.method.levels else Z
+        Q, dtype = self.server["items"][0], self.server["items"].dtype
+        if self.method.levels:
+            self.more["scale"][:] = self.method.scale(Q, Z, self.pairs)
+        found, shares = self.method.directions(Z, torch)
+        Q[:], self.more["trust"] = found.to(dtype), self.method.trust(shares, self.by_chance).to(dtype)

@@ -12,8 +12,12 @@ graph with the same degrees has directions as well, and what is no stronger than
 directions that are trusted, sparse data many. Both rules follow from the counts, which everybody knows anyway.
 
 A round is FedGRec's propagation, then an orthonormalisation, so FedGRec's kernels compute it. The server applies the
-factor 1/√n_t, so that users send numbers of about one size for popular and rare items. Columns of Q have length 1, so
-no word is larger than 1 and none is ever clipped.
+factor 1/√n_t, so that users send numbers of about one size for popular and rare items.
+
+Words are short: the server scales Q such that a usual number of a user is `item_levels` / REACH, and users round at
+random. What is larger than the levels is cut. These are people whose few items hardly anybody else has; cutting them
+short makes the directions better. With `item_levels` = 0, and under noise, words have 32 bits: columns of Q have length
+1, so none is larger than 1 and none is cut.
 
 Under noise (`Method.noise`) fewer directions and fewer sums are better, only open items take part (noisy.py), and y_u
 is scaled down to a norm. Since Σ_u |y_u|² is the sum of the squared singular values, of which each is at most 1,
@@ -55,6 +59,8 @@ from fedgrec.methods.contract import DEGREES, TRAIN, WORD, Contents, Method
 
 GROWTH = 0.7  # of the directions with the number of users or items, whichever is less
 TRUST = "trust"  # f, in what the server holds and broadcasts  # [columns of Q]
+SCALE = "scale"  # what the server multiplies Q by before it sends it; 0: not yet  # [1]
+REACH = 2.5  # times the usual number that users send is as large as words get
 FINE = 12  # bits behind 1/√users, about the size of a number that a user sends
 USUAL_NORM = 0.4  # times √(directions/users): the median |y_u| on Gowalla and on Yelp2018
 STEEP = 8  # how fast trust falls below θ: a direction of half its strength counts 1/257
@@ -93,6 +99,13 @@ class Options(MethodOptions):
     )
     exponent: float = option(0.4, "e: how much popular items are put first, 0 to 1", least=0, most=1, group="ranking")
     users_per_round: int = option(2**31 - 1, "users of a round; the default is everybody", least=1)
+    item_levels: int = option(
+        7,
+        "users send whole numbers up to this, in units of a public step; 0, or noise: numbers of 32 bits",
+        least=0,
+        most=2**20,
+        before=0,
+    )
     count_items: int = option(30, COUNT_ITEMS, least=1)
     norm: float = option(
         0.0,
@@ -102,6 +115,10 @@ class Options(MethodOptions):
         group="privacy",
     )
     precision: str = option("float32", "arithmetic of users", choices=("float32", "float64"))
+
+    @property
+    def levels(self) -> int:
+        return self.item_levels
 
 
 @dataclass
@@ -138,11 +155,18 @@ class SpectralMethod(Method):
     def stages(self) -> tuple[Stage, ...]:
         return DEGREES, TRAIN
 
+    @property
+    def levels(self) -> int:
+        """`item_levels`; 0 under noise, which sets the step."""
+        return 0 if self.noise.rest else self.options.item_levels
+
     def spec(self, stage: Stage) -> UploadSpec:
         if stage is DEGREES:
             return counts.spec(self)
-        step = 2.0 ** -(FINE + int(np.ceil(np.log2(self.n_users) / 2)))
         users = min(self.options.users_per_round, self.n_users)
+        if self.levels:
+            return UploadSpec((Leaf("items", self.n_items, self.width, clip=self.levels, step=1),), users)
+        step = 2.0 ** -(FINE + int(np.ceil(np.log2(self.n_users) / 2)))
         items = Leaf("items", self.n_items, self.width, 2.0, step)
         if self.noise.rest:
             norm = self.options.norm or USUAL_NORM * math.sqrt(self.width / self.n_users)
@@ -156,7 +180,13 @@ class SpectralMethod(Method):
         nothing = np.zeros((self.n_items, 0), self.options.precision)
         degrees = np.zeros(self.n_items, np.int64)
         more = {TRUST: np.ones(self.width, self.options.precision)}
+        more |= {SCALE: np.zeros(1, self.options.precision)} if self.levels else {}
         return ServerState(drawn.astype(self.options.precision), degrees, nothing, nothing.copy(), more=more)
+
+    def broadcast(self, server: ServerState, stage: Stage, level: int = 0) -> Broadcast:
+        """Q, scaled so that what users send is in steps."""
+        tables = server.items * server.items.dtype.type(self.scale_of(server)) if self.levels else server.items
+        return Broadcast(server.round, self.n_items, tables, server.degrees, level, dict(server.more))
 
     def init_users(self, keys: NDArray[np.uint64], indptr: Ints, items: Ints, targets: Floats | None = None) -> Cohort:
         state = Nothing(np.zeros((len(keys), 1, 1), self.options.precision))
@@ -179,6 +209,8 @@ class SpectralMethod(Method):
         item, user = items[cohort.items], np.sqrt(np.repeat(cohort.degrees + shift, cohort.degrees))
         y = self.kernel.refresh(cohort, (1 / (np.sqrt(item) * user)).astype(dtype), broadcast.tables, cohort.items)
         to_items, leaf = (1 / user).astype(dtype), spec.leaf("items")
+        if self.levels:
+            return self.kernel.send(cohort, to_items, y, leaf, spec.dtype, broadcast.round)
         if leaf.norm:
             y = noisy.fitted(cohort, to_items, y, leaf.step, leaf.norm)
         return self.kernel.push(cohort, to_items, np.zeros_like(y), y, leaf, spec.dtype, broadcast.n_items)
@@ -189,21 +221,41 @@ class SpectralMethod(Method):
         sums, step = noisy.open_rows(total.leaves["items"], server.more), self.spec(stage).leaf("items").step
         Z = np.zeros((self.n_items, self.width))
         Z[sums.index] = step * sums.values / np.sqrt(self.shifted(server.degrees)[0][sums.index])[:, None]
+        if self.levels:
+            Z /= self.scale_of(server)
+            server.more[SCALE][:] = self.scale(server.items[0], Z, server.degrees.sum())
         server.items[0], shares = self.directions(Z)
         server.more[TRUST] = self.trust(shares, self.by_chance(server.degrees)).astype(server.items.dtype)
         server.round += 1
         return server
 
+    def scale_of(self, server: ServerState) -> float:
+        """What Q is multiplied by. At first, numbers of variance 1/N lead to users' numbers of about √M / pairs."""
+        usual = math.sqrt(self.n_users) / (max(float(server.degrees.sum()), 1.0) * (1 + self.options.shift) ** 1.5)
+        return float(server.more[SCALE][0]) or self.levels / (REACH * usual)
+
+    def scale(self, Q: Any, Z: Any, pairs: Any) -> float:
+        """What the next Q is multiplied by, Z being the sum over users that got Q.
+
+        ⟨Z, Z⟩/⟨Q, Z⟩ is about the mean λ of R̃ᵀR̃ in the next Q's columns. Of a column, the squares of what users then
+        hold add up to Σ_u y_u² = λ, and a user sends y_u/√n_u to each of its |N_u| items.
+        """
+        whole, along = float((Z * Z).sum()), float((Q * Z).sum())
+        share = min(whole / along, 1.0) if min(whole, along) > 0 else 1.0
+        return self.levels / REACH * math.sqrt(max(float(pairs), 1.0) * (1 + self.options.shift) / share)
+
     @staticmethod
     def directions(Z: Any, xp: Any = np) -> tuple[Any, Any]:
         """An orthonormal basis of the columns, the strongest direction first, and each one's share |Zv|², σ⁴.
 
-        Directions that are not there are zeros. `xp`: numpy or torch, as Z is: a GPU computes it too.
+        Directions that are not there are zeros. Either sign is right, and words that are rounded at random depend on
+        it: the cubes add up to more than 0. `xp`: numpy or torch, as Z is: a GPU computes it too.
         """
         shares, turn = xp.linalg.eigh(Z.T @ Z)
         there = shares > NOTHING * xp.amax(shares) + np.finfo(float).tiny
         shares = xp.where(there, shares, 1.0)
-        return xp.flip(xp.where(there, Z @ turn / shares**0.5, 0.0), (1,)), xp.flip(shares, (0,))
+        found = xp.flip(xp.where(there, Z @ turn / shares**0.5, 0.0), (1,))
+        return found * xp.where((found * found * found).sum(0) < 0, -1.0, 1.0), xp.flip(shares, (0,))
 
     def shifted(self, degrees: Ints) -> tuple[Floats, float]:
         """n_t of every item, and τ_u."""

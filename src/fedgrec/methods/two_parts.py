@@ -24,7 +24,7 @@ from fedgrec.config.options import FedGRecOptions, in_ranking, in_run, option
 from fedgrec.methods import contract
 from fedgrec.methods.contract import Part
 from fedgrec.methods.fedgrec import FedGRecMethod
-from fedgrec.methods.spectral import TRUST, SpectralMethod
+from fedgrec.methods.spectral import SCALE, TRUST, SpectralMethod
 from fedgrec.methods.spectral import Options as SpectralOptions
 
 SUM = Stage("train", everyone=True)  # a training round that is one of Spectral's sums
@@ -97,7 +97,7 @@ class TwoPartsMethod(FedGRecMethod):
     def init(self, seed: int) -> ServerState:
         server, first = super().init(seed), self.spectral.init(seed)
         people = np.array([self.n_users], server.items.dtype)
-        server.more |= {DIRECTIONS: first.items[0], TRUST: first.more[TRUST], PEOPLE: people}
+        server.more |= {DIRECTIONS: first.items[0], PEOPLE: people, **first.more}
         return server
 
     def grown(self, server: ServerState, seed: int) -> ServerState:
@@ -110,15 +110,18 @@ class TwoPartsMethod(FedGRecMethod):
         (n, width), trust = old.shape, np.zeros_like(found.more[TRUST])
         found.items[0, :n, :width] = old[:, : found.items.shape[2]]
         trust[:width] = server.more[TRUST][: len(trust)]
-        return {DIRECTIONS: found.items[0], TRUST: trust, PEOPLE: server.more[PEOPLE]}
+        kept = {name: server.more[name] for name in (SCALE, PEOPLE) if name in server.more}
+        return {DIRECTIONS: found.items[0], TRUST: trust, **kept}
+
+    def _summing(self, server: ServerState) -> ServerState:
+        """The server as Spectral has it, for a sum: if more people came, there are more directions."""
+        fits = server.more[DIRECTIONS].shape == (self.n_items, self.spectral.width)
+        return self._summed(server if fits else replace(server, more=self._widened(server)))
 
     def broadcast(self, server: ServerState, stage: Stage, level: int = 0) -> Broadcast:
         if stage != SUM:
             return super().broadcast(server, stage, level)
-        table = server.more[DIRECTIONS]
-        if table.shape != (self.n_items, self.spectral.width):  # more people came, so there are more directions
-            table = self._widened(server)[DIRECTIONS]
-        return Broadcast(server.round, self.n_items, table[None], server.degrees)
+        return self.spectral.broadcast(self._summing(server), contract.TRAIN)
 
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
         if stage == SUM:
@@ -130,18 +133,18 @@ class TwoPartsMethod(FedGRecMethod):
         if stage != SUM:
             return super().apply(server, stage, total, level)
         total = Upload({"items": total.leaves[LATENTS]}, total.users)
-        found = self.spectral.apply(self._summed(server, self.spectral.init(0).items), contract.TRAIN, total)
+        found = self.spectral.apply(self._summing(server), contract.TRAIN, total)
         people = np.array([self.n_users], server.items.dtype)
-        server.more |= {DIRECTIONS: found.items[0], TRUST: found.more[TRUST], PEOPLE: people}
+        server.more |= {DIRECTIONS: found.items[0], PEOPLE: people, **found.more}
         server.round += 1
         return server
 
     @staticmethod
-    def _summed(server: ServerState, items: Floats | None = None) -> ServerState:
+    def _summed(server: ServerState) -> ServerState:
         """The server as Spectral has it."""
-        items = server.more[DIRECTIONS][None] if items is None else items
-        nothing, trust = np.zeros((0, 0), items.dtype), {TRUST: server.more[TRUST]}
-        return ServerState(items, server.degrees, nothing, nothing, server.round, trust)
+        more = {name: server.more[name] for name in (TRUST, SCALE) if name in server.more}
+        table, nothing = server.more[DIRECTIONS], np.zeros((0, 0), server.items.dtype)
+        return ServerState(table[None].copy(), server.degrees, nothing, nothing, server.round, more)
 
     def traffic(self, stage: Stage, degrees: Ints, lost: int = 0) -> Traffic:
         if stage == SUM:
