@@ -458,7 +458,7 @@ def bench(quick: bool = False) -> dict[str, Any]:
             "federations": lambda: federations(Path(root), cases),
             "as_real": lambda: as_real(Path(root), real[:1] if quick else real),
             "year": lambda: years(Path(root), quick),
-            "secure_sum": lambda: secure_sums() if not quick else secure_sums(20, 1000, 1),
+            "secure_sum": lambda: secure_sums(values=1000) if quick else secure_sums(),
         }
         found: dict[str, Any] = {"rounds": ROUNDS, "model": MODEL}
         for name, part in parts.items():
