@@ -130,7 +130,8 @@ class Plain:
         session = ready.session
         if session.neighbours < len(ready.nodes) - 1:
             raise NotImplementedError("only sums over a complete graph are told plainly")
-        fewest = max(session.fewest, members.folder.fewest_nodes, len(ready.nodes) * ready.all_of_them)
+        everybody = len(ready.nodes) * (ready.all_of_them or ready.patient)
+        fewest = max(session.fewest, members.folder.fewest_nodes, everybody)
         if len(alive) < fewest or len(here) < session.threshold:
             raise SumLostError(f"TooFewLeft: {len(alive)} vectors, and {len(here)} nodes that help")
         members.store.opening(session.round_id.hex(), sorted(alive))
