@@ -73,10 +73,8 @@ class Participants:
 
     def _units(self, sum_: Plan, method: Method) -> list[Unit]:
         """Who can take part now: nodes one by one, or whole batches in sums that open only over these."""
-        folder = self.members.folder
-        waits = is_once(method, sum_.stage) and sum_.round == self.store.get(
-            "round", 0
-        )  # training waits for no recount
+        folder, next_round = self.members.folder, self.store.get("round", 0)
+        waits = is_once(method, sum_.stage) and sum_.round == next_round  # but training waits for no recount
         patience = self.options.start_seconds if waits else 0.0
         drawn = self.binding(sum_, method)
         if not drawn:
