@@ -705,7 +705,6 @@ MUTANTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {
         lambda m: m.setattr(rules, "check_evaluation", lambda *_: None),
     ),
     "masks in the backup": ("a node is restored", lambda m: m.setitem(globals(), "remembered", with_masks)),
-    "thresholds by each sum's own size": ("each node alone", lambda m: m.setattr(rules, "opens_once", lambda *_: True)),
     "sums over parts of batches": ("batches", lambda m: m.setattr(rules, "check_batches", lambda *_: None)),
 }
 
