@@ -65,7 +65,8 @@ def test_another_deviation_would_be_noticed(run: Simulation, monkeypatch: pytest
 def test_weights() -> None:
     method = TwoPartsMethod(two_parts.Options(), 10, 30_000)
     server = method.init(0)
-    for round_, trained in ((0, 0.0), (4, 0.0), (4 + SOON, 0.5), (4 + 9 * SOON, 0.9)):
+    turn = 75  # rounds of 400 users
+    for round_, trained in ((0, 0.0), (4, 0.0), (4 + turn * SOON, 0.5), (4 + turn * 9 * SOON, 0.9)):
         server.round = round_
         assert method.weights(server) == pytest.approx((trained, 1 - trained + 0.17 * trained))
     assert [usual_blend(people) for people in (10**6, 30_000, 3000)] == pytest.approx([0.17, 0.17, 0.17 * 10**0.7])

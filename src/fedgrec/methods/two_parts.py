@@ -1,7 +1,7 @@
 """Two parts, one model: Spectral's sums first, then FedGRec's rounds; every user blends the scores of both.
 
     season   `sums` rounds of everybody are Spectral's, from the same counts; all later rounds are FedGRec's
-    score    s_ut = a z_u(trained)_t + (1 − a + aβ) z_u(summed)_t          a = T/(T + SOON), T: rounds after the sums
+    score    s_ut = a z_u(trained)_t + (1 − a + aβ) z_u(summed)_t          a = T/(T + SOON), T: turns that a user had
     z_u      a user's scores of one part: minus their mean over all items, divided by their deviation
 
 So there is a model after four sums, and what is trained takes over as it learns. β falls with the number of people: few
@@ -32,7 +32,7 @@ LATENTS = "latents"  # what sums of rows of people's own items are called
 DIRECTIONS, PEOPLE = "directions", "people"  # Q, and the number of users, in what the server holds
 TRAINED_ROWS, SUMMED_ROWS = "trained_rows", "summed_rows"  # x_t of both parts, on a device that ranks
 GRAM = "_gram"
-SOON = 4  # rounds after which the trained part has half of its weight
+SOON = 4  # turns of a user in training after which the trained part has half of its weight
 BLEND, MANY, FEWER = 0.17, 30_000, 0.7  # β for so many people or more; it grows by this power where people are fewer
 
 
@@ -158,8 +158,9 @@ class TwoPartsMethod(FedGRecMethod):
 
     def weights(self, server: ServerState) -> tuple[float, float]:
         """What the trained part counts, and the summed one."""
-        rounds = max(server.round - self.options.sums, 0)
-        trained, blend = rounds / (rounds + SOON), self.options.blend or usual_blend(float(server.more[PEOPLE][0]))
+        people, rounds = float(server.more[PEOPLE][0]), max(server.round - self.options.sums, 0)
+        turns = rounds * min(self.options.users_per_round / people, 1)
+        trained, blend = turns / (turns + SOON), self.options.blend or usual_blend(people)
         return trained, 1 - trained + trained * blend
 
     def as_ranked(self, server: ServerState) -> ServerState:
