@@ -156,7 +156,9 @@ def noise_of(run: Simulation, arrived: Ints | None, sums_: Sums) -> Ints:
 @pytest.mark.parametrize(("dropout", "left", "larger"), [(0.0, 18, 1.0), (0.12, 18, 18 / 14), (0.12, 14, 1.0)])
 def test_an_opened_sum_holds_the_planned_noise(kind: Any, dropout: float, left: int, larger: float) -> None:
     """At least that much, and more in proportion if more users are left than planned."""
-    run = simulation(**METHODS[0] | {"dim": 12, "dropout": dropout, "secure_neighbours": 17, "secure_threshold": 10})
+    run = simulation(
+        **METHODS[0] | {"dim": 12, "breadth": 2, "dropout": dropout, "secure_neighbours": 17, "secure_threshold": 10}
+    )
     arrived = None if left == 18 else np.arange(left)
     planned = run.method.spec(run.method.stages[-1]).leaves[0].noise
     found = [noise_of(run, arrived, kind(run.config.changed({"seed": seed}).run, 1)) for seed in range(4)]

@@ -1,4 +1,4 @@
-"""Spectral: rounds lead to the singular vectors of the graph, and scores are those of the formula."""
+"""Spectral: sums lead to the singular vectors of the shifted graph, and scores are those of the formula."""
 
 from dataclasses import replace
 from typing import Any
@@ -15,11 +15,12 @@ M, N, RANK = 40, 25, 3
 RNG = np.random.default_rng(0)
 GROUPS = np.arange(M)[:, None] % 3 == np.arange(N)[None, :] % 3
 Y = (RNG.random((M, N)) < np.where(GROUPS, 0.7, 0.08)) | np.eye(M, N, dtype=bool)
-WEIGHTS = Y / np.sqrt(np.outer(Y.sum(1), Y.sum(0)))  # R̃
+SHIFT = 0.5
+WEIGHTS = Y / np.sqrt(np.outer(Y.sum(1) + SHIFT * Y.sum() / M, Y.sum(0) + SHIFT * Y.sum() / N))  # R̃
 
 
 def method_of(kernel: Any = reference, **changes: Any) -> SpectralMethod:
-    options = {"dim": RANK, "spare": 4, "precision": "float64", "item_levels": 0}
+    options = {"dim": RANK, "spare": 4, "breadth": 1, "precision": "float64", "item_levels": 0}
     return SpectralMethod(Options(**options | changes), N, M, kernel)
 
 
@@ -65,7 +66,8 @@ def test_no_word_of_32_bits_is_ever_clipped() -> None:
 def test_scores_are_those_of_the_formula_also_for_strangers() -> None:
     method = method_of(exponent=0.3)
     server = trained(method, 3)
-    V, degrees, users = server.items[0][:, :RANK], Y.sum(0), everybody(method)
+    V, degrees, users = server.items[0][:, :RANK], Y.sum(0) + SHIFT * Y.sum() / N, everybody(method)
+    V = V * np.sqrt(server.more["trust"][:RANK])
     expected = (Y / degrees**0.3) @ V @ (V * degrees[:, None] ** 0.3).T
     np.testing.assert_allclose(method.scores(server, users), expected, atol=1e-12)
     stranger = method.strangers(np.array([0, len(users.items_of(7))]), users.items_of(7))
@@ -81,15 +83,35 @@ def test_who_is_missing_is_missing_from_that_round_alone() -> None:
 def test_directions_that_are_not_there_are_zeros() -> None:
     Z = np.zeros((10, 4))
     Z[:, 1] = 3.0
-    found = SpectralMethod.directions(Z)
+    found, shares = SpectralMethod.directions(Z)
+    assert shares[0] == pytest.approx(90)
     np.testing.assert_allclose(np.abs(found[:, 0]), 1 / np.sqrt(10))
     assert not found[:, 1:].any()
-    assert not SpectralMethod.directions(np.zeros((5, 2))).any()
+    assert not SpectralMethod.directions(np.zeros((5, 2)))[0].any()
 
 
 def test_few_people_have_few_directions() -> None:
     widths = [SpectralMethod(Options(), 10**5, users).width for users in (10, 1500, 4000, 30_000, 10**6)]
-    assert widths == [2 + 16, 64 + 16, 126 + 16, 512 + 16, 512 + 16]
+    assert widths == [5 + 16, 167 + 16, 332 + 16, 512 + 16, 512 + 16]
+
+
+def test_directions_that_a_random_graph_has_too_count_little() -> None:
+    """Three groups stand out of chance. Without groups nothing does but the first direction: how much people click."""
+    method = method_of(chance=1)
+    people, items = 1500, 900
+    rng, wide = np.random.default_rng(2), replace(method, n_items=items, n_users=people)
+    alike = np.arange(people)[:, None] % 3 == np.arange(items) % 3
+    for chances, trusted in ((np.where(alike, 0.1, 0.01), 3), (0.04, 1)):
+        clicks = rng.random((people, items)) < chances
+        degrees = clicks.sum(axis=0)
+        weights = clicks / np.sqrt(
+            np.outer(clicks.sum(1) + SHIFT * clicks.sum() / people, degrees + SHIFT * clicks.sum() / items)
+        )
+        strengths = np.linalg.svd(weights, compute_uv=False)
+        assert strengths[trusted] == pytest.approx(wide.by_chance(degrees), rel=0.1)
+        trust = wide.trust(strengths**4, wide.by_chance(degrees))
+        assert trust[trusted - 1] > 0.9
+        assert trust[trusted] < 0.6
 
 
 def test_mutants_miss_the_singular_vectors() -> None:

@@ -127,10 +127,11 @@ def changed(options: Chosen, values: Mapping[str, Any], where: str) -> Chosen:
 
 
 def renamed(values: Mapping[str, Any], known: Iterable[Option]) -> dict[str, Any]:
-    """What release 0.2 has written down, under today's names."""
-    own = {option.name: option.field.metadata["before"] for option in known}
-    return {name: before for name, before in own.items() if before is not None} | {
-        key if key in own else OLD_NAMES.get(key, key): OLD_VALUES.get((key, str(value)), value)
+    """What release 0.2 has written down, under today's names, and what it did without an option."""
+    options = {option.name: option.field.metadata["before"] for option in known}
+    then = {name: before for name, before in options.items() if before is not None}
+    return then | {
+        key if key in options else OLD_NAMES.get(key, key): OLD_VALUES.get((key, str(value)), value)
         for key, value in values.items()
     }
 

@@ -14,6 +14,7 @@ from fedgrec.errors import ConfigError, nearest
 # The federated methods, each in a module that has its `Options` and `make(options, n_items, n_users, kernel)`.
 METHODS = {
     "fedgrec": "fedgrec.methods.fedgrec",
+    "two-parts": "fedgrec.methods.two_parts",
     "spectral": "fedgrec.methods.spectral",
     "fcf": "fedgrec.methods.fcf",
     "fedmf": "fedgrec.methods.fedmf",
@@ -63,8 +64,8 @@ def option(
     """A dataclass field that knows how to explain and to check itself.
 
     `group` is one of GROUPS; without it the group is that of the usual option of this name, or else `model`. `bare` is
-    what its flag alone means. `common` is the line about it in `fedgrec train --help`, if people often set it. `before`
-    is what runs did that were recorded before the option was there.
+    what its flag alone means. `common` is the line about it in `fedgrec train --help`, if people often set it.
+    `before` is what runs did that were recorded before the option was there, if its default is something else.
     """
     if group and group not in GROUPS:
         raise ConfigError(f"there is no group {group!r} of options.{nearest(group, list(GROUPS))}")

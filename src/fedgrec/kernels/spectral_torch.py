@@ -15,30 +15,30 @@ class Engine(Rounds):
 
     def __init__(self, method: Any, server: Any, users: Any, *where: Any, **how: Any) -> None:
         super().__init__(method, server, users, *where, **how)
-        self.popularity = self._place(server.degrees).clamp(min=1).to(torch.float64)
-        self.pairs = int(server.degrees.sum())
+        self.item_degrees = server.degrees
+        items, self.shift = method.shifted(server.degrees)
+        self.popularity, self.by_chance = self._place(items), method.by_chance(server.degrees)
 
     def rows(self, counts: Ints) -> Ints:
         return counts
 
     def local_update(self, users: Tensor, counts: Ints, sums: Sums) -> None:
-        """y_u, of which each of the user's items gets y_u/√|N_u|."""
+        """y_u, of which each of the user's items gets y_u/√n_u."""
         Q, leaf = self.server["items"][0], self.spec.leaf("items")
         edges, real = self.edges(users, int(counts.max()))
-        items, root = self.items[edges], self.degrees[users].to(torch.float64).sqrt()[:, None]  # [S, P], [S, 1]
+        items, root = self.items[edges], (self.degrees[users].to(torch.float64) + self.shift).sqrt()[:, None]
         weights = torch.where(real, 1 / (self.popularity[items].sqrt() * root), 0).to(Q.dtype)
-        if self.method.levels:
-            weights *= self.more["scale"]
         y = torch.bmm(weights[:, None], Q[items])  # [S, 1, d]
         words = (real / root).to(Q.dtype)[..., None] * y
         if self.method.levels:
+            words /= self.method.step(self.item_degrees, self.round)
             words += real[..., None] * draws.shifts(self.keys[users], self.round, items, words)
         self.add_rows(sums["items"], items, words, leaf)
 
     def apply(self, sums: Sums, users: int) -> None:
-        Z = sums["items"].to(torch.float64) * self.spec.leaf("items").step / self.popularity.sqrt()[:, None]
-        Q = self.server["items"][0]
-        if self.method.levels:
-            scale = self.more["scale"]
-            scale[:] = self.method.scale(Q, Z, scale[0], self.pairs)
-        Q[:] = self.method.directions(Z, torch).to(Q.dtype)
+        method = self.method
+        step = method.step(self.item_degrees, self.round) if method.levels else self.spec.leaf("items").step
+        Z = sums["items"].to(torch.float64) * step / self.popularity.sqrt()[:, None]
+        dtype = self.server["items"].dtype
+        Q, shares = method.directions(Z, torch)
+        self.server["items"][0], self.more["trust"] = Q.to(dtype), method.trust(shares, self.by_chance).to(dtype)

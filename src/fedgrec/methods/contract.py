@@ -11,7 +11,7 @@ What a method can do beyond its verbs it declares. The other folders ask; none o
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -51,6 +51,14 @@ class Contents(NamedTuple):
     latents: str = ""  # other rows of a user's own items alone
 
 
+class Part(NamedTuple):
+    """A part of a score. Everybody standardises the part over all items, then parts are added by their weights."""
+
+    weight: float
+    gives: Floats  # [N, D] what each item adds to the vector of a person who has it
+    ranks: Floats  # [N, D] the items' vectors, of mean 0
+
+
 @dataclass(frozen=True)
 class Method(ABC):
     """The verbs over `n_items` items and at most `n_users` users. A method holds no state: values in, values out."""
@@ -76,6 +84,13 @@ class Method(ABC):
     def trains(self, stage: Stage) -> bool:
         """Whether this is a training round, of a sample or of everybody."""
         return stage.name == self.stages[-1].name
+
+    def prepares(self, round_: int) -> bool:
+        """Whether a training round is one of the first of a season that make a model before any user trains.
+
+        Once the last of these is done, the model is judged, and in a federation served.
+        """
+        return False
 
     def sums_items(self, stage: Stage) -> bool:
         """Whether users send rows of their own items alone, so that two sums differ by somebody's items exactly."""
@@ -144,6 +159,8 @@ class Method(ABC):
     noise = NO_NOISE
     # Whether users may tell items that they do not have.
     takes_decoys: ClassVar[bool] = False
+    # Parts of `ServerState.more` that devices need to rank, and not to train.
+    to_rank: ClassVar[tuple[str, ...]] = ()
     # What the audit of its sums reads.
     contents: ClassVar[Contents] = Contents()
 
@@ -221,6 +238,17 @@ class Method(ABC):
         """What a device ranks with, as it travels."""
         return self.broadcast(server, self.stages[-1])
 
+    def judged(self, server: ServerState, stage: Stage) -> Broadcast:
+        """What nodes judge after a round: what they trained on, and beside it what only ranking needs."""
+        return self.with_ranking(self.broadcast(server, stage), server)
+
+    def with_ranking(self, broadcast: Broadcast, server: ServerState) -> Broadcast:
+        return replace(broadcast, more={**broadcast.more, **{name: server.more[name] for name in self.to_rank}})
+
+    def trained_on(self, judged: Broadcast) -> Broadcast:
+        """The part of it that they trained on."""
+        return replace(judged, more={name: part for name, part in judged.more.items() if name not in self.to_rank})
+
     def as_ranked(self, server: ServerState) -> ServerState:
         """The part of the server that a device ranks with; making it once saves making it for every user."""
         return server
@@ -237,6 +265,10 @@ class Method(ABC):
     def scores(self, server: ServerState, cohort: Cohort) -> Floats:
         """Every item's score for every user of the cohort, [n, N]."""
         return self.represent_users(server, cohort) @ self.represent_items(server).T
+
+    def parts(self, server: ServerState) -> list[Part]:
+        """The parts of a newcomer's score, if it is no sum over the newcomer's items (`share`)."""
+        return []
 
     def scorer(self, server: ServerState, users: Cohort, device: str) -> Callable[[Ints], Any] | None:
         """A function that scores users on a device, positions → tensor [n, N]; None: `scores` does it on the CPU."""

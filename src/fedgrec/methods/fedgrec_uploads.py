@@ -74,7 +74,7 @@ class Uploads(Method):
         """S: users of a round."""
         return min(self.options.users_per_round, self.n_users)
 
-    def training(self, round_: int) -> Round:
+    def training(self, round_: int) -> Stage:
         """The kind of a round follows from its number.
 
         Latents travel more often at first, when embeddings change fast. With `latents_every` 0, everybody sends them in
@@ -83,7 +83,7 @@ class Uploads(Method):
         had fewer turns t, in the last of every t + 1. Under noise latents cost privacy: they travel in the last of
         every `latents_every` rounds, or of every 20.
         """
-        o, done = self.options, round_ - self.begun
+        o, done = self.options, round_ - self.begun - self.before
         kind = replace(TRAIN, fine=not o.levels or bool(self.noise.rest) or round_ < self.fine_rounds)
         if not o.layers:
             return kind
@@ -97,11 +97,16 @@ class Uploads(Method):
         return replace(kind, lean=(done + 1) % min(o.latents_every, 1 + turns) > 0)
 
     @property
+    def before(self) -> int:
+        """Rounds of a season that come before these: none, unless a method has others."""
+        return 0
+
+    @property
     def fine_rounds(self) -> int:
-        """Rounds before steps follow from the server's moments."""
+        """The round with which steps begin to follow from the server's moments."""
         o = self.options
         drawn = self.sampled * (o.negatives if o.loss != "mse" else 1)
-        return o.fine_rounds or max(FINE_ROUNDS, -(-DRAWN * self.n_items // drawn))
+        return self.before + (o.fine_rounds or max(FINE_ROUNDS, -(-DRAWN * self.n_items // drawn)))
 
     def spec(self, stage: Stage) -> UploadSpec:
         """The leaves of a stage: all that ever leaves a device, and only inside a sum."""

@@ -1,17 +1,22 @@
 """Spectral: no training; a few sums over everybody find the leading directions of the items' graph, which recommend.
 
-    R̃_ut = 1/√(|N_u||N_t|)           LightGCN's weights
-    round    user: y_u = Σ_{t∈N_u} R̃_ut Q_t, and to each of its items y_u/√|N_u|      server: Z_t = Σ_u (…)/√|N_t|
+    n_u = |N_u| + τ_u, n_t = |N_t| + τ_t      shifted degrees; τ: `shift` times the mean degree of users, and of items
+    R̃_ut = 1/√(n_u n_t)                       LightGCN's weights, if nothing is shifted
+    round    user: y_u = Σ_{t∈N_u} R̃_ut Q_t, and to each of its items y_u/√n_u        server: Z_t = Σ_u (…)/√n_t
              so Z = R̃ᵀR̃ Q, a step of subspace iteration: Q ← an orthonormal basis of Z, the strongest direction first
-    score    s_ut = Σ_{s∈N_u} |N_s|^−e ⟨V_s, V_t⟩ |N_t|^e        V: the leading columns of Q
+    score    s_ut = Σ_{s∈N_u} n_s^−e ⟨V_s, V_t⟩ n_t^e         V: the leading columns of Q, by √f_k each
+    trust    f_k = 1/(1 + (θ/σ_k)⁸)           σ_k: the singular value of column k; θ: `chance` times `by_chance`
+
+Without the shift the leading directions sit in small groups of users and items that hardly touch the others. A random
+graph with the same degrees has directions as well, and what is no stronger than those tells nothing: dense data has few
+directions that are trusted, sparse data many. Both rules follow from the counts, which everybody knows anyway.
 
 A round is FedGRec's propagation, then an orthonormalisation, so FedGRec's kernels compute it. The server applies the
-factor 1/√|N_t|, so that users send numbers of about one size for popular and rare items.
+factor 1/√n_t, so that users send numbers of about one size for popular and rare items.
 
-Words are short: the server scales Q such that a usual number of a user is `item_levels` / REACH, and users round at
-random. What is larger than the levels is cut. These are people whose few items hardly anybody else has; cutting them
-short makes the directions better. With `item_levels` = 0, and under noise, words have 32 bits: columns of Q have length
-1, so none is larger than 1 and none is cut.
+Words are short: `item_levels` is about twice the usual number (`step`), and users round at random. What is larger is
+cut: it comes from people whose few items hardly anybody else has, and with less of them the directions are better. With
+`item_levels` = 0, and under noise, words have 32 bits. Columns of Q have length 1, so none of those is cut.
 
 Under noise (`Method.noise`) fewer directions and fewer sums are better, only open items take part (noisy.py), and y_u
 is scaled down to a norm. Since Σ_u |y_u|² is the sum of the squared singular values, of which each is at most 1,
@@ -51,11 +56,12 @@ from fedgrec.methods import degrees as counts
 from fedgrec.methods import noisy
 from fedgrec.methods.contract import DEGREES, TRAIN, WORD, Contents, Method
 
-FEW, GROWTH = 0.38, 0.7  # directions: 64 of 1,500 users or items, 120 of 4,000, 512 from 30,000 on
+GROWTH = 0.7  # of the directions with the number of users or items, whichever is less
+TRUST = "trust"  # f, in what the server holds and broadcasts  # [columns of Q]
 REACH = 2.5  # times the usual number that users send is as large as words get
 FINE = 12  # bits behind 1/√users, about the size of a number that a user sends
 USUAL_NORM = 0.4  # times √(directions/users): the median |y_u| on Gowalla and on Yelp2018
-SCALE = "scale"  # what the server multiplies Q by before it sends it  # [1]
+STEEP = 8  # how fast trust falls below θ: a direction of half its strength counts 1/257
 NOTHING = 1e-12  # a direction with less than this part of the strongest one's share is not in the graph
 
 
@@ -66,7 +72,7 @@ class Options(MethodOptions):
     rounds: ClassVar[int] = 4  # when `rounds` is left to us
     evaluations: ClassVar[int] = 1  # more rounds are not worse
     # Each direction and each sum adds noise: these were best on Gowalla and Yelp2018 for ε from 2 to 16.
-    with_noise: ClassVar[dict[str, Any]] = {"dim": 32, "spare": 8, "exponent": 0.3}
+    with_noise: ClassVar[dict[str, Any]] = {"dim": 32, "spare": 8, "exponent": 0.3, "shift": 0.0, "chance": 0.0}
     noisy_rounds: ClassVar[int] = 3
 
     dim: int = option(
@@ -75,7 +81,21 @@ class Options(MethodOptions):
     spare: int = option(
         16, "more directions that the sums carry, so that the last ones are exact", least=0, most=1024, group="wire"
     )
-    exponent: float = option(0.45, "e: how much popular items are put first, 0 to 1", least=0, most=1, group="ranking")
+    breadth: float = option(
+        1.0, f"no more directions than this times the users or items to the power {GROWTH}", least=0, before=0.38
+    )
+    shift: float = option(
+        0.5, "τ: what is added to every degree, in mean degrees; 0: LightGCN's weights", least=0, most=100, before=0.0
+    )
+    chance: float = option(
+        0.75,
+        "directions count by how far they stand out of this times what a random graph has; 0: all count",
+        least=0,
+        most=10,
+        group="ranking",
+        before=0.0,
+    )
+    exponent: float = option(0.4, "e: how much popular items are put first, 0 to 1", least=0, most=1, group="ranking")
     users_per_round: int = option(2**31 - 1, "users of a round; the default is everybody", least=1)
     item_levels: int = option(
         7,
@@ -126,7 +146,7 @@ class SpectralMethod(Method):
     @property
     def width(self) -> int:
         """Columns of Q. Few users or items have few directions in common; any more would be chance."""
-        few = int(FEW * min(self.n_users, self.n_items) ** GROWTH + 0.5)
+        few = int(self.options.breadth * min(self.n_users, self.n_items) ** GROWTH + 0.5)
         return min(max(min(self.options.dim, few), 1) + self.options.spare, self.n_items)
 
     @property
@@ -137,6 +157,16 @@ class SpectralMethod(Method):
     def levels(self) -> int:
         """`item_levels`; 0 under noise, which sets the step."""
         return 0 if self.noise.rest else self.options.item_levels
+
+    def step(self, degrees: Ints, round_: int) -> float:
+        """The public step of short words.
+
+        The squares of all numbers that users send of a column add up to σ² at most, the square of its singular value:
+        at first that of a random column, then that of directions which stand out of chance a little.
+        """
+        edges = max(float(degrees.sum()), 1.0)
+        usual = self.by_chance(degrees) if round_ else math.sqrt(self.n_users / edges) / (1 + self.options.shift)
+        return REACH * usual / math.sqrt(edges) / max(self.levels, 1)
 
     def spec(self, stage: Stage) -> UploadSpec:
         if stage is DEGREES:
@@ -157,13 +187,8 @@ class SpectralMethod(Method):
         drawn = np.random.Generator(np.random.Philox(key=seed)).standard_normal(shape) / np.sqrt(self.n_items)
         nothing = np.zeros((self.n_items, 0), self.options.precision)
         degrees = np.zeros(self.n_items, np.int64)
-        more: dict[str, Floats] = {SCALE: np.ones(1, self.options.precision)} if self.levels else {}
+        more = {TRUST: np.ones(self.width, self.options.precision)}
         return ServerState(drawn.astype(self.options.precision), degrees, nothing, nothing.copy(), more=more)
-
-    def broadcast(self, server: ServerState, stage: Stage, level: int = 0) -> Broadcast:
-        """Q, scaled so that what users send is in steps."""
-        tables = server.items * server.more[SCALE] if self.levels else server.items
-        return Broadcast(server.round, self.n_items, tables, server.degrees, level, dict(server.more))
 
     def init_users(self, keys: NDArray[np.uint64], indptr: Ints, items: Ints, targets: Floats | None = None) -> Cohort:
         state = Nothing(np.zeros((len(keys), 1, 1), self.options.precision))
@@ -182,11 +207,12 @@ class SpectralMethod(Method):
     def _pushed(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Rows, int]:
         """What the users send to their items, and how many words were clipped."""
         spec, dtype = self.spec(stage), self.options.precision
-        item = np.maximum(broadcast.degrees[cohort.items], 1).astype(np.float64)
-        user = np.sqrt(np.repeat(cohort.degrees, cohort.degrees).astype(np.float64))
+        items, shift = self.shifted(broadcast.degrees)
+        item, user = items[cohort.items], np.sqrt(np.repeat(cohort.degrees + shift, cohort.degrees))
         y = self.kernel.refresh(cohort, (1 / (np.sqrt(item) * user)).astype(dtype), broadcast.tables, cohort.items)
         to_items, leaf = (1 / user).astype(dtype), spec.leaf("items")
         if self.levels:
+            to_items /= self.step(broadcast.degrees, broadcast.round)
             return self.kernel.send(cohort, to_items, y, leaf, spec.dtype, broadcast.round)
         if leaf.norm:
             y = noisy.fitted(cohort, to_items, y, leaf.step, leaf.norm)
@@ -194,42 +220,43 @@ class SpectralMethod(Method):
 
     def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
         if stage is DEGREES:
-            server = counts.apply(self, server, total)
-            if self.levels:  # numbers that are drawn with variance 1/N lead to users' numbers of about √M / pairs
-                usual = math.sqrt(self.n_users) / max(server.degrees.sum(), 1)
-                server.more[SCALE][:] = self.levels / (REACH * usual)
-            return server
+            return counts.apply(self, server, total)
         sums, step = noisy.open_rows(total.leaves["items"], server.more), self.spec(stage).leaf("items").step
-        Z = np.zeros((self.n_items, self.width))
-        Z[sums.index] = step * sums.values / np.sqrt(np.maximum(server.degrees[sums.index], 1))[:, None]
         if self.levels:
-            server.more[SCALE][:] = self.scale(server.items[0], Z, server.more[SCALE][0], server.degrees.sum())
-        server.items[0] = self.directions(Z)
+            step = self.step(server.degrees, server.round)
+        Z = np.zeros((self.n_items, self.width))
+        Z[sums.index] = step * sums.values / np.sqrt(self.shifted(server.degrees)[0][sums.index])[:, None]
+        server.items[0], shares = self.directions(Z)
+        server.more[TRUST] = self.trust(shares, self.by_chance(server.degrees)).astype(server.items.dtype)
         server.round += 1
         return server
 
-    def scale(self, Q: Any, Z: Any, scale: Any, pairs: Any) -> float:
-        """What the next Q is multiplied by, Z being the sum over users that got scale·Q.
-
-        ⟨Z, Z⟩/⟨Q, Z⟩ is about the mean λ of R̃ᵀR̃ in the next Q's columns. Of a column users then send numbers whose squares
-        add up to Σ_u y_u² = λ.
-        """
-        whole, along = float((Z * Z).sum()), float((Q * Z).sum()) * float(scale)
-        share = min(whole / along, 1.0) if min(whole, along) > 0 else 1.0
-        return self.levels / REACH * math.sqrt(max(float(pairs), 1.0) / share)
-
     @staticmethod
-    def directions(Z: Any, xp: Any = np) -> Any:
-        """An orthonormal basis of the columns, the strongest direction first; zeros for directions that are not there.
+    def directions(Z: Any, xp: Any = np) -> tuple[Any, Any]:
+        """An orthonormal basis of the columns, the strongest direction first, and each one's share |Zv|², σ⁴.
 
-        Either sign is right, and words that are rounded at random depend on it: the cubes add up to more than 0.
-        `xp`: numpy or torch, as Z is: a GPU computes it too.
+        Directions that are not there are zeros. Either sign is right, and words rounded at random depend on it: so the
+        cubes of a column add up to more than 0. `xp`: numpy or torch, as Z is: a GPU computes it too.
         """
         shares, turn = xp.linalg.eigh(Z.T @ Z)
         there = shares > NOTHING * xp.amax(shares) + np.finfo(float).tiny
-        root = xp.where(there, shares, 1.0) ** 0.5
-        found = xp.flip(xp.where(there, Z @ turn / root, 0.0), (1,))
-        return found * xp.where((found * found * found).sum(0) < 0, -1.0, 1.0)
+        shares = xp.where(there, shares, 1.0)
+        found = xp.flip(xp.where(there, Z @ turn / shares**0.5, 0.0), (1,))
+        return found * xp.where((found * found * found).sum(0) < 0, -1.0, 1.0), xp.flip(shares, (0,))
+
+    def shifted(self, degrees: Ints) -> tuple[Floats, float]:
+        """n_t of every item, and τ_u."""
+        shift = self.options.shift * float(degrees.sum())
+        return np.maximum(degrees, 1) + shift / self.n_items, shift / self.n_users
+
+    def by_chance(self, degrees: Ints) -> float:
+        """The largest singular value, after the first, of a random graph of so many edges, each by its mean weight."""
+        edges = max(float(degrees.sum()), 1.0)
+        return (math.sqrt(self.n_items / edges) + math.sqrt(self.n_users / edges)) / (1 + self.options.shift)
+
+    def trust(self, shares: Any, by_chance: float) -> Any:
+        """f of each direction."""
+        return 1 / (1 + (self.options.chance * by_chance) ** STEEP / shares ** (STEEP / 4))
 
     # -------------------------------------------------------------------------------------- ranking
 
@@ -244,21 +271,21 @@ class SpectralMethod(Method):
         return np.zeros((1, rows.shape[1])), rows
 
     def _weights(self, server: ServerState, cohort: Cohort) -> Floats:
-        """|N_s|^−e of each user's items.  # [nnz]"""
-        weights: Floats = self._popularity(server)[cohort.items] ** -self.options.exponent
+        """n_s^−e of each user's items.  # [nnz]"""
+        weights: Floats = self.shifted(server.degrees)[0][cohort.items] ** -self.options.exponent
         return weights
 
     def represent_items(self, server: ServerState) -> Floats:
         rows = self.leading(server)
-        vectors = rows * (self._popularity(server) ** self.options.exponent).astype(rows.dtype)[:, None]
+        vectors = rows * (self.shifted(server.degrees)[0] ** self.options.exponent).astype(rows.dtype)[:, None]
         return noisy.as_items(vectors, server.more)
 
     def leading(self, server: ServerState) -> Floats:
         """V; how many directions it has follows from the table, not from the number of users.  # [N, d]"""
-        return server.items[0, :, : max(server.items.shape[2] - self.options.spare, 1)]
-
-    def _popularity(self, server: ServerState) -> Floats:
-        return np.maximum(server.degrees, 1).astype(np.float64)
+        count = max(server.items.shape[2] - self.options.spare, 1)
+        by: Any = np.sqrt(server.more[TRUST][:count]) if TRUST in server.more else 1  # release 0.2 trusted all
+        trusted: Floats = server.items[0, :, :count] * by
+        return trusted
 
     # -------------------------------------------------------------------------------------- traffic
 

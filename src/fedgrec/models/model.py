@@ -158,9 +158,8 @@ class Model(Recommender):
     def _texts(self) -> dict[str, Any]:
         """The contents of the text files beside the tensors, as far as the model depends on them."""
         old = {new: name for name, new in OLD_NAMES.items()}  # release 0.2 took digests under these
-        before = {f.name: f.metadata["before"] for f in fields(self.config.model)}  # and without later options
-        chosen = asdict(self.config.model).items()
-        options = {old.get(name, name): v for name, v in chosen if v not in (None, before[name])}
+        before = {f.name: f.metadata["before"] for f in fields(self.config.model)}  # what it did without this option
+        options = {old.get(name, name): v for name, v in asdict(self.config.model).items() if v != before[name]}
         ids = {USER_IDS: self.user_ids.to_json(), ITEM_IDS: self.item_ids.to_json()}
         return {CONFIG: [self.config.method, options], **ids}
 

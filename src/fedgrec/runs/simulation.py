@@ -83,7 +83,9 @@ class Simulation:
                 return self.selected or self.model()
             self._advance()
             self.progress.seconds = time.perf_counter() - started
-            if self.server.round % run.evaluate_every == 0 or self.server.round == last:
+            done = self.server.round
+            prepared = self.method.prepares(done - 1) and not self.method.prepares(done)
+            if prepared or done % run.evaluate_every == 0 or done == last:
                 self._evaluate()
                 self.progress.seconds = time.perf_counter() - started
             if run.checkpoint_every and self.server.round % run.checkpoint_every == 0:

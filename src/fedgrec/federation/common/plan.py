@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fedgrec.cable.core import Broadcast, Leaf, Stage, UploadSpec
+from fedgrec.cable.core import Broadcast, Leaf, ServerState, Stage, UploadSpec
 from fedgrec.federation.common import evaluation
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.options import Agreement
@@ -64,6 +64,11 @@ class Plan:
         if self.stage == CHANGES:
             return UploadSpec((Leaf("changed", 1, 1, clip=1, step=1),), self.users)
         return method.spec(self.stage_of(method))
+
+    def broadcast(self, method: Method, server: ServerState) -> Broadcast:
+        """What the server sends down for it."""
+        stage = self.stage_of(method)
+        return method.judged(server, stage) if self.stage == EVALUATE else method.broadcast(server, stage, self.level)
 
     def context(self, broadcast: Broadcast, *told: str) -> bytes:
         """What masks are bound to: nodes that differ in plan, model, or in what they were told share no keys.

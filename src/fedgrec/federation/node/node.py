@@ -199,7 +199,7 @@ class Node:
         for session in self.store.waiting():  # the history goes on without it, for all nodes alike
             self.store.settle(session, False)
         model = model_digest(broadcast)
-        self._check(client.session, plan, broadcast, model)
+        self._check(client.session, plan, broadcast)
         history.note_beginning(self.store, self.folder.membership.number)
         self.store.put("season", (plan.begun, plan.n_users))
         self.store.put("round", plan.round)
@@ -226,12 +226,12 @@ class Node:
             raise FederationError(f"node {self.folder.name} has not kept the model of the sum before") from None
         return unpack_broadcast(about, arrays)
 
-    def _check(self, session: Session, plan: Plan, broadcast: Broadcast, model: bytes) -> None:
+    def _check(self, session: Session, plan: Plan, broadcast: Broadcast) -> None:
         """Hold the server to the method: it may not choose the size of the integers or the round."""
         method = self.folder.method(plan.n_users, plan.begun)
         users = self.store.get("announced", 0)
         rules.check_plan(self.folder, method, plan, users)
-        rules.check_model(method, plan.stage_of(method), broadcast)
+        rules.check_model(method, plan, broadcast)
         rules.check_users(self.folder, plan, *self.store.get("season", (0, plan.n_users)))
         rules.check_people(self.folder, users, self.store.was_in_sums())
         rules.check_company(self.folder, users, self._bound(plan, method))
@@ -244,7 +244,8 @@ class Node:
             raise FederationError("the model is not that of the sum's round and level")
         if plan.stage == EVALUATE:
             trained = self.store.trained_on((method.stages[-1].name, 0, plan.round))
-            rules.check_evaluation(self.folder, self.store.times(EVALUATE), trained == model or not users)
+            known = trained == model_digest(method.trained_on(broadcast))
+            rules.check_evaluation(self.folder, self.store.times(EVALUATE), known or not users)
         if plan.stage == method.stages[-1].name:
             rules.check_budget(self.folder, plan, self.store.times(plan.stage))
         if not is_once(method, plan.stage) and self.store.took_part(plan.place) is not None:

@@ -193,8 +193,8 @@ def check_recount(folder: NodeFolder, trained: int) -> None:
         )
 
 
-def check_model(method: Method, stage: Stage | None, broadcast: Broadcast) -> None:
-    """What the method sends in this stage, or serves in none, no more and no less, with numbers that cannot overflow.
+def check_model(method: Method, plan: Plan | None, broadcast: Broadcast) -> None:
+    """What the method sends in this sum, or serves in none, no more and no less, with numbers that cannot overflow.
 
     This depends on nothing that a user has. A server could otherwise send a model with which only users of a certain
     item fail, or one in which all items but a few are closed.
@@ -202,7 +202,8 @@ def check_model(method: Method, stage: Stage | None, broadcast: Broadcast) -> No
     degrees, more, floats = broadcast.degrees, dict(broadcast.more), [broadcast.tables, *broadcast.more.values()]
     is_open = more.pop(OPEN, None)
     if (
-        _shapes(replace(broadcast, more=more)) != _expected(method, stage, broadcast.level)
+        _shapes(replace(broadcast, more=more))
+        != _expected(method, plan and plan.stage_of(method), broadcast.level, bool(plan and plan.stage == EVALUATE))
         or degrees.dtype.kind not in "iu"
         or any(part.dtype.kind != "f" for part in floats)
         or bool((degrees < 0).any())
@@ -214,9 +215,11 @@ def check_model(method: Method, stage: Stage | None, broadcast: Broadcast) -> No
 
 
 @lru_cache(maxsize=16)
-def _expected(method: Method, stage: Stage | None, level: int) -> Shapes:
+def _expected(method: Method, stage: Stage | None, level: int, is_judged: bool) -> Shapes:
     server = method.init(0)
-    return _shapes(method.broadcast(server, stage, level) if stage else method.served(server))
+    if not stage:
+        return _shapes(method.served(server))
+    return _shapes(method.judged(server, stage) if is_judged else method.broadcast(server, stage, level))
 
 
 def _shapes(broadcast: Broadcast) -> Shapes:

@@ -152,8 +152,7 @@ class Coordinator:
                 self.observer.noticed(
                     f"season {season.number} made the metric worse: nodes serve the model of season {served}"
                 )
-            model, arrays = pack_broadcast(self.method.served(self.model.server))
-            seasons.publish(self.folder.path, season, model, arrays, self.options.models, served)
+            self._keep_published(season, served)
             self._keep(replace(season, served=served))
             with self.store.transaction():
                 self.store.put("ended", time.time())
@@ -162,6 +161,17 @@ class Coordinator:
         self.members.greet()
         self._publish()
         write_run(self.folder, self.store, self.model.server)
+
+    def _serve_first(self) -> None:
+        """Nodes that have no model yet get the one that is there before training."""
+        if self.season.number == 1:
+            self._keep_published(self.season, self.season.number)
+            self._published = seasons.published(self.folder.path, self.season.number)
+            self._publish()
+
+    def _keep_published(self, season: Season, served: int) -> None:
+        model, arrays = pack_broadcast(self.method.served(self.model.server))
+        seasons.publish(self.folder.path, season, model, arrays, self.options.models, served)
 
     def _publish(self) -> None:
         """Send the model to every node that serves another one, or whose users wait to hear of a sum."""
@@ -277,7 +287,8 @@ class Coordinator:
             return recount.name, 0, season.begun
         every = self._evaluate_every()
         due = round_ >= season.until or (every and trained - max(evaluated, 0) >= every)
-        if due and trained > evaluated and self._may_judge(nodes):
+        prepared = trained >= 0 and self.method.prepares(trained)
+        if due and trained > evaluated and not prepared and self._may_judge(nodes):
             return EVALUATE, 0, trained
         return (stages[-1].name, 0, round_) if round_ < season.until else None
 
@@ -330,9 +341,10 @@ class Coordinator:
             return
         session = ready.session.round_id.hex()
         number = self.store.begin(session, ready.plan.place, self.folder.membership.number, ready.nodes)
-        ready.as_before = stage == EVALUATE and self.store.is_round(number - 1, round_)
+        same = stage == EVALUATE and not self.method.to_rank  # else devices need more to rank than to train
+        ready.as_before = same and self.store.is_round(number - 1, round_)
         model = self.model.trained_on() if stage == EVALUATE else self.model.server
-        broadcast = self.method.broadcast(model, ready.plan.stage_of(self.method), level=level)
+        broadcast = ready.plan.broadcast(self.method, model)
         recorded = self.options.record > 0 and stage == self.method.stages[-1].name
         before = deepcopy(broadcast) if recorded else broadcast  # a sum changes the server's tables in place
 
@@ -361,6 +373,9 @@ class Coordinator:
         if recorded:
             self._record(number, ready, before, total, outcome.included)
         self.observer.summed(self.store.sums(number - 1)[0])
+        is_round = stage == self.method.stages[-1].name
+        if is_round and self.method.prepares(round_) and not self.method.prepares(round_ + 1):
+            self._serve_first()
 
     def _is_optional(self, stage: str, round_: int) -> bool:
         """Whether the season does without this round: others open over any nodes, and this one does not."""
