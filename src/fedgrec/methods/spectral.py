@@ -28,12 +28,14 @@ people who never took part.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgrec.cable import draws
 from fedgrec.cable.core import (
     Broadcast,
     Cohort,
@@ -48,6 +50,8 @@ from fedgrec.cable.core import (
     Traffic,
     Upload,
     UploadSpec,
+    as_server,
+    travelling,
 )
 from fedgrec.cable.noise import NO_NOISE, Multipliers
 from fedgrec.config.options import COUNT_ITEMS, MethodOptions, option
@@ -104,6 +108,13 @@ class Options(MethodOptions):
         most=2**20,
         before=0,
     )
+    download: str = option(
+        "int4",
+        "numbers of tables that travel down between the sums: 4 or 8 bits and a scale for each row, or float32; people "
+        "rank with 8 bits, or float32; under noise always float32",
+        choices=("int4", "int8", "float32"),
+        before="float32",
+    )
     count_items: int = option(30, COUNT_ITEMS, least=1)
     norm: float = option(
         0.0,
@@ -117,6 +128,17 @@ class Options(MethodOptions):
     @property
     def levels(self) -> int:
         return self.item_levels
+
+
+@dataclass(frozen=True)
+class Sum(Stage):
+    """A sum over everybody."""
+
+    begins: bool = False  # with a table that everybody draws, so that none has to travel
+
+
+FIRST = Sum(TRAIN.name, everyone=TRAIN.everyone, begins=True)
+BYTES = {"int4": 0.5, "int8": 1, "float32": WORD}  # of a number that travels down
 
 
 @dataclass
@@ -153,6 +175,16 @@ class SpectralMethod(Method):
     def stages(self) -> tuple[Stage, ...]:
         return DEGREES, TRAIN
 
+    def training(self, round_: int) -> Stage:
+        return FIRST if self.begins(round_) else TRAIN
+
+    def begins(self, round_: int) -> bool:
+        return round_ == 0 and self.download != "float32"
+
+    @property
+    def download(self) -> str:
+        return "float32" if self.noise.rest else str(self.options.download)
+
     @property
     def levels(self) -> int:
         """`item_levels`; 0 under noise, which sets the step."""
@@ -182,13 +214,26 @@ class SpectralMethod(Method):
         return UploadSpec((items,), users)
 
     def init(self, seed: int) -> ServerState:
-        """Random columns of length about 1."""
-        shape = (1, self.n_items, self.width)
-        drawn = np.random.Generator(np.random.Philox(key=seed)).standard_normal(shape) / np.sqrt(self.n_items)
         nothing = np.zeros((self.n_items, 0), self.options.precision)
         degrees = np.zeros(self.n_items, np.int64)
         more = {TRUST: np.ones(self.width, self.options.precision)}
-        return ServerState(drawn.astype(self.options.precision), degrees, nothing, nothing.copy(), more=more)
+        return ServerState(self.start.copy(), degrees, nothing, nothing.copy(), more=more)
+
+    @property
+    def start(self) -> Floats:
+        """The table that everybody draws: random columns of length 1.  # [1, N, columns]"""
+        table: Floats = signs(self.n_items, self.width).astype(self.options.precision)
+        table /= math.sqrt(self.n_items)
+        return table
+
+    def broadcast(self, server: ServerState, stage: Stage, level: int = 0) -> Broadcast:
+        """Q, where nobody can draw it."""
+        if stage is DEGREES or (isinstance(stage, Sum) and stage.begins):
+            return replace(super().broadcast(server, stage, level), tables=server.items[:0])
+        return self._sent(server, self.download)
+
+    def _sent(self, server: ServerState, kind: str) -> Broadcast:
+        return replace(super().broadcast(server, TRAIN), tables=travelling(server.items, kind), kind=kind)
 
     def init_users(self, keys: NDArray[np.uint64], indptr: Ints, items: Ints, targets: Floats | None = None) -> Cohort:
         state = Nothing(np.zeros((len(keys), 1, 1), self.options.precision))
@@ -208,8 +253,9 @@ class SpectralMethod(Method):
         """What the users send to their items, and how many words were clipped."""
         spec, dtype = self.spec(stage), self.options.precision
         items, shift = self.shifted(broadcast.degrees)
+        tables = broadcast.tables if len(broadcast.tables) else self.start
         item, user = items[cohort.items], np.sqrt(np.repeat(cohort.degrees + shift, cohort.degrees))
-        y = self.kernel.refresh(cohort, (1 / (np.sqrt(item) * user)).astype(dtype), broadcast.tables, cohort.items)
+        y = self.kernel.refresh(cohort, (1 / (np.sqrt(item) * user)).astype(dtype), tables, cohort.items)
         to_items, leaf = (1 / user).astype(dtype), spec.leaf("items")
         if self.levels:
             to_items /= self.step(broadcast.degrees, broadcast.round)
@@ -281,11 +327,19 @@ class SpectralMethod(Method):
         return noisy.as_items(vectors, server.more)
 
     def leading(self, server: ServerState) -> Floats:
-        """V; how many directions it has follows from the table, not from the number of users.  # [N, d]"""
-        count = max(server.items.shape[2] - self.options.spare, 1)
+        """V, as it travels; how many directions it has follows from the table, not from who is here.  # [N, d]"""
+        server = self.as_ranked(server)
+        table = (server.items if len(server.items) else self.start)[0]
+        count = max(table.shape[1] - self.options.spare, 1)
         by: Any = np.sqrt(server.more[TRUST][:count]) if TRUST in server.more else 1  # release 0.2 trusted all
-        trusted: Floats = server.items[0, :, :count] * by
+        trusted: Floats = table[:, :count] * by
         return trusted
+
+    def served(self, server: ServerState) -> Broadcast:
+        return self._sent(server, "float32" if self.download == "float32" else "int8")
+
+    def as_ranked(self, server: ServerState) -> ServerState:
+        return server if server.arrived else as_server(self.served(server))
 
     # -------------------------------------------------------------------------------------- traffic
 
@@ -294,8 +348,18 @@ class SpectralMethod(Method):
         up_secure = self.secure_upload(stage, n - lost)
         if stage is DEGREES:
             return Traffic(sent * WORD, 0, up_secure, 0)
-        down = n * self.n_items * self.width * WORD
+        table = math.ceil(self.width * BYTES[self.download]) + (self.download != "float32")  # a row of it
+        begins = isinstance(stage, Sum) and stage.begins
+        down = n * (self.n_items * (WORD + (0 if begins else table)) + self.width * WORD)  # degrees, table, trust
         return Traffic(sent * (1 + self.width) * WORD, down, up_secure, down)
+
+
+@lru_cache(maxsize=1)  # each of many users draws it
+def signs(n_items: int, width: int) -> NDArray[np.int8]:
+    """−1 and 1, the same for everybody.  # [1, N, columns]"""
+    words = draws.philox(0, np.arange(-(-n_items * width // 128), dtype=np.uint64), 0, 0, draws.Purpose.INIT)
+    bits = np.unpackbits(words.astype("<u4").view(np.uint8).ravel(), count=n_items * width)
+    return 2 * bits.reshape(1, n_items, width).astype(np.int8) - 1
 
 
 make = SpectralMethod

@@ -21,13 +21,12 @@ import numpy as np
 
 from fedgrec.cable.core import Broadcast, Cohort, Floats, Ints, Pending, ServerState, Stage, Traffic, Upload, UploadSpec
 from fedgrec.config.options import FedGRecOptions, in_ranking, in_run, option
-from fedgrec.methods import contract
 from fedgrec.methods.contract import Part
 from fedgrec.methods.fedgrec import FedGRecMethod
-from fedgrec.methods.spectral import TRUST, SpectralMethod
+from fedgrec.methods.spectral import TRUST, SpectralMethod, Sum
 from fedgrec.methods.spectral import Options as SpectralOptions
 
-SUM = Stage("train", everyone=True)  # a training round that is one of Spectral's sums
+SUM = Sum("train", everyone=True)  # a training round that is one of Spectral's sums
 DIRECTIONS, PEOPLE = "directions", "people"  # Q, and the number of users, in what the server holds
 TRAINED_ROWS, SUMMED_ROWS = "trained_rows", "summed_rows"  # x_t of both parts, on a device that ranks
 GRAM = "_gram"
@@ -82,16 +81,16 @@ class TwoPartsMethod(FedGRecMethod):
         return self.options.sums
 
     def training(self, round_: int) -> Stage:
-        return SUM if self.prepares(round_) else super().training(round_)
+        return replace(SUM, begins=self.spectral.begins(round_)) if self.prepares(round_) else super().training(round_)
 
     def prepares(self, round_: int) -> bool:
         return round_ - self.begun < self.options.sums
 
     def sums_items(self, stage: Stage) -> bool:
-        return stage == SUM or super().sums_items(stage)
+        return isinstance(stage, Sum) or super().sums_items(stage)
 
     def spec(self, stage: Stage) -> UploadSpec:
-        return self.spectral.spec(contract.TRAIN) if stage == SUM else super().spec(stage)
+        return self.spectral.spec(stage) if isinstance(stage, Sum) else super().spec(stage)
 
     def init(self, seed: int) -> ServerState:
         server, first = super().init(seed), self.spectral.init(seed)
@@ -112,22 +111,22 @@ class TwoPartsMethod(FedGRecMethod):
         return {DIRECTIONS: found.items[0], TRUST: trust, PEOPLE: server.more[PEOPLE]}
 
     def broadcast(self, server: ServerState, stage: Stage, level: int = 0) -> Broadcast:
-        if stage != SUM:
+        if not isinstance(stage, Sum):
             return super().broadcast(server, stage, level)
         table = server.more[DIRECTIONS]
         if table.shape != (self.n_items, self.spectral.width):  # more people came, so there are more directions
             table = self._widened(server)[DIRECTIONS]
-        return Broadcast(server.round, self.n_items, table[None], server.degrees)
+        return replace(self.spectral.broadcast(self._summed(server, table[None]), stage), more={})
 
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
-        if stage == SUM:
-            return self.spectral.local_update(cohort, contract.TRAIN, broadcast)
+        if isinstance(stage, Sum):
+            return self.spectral.local_update(cohort, stage, broadcast)
         return super().local_update(cohort, stage, broadcast)
 
     def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
-        if stage != SUM:
+        if not isinstance(stage, Sum):
             return super().apply(server, stage, total, level)
-        found = self.spectral.apply(self._summed(server, self.spectral.init(0).items), contract.TRAIN, total)
+        found = self.spectral.apply(self._summed(server, self.spectral.init(0).items), stage, total)
         people = np.array([self.n_users], server.items.dtype)
         server.more |= {DIRECTIONS: found.items[0], TRUST: found.more[TRUST], PEOPLE: people}
         server.round += 1
@@ -141,8 +140,8 @@ class TwoPartsMethod(FedGRecMethod):
         return ServerState(items, server.degrees, nothing, nothing, server.round, trust)
 
     def traffic(self, stage: Stage, degrees: Ints, lost: int = 0) -> Traffic:
-        if stage == SUM:
-            return self.spectral.traffic(contract.TRAIN, degrees, lost)
+        if isinstance(stage, Sum):
+            return self.spectral.traffic(stage, degrees, lost)
         return super().traffic(stage, degrees, lost)
 
     # ----------------------------------------------------------------------------------------- ranking
