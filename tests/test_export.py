@@ -16,7 +16,7 @@ from fedgrec.errors import DiskError, FedgrecError, RunError
 from fedgrec.methods.contract import make_method
 from fedgrec.models.model import Model
 from fedgrec.pages.export import ItemTable, write_page
-from fedgrec.pages.export.table import SHARES, Rows, agreement
+from fedgrec.pages.export.table import SHARES, Rows, Table, agreement
 from fedgrec.runs.simulation import Simulation
 from tests.disks import a_disk
 
@@ -45,6 +45,7 @@ KINDS: list[dict[str, Any]] = [
     {"combine": "concat", "live": False, "similarity": "inner"},
     {"method": "spectral", "dim": 24},
     {"method": "fedgnn"},
+    {"method": "two-parts"},
 ]
 
 
@@ -102,7 +103,7 @@ def test_a_table_that_travelled_in_eight_bits_loses_nothing() -> None:
 
 
 def test_spectral_has_one_table_for_both_sides() -> None:
-    table = ItemTable.of(invented(method="spectral"))
+    table = ItemTable.of(invented(method="spectral")).tables[0]
     assert table.gives.whole is table.ranks.whole
 
 
@@ -110,7 +111,7 @@ def test_a_score_by_hand() -> None:
     """Two items picked: s_t = (a·b_t·⟨g, r_t⟩ + …)/√2; of equal scores the lower item number is first."""
     ranks = Rows(np.array([[1, 0], [0, 2], [4, 4], [0, 2], [1, 1]], np.int8), np.array([1, 0.5, 1, 0.5, 9], np.float32))
     gives = Rows(np.array([[3, 1], [0, 0], [1, -1], [0, 0], [0, 0]], np.int8), np.ones(5, np.float32))
-    table = ItemTable(gives, ranks, "root", np.array([0, 0, 0, 0, 1], bool))
+    table = ItemTable((Table(0.0, gives, ranks),), "root", np.array([0, 0, 0, 0, 1], bool))
     items, scores = table.recommend(np.array([2, 0]))
     assert items.tolist() == [1, 3]
     np.testing.assert_allclose(scores, np.array([0.5 * (2 - 2)] * 2) / np.sqrt(2))

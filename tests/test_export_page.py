@@ -72,11 +72,16 @@ def test_the_page_ranks_as_its_twin_does(browser: Browser, model: Model, page: E
 
 
 @needs_browser
-@pytest.mark.parametrize("options", [{}, {"download": "float32", "message_passing": "mean"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"download": "float32", "message_passing": "mean"}, {"method": "two-parts"}], ids=str
+)
 def test_the_page_of_fedgrec_too(browser: Browser, options: dict[str, Any], tmp_path: Path) -> None:
     """Two tables, and other shares; items with equal scores are in the order of their numbers, as everywhere."""
     model = invented(**options)
-    model.server.items[:, 200:210] = model.server.items[:, 100:110]
+    for table in (model.server.items[0], model.server.items[1], *model.server.more.values()):
+        if len(table) == len(model.item_ids):
+            table[200:210] = table[100:110]
+    model.server.degrees[200:210] = model.server.degrees[100:110]
     items, scores = ItemTable.of(model).recommend(np.array([8, 100, 31]))
     found = shown(browser, write_page(model, tmp_path / "page"), [31, 8, 100])
     assert found == [list(pair) for pair in zip(items.tolist(), scores.tolist(), strict=True)]

@@ -185,8 +185,7 @@ class Chance:
         everyone = NODES * USERS
         assert ((model.degrees >= 0) & (model.degrees <= everyone)).all()
         with ServerStore(open_server(self.fed.server)) as store:
-            # The latents of a removed node's users stay, also if the degrees never counted these users.
-            counts = model.degrees[:, None] + store.loose_users() + USERS * self.removed
+            counts = model.degrees[:, None] + store.loose_users()
         assert (np.abs(model.items[1:]) <= (LATENT_CLIP * counts).astype("f4")).all()
         most = LARGEST * PER_ROUND
         assert np.abs(model.moment1).max() <= most

@@ -9,7 +9,7 @@ import pytest
 
 from fedgrec.cable.core import Rows, Upload
 from fedgrec.config.configuration import Config
-from fedgrec.config.options import METHODS
+from fedgrec.config.options import METHODS, method_module
 from fedgrec.studies.audit import weaker_designs as designs
 from fedgrec.studies.audit.recording import Apart, Truth, View, minus, record
 from fedgrec.studies.audit.scores import Finding, NotApplicable
@@ -71,7 +71,8 @@ def test_two_sums_name_most_by_signs_where_there_are_none() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_two_sums_beat_popularity_for_every_method(method: str) -> None:
-    small = {"method": method, "rounds": 2, "dim": 8, "users_per_round": 20, "kernel": "reference"}
+    rounds = 2 + getattr(method_module(method).Options, "sums", 0)
+    small = {"method": method, "rounds": rounds, "dim": 8, "users_per_round": 20, "kernel": "reference"}
     assert found(designs.audit_sums, *record(Config().changed(small), sparse(users=30, items=400))).better
 
 

@@ -172,7 +172,7 @@ def test_a_file_that_changed_is_not_taken_for_grown_data(data: Path, more: Path,
         ({}, ["--set", "dim=4"], "so dim cannot change"),
         ({"checkpoint_every": 0}, [], "has no checkpoint of its last round"),
         ({"latent_rate": 0.5}, [], "with latent_rate other than 1"),
-        ({"method": "fcf"}, [], "only fedgrec, fedmf, federank do"),
+        ({"method": "fcf"}, [], "only fedgrec, two-parts, fedmf, federank do"),
     ],
 )
 def test_what_cannot_grow_says_so_and_stays(

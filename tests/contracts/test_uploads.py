@@ -26,13 +26,14 @@ def listed(name: str) -> list[str]:
     method, size = module.make(options, many, 50_021), {many: "N", 2 * many: "2N", options.dim: "d"}
     size |= {getattr(options, "layers", 1) * many: "KN"} | {many: "N"}
     found = []
-    for stage in dict.fromkeys(method.stages):
+    first = {method.training(0): "the first rounds"} if method.prepares(0) else {}
+    for stage in dict.fromkeys((*method.stages[:-1], *first, method.stages[-1])):
         leaves = [
             f"`{leaf.name}` {size.get(leaf.rows, f'{leaf.rows:,}')} × {size.get(leaf.width, f'{leaf.width:,}')}"
             for leaf in (method.spec(stage).leaves if stage.combine == "sum" else ())
         ]
         what = ", ".join(leaves) or "none: users tell each other through a third party"
-        found.append(f"| `{name}` | {stage.name} | {what} |")
+        found.append(f"| `{name}` | {first.get(stage, stage.name)} | {what} |")
     return found
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import random
 import shutil
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from fedgrec.federation.common import catalogue
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.network import NodeNetwork, write_network
 from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.in_process.transport import Answer, honest
 from fedgrec.federation.node import changes
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.node import handle
@@ -120,6 +122,50 @@ def test_changes_wait_until_there_are_enough(tmp_path: Path) -> None:
     life.holds()
     assert len(life.world.applied("recount")) == 1
     assert life.world.model().degrees.sum() > before.sum() - 2
+
+
+@pytest.mark.parametrize("stage", ["changes", "recount"])
+def test_a_season_makes_up_for_a_lost_count(tmp_path: Path, stage: str) -> None:
+    """All nodes are one batch. One falls silent whenever this sum is due before the season, and is back after that."""
+    life = Life(tmp_path / "life", options={"fewest_people": 20})
+    life.train()
+    life.give(later_rounds=3)
+    for step in (life.click, life.join, life.leave):
+        step()
+    life.reread()
+    without_losses, begun = life.copied(tmp_path / "without losses"), life.world.model().round
+    without_losses.train()
+
+    def meddle(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
+        sums = life.world.log()
+        before_it = sums[-1]["stage"] == stage and not [s for s in sums if (s["stage"], s["round"]) == ("train", begun)]
+        is_lost = (address, request.kind) == (1, "masked") and before_it
+        return [] if is_lost else honest(address, request, node)
+
+    life.train(meddle)
+    log = [(line["stage"], line["round"]) for line in life.world.log() if line["applied"]]
+    made_up = [("changes", begun + 1)] * (stage == "changes") + [("recount", begun)]
+    assert log[log.index(("train", begun)) + 1 :] == [*made_up, ("train", begun + 1), ("train", begun + 2)]
+    np.testing.assert_array_equal(life.world.model().degrees, without_losses.world.model().degrees)
+    life.holds()
+
+
+def test_changes_wait_for_the_next_season_in_the_end(life: Life) -> None:
+    """The recount is lost before every round that is far enough from the next recount."""
+    life.give(later_rounds=3)
+    life.click()
+    life.reread()
+    before, begun = life.world.model(), life.world.model().round
+    lost = lambda: life.world.log()[-1]["stage"] == "recount"  # noqa: E731
+    life.train(lambda address, request, node: [] if lost() and request.kind == "confirm" else [node(request)])
+    log = [(line["stage"], line["round"]) for line in life.world.log()]
+    tried = [("train", begun), ("recount", begun), ("train", begun + 1), ("recount", begun), ("train", begun + 2)]
+    assert log[log.index(tried[0]) :] == tried
+    np.testing.assert_array_equal(life.world.model().degrees, before.degrees)
+    assert any("changes wait for the next season" in notice for notice in life.world.witness.notices)
+    life.train()
+    assert not np.array_equal(life.world.model().degrees, before.degrees)
+    life.holds()
 
 
 def test_who_is_forgotten_leaves_nothing_behind(life: Life) -> None:

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from fedgrec.errors import FedgrecError
+from fedgrec.federation.common import packets
 from fedgrec.federation.node.folder import SERVED
+from fedgrec.federation.node.person import recommend
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server.folder import open_server
 from tests.federation.meddlers import killed_after_writing, on, silent
@@ -28,6 +30,23 @@ def test_three_nodes_of_ten_users(tmp_path: Path, method: str) -> None:
     # has four exchanges, not five.
     kinds = [packet.kind for _, packet in fed.transport.received]
     assert {kind: kinds.count(kind) for kind in EXCHANGES} == dict.fromkeys(EXCHANGES, 3 * len(fed.log())) | {"keys": 6}
+
+
+def test_two_parts_are_served_after_the_sums(tmp_path: Path) -> None:
+    """Nodes have a model once four sums are open, and another one at the end; they judge rounds, and no sums."""
+    fed = world(tmp_path, "two-parts", layers=2, users=10, options={"rounds": 7, "evaluations": 9, "evaluate_every": 1})
+    fed.run()
+    assert fed.is_its_simulation()
+    assert not fed.pending()
+    assert not fed.witness.notices
+    assert len([packet for _, packet in fed.transport.received if packet.kind == packets.FINISH]) == 6
+    assert [line["round"] for line in fed.applied("evaluate")] == [4, 5, 6]
+    for node in fed.nodes.values():
+        with NodeStore(node) as store:
+            user = store.ids()[0]
+        found, scores = recommend(node, user, 5)
+        assert len(found) == 5
+        assert (np.diff(scores) <= 0).all()
 
 
 def test_latents_travel_when_they_are_due(tmp_path: Path) -> None:

@@ -23,9 +23,11 @@ from fedgrec.federation.common.network import (
 )
 from fedgrec.federation.common.options import Agreement, FederationOptions
 from fedgrec.federation.in_process.transport import LocalTransport
+from fedgrec.federation.node import changes
 from fedgrec.federation.node.folder import open_node
-from fedgrec.federation.node.store import NodeStore
+from fedgrec.federation.node.store import NodeStore, Person
 from fedgrec.federation.server.folder import open_server
+from fedgrec.federation.server.store import ServerStore
 from fedgrec.federation.setup.backup import backup
 from fedgrec.federation.setup.changes import remove_node, rotate_keys
 from fedgrec.federation.setup.init import Made, add_node, add_users, init
@@ -66,6 +68,34 @@ def test_a_node_that_was_removed_is_told_so_and_the_others_go_on_with_what_it_co
     assert [list(open_node(path).roster) for path in world.nodes.values()] == [[0, 1, 2]] * 3 + [[0, 1, 2, 3]]
     with NodeStore(fed / "node-3") as store:
         assert "is node-3, which was removed with roster 2: stop it" in store.get("refused")
+
+
+def test_latents_of_a_removed_node_that_was_never_counted_are_possible(tmp_path: Path) -> None:
+    """They stand at an item that no counted user has: to put them back would accuse the nodes of the sum."""
+    fed, world = founded(tmp_path)
+    rare = 0
+    for path in world.nodes.values():
+        with NodeStore(path) as store, store.transaction():
+            for row in store.first_rows(-1):
+                changes.want(store, row, [rare + 1, *{*changes.wanted(store, row)} - {rare}])
+    world.run()
+    folder = add_node(fed)
+    with NodeStore(folder) as store:
+        store.add_users(open_node(folder).method(1), [Person("late", [rare])])
+    world.transport.folders = {**world.nodes, 4: folder}
+    world.give_rounds(3)
+    world.run()
+    latents = world.model().items[1:, rare].copy()
+    assert world.model().degrees[rare] == 0
+    assert latents.any(), "the newcomer has sent latents"
+
+    remove_node(fed, "node-4")
+    world.give_rounds(5)
+    world.run()
+    assert (world.model().items[1:, rare] == latents).all()
+    assert not any("were put back" in notice for notice in world.witness.notices)
+    with ServerStore(open_server(world.server)) as store:
+        assert store.loose_users() == 1
 
 
 def test_a_place_and_a_name_are_never_given_again_and_any_node_may_go(tmp_path: Path) -> None:

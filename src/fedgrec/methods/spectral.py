@@ -193,12 +193,12 @@ class SpectralMethod(Method):
     def step(self, degrees: Ints, round_: int) -> float:
         """The public step of short words.
 
-        The squares of all numbers that users send of a column add up to σ² at most, the square of its singular value:
-        at first that of a random column, then that of directions which stand out of chance a little.
+        The squares of what users hold of a column add up to that of its singular value: at first of a random column,
+        then of directions that stand out of chance a little. A user sends y_u/√n_u to each of its |N_u| items.
         """
-        edges = max(float(degrees.sum()), 1.0)
-        usual = self.by_chance(degrees) if round_ else math.sqrt(self.n_users / edges) / (1 + self.options.shift)
-        return REACH * usual / math.sqrt(edges) / max(self.levels, 1)
+        edges, shift = max(float(degrees.sum()), 1.0), 1 + self.options.shift
+        value = self.by_chance(degrees) if round_ else math.sqrt(self.n_users / edges) / shift
+        return REACH * value / math.sqrt(edges * shift) / max(self.levels, 1)
 
     def spec(self, stage: Stage) -> UploadSpec:
         if stage is DEGREES:

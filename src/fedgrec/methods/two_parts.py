@@ -27,6 +27,7 @@ from fedgrec.methods.spectral import TRUST, SpectralMethod, Sum
 from fedgrec.methods.spectral import Options as SpectralOptions
 
 SUM = Sum("train", everyone=True)  # a training round that is one of Spectral's sums
+LATENTS = "latents"  # what sums of rows of people's own items are called
 DIRECTIONS, PEOPLE = "directions", "people"  # Q, and the number of users, in what the server holds
 TRAINED_ROWS, SUMMED_ROWS = "trained_rows", "summed_rows"  # x_t of both parts, on a device that ranks
 GRAM = "_gram"
@@ -86,16 +87,16 @@ class TwoPartsMethod(FedGRecMethod):
     def prepares(self, round_: int) -> bool:
         return round_ - self.begun < self.options.sums
 
-    def sums_items(self, stage: Stage) -> bool:
-        return isinstance(stage, Sum) or super().sums_items(stage)
-
     def spec(self, stage: Stage) -> UploadSpec:
-        return self.spectral.spec(stage) if isinstance(stage, Sum) else super().spec(stage)
+        if not isinstance(stage, Sum):
+            return super().spec(stage)
+        spec = self.spectral.spec(stage)
+        return replace(spec, leaves=tuple(replace(leaf, name=LATENTS) for leaf in spec.leaves))
 
     def init(self, seed: int) -> ServerState:
         server, first = super().init(seed), self.spectral.init(seed)
         people = np.array([self.n_users], server.items.dtype)
-        server.more |= {DIRECTIONS: first.items[0], TRUST: first.more[TRUST], PEOPLE: people}
+        server.more |= {DIRECTIONS: first.items[0], PEOPLE: people, **first.more}
         return server
 
     def grown(self, server: ServerState, seed: int) -> ServerState:
@@ -110,34 +111,38 @@ class TwoPartsMethod(FedGRecMethod):
         trust[:width] = server.more[TRUST][: len(trust)]
         return {DIRECTIONS: found.items[0], TRUST: trust, PEOPLE: server.more[PEOPLE]}
 
+    def _summing(self, server: ServerState) -> ServerState:
+        """The server as Spectral has it, for a sum: if more people came, there are more directions."""
+        fits = server.more[DIRECTIONS].shape == (self.n_items, self.spectral.width)
+        return self._summed(server if fits else replace(server, more=self._widened(server)))
+
     def broadcast(self, server: ServerState, stage: Stage, level: int = 0) -> Broadcast:
         if not isinstance(stage, Sum):
             return super().broadcast(server, stage, level)
-        table = server.more[DIRECTIONS]
-        if table.shape != (self.n_items, self.spectral.width):  # more people came, so there are more directions
-            table = self._widened(server)[DIRECTIONS]
-        return replace(self.spectral.broadcast(self._summed(server, table[None]), stage), more={})
+        return self.spectral.broadcast(self._summing(server), stage)
 
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
         if isinstance(stage, Sum):
-            return self.spectral.local_update(cohort, stage, broadcast)
+            upload, pending = self.spectral.local_update(cohort, stage, broadcast)
+            return Upload({LATENTS: upload.leaves["items"]}, upload.users), pending
         return super().local_update(cohort, stage, broadcast)
 
     def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
         if not isinstance(stage, Sum):
             return super().apply(server, stage, total, level)
-        found = self.spectral.apply(self._summed(server, self.spectral.init(0).items), stage, total)
+        total = Upload({"items": total.leaves[LATENTS]}, total.users)
+        found = self.spectral.apply(self._summing(server), stage, total)
         people = np.array([self.n_users], server.items.dtype)
-        server.more |= {DIRECTIONS: found.items[0], TRUST: found.more[TRUST], PEOPLE: people}
+        server.more |= {DIRECTIONS: found.items[0], PEOPLE: people, **found.more}
         server.round += 1
         return server
 
     @staticmethod
-    def _summed(server: ServerState, items: Floats | None = None) -> ServerState:
+    def _summed(server: ServerState) -> ServerState:
         """The server as Spectral has it."""
-        items = server.more[DIRECTIONS][None] if items is None else items
-        nothing, trust = np.zeros((0, 0), items.dtype), {TRUST: server.more[TRUST]}
-        return ServerState(items, server.degrees, nothing, nothing, server.round, trust)
+        table, nothing = server.more[DIRECTIONS], np.zeros((0, 0), server.items.dtype)
+        trust = {TRUST: server.more[TRUST]}
+        return ServerState(table[None].copy(), server.degrees, nothing, nothing, server.round, trust)
 
     def traffic(self, stage: Stage, degrees: Ints, lost: int = 0) -> Traffic:
         if isinstance(stage, Sum):

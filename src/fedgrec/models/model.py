@@ -16,7 +16,7 @@ from fedgrec.config.options import METHODS, method_module
 from fedgrec.data import IdMap, Interactions, files
 from fedgrec.data.split import ITEM_IDS, USER_IDS
 from fedgrec.errors import RunError
-from fedgrec.methods.contract import Method
+from fedgrec.methods.contract import Method, Part
 from fedgrec.methods.noisy import OPEN, without_closed
 from fedgrec.models.recommender import Explanation, Recommender, Seen
 
@@ -100,6 +100,10 @@ class Model(Recommender):
     @property
     def share(self) -> str:
         return super().share if self.folds_in else self.method.share
+
+    @property
+    def parts(self) -> list[Part]:
+        return self.method.parts(self._as_ranked)
 
     def _strangers(self, indptr: Ints, items: Ints) -> Floats:
         """The vectors of new people: Eq. (6) needs only their items."""

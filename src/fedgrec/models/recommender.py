@@ -16,6 +16,7 @@ from fedgrec.cable.core import Floats, Ints
 from fedgrec.config.configuration import Config
 from fedgrec.data import IdMap, Interactions
 from fedgrec.errors import FedgrecError
+from fedgrec.methods.contract import Part
 from fedgrec.models.fold_in import item_shares, newcomers
 from fedgrec.models.ranking import Ids, Indptr, places, rows_of, top_k, top_k_scores
 
@@ -176,6 +177,11 @@ class Recommender(ABC):
     def share(self) -> str:
         """By which share each of a newcomer's n items counts, if its vector is a sum over them; see `Method.share`."""
         return "root"
+
+    @property
+    def parts(self) -> list[Part]:
+        """The parts of a newcomer's score; see `Method.parts`."""
+        return []
 
     def _strangers(self, indptr: Ints, items: Ints) -> Floats:
         return newcomers(self.item_shares, indptr, items)

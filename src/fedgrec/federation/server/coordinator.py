@@ -8,7 +8,8 @@ that a server that was killed goes on with the next sum. A lost sum of the warm-
 lost evaluation is left out; a lost training round is gone, as in the simulation, because users' draws belong to their
 round. After a few losses in a row the server stops with an error. Nodes evaluate only models that they have trained
 on, so an evaluation is of the model that the last training round began with. A lost count of changes and a lost recount
-are tried again before the season begins. If some nodes may have opened the recount, changes wait for the next season.
+are tried again before the season begins, then once before each of its next rounds, as long as half of `season_rounds`
+are left until the next season. If some nodes may have opened the recount, changes wait for that season.
 """
 
 import time
@@ -38,7 +39,7 @@ from fedgrec.methods.contract import Method
 from fedgrec.runs.recorded_sums import RECORDINGS, RecordedSum, write_sum
 
 RESTING, TOLD_AGAIN = 2.0, 60.0  # seconds in a rest: between two looks for nodes; until a failed node is told again
-ATTEMPTS = 3  # at a count of changes, and at a recount, before a season begins without it
+ATTEMPTS = 3  # at a count of changes, and at a recount, before training goes on without it
 
 
 def run(transport: Transport, folder: Path, observer: Observer | None = None) -> Path:
@@ -162,12 +163,17 @@ class Coordinator:
         self._publish()
         write_run(self.folder, self.store, self.model.server)
 
+    def _is_prepared(self, done: Plan) -> bool:
+        """Whether this sum makes the first model that nodes can recommend with, before anything is trained."""
+        method, is_round = self.method, done.stage == self.method.stages[-1].name
+        return (
+            self.season.number == 1 and is_round and method.prepares(done.round) and not method.prepares(done.round + 1)
+        )
+
     def _serve_first(self) -> None:
-        """Nodes that have no model yet get the one that is there before training."""
-        if self.season.number == 1:
-            self._keep_published(self.season, self.season.number)
-            self._published = seasons.published(self.folder.path, self.season.number)
-            self._publish()
+        self._keep_published(self.season, self.season.number)
+        self._published = seasons.published(self.folder.path, self.season.number)
+        self._publish()
 
     def _keep_published(self, season: Season, served: int) -> None:
         model, arrays = pack_broadcast(self.method.served(self.model.server))
@@ -212,18 +218,22 @@ class Coordinator:
         counts = (self._count_changes() for _ in range(ATTEMPTS))
         changed = next((count for count in counts if count is not None), None)
         n_users = max(self.store.users_in_sums(), 1)
-        round_ = self.store.get("round", 0)
-        enough, until = (changed or 0) >= self.folder.agreed.recount_users, round_ + self.later_rounds
-        sums = len(self.store.sums())
-        season = Season(
-            self.season.number + 1, round_, until, n_users, self.folder.n_items, sums + 1, enough, changed=changed
-        )
-        self._take_up(season)
-        if changed is not None and not enough:
+        round_, sums = self.store.get("round", 0), len(self.store.sums())
+        until = round_ + self.later_rounds
+        season = Season(self.season.number + 1, round_, until, n_users, self.folder.n_items, sums + 1, recount=True)
+        self._take_up(season if changed is None else self._counted(season, changed))
+        if changed is None:
+            self._put_recount_off("users with changes could not be counted")
+
+    def _counted(self, season: Season, changed: int) -> Season:
+        """The season with this many users with changes; it has a recount if they are enough to hide each other."""
+        enough = changed >= self.folder.agreed.recount_users
+        if not enough:
             self.observer.noticed(
                 f"{many(changed, 'user')} with changes, and {self.folder.agreed.recount_users} would hide each other "
                 f"(recount_users): season {season.number} trains on the graph as it was"
             )
+        return replace(season, changed=changed, recount=enough)
 
     def _take_catalogue(self) -> bool:
         """Install a newer catalogue that waits in the folder, if it is signed; nodes get it when they are greeted."""
@@ -249,6 +259,23 @@ class Coordinator:
         round_ = self.store.get("round", 0)
         self._sum(CHANGES, self.store.times(CHANGES, round_), round_)
         return self.changed
+
+    def _miss_count(self, why: str) -> None:
+        """A count of changes, or the recount after it, was lost."""
+        if self.season.recount:
+            self._put_recount_off(why)
+        else:
+            self.observer.noticed(f"users' changes could not be counted: {why}")
+
+    def _put_recount_off(self, why: str) -> None:
+        """Try again before the next round, unless the next season's recount would follow too soon."""
+        next_ = self.store.get("round", 0) + 1
+        if 2 * (self.season.until - next_) < self.folder.agreed.season_rounds:
+            self._give_recount_up(why)
+            return
+        with self.store.transaction():
+            self.store.put("recount_from", next_)
+        self.observer.noticed(f"changes wait until round {next_} is over: {why}")
 
     def _give_recount_up(self, why: str) -> None:
         self._keep(replace(self.season, recount=False))
@@ -277,13 +304,15 @@ class Coordinator:
             evaluated = after.round if after.stage == EVALUATE else evaluated
             if after.stage == CHANGES:
                 return None
-            if recount:
+            if is_recount(self.method, after.stage):
                 recount = None
             elif not is_warm_up and after.stage != EVALUATE:
                 trained, nodes, round_ = round_, self.members.present(), round_ + 1
         if warm < len(stages) - 1:
             return stages[warm].name, warm, round_
-        if recount:
+        if recount and round_ >= self.store.get("recount_from", 0):
+            if season.changed is None:
+                return CHANGES, self.store.times(CHANGES, round_), round_
             return recount.name, 0, season.begun
         every = self._evaluate_every()
         due = round_ >= season.until or (every and trained - max(evaluated, 0) >= every)
@@ -326,10 +355,8 @@ class Coordinator:
             if ready is None or (*ready.plan.place, ready.roster) != (stage, level, round_, now):
                 ready = self.participants.prepare(self.method, self.season.begun, stage, level, round_)
         except SumLostError as lost:
-            if recount:
-                self._give_recount_up(str(lost))
-            elif stage == CHANGES:
-                self.observer.noticed(f"users' changes could not be counted: {lost}")
+            if recount or stage == CHANGES:
+                self._miss_count(str(lost))
             elif self._is_optional(stage, round_):
                 self.observer.noticed(
                     f"round {round_ + 1} sends no latents, and training goes on with old ones: {lost}"
@@ -345,6 +372,7 @@ class Coordinator:
         ready.as_before = same and self.store.is_round(number - 1, round_)
         model = self.model.trained_on() if stage == EVALUATE else self.model.server
         broadcast = ready.plan.broadcast(self.method, model)
+        broadcast = replace(broadcast, round=round_)  # a recount that was put off is still of the season's first round
         recorded = self.options.record > 0 and stage == self.method.stages[-1].name
         before = deepcopy(broadcast) if recorded else broadcast  # a sum changes the server's tables in place
 
@@ -360,21 +388,20 @@ class Coordinator:
         except SumLostError as lost:
             self.store.lose(session, str(lost), cost())
             self.model.go_back()
-            if recount and self.store.times(stage, round_) >= ATTEMPTS:
-                self._give_recount_up(str(lost))
-            elif stage == CHANGES:
-                self.observer.noticed(f"users' changes could not be counted: {lost}")
+            if stage == CHANGES or (recount and self.store.times(stage, round_) >= ATTEMPTS):
+                self._miss_count(str(lost))
             else:
                 self._lost(f"the sum of stage {stage!r} of round {round_} was lost: {lost}", counts=not ready.patient)
             return
         if recount:
             self._keep(replace(self.season, recount=False))
+        elif stage == CHANGES and self.season.recount:
+            self._keep(self._counted(self.season, self.changed or 0))
         self.losses, self.prepared = 0, upcoming
         if recorded:
             self._record(number, ready, before, total, outcome.included)
         self.observer.summed(self.store.sums(number - 1)[0])
-        is_round = stage == self.method.stages[-1].name
-        if is_round and self.method.prepares(round_) and not self.method.prepares(round_ + 1):
+        if self._is_prepared(ready.plan):
             self._serve_first()
 
     def _is_optional(self, stage: str, round_: int) -> bool:
@@ -402,8 +429,8 @@ class Coordinator:
     def _upcoming(self, current: Plan) -> Prepared | None:
         """The sum after this one, so that its keys can ride along; None if there is none, or too few nodes for it."""
         place = self._place(current)
-        if place is None or place[0] == EVALUATE:  # its nodes are known only once this sum counts
-            return None
+        if place is None or place[0] == EVALUATE or self._is_prepared(current):
+            return None  # its nodes are known only once this sum counts, and a model that is served ends all sums
         try:
             return self.participants.prepare(self.method, self.season.begun, *place)
         except SumLostError:

@@ -73,7 +73,11 @@ class Participants:
 
     def _units(self, sum_: Plan, method: Method) -> list[Unit]:
         """Who can take part now: nodes one by one, or whole batches in sums that open only over these."""
-        folder, patience = self.members.folder, self.options.start_seconds if is_once(method, sum_.stage) else 0.0
+        folder = self.members.folder
+        waits = is_once(method, sum_.stage) and sum_.round == self.store.get(
+            "round", 0
+        )  # training waits for no recount
+        patience = self.options.start_seconds if waits else 0.0
         drawn = self.binding(sum_, method)
         if not drawn:
             return [(node,) for node in self._here(sum_, method) if self.members.users[node]]

@@ -5,7 +5,8 @@
                                   the present model; `before`: the file of the model with which the last sum began;
                                   `trained`: the last training round that counts, and the nodes in it; `evaluated`: the
                                   last round whose model was evaluated; `attempts`: by stage, level and round, of the
-                                  last few; `heard`: by idx, when a node last answered (seconds since 1970); `finished`
+                                  last few; `heard`: by idx, when a node last answered (seconds since 1970); `gone`:
+                                  users of removed nodes whom the degrees never counted; `finished`
     nodes     idx (on the roster), name, users, founder (users that it had at the start; 0: it came later)
     tags      tag, node, counted (1: the degrees hold its items): keyed hashes of the users' names, so that no user is
               on two nodes; the server does not have the key
@@ -162,9 +163,12 @@ class ServerStore(Store):
         self._heard = {}
 
     def release(self, roster: Iterable[int]) -> None:
-        """Users of nodes that are not on the roster any more may come back on others."""
+        """Users of nodes that are not on the roster any more may come back on others. Their latents stay."""
+        elsewhere, nodes = f"NOT node {LISTED}", [json.dumps(list(roster))]
         with self.transaction():
-            self.db.execute(f"DELETE FROM tags WHERE NOT node {LISTED}", [json.dumps(list(roster))])
+            uncounted = self.rows("tags", "node", f"WHERE counted = 0 AND {elsewhere}", nodes)
+            self.put("gone", self.get("gone", 0) + len(uncounted))
+            self.db.execute(f"DELETE FROM tags WHERE {elsewhere}", nodes)
 
     def freeze(self, nodes: Iterable[int]) -> int:
         """Start the federation with these nodes: their users are its number of users from now on."""
@@ -191,9 +195,10 @@ class ServerStore(Store):
     def loose_users(self) -> int:
         """Users whose latents may stand at items for which the degrees do not count them.
 
-        They came later, or their node missed the count, or their items changed and they have not sent latents since.
+        They came later, or their node missed the count or was removed before it, or their items changed and they have
+        not sent latents since.
         """
-        late = len(self.rows("tags", "node", "WHERE counted = 0"))
+        late = len(self.rows("tags", "node", "WHERE counted = 0")) + int(self.get("gone", 0))
         changed = sum(season.changed or 0 for season in self.seasons())
         return late + min(changed, self.users_in_sums())
 

@@ -17,7 +17,7 @@ from fedgrec.data.readers import stem
 from fedgrec.errors import RunError
 from fedgrec.models.model import Model
 from fedgrec.models.recommender import Recommender
-from fedgrec.pages.export.table import ItemTable, agreement
+from fedgrec.pages.export.table import ItemTable, Table, agreement
 from fedgrec.runs.trained import open_run
 
 ITEMS, INDEX = "items.js", "index.html"
@@ -73,19 +73,26 @@ def _packed(table: ItemTable, names: ItemNames) -> dict[str, Any]:
     is_range = names.ids == type(names.ids).range(len(names.ids))
     packed: dict[str, Any] = {
         "count": len(names.ids),
-        "width": table.ranks.whole.shape[1],
         "share": table.share,
         "ids": None if is_range else [str(i) for i in names.ids],
         "titles": list(names.titles) if any(names.titles) else None,
         "closed": np.flatnonzero(table.closed).tolist(),
-        "ranks": _base64(table.ranks.whole),
-        "ranksScales": _base64(table.ranks.scales.astype("<f4")),
-        "gives": None if table.gives.whole is table.ranks.whole else _base64(table.gives.whole),
-        "givesScales": _base64(table.gives.scales.astype("<f4")),
+        "tables": [_part(part) for part in table.tables],
     }
     if names.places is not None:
         packed["places"] = _base64((names.places * names.scale).astype("<f4"))
     return packed
+
+
+def _part(part: Table) -> dict[str, Any]:
+    return {
+        "weight": part.weight,
+        "width": part.ranks.whole.shape[1],
+        "ranks": _base64(part.ranks.whole),
+        "ranksScales": _base64(part.ranks.scales.astype("<f4")),
+        "gives": None if part.gives.whole is part.ranks.whole else _base64(part.gives.whole),
+        "givesScales": _base64(part.gives.scales.astype("<f4")),
+    }
 
 
 def _base64(array: NDArray[Any]) -> str:

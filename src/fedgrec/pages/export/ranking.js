@@ -8,15 +8,22 @@ function bytes(base64) {
   return found.buffer;
 }
 
-function opened(packed) {
+function table(packed) {
   const ranks = new Int8Array(bytes(packed.ranks));
   return {
-    count: packed.count,
+    weight: packed.weight, // of a standardised part; 0: the whole score
     width: packed.width,
     ranks,
     gives: packed.gives === null ? ranks : new Int8Array(bytes(packed.gives)),
     ranksScales: new Float32Array(bytes(packed.ranksScales)),
     givesScales: new Float32Array(bytes(packed.givesScales)),
+  };
+}
+
+function opened(packed) {
+  return {
+    count: packed.count,
+    tables: packed.tables.map(table),
     share: { sum: () => 1, root: (n) => 1 / Math.sqrt(n), mean: (n) => 1 / n }[packed.share],
     closed: new Set(packed.closed),
     places: packed.places ? new Float32Array(bytes(packed.places)) : null, // x and y of item after item
@@ -25,35 +32,54 @@ function opened(packed) {
   };
 }
 
-const kept = new Map(); // picked item → what it adds to the score of every item
+const kept = new Map(); // picked item → by table, what it adds to the score of every item
 
 function terms(picked) {
-  if (kept.has(picked)) return kept.get(picked);
-  const { count, width, ranks, gives, ranksScales, givesScales } = items;
-  const own = gives.subarray(picked * width, (picked + 1) * width), found = new Float64Array(count);
-  for (let item = 0, at = 0; item < count; item++) {
+  if (!kept.has(picked)) kept.set(picked, items.tables.map((table) => added(table, picked)));
+  return kept.get(picked);
+}
+
+function added({ width, ranks, gives, ranksScales, givesScales }, picked) {
+  const own = gives.subarray(picked * width, (picked + 1) * width), found = new Float64Array(items.count);
+  for (let item = 0, at = 0; item < items.count; item++) {
     let dot = 0; // of whole numbers, so it is exact
     for (let d = 0; d < width; d++, at++) dot += own[d] * ranks[at];
     found[item] = (givesScales[picked] * ranksScales[item]) * dot;
   }
-  kept.set(picked, found);
   return found;
+}
+
+const mean = (numbers) => numbers.reduce((sum, number) => sum + number, 0) / numbers.length;
+
+/** A table's scores of all items, and by item what each pick adds to them. */
+function scored(table, place, picks) {
+  const parts = picks.map((pick) => terms(pick)[place]), scores = new Float64Array(items.count);
+  for (const part of parts) for (let item = 0; item < scores.length; item++) scores[item] += part[item];
+  if (!table.weight) return { scores, by: (item) => parts.map((part) => part[item]) };
+  const middle = mean(scores), means = parts.map(mean);
+  for (let item = 0; item < scores.length; item++) scores[item] -= middle;
+  const deviation = Math.sqrt(mean(scores.map((score) => score * score)));
+  const factor = deviation ? table.weight / deviation : 0;
+  for (let item = 0; item < scores.length; item++) scores[item] *= factor;
+  return { scores, by: (item) => parts.map((part, k) => (part[item] - means[k]) * factor) };
 }
 
 /** The best items that were not picked, with their scores and what each pick adds; ties to the lower number. */
 function ranked(picks, n) {
   if (!picks.length) return [];
-  const sorted = [...picks].sort((a, b) => a - b), parts = sorted.map(terms), scores = new Float64Array(items.count);
-  for (const part of parts) for (let item = 0; item < scores.length; item++) scores[item] += part[item];
+  const sorted = [...picks].sort((a, b) => a - b);
+  const tables = items.tables.map((table, place) => scored(table, place, sorted));
+  const scores = tables[0].scores;
+  for (const more of tables.slice(1)) for (let item = 0; item < scores.length; item++) scores[item] += more.scores[item];
   const chosen = new Set(picks), left = [];
   for (let item = 0; item < scores.length; item++) if (!chosen.has(item) && !items.closed.has(item)) left.push(item);
   left.sort((a, b) => scores[b] - scores[a] || a - b);
   const share = items.share(picks.length);
-  return left.slice(0, n).map((item) => ({
-    item,
-    score: scores[item] * share,
-    because: sorted.map((pick, k) => ({ pick, part: parts[k][item] * share })).sort((a, b) => b.part - a.part),
-  }));
+  return left.slice(0, n).map((item) => {
+    const parts = tables.map((table) => table.by(item));
+    const because = sorted.map((pick, k) => ({ pick, part: parts.reduce((sum, part) => sum + part[k], 0) * share }));
+    return { item, score: scores[item] * share, because: because.sort((a, b) => b.part - a.part) };
+  });
 }
 
 const items = typeof FEDGREC_ITEMS === "undefined" ? null : opened(FEDGREC_ITEMS);

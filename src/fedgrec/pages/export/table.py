@@ -6,7 +6,9 @@ Eq. (6) computes a person's vector from their items, and a score is an inner pro
 
 g_s is what item s adds to a person who picks it, r_t is the row that ranks item t; both are rows of whole numbers up to
 127, with the scales a_s and b_t. share(n) is 1, 1/√n or 1/n for n items, as the method says (`Method.share`). Where a
-newcomer's vector is no such sum, the page adds up `item_shares`, which come near to such vectors.
+newcomer's vector is no such sum, the page adds up `item_shares`, which come near to such vectors. A score of several
+parts (`Method.parts`) has a table for each: the person standardises each part's scores over all items, and adds them by
+the parts' weights.
 
 `ranking.js` does the same arithmetic. An inner product of whole numbers is exact in any order of addition; all other
 steps are products and sums of float64 in the order written here. So both give the same ranking, to the last bit.
@@ -69,27 +71,19 @@ def _levels(rows: Floats, most: Floats) -> Ints:
 
 
 @dataclass(frozen=True, eq=False)
-class ItemTable:
-    """The part of a model that a page has."""
+class Table:
+    """One part of a score, or the whole of it."""
 
+    weight: float  # by which the standardised part counts; 0: the score has no parts
     gives: Rows
     ranks: Rows  # shares its whole numbers with `gives` if only the scales differ
-    share: str  # a key of SHARES
-    closed: NDArray[np.bool_]  # [N] items that are never recommended
 
     @staticmethod
-    def of(model: Recommender) -> "ItemTable":
-        """The table of a model with item vectors."""
-        n = len(model.item_ids)
-        ranks = Rows.rounded(_plain(model, model.item_vectors()))
-        one_each = np.arange(n + 1), np.arange(n, dtype=np.int32)
-        shares = model.new_user_vectors(*one_each) if model.share else model.item_shares
-        gives = Rows.rounded(_plain(model, shares))
-        if np.abs(gives.whole.astype(np.int16) - ranks.whole).max() <= 1:  # they differ by rounding alone
-            gives = Rows(ranks.whole, gives.scales)
-        closed = np.zeros(n, np.bool_)
-        closed[model.closed] = True
-        return ItemTable(gives, ranks, model.share or "root", closed)
+    def of(weight: float, gives: Floats, ranks: Floats) -> "Table":
+        given, ranked = Rows.rounded(gives), Rows.rounded(ranks)
+        if np.abs(given.whole.astype(np.int16) - ranked.whole).max() <= 1:  # they differ by rounding alone
+            given = Rows(ranked.whole, given.scales)
+        return Table(weight, given, ranked)
 
     @cached_property
     def _by(self) -> Floats:
@@ -98,15 +92,46 @@ class ItemTable:
         by: Floats = self.ranks.whole.astype(exact)
         return by
 
-    def recommend(self, picked: Ints, n: int = LIST) -> tuple[Ints, Floats]:
-        """The n best items that were not picked, and their scores; ties to the lower index. As in ranking.js."""
-        picked = np.unique(picked)
-        scores = np.zeros(len(self.closed))
+    def scores(self, picked: Ints) -> Floats:
+        """The sum of all terms of these items, for every item; standardised if it is a part.  # [N]"""
+        scores = np.zeros(len(self._by))
         for start in range(0, len(picked), BLOCK):
             some = picked[start : start + BLOCK]
             dots = self.gives.whole[some].astype(self._by.dtype) @ self._by.T  # [n, N], exact
             for scale, row in zip(self.gives.scales[some].astype(np.float64), dots.astype(np.float64), strict=True):
                 scores += (scale * self.ranks.scales.astype(np.float64)) * row
+        if not self.weight:
+            return scores
+        scores -= np.cumsum(scores)[-1] / len(scores)  # a cumulated sum adds one by one, as the page does
+        deviation = math.sqrt(np.cumsum(scores * scores)[-1] / len(scores))
+        return scores * (self.weight / deviation if deviation else 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class ItemTable:
+    """The part of a model that a page has."""
+
+    tables: tuple[Table, ...]
+    share: str  # a key of SHARES
+    closed: NDArray[np.bool_]  # [N] items that are never recommended
+
+    @staticmethod
+    def of(model: Recommender) -> "ItemTable":
+        """The table of a model with item vectors."""
+        n = len(model.item_ids)
+        closed = np.zeros(n, np.bool_)
+        closed[model.closed] = True
+        if model.parts:
+            return ItemTable(tuple(Table.of(*part) for part in model.parts), "sum", closed)
+        one_each = np.arange(n + 1), np.arange(n, dtype=np.int32)
+        shares = model.new_user_vectors(*one_each) if model.share else model.item_shares
+        whole = Table.of(0.0, _plain(model, shares), _plain(model, model.item_vectors()))
+        return ItemTable((whole,), model.share or "root", closed)
+
+    def recommend(self, picked: Ints, n: int = LIST) -> tuple[Ints, Floats]:
+        """The n best items that were not picked, and their scores; ties to the lower index. As in ranking.js."""
+        picked = np.unique(picked)
+        scores = sum((table.scores(picked) for table in self.tables[1:]), self.tables[0].scores(picked))
         allowed = ~self.closed
         allowed[picked] = False
         left = np.flatnonzero(allowed)

@@ -234,6 +234,8 @@ def nearest(table: Floats) -> Published:
 def worth_recording(method: Method, rounds: int, sums: int) -> list[int]:
     """The last rounds that carry item updates; and, of all rounds up to there, the fullest one."""
     with_items = [round_ for round_ in range(rounds) if method.contents.updates in carried(method, round_)]
+    if not with_items:
+        raise ConfigError(f"in {rounds} rounds users of {method.name} train nothing: an audit needs more rounds")
     return sorted({*with_items[-sums:], fullest(method, range(with_items[-1] + 1))})
 
 
