@@ -82,4 +82,3 @@ def test_records_from_before_short_words_keep_long_ones() -> None:
     assert Config().changed({"method": "spectral"}).model.item_levels == 7
     noisy = replace(SpectralMethod(Options(), ITEMS, USERS), noise=type(SpectralMethod.noise)(1.0, 1.0))
     assert noisy.levels == 0
-    assert "scale" not in noisy.init(0).more

@@ -118,8 +118,6 @@ def test_spectral(how: How, levels: int) -> None:
     slow, fast = (World.of("spectral", size=(9, 14), seed=3, **options) for _ in range(2))
     for world in (slow, fast):
         world.server.degrees[:] = np.bincount(world.users.items, minlength=14)
-        if levels:
-            world.server.more["scale"][:] = 40
     assert by_verbs(slow, TURNS[:2]) == by_engine(fast, TURNS[:2], spectral_torch, how)
     np.testing.assert_allclose(scores(fast), scores(slow), atol=1e-6)
 

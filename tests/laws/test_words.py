@@ -133,16 +133,24 @@ TABLES = st.integers(0, 10**6).map(lambda seed: np.random.default_rng(seed).norm
 
 
 @settings(max_examples=30, deadline=None)
-@given(TABLES, st.sampled_from(["float32", "bfloat16", "int8"]), st.sampled_from(["float32", "float64"]))
+@given(TABLES, st.sampled_from(["float32", "bfloat16", "int8", "int4"]), st.sampled_from(["float32", "float64"]))
 def test_tables_arrive_as_the_server_knows_them(tables: np.ndarray, kind: str, precision: str) -> None:
     tables = tables.astype(precision)
     tables[0, 0] = 0
     sent = travelling(tables, kind)
     there = unpacked(packed(sent, kind), kind).astype(precision)
     assert np.array_equal(there, sent)
-    bound = {"float32": 0.0, "bfloat16": 2.0**-8, "int8": 1 / 127}[kind] * np.abs(tables).max(axis=-1, keepdims=True)
-    assert (np.abs(sent - tables) <= bound).all()
+    bound = {"float32": 0.0, "bfloat16": 2.0**-8, "int8": 1 / 127, "int4": 1 / 7}[kind]
+    assert (np.abs(sent - tables) <= bound * np.abs(tables).max(axis=-1, keepdims=True)).all()
     assert np.array_equal(travelling(sent, kind), sent)
+
+
+@pytest.mark.parametrize("width", [1, 6, 7])
+def test_two_numbers_of_four_bits_are_a_byte(width: int) -> None:
+    tables = travelling(np.random.default_rng(0).normal(size=(1, 20, width)), "int4")
+    arrays = packed(tables, "int4")
+    assert arrays["tables"].nbytes == 20 * -(-width // 2)
+    assert np.array_equal(unpacked(arrays, "int4"), tables)
 
 
 def test_a_packed_broadcast_has_the_fingerprint_of_the_servers() -> None:

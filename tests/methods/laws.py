@@ -41,7 +41,7 @@ class World:
 
     @property
     def stage(self) -> Any:
-        return self.method.stages[-1]
+        return self.method.training(self.server.round)
 
     def upload(self, users: np.ndarray | None = None) -> tuple[Upload, Any]:
         cohort = self.users if users is None else self.users.take(users)

@@ -197,20 +197,23 @@ def fitting(lengths: Floats, words: Any, norm: float) -> Floats:
 
 
 def travelling(tables: Floats, kind: str) -> Floats:
-    """Tables as they arrive: bfloat16 keeps the upper half of a float32, int8 has 255 levels a row."""
+    """Tables as they arrive: bfloat16 keeps the upper half of a float32, int8 has 255 levels a row, int4 has 15."""
     if kind == "bfloat16":
         bits = tables.astype(np.float32).view(np.uint32)
         return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32).astype(tables.dtype)
-    if kind == "int8":
-        exponents = row_exponents(tables)
+    if kind in LEVELS:
+        exponents = row_exponents(tables, LEVELS[kind])
         whole: Floats = np.ldexp(np.rint(np.ldexp(tables, -exponents)), exponents)
         return whole + 0  # −0 does not travel
     return tables
 
 
-def row_exponents(tables: Floats) -> Ints:
-    """The powers of two in which no entry of a row is more than 127."""
-    fraction, exponents = np.frexp((np.abs(tables).max(axis=-1, keepdims=True) / 127).astype(np.float32))
+LEVELS = {"int8": 127, "int4": 7}
+
+
+def row_exponents(tables: Floats, most: int) -> Ints:
+    """The powers of two in which no entry of a row is more than `most`."""
+    fraction, exponents = np.frexp((np.abs(tables).max(axis=-1, keepdims=True) / most).astype(np.float32))
     clipped: Ints = np.clip(exponents - (fraction == 0.5), -100, 100)
     return clipped
 

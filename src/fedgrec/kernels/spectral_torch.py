@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgrec.cable.core import Ints
+from fedgrec.cable.core import LEVELS, Ints
 from fedgrec.kernels import _draws_torch as draws
 from fedgrec.kernels.rounds_torch import Rounds, Sums
 
@@ -15,34 +15,46 @@ class Engine(Rounds):
 
     def __init__(self, method: Any, server: Any, users: Any, *where: Any, **how: Any) -> None:
         super().__init__(method, server, users, *where, **how)
+        self.item_degrees, self.rounded_in = server.degrees, -1
         items, self.shift = method.shifted(server.degrees)
         self.popularity, self.by_chance = self._place(items), method.by_chance(server.degrees)
-        self.pairs = int(server.degrees.sum())
-        if method.levels:
-            self.more["scale"][:] = method.scale_of(server)
+
+    def table(self) -> Tensor:
+        """Q as it travels, rounded once in a round."""
+        if self.round != self.rounded_in:
+            Q, most = self.server["items"][0], LEVELS.get(self.method.download, 0)
+            travels = most and not self.method.begins(self.round)
+            self.travelled, self.rounded_in = travelling(Q, most) if travels else Q, self.round
+        return self.travelled
 
     def rows(self, counts: Ints) -> Ints:
         return counts
 
     def local_update(self, users: Tensor, counts: Ints, sums: Sums) -> None:
         """y_u, of which each of the user's items gets y_u/√n_u."""
-        Q, leaf = self.server["items"][0], self.spec.leaf("items")
+        Q, leaf = self.table(), self.spec.leaf("items")
         edges, real = self.edges(users, int(counts.max()))
         items, root = self.items[edges], (self.degrees[users].to(torch.float64) + self.shift).sqrt()[:, None]
         weights = torch.where(real, 1 / (self.popularity[items].sqrt() * root), 0).to(Q.dtype)
-        if self.method.levels:
-            weights *= self.more["scale"]
         y = torch.bmm(weights[:, None], Q[items])  # [S, 1, d]
         words = (real / root).to(Q.dtype)[..., None] * y
         if self.method.levels:
+            words /= self.method.step(self.item_degrees, self.round)
             words += real[..., None] * draws.shifts(self.keys[users], self.round, items, words)
         self.add_rows(sums["items"], items, words, leaf)
 
     def apply(self, sums: Sums, users: int) -> None:
-        Z = sums["items"].to(torch.float64) * self.spec.leaf("items").step / self.popularity.sqrt()[:, None]
-        Z = Z / self.more["scale"] if self.method.levels else Z
-        Q, dtype = self.server["items"][0], self.server["items"].dtype
-        if self.method.levels:
-            self.more["scale"][:] = self.method.scale(Q, Z, self.pairs)
-        found, shares = self.method.directions(Z, torch)
-        Q[:], self.more["trust"] = found.to(dtype), self.method.trust(shares, self.by_chance).to(dtype)
+        method = self.method
+        step = method.step(self.item_degrees, self.round) if method.levels else self.spec.leaf("items").step
+        Z = sums["items"].to(torch.float64) * step / self.popularity.sqrt()[:, None]
+        dtype = self.server["items"].dtype
+        Q, shares = method.directions(Z, torch)
+        self.server["items"][0], self.more["trust"] = Q.to(dtype), method.trust(shares, self.by_chance).to(dtype)
+
+
+def travelling(table: Tensor, most: int) -> Tensor:
+    """core.travelling: rows in whole numbers up to `most`, times a power of two."""
+    fraction, exponents = (table.abs().amax(dim=1, keepdim=True) / most).to(torch.float32).frexp()
+    exponents = (exponents - (fraction == 0.5).to(torch.int32)).clamp_(-100, 100)
+    power = ((exponents + 127) << 23).view(torch.float32).to(table.dtype)
+    return (table / power).round_() * power

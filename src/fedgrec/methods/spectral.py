@@ -14,10 +14,9 @@ directions that are trusted, sparse data many. Both rules follow from the counts
 A round is FedGRec's propagation, then an orthonormalisation, so FedGRec's kernels compute it. The server applies the
 factor 1/√n_t, so that users send numbers of about one size for popular and rare items.
 
-Words are short: the server scales Q such that a usual number of a user is `item_levels` / REACH, and users round at
-random. What is larger than the levels is cut. These are people whose few items hardly anybody else has; cutting them
-short makes the directions better. With `item_levels` = 0, and under noise, words have 32 bits: columns of Q have length
-1, so none is larger than 1 and none is cut.
+Words are short: `item_levels` is about twice the usual number (`step`), and users round at random. What is larger is
+cut: it comes from people whose few items hardly anybody else has, and with less of them the directions are better. With
+`item_levels` = 0, and under noise, words have 32 bits. Columns of Q have length 1, so none of those is cut.
 
 Under noise (`Method.noise`) fewer directions and fewer sums are better, only open items take part (noisy.py), and y_u
 is scaled down to a norm. Since Σ_u |y_u|² is the sum of the squared singular values, of which each is at most 1,
@@ -29,12 +28,14 @@ people who never took part.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgrec.cable import draws
 from fedgrec.cable.core import (
     Broadcast,
     Cohort,
@@ -49,6 +50,8 @@ from fedgrec.cable.core import (
     Traffic,
     Upload,
     UploadSpec,
+    as_server,
+    travelling,
 )
 from fedgrec.cable.noise import NO_NOISE, Multipliers
 from fedgrec.config.options import COUNT_ITEMS, MethodOptions, option
@@ -59,7 +62,6 @@ from fedgrec.methods.contract import DEGREES, TRAIN, WORD, Contents, Method
 
 GROWTH = 0.7  # of the directions with the number of users or items, whichever is less
 TRUST = "trust"  # f, in what the server holds and broadcasts  # [columns of Q]
-SCALE = "scale"  # what the server multiplies Q by before it sends it; 0: not yet  # [1]
 REACH = 2.5  # times the usual number that users send is as large as words get
 FINE = 12  # bits behind 1/√users, about the size of a number that a user sends
 USUAL_NORM = 0.4  # times √(directions/users): the median |y_u| on Gowalla and on Yelp2018
@@ -106,6 +108,13 @@ class Options(MethodOptions):
         most=2**20,
         before=0,
     )
+    download: str = option(
+        "int4",
+        "numbers of tables that travel down between the sums: 4 or 8 bits and a scale for each row, or float32; people "
+        "rank with 8 bits, or float32; under noise always float32",
+        choices=("int4", "int8", "float32"),
+        before="float32",
+    )
     count_items: int = option(30, COUNT_ITEMS, least=1)
     norm: float = option(
         0.0,
@@ -119,6 +128,17 @@ class Options(MethodOptions):
     @property
     def levels(self) -> int:
         return self.item_levels
+
+
+@dataclass(frozen=True)
+class Sum(Stage):
+    """A sum over everybody."""
+
+    begins: bool = False  # with a table that everybody draws, so that none has to travel
+
+
+FIRST = Sum(TRAIN.name, everyone=TRAIN.everyone, begins=True)
+BYTES = {"int4": 0.5, "int8": 1, "float32": WORD}  # of a number that travels down
 
 
 @dataclass
@@ -155,10 +175,30 @@ class SpectralMethod(Method):
     def stages(self) -> tuple[Stage, ...]:
         return DEGREES, TRAIN
 
+    def training(self, round_: int) -> Stage:
+        return FIRST if self.begins(round_) else TRAIN
+
+    def begins(self, round_: int) -> bool:
+        return round_ == 0 and self.download != "float32"
+
+    @property
+    def download(self) -> str:
+        return "float32" if self.noise.rest else str(self.options.download)
+
     @property
     def levels(self) -> int:
         """`item_levels`; 0 under noise, which sets the step."""
         return 0 if self.noise.rest else self.options.item_levels
+
+    def step(self, degrees: Ints, round_: int) -> float:
+        """The public step of short words.
+
+        The squares of what users hold of a column add up to that of its singular value: at first of a random column,
+        then of directions that stand out of chance a little. A user sends y_u/√n_u to each of its |N_u| items.
+        """
+        edges, shift = max(float(degrees.sum()), 1.0), 1 + self.options.shift
+        value = self.by_chance(degrees) if round_ else math.sqrt(self.n_users / edges) / shift
+        return REACH * value / math.sqrt(edges * shift) / max(self.levels, 1)
 
     def spec(self, stage: Stage) -> UploadSpec:
         if stage is DEGREES:
@@ -174,19 +214,26 @@ class SpectralMethod(Method):
         return UploadSpec((items,), users)
 
     def init(self, seed: int) -> ServerState:
-        """Random columns of length about 1."""
-        shape = (1, self.n_items, self.width)
-        drawn = np.random.Generator(np.random.Philox(key=seed)).standard_normal(shape) / np.sqrt(self.n_items)
         nothing = np.zeros((self.n_items, 0), self.options.precision)
         degrees = np.zeros(self.n_items, np.int64)
         more = {TRUST: np.ones(self.width, self.options.precision)}
-        more |= {SCALE: np.zeros(1, self.options.precision)} if self.levels else {}
-        return ServerState(drawn.astype(self.options.precision), degrees, nothing, nothing.copy(), more=more)
+        return ServerState(self.start.copy(), degrees, nothing, nothing.copy(), more=more)
+
+    @property
+    def start(self) -> Floats:
+        """The table that everybody draws: random columns of length 1.  # [1, N, columns]"""
+        table: Floats = signs(self.n_items, self.width).astype(self.options.precision)
+        table /= math.sqrt(self.n_items)
+        return table
 
     def broadcast(self, server: ServerState, stage: Stage, level: int = 0) -> Broadcast:
-        """Q, scaled so that what users send is in steps."""
-        tables = server.items * server.items.dtype.type(self.scale_of(server)) if self.levels else server.items
-        return Broadcast(server.round, self.n_items, tables, server.degrees, level, dict(server.more))
+        """Q, where nobody can draw it."""
+        if stage is DEGREES or (isinstance(stage, Sum) and stage.begins):
+            return replace(super().broadcast(server, stage, level), tables=server.items[:0])
+        return self._sent(server, self.download)
+
+    def _sent(self, server: ServerState, kind: str) -> Broadcast:
+        return replace(super().broadcast(server, TRAIN), tables=travelling(server.items, kind), kind=kind)
 
     def init_users(self, keys: NDArray[np.uint64], indptr: Ints, items: Ints, targets: Floats | None = None) -> Cohort:
         state = Nothing(np.zeros((len(keys), 1, 1), self.options.precision))
@@ -206,10 +253,12 @@ class SpectralMethod(Method):
         """What the users send to their items, and how many words were clipped."""
         spec, dtype = self.spec(stage), self.options.precision
         items, shift = self.shifted(broadcast.degrees)
+        tables = broadcast.tables if len(broadcast.tables) else self.start
         item, user = items[cohort.items], np.sqrt(np.repeat(cohort.degrees + shift, cohort.degrees))
-        y = self.kernel.refresh(cohort, (1 / (np.sqrt(item) * user)).astype(dtype), broadcast.tables, cohort.items)
+        y = self.kernel.refresh(cohort, (1 / (np.sqrt(item) * user)).astype(dtype), tables, cohort.items)
         to_items, leaf = (1 / user).astype(dtype), spec.leaf("items")
         if self.levels:
+            to_items /= self.step(broadcast.degrees, broadcast.round)
             return self.kernel.send(cohort, to_items, y, leaf, spec.dtype, broadcast.round)
         if leaf.norm:
             y = noisy.fitted(cohort, to_items, y, leaf.step, leaf.norm)
@@ -219,37 +268,21 @@ class SpectralMethod(Method):
         if stage is DEGREES:
             return counts.apply(self, server, total)
         sums, step = noisy.open_rows(total.leaves["items"], server.more), self.spec(stage).leaf("items").step
+        if self.levels:
+            step = self.step(server.degrees, server.round)
         Z = np.zeros((self.n_items, self.width))
         Z[sums.index] = step * sums.values / np.sqrt(self.shifted(server.degrees)[0][sums.index])[:, None]
-        if self.levels:
-            Z /= self.scale_of(server)
-            server.more[SCALE][:] = self.scale(server.items[0], Z, server.degrees.sum())
         server.items[0], shares = self.directions(Z)
         server.more[TRUST] = self.trust(shares, self.by_chance(server.degrees)).astype(server.items.dtype)
         server.round += 1
         return server
 
-    def scale_of(self, server: ServerState) -> float:
-        """What Q is multiplied by. At first, numbers of variance 1/N lead to users' numbers of about √M / pairs."""
-        usual = math.sqrt(self.n_users) / (max(float(server.degrees.sum()), 1.0) * (1 + self.options.shift) ** 1.5)
-        return float(server.more[SCALE][0]) or self.levels / (REACH * usual)
-
-    def scale(self, Q: Any, Z: Any, pairs: Any) -> float:
-        """What the next Q is multiplied by, Z being the sum over users that got Q.
-
-        ⟨Z, Z⟩/⟨Q, Z⟩ is about the mean λ of R̃ᵀR̃ in the next Q's columns. Of a column, the squares of what users then
-        hold add up to Σ_u y_u² = λ, and a user sends y_u/√n_u to each of its |N_u| items.
-        """
-        whole, along = float((Z * Z).sum()), float((Q * Z).sum())
-        share = min(whole / along, 1.0) if min(whole, along) > 0 else 1.0
-        return self.levels / REACH * math.sqrt(max(float(pairs), 1.0) * (1 + self.options.shift) / share)
-
     @staticmethod
     def directions(Z: Any, xp: Any = np) -> tuple[Any, Any]:
         """An orthonormal basis of the columns, the strongest direction first, and each one's share |Zv|², σ⁴.
 
-        Directions that are not there are zeros. Either sign is right, and words that are rounded at random depend on
-        it: the cubes add up to more than 0. `xp`: numpy or torch, as Z is: a GPU computes it too.
+        Directions that are not there are zeros. Either sign is right, and words rounded at random depend on it: so the
+        cubes of a column add up to more than 0. `xp`: numpy or torch, as Z is: a GPU computes it too.
         """
         shares, turn = xp.linalg.eigh(Z.T @ Z)
         there = shares > NOTHING * xp.amax(shares) + np.finfo(float).tiny
@@ -294,11 +327,19 @@ class SpectralMethod(Method):
         return noisy.as_items(vectors, server.more)
 
     def leading(self, server: ServerState) -> Floats:
-        """V; how many directions it has follows from the table, not from the number of users.  # [N, d]"""
-        count = max(server.items.shape[2] - self.options.spare, 1)
+        """V, as it travels; how many directions it has follows from the table, not from who is here.  # [N, d]"""
+        server = self.as_ranked(server)
+        table = (server.items if len(server.items) else self.start)[0]
+        count = max(table.shape[1] - self.options.spare, 1)
         by: Any = np.sqrt(server.more[TRUST][:count]) if TRUST in server.more else 1  # release 0.2 trusted all
-        trusted: Floats = server.items[0, :, :count] * by
+        trusted: Floats = table[:, :count] * by
         return trusted
+
+    def served(self, server: ServerState) -> Broadcast:
+        return self._sent(server, "float32" if self.download == "float32" else "int8")
+
+    def as_ranked(self, server: ServerState) -> ServerState:
+        return server if server.arrived else as_server(self.served(server))
 
     # -------------------------------------------------------------------------------------- traffic
 
@@ -307,8 +348,18 @@ class SpectralMethod(Method):
         up_secure = self.secure_upload(stage, n - lost)
         if stage is DEGREES:
             return Traffic(sent * WORD, 0, up_secure, 0)
-        down = n * self.n_items * self.width * WORD
+        table = math.ceil(self.width * BYTES[self.download]) + (self.download != "float32")  # a row of it
+        begins = isinstance(stage, Sum) and stage.begins
+        down = n * (self.n_items * (WORD + (0 if begins else table)) + self.width * WORD)  # degrees, table, trust
         return Traffic(sent * (1 + self.width) * WORD, down, up_secure, down)
+
+
+@lru_cache(maxsize=1)  # each of many users draws it
+def signs(n_items: int, width: int) -> NDArray[np.int8]:
+    """−1 and 1, the same for everybody.  # [1, N, columns]"""
+    words = draws.philox(0, np.arange(-(-n_items * width // 128), dtype=np.uint64), 0, 0, draws.Purpose.INIT)
+    bits = np.unpackbits(words.astype("<u4").view(np.uint8).ravel(), count=n_items * width)
+    return 2 * bits.reshape(1, n_items, width).astype(np.int8) - 1
 
 
 make = SpectralMethod

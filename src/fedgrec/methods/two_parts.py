@@ -21,13 +21,12 @@ import numpy as np
 
 from fedgrec.cable.core import Broadcast, Cohort, Floats, Ints, Pending, ServerState, Stage, Traffic, Upload, UploadSpec
 from fedgrec.config.options import FedGRecOptions, in_ranking, in_run, option
-from fedgrec.methods import contract
 from fedgrec.methods.contract import Part
 from fedgrec.methods.fedgrec import FedGRecMethod
-from fedgrec.methods.spectral import SCALE, TRUST, SpectralMethod
+from fedgrec.methods.spectral import TRUST, SpectralMethod, Sum
 from fedgrec.methods.spectral import Options as SpectralOptions
 
-SUM = Stage("train", everyone=True)  # a training round that is one of Spectral's sums
+SUM = Sum("train", everyone=True)  # a training round that is one of Spectral's sums
 LATENTS = "latents"  # what sums of rows of people's own items are called
 DIRECTIONS, PEOPLE = "directions", "people"  # Q, and the number of users, in what the server holds
 TRAINED_ROWS, SUMMED_ROWS = "trained_rows", "summed_rows"  # x_t of both parts, on a device that ranks
@@ -83,15 +82,15 @@ class TwoPartsMethod(FedGRecMethod):
         return self.options.sums
 
     def training(self, round_: int) -> Stage:
-        return SUM if self.prepares(round_) else super().training(round_)
+        return replace(SUM, begins=self.spectral.begins(round_)) if self.prepares(round_) else super().training(round_)
 
     def prepares(self, round_: int) -> bool:
         return round_ - self.begun < self.options.sums
 
     def spec(self, stage: Stage) -> UploadSpec:
-        if stage != SUM:
+        if not isinstance(stage, Sum):
             return super().spec(stage)
-        spec = self.spectral.spec(contract.TRAIN)
+        spec = self.spectral.spec(stage)
         return replace(spec, leaves=tuple(replace(leaf, name=LATENTS) for leaf in spec.leaves))
 
     def init(self, seed: int) -> ServerState:
@@ -110,8 +109,7 @@ class TwoPartsMethod(FedGRecMethod):
         (n, width), trust = old.shape, np.zeros_like(found.more[TRUST])
         found.items[0, :n, :width] = old[:, : found.items.shape[2]]
         trust[:width] = server.more[TRUST][: len(trust)]
-        kept = {name: server.more[name] for name in (SCALE, PEOPLE) if name in server.more}
-        return {DIRECTIONS: found.items[0], TRUST: trust, **kept}
+        return {DIRECTIONS: found.items[0], TRUST: trust, PEOPLE: server.more[PEOPLE]}
 
     def _summing(self, server: ServerState) -> ServerState:
         """The server as Spectral has it, for a sum: if more people came, there are more directions."""
@@ -119,21 +117,21 @@ class TwoPartsMethod(FedGRecMethod):
         return self._summed(server if fits else replace(server, more=self._widened(server)))
 
     def broadcast(self, server: ServerState, stage: Stage, level: int = 0) -> Broadcast:
-        if stage != SUM:
+        if not isinstance(stage, Sum):
             return super().broadcast(server, stage, level)
-        return self.spectral.broadcast(self._summing(server), contract.TRAIN)
+        return self.spectral.broadcast(self._summing(server), stage)
 
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
-        if stage == SUM:
-            upload, pending = self.spectral.local_update(cohort, contract.TRAIN, broadcast)
+        if isinstance(stage, Sum):
+            upload, pending = self.spectral.local_update(cohort, stage, broadcast)
             return Upload({LATENTS: upload.leaves["items"]}, upload.users), pending
         return super().local_update(cohort, stage, broadcast)
 
     def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
-        if stage != SUM:
+        if not isinstance(stage, Sum):
             return super().apply(server, stage, total, level)
         total = Upload({"items": total.leaves[LATENTS]}, total.users)
-        found = self.spectral.apply(self._summing(server), contract.TRAIN, total)
+        found = self.spectral.apply(self._summing(server), stage, total)
         people = np.array([self.n_users], server.items.dtype)
         server.more |= {DIRECTIONS: found.items[0], PEOPLE: people, **found.more}
         server.round += 1
@@ -142,13 +140,13 @@ class TwoPartsMethod(FedGRecMethod):
     @staticmethod
     def _summed(server: ServerState) -> ServerState:
         """The server as Spectral has it."""
-        more = {name: server.more[name] for name in (TRUST, SCALE) if name in server.more}
         table, nothing = server.more[DIRECTIONS], np.zeros((0, 0), server.items.dtype)
-        return ServerState(table[None].copy(), server.degrees, nothing, nothing, server.round, more)
+        trust = {TRUST: server.more[TRUST]}
+        return ServerState(table[None].copy(), server.degrees, nothing, nothing, server.round, trust)
 
     def traffic(self, stage: Stage, degrees: Ints, lost: int = 0) -> Traffic:
-        if stage == SUM:
-            return self.spectral.traffic(contract.TRAIN, degrees, lost)
+        if isinstance(stage, Sum):
+            return self.spectral.traffic(stage, degrees, lost)
         return super().traffic(stage, degrees, lost)
 
     # ----------------------------------------------------------------------------------------- ranking

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.cable.core import Broadcast, printable, row_exponents
+from fedgrec.cable import core
+from fedgrec.cable.core import Broadcast, printable
 from fedgrec.federation.common.errors import FederationError
 
 # The exchanges of a sum, by the packet's kind. The keys of the next sum ride on the answer to "unmask".
@@ -104,9 +105,10 @@ def packed(tables: NDArray[Any], kind: str) -> dict[str, NDArray[Any]]:
     """Tables that `core.travelling` has rounded for this kind, in the few bytes that the kind needs."""
     if kind == "bfloat16":
         return {"tables": (tables.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)}
-    if kind == "int8":
-        exponents = row_exponents(tables)
-        return {"tables": np.ldexp(tables, -exponents).astype(np.int8), "exponents": exponents[..., 0].astype(np.int8)}
+    if kind in core.LEVELS:
+        exponents = core.row_exponents(tables, core.LEVELS[kind])
+        whole = np.ldexp(tables, -exponents).astype(np.int8)
+        return {"tables": halved(whole) if kind == "int4" else whole, "exponents": exponents[..., 0].astype(np.int8)}
     return {"tables": tables}
 
 
@@ -117,11 +119,27 @@ def unpacked(arrays: Mapping[str, NDArray[Any]], kind: str) -> NDArray[Any]:
         if tables.dtype != np.uint16:
             raise ValueError("numbers of 16 bits are sent as such")
         return (tables.astype(np.uint32) << 16).view(np.float32)
-    if kind == "int8":
-        if tables.dtype != np.int8 or arrays["exponents"].dtype != np.int8:
-            raise ValueError("numbers of 8 bits are sent as such")
+    if kind in core.LEVELS:
+        if tables.dtype != (np.uint8 if kind == "int4" else np.int8) or arrays["exponents"].dtype != np.int8:
+            raise ValueError("numbers of 8 bits are sent as such, and pairs of 4 bits as one of 8")
+        tables = doubled(tables) if kind == "int4" else tables
         return np.ldexp(tables.astype(np.float32), arrays["exponents"][..., None].astype(np.int32))
     return tables
+
+
+def halved(whole: NDArray[Any]) -> NDArray[np.uint8]:
+    """Numbers from −7 to 7, two in a byte; where their number is odd, half of the last byte is zero."""
+    nibbles = (whole + 8).astype(np.uint8)
+    pairs = nibbles[..., ::2].copy()
+    pairs[..., : nibbles.shape[-1] // 2] |= nibbles[..., 1::2] << 4
+    return pairs
+
+
+def doubled(pairs: NDArray[np.uint8]) -> NDArray[np.int8]:
+    """The inverse of `halved`."""
+    nibbles = np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(*pairs.shape[:-1], -1)
+    nibbles = nibbles if nibbles[..., -1:].any() else nibbles[..., :-1]
+    return nibbles.astype(np.int8) - np.int8(8)
 
 
 def checked(answer: Any) -> Packet:
