@@ -114,7 +114,8 @@ class TwoPartsMethod(FedGRecMethod):
     def _summing(self, server: ServerState) -> ServerState:
         """The server as Spectral has it, for a sum: if more people came, there are more directions."""
         fits = server.more[DIRECTIONS].shape == (self.n_items, self.spectral.width)
-        return self._summed(server if fits else replace(server, more=self._widened(server)))
+        found = self._summed(server if fits else replace(server, more=self._widened(server)))
+        return replace(found, items=found.items.copy())  # which a sum changes in place
 
     def broadcast(self, server: ServerState, stage: Stage, level: int = 0) -> Broadcast:
         if not isinstance(stage, Sum):
@@ -139,10 +140,10 @@ class TwoPartsMethod(FedGRecMethod):
 
     @staticmethod
     def _summed(server: ServerState) -> ServerState:
-        """The server as Spectral has it."""
-        table, nothing = server.more[DIRECTIONS], np.zeros((0, 0), server.items.dtype)
-        trust = {TRUST: server.more[TRUST]}
-        return ServerState(table[None].copy(), server.degrees, nothing, nothing, server.round, trust)
+        """The server as Spectral has it; what ranks has arrived already."""
+        nothing, trust = np.zeros((0, 0), server.items.dtype), {TRUST: server.more[TRUST]}
+        table, arrived = server.more[DIRECTIONS][None], SUMMED_ROWS in server.more
+        return ServerState(table, server.degrees, nothing, nothing, server.round, trust, arrived)
 
     def traffic(self, stage: Stage, degrees: Ints, lost: int = 0) -> Traffic:
         if isinstance(stage, Sum):
@@ -166,8 +167,9 @@ class TwoPartsMethod(FedGRecMethod):
         if SUMMED_ROWS in server.more:
             return server
         here = super().as_ranked(server)
-        vectors = self.trained.represent_items(here), self.spectral.represent_items(self._summed(here))
-        more = dict(here.more)
+        summed = self.spectral.as_ranked(self._summed(here))
+        vectors = self.trained.represent_items(here), self.spectral.represent_items(summed)
+        more = {**here.more, DIRECTIONS: summed.items[0]}
         for name, rows in zip((TRAINED_ROWS, SUMMED_ROWS), vectors, strict=True):
             more[name], more[name + GRAM] = centred(rows)
         return replace(here, more=more)
