@@ -116,7 +116,7 @@ def test_methods_without_noise_say_so() -> None:
 )
 def test_a_ring_holds_all_users_and_ten_deviations(users: int, norm: float, multiplier: float, clip: int) -> None:
     leaf = Leaf("items", 10, 4, clip, 1, norm, (multiplier * norm) ** 2)
-    _, bits = UploadSpec((leaf,), users).ring(leaf)
+    ((_, bits),) = UploadSpec((leaf,), users).rings
     largest = min(clip, math.floor(norm)) * users + 10 * math.sqrt(leaf.noise * users)
     assert largest < 2 ** (bits - 1)
 

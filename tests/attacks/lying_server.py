@@ -73,6 +73,7 @@ class Liar:
     ) -> Upload | None:
         """The sum, or None if the nodes do not open it; `refusals` says why."""
         broadcast = broadcast or self.broadcast(sum_)
+        self.method = self.method.counted(broadcast.degrees)
         place = (announced or sum_).place
         chosen = self.session(sum_, len(nodes), place, **session)
         server = Server(chosen, {n: self.home.roster[n].key for n in nodes})

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from fedgrec.cable import draws
-from fedgrec.cable.core import Cohort, Leaf
+from fedgrec.cable.core import Cohort, Leaf, Rows, Upload, UploadSpec
 from fedgrec.config.configuration import Config
 from fedgrec.kernels import cpu, reference
 from fedgrec.methods.contract import DEGREES
 from fedgrec.methods.spectral import Options, SpectralMethod
+from fedgrec.secagg import Session, fresh_round_id, ring
 
 USERS, ITEMS, WIDTH = 60, 30, 5
 INT = np.dtype(np.int32)
@@ -75,6 +76,33 @@ def test_the_server_knows_about_how_large_numbers_are() -> None:
             assert pending.clipped < 0.1 * sent
             assert np.abs(total.leaves["items"].values).sum() > sent / 10
         server = method.apply(server, stage, total)
+
+
+def ringed(spec: UploadSpec, parts: list[Upload]) -> Upload:
+    """The sum modulo each row's ring, as an opened secure sum has it."""
+    session = Session(fresh_round_id(), spec.rings, spec.users, 3, 2)
+    words = [ring.encode(spec.wrapped(part.to_ring(spec)), part.users, session.rings) for part in parts]
+    total = [sum(each[1:], each[0]) for each in zip(*words, strict=True)]
+    total = ring.unpack(ring.pack(total, session.parts).tobytes(), session.parts)
+    return Upload.from_ring(ring.decode(total, session.rings, session.users)[0], spec, len(parts))
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_rows_have_rings_of_their_own_in_which_no_sum_wraps(sign: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody sends the largest words to all of its items, of which some have as many people as the ring allows."""
+    degrees = np.array([1, 18, 19, 60])
+    leaf = Leaf("items", 4, WIDTH, 7, 1, most=degrees)
+    spec = UploadSpec((leaf,), USERS)
+    assert spec.rings == ((2 * WIDTH, 8), (2 * WIDTH, 10))
+    has = np.arange(USERS)[:, None] < degrees
+    parts = [
+        Upload({"items": Rows(np.flatnonzero(mine), np.full((mine.sum(), WIDTH), sign * 7, INT))}, 1) for mine in has
+    ]
+    expected = np.repeat(sign * 7 * degrees[:, None], WIDTH, axis=1)
+    assert np.array_equal(ringed(spec, parts).leaves["items"].values, expected)
+    shorter = UploadSpec.bits_of
+    monkeypatch.setattr(UploadSpec, "bits_of", lambda self, largest: max(shorter(self, largest) - 2, 8))
+    assert not np.array_equal(ringed(spec, parts).leaves["items"].values, expected)
 
 
 def test_records_from_before_short_words_keep_long_ones() -> None:

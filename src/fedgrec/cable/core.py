@@ -47,6 +47,7 @@ class Leaf:
     step: float
     norm: float = 0.0  # the largest Euclidean norm, in steps, of all that one user adds to this leaf; 0: no bound
     noise: float = 0.0  # the least variance, in steps², of the noise in every word of the sum
+    most: Ints | None = field(default=None, compare=False)  # [rows] the most users that add to a row; None: all users
 
     @property
     def bound(self) -> int:
@@ -74,17 +75,35 @@ class UploadSpec:
         # A user's share allows for the fewest users that may be left: at worst one, so each adds all of the noise.
         return leaf.bound * users + math.ceil(DEVIATIONS * math.sqrt(leaf.noise * users)) + JUMPS
 
-    def ring(self, leaf: Leaf) -> tuple[int, int]:
-        """A leaf's words, and the bits b of its ring Z_2ᵇ: the smallest even number with which no signed sum wraps."""
-        largest = self.largest(leaf, self.users)
+    def bits_of(self, largest: int) -> int:
+        """The bits b of a ring Z_2ᵇ: the smallest even number with which no signed sum wraps."""
         if largest >= 2**63:
             raise FedgrecError(f"{self.users} users at these clips overflow 64 bits: lower the clip or raise the step")
-        return leaf.rows * leaf.width, max((largest.bit_length() + 2) // 2 * 2, self.fewest_bits)
+        return max((largest.bit_length() + 2) // 2 * 2, self.fewest_bits)
+
+    def groups(self, leaf: Leaf) -> list[tuple[Ints | slice, int, int]]:
+        """A leaf's rows that share a ring, how many these are, and its bits. Rows of few users have few bits."""
+        if leaf.most is None:
+            return [(slice(None), leaf.rows, self.bits_of(self.largest(leaf, self.users)))]
+        few, where = np.unique(np.minimum(leaf.most, self.users), return_inverse=True)
+        bits = np.array([self.bits_of(self.largest(leaf, users)) for users in few.tolist()])[where]
+        return [(np.flatnonzero(bits == b), int((bits == b).sum()), b) for b in np.unique(bits).tolist()]
 
     @property
     def rings(self) -> tuple[tuple[int, int], ...]:
-        """What a masked vector consists of: a ring for each leaf."""
-        return tuple(self.ring(leaf) for leaf in self.leaves)
+        """What a masked vector consists of: the words that share a ring, and its bits."""
+        return tuple((rows * leaf.width, bits) for leaf in self.leaves for _, rows, bits in self.groups(leaf))
+
+    def wrapped(self, words: Ints) -> Ints:
+        """The dense vector with each word in its ring.
+
+        A word is too large if a server lied about degrees. An error would tell the server who has the item.
+        """
+        at, wrapped = 0, words.copy()
+        for count, bits in self.rings:
+            here, above, at = wrapped[at : at + count], 8 * words.itemsize - bits, at + count
+            here[:] = here << above >> above
+        return wrapped
 
     @property
     def bits(self) -> int:
@@ -155,7 +174,7 @@ class Upload:
             dense = np.zeros((leaf.rows, leaf.width), spec.dtype)
             rows = self.leaves[leaf.name]
             dense[rows.index] = rows.values
-            parts.append(dense.ravel())
+            parts += [dense[group].ravel() for group, _, _ in spec.groups(leaf)]
         return np.concatenate(parts)
 
     @staticmethod
@@ -165,9 +184,11 @@ class Upload:
             raise FedgrecError(f"a sum of {users} users may have wrapped: it was sized for {spec.users}")
         leaves, at = {}, 0
         for leaf in spec.leaves:
-            size = leaf.rows * leaf.width
-            leaves[leaf.name] = Rows(np.arange(leaf.rows), words[at : at + size].reshape(leaf.rows, leaf.width))
-            at += size
+            values = np.empty((leaf.rows, leaf.width), words.dtype)
+            for group, count, _ in spec.groups(leaf):
+                here, at = words[at : at + count * leaf.width], at + count * leaf.width
+                values[group] = here.reshape(count, leaf.width)
+            leaves[leaf.name] = Rows(np.arange(leaf.rows), values)
         return Upload(leaves, users)
 
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedgrec.kernels._draws_numba import choose_from, withheld
+from fedgrec.kernels._draws_numba import choose_from, rounding_shift, withheld
 from fedgrec.kernels._numba import inlined, released, threaded
 from fedgrec.kernels._steps_numba import constants, length, many_steps, one_step, penalties
-from fedgrec.kernels._sums_numba import add_difference, add_leaning_row, add_row, add_shaken, add_small_row
+from fedgrec.kernels._sums_numba import add_difference, add_leaning_row, add_row, add_small_row
 
 
 class Users(NamedTuple):
@@ -59,11 +59,15 @@ def push(begin, end, order, first, owner, weights, old, new, per_step, bound, va
 
 @threaded
 def send(begin, end, index, order, first, owner, weights, held, words, per_step, bound, values, cut):
+    real = held.dtype.type
     for i in range(begin, end):
         over = bound - bound
         for place in range(first[i], first[i + 1]):
             u, weight = owner[order[place]], weights[order[place]] * per_step
-            over += add_shaken(weight, held, u, words[u], index[i], bound, values, i)
+            for j in range(held.shape[1]):
+                moved = np.rint(weight * held[u, j] + real(2.0**-24) * rounding_shift(words[u], index[i], j))
+                over += real(abs(moved) > bound)
+                values[i, j] += values.dtype.type(min(max(moved, -bound), bound))
         cut[i] = np.int64(over)
 
 

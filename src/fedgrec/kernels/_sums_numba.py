@@ -80,17 +80,6 @@ def add_difference(weight, old, new, u, k, per_step, bound, sums, t):
     return over
 
 
-@inlined
-def add_shaken(weight, held, u, word, t, bound, sums, row):
-    """Adds one user's words of item t, each rounded at random; how many of them the clip cut."""
-    over, shake = bound - bound, held.dtype.type(2.0**-24)
-    for j in range(held.shape[1]):
-        moved = np.rint(weight * held[u, j] + shake * rounding_shift(word, t, j))
-        over += held.dtype.type(abs(moved) > bound)
-        sums[row, j] += sums.dtype.type(min(max(moved, -bound), bound))
-    return over
-
-
 @fused
 def round_and_add(rows, x, x0, per_steps, word, numbers, sums):
     """Adds how far each row moved, within the norm, clipped and rounded; how many words the clip cut."""

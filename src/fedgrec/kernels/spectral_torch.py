@@ -15,24 +15,18 @@ class Engine(Rounds):
 
     def __init__(self, method: Any, server: Any, users: Any, *where: Any, **how: Any) -> None:
         super().__init__(method, server, users, *where, **how)
-        self.item_degrees, self.rounded_in = server.degrees, -1
+        self.item_degrees = server.degrees
         items, self.shift = method.shifted(server.degrees)
         self.popularity, self.by_chance = self._place(items), method.by_chance(server.degrees)
-
-    def table(self) -> Tensor:
-        """Q as it travels, rounded once in a round."""
-        if self.round != self.rounded_in:
-            Q, most = self.server["items"][0], LEVELS.get(self.method.download, 0)
-            travels = most and not self.method.begins(self.round)
-            self.travelled, self.rounded_in = travelling(Q, most) if travels else Q, self.round
-        return self.travelled
 
     def rows(self, counts: Ints) -> Ints:
         return counts
 
     def local_update(self, users: Tensor, counts: Ints, sums: Sums) -> None:
         """y_u, of which each of the user's items gets y_u/√n_u."""
-        Q, leaf = self.table(), self.spec.leaf("items")
+        Q, leaf = self.server["items"][0], self.spec.leaf("items")
+        if self.method.download in LEVELS and not self.method.begins(self.round):
+            Q = travelling(Q, LEVELS[self.method.download])
         edges, real = self.edges(users, int(counts.max()))
         items, root = self.items[edges], (self.degrees[users].to(torch.float64) + self.shift).sqrt()[:, None]
         weights = torch.where(real, 1 / (self.popularity[items].sqrt() * root), 0).to(Q.dtype)

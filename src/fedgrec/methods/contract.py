@@ -11,7 +11,7 @@ What a method can do beyond its verbs it declares. The other folders ask; none o
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -71,6 +71,12 @@ class Method(ABC):
     options: Any
     n_items: int
     n_users: int
+    # How many users have each item, once they are counted: sums of few users take few bits.  # [N]
+    item_degrees: Ints | None = field(default=None, compare=False, repr=False, kw_only=True)
+
+    def counted(self, degrees: Ints | None) -> Self:
+        """The method since the count with this result."""
+        return replace(self, item_degrees=degrees)
 
     @property
     def stages(self) -> tuple[Stage, ...]:

@@ -205,7 +205,9 @@ class SpectralMethod(Method):
             return counts.spec(self)
         users = min(self.options.users_per_round, self.n_users)
         if self.levels:
-            return UploadSpec((Leaf("items", self.n_items, self.width, clip=self.levels, step=1),), users)
+            n = self.item_degrees
+            most = None if n is None else n + n // 4 + 2  # with room for people who come later
+            return UploadSpec((Leaf("items", self.n_items, self.width, clip=self.levels, step=1, most=most),), users)
         step = 2.0 ** -(FINE + int(np.ceil(np.log2(self.n_users) / 2)))
         items = Leaf("items", self.n_items, self.width, 2.0, step)
         if self.noise.rest:

@@ -68,7 +68,7 @@ class TwoPartsMethod(FedGRecMethod):
         """The method of the sums."""
         o = self.options
         options = SpectralOptions(dim=o.directions, precision=o.precision)
-        return SpectralMethod(options, self.n_items, self.n_users, self.kernel)
+        return SpectralMethod(options, self.n_items, self.n_users, self.kernel, item_degrees=self.item_degrees)
 
     @cached_property
     def trained(self) -> FedGRecMethod:

@@ -182,7 +182,8 @@ class Simulation:
 
     def _count_round(self, round_: int, sampled: Ints, arrives: NDArray[np.bool_]) -> None:
         degrees = self.degrees[np.concatenate([sampled[arrives], sampled[~arrives]])]
-        self._count(self.method.traffic(self.method.training(round_), degrees, int((~arrives).sum())))
+        method = self.method.counted(self.server.degrees)
+        self._count(method.traffic(method.training(round_), degrees, int((~arrives).sum())))
 
     def _count(self, traffic: Traffic) -> None:
         self.progress.traffic = self.progress.traffic.plus(traffic)

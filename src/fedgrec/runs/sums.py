@@ -84,7 +84,7 @@ class SecureSums(Sums):
         from fedgrec.secagg import Population, SecAggError, Session, run_round
         from fedgrec.secagg.errors import TooFewLeft
 
-        spec, pending = method.spec(stage), dict[int, Pending]()
+        spec, pending = method.counted(broadcast.degrees).spec(stage), dict[int, Pending]()
         if spec.noisy and arrived is not None:
             self.check_left(len(arrived), len(cohort), broadcast.round)
 

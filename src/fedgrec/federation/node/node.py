@@ -237,7 +237,7 @@ class Node:
         rules.check_company(self.folder, users, self._bound(plan, method))
         if is_recount(method, plan.stage):
             rules.check_recount(self.folder, self.store.trained_since_recount(plan.round))
-        spec = plan.spec(method)
+        spec = plan.spec(method.counted(broadcast.degrees))
         if (session.rings, session.users) != (spec.rings, spec.users):
             raise FederationError(f"the session does not fit the uploads of stage {plan.stage!r}")
         if (broadcast.round, broadcast.level) != (plan.round, plan.level):
@@ -288,6 +288,7 @@ class Node:
         same = plan.context(broadcast, self.folder.agreement).hex()
         bound = b"fedgrec noise" + json.dumps([sum_.nodes, same, share]).encode()
         secret = hmac.digest(self.folder.identity.private_bytes_raw(), bound, "sha256")
+        method = method.counted(broadcast.degrees)
         compute = partial(compute_upload, self.store, method, plan, rows, broadcast, least, share, gone, secret)
         return plan, users, inputs, compute
 

@@ -67,7 +67,9 @@ def compute_upload(
     states = [part.state for part in found if part.state is not None]
     pushed = [edges for part in found for edges in part.pushed or ()]
     return Computed(
-        words + _noise(sum_, spec, noise_share, noise.skellam_for(words, secret) if secret else noise.skellam),
+        spec.wrapped(
+            words + _noise(sum_, spec, noise_share, noise.skellam_for(words, secret) if secret else noise.skellam)
+        ),
         [row for part in found for row in part.rows],
         states[0].joined(states) if states else None,
         pushed if any(part.pushed is not None for part in found) else None,

@@ -35,7 +35,7 @@ from fedgrec.federation.server.run_folder import RUN, write_run
 from fedgrec.federation.server.secure_sum import Prepared, secure_sum
 from fedgrec.federation.server.status import promise_of
 from fedgrec.federation.server.store import Cost, Season, ServerStore
-from fedgrec.methods.contract import Method
+from fedgrec.methods.contract import DEGREES, RECOUNT, Method
 from fedgrec.runs.recorded_sums import RECORDINGS, RecordedSum, write_sum
 
 RESTING, TOLD_AGAIN = 2.0, 60.0  # seconds in a rest: between two looks for nodes; until a failed node is told again
@@ -419,7 +419,7 @@ class Coordinator:
             ready.session.round_id.hex(),
             self.folder.config.method,
             before,
-            ready.plan.spec(self.method),
+            ready.plan.spec(self.method.counted(None)),
             total,
             tuple(included),
             tuple(self.model.names(included)),
@@ -432,9 +432,11 @@ class Coordinator:
         if place is None or place[0] == EVALUATE or self._is_prepared(current):
             return None  # its nodes are known only once this sum counts, and a model that is served ends all sums
         try:
-            return self.participants.prepare(self.method, self.season.begun, *place)
+            ready = self.participants.prepare(self.method, self.season.begun, *place)
         except SumLostError:
             return None
+        by_counts = any(leaf.most is not None for leaf in ready.plan.spec(self.method).leaves)
+        return None if by_counts and current.stage in (DEGREES.name, RECOUNT.name) else ready  # it waits for the counts
 
     def _lost(self, sentence: str, counts: bool = True) -> None:
         self.losses += counts

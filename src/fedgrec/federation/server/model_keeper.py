@@ -90,6 +90,7 @@ class ModelKeeper:
     def keep_possible(self, where: str, nodes: list[int] | None = None) -> None:
         """Degrees and latents stay in their range, whatever nodes send."""
         outside = self.method.keep_possible(self.server, self.members.store.loose_users())
+        self.method = self.method.counted(self.server.degrees)
         if outside:
             who = f": {suspects(self.names(nodes))}" if nodes else ""
             entries = "1 entry" if outside == 1 else f"{outside:,} entries"

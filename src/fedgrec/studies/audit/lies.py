@@ -142,7 +142,7 @@ def attempts(seen: Apart) -> Floats:
     """Every lie to the clients of some people: 1 where the server held the person's vector in the end, else 0."""
     # masks do not depend on the length of a vector, so one row of a person's upload stands for all of it
     leaf = seen.sum.spec.leaves[0]
-    _, bits = seen.sum.spec.ring(leaf)
+    bits = seen.sum.spec.groups(leaf)[-1][2]
     sent = [upload.leaves[leaf.name] for upload in seen.uploads.values()]
     rows = [rows.values[0] for rows in sent if len(rows.index)]
     tried = [(row, lie(agreed(((len(row), bits),)), row)) for row in rows[:LIED_TO] for lie in LIES]
