@@ -99,7 +99,7 @@ class Options(MethodOptions):
         group="ranking",
         before=0.0,
     )
-    exponent: float = option(0.4, "e: how much popular items are put first, 0 to 1", least=0, most=1, group="ranking")
+    exponent: float = option(0.35, "e: how much popular items are put first, 0 to 1", least=0, most=1, group="ranking")
     users_per_round: int = option(2**31 - 1, "users of a round; the default is everybody", least=1)
     item_levels: int = option(
         7,
