@@ -11,15 +11,20 @@ from fedgrec.config.configuration import Config, parse_assignment, preset, read_
 from fedgrec.errors import ConfigError
 
 LABEL = 18  # the longest name of a method beside its bar
+USUAL, NOISY = "two-parts", "best"  # presets of `fedgrec train`, without and with noise in the sums
 
 
-def configuration(arguments: argparse.Namespace) -> Config:
-    """Preset, then file, then --set, then flags."""
+def configuration(arguments: argparse.Namespace, usual: str = "best") -> Config:
+    """Preset, then file, then --set, then flags. `usual`: the preset where no word says what to train."""
     file = [(read_toml(arguments.config), str(arguments.config))] if arguments.config else []
     by_set = assigned(arguments)
     if arguments.method:
         by_set["method"] = arguments.method
-    return preset(arguments.preset or "best").layered(*file, (by_set, "--set"), (flags(arguments), "command line"))
+    layers = *file, (by_set, "--set"), (flags(arguments), "command line")
+    if arguments.preset or file or "method" in by_set:
+        return preset(arguments.preset or "best").layered(*layers)
+    config = preset(usual).layered(*layers)
+    return preset(NOISY).layered(*layers) if config.run.noisy else config
 
 
 def assigned(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from fedgrec.cli.configured import command
 from fedgrec.errors import RunError
 
 ROUNDS, NEGATIVES = 200, 256
+OURS = "sums and FedGRec"
 MARK = ".demo"  # a folder with this file in it may be replaced
 
 
@@ -20,8 +21,8 @@ def register(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train on the built-in data, compare with popularity and plain matrix factorisation, show some
-    recommendations, write a report and a page that recommends.
+    """Train on the built-in data, compare with popularity, plain matrix factorisation and the sums alone, show
+    some recommendations, write a report and a page that recommends.
     """
     from fedgrec.cli.progress import Bar
     from fedgrec.config.configuration import Config
@@ -39,14 +40,18 @@ def run(arguments: argparse.Namespace) -> int:
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / MARK, "made by `fedgrec demo`, which may replace this folder\n")
-    config = Config().changed({"data": "demo", "negatives": NEGATIVES, "rounds": arguments.rounds}, "demo")
+    trained, bar = {"rounds": arguments.rounds, "negatives": NEGATIVES}, Bar()
+    config = Config().changed({"data": "demo", "method": "two-parts", **trained}, "demo")
     dataset = load_for(config)
-    config, bar = resolved(config, dataset), Bar()
-    bar.describe(config, dataset)
-    results = popularity(dataset.split, config)
-    for name, changes, out in (("plain matrix factorisation", {"layers": 0}, None), ("FedGRec", {}, folder)):
-        print(f"\n{name}" + (" (the same training and options without the graph: layers = 0)" if changes else ""))
-        simulation = Simulation(config.changed(changes, "demo"), dataset, out, bar)
+    bar.describe(resolved(config, dataset), dataset)
+    results = popularity(dataset.split, resolved(config, dataset))
+    for name, changes, out in (
+        ("matrix factorisation", {"method": "fedgrec", "layers": 0, **trained}, None),
+        ("sums, nothing trained", {"method": "spectral"}, None),
+        (OURS, {"method": "two-parts", **trained}, folder),
+    ):
+        print(f"\n{name}" + (" (FedGRec's training without the graph: layers = 0)" if "layers" in changes else ""))
+        simulation = Simulation(Config().changed({"data": "demo", **changes}, "demo"), dataset, out, bar)
         with bar.watching():
             model = simulation.run()
         if not simulation.finished:
@@ -57,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     recommendations(model, dataset)
     from fedgrec.pages.report import write_report
 
-    ours = results.pop("FedGRec")
+    ours = results.pop(OURS)
     print(f"\nreport: {write_report(folder, results)}  (recall@20 {ours['recall@20']:.4f}; open it in a browser)")
     from fedgrec.pages.export import write_page
 

@@ -44,7 +44,9 @@ class Bar(RoundBar):
             self.say(f"  {note}")
         m, name = config.model, "FedGRec" if config.method == "fedgrec" else config.method
         shape = f"{f'K = {m.layers}, ' if m.layers else ''}d = {m.dim}"
-        rounds = f"{config.run.rounds:,} rounds of {min(m.users_per_round, train.n_users):,} users"
+        sums = min(getattr(m, "sums", 0), config.run.rounds)
+        first = f"{sums} sums over everybody, then " if sums else ""
+        rounds = f"{first}{config.run.rounds - sums:,} rounds of {min(m.users_per_round, train.n_users):,} users"
         secure = {"off": "", "protocol": ", secure sums", "exact": ", integer sums checked by secure ones"}
         self.say(f"{name}, {shape}: {rounds}, protocol {config.run.protocol}{secure[config.run.secure]}")
 
@@ -66,7 +68,7 @@ class Bar(RoundBar):
 
     def noticed(self, sentence: str) -> None:
         if self.bar is not None:
-            self.bar.write(sentence)
+            self.bar.write(fitted(sentence))
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedgrec.cli import training
-from fedgrec.cli.configured import add_set, configuration, shortened
+from fedgrec.cli.configured import USUAL, add_set, configuration, shortened
 from fedgrec.config.checking import Option
-from fedgrec.config.configuration import Config, named, options, presets, read_toml
+from fedgrec.config.configuration import Config, named, options, preset, presets, read_toml
 from fedgrec.config.options import METHODS
 from fedgrec.errors import ConfigError, FedgrecError
 
@@ -29,8 +29,8 @@ def register(commands: Any, words: Sequence[str] = ()) -> None:
     )
     add = train.add_argument
     add("-h", "--help", action="help", help=argparse.SUPPRESS)
-    add("--method", metavar="WORD", help=f"{', '.join(METHODS)} (default: fedgrec)")
-    add("--preset", metavar="WORD", help=f"where to start: {', '.join(presets())} (default: best)")
+    add("--method", metavar="WORD", help=f"{', '.join(METHODS)} (default: {USUAL})")
+    add("--preset", metavar="WORD", help=f"where to start: {', '.join(presets())} (default: {USUAL})")
     add("--config", type=Path, metavar="TOML", help="a file of options, over those of the preset")
     add_set(train, "any option by its name; flags win over this")
     add("--out", type=Path, metavar="RUN", help="the run's folder (default: runs/DATA-PRESET-SEED)")
@@ -44,18 +44,20 @@ def register(commands: Any, words: Sequence[str] = ()) -> None:
 
 
 def named_method(words: Sequence[str]) -> str:
-    """The method that a command line names, itself or by its configuration file; fedgrec if there is none."""
+    """The method that a command line names, itself, by its configuration file or by its preset; or the usual one."""
     if not words or words[0] != "train":
         return "fedgrec"
     peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     peek.add_argument("--method")
+    peek.add_argument("--preset")
     peek.add_argument("--config", type=Path)
     try:
         found = peek.parse_known_args(words[1:])[0]
-        method = found.method or (read_toml(found.config).get("method") if found.config else None)
+        base = preset(found.preset or ("best" if found.config else USUAL)).method
+        method = found.method or (read_toml(found.config).get("method", base) if found.config else base)
     except (FedgrecError, argparse.ArgumentError):
-        return "fedgrec"  # the command itself says what is wrong
-    return method if method in METHODS else "fedgrec"
+        return USUAL  # the command itself says what is wrong
+    return method if method in METHODS else USUAL
 
 
 def common(known: Sequence[Option]) -> Sequence[Option]:
@@ -85,7 +87,7 @@ def unknown(arguments: argparse.Namespace, words: Sequence[str]) -> NoReturn:
     if word in NOW_COMMANDS:
         raise ConfigError(f"{word} is a command of its own now: {NOW_COMMANDS[word]}")
     if word.startswith("--"):
-        method = arguments.method if arguments.method in METHODS else "fedgrec"
+        method = arguments.method if arguments.method in METHODS else USUAL
         named(word.removeprefix("--").removeprefix("no-"), method, "command line")
     raise ConfigError(f"{words[0]}: `fedgrec train` takes flags and their values alone, and this is neither")
 
@@ -98,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _new(arguments: argparse.Namespace, ranks: Any) -> int:
-    config = configuration(arguments)
+    config = configuration(arguments, USUAL)
     folder = arguments.out or _usual_folder(arguments, config)
     training.check_new(folder, ranks)
     known = training.loaded(config, folder, ranks)

@@ -205,7 +205,8 @@ def trained(
         return 0 if simulation.finished else 130
     if not simulation.finished:
         go_on = shlex.join(["fedgrec", "train", "--out", str(folder), "--resume"])
-        said = f"\nStopped after round {simulation.server.round:,}; everything is saved. Go on with:\n  {go_on}"
+        has = f" ({folder} recommends as of round {simulation.selected.round:,})" if simulation.selected else ""
+        said = f"\nStopped after round {simulation.server.round:,}; everything is saved{has}. Go on with:\n  {go_on}"
         print(said, file=sys.stderr)
         return 130
     bar.summary(simulation)

@@ -35,6 +35,7 @@ from fedgrec.runs.resolve import resolved
 __all__ = ["Observer", "Simulation"]
 
 SAMPLING_STREAM = 2
+IN_VAIN = 1 / 3  # of a run's rounds that find nothing better than its sums, before it ends
 
 
 class Simulation:
@@ -84,16 +85,32 @@ class Simulation:
             self._advance()
             self.progress.seconds = time.perf_counter() - started
             done = self.server.round
-            prepared = self.method.prepares(done - 1) and not self.method.prepares(done)
-            if prepared or done % run.evaluate_every == 0 or done == last:
+            if self._ends_sums(done) or done % run.evaluate_every == 0 or done == last:
                 self._evaluate()
                 self.progress.seconds = time.perf_counter() - started
+                if self._ends_sums(done) and self.record and self.selected:
+                    self.observer.noticed(f"{self.record.folder} holds a model; training goes on from here")
+                if self._trains_in_vain(done, last):
+                    self.observer.noticed(
+                        f"what was trained since round {self.progress.best_round:,} adds nothing, so training ends; "
+                        "with --patience N it goes on until N evaluations find nothing better"
+                    )
+                    break
             if run.checkpoint_every and self.server.round % run.checkpoint_every == 0:
                 self._checkpoint()
             self.observer.round_done(self.server.round)
         if last < run.rounds and self.server.round == last:
             self.observer.noticed(f"training ends after round {last:,}: nobody has a turn left under dp_epsilon")
         return self._finish()
+
+    def _ends_sums(self, done: int) -> bool:
+        return self.method.prepares(done - 1) and not self.method.prepares(done)
+
+    def _trains_in_vain(self, done: int, last: int) -> bool:
+        """Whether after a part of the rounds the model from before any of them is still the best."""
+        best, begun = self.progress.best_round, self.progress.begun
+        chosen = not self.config.run.patience and best >= 0 and self._ends_sums(best)
+        return chosen and done - begun >= IN_VAIN * (last - begun)
 
     def warm_up(self) -> None:
         """Lines 3 to 9: what everybody does once; for FedGRec degree counts, then the latents level by level."""
