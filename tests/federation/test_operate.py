@@ -26,6 +26,7 @@ from fedgrec.federation.in_process.transport import LocalTransport
 from fedgrec.federation.node import changes
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.store import NodeStore, Person
+from fedgrec.federation.server.coordinator import Coordinator
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.store import ServerStore
 from fedgrec.federation.setup.backup import backup
@@ -96,6 +97,24 @@ def test_latents_of_a_removed_node_that_was_never_counted_are_possible(tmp_path:
     assert not any("were put back" in notice for notice in world.witness.notices)
     with ServerStore(open_server(world.server)) as store:
         assert store.loose_users() == 1
+
+
+def test_a_node_is_removed_while_a_sum_is_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sum is lost, since its keys are bound to the roster of before, and the next ones go on without the node."""
+    fed, world = founded(tmp_path, rounds=3, retries=2)
+    upcoming, gone = Coordinator._upcoming, []
+
+    def removing(self: Coordinator, current: Any) -> Any:
+        if current.stage == "train" and not gone:
+            gone.extend(remove_node(fed, "node-3"))
+            self.members.tick()
+        return upcoming(self, current)
+
+    monkeypatch.setattr(Coordinator, "_upcoming", removing)
+    world.run()
+    assert gone == [3]
+    assert [line["included"] for line in world.applied("train")][-1] == [0, 1, 2]
+    assert any("a new roster came" in notice for notice in world.witness.notices)
 
 
 def test_a_place_and_a_name_are_never_given_again_and_any_node_may_go(tmp_path: Path) -> None:

@@ -381,6 +381,8 @@ class Coordinator:
 
         try:
             upcoming = self._upcoming(ready.plan)
+            if self.folder.membership.digest != ready.roster:
+                raise SumLostError("a new roster came while it was prepared")
             outcome = secure_sum(self.members, ready, broadcast, upcoming, self.options)
             total = self.model.take(ready.plan, session, outcome, cost())
             if stage == CHANGES:
@@ -405,8 +407,13 @@ class Coordinator:
             self._serve_first()
 
     def _is_optional(self, stage: str, round_: int) -> bool:
-        """Whether the season does without this round: others open over any nodes, and this one does not."""
+        """Whether the season does without this round: others open over any nodes, and this one does not.
+
+        The first season needs its sums, since all later rounds rank beside what they find.
+        """
         method = self.method
+        if self.season.number == 1 and method.prepares(round_):
+            return False
         others = (r for r in range(self.season.begun, self.season.until) if r != round_)
         plans = (Plan(stage, 0, other, method.n_users, method.n_users) for other in others)
         bound = (self.participants.binding(plan, method) for plan in plans)
