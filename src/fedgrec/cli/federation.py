@@ -183,6 +183,9 @@ def run_init(arguments: argparse.Namespace) -> int:
     home = open_server(made.server)
     print(f"Operators compare the fingerprint of {home.membership}.")
     print(textwrap.fill(f"Note: {in_words(batches_of(home, 1), home.agreed)}.", 78))
+    if sums := sum(map(home.method(1).prepares, range(home.options.rounds))):
+        opened = f"each season opens {sums} sums over everybody, of rows of people's own items, before its rounds"
+        print(textwrap.fill(f"Note: {opened}; fedgrec audit measures what they tell.", 78))
     return 0
 
 

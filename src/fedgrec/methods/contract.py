@@ -30,6 +30,7 @@ from fedgrec.cable.core import (
     UploadSpec,
     UserState,
     clamp,
+    travelling,
 )
 from fedgrec.cable.noise import NO_NOISE
 from fedgrec.config.options import METHODS, MethodOptions, method_module
@@ -249,7 +250,10 @@ class Method(ABC):
         return self.with_ranking(self.broadcast(server, stage), server)
 
     def with_ranking(self, broadcast: Broadcast, server: ServerState) -> Broadcast:
-        return replace(broadcast, more={**broadcast.more, **{name: server.more[name] for name in self.to_rank}})
+        """With tables that have as few bits as the others."""
+        more = {name: server.more[name] for name in self.to_rank}
+        more = {name: travelling(part, broadcast.kind) if part.ndim > 1 else part for name, part in more.items()}
+        return replace(broadcast, more={**broadcast.more, **more})
 
     def trained_on(self, judged: Broadcast) -> Broadcast:
         """The part of it that they trained on."""

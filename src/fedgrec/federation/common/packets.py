@@ -73,7 +73,12 @@ def pack_broadcast(broadcast: Broadcast) -> tuple[dict[str, Any], dict[str, NDAr
     """What travels down, as a header and arrays."""
     names = ("round", "n_items", "level", "kind")
     header = {name: getattr(broadcast, name) for name in names} | {"precision": broadcast.tables.dtype.name}
-    more = {f"more.{name}": value for name, value in broadcast.more.items() if name != STEPS}
+    more: dict[str, NDArray[Any]] = {}
+    for name, value in broadcast.more.items():
+        if value.ndim > 1:  # a table like the others
+            more |= {f"{part}.{name}": array for part, array in packed(value, broadcast.kind).items()}
+        elif name != STEPS:
+            more[f"more.{name}"] = value
     if broadcast.row_steps is not None:  # powers of two
         more[STEPS] = (np.frexp(broadcast.row_steps)[1] - 1).astype(np.int8)
     degrees = broadcast.degrees.astype(np.int32)
@@ -92,6 +97,9 @@ def unpack_broadcast(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any
         if STEPS in arrays:
             exponents = arrays[STEPS].astype(np.int8, casting="safe").astype(np.int32)
             more[STEPS] = np.ldexp(np.ones(exponents.shape, precision), exponents)
+        for name in [name.removeprefix("tables.") for name in arrays if name.startswith("tables.")]:
+            parts = {part: arrays[f"{part}.{name}"] for part in ("tables", "exponents") if f"{part}.{name}" in arrays}
+            more[name] = unpacked(parts, kind).astype(precision, copy=False)
         tables = tables.astype(precision, copy=False)
         return Broadcast(round_, n_items, tables, degrees.astype(np.int64), level, more, kind)
     except (KeyError, TypeError, ValueError):
