@@ -91,7 +91,7 @@ def test_a_run_without_a_name_is_named_after_its_data(data: Path, tmp_path: Path
     words = train_words(data, Path("unused"), seed=3)
     at = words.index("--out")
     assert cli.main([*words[:at], *words[at + 2 :], "--quiet"]) == 0
-    assert (tmp_path / "runs" / "clicks-best-3" / "result.json").exists()
+    assert (tmp_path / "runs" / "clicks-two-parts-3" / "result.json").exists()
 
 
 def test_a_finished_run_has_a_report_to_look_at(data: Path, tmp_path: Path) -> None:

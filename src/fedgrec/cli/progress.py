@@ -45,10 +45,11 @@ class Bar(RoundBar):
         m, name = config.model, "FedGRec" if config.method == "fedgrec" else config.method
         shape = f"{f'K = {m.layers}, ' if m.layers else ''}d = {m.dim}"
         sums = min(getattr(m, "sums", 0), config.run.rounds)
-        first = f"{sums} sums over everybody, then " if sums else ""
+        first = f"{sums} sums, then " if sums else ""
         rounds = f"{first}{config.run.rounds - sums:,} rounds of {min(m.users_per_round, train.n_users):,} users"
         secure = {"off": "", "protocol": ", secure sums", "exact": ", integer sums checked by secure ones"}
-        self.say(f"{name}, {shape}: {rounds}, protocol {config.run.protocol}{secure[config.run.secure]}")
+        about = f"{name}, {shape}: {rounds}, protocol {config.run.protocol}{secure[config.run.secure]}"
+        self.say(fitted(about))
 
     def started(self, done: int, rounds: int) -> None:
         if done:
@@ -67,7 +68,7 @@ class Bar(RoundBar):
         )
 
     def noticed(self, sentence: str) -> None:
-        if self.bar is not None:
+        if self.bar is not None and not self.quiet:
             self.bar.write(fitted(sentence))
 
     @contextlib.contextmanager

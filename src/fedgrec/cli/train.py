@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from fedgrec.cli import training
 from fedgrec.cli.configured import USUAL, add_set, configuration, shortened
 from fedgrec.config.checking import Option
-from fedgrec.config.configuration import Config, named, options, preset, presets, read_toml
+from fedgrec.config.configuration import Config, named, options, preset, read_toml
 from fedgrec.config.options import METHODS
 from fedgrec.errors import ConfigError, FedgrecError
 
@@ -30,7 +30,7 @@ def register(commands: Any, words: Sequence[str] = ()) -> None:
     add = train.add_argument
     add("-h", "--help", action="help", help=argparse.SUPPRESS)
     add("--method", metavar="WORD", help=f"{', '.join(METHODS)} (default: {USUAL})")
-    add("--preset", metavar="WORD", help=f"where to start: {', '.join(presets())} (default: {USUAL})")
+    add("--preset", metavar="WORD", help=f"where to start, see  fedgrec presets  (default: {USUAL})")
     add("--config", type=Path, metavar="TOML", help="a file of options, over those of the preset")
     add_set(train, "any option by its name; flags win over this")
     add("--out", type=Path, metavar="RUN", help="the run's folder (default: runs/DATA-PRESET-SEED)")

@@ -13,6 +13,7 @@ from fedgrec.config.options import GROUPS, METHODS, DataOptions, FedGRecOptions,
 from fedgrec.errors import ConfigError, nearest
 
 Layer = tuple[Mapping[str, Any], str]  # option values, and where they come from (for the error sentence)
+USUAL = ("fedgrec", "two-parts")  # methods that nobody has to name
 PARTS = ("data", "model", "run")
 
 
@@ -80,7 +81,7 @@ def options(method: str = "fedgrec") -> tuple[Option, ...]:
 
 def named(key: str, method: str, where: str) -> Option:
     """The option of this name that a run of the method has."""
-    return find(key, options(method), where, "" if method == "fedgrec" else f"method {method}")
+    return find(key, options(method), where, "" if method in USUAL else f"method {method}")
 
 
 def toml(path: Path) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from fedgrec.runs.resolve import resolved
 __all__ = ["Observer", "Simulation"]
 
 SAMPLING_STREAM = 2
-IN_VAIN = 1 / 3  # of a run's rounds that find nothing better than its sums, before it ends
+FAIR, IN_VAIN = 15, 1 / 3  # turns of a user, and the share of all rounds, before training counts as vain
 
 
 class Simulation:
@@ -108,9 +108,10 @@ class Simulation:
 
     def _trains_in_vain(self, done: int, last: int) -> bool:
         """Whether after a part of the rounds the model from before any of them is still the best."""
-        best, begun = self.progress.best_round, self.progress.begun
-        chosen = not self.config.run.patience and best >= 0 and self._ends_sums(best)
-        return chosen and done - begun >= IN_VAIN * (last - begun)
+        best, begun, run = self.progress.best_round, self.progress.begun, self.config.run
+        turns = (done - best) * min(self.config.model.users_per_round / max(len(self.degrees), 1), 1)
+        fair = turns >= FAIR and done - begun >= IN_VAIN * (last - begun)
+        return fair and not run.patience and best >= 0 and self._ends_sums(best)
 
     def warm_up(self) -> None:
         """Lines 3 to 9: what everybody does once; for FedGRec degree counts, then the latents level by level."""
