@@ -73,7 +73,7 @@ def frontier() -> None:
             place, side = ((-7, -3), "right") if left else ((7, -3), "left")
             axes.annotate(row["method"], (megabytes, recall), place, textcoords="offset points", ha=side, fontsize=9)
     axes.set_xscale("log")
-    axes.set_xlim(150, 2e5)
+    axes.set_xlim(50, 2e5)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     set_frame(axes, "Gowalla: what accuracy costs", "megabytes that a user sends as secure sums", "Recall@20")
     (RESULTS / "frontier.png").write_bytes(png(figure))
