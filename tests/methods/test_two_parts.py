@@ -8,12 +8,13 @@ import pytest
 from fedgrec.cable.core import Cohort, Floats, ServerState
 from fedgrec.config.configuration import Config
 from fedgrec.data import Dataset, Interactions, Split
+from fedgrec.data.split import hold_out_validation
 from fedgrec.methods import two_parts
 from fedgrec.methods.spectral import Sum
 from fedgrec.methods.two_parts import DIRECTIONS, PEOPLE, SOON, TwoPartsMethod, usual_blend
 from fedgrec.models.model import Model
 from fedgrec.runs.growth import grow
-from fedgrec.runs.simulation import Simulation
+from fedgrec.runs.simulation import Observer, Simulation
 
 RNG = np.random.default_rng(1)
 ROWS = [(user, item) for user in range(40) for item in RNG.choice(30, RNG.integers(2, 12), replace=False).tolist()]
@@ -107,6 +108,29 @@ def test_terms_add_up_to_the_score(run: Simulation) -> None:
         why = model.explain(user, item)
         assert why.own + why.terms.sum() == pytest.approx(why.score) == pytest.approx(scores[user, item])
         assert sorted(why.ids) == sorted(model.users.items_of(user))
+
+
+class Notes(Observer):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def noticed(self, sentence: str) -> None:
+        self.said.append(sentence)
+
+
+@pytest.mark.parametrize("patience", [0, 30])
+def test_training_that_adds_nothing_ends(patience: int) -> None:
+    """Users and server learn at rates of nothing, so the trained part is noise beside three groups that are found."""
+    rng, notes = np.random.default_rng(0), Notes()
+    alike = np.arange(60)[:, None] % 3 == np.arange(45) % 3
+    train = Interactions.from_pairs(*np.nonzero(rng.random((60, 45)) < np.where(alike, 0.6, 0.05)))[0]
+    options = SMALL | {"method": "two-parts", "rounds": 180, "kernel": "reference", "layers": 0, "patience": patience}
+    rates = {"server_rate": 1e-12, "user_rate": 1e-12, "evaluate_every": 10, "blend": 0.05, "topk": (5,)}
+    split = hold_out_validation(Split(train), 0.2, 0)
+    run = Simulation(Config().changed(options | rates, "test"), Dataset("test", split), observer=notes)
+    assert run.run().round == 4
+    assert run.server.round == (180 if patience else 70)
+    assert (len(notes.said), "adds nothing" in "".join(notes.said)) == (1 - bool(patience), not patience)
 
 
 def test_a_run_grows_and_sums_anew() -> None:

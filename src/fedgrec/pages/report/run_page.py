@@ -69,7 +69,7 @@ def protocol(run: Run) -> str:
 
 
 def result(run: Run) -> str:
-    about = paragraph(protocol(run))
+    about = paragraph(protocol(run)) + before_training(run)
     tiles = [("Round", f"{run.model.round:,}", f"of {max(run.config.run.rounds, run.model.round):,}"), *promise(run)]
     if run.result["split"] is None:
         return tile_row(tiles) + about
@@ -89,6 +89,25 @@ def result(run: Run) -> str:
         "lead",
     )
     return tile_row(tiles) + plain + about + (html(Grid("", ["Other metrics", "Value"], more)) if more else "")
+
+
+def before_training(run: Run) -> str:
+    """What the sums that came first give by themselves, and what both parts cost."""
+    method, judged = run.model.method, [line for line in run.metrics if line["split"] == run.metrics[0]["split"]]
+    sums = [line for line in judged if method.prepares(line["round"] - 1)]
+    first = sums[-1] if sums else None
+    chosen = next((line for line in judged if line["round"] == run.model.round), None)
+    if first is None or chosen is None:
+        return ""
+
+    def said(line: dict[str, Any]) -> str:
+        sent = size(line["bytes_up_secure"] / run.about["sizes"]["users"])
+        return (
+            f"{line[f'recall@{run.k}']:.4f} on {line['split']} items, {line['seconds']:.0f} s and {sent} from each user"
+        )
+
+    whole = f" With what was trained beside them: {said(chosen)}." if chosen is not first else ""
+    return paragraph(f"The {first['round']} sums alone: {said(first)}.{whole}")
 
 
 def promise(run: Run) -> list[tuple[str, str, str]]:
