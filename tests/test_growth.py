@@ -279,7 +279,7 @@ def test_a_run_grown_by_the_command_line_is_what_partial_fit_makes_of_it(tmp_pat
     recommender = FedGRec(**options).fit(matrix(ALL[:30, :25]))
     recommender.partial_fit(matrix(fresh)).partial_fit(matrix(ALL))
     run = tmp_path / "run"
-    train(table(tmp_path / "a.txt", ALL[:30, :25]), run, **options, split="all")
+    train(table(tmp_path / "a.txt", ALL[:30, :25]), run, **options, method="fedgrec", split="all")
     whole = fresh.copy()
     whole[:30, :25] |= ALL[:30, :25]
     for name, have in (("b.txt", whole), ("c.txt", whole | ALL)):
