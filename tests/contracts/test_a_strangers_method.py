@@ -190,6 +190,7 @@ NAMED = {
     "__init__.py": "the public name FedGRecMethod",
     "config/options.py": "METHODS, and FedGRec's options",
     "config/configuration.py": "the default method",
+    "cli/demo.py": "both parts, one by one",
     "cli/progress.py": "FedGRec's name as people write it",
     "cli/train.py": "the preset of the default method",
     "cli/tune.py": "the default method",

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedgrec.config.configuration import Config, parse_assignment, preset, read_toml
+from fedgrec.config.configuration import NOISY_PRESET, Config, parse_assignment, preset, read_toml
 from fedgrec.errors import ConfigError
 
 LABEL = 18  # the longest name of a method beside its bar
-USUAL, NOISY = "two-parts", "best"  # presets of `fedgrec train`, without and with noise in the sums
 
 
 def configuration(arguments: argparse.Namespace, usual: str = "best") -> Config:
@@ -24,7 +23,7 @@ def configuration(arguments: argparse.Namespace, usual: str = "best") -> Config:
     if arguments.preset or file or "method" in by_set:
         return preset(arguments.preset or "best").layered(*layers)
     config = preset(usual).layered(*layers)
-    return preset(NOISY).layered(*layers) if config.run.noisy else config
+    return preset(NOISY_PRESET).layered(*layers) if config.run.noisy else config
 
 
 def assigned(arguments: argparse.Namespace) -> dict[str, Any]:

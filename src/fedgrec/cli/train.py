@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedgrec.cli import training
-from fedgrec.cli.configured import USUAL, add_set, configuration, shortened
+from fedgrec.cli.configured import add_set, configuration, shortened
 from fedgrec.config.checking import Option
-from fedgrec.config.configuration import Config, named, options, preset, read_toml
+from fedgrec.config.configuration import USUAL_METHOD, USUAL_PRESET, Config, named, options, preset, read_toml
 from fedgrec.config.options import METHODS
 from fedgrec.errors import ConfigError, FedgrecError
 
@@ -29,8 +29,8 @@ def register(commands: Any, words: Sequence[str] = ()) -> None:
     )
     add = train.add_argument
     add("-h", "--help", action="help", help=argparse.SUPPRESS)
-    add("--method", metavar="WORD", help=f"{', '.join(METHODS)} (default: {USUAL})")
-    add("--preset", metavar="WORD", help=f"where to start, see  fedgrec presets  (default: {USUAL})")
+    add("--method", metavar="WORD", help=f"{', '.join(METHODS)} (default: {USUAL_METHOD})")
+    add("--preset", metavar="WORD", help=f"where to start, see  fedgrec presets  (default: {USUAL_PRESET})")
     add("--config", type=Path, metavar="TOML", help="a file of options, over those of the preset")
     add_set(train, "any option by its name; flags win over this")
     add("--out", type=Path, metavar="RUN", help="the run's folder (default: runs/DATA-PRESET-SEED)")
@@ -53,11 +53,11 @@ def named_method(words: Sequence[str]) -> str:
     peek.add_argument("--config", type=Path)
     try:
         found = peek.parse_known_args(words[1:])[0]
-        base = preset(found.preset or ("best" if found.config else USUAL)).method
+        base = preset(found.preset or ("best" if found.config else USUAL_PRESET)).method
         method = found.method or (read_toml(found.config).get("method", base) if found.config else base)
     except (FedgrecError, argparse.ArgumentError):
-        return USUAL  # the command itself says what is wrong
-    return method if method in METHODS else USUAL
+        return USUAL_METHOD  # the command itself says what is wrong
+    return method if method in METHODS else USUAL_METHOD
 
 
 def common(known: Sequence[Option]) -> Sequence[Option]:
@@ -87,7 +87,7 @@ def unknown(arguments: argparse.Namespace, words: Sequence[str]) -> NoReturn:
     if word in NOW_COMMANDS:
         raise ConfigError(f"{word} is a command of its own now: {NOW_COMMANDS[word]}")
     if word.startswith("--"):
-        method = arguments.method if arguments.method in METHODS else USUAL
+        method = arguments.method if arguments.method in METHODS else USUAL_METHOD
         named(word.removeprefix("--").removeprefix("no-"), method, "command line")
     raise ConfigError(f"{words[0]}: `fedgrec train` takes flags and their values alone, and this is neither")
 
@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _new(arguments: argparse.Namespace, ranks: Any) -> int:
-    config = configuration(arguments, USUAL)
+    config = configuration(arguments, USUAL_PRESET)
     folder = arguments.out or _usual_folder(arguments, config)
     training.check_new(folder, ranks)
     known = training.loaded(config, folder, ranks)

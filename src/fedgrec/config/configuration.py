@@ -13,7 +13,9 @@ from fedgrec.config.options import GROUPS, METHODS, DataOptions, FedGRecOptions,
 from fedgrec.errors import ConfigError, nearest
 
 Layer = tuple[Mapping[str, Any], str]  # option values, and where they come from (for the error sentence)
-USUAL = ("fedgrec", "two-parts")  # methods that nobody has to name
+USUAL_METHOD = USUAL_PRESET = "two-parts"  # of `fedgrec train`, where it is not told otherwise
+NOISY_PRESET = "best"  # with noise in the sums
+NAMELESS = ("fedgrec", USUAL_METHOD)  # methods that nobody has to name
 PARTS = ("data", "model", "run")
 
 
@@ -81,7 +83,7 @@ def options(method: str = "fedgrec") -> tuple[Option, ...]:
 
 def named(key: str, method: str, where: str) -> Option:
     """The option of this name that a run of the method has."""
-    return find(key, options(method), where, "" if method in USUAL else f"method {method}")
+    return find(key, options(method), where, "" if method in NAMELESS else f"method {method}")
 
 
 def toml(path: Path) -> dict[str, Any]:
