@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedgrec.cable.core import Cohort, ServerState
+from fedgrec.config.configuration import Config
 from fedgrec.kernels import cpu, reference
 from fedgrec.methods.fedgrec import DEGREES, TRAIN
 from fedgrec.methods.spectral import Options, SpectralMethod
@@ -128,3 +129,10 @@ def test_mutants_miss_the_singular_vectors() -> None:
     assert angle(trained(mutant, 12)) > 1e-3
     coarse = replace(method.options, precision="float32")
     assert angle(trained(SpectralMethod(coarse, N, M), 12)) < 1e-4
+
+
+def test_under_little_noise_there_are_more_directions() -> None:
+    """As many as anybody asked for, if somebody did."""
+    dims = [Config().changed({"method": "spectral", "dp_epsilon": epsilon}).model.dim for epsilon in (1, 8, 16, 32)]
+    assert dims == [32, 32, 56, 97]
+    assert Config().changed({"method": "spectral", "dp_epsilon": 32, "dim": 20}).model.dim == 20

@@ -43,9 +43,9 @@ class Config:
                     found = named(key, base.method, where)
                     new[found.part][found.name] = checked(found, value, where)
         asked = new["run"]
-        noise = asked.get("dp_epsilon", base.run.dp_epsilon) and asked.get("dp_unit", base.run.dp_unit) == "user"
-        if noise and (method or not self.run.noisy):
-            base = replace(base, model=_with_noise(base.model))
+        epsilon, unit = (asked.get(name, getattr(base.run, name)) for name in ("dp_epsilon", "dp_unit"))
+        if epsilon and unit == "user" and (method or not self.run.noisy):
+            base = replace(base, model=_with_noise(base.model, epsilon))
         return replace(base, **{part: replace(getattr(base, part), **new[part]) for part in PARTS if new[part]})
 
     def of(self, method: str) -> "Config":
@@ -68,10 +68,10 @@ class Config:
         return "\n".join(lines)
 
 
-def _with_noise(model: Any) -> Any:
+def _with_noise(model: Any, epsilon: float) -> Any:
     """Values that are better under noise, for options that still have their defaults."""
     fields = {f.name: f.default for f in dataclasses.fields(model)}
-    better = {name: new for name, new in model.with_noise.items() if getattr(model, name) == fields[name]}
+    better = {name: new for name, new in model.under_noise(epsilon).items() if getattr(model, name) == fields[name]}
     return replace(model, **better)
 
 

@@ -139,6 +139,11 @@ class MethodOptions:
     # Of a method without such options: it has no latents, draws no negatives, and its rates stay.
     layers, negatives, half_life = 0, 0, 0.0
 
+    @classmethod
+    def under_noise(cls, epsilon: float) -> dict[str, Any]:
+        """`with_noise`, and what depends on ε."""
+        return cls.with_noise
+
     dim: int = option(64, "d, the size of an embedding", least=1, most=4096, common="d, the size of an embedding")
     users_per_round: int = in_run(400, "S, users sampled in a round", least=1)
 
