@@ -233,7 +233,20 @@ def two_parts() -> str:
         "([every evaluation](two-parts/runs.jsonl)). The rule of `spectral` was chosen on "
         "[validation items of ten data sets](../../benchmarks/results/spectral-rule.jsonl)."
     )
-    return section("Sums, and two parts", text, table(head, rows), rule())
+    return section("Sums, and two parts", text, table(head, rows), others(), rule())
+
+
+def others() -> str:
+    """Smaller data: both parts beside each of them."""
+    lines = json_lines(DOCUMENTS / "two-parts" / "others.jsonl")
+    methods = ("two-parts", "spectral", "fedgrec")
+    rows = []
+    for data in dict.fromkeys(line["data"] for line in lines):
+        of = {name: [line for line in lines if (line["data"], line["method"]) == (data, name)] for name in methods}
+        seeds = min(map(len, of.values()))
+        rows.append([data, str(seeds), *(pair_of_means(scores_of(of[name][:seeds])) for name in methods)])
+    text = "The defaults on smaller data, `honest`, means over seeds ([every evaluation](two-parts/others.jsonl)):"
+    return text + "\n\n" + table(["data", "seeds", *(f"`{name}`" for name in methods)], rows)
 
 
 def rule() -> str:
