@@ -99,6 +99,10 @@ class Method(ABC):
         """
         return False
 
+    def prepared(self, done: int) -> bool:
+        """Whether the last of these is what was done after so many rounds."""
+        return self.prepares(done - 1) and not self.prepares(done)
+
     def sums_items(self, stage: Stage) -> bool:
         """Whether users send rows of their own items alone, so that two sums differ by somebody's items exactly."""
         own = {self.contents.counts, self.contents.latents, self.contents.updates * self.contents.own_items}

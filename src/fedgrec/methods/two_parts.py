@@ -29,9 +29,10 @@ from fedgrec.methods.spectral import Options as SpectralOptions
 SUM = Sum("train", everyone=True)  # a training round that is one of Spectral's sums
 LATENTS = "latents"  # what sums of rows of people's own items are called
 DIRECTIONS, PEOPLE = "directions", "people"  # Q, and the number of users, in what the server holds
-TRAINED_ROWS, SUMMED_ROWS = "trained_rows", "summed_rows"  # x_t of both parts, on a device that ranks
+ROWS = TRAINED_ROWS, SUMMED_ROWS = "trained_rows", "summed_rows"  # x_t of both parts, on a device that ranks
 GRAM = "_gram"
 EXPONENT = 0.4  # Spectral's e; beside a trained part validation items see no difference between .3 and .5
+TINY = 1e-12  # somebody without clicks has no scores to standardise
 SOON = 4  # turns of a user in training after which the trained part has half of its weight
 BLEND, MANY, FEWER = 0.17, 30_000, 0.7  # β for so many people or more; it grows by this power where people are fewer
 
@@ -171,22 +172,23 @@ class TwoPartsMethod(FedGRecMethod):
         summed = self.spectral.as_ranked(self._summed(here))
         vectors = self.trained.represent_items(here), self.spectral.represent_items(summed)
         more = {**here.more, DIRECTIONS: summed.items[0]}
-        for name, rows in zip((TRAINED_ROWS, SUMMED_ROWS), vectors, strict=True):
+        for name, rows in zip(ROWS, vectors, strict=True):
             more[name], more[name + GRAM] = centred(rows)
         return replace(here, more=more)
 
     def represent_items(self, server: ServerState) -> Floats:
         server = self.as_ranked(server)
-        rows = server.more[TRAINED_ROWS], server.more[SUMMED_ROWS]
-        return np.hstack([math.sqrt(w) * part for w, part in zip(self.weights(server), rows, strict=True)])
+        return np.hstack([math.sqrt(w) * server.more[name] for w, name in zip(self.weights(server), ROWS, strict=True)])
 
     def represent_users(self, server: ServerState, cohort: Cohort) -> Floats:
         server = self.as_ranked(server)
-        vectors = (
-            self.trained.represent_users(server, cohort),
-            self.spectral.represent_users(self._summed(server), cohort),
-        )
+        vectors = self._vectors(server, cohort)
         return np.hstack([f * part for f, part in zip(self._factors(server, vectors), vectors, strict=True)])
+
+    def _vectors(self, server: ServerState, cohort: Cohort) -> tuple[Floats, Floats]:
+        """What users have in each part."""
+        summed = self.spectral.represent_users(self._summed(server), cohort)
+        return self.trained.represent_users(server, cohort), summed
 
     def explained(self, server: ServerState, person: Cohort) -> tuple[Floats, Floats]:
         """Two sums of terms, each by the factor of its part."""
@@ -198,10 +200,9 @@ class TwoPartsMethod(FedGRecMethod):
 
     def _factors(self, server: ServerState, vectors: Sequence[Floats]) -> list[Floats]:
         """√weight / deviation of each part's scores, for each user.  # [n, 1] each"""
-        names = TRAINED_ROWS, SUMMED_ROWS
         return [
             math.sqrt(weight) / np.maximum(spread(part, server.more[name + GRAM]), TINY).astype(part.dtype)[:, None]
-            for weight, name, part in zip(self.weights(server), names, vectors, strict=True)
+            for weight, name, part in zip(self.weights(server), ROWS, vectors, strict=True)
         ]
 
     def parts(self, server: ServerState) -> list[Part]:
@@ -209,15 +210,8 @@ class TwoPartsMethod(FedGRecMethod):
         if not self.trained.share:
             return []
         one_each = self.strangers(np.arange(self.n_items + 1), np.arange(self.n_items))
-        gives = (
-            self.trained.represent_users(server, one_each),
-            self.spectral.represent_users(self._summed(server), one_each),
-        )
-        ranks = server.more[TRAINED_ROWS], server.more[SUMMED_ROWS]
+        gives, ranks = self._vectors(server, one_each), [server.more[name] for name in ROWS]
         return [Part(*about) for about in zip(self.weights(server), gives, ranks, strict=True)]
-
-
-TINY = 1e-12  # somebody without clicks has no scores to standardise
 
 
 def centred(rows: Floats) -> tuple[Floats, Floats]:

@@ -85,10 +85,10 @@ class Simulation:
             self._advance()
             self.progress.seconds = time.perf_counter() - started
             done = self.server.round
-            if self._ends_sums(done) or done % run.evaluate_every == 0 or done == last:
+            if self.method.prepared(done) or done % run.evaluate_every == 0 or done == last:
                 self._evaluate()
                 self.progress.seconds = time.perf_counter() - started
-                if self._ends_sums(done) and self.record and self.selected:
+                if self.method.prepared(done) and self.record and self.selected:
                     self.observer.noticed(f"{self.record.folder} holds a model; training goes on from here")
                 if self._trains_in_vain(done, last):
                     self.observer.noticed(
@@ -103,15 +103,12 @@ class Simulation:
             self.observer.noticed(f"training ends after round {last:,}: nobody has a turn left under dp_epsilon")
         return self._finish()
 
-    def _ends_sums(self, done: int) -> bool:
-        return self.method.prepares(done - 1) and not self.method.prepares(done)
-
     def _trains_in_vain(self, done: int, last: int) -> bool:
         """Whether after a part of the rounds the model from before any of them is still the best."""
         best, begun, run = self.progress.best_round, self.progress.begun, self.config.run
         turns = (done - best) * min(self.config.model.users_per_round / max(len(self.degrees), 1), 1)
         fair = turns >= FAIR and done - begun >= IN_VAIN * (last - begun)
-        return fair and not run.patience and best >= 0 and self._ends_sums(best)
+        return fair and not run.patience and best >= 0 and self.method.prepared(best)
 
     def warm_up(self) -> None:
         """Lines 3 to 9: what everybody does once; for FedGRec degree counts, then the latents level by level."""

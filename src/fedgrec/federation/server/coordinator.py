@@ -165,10 +165,8 @@ class Coordinator:
 
     def _is_prepared(self, done: Plan) -> bool:
         """Whether this sum makes the first model that nodes can recommend with, before anything is trained."""
-        method, is_round = self.method, done.stage == self.method.stages[-1].name
-        return (
-            self.season.number == 1 and is_round and method.prepares(done.round) and not method.prepares(done.round + 1)
-        )
+        is_round = done.stage == self.method.stages[-1].name
+        return self.season.number == 1 and is_round and self.method.prepared(done.round + 1)
 
     def _serve_first(self) -> None:
         self._keep_published(self.season, self.season.number)

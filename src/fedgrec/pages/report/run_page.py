@@ -94,8 +94,7 @@ def result(run: Run) -> str:
 def before_training(run: Run) -> str:
     """What the sums that came first give by themselves, and what both parts cost."""
     method, judged = run.model.method, [line for line in run.metrics if line["split"] == run.metrics[0]["split"]]
-    sums = [line for line in judged if method.prepares(line["round"] - 1)]
-    first = sums[-1] if sums else None
+    first = next((line for line in judged if method.prepared(line["round"])), None)
     chosen = next((line for line in judged if line["round"] == run.model.round), None)
     if first is None or chosen is None:
         return ""
