@@ -11,7 +11,7 @@ BUSY = 0.5  # load average
 NAMES = (
     "rounds", "evaluation", "recommend", "memory", "scale", "lightgcn", "federated", "mechanisms", "secagg",
     "federation", "liveness", "soak", "year", "batches", "frontier", "poison", "owners", "negatives",
-    "gpu",
+    "rivals", "gpu",
 )  # fmt: skip
 
 
@@ -34,7 +34,7 @@ def main() -> None:
     about = common.about()  # now, before the benchmarks load the machine
     if about["machine"]["load"] > BUSY:
         print(f"note: this machine is busy (load {about['machine']['load']}): wait, for ratios that count")
-    for name in options.names or [name for name in NAMES if name != "gpu" or gpu_is_there()]:
+    for name in options.names or [name for name in NAMES if name not in ("gpu", "rivals") or gpu_is_there()]:
         result, lines = RUN[name](options.quick)
         where = f"{about['machine']['cpu']}, {about['machine']['cores']} cores"
         print(f"\n{name} ({where})", *lines, sep="\n")
@@ -223,6 +223,13 @@ def run_frontier(quick: bool) -> tuple[dict[str, Any], list[str]]:
     return result, frontier.table(result["rows"])
 
 
+def run_rivals(quick: bool) -> tuple[dict[str, Any], list[str]]:
+    from benchmarks import rivals
+
+    result = rivals.bench(quick)
+    return result, rivals.lines(result)
+
+
 def run_poison(quick: bool) -> tuple[dict[str, Any], list[str]]:
     from benchmarks import poison
 
@@ -281,6 +288,7 @@ RUN = {
     "poison": run_poison,
     "owners": run_owners,
     "negatives": run_negatives,
+    "rivals": run_rivals,
     "gpu": run_gpu,
 }
 

@@ -25,6 +25,7 @@ SUMS = {
 }
 # The highest figures on this split that we know of, all of them of centralized models.
 HIGHEST = (("ChebyCF", ".1941 / .1616", "–"), ("LightGCN with BSL", ".1892 / .1590", ".0744 / .0617"))
+RIVALS = {"ease": "EASE", "als": "ALS of `implicit`"}
 LONG_BPR = "paper's loss (BPR), 60,000 rounds"
 HEAD = """# Results of full runs
 
@@ -83,6 +84,15 @@ def exact_runs(method: str, data: str) -> list[Scores]:
     ]
 
 
+def rival_scores(method: str, data: str, protocol: str) -> list[Scores]:
+    wanted = {"method": method, "data": data, "protocol": protocol}
+    return [(row["recall"], row["ndcg"]) for row in kept("rivals")["result"]["rows"] if row.items() >= wanted.items()]
+
+
+def mean_or_one(scores: list[Scores]) -> str:
+    return mean_pair(scores) if len(scores) > 1 else pair(scores[0])
+
+
 def long_runs(data: str, protocol: str) -> list[Scores]:
     lines = json_lines(DOCUMENTS / "long" / "runs.jsonl")
     of = [line["result.json"] for line in lines if line["run"].startswith(f"{data}-{protocol}-")]
@@ -137,6 +147,12 @@ def everything() -> str:
             for protocol in ("honest", "paper")
         ),
         *([LONG_BPR, p, *(mean_pair(long_runs(d, p)) for d in DATA)] for p in ("honest", "paper")),
+        *(
+            [f"{name}, not federated", protocol, *(mean_or_one(rival_scores(method, d, protocol)) for d in DATA)]
+            for method, name in RIVALS.items()
+            for protocol in ("honest", "paper")
+            if rival_scores(method, "gowalla", protocol)
+        ),
         ["LightGCN-3, not federated, seed 0", "honest", *(pair(last(honest_lightgcn(d), "test")) for d in DATA)],
     ]
     for label in ("FedGRec-1", "FedGRec-2", "FedGRec-3", "LightGCN-3"):
@@ -304,9 +320,17 @@ def centralized() -> str:
             chosen = [max((line["v"][0], line["v"], line["t"]) for line in lines if "t" in line) for lines in of]
             cells += [f"{mean_pair([v for _, v, _ in chosen])}", mean_pair([t for *_, t in chosen])]
         rows.append([f"{name}, softmax", *cells])
+    for method, name in RIVALS.items():
+        found = [rival_scores(method, data, protocol) for data in DATA for protocol in ("validation", "honest")]
+        if all(found):
+            best_on = [[max(scores)] if at % 2 == 0 else scores for at, scores in enumerate(found)]
+            rows.append([name, *map(mean_or_one, best_on)])
     head = ["", *(f"{title}, {split}" for title in DATA.values() for split in ("validation", "test"))]
-    text = "Trained on all data in one place with the same loss, `honest` ([every run](softmax/centralized.jsonl))."
-    return section("Centralized models with softmax", text, table(head, rows))
+    text = (
+        "Models of all data in one place, `honest`: with the same loss ([every run](softmax/centralized.jsonl)), and "
+        "with settings that validation items chose ([search](../../benchmarks/results/rivals.json))."
+    )
+    return section("Centralized models", text, table(head, rows))
 
 
 TRIED = {

@@ -195,6 +195,19 @@ def test_defaults_under_noise_give_way_to_what_is_asked_for() -> None:
     assert resolved(Config(), small()).run.dp_rounds == 0
 
 
+def test_defaults_follow_the_promise() -> None:
+    def of(**values: Any) -> tuple[float, float, int]:
+        model = Config().changed({"method": "spectral"} | values).model
+        return model.shift, model.chance, model.dim
+
+    assert of() == of(dp_epsilon=12.0, dp_unit="interaction") == (0.5, 0.75, 512)
+    assert of(dp_epsilon=8.0, dp_unit="interaction") == (1.0, 0.5, 512)
+    assert of(dp_epsilon=8.0, dp_unit="interaction", shift=0.1) == (0.1, 0.5, 512)
+    assert of(dp_epsilon=8.0) == (0.25, 0.0, 32)
+    asked = Config().changed({"method": "spectral", "dp_epsilon": 8.0, "dp_unit": "interaction", "shift": 0.5})
+    assert asked.changed({"seed": 3}).model.shift == 0.5  # of a run that was resolved
+
+
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [({"dp_epsilon": 1, "secure": "exact"}, "noise makes them differ"), ({"dp_epsilon": 0.001}, "at least 0.01")],

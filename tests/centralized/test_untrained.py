@@ -1,4 +1,4 @@
-"""The two systems without training: popularity and Turbo-CF."""
+"""The systems without training: popularity, Turbo-CF and EASE."""
 
 import numpy as np
 import pytest
@@ -29,6 +29,20 @@ def test_turbo_cf_equals_its_dense_formula(coefficients: tuple[float, ...]) -> N
     P = (normal.T @ normal) ** s
     expected = R @ sum(a * np.linalg.matrix_power(P, k) for k, a in enumerate(coefficients, 1))
     np.testing.assert_allclose(model.scores(np.arange(train.n_users)), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("l2", [0.5, 20.0])
+def test_ease_is_the_least_squares_of_each_item(l2: float) -> None:
+    """B's column of an item is the ridge regression on all other items, solved for each item alone."""
+    train = ragged()
+    R = train.to_scipy().toarray().astype(np.float64)
+    B = np.zeros((train.n_items, train.n_items))
+    for t in range(train.n_items):
+        others = np.delete(np.arange(train.n_items), t)
+        A = R[:, others]
+        B[others, t] = np.linalg.solve(A.T @ A + l2 * np.eye(len(others)), A.T @ R[:, t])
+    model = make("ease", train, l2=l2)
+    np.testing.assert_allclose(model.scores(np.arange(train.n_users)), R @ B, rtol=1e-3, atol=1e-5)
 
 
 def test_turbo_cf_needs_a_coefficient() -> None:

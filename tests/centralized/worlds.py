@@ -11,6 +11,7 @@ from fedgrec.data.ids import IdMap
 SMALL: dict[str, dict[str, Any]] = {
     "popularity": {},
     "turbocf": {},
+    "ease": {"l2": 5.0},
     "mf-bpr": {"dim": 16, "rate": 0.05, "batch": 250, "epochs": 6},
     "lightgcn": {"dim": 16, "rate": 0.05, "batch": 250, "epochs": 6},
     "ngcf": {"dim": 16, "rate": 0.01, "batch": 250, "epochs": 6, "layers": 2},

@@ -15,6 +15,7 @@ from fedgrec.centralized.lightgcn import MF, LightGCN
 from fedgrec.centralized.multvae import MultVAE
 from fedgrec.centralized.ngcf import NGCF
 from fedgrec.centralized.options import (
+    EASEOptions,
     LightGCNOptions,
     MFOptions,
     MultVAEOptions,
@@ -23,16 +24,18 @@ from fedgrec.centralized.options import (
     TurboCFOptions,
 )
 from fedgrec.centralized.training import evaluate_model, train
-from fedgrec.centralized.untrained import Popularity, TurboCF
+from fedgrec.centralized.untrained import EASE, Popularity, TurboCF
 from fedgrec.data import IdMap, Interactions
 from fedgrec.data.files import read_tensors
 from fedgrec.data.split import ITEM_IDS, USER_IDS
 from fedgrec.errors import ConfigError, nearest
 
 __all__ = [
+    "EASE",
     "MF",
     "MODELS",
     "NGCF",
+    "EASEOptions",
     "LightGCN",
     "LightGCNOptions",
     "MFOptions",
@@ -50,7 +53,7 @@ __all__ = [
     "train",
 ]
 
-MODELS: dict[str, type[Model]] = {kind.name: kind for kind in (Popularity, TurboCF, MF, LightGCN, NGCF, MultVAE)}
+MODELS: dict[str, type[Model]] = {kind.name: kind for kind in (Popularity, TurboCF, EASE, MF, LightGCN, NGCF, MultVAE)}
 
 
 def model_class(name: str) -> type[Model]:

@@ -132,6 +132,13 @@ class TurboCFOptions(Options):
 
 
 @dataclass(frozen=True)
+class EASEOptions(Options):
+    """Steck 2019; nothing is trained."""
+
+    l2: float = option(100.0, "λ, the L2 penalty on the weights between items", least=1e-6)
+
+
+@dataclass(frozen=True)
 class TrainingOptions(Options):
     """How long a model is trained, how it is judged and when it is kept."""
 

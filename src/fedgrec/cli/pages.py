@@ -34,7 +34,7 @@ def run_report(arguments: argparse.Namespace) -> int:
 def run_export(arguments: argparse.Namespace) -> int:
     """Write a page that recommends by itself: a person picks items, and the page ranks the others, from the run's
     item table in eight bits a number. It works from a disk and from any host, and connects to nothing. For every
-    run whose items have vectors, of a federation's server too; turbocf, multvae and fedncf have none.
+    run whose items have vectors, of a federation's server too; turbocf, ease, multvae and fedncf have none.
     """
     from fedgrec.cable.core import size
     from fedgrec.pages.export import write_page

@@ -44,8 +44,8 @@ class Config:
                     new[found.part][found.name] = checked(found, value, where)
         asked = new["run"]
         epsilon, unit = (asked.get(name, getattr(base.run, name)) for name in ("dp_epsilon", "dp_unit"))
-        if epsilon and unit == "user" and (method or not self.run.noisy):
-            base = replace(base, model=_with_noise(base.model, epsilon))
+        if epsilon and (method or (self.run.dp_epsilon, self.run.dp_unit) != (epsilon, unit)):
+            base = replace(base, model=_promising(base.model, epsilon, unit))
         return replace(base, **{part: replace(getattr(base, part), **new[part]) for part in PARTS if new[part]})
 
     def of(self, method: str) -> "Config":
@@ -68,10 +68,12 @@ class Config:
         return "\n".join(lines)
 
 
-def _with_noise(model: Any, epsilon: float) -> Any:
-    """Values that are better under noise, for options that still have their defaults."""
+def _promising(model: Any, epsilon: float, unit: str) -> Any:
+    """Values that are better under such a promise, for options that still have their defaults."""
     fields = {f.name: f.default for f in dataclasses.fields(model)}
-    better = {name: new for name, new in model.under_noise(epsilon).items() if getattr(model, name) == fields[name]}
+    better = {
+        name: new for name, new in model.under_promise(epsilon, unit).items() if getattr(model, name) == fields[name]
+    }
     return replace(model, **better)
 
 

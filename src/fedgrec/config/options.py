@@ -140,9 +140,9 @@ class MethodOptions:
     layers, negatives, half_life = 0, 0, 0.0
 
     @classmethod
-    def under_noise(cls, epsilon: float) -> dict[str, Any]:
-        """`with_noise`, and what depends on ε."""
-        return cls.with_noise
+    def under_promise(cls, epsilon: float, unit: str) -> dict[str, Any]:
+        """Values that are better under ε for this unit; a user's promise is noise."""
+        return cls.with_noise if unit == "user" else {}
 
     dim: int = option(64, "d, the size of an embedding", least=1, most=4096, common="d, the size of an embedding")
     users_per_round: int = in_run(400, "S, users sampled in a round", least=1)
@@ -299,7 +299,7 @@ class FedGRecOptions(AdamOptions):
         2.5, "largest absolute latent contribution w_ut·e_u that one user may hold", least=1e-6
     )
     count_items: int = in_privacy(30, COUNT_ITEMS, least=1)
-    item_norm: float = in_privacy(1.0, ITEM_NORM, least=1e-6)
+    item_norm: float = in_privacy(0.5, ITEM_NORM, least=1e-6)
     latent_norm: float = in_privacy(
         0.03,
         "with noise: the largest Euclidean norm by which one user changes the latents in a round; what a user holds in "

@@ -66,6 +66,7 @@ REACH = 2.5  # times the usual number that users send is as large as words get
 FINE = 12  # bits behind 1/√users, about the size of a number that a user sends
 USUAL_NORM = 0.18  # times √(directions/users): less than half of the median |y_u| on Gowalla and on Yelp2018
 NOISY_DIM, CLEAR = 32, 8.0  # directions under noise, for ε up to this; they grow with the power .8 of a larger ε
+FEW_DECOYS = 9.0  # ε from which a user tells few false items
 STEEP = 8  # how fast trust falls below θ: a direction of half its strength counts 1/257
 NOTHING = 1e-12  # a direction with less than this part of the strongest one's share is not in the graph
 
@@ -79,9 +80,13 @@ class Options(MethodOptions):
     # Each direction and each sum adds noise: chosen on validation items of Gowalla and Yelp2018, for ε of 2 to 32.
     with_noise: ClassVar[dict[str, Any]] = {"spare": 8, "exponent": 0.3, "shift": 0.25, "chance": 0.0}
     noisy_rounds: ClassVar[int] = 3
+    # False items make what is there by chance stronger, and true directions stand out of less: for ε of 4 to 8.
+    with_decoys: ClassVar[dict[str, Any]] = {"shift": 1.0, "chance": 0.5}
 
     @classmethod
-    def under_noise(cls, epsilon: float) -> dict[str, Any]:
+    def under_promise(cls, epsilon: float, unit: str) -> dict[str, Any]:
+        if unit == "interaction":
+            return cls.with_decoys if epsilon < FEW_DECOYS else {}
         return cls.with_noise | {"dim": round(NOISY_DIM * max(epsilon / CLEAR, 1) ** 0.8)}
 
     dim: int = option(
