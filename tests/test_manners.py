@@ -1,6 +1,8 @@
 """FedGRec for Python users: many users at once, factors, explanations, scikit-learn's methods, bars and callbacks."""
 
 import builtins
+import copy
+import pickle
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -12,8 +14,10 @@ import pandas as pd
 import pytest
 from scipy.sparse import csr_array
 
-from fedgrec import FedGRec, cli
+from fedgrec import FedGRec, centralized, cli
 from fedgrec.errors import ConfigError, DataError, DiskError, FedgrecError
+from fedgrec.runs.trained import Centralized
+from tests.centralized.worlds import NEED_TORCH, SMALL, board
 from tests.slow_ranking import top_k_reference
 from tests.test_estimator import QUICK, blocks
 
@@ -227,6 +231,50 @@ def test_scores_without_inner_products_have_no_factors() -> None:
             getattr(model, asked)
     with pytest.raises(FedgrecError, match="scores of fedncf are no inner products"):
         model.similar_items(3)
+
+
+# ------------------------------------------------------------------------------------------- copies of a model
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"layers": 2, **QUICK}, {"method": "two-parts", "rounds": 3, "dim": 4}, {"method": "fedncf", "rounds": 1}],
+    ids=lambda options: options.get("method", "fedgrec"),
+)
+def test_a_pickle_and_a_copy_give_the_same_lists(options: dict[str, Any], tmp_path: Path) -> None:
+    """With compiled kernels too, before and after lists were made, and after a file."""
+    joblib = pytest.importorskip("joblib")
+    model = FedGRec(**options | {"kernel": "auto"}).fit(BLOCKS)
+
+    def dumped(model: FedGRec) -> FedGRec:
+        joblib.dump(model, tmp_path / "model.joblib")
+        return joblib.load(tmp_path / "model.joblib")
+
+    ways = (copy.copy, copy.deepcopy, dumped, lambda one: pickle.loads(pickle.dumps(one)))
+    early = [way(model) for way in ways]
+    ids, scores = model.recommend(None, N=5)
+    model.save(tmp_path / "run")
+    late = [way(one) for one in (model, FedGRec.load(tmp_path / "run")) for way in ways]
+    for other in early + late:
+        assert other.model.config == model.model.config
+        assert other.recommend(None, N=5)[0].tolist() == ids.tolist()
+        np.testing.assert_array_equal(other.recommend(None, N=5)[1], scores)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_centralized_models_are_pickled_too(name: str) -> None:
+    """And train on as if nothing had happened."""
+    if name in NEED_TORCH:
+        pytest.importorskip("torch")
+    model = centralized.make(name, board().split.train, seed=3, **SMALL[name])
+    for _ in range(2 * model.trains):
+        model.epoch()
+    whole = Centralized(FedGRec().config, model)
+    ids, _ = whole.lists(np.arange(40), 5)
+    again = pickle.loads(pickle.dumps(whole))
+    assert (again.lists(np.arange(40), 5)[0].tolist(), again.round) == (ids.tolist(), whole.round)
+    if model.trains:
+        assert copy.deepcopy(model).epoch() == again.inner.epoch() == model.epoch()
 
 
 # --------------------------------------------------------------------------------------------- scikit-learn

@@ -41,6 +41,10 @@ class FedGRec:
         self.metrics: list[dict[str, Any]] = []
         self._run: Simulation | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a pickle or a copy takes: not the run, which holds compiled code; `partial_fit` makes one anew."""
+        return {**self.__dict__, "_run": None}
+
     # -------------------------------------------------------------------------------------- parameters
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
