@@ -233,6 +233,19 @@ def test_scores_without_inner_products_have_no_factors() -> None:
         model.similar_items(3)
 
 
+def test_ratings_that_no_loss_reads_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rated = csr_array(blocks() * 3.5)
+    for options in ({"layers": 1, **QUICK}, {"method": "fcf"}, {"method": "spectral"}):
+        with pytest.raises(ConfigError, match="takes no ratings: leave out keep_ratings, or set loss = mse"):
+            FedGRec(keep_ratings=True, **options).fit(rated)
+    for options in ({"layers": 1, "loss": "mse0", **QUICK}, {"method": "fedgnn", "rounds": 1}):
+        assert FedGRec(keep_ratings=True, **options).fit(rated).model.users.targets.max() == 3.5
+    (tmp_path / "a.csv").write_text("user,item,rating\na,x,4\na,y,2\nb,x,3\nb,y,1\n")
+    assert cli.main(["train", "--data", str(tmp_path / "a.csv"), "--keep-ratings", "--out", str(tmp_path / "r")]) == 2
+    assert "takes no ratings" in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()
+
+
 # ------------------------------------------------------------------------------------------- copies of a model
 
 
