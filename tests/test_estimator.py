@@ -22,7 +22,7 @@ def blocks(n: int = 20) -> np.ndarray:
 def test_the_front_door_is_small() -> None:
     assert fedgrec.__all__ == [
         "Config", "DataOptions", "Dataset", "FedGRec", "FedGRecMethod", "FedGRecOptions", "FedgrecError",
-        "Interactions", "Model", "Observer", "RunOptions", "Simulation", "evaluate", "load_data", "preset",
+        "Interactions", "Model", "Observer", "PairFolds", "RunOptions", "Simulation", "evaluate", "load_data", "preset",
     ]  # fmt: skip
     assert all(getattr(fedgrec, name) is not None for name in fedgrec.__all__)
 

@@ -20,6 +20,10 @@ from tests.test_export import invented
 
 OWN = {f"http://page.test/{name}" for name in ("index.html", "page.css", "page.js", "ranking.js", "items.js")}
 RANKED = '[...document.querySelectorAll("#recommended > li")].map(row => [+row.dataset.item, +row.dataset.score])'
+REASONS = """[...document.querySelectorAll("#recommended > li")].map((one) =>
+  [...one.querySelectorAll(".because li")].map((line) =>
+    [!!line.querySelector(".track"), line.firstElementChild.textContent,
+      line.lastChild.textContent.replace("−", "-")]))"""
 
 
 @pytest.fixture(scope="module")
@@ -102,13 +106,15 @@ def test_another_arithmetic_would_be_noticed(browser: Browser, model: Model, pag
 @needs_browser
 def test_reasons_add_up_to_the_score(browser: Browser, model: Model, page: Exported) -> None:
     browser.open(f"{page.path.as_uri()}#items=3,17,40,131,9")
-    first = browser.look('document.querySelector("#recommended > li").innerText').replace("−", "-").split("\n")
     names = names_of(model)
-    assert first[1] == names.title(browser.look(RANKED)[0][0])
-    parts = [float(line) for line in first if line.lstrip("-").replace(".", "", 1).isdecimal()]
-    assert len(parts) == 1 + 1 + 4, "the rank, the score, three reasons and the rest"
-    assert parts[1] == pytest.approx(sum(parts[2:]), abs=3e-4)
-    assert {names.title(item) for item in (3, 17, 40, 131, 9)} & set(first)
+    titles, against = {names.title(item) for item in (3, 17, 40, 131, 9)}, 0
+    for (item, score), lines in zip(browser.look(RANKED), browser.look(REASONS), strict=True):
+        assert score == pytest.approx(sum(float(part) for *_, part in lines), abs=5e-4), names.title(item)
+        for bar, words, part in lines:
+            assert bar == (words in titles)
+            assert (float(part) > 0) == (bar or words.startswith("and ")), "only what speaks for the item is a reason"
+            against += "against it" in words
+    assert against
 
 
 @needs_browser

@@ -1,5 +1,6 @@
 """A run that goes on with more data: `FedGRec.partial_fit`, and the simulation behind it."""
 
+import copy
 import itertools
 from dataclasses import replace
 from pathlib import Path
@@ -117,7 +118,33 @@ def test_who_has_no_items_any_more_has_left() -> None:
     assert not run.users.past.pushed
 
 
-def test_what_cannot_go_on_says_so() -> None:
+@pytest.mark.parametrize("method", ["fedgrec", "two-parts"])
+def test_a_loaded_model_and_a_copy_go_on_too(method: str, tmp_path: Path) -> None:
+    """Degrees and latents are those of the grown data; only the moments of the server's optimizer begin anew."""
+    first = FedGRec(**(OPTIONS | {"method": method})).fit(matrix(ALL[:30, :25]))
+    first.save(tmp_path / "run")
+    lists = first.recommend(N=5)[0].tolist()
+    copied, loaded = copy.deepcopy(first), FedGRec.load(tmp_path / "run")
+    for other in (copied, loaded):
+        other.partial_fit(matrix(later()), rounds=60)
+        run, whole = other._run, later()
+        whole[:30, :25] |= ALL[:30, :25]
+        assert np.array_equal(run.server.degrees, whole.sum(0))
+        assert run.server.round == 90
+        assert not run.users.past.pushed
+        assert np.array_equal(run.method.recovered(replace(run.server, kept={}), run.users).kept[STANDING],
+                              run.server.kept[STANDING])  # fmt: skip
+        assert set(other.recommend(35, N=30)[0].tolist()) == set(np.flatnonzero(~whole[35]).tolist())
+    assert copied.recommend(N=5)[0].tolist() == loaded.recommend(N=5)[0].tolist()
+    assert first.recommend(N=5)[0].tolist() == lists, "the copy's training left the first one as it was"
+    assert loaded.partial_fit(matrix(later()))._run.server.round == 150  # as long as the season before
+
+
+def test_what_cannot_go_on_says_so(tmp_path: Path) -> None:
+    held_out = fitted(validation=0.2)
+    held_out.save(tmp_path / "run")
+    with pytest.raises(ConfigError, match="was trained with validation or test items"):
+        FedGRec.load(tmp_path / "run").partial_fit(matrix(ALL))
     with pytest.raises(FedgrecError, match="call fit first"):
         FedGRec().partial_fit(matrix(ALL))
     with pytest.raises(ConfigError, match="learns from everything"):

@@ -1,10 +1,14 @@
 """FedGRec for Python users: many users at once, factors, explanations, scikit-learn's methods, bars and callbacks."""
 
 import builtins
+import copy
+import pickle
+import warnings
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,8 +16,11 @@ import pandas as pd
 import pytest
 from scipy.sparse import csr_array
 
-from fedgrec import FedGRec, cli
+from fedgrec import FedGRec, PairFolds, centralized, cli
 from fedgrec.errors import ConfigError, DataError, DiskError, FedgrecError
+from fedgrec.runs.notebook import described
+from fedgrec.runs.trained import Centralized
+from tests.centralized.worlds import NEED_TORCH, SMALL, board
 from tests.slow_ranking import top_k_reference
 from tests.test_estimator import QUICK, blocks
 
@@ -229,6 +236,63 @@ def test_scores_without_inner_products_have_no_factors() -> None:
         model.similar_items(3)
 
 
+def test_ratings_that_no_loss_reads_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rated = csr_array(blocks() * 3.5)
+    for options in ({"layers": 1, **QUICK}, {"method": "fcf"}, {"method": "spectral"}):
+        with pytest.raises(ConfigError, match="takes no ratings: leave out keep_ratings, or set loss = mse"):
+            FedGRec(keep_ratings=True, **options).fit(rated)
+    for options in ({"layers": 1, "loss": "mse0", **QUICK}, {"method": "fedgnn", "rounds": 1}):
+        assert FedGRec(keep_ratings=True, **options).fit(rated).model.users.targets.max() == 3.5
+    (tmp_path / "a.csv").write_text("user,item,rating\na,x,4\na,y,2\nb,x,3\nb,y,1\n")
+    assert cli.main(["train", "--data", str(tmp_path / "a.csv"), "--keep-ratings", "--out", str(tmp_path / "r")]) == 2
+    assert "takes no ratings" in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()
+
+
+# ------------------------------------------------------------------------------------------- copies of a model
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"layers": 2, **QUICK}, {"method": "two-parts", "rounds": 3, "dim": 4}, {"method": "fedncf", "rounds": 1}],
+    ids=lambda options: options.get("method", "fedgrec"),
+)
+def test_a_pickle_and_a_copy_give_the_same_lists(options: dict[str, Any], tmp_path: Path) -> None:
+    """With compiled kernels too, before and after lists were made, and after a file."""
+    joblib = pytest.importorskip("joblib")
+    model = FedGRec(**options | {"kernel": "auto"}).fit(BLOCKS)
+
+    def dumped(model: FedGRec) -> FedGRec:
+        joblib.dump(model, tmp_path / "model.joblib")
+        return joblib.load(tmp_path / "model.joblib")
+
+    ways = (copy.copy, copy.deepcopy, dumped, lambda one: pickle.loads(pickle.dumps(one)))
+    early = [way(model) for way in ways]
+    ids, scores = model.recommend(None, N=5)
+    model.save(tmp_path / "run")
+    late = [way(one) for one in (model, FedGRec.load(tmp_path / "run")) for way in ways]
+    for other in early + late:
+        assert other.model.config == model.model.config
+        assert other.recommend(None, N=5)[0].tolist() == ids.tolist()
+        np.testing.assert_array_equal(other.recommend(None, N=5)[1], scores)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_centralized_models_are_pickled_too(name: str) -> None:
+    """And train on as if nothing had happened."""
+    if name in NEED_TORCH:
+        pytest.importorskip("torch")
+    model = centralized.make(name, board().split.train, seed=3, **SMALL[name])
+    for _ in range(2 * model.trains):
+        model.epoch()
+    whole = Centralized(FedGRec().config, model)
+    ids, _ = whole.lists(np.arange(40), 5)
+    again = pickle.loads(pickle.dumps(whole))
+    assert (again.lists(np.arange(40), 5)[0].tolist(), again.round) == (ids.tolist(), whole.round)
+    if model.trains:
+        assert copy.deepcopy(model).epoch() == again.inner.epoch() == model.epoch()
+
+
 # --------------------------------------------------------------------------------------------- scikit-learn
 
 
@@ -262,6 +326,78 @@ def test_repr_shows_what_differs() -> None:
     assert repr(model) == "FedGRec(preset='paper', layers=1, seed=7)"
 
 
+def pairs() -> pd.DataFrame:
+    users, items = np.nonzero(blocks())
+    return pd.DataFrame({"user": [f"u{u}" for u in users], "item": [f"i{t}" for t in items]})
+
+
+def test_score_is_what_fit_measures(fitted: FedGRec) -> None:
+    rng = np.random.default_rng(0)
+    test = csr_array((rng.random((20, 20)) < 0.2) & ~blocks())
+    for options in ({"layers": 1, **QUICK}, {"method": "fedncf", "rounds": 2}):
+        model = FedGRec(topk=(3, 10), **options).fit(BLOCKS, test=test)
+        assert model.score(test) == model.metrics[-1]["recall@3"]
+        assert FedGRec(topk=(3,), **options).fit(BLOCKS).score(test + BLOCKS) == model.score(test)
+    with pytest.raises(FedgrecError, match="nothing to evaluate"):
+        fitted.score(BLOCKS)  # all of it was trained on
+    with pytest.raises(DataError, match="there is no user 'eve'"):
+        fitted.score(pd.DataFrame({"user": ["eve"], "item": [3]}))
+
+
+def test_scikit_learn_validates_over_pairs() -> None:
+    from sklearn.model_selection import GridSearchCV, cross_validate
+
+    model, table = FedGRec(layers=1, topk=(5,), **QUICK), pairs()
+    scores = cross_validate(model, table, cv=PairFolds(3), error_score="raise")["test_score"]
+    for score, (train, test) in zip(scores, PairFolds(3).split(table), strict=True):
+        assert score == FedGRec(layers=1, topk=(5,), **QUICK).fit(table.iloc[train]).score(table.iloc[test])
+    found = GridSearchCV(model, {"layers": [0, 1]}, cv=PairFolds(2), error_score="raise").fit(table)
+    assert found.best_params_["layers"] in (0, 1)
+    assert len(found.best_estimator_.recommend("u3", N=4)[0]) == 4
+
+
+def test_folds_share_out_pairs_and_leave_something_of_everybody() -> None:
+    rng = np.random.default_rng(1)
+    table = pd.DataFrame({"user": rng.integers(0, 30, 400), "item": rng.zipf(1.6, 400) % 60}).drop_duplicates()
+    folds = [*PairFolds(4, random_state=7).split(table)]
+    held_out = np.concatenate([test for _, test in folds])
+    assert len(np.unique(held_out)) == len(held_out) > 0.5 * len(table)
+    for train, test in folds:
+        assert np.array_equal(np.sort(np.concatenate([train, test])), np.arange(len(table)))
+        for column in ("user", "item"):
+            assert set(table.iloc[train][column]) == set(table[column]), "nobody and nothing is unknown"
+    each = pd.DataFrame([table.iloc[test]["user"].value_counts() for _, test in folds]).fillna(0)
+    assert (each.max() - each.min()).max() <= 1, "a user's pairs are spread evenly"
+    assert all(
+        np.array_equal(a[1], b[1]) for a, b in zip(folds, PairFolds(4, random_state=7).split(table), strict=True)
+    )
+    assert not np.array_equal(folds[0][1], next(PairFolds(4).split(table))[1])
+    with pytest.raises(DataError, match="a row of a matrix is a whole user"):
+        next(PairFolds().split(BLOCKS))
+    for n in (1, 10_000):
+        with pytest.raises(DataError, match="take at least 2, and no more than pairs"):
+            next(PairFolds(n).split(table))
+
+
+def test_a_notebook_shows_what_it_is_and_escapes_it() -> None:
+    from xml.etree import ElementTree
+
+    model = FedGRec(layers=1, topk=(3,), validation=0.2, evaluate_every=3, **QUICK)
+    assert "not trained yet" in model._repr_html_()
+    shown = model.fit(BLOCKS, test=np_eye())._repr_html_()
+    texts = "".join(ElementTree.fromstring(shown).itertext())  # well formed, so nothing of a text is markup
+    assert f"recall@3 {model.metrics[-1]['recall@3']:.4f}" in texts
+    assert f"round {model.model.round} on test items" in texts
+    judged = [line for line in model.metrics if line["split"] == "validation"]
+    assert shown.split('points="')[1].split('"')[0].count(",") == len(judged) == 4
+    assert f"up to {max(line['recall@3'] for line in judged):.4f}" in texts
+    assert "svg" not in FedGRec(layers=1, **QUICK).fit(BLOCKS)._repr_html_()  # nothing was measured
+    attack = '<script>alert(1)</script>&"'
+    line = {"round": model.model.round, "split": attack, f"{attack}@3": 0.5}
+    parsed = ElementTree.fromstring(described(attack, model.model, [line]))
+    assert {element.tag for element in parsed.iter()} == {"div", "code", "p", "svg", "path", "polyline"}
+
+
 # --------------------------------------------------------------------------------------- bars and callbacks
 
 
@@ -293,6 +429,20 @@ def test_a_bar_is_drawn_where_it_is_asked_for(capsys: Any) -> None:
     assert capsys.readouterr().err == ""
     model.fit(BLOCKS, progress=True)
     assert "12/12" in capsys.readouterr().err
+
+
+def test_a_notebook_gets_a_bar_without_being_asked(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As text, where its widgets are not installed."""
+    shell = SimpleNamespace(config={"IPKernelApp": {}})
+    monkeypatch.setattr(builtins, "get_ipython", lambda: shell, raising=False)
+    with warnings.catch_warnings(action="ignore"):  # that tqdm has no widgets
+        FedGRec(layers=1, **QUICK).fit(BLOCKS)
+        assert "12/12" in "".join(capsys.readouterr())
+        FedGRec(layers=1, **QUICK).fit(BLOCKS, progress=False)
+    assert "".join(capsys.readouterr()) == ""
+    shell.config = {"TerminalIPythonApp": {}}
+    FedGRec(layers=1, **QUICK).fit(BLOCKS)
+    assert "".join(capsys.readouterr()) == ""
 
 
 # -------------------------------------------------------------------------------------------------- frames

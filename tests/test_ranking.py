@@ -125,6 +125,13 @@ def test_evaluate_by_hand() -> None:
     assert result.metrics["popularity@2"] == pytest.approx((1 + 0 + 0 + 0) / 4)  # item 1 has one train user
 
 
+def test_lists_longer_than_the_catalogue_cost_and_say_what_the_catalogue_does() -> None:
+    items, users = np.eye(3, dtype=np.float32), np.ones((2, 3), np.float32)
+    train, held_out = Pairs(*pairs([[0], [1]])), Pairs(*pairs([[2], [0, 2]]))
+    long, whole = (evaluate(users, items, train, held_out, (k,)) for k in (10**12, 3))  # 10¹² places fit no memory
+    assert list(long.metrics.values()) == list(whole.metrics.values())
+
+
 def test_evaluate_needs_someone_to_evaluate() -> None:
     with pytest.raises(FedgrecError, match="nothing to evaluate"):
         evaluate(ONE, ONE, NONE_SEEN, NONE_SEEN)

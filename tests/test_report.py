@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import stat
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -27,9 +28,9 @@ from fedgrec.pages.report.page import render
 from fedgrec.pages.report.run_page import promise
 from fedgrec.pages.tables import Cell, Grid
 from fedgrec.pages.tables import html as tables_html
-from fedgrec.runs.resolve import resolved
+from fedgrec.runs.resolve import chosen_options, decided, resolved
 from fedgrec.runs.simulation import Simulation
-from tests.browser import needs_browser
+from tests.browser import browsing, needs_browser
 from tests.pages import checked, data_of, in_browser
 
 QUICK = {
@@ -299,6 +300,38 @@ def test_one_can_choose_a_person(run: Path, tmp_path: Path) -> None:
     spots = [tuple(map(float, xy)) for xy in re.findall(r'class="c[12] tip"[^>]*translate\(([\d.]+) ([\d.]+)\)', near)]
     side = float(re.findall(r'viewBox="\S+ \S+ (\S+) ', near)[0])
     assert min(np.hypot(a[0] - b[0], a[1] - b[1]) for a, b in itertools.combinations(spots, 2)) > 0.99 * 21 * side / 400
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"rounds": 40, "half_life": 7.0},
+        {"method": "spectral", "dp_epsilon": 8.0},
+        {"method": "spectral", "dp_epsilon": 8.0, "shift": 0.5},
+        {"method": "two-parts", "turns": 9, "topk": (5, 20)},
+    ],
+    ids=str,
+)
+def test_only_what_somebody_set_differs_from_the_default(asked: dict[str, Any]) -> None:
+    """Not what follows from it: rounds, steps of a schedule, a device, the options that suit noise."""
+    config = decided(Config().changed(asked, "test"), 1500)
+    config = replace(config, run=replace(config.run, device="cpu"))
+    found = {option.name: value for option, value, _ in chosen_options(config, 1500)}
+    assert found == {name: value for name, value in asked.items() if name != "method"}
+
+
+@needs_browser
+def test_the_options_fit_a_telephone_and_a_long_list_scrolls_with_a_shadow(run: Path, tmp_path: Path) -> None:
+    with browsing(tmp_path / "profile") as (browser, _):
+        for width in (390, 1280):
+            browser.open(write_report(run).as_uri())
+            browser.picture(tmp_path / "page.png", width)
+            whole = "document.querySelector('.options .wide')"
+            assert browser.look(f"{whole}.scrollWidth <= {whole}.clientWidth")
+            assert browser.look("document.getElementById('has').tabIndex") == 0
+            shadows = browser.look("getComputedStyle(document.getElementById('has')).backgroundAttachment")
+            assert shadows == "local, local, scroll, scroll"
 
 
 @needs_browser

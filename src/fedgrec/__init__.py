@@ -21,6 +21,7 @@ _HOMES = {
     "Interactions": "fedgrec.data",
     "Model": "fedgrec.models.model",
     "Observer": "fedgrec.runs.simulation",
+    "PairFolds": "fedgrec.data.folds",
     "RunOptions": "fedgrec.config.options",
     "Simulation": "fedgrec.runs.simulation",
     "evaluate": "fedgrec.models.ranking",
@@ -38,6 +39,7 @@ __all__ = [
     "Interactions",
     "Model",
     "Observer",
+    "PairFolds",
     "RunOptions",
     "Simulation",
     "evaluate",
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from fedgrec.config.options import DataOptions, FedGRecOptions, RunOptions
     from fedgrec.data import Dataset, Interactions
     from fedgrec.data.datasets import load_data
+    from fedgrec.data.folds import PairFolds
     from fedgrec.errors import FedgrecError
     from fedgrec.methods.fedgrec import FedGRecMethod
     from fedgrec.models.model import Model

@@ -36,11 +36,10 @@ class DiskError(FedgrecError):
     """A file that could not be written: the disk is full, or the system does not let us."""
 
 
+AGAIN = "give the command again"
 WHAT_TO_DO = {
-    errno.ENOSPC: "the disk is full: free some space, then give the command again; `fedgrec train` goes on with "
-    "--resume",
-    errno.EDQUOT: "your share of the disk is used up: free some space, then give the command again; `fedgrec train` "
-    "goes on with --resume",
+    errno.ENOSPC: f"the disk is full: free some space, then {AGAIN}",
+    errno.EDQUOT: f"your share of the disk is used up: free some space, then {AGAIN}",
     errno.EROFS: "the file system is read-only: choose another folder",
     errno.EACCES: "Permission denied: choose a folder that you may write",
     errno.EPERM: "Operation not permitted: choose a folder that you may write",

@@ -8,6 +8,7 @@ import pytest
 
 from fedgrec import cli
 from fedgrec.data import registry
+from tests.cli.small import clicks
 from tests.cli.test_options import refused
 
 FILES = {
@@ -81,6 +82,8 @@ def test_ids_that_cannot_be_kept_leave_no_folder(capsys: Any, tmp_path: Path) ->
 def test_what_is_not_a_run_is_said(capsys: Any, tmp_path: Path, words: list[str]) -> None:
     command, *rest = words
     assert "is not a run: it has no config.toml" in refused(capsys, command, str(tmp_path / "nothing"), *rest)
+    table = clicks(tmp_path / "clicks.csv")
+    assert f"Make one with  fedgrec train --data {table}" in refused(capsys, command, str(table), *rest)
 
 
 def test_a_damaged_model_is_said(capsys: Any, finished: Path, tmp_path: Path) -> None:

@@ -65,6 +65,50 @@ def test_similar_items_point_the_same_way_however_long_they_are(capsys: Any, tin
     assert list(ranked) == ["ale", "gin", "rum"]
 
 
+def test_candidates_come_from_files(capsys: Any, tiny: Path, tmp_path: Path) -> None:
+    some, closed, all_of = tmp_path / "some.txt", tmp_path / "closed.txt", tmp_path / "all.txt"
+    some.write_text("gin\n\nale\nale\n")
+    closed.write_text("gin\n")
+    all_of.write_text("ale\ngin\ntea\nrum\n")
+    for who in (["--user", "ann"], ["--items", "rum"], ["--similar", "rum"]):
+        whole = answer(capsys, tiny, *who)
+        only = answer(capsys, tiny, *who, "--only", str(some))
+        assert only == {item: whole[item] for item in whole if item in ("gin", "ale")}
+        left = answer(capsys, tiny, *who, "--without", str(closed), "-n", "9999999999")
+        assert left == {item: whole[item] for item in whole if item != "gin"}
+        assert list(answer(capsys, tiny, *who, "--only", str(some), "--without", str(closed))) == ["ale"]
+    table = ["recommend", str(tiny), "--all", "--out", str(tmp_path / "l.csv"), "--only", str(some)]
+    assert cli.main([*table, "--without", str(closed)]) == 0
+    assert (tmp_path / "l.csv").read_text().splitlines()[1:] == ["ann,ale,1.75,1"]
+    assert cli.main(["recommend", str(tiny), "--items", "gin,ale", "--only", str(some)]) == 0
+    assert "Nothing is left to recommend: all 2 are known." in capsys.readouterr().out
+    words = ("recommend", str(tiny), "--user", "ann", "--only", str(some), "--without")
+    assert "--only and --without leave no item" in refused(capsys, *words, str(all_of))
+    closed.write_text("gin\nvodka\n")
+    assert "closed.txt:2: there is no item 'vodka' in the data" in refused(capsys, *words, str(closed))
+
+
+def test_a_score_is_explained_by_hand(capsys: Any, tiny: Path) -> None:
+    # Ann's own part is (2, 1)/2, tea's is (1, 0)/2; gin is (1.5, 1.5).
+    words = ["explain", str(tiny), "--user", "ann", "--item", "gin"]
+    assert cli.main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == {"item": "gin", "score": 3.0, "own": 2.25, "items": [["tea", 0.75]]}
+    (tiny / "titles.csv").write_text("item,title\ntea,Green tea\n")
+    assert cli.main([*words, "--item-names", str(tiny / "titles.csv")]) == 0
+    rows = [line.rsplit(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert rows == [["Green tea (item tea)", "0.7500"], ["the user's own part", "2.2500"], ["gin", "3.0000"]]
+    assert "there is no item 'gun' in the data. Did you mean 'gin'?" in refused(capsys, *words[:-1], "gun")
+
+
+def test_what_is_not_listed_of_an_explanation_is_summed(capsys: Any, finished: Path) -> None:
+    words = ["explain", str(finished), "--user", "ann1", "--item", "book3", "-n", "2"]
+    assert cli.main(words) == 0
+    *terms, score = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
+    assert len(terms) == 4, "two items, the others, and the user's own part"
+    assert sum(terms) == pytest.approx(score, abs=3e-4)
+
+
 def test_what_a_person_has_never_comes_back_and_everything_else_does(capsys: Any, finished: Path, data: Path) -> None:
     """Items in train, validation and test alike, under the ids of the data."""
     pairs = {tuple(line.split(",")) for line in data.read_text().splitlines()[1:]}
@@ -221,7 +265,7 @@ def test_everybodys_lists_are_one_table(capsys: Any, finished: Path, tmp_path: P
             ["--all", "--users-from", "users.txt", "--out", "lists.csv"],
             "users.txt:2: there is no user 'bob' in the data",
         ),
-        (["--all", "--users-from", "nobody.txt", "--out", "lists.csv"], "names nobody"),
+        (["--all", "--users-from", "nobody.txt", "--out", "lists.csv"], "names no user: write one id a line"),
         (["--all", "--users-from", "gone.txt", "--out", "lists.csv"], "cannot be read"),
     ],
 )

@@ -18,6 +18,7 @@ from fedgrec.models.model import Model
 from fedgrec.runs.resolve import resolved
 from fedgrec.runs.simulation import Simulation
 from tests.cli.small import QUICK, clicks, lines
+from tests.test_documents import ROOT, python_blocks
 
 K, d = QUICK["layers"], QUICK["dim"]
 METRICS = [
@@ -176,3 +177,29 @@ def test_a_run_of_version_0_1_is_refused(run: Simulation, tmp_path: Path) -> Non
     write_tensors(tmp_path / "old" / "users.safetensors", found, metadata)
     with pytest.raises(RunError, match=r"there is no 'keys'.*different runs or versions; restore them, or train again"):
         Model.load(tmp_path / "old")
+
+
+@pytest.mark.parametrize("method", ["two-parts", "fedgrec"])
+def test_the_pages_lines_of_numpy_give_the_lists(method: str, tmp_path: Path) -> None:
+    """On the demo with default options; by the same lines without rounding, some list is another one."""
+    config = Config().of(method).changed({"data": "demo", "rounds": 12, "validation": 0.0, "kernel": "auto"}, "test")
+    simulation = Simulation(config, out=tmp_path / "RUN")
+    model = simulation.run()
+    page = "\n".join(python_blocks(ROOT / "docs" / "run-folder.md")).replace("RUN/", f"{tmp_path}/RUN/")
+    users = np.arange(0, model.known.n_users, 50)
+    ids, scores = model.lists(users, 20)
+
+    def lists(lines: str) -> Any:
+        found = []
+        for user in users:
+            names: dict[str, Any] = {"user": user}
+            exec(lines, names)
+            mine = np.asarray(names["scores"], np.float64)
+            mine[model.seen(user)] = -np.inf
+            found.append(np.argsort(-mine, kind="stable")[:20])
+            if lines == page:
+                np.testing.assert_allclose(mine[found[-1]], scores[len(found) - 1], rtol=2e-4, atol=2e-5)
+        return np.array(found)
+
+    assert lists(page).tolist() == ids.tolist()
+    assert lists(page.replace("np.rint(rows / power) * power", "rows")).tolist() != ids.tolist()

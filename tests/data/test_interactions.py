@@ -42,6 +42,9 @@ def test_numpy_ids_become_plain_ones() -> None:
 
 
 def test_an_unknown_id_is_named_with_the_nearest() -> None:
+    for ids, other, meant in (([5750, 3], "5750", "5750"), (["5750", "x"], 5750, "'5750'"), (range(9), "7", "7")):
+        with pytest.raises(DataError, match=rf"there is no item {other!r} in the data. Did you mean {meant}\?"):
+            IdMap(ids).index(other)
     with pytest.raises(DataError, match=r"there is no user 'alcie' in the data. Did you mean 'alice'\?"):
         IdMap(["alice", "bob"], "user").index("alcie")
     with pytest.raises(DataError, match=r"there is no item 9 in the data$"):

@@ -58,6 +58,8 @@ def test_parquet(tmp_path: Path) -> None:
     pq.write_table(pa.table({"user": [7, None], "item": ["x", "y"]}), tmp_path / "b.parquet")
     with pytest.raises(DataError, match=r"b\.parquet, row 2: the user is missing"):
         read(tmp_path / "b.parquet")
+    pq.write_table(pa.table({"user": ["Null", "b"], "item": ["nan", "y"]}), tmp_path / "e.parquet")
+    assert rows(read(tmp_path / "e.parquet")) == [("Null", "nan"), ("b", "y")]  # names: a missing value is no text here
     pq.write_table(pa.table({"user": [[7], [8]], "item": ["x", "y"]}), tmp_path / "d.parquet")
     with pytest.raises(DataError, match=r"d\.parquet, row 1: the user \[7\] cannot be an id"):
         read(tmp_path / "d.parquet")
@@ -99,6 +101,10 @@ def test_columns_can_be_named_and_ratings_are_a_threshold(tmp_path: Path) -> Non
         ("a.csv", "user,item\n1,2\n", {"time": "when"}, "a.csv:1: there is no time column 'when'"),
         ("a.csv", "user,item\n1,2\n1,2,3\n", {}, "a.csv:3: 3 fields where 2 belong (user, item)"),
         ("a.csv", "user,item\n1,2\n,3\n", {}, "a.csv:3: the user is missing"),
+        ("a.csv", "user,item\n1,2\n3,NaN\n", {}, "a.csv:3: the item is 'NaN', which programs write for a missing"),
+        ("a.csv", "user,item\nnull ,2\n3,4\n", {}, "a.csv:2: the user is 'null', which"),
+        ("a.csv", "user,item\n1,2\n", {"item": "user"}, "a.csv:1: the column 'user' cannot hold both users and items"),
+        ("a.csv", "id,item\n1,2\n", {"user": "id", "item": "id"}, "a.csv:1: the column 'id' cannot hold both"),
         ("a.csv", b"user,item\n1,2\n1,\xe9\n", {}, "a.csv:3: not UTF-8 text"),
         ("a.csv", "user,item,rating\n1,2,5\n1,3,bad\n", {"keep_ratings": True}, "a.csv:3: the rating 'bad'"),
         ("a.csv", "user,item,rating\n1,2,nan\n", {"keep_ratings": True}, "a.csv:2: the rating 'nan'"),
@@ -247,7 +253,7 @@ def test_quoted_fields_of_several_lines_are_legal_where_they_are_no_ids(tmp_path
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_odd_but_honest_ids_stay_what_they_are(tmp_path: Path, end: str) -> None:
-    ids = ["007", "🦊", "Paris, Texas", "null", "x" * 5_000, "99999999999999999999", "1.0", "-3"]
+    ids = ["007", "🦊", "Paris, Texas", "NA", "x" * 5_000, "99999999999999999999", "1.0", "-3"]
     text = "\ufeffuser,item" + end + "".join(f'"{i}","{i}"{end}' for i in ids)
     assert rows(read(write(tmp_path, "a.csv", text))) == [(i, i) for i in ids]
 

@@ -84,6 +84,13 @@ def test_status_and_recommendations(trained: World, capsys: pytest.CaptureFixtur
         (f"item {item}", float(score)) for item, score in zip(items, scores, strict=True)
     ]
     assert (np.diff(scores) <= 0).all()
+    (place / "item-names.csv").write_text(f"item,title\nitem {items[1]},Tea\n")
+    code, out, _ = said(capsys, "device", "recommend", place, "--user", "1/0", "-n", 2)
+    assert [line[5:].rsplit(maxsplit=1)[0] for line in out.splitlines()] == [
+        f"item {items[0]}", f"Tea (item item {items[1]})",
+    ]  # fmt: skip
+    code, out, _ = said(capsys, "device", "recommend", place, "--user", "1/0", "-n", 2, "--json")
+    assert [line.get("title") for line in json.loads(out)] == [None, "Tea"]
     assert said(capsys, "device", "recommend", place, "--user", "0/0")[2] == (
         "fedgrec: there is no user '0/0' on this node\n"
     )

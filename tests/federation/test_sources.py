@@ -1,5 +1,6 @@
 """A node's interactions, in every kind of source."""
 
+import errno
 import sqlite3
 from collections import Counter
 from pathlib import Path
@@ -7,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from fedgrec.config.configuration import Config
-from fedgrec.errors import ConfigError, DataError
+from fedgrec.errors import ConfigError, DataError, system_trouble
 from fedgrec.federation.common.catalogue import read_catalogue
 from fedgrec.federation.common.network import NETWORK
 from fedgrec.federation.common.options import FederationOptions
+from fedgrec.federation.node.changes import Renewal
 from fedgrec.federation.node.refresh import Watcher
 from fedgrec.federation.node.sources import Found, read_source, split
 from fedgrec.federation.node.store import NodeStore, Person
@@ -77,6 +79,8 @@ def test_a_folder_of_users_files_and_tables(tmp_path: Path) -> None:
     ("text", "sentence"),
     [
         ("user,item\nann\n", r"t\.csv:2: 1 fields where the header has 2"),
+        ("user_id,item\nann,tea\n", r"t\.csv:1: a table has the columns user and item, this one user_id, item: rename"),
+        ("Paris, Texas\n", "an item with a comma stands in quotes"),
         ("user,item\nann,wine\n", "no user with an item of the catalogue"),
         ("", "no user with an item of the catalogue"),
     ],
@@ -159,3 +163,13 @@ def test_null_is_nobody(tmp_path: Path) -> None:
     found = read_source(f"{tmp_path / 'shop.db'}#orders", {"a": 0, "b": 1})
     assert [person.id for person in people_of(found, 0.0)] == ["ann", "bob"]
     assert found.nameless == 3
+
+
+def test_what_a_node_took_in_is_counted_as_one_says_it() -> None:
+    assert str(Renewal(came=1)) == "1 new user, 0 with changed items, 0 who left"
+    assert str(Renewal(came=1) + Renewal(came=1_000, left=2)).startswith("1,001 new users, ")
+
+
+def test_a_full_disk_on_a_node_advises_no_training() -> None:
+    """`fedgrec train` alone says how to go on: tests/cli/test_damage.py."""
+    assert system_trouble(errno.ENOSPC) == "the disk is full: free some space, then give the command again"

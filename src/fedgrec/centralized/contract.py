@@ -43,6 +43,10 @@ class Model(ABC):
         self.known = train  # what is never recommended; a training adds what its data holds out
         self.epochs_done = 0
 
+    def __reduce__(self) -> Any:
+        """What a pickle or a copy takes: a checkpoint. Compiled code and PyTorch's parts are made again, on the CPU."""
+        return _made, (type(self), self.options, self.train, self.seed, self.known, self.state())
+
     @property
     def epochs(self) -> int:
         """How many epochs its options ask for; 0 where there is nothing to train."""
@@ -108,6 +112,15 @@ class Model(ABC):
     def about(self) -> dict[str, str]:
         """What this model was made with."""
         return {"model": self.name, "options": json.dumps(asdict(self.options)), "seed": str(self.seed)}
+
+
+def _made(
+    kind: type[Model], options: Options, train: Interactions, seed: int, known: Interactions, state: Tensors
+) -> Model:
+    model = kind(options, train, seed)
+    model.known = known
+    model.load_state(state)
+    return model
 
 
 def to_numpy(values: Any) -> Matrix:

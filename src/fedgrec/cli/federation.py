@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgrec.cli import federation_changes, federation_watch
-from fedgrec.cli.configured import add_set, assigned, command
+from fedgrec.cli.configured import add_item_names, add_set, assigned, command
 from fedgrec.config.options import METHODS
 from fedgrec.errors import ConfigError, missing_extra
 
@@ -62,6 +62,7 @@ def register(commands: Any) -> None:
     recommend.add_argument("node", type=Path, metavar="NODE", help="the node's folder")
     recommend.add_argument("--user", required=True, metavar="ID", help="a user of the node")
     recommend.add_argument("-n", "--number", type=int, default=10, metavar="N", help="how many (default: 10)")
+    add_item_names(recommend, "what items are called: a CSV with item and title (default: NODE/item-names.csv)")
     recommend.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -258,19 +259,21 @@ def run_node(arguments: argparse.Namespace) -> int:
 def run_device(arguments: argparse.Namespace) -> int:
     """Recommend items to a user of a node, from the node's store and the item table downloaded last."""
     from fedgrec.cable.core import printable
+    from fedgrec.data import IdMap
+    from fedgrec.data.item_names import names_for
     from fedgrec.federation.common.catalogue import CATALOGUE, read_catalogue
     from fedgrec.federation.node.person import recommend
 
     if arguments.number < 1:
         raise ConfigError(f"-n {arguments.number}: ask for at least one item")
     items, scores = recommend(arguments.node, arguments.user, arguments.number)
-    names = list(read_catalogue(arguments.node / CATALOGUE))
-    found = [(names[item], float(score)) for item, score in zip(items.tolist(), scores, strict=True)]
+    names = names_for(IdMap(read_catalogue(arguments.node / CATALOGUE)), arguments.node, arguments.item_names)
+    found = list(zip(items.tolist(), scores.tolist(), strict=True))
     if arguments.json:
-        print(json.dumps([{"item": name, "score": score} for name, score in found]))
+        print(json.dumps([{**names.about(item), "score": score} for item, score in found]))
         return 0
-    for rank, (name, score) in enumerate(found, 1):
-        print(f"{rank:>3}. {printable(name):<50} {score:8.4f}")
+    for rank, (item, score) in enumerate(found, 1):
+        print(f"{rank:>3}. {printable(names.title_and_id(item)):<50} {score:8.4f}")
     return 0
 
 

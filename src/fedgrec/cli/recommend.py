@@ -1,4 +1,4 @@
-"""`fedgrec recommend`, for one person or for everybody, and `fedgrec evaluate`: what a finished run can do."""
+"""`fedgrec recommend`, for one person or for everybody, `explain` and `evaluate`: what a finished run can do."""
 
 import argparse
 import csv
@@ -37,8 +37,19 @@ def register(commands: Any) -> None:
         metavar="FILE",
         help="with --all: a .csv or .parquet file with the columns user, item, score, rank, and title if there are any",
     )
+    add("--only", type=Path, metavar="FILE", help="recommend nothing but the items of this file, one id a line")
+    add("--without", type=Path, metavar="FILE", help="recommend none of the items of this file, one id a line")
     add("-n", "--number", type=int, default=10, metavar="N", help="how many (default: 10)")
     add_item_names(recommend)
+    add("--json", action="store_true", help="print JSON")
+
+    explain = command(commands, "explain", run_explain, "why a person is shown an item")
+    add = explain.add_argument
+    add("run", type=Path, metavar="RUN", help="a run's folder")
+    add("--user", required=True, metavar="ID", help="a user of the training data")
+    add("--item", required=True, metavar="ID", help="any item")
+    add("-n", "--number", type=int, default=10, metavar="N", help="how many of the person's items (default: 10)")
+    add_item_names(explain)
     add("--json", action="store_true", help="print JSON")
 
     add = command(commands, "evaluate", run_evaluate, "rank all items again and measure").add_argument
@@ -62,29 +73,28 @@ def run_recommend(arguments: argparse.Namespace) -> int:
 
     from fedgrec.cable.core import printable
     from fedgrec.data.item_names import names_of
+    from fedgrec.models.recommender import Seen, without_empty
     from fedgrec.runs.trained import open_run
 
-    if arguments.number < 1:
-        raise ConfigError(f"-n {arguments.number}: ask for at least one item")
+    _check_number(arguments)
     if writes_table(arguments):
         return write_table(arguments)
     model = open_run(arguments.run, needs_users=arguments.user is not None)
-    number = min(arguments.number, len(model.item_ids))
+    number, allowed = arguments.number, _candidates(arguments, model.item_ids)
     if arguments.user is not None:
         user = model.user_ids.parse(arguments.user)
-        seen = model.seen(user)
-        ids, scores = model.recommend_to(user, seen, number)
+        seen, lists = model.seen(user), model.lists(np.array([user]), number, allowed=allowed)
     elif arguments.items is not None:
         seen = np.array([item for text in arguments.items for item in named(text, model.item_ids)], np.int32)
-        ids, scores = model.recommend(model.new_user_vector(seen), seen, number)
+        lists = model.lists_for(model.new_user_vector(seen), number, Seen.of([seen]), allowed)
     else:
-        seen = np.zeros(0, np.int32)
-        ids, scores = model.similar_items(model.item_ids.parse(arguments.similar), number)
+        seen, alike = np.zeros(0, np.int32), np.array([model.item_ids.parse(arguments.similar)])
+        lists = model.similar_lists(alike, number, allowed)
+    ids, scores = without_empty(lists)
     names = names_of(model, arguments.run, arguments.item_names)
     if arguments.json:
         ranked = zip(ids.tolist(), scores.tolist(), strict=True)
-        titles = {item: {"title": names.titles[item]} if names.titles[item] else {} for item in ids.tolist()}
-        print(json.dumps([{"item": model.item_ids[i], **titles[i], "score": score} for i, score in ranked]))
+        print(json.dumps([{**names.about(item), "score": score} for item, score in ranked]))
         return 0
     if names.note:
         print(fitted(names.note))
@@ -94,8 +104,47 @@ def run_recommend(arguments: argparse.Namespace) -> int:
     for rank, (item, score) in enumerate(zip(ids, scores, strict=True), 1):
         print(f"{rank:>3}. {printable(names.title_and_id(int(item))):<50} {score:8.4f}")
     if not len(ids):
-        print(f"Nothing is left to recommend: all {len(model.item_ids):,} items are known.")
+        print(f"Nothing is left to recommend: all {len(model.item_ids if allowed is None else allowed):,} are known.")
     return 0
+
+
+def run_explain(arguments: argparse.Namespace) -> int:
+    """A user's score for an item as a sum of what each of the user's items adds to it."""
+    from fedgrec.cable.core import printable
+    from fedgrec.data.item_names import names_of
+    from fedgrec.runs.trained import open_run
+
+    _check_number(arguments)
+    model = open_run(arguments.run)
+    user, item = model.user_ids.parse(arguments.user), model.item_ids.parse(arguments.item)
+    found, names, n = model.explain(user, item), names_of(model, arguments.run, arguments.item_names), arguments.number
+    if arguments.json:
+        adds = {"items": [[model.item_ids[i], term] for i, term in zip(found.ids, found.terms.tolist(), strict=True)]}
+        print(json.dumps({"item": model.item_ids[item], "score": found.score, "own": found.own, **adds}))
+        return 0
+    lines = [(names.title_and_id(int(i)), term) for i, term in zip(found.ids[:n], found.terms, strict=False)]
+    lines += [(f"{many(len(found.ids) - n, 'further item')}", found.terms[n:].sum())] if len(found.ids) > n else []
+    for text, score in (*lines, ("the user's own part", found.own), (names.title_and_id(item), found.score)):
+        print(f"{printable(text):<55} {score:8.4f}")
+    return 0
+
+
+def _check_number(arguments: argparse.Namespace) -> None:
+    if arguments.number < 1:
+        raise ConfigError(f"-n {arguments.number}: ask for at least one item")
+
+
+def _candidates(arguments: argparse.Namespace, ids: Any) -> Any:
+    """The items that --only and --without leave, sorted; None: every item."""
+    import numpy as np
+
+    if arguments.only is None and arguments.without is None:
+        return None
+    only = np.arange(len(ids)) if arguments.only is None else _read("--only", arguments.only, ids)
+    left = np.setdiff1d(only, [] if arguments.without is None else _read("--without", arguments.without, ids))
+    if not len(left):
+        raise ConfigError("--only and --without leave no item: name at least one that may be recommended")
+    return left
 
 
 def named(text: str, ids: Any) -> list[int]:
@@ -215,25 +264,26 @@ def write_table(arguments: argparse.Namespace) -> int:
     titles = np.array(names.titles, object) if any(names.titles) else None
     columns = COLUMNS if titles is None else (*COLUMNS, "title")
     named = arguments.users_from
-    users = np.arange(len(model.user_ids)) if named is None else _read(named, model.user_ids)
+    users = np.arange(len(model.user_ids)) if named is None else _read("--users-from", named, model.user_ids)
+    allowed = _candidates(arguments, model.item_ids)
     write = _write_parquet if arguments.out.suffix == ".parquet" else _write_csv
-    number = min(arguments.number, len(model.item_ids))
     blocks = (users[lo : lo + AT_ONCE] for lo in range(0, len(users), AT_ONCE))
     with whole(arguments.out) as part:
-        rows = write(part, columns, (_table(model, block, number, titles) for block in blocks))
+        rows = write(part, columns, (_table(model, block, arguments.number, allowed, titles) for block in blocks))
     if names.note:
         print(fitted(names.note))
     print(f"{arguments.out}: {many(rows, 'recommendation')} for {many(len(users), 'user')}")
     return 0
 
 
-def _read(path: Path, ids: Any) -> Any:
+def _read(flag: str, path: Path, ids: Any) -> Any:
+    """The indices of a file's ids, one a line."""
     import numpy as np
 
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines() splits ids at rarer characters
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"--users-from {path} cannot be read: {error}") from None
+        raise DataError(f"{flag} {path} cannot be read: {error}") from None
     found = []
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -242,15 +292,15 @@ def _read(path: Path, ids: Any) -> Any:
             except DataError as error:
                 raise DataError(f"{path}:{number}: {error}") from None
     if not found:
-        raise DataError(f"--users-from {path} names nobody: write one id a line")
+        raise DataError(f"{flag} {path} names no {ids.kind}: write one id a line")
     return np.array(list(dict.fromkeys(found)))
 
 
-def _table(model: Any, users: Any, number: int, titles: Any) -> list[Any]:
+def _table(model: Any, users: Any, number: int, allowed: Any, titles: Any) -> list[Any]:
     """The columns of these users' lists, without empty places."""
     from fedgrec.models.recommender import flat
 
-    ids, scores = model.lists(users, number)
+    ids, scores = model.lists(users, number, allowed=allowed)
     table = list(flat(model.user_names[users], model.item_names, ids, scores))
     return table if titles is None else [*table, titles[ids[ids >= 0]]]
 

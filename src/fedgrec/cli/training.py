@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fedgrec.cli.configured import add_item_names, add_set, assigned, command, flags
 from fedgrec.config.checking import bare
 from fedgrec.config.configuration import Config, named, recorded
-from fedgrec.errors import ConfigError, FedgrecError, RunError
+from fedgrec.errors import AGAIN, ConfigError, DiskError, FedgrecError, RunError
 
 if TYPE_CHECKING:
     from fedgrec.data import Dataset, Split
@@ -199,12 +199,15 @@ def trained(
             keep(names, folder)
         if not ranks.first:
             simulation.record = None
-        with bar.watching():
-            simulation.run()
+        go_on = shlex.join(["fedgrec", "train", "--out", str(folder), "--resume"])
+        try:
+            with bar.watching():
+                simulation.run()
+        except DiskError as error:
+            raise DiskError(str(error).replace(AGAIN, f"go on with  {go_on}")) from error
     if not ranks.first:
         return 0 if simulation.finished else 130
     if not simulation.finished:
-        go_on = shlex.join(["fedgrec", "train", "--out", str(folder), "--resume"])
         has = f" ({folder} recommends as of round {simulation.selected.round:,})" if simulation.selected else ""
         said = f"\nStopped after round {simulation.server.round:,}; everything is saved{has}. Go on with:\n  {go_on}"
         print(said, file=sys.stderr)

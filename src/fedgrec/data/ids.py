@@ -40,7 +40,10 @@ class IdMap:
         """The index of an id."""
         found = self._find(_plain(id))
         if found is None:
-            hint = nearest(id, [i for i in self._ids if isinstance(i, str)]) if isinstance(id, str) else ""
+            other = self._typed(str(id))  # '5750' for 5750, or 5750 for '5750'
+            hint = f" Did you mean {self._ids[other]!r}?" if other is not None else ""
+            if isinstance(id, str) and not hint:
+                hint = nearest(id, [i for i in self._ids if isinstance(i, str)])
             raise DataError(f"there is no {self.kind} {_shown(_plain(id))} in the data.{hint}".removesuffix("."))
         return found
 

@@ -54,6 +54,10 @@ class ItemNames:
         """Title and id, for people who may type the id next."""
         return f"{self.titles[item]} (item {self.ids[item]})" if self.titles[item] else str(self.ids[item])
 
+    def about(self, item: int) -> dict[str, Any]:
+        """For a program: the id and, if there is one, the title."""
+        return {"item": self.ids[item], **({"title": self.titles[item]} if self.titles[item] else {})}
+
     @property
     def scale(self) -> tuple[float, float]:
         """The factors of x and y on a map: a degree of longitude is shorter than one of latitude."""
@@ -75,13 +79,19 @@ class HasItems(Protocol):
 
 def names_of(model: HasItems, folder: Path | None = None, given: Path | None = None) -> ItemNames:
     """The names in the `given` file; else those kept in the run's folder; else the demo's; else ids."""
-    if given is None and folder is not None and (folder / KEPT).exists():
-        given = folder / KEPT
-    if given is not None:
-        return read_names(given, model.item_ids)
-    if model.config.data.data == "demo" and _are_places(model):
+    if _file(folder, given) is None and model.config.data.data == "demo" and _are_places(model):
         return _of_demo(model.item_ids)
-    return ItemNames(model.item_ids, [""] * len(model.item_ids))
+    return names_for(model.item_ids, folder, given)
+
+
+def names_for(ids: IdMap, folder: Path | None, given: Path | None = None) -> ItemNames:
+    """The names in the `given` file; else those kept in the folder of a run or a node; else ids."""
+    file = _file(folder, given)
+    return read_names(file, ids) if file else ItemNames(ids, [""] * len(ids))
+
+
+def _file(folder: Path | None, given: Path | None) -> Path | None:
+    return given or (folder / KEPT if folder and (folder / KEPT).exists() else None)
 
 
 def keep(given: Path, folder: Path) -> None:

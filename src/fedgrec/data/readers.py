@@ -35,6 +35,7 @@ ALIASES = {
 }  # fmt: skip
 EXTENSIONS = (".txt", ".csv", ".tsv", ".inter", ".dat", ".parquet")
 PACKED = (".gz", ".zip", ".bz2", ".xz", ".zst", ".7z", ".tar", ".tgz")
+MISSING = ("nan", "null", "none", "<na>", "\\n")  # what programs write into text where there is no value
 LARGEST_ID = 2**31 - 1  # item indices are int32
 
 
@@ -74,11 +75,13 @@ def read(
             raise DataError(f"{path} has no ratings: leave out min_rating and keep_ratings, or give a .csv")
         return _lightgcn(path)
     table = _parquet(path) if kind == ".parquet" else read_text(path, kind)
-    users = _ids(table, _column(table, "user", user), "user")
-    items = _ids(table, _column(table, "item", item), "item")
-    ratings = _numbers(table, _column(table, "rating", rating)) if wants_ratings else None
+    names = {"user": _column(table, "user", user), "item": _column(table, "item", item)}
+    if names["user"] == names["item"]:
+        raise DataError(f"{path}:1: the column {names['user']!r} cannot hold both users and items: name two columns")
+    users, items = (_ids(table, table.column(name), role) for role, name in names.items())
+    ratings = _numbers(table, table.column(_column(table, "rating", rating))) if wants_ratings else None
     time_column = None if time is None else _column(table, "time", time, required=False)
-    times = None if time_column is None else _numbers(table, time_column, dates=True)
+    times = None if time_column is None else _numbers(table, table.column(time_column), dates=True)
     keep: Any = slice(None) if min_rating is None or ratings is None else ratings >= min_rating
     return Pairs(
         users[keep],
@@ -165,12 +168,12 @@ def _parquet(path: Path) -> Table:
 
 
 def _column(table: Table, role: str, name: str, *, required: bool = True) -> Any:
-    """The column called `name`; if `name` is one of the role's ALIASES, any column with such a name; else None."""
+    """`name`, if a column is called so; for one of the role's ALIASES any column with such a name; else None."""
     if name in table.columns:
-        return table.column(name)
+        return name
     if spelled([name], ALIASES[role]) is not None:
         if (column := spelled(table.columns, ALIASES[role])) is not None:
-            return table.column(column)
+            return column
         if not required:
             return None
     headless = any(column.replace(".", "", 1).isdecimal() for column in table.columns)
@@ -188,6 +191,12 @@ def _ids(table: Table, cells: Sequence[Any], role: str) -> NDArray[Any]:
             raise table.bad(row, f"the {role} is missing; fill it in or remove the line")
         if not isinstance(cell, str | int | float):  # Parquet has lists, bytes and more
             raise table.bad(row, f"the {role} {cell!r} cannot be an id; write it as text or as a number")
+        if table.word == "line" and (word := str(cell).strip()).lower() in MISSING:
+            raise table.bad(
+                row,
+                f"the {role} is {word!r}, which programs write for a missing value; fill it in or remove the "
+                "line; if it is a name, change it, or give a .parquet file, which tells names and missing values apart",
+            )
     for row, end in table.ends.items():
         if "\n" in cells[row] or "\r" in cells[row]:
             raise table.bad(row, f"a quoted {role} goes on to line {end}; close the quote, or take out the line break")

@@ -1,6 +1,7 @@
 """A trained model: it answers "what should this person see next?"."""
 
 import json
+import shlex
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
@@ -229,7 +230,8 @@ def run_config(folder: Path) -> Config:
             f"{folder} was interrupted while it took its grown data in: `fedgrec train --out {folder} --resume` goes on"
         )
     if not (folder / CONFIG).exists():
-        raise RunError(f"{folder} is not a run: it has no {CONFIG}. Make one with  fedgrec train --out {folder}")
+        make = shlex.join(["fedgrec", "train", "--data" if folder.exists() else "--out", str(folder)])
+        raise RunError(f"{folder} is not a run: it has no {CONFIG}. Make one with  {make}")
     if (method := read_toml(folder / CONFIG).get("method", Config().method)) not in METHODS:
         raise RunError(
             f"{folder} is a run of {method}, which is not federated: its figures are in result.json, and "

@@ -71,7 +71,7 @@ def evaluate_ranking(
     scored = np.flatnonzero(n_test)
     if not scored.size:
         raise FedgrecError("No user has a held-out item, so there is nothing to evaluate: check the split.")
-    ids = rank(scored, max(ks), *rows_of(train, scored))
+    ids = rank(scored, min(max(ks), n_items), *rows_of(train, scored))
     test = rows_of(held_out, scored)
     hits = np.empty(ids.shape, np.bool_)
     find_hits(ids, test[0], np.ascontiguousarray(test[1], np.int32), hits)

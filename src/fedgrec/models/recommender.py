@@ -5,6 +5,7 @@ has the index −1 and the score −inf.
 """
 
 from abc import ABC, abstractmethod
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,6 +65,10 @@ class Recommender(ABC):
 
     config: Config
     known: Interactions  # never recommended: all items that people have in the data, held out or not
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a pickle or a copy takes: the fields. What follows from them, such as compiled code, is made again."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
     @property
     @abstractmethod

@@ -1,5 +1,6 @@
 """The progress bar, and the callbacks of `FedGRec.fit`."""
 
+import builtins
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,19 +13,28 @@ Callback = Callable[[dict[str, Any]], Any]
 Callbacks = Callback | Iterable[Callback] | None
 
 
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook, as tqdm decides it."""
+    shell = getattr(builtins, "get_ipython", lambda: None)()
+    return "IPKernelApp" in getattr(shell, "config", ())
+
+
 class RoundBar(Observer):
     """A bar of the rounds with rate, time left and the live metric."""
 
     def __init__(self, off: bool | None = None) -> None:
-        """None: off unless standard error is a terminal."""
+        """None: off unless standard error is a terminal, or this is a notebook."""
         self.off, self.stopping = off, False
         self.bar: Any = None
         self.look: dict[str, Any] = {}
 
     def started(self, done: int, rounds: int) -> None:
-        from tqdm import tqdm
-
-        about: dict[str, Any] = {"disable": self.off if rounds else True, "dynamic_ncols": True, "smoothing": 0.05}
+        if notebook := in_notebook():
+            from tqdm.auto import tqdm
+        else:
+            from tqdm import tqdm
+        off = False if self.off is None and notebook else self.off
+        about: dict[str, Any] = {"disable": off if rounds else True, "dynamic_ncols": True, "smoothing": 0.05}
         self.bar = tqdm(total=rounds, initial=done, unit="round", **about, **self.look)
 
     def round_done(self, done: int) -> None:

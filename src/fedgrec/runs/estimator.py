@@ -18,11 +18,13 @@ from fedgrec.data.datasets import MATRIX
 from fedgrec.data.split import hold_out_validation
 from fedgrec.errors import ConfigError, FedgrecError
 from fedgrec.models.lookup import candidates, indices, is_one_person, joined, rows_of
+from fedgrec.models.model import Model
 from fedgrec.models.recommender import Explanation, Lists, Recommender, Seen, flat, named, without_empty
 from fedgrec.runs.callbacks import Callbacks, Calls
-from fedgrec.runs.growth import grow
+from fedgrec.runs.growth import continued, grow
+from fedgrec.runs.notebook import described
 from fedgrec.runs.simulation import Simulation
-from fedgrec.runs.trained import open_run
+from fedgrec.runs.trained import measured, open_run
 
 PRESET = "best"
 
@@ -40,6 +42,10 @@ class FedGRec:
         self.model: Recommender | None = None
         self.metrics: list[dict[str, Any]] = []
         self._run: Simulation | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a pickle or a copy takes: not the run, which holds compiled code; `partial_fit` makes one."""
+        return {**self.__dict__, "_run": None}
 
     # -------------------------------------------------------------------------------------- parameters
 
@@ -66,6 +72,14 @@ class FedGRec:
     def __repr__(self) -> str:
         shown = ({"preset": self.preset} if self.preset != PRESET else {}) | self._changed()
         return f"FedGRec({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import Tags, TargetTags
+
+        return Tags(estimator_type=None, target_tags=TargetTags(required=False))
+
+    def _repr_html_(self) -> str:
+        return described(repr(self), self.model, self.metrics)
 
     # ---------------------------------------------------------------------------------------- training
 
@@ -95,13 +109,14 @@ class FedGRec:
 
         A matrix may have more rows and columns than the one before; a DataFrame may name new users and items. Earlier
         data is kept. `rounds` is how long to train; 0: as long as the last `partial_fit`, or at first a fifth of the
-        rounds of `fit`.
+        rounds of `fit`. After `load` or a copy, the server's optimizer begins anew.
         """
-        run, calls = self._run, Calls(progress, callbacks)
-        if run is None:
-            raise FedgrecError("partial_fit goes on where fit has ended in this process: call fit first")
+        model, calls = self._fitted(), Calls(progress, callbacks)
+        if not isinstance(model, Model):
+            raise FedgrecError(f"{model.config.method} does not go on with other data: train anew")
         if not isinstance(rounds, int | np.integer) or rounds < 0:
             raise ConfigError(f"partial_fit: rounds cannot be {rounds!r}: it is a whole number, 0 for the usual season")
+        run = self._run or continued(model)
         if run.dataset.split.validation is not None or run.dataset.split.test is not None:
             raise ConfigError("partial_fit learns from everything: fit without validation and test items first")
         more = Interactions.from_matrix(new_user_items, keep_ratings=run.config.data.keep_ratings)
@@ -113,6 +128,15 @@ class FedGRec:
         with closing(calls) as run.observer:
             self.model, self.metrics, self._run = run.run(), run.metrics, run
         return self
+
+    def score(self, user_items: Any) -> float:
+        """Recall@k of these pairs, but for those that were trained on; k is the first of `topk`."""
+        model, run = self._fitted(), self.config.run
+        given, known = self._aligned(user_items, model.known), model.known
+        trained = Interactions(known.user_ids, known.item_ids, *model.trained_on)
+        hidden = given.select(~np.isin(given.keys(), trained.keys()))
+        seen = known.select(~np.isin(known.keys(), hidden.keys()))  # `fit` may have been told of held-out items
+        return measured(model, run, seen, hidden).metrics[f"recall@{run.topk[0]}"]
 
     @staticmethod
     def _aligned(test: Any, train: Interactions) -> Interactions:

@@ -17,13 +17,13 @@ import numpy as np
 
 from fedgrec.cable.core import Cohort, Floats
 from fedgrec.config.configuration import Config, recorded
-from fedgrec.data import Dataset, Split
-from fedgrec.data.datasets import load_for
+from fedgrec.data import Dataset, Interactions, Split
+from fedgrec.data.datasets import MATRIX, load_for
 from fedgrec.data.files import Checkpoints, claimed, said, whole
 from fedgrec.data.split import read_split
 from fedgrec.errors import ConfigError, FedgrecError, RunError
 from fedgrec.methods import change
-from fedgrec.models.model import CONFIG, GROWN
+from fedgrec.models.model import CONFIG, GROWN, Model
 from fedgrec.models.selection import RESULT, Observer
 from fedgrec.runs.distributed import Ranks
 from fedgrec.runs.machine import make_method
@@ -38,6 +38,18 @@ def season(run: Simulation) -> int:
     """The default length of a season: that of the last season; for the first one, a fifth of the training."""
     begun, rounds = run.progress.begun, run.config.run.rounds
     return rounds - begun if begun else -(-rounds // SEASON)
+
+
+def continued(model: Model) -> Simulation:
+    """A run that can grow, from a model alone: the server's optimizer has forgotten its moments."""
+    known, users = model.known, model.users
+    if known.n_pairs != len(users.items):
+        raise ConfigError("partial_fit learns from everything: this model was trained with validation or test items")
+    train = Interactions(known.user_ids, known.item_ids, *model.trained_on, users.targets)
+    run = Simulation(model.config, Dataset(MATRIX, Split(train, None)))
+    run.server = replace(model.server, moment1=run.server.moment1, moment2=run.server.moment2)
+    run.users = users.with_state(users.state.copy())
+    return run
 
 
 def grow(run: Simulation, dataset: Dataset, rounds: int = 0) -> None:

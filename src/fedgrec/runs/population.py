@@ -23,6 +23,9 @@ def population(config: Config, method: Method, own: Interactions, before: "Befor
     seed = config.run.seed
     keys = np.random.Generator(np.random.Philox(key=[seed, USERS_STREAM]))
     drawn = keys.integers(0, 2**64, own.n_users, dtype=np.uint64)
+    if own.ratings is not None and not (loss := getattr(config.model, "loss", "")).startswith("mse"):
+        why = f"the loss {loss!r} of {config.method}" if loss else f"the loss of {config.method}"
+        raise ConfigError(f"{why} takes no ratings: leave out keep_ratings, or set loss = mse where a method has it")
     if not config.run.decoys_epsilon:
         return method.init_users(drawn, own.indptr, own.items, own.ratings)
     method.check_decoys()

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from fedgrec.config.configuration import Config
+from fedgrec.config.checking import Option
+from fedgrec.config.configuration import Config, options
 from fedgrec.config.options import DataOptions, MethodOptions, falling
 from fedgrec.data import Dataset
 from fedgrec.data.registry import SOURCES
@@ -15,16 +17,39 @@ EVALUATIONS = MethodOptions.evaluations  # in a run, if `evaluate_every` is left
 
 def resolved(config: Config, dataset: Dataset, ranks: Ranks | None = None) -> Config:
     """The configuration with all that was left to us decided, so that running it again gives the same run."""
-    run, model, n_users = config.run, config.model, dataset.split.train.n_users
+    config = decided(config, dataset.split.train.n_users)
+    run = replace(config.run, device=device_of(config, ranks or Ranks()))
+    return replace(config, run=run, data=located(config.data))
+
+
+def decided(config: Config, n_users: int) -> Config:
+    """With the numbers that follow from how many users there are."""
+    run, model = config.run, config.model
     in_turns = -(-(run.turns or model.turns) * n_users // min(model.users_per_round, n_users))
     rounds = run.rounds or model.rounds or in_turns
     if run.noisy and not run.rounds and not run.turns:
         rounds = model.noisy_rounds or rounds
     every = run.evaluate_every or -(-rounds // model.evaluations)
-    device = device_of(config, ranks or Ranks())
     noisy_rounds = (run.dp_rounds or rounds) if run.noisy else run.dp_rounds
-    run = replace(run, rounds=rounds, evaluate_every=every, device=device, dp_rounds=noisy_rounds)
-    return replace(config, model=falling(model, rounds), run=run, data=located(config.data))
+    run = replace(run, rounds=rounds, evaluate_every=every, dp_rounds=noisy_rounds)
+    return replace(config, model=falling(model, rounds), run=run)
+
+
+def chosen_options(config: Config, n_users: int) -> list[tuple[Option, Any, Any]]:
+    """The options of a recorded configuration that somebody gave, each with its value and its default.
+
+    Left to us was what follows from the others: noise changes defaults, `decided` fills values in, a machine has one
+    device.
+    """
+    usual, found = Config().of(config.method), []
+    noisy = usual.changed({"dp_epsilon": config.run.dp_epsilon, "dp_unit": config.run.dp_unit})
+    for option in options(config.method):
+        here, first = (getattr(of, option.part) for of in (config, noisy if option.part == "model" else usual))
+        value, default = getattr(here, option.name), getattr(first, option.name)
+        without = replace(config, **{option.part: replace(here, **{option.name: default})})
+        if option.name != "device" and value != default and decided(without, n_users) != config:
+            found.append((option, value, default))
+    return found
 
 
 def located(data: DataOptions) -> DataOptions:

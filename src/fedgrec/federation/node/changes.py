@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fedgrec.cable.core import Cohort, Floats, Ints
-from fedgrec.errors import DiskError
+from fedgrec.errors import DiskError, many
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.sqlite_store import LISTED
 from fedgrec.federation.node import actual_items
@@ -50,7 +50,8 @@ class Renewal:
         back = f"; {self.back} who were forgotten are still in the source, and are left out" if self.back else ""
         empty = f"; {self.empty} have nothing to learn from" if self.empty else ""
         out = f"; {self.left_out} are left out: take them off the nodes that also have them" if self.left_out else ""
-        return f"{self.came} new users, {self.changed} with changed items, {self.left} who left{back}{empty}{out}"
+        came = many(self.came, "new user")
+        return f"{came}, {self.changed} with changed items, {self.left} who left{back}{empty}{out}"
 
 
 # ------------------------------------------------------------------------------------------- taking changes

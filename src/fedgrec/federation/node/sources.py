@@ -92,6 +92,11 @@ def _file(path: Path) -> Iterator[Line]:
             header = [word.strip() for word in first]
             if USER in header and ITEM in header:
                 yield from _table(path, header, rows)
+            elif len(header) > 1:
+                raise DataError(
+                    f"{path}:1: a table has the columns {USER} and {ITEM}, this one {', '.join(header)}: rename two; "
+                    "in a list of one item a line, an item with a comma stands in quotes"
+                )
             else:
                 items = (row[0].strip() for row in (first, *rows) if row)
                 yield from ((path.stem, item, None) for item in items if item)

@@ -29,27 +29,34 @@ function short(number) {
 
 function reason({ pick, part }, most) {
   const inside = element("span");
-  inside.style.width = `${Math.max(0, (100 * part) / most)}%`;
+  inside.style.width = `${(100 * part) / most}%`;
   const track = element("span", "", { class: "track", "aria-hidden": "true" }, inside);
   const number = element("span", short(part), { class: "part" });
   return element("li", "", {}, element("span", items.title(pick)), track, number);
 }
 
+/** One line for several picks. */
+function sum(words, several) {
+  const number = short(several.reduce((total, { part }) => total + part, 0));
+  return element("li", "", {}, element("span", words), element("span"), element("span", number, { class: "part" }));
+}
+
 function recommendation({ item, score, because }, rank, most) {
-  const title = items.title(item), all = because.length <= REASONS + 1; // nobody reads "and 1 more"
-  const parts = because.slice(0, all ? because.length : REASONS).map((one) => reason(one, most));
-  if (!all) {
-    const rest = because.slice(REASONS), sum = rest.reduce((total, one) => total + one.part, 0);
-    const words = element("span", `and ${rest.length} more`), number = element("span", short(sum), { class: "part" });
-    parts.push(element("li", "", {}, words, element("span"), number));
-  }
+  const title = items.title(item), reasons = because.filter(({ part }) => part > 0);
+  const against = because.slice(reasons.length);
+  const named = reasons.length <= REASONS + 1 ? reasons.length : REASONS; // nobody reads "and 1 more"
+  const parts = reasons.slice(0, named).map((one) => reason(one, most));
+  if (reasons.length > named) parts.push(sum(`and ${reasons.length - named} more`, reasons.slice(named)));
+  const speak = against.length === 1 ? "1 pick speaks" : `${against.length} picks speak`;
+  if (against.length) parts.push(sum(`${speak} against it`, against));
+  const heading = reasons.length ? "because you picked" : "";
   const add = button("+", `Pick ${title} too`, () => pick(item));
   add.className = "add";
   return element(
     "li", "", { "data-item": item, "data-score": score },
     element("span", String(rank), { class: "rank" }), element("span", title, { class: "title" }),
     element("span", short(score), { class: "score" }), add,
-    element("div", "because you picked", { class: "because" }, element("ul", "", {}, ...parts)),
+    element("div", heading, { class: "because" }, element("ul", "", {}, ...parts)),
   );
 }
 

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec.cable.core import Ints, size
-from fedgrec.config.configuration import Config, options
 from fedgrec.pages.report import charts, page
 from fedgrec.pages.report.charts import LEFT, RIGHT, Axis, Figure, Panel, Series, legend, own_file, plot
 from fedgrec.pages.report.gather import SHOWN, People, Run, Survey
@@ -16,6 +15,7 @@ from fedgrec.pages.report.map import Chart
 from fedgrec.pages.report.page import listing, paragraph, tile_row
 from fedgrec.pages.tables import NOTHING, Cell, Grid, html
 from fedgrec.runs.cost import cost
+from fedgrec.runs.resolve import chosen_options
 
 MOST_ITEMS = 50  # at most so many of a person's items are named on the page
 OURS = "FedGRec, this run"
@@ -207,14 +207,11 @@ def data(run: Run) -> str:
 
 def settings(run: Run) -> str:
     """The options that were chosen, then all options."""
-    rows = []
-    for option in options(run.config.method):
-        both = (run.config, Config().of(run.config.method))
-        value, default = (getattr(getattr(config, option.part), option.name) for config in both)
-        if value != default:
-            rows.append([option.name, _plain(value), _plain(default), option.field.metadata["help"]])
+    chosen = chosen_options(run.config, run.about["sizes"]["users"])
+    rows = [[o.name, _plain(value), _plain(default), o.field.metadata["help"]] for o, value, default in chosen]
     head = ["Differs from the default", "Value", "Default", "What it is"]
-    changed = html(Grid("", head, rows, align="llll")) if rows else "<p>All options are the defaults.</p>\n"
+    table = f"<div class=options>{html(Grid('', head, rows, align='llll'))}</div>\n"
+    changed = table if rows else "<p>All options are the defaults.</p>\n"
     whole = f"<pre>{escape(run.config.to_toml())}</pre>"
     return f"{changed}<details><summary>The whole configuration</summary>{whole}</details>\n"
 
