@@ -4,7 +4,8 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cache
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,8 @@ Rank = Callable[[npt.NDArray[np.int64], int, Indptr, Ids], Ids]  # users, k, the
 
 # The scores that one thread holds at a time. More makes the matrix product no faster.
 BLOCK_BYTES = 20 * 2**20
+FEW = 64  # users for whom preparing the whole item table would take longer than ranking
+ROWS_AT_ONCE = 4096  # of the item table that one thread multiplies with the vectors of few users
 
 
 class Csr(Protocol):
@@ -124,6 +127,8 @@ def top_k(
     from numba import get_num_threads
     from threadpoolctl import threadpool_limits
 
+    if len(users) <= FEW:
+        return _few(users, items, k, seen_indptr, seen_items)
     seen = checked(users, items, k, seen_indptr, seen_items)
     columns = np.ascontiguousarray(items.T, dtype=np.float32)  # [d, N]: the layout that BLAS packs fastest
 
@@ -134,6 +139,34 @@ def top_k(
     # hold the cores that the scan needs; that costs more time than the scan itself.
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(get_num_threads(), "rank") as pool:
         return _scanned(write, len(items), k, *seen, pool.map, block)
+
+
+def _few(users: Matrix, items: Matrix, k: int, indptr: Indptr, seen: Ids) -> tuple[Ids, Matrix]:
+    """`top_k` that reads the item table once, all threads together, and looks at scores for what is not finite."""
+    from numba import get_num_threads
+
+    if users.ndim != 2 or items.ndim != 2 or users.shape[1] != items.shape[1]:
+        checked(users, items, k, indptr, seen)
+
+    def write(some: slice, scores: Matrix) -> None:
+        def score(lo: int) -> None:
+            with np.errstate(all="ignore"):  # half the time of users @ items.T
+                scores[:, lo : lo + ROWS_AT_ONCE] = (items[lo : lo + ROWS_AT_ONCE] @ users[some].T).T
+
+        list(pool.map(score, range(0, len(items), ROWS_AT_ONCE)))
+        if not np.isfinite(scores).all():
+            checked(users, items, k, indptr, seen)
+
+    with _blas().limit(limits=1, user_api="blas"), ThreadPoolExecutor(get_num_threads(), "rank") as pool:
+        return _scanned(write, len(items), k, *_checked_seen(len(users), len(items), k, indptr, seen), map)
+
+
+@cache
+def _blas() -> Any:
+    """Who limits BLAS's threads. Finding the libraries takes longer than the limit is worth for a few users."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def top_k_scores(
