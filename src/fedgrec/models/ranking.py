@@ -157,13 +157,17 @@ def _few(users: Matrix, items: Matrix, k: int, indptr: Indptr, seen: Ids) -> tup
         if not np.isfinite(scores).all():
             checked(users, items, k, indptr, seen)
 
-    with _blas().limit(limits=1, user_api="blas"), ThreadPoolExecutor(get_num_threads(), "rank") as pool:
+    with one_blas_thread(), ThreadPoolExecutor(get_num_threads(), "rank") as pool:
         return _scanned(write, len(items), k, *_checked_seen(len(users), len(items), k, indptr, seen), map)
 
 
-@cache
+def one_blas_thread() -> Any:
+    """Within this block BLAS has one thread: its own would spin, and hold cores, after small products."""
+    return _blas().limit(limits=1, user_api="blas")
+
+
+@cache  # finding BLAS takes longer than a short list
 def _blas() -> Any:
-    """Who limits BLAS's threads. Finding the libraries takes longer than the limit is worth for a few users."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

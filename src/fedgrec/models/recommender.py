@@ -262,7 +262,9 @@ class Recommender(ABC):
 def best(vectors: Floats, items: Floats, k: int, seen: Seen, allowed: Ints | None = None) -> Lists:
     """`top_k` among the allowed items; no list has more places than there are items."""
     k = places(k, len(items))
-    if allowed is not None and len(vectors) <= FEW and 2 * len(allowed) > len(items):  # a copy of the table takes longer
+    if (
+        allowed is not None and len(vectors) <= FEW and 2 * len(allowed) > len(items)
+    ):  # a copy of the table takes longer
         others = np.setdiff1d(np.arange(len(items)), allowed)
         seen, allowed = Seen.of([np.append(seen.row(place), others) for place in range(len(vectors))]), None
     if allowed is not None:
