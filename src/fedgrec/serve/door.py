@@ -172,6 +172,8 @@ def served(
             Path(place).unlink()
     shelf = Shelf(Path(folder), tell)
     with Door(shelf, tokens, place, port, context) as door:
+        if socket_path:
+            Path(place).chmod(0o600)
         for work in (door.serve_forever, shelf.follow):
             threading.Thread(target=work, daemon=True).start()
         try:

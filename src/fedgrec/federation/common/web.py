@@ -77,7 +77,7 @@ class Site(ThreadingHTTPServer):
     def server_bind(self) -> None:
         """Bind without asking the network for this machine's name, which may take long."""
         socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = self.host, self.server_address[1]
+        self.server_name, self.server_port = self.host, 0 if "/" in self.host else self.server_address[1]
 
     @property
     def address(self) -> str:

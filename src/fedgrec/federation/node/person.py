@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.cable.core import Broadcast, Cohort, Ints, as_server
+from fedgrec.cable.core import Broadcast, Cohort, as_server
 from fedgrec.federation.common.arrays import read_arrays
 from fedgrec.federation.common.catalogue import withdrawn
 from fedgrec.federation.common.errors import FederationError
@@ -114,5 +114,5 @@ def users_of(folder: Path) -> list[str]:
     """The ids of a node's or a gateway's users."""
     if (folder / GATEWAY).exists():
         return list(open_gateway(folder).hosted().values())
-    with NodeStore(folder) as store:
+    with NodeStore(folder, read_only=True) as store:
         return store.ids()
