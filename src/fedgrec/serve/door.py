@@ -127,12 +127,18 @@ class Door(Site):
     request_queue_size = MOST_CALLERS
 
     def __init__(self, shelf: Shelf, tokens: Tokens, host: str, port: int, tls: ssl.SSLContext | None) -> None:
-        self.shelf, self.tokens, self.tls, self._others = shelf, tokens, tls, threading.active_count()
+        self.shelf, self.tokens, self.tls, self._room = shelf, tokens, tls, threading.Semaphore(MOST_CALLERS)
         super().__init__(host, port, {}, _Caller, "https" if tls else "http")
 
     def verify_request(self, *_: Any) -> bool:
         """Whether there is room for one more."""
-        return threading.active_count() - self._others < MOST_CALLERS
+        return self._room.acquire(blocking=False)
+
+    def process_request_thread(self, *caller: Any) -> None:
+        try:
+            super().process_request_thread(*caller)
+        finally:
+            self._room.release()
 
     def get_request(self) -> tuple[Any, Any]:
         connection, caller = super().get_request()
