@@ -83,7 +83,8 @@ def run_serving(quick: bool) -> tuple[dict[str, Any], list[str]]:
     from benchmarks import serving
 
     result = serving.bench(2_000 if quick else 100_000)
-    return result, _flat(result)
+    memory = " ".join(f"{mb:.0f}" for mb in result["memory_mb"])
+    return result, [*_flat(result), f"memory on the way, in MB: {memory}"]
 
 
 def run_lightgcn(quick: bool) -> tuple[dict[str, Any], list[str]]:

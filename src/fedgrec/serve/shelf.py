@@ -23,7 +23,7 @@ from fedgrec.models.recommender import Lists, Recommender, Seen, without_empty
 from fedgrec.runs.trained import open_run
 
 USER, STRANGER, SIMILAR = "user", "stranger", "similar"
-GATHER = 0.002  # seconds: callers who were answered together ask again almost together
+GATHER = 0.01  # seconds, at most: callers who were answered together ask again almost together
 LOOK, REST = 1.0, 5  # seconds between two looks at the folder, and how many times as long as opening it took
 WATCHED = ("*.safetensors", "*.toml", "*.json", "*.csv", "*.bin", "*.txt", "**/*.sqlite", "**/*.sqlite-wal")
 
@@ -45,6 +45,7 @@ class Opened:
     def __init__(self, model: Recommender, names: ItemNames) -> None:
         self.model, self.names = model, names
         self._waiting: list[Asked] = []
+        self._together = 1  # how many were answered at once
         self._turn, self._busy, first = threading.Condition(), False, np.zeros(1, np.int64)
         for asked in (Asked(STRANGER, first, 1, first), Asked(USER, 0, 1, first)):
             self._make([asked])  # now, because the first lists take longer; a model may not have them
@@ -53,13 +54,14 @@ class Opened:
         """Items and scores, best first. One caller at a time makes the lists of all who wait."""
         with self._turn:
             self._waiting.append(asked)
+            self._turn.notify_all()
             self._turn.wait_for(lambda: asked.found or not self._busy)
-            mine = asked.found is None
-            self._busy = self._busy or mine
-        if mine:
-            time.sleep(GATHER)
-            with self._turn:
+            if mine := asked.found is None:
+                self._busy = True
+                self._turn.wait_for(lambda: len(self._waiting) >= self._together, GATHER)
                 together, self._waiting = self._waiting, []
+                self._together = len(together)
+        if mine:
             self._make(together)
             with self._turn:
                 self._busy = False
