@@ -203,6 +203,17 @@ def test_a_token_cannot_be_guessed(run: Path, tokens: dict[str, None]) -> None:
         pass
 
 
+def test_what_is_sent_beside_a_request_is_no_request(door: Door) -> None:
+    """Else, behind a proxy that shares connections, one caller would get the answer to another."""
+    hidden = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for first in (b"GET /health", b"POST /recommend", b"GET /nowhere"):
+        with socket.create_connection(("127.0.0.1", door.server_port), seconds(20)) as line:
+            length = f"Content-Length: {len(hidden)}".encode()
+            line.sendall(first + b" HTTP/1.1\r\nHost: localhost\r\n" + length + b"\r\n\r\n" + hidden)
+            with line.makefile("rb") as answers:
+                assert answers.read().count(b"HTTP/1.1 ") == 1
+
+
 def test_a_slow_caller_is_left(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte comes soon after the last one, and the request never ends."""
     monkeypatch.setattr(doors, "PATIENCE", 0.5)
@@ -219,10 +230,10 @@ def test_there_is_room_for_so_many_callers(run: Path, monkeypatch: pytest.Monkey
         for _ in range(2):  # whoever goes makes room
             with closing(connected(door)) as first:
                 until(lambda: ask(door, "/health")[0] == 200)
-                assert asked(first, "/health")[0] == 200
+                assert asked(first, "/recommend", {"user": "ann0"})[0] == 200
                 more = [socket.create_connection(("127.0.0.1", door.server_port), seconds(20)) for _ in range(5)]
                 assert more[-1].recv(1) == b""  # closed at once
-                assert asked(first, "/health")[0] == 200
+                assert asked(first, "/recommend", {"user": "ann0"})[0] == 200  # on the same connection
                 for one in more:
                     one.close()
 

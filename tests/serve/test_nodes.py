@@ -91,6 +91,15 @@ def answers(home: Path) -> list[Any]:
         return [ask(door, "/recommend", {"user": user}) for user in users_of(home)[:2]]
 
 
+def test_a_read_only_mount_beside_a_node_at_work(tmp_path: Path) -> None:
+    """What the node has written last is in the log beside its store."""
+    home, _ = a_node(tmp_path)
+    with NodeStore(home) as writer:
+        writer.put("round", 77)
+        with read_only(home), NodeStore(home, read_only=True) as reader:
+            assert reader.get("round") == 77
+
+
 @pytest.mark.parametrize("per_user_masks", [False, True])
 def test_a_read_only_mount(tmp_path: Path, per_user_masks: bool) -> None:
     home, _ = a_node(tmp_path, per_user_masks=per_user_masks)

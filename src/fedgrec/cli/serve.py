@@ -5,6 +5,7 @@ import secrets
 import signal
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,10 @@ def run_serve(arguments: argparse.Namespace) -> int:
     given = {name: value for name in ("host", "port", "socket_path") if (value := getattr(arguments, name)) is not None}
     tls = (arguments.certificate, arguments.key) if arguments.key else None
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with tempfile.TemporaryDirectory(prefix="fedgrec-") as private:  # only its owner may look inside
-        file = arguments.token_file or Path(private) / "token"
-        if file != arguments.token_file:
+    with ExitStack() as until_the_end:
+        file = arguments.token_file
+        if file is None:  # in a folder of its owner alone
+            file = Path(until_the_end.enter_context(tempfile.TemporaryDirectory(prefix="fedgrec-"))) / "token"
             file.write_text(secrets.token_urlsafe())
         lines = [line.split(maxsplit=1) for line in file.read_text(encoding="utf-8").splitlines()]
         tokens = {token: of[0].strip() if of else None for token, *of in filter(None, lines)}

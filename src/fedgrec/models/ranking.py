@@ -122,12 +122,12 @@ def top_k(
     """Each user's k best unseen items, best first, ties to the lower id: (ids [n, k], scores [n, k]).
 
     A user with fewer than k unseen items has id −1 and score −inf in the empty places. A thread scores `block` users at
-    a time, by default as many as fit BLOCK_BYTES. Scores are float32, as the matrix product rounds them.
+    a time, by default as many as fit BLOCK_BYTES; by default all threads score FEW users together. Scores are float32, as the matrix product rounds them.
     """
     from numba import get_num_threads
     from threadpoolctl import threadpool_limits
 
-    if len(users) <= FEW:
+    if len(users) <= FEW and block is None:
         return _few(users, items, k, seen_indptr, seen_items)
     seen = checked(users, items, k, seen_indptr, seen_items)
     columns = np.ascontiguousarray(items.T, dtype=np.float32)  # [d, N]: the layout that BLAS packs fastest

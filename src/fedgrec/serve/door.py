@@ -64,22 +64,19 @@ class _Caller(Visit):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What the library finds wrong with a request."""
-        self._refuse(code if code < 500 else 400, f"this request cannot be answered: {message}")
+        self._send(code if code < 500 else 400, {"error": f"this request cannot be answered: {message}"})
 
-    def _refuse(self, code: int, why: str) -> None:
-        self.close_connection = True  # the rest of the request may still be on its way
-        self._send(code, {"error": why}, {"Connection": "close"})
-
-    def _send(self, code: int, content: Any, more: Mapping[str, str] | None = None) -> None:
+    def _send(self, code: int, content: Any) -> None:
+        self.close_connection |= code != 200 or self.command != "POST"  # its body was not read: it is no next request
         self.request_version = self.protocol_version  # also to a caller of HTTP/0.9
         self.connection.settimeout(PATIENCE)
-        self._say(as_json(content, code), more)
+        self._say(as_json(content, code), {"Connection": "close"} if self.close_connection else None)
 
     def _serve(self) -> None:
         try:
             self._send(200, self._found())
         except FedgrecError as why:
-            self._refuse(why.code if isinstance(why, RefusedError) else 400, str(why))
+            self._send(getattr(why, "code", 400), {"error": str(why)})
 
     do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = _serve  # noqa: N815
 
@@ -100,7 +97,7 @@ class _Caller(Visit):
 
     def _bound(self) -> str | None:
         """The user to whom the caller's token is bound. How long this takes tells nothing about the tokens."""
-        given = self.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        given = self.headers.get("Authorization", "").encode("latin-1", "replace")  # the bytes that were sent
         known = self.server.tokens.items()
         right = [user for token, user in known if hmac.compare_digest(f"Bearer {token}".encode(), given)]
         if not right:

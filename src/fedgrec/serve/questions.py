@@ -92,10 +92,11 @@ def answer(opened: Opened, path: str, given: Any, only_user: str | None) -> Json
         needed = f", with {' and '.join(needs)}" if needs else ""
         raise RefusedError(400, f"{path} takes a JSON object of {', '.join(fields)}{needed}")
     for name, value in given.items():
-        if not _fits(value, fields[name]):
-            wanted = {"array": "a list of ids", "integer": "a whole number from 1 to 1000"}
-            kind = wanted.get(str(fields[name]["type"]), "an id")
-            raise RefusedError(400, f"{name} is {kind}, and cannot be {shown(value)}")
+        if not _fits(value, kind := fields[name]):
+            wanted = (
+                "a list of ids" if kind is IDS else "an id" if kind is ID else f"a whole number up to {K['maximum']:,}"
+            )
+            raise RefusedError(400, f"{name} is {wanted}, and cannot be {shown(value)}")
     if only_user is not None and str(given.get("user", only_user)) != only_user:
         raise RefusedError(403, "this token is bound to another user")
     found: Json = function(opened, given)

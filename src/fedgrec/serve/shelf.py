@@ -12,7 +12,6 @@ import numpy as np
 from fedgrec.cable.core import Ints, as_server
 from fedgrec.data import IdMap, Interactions
 from fedgrec.data.item_names import ItemNames, names_of
-from fedgrec.errors import FedgrecError
 from fedgrec.federation.common.catalogue import CATALOGUE, read_catalogue, withdrawn
 from fedgrec.federation.common.folder import GATEWAY, NODE
 from fedgrec.federation.node.gateway import anyone
@@ -124,7 +123,7 @@ class Shelf:
             try:
                 if self._stamp() != self._now:
                     self._renew()
-            except (FedgrecError, OSError) as trouble:  # such as a file that is being written: the old model stays
+            except Exception as trouble:  # such as a file that is being written: the old model stays
                 self._tell(f"note: {self._folder} has changed and cannot be opened yet: {trouble}")
 
     def _stamp(self) -> set[tuple[Path, int, int, int]]:
