@@ -51,6 +51,13 @@ def test_each_person_gets_the_list_of_device_recommend(tmp_path: Path, about: di
             assert (code, found) == (404, {"error": f"there is no user {stranger!r} in the model"})
 
 
+def test_the_run_of_a_server_answers_for_items(tmp_path: Path) -> None:
+    fed = world(tmp_path, users=3, options={"rounds": 3})
+    with served(fed.run(), TOKENS, port=0) as door:
+        assert [ask(door, "/recommend", {"items": [1, 2]})[0], ask(door, "/similar", {"item": 1})[0]] == [200, 200]
+        assert ask(door, "/recommend", {"user": "0/0"})[0] == 404
+
+
 def test_who_leaves_and_what_comes_is_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fedgrec.serve import shelf
     from tests.serve.test_door import until

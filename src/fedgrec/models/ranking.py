@@ -122,7 +122,8 @@ def top_k(
     """Each user's k best unseen items, best first, ties to the lower id: (ids [n, k], scores [n, k]).
 
     A user with fewer than k unseen items has id −1 and score −inf in the empty places. A thread scores `block` users at
-    a time, by default as many as fit BLOCK_BYTES; by default all threads score FEW users together. Scores are float32, as the matrix product rounds them.
+    a time, by default as many as fit BLOCK_BYTES; all threads together score up to FEW users. Scores are float32, as
+    the matrix product rounds them.
     """
     from numba import get_num_threads
     from threadpoolctl import threadpool_limits
