@@ -9,7 +9,7 @@ from fedgrec.kernels.devices import gpu_is_there
 TABLES = "tables"
 BUSY = 0.5  # load average
 NAMES = (
-    "rounds", "evaluation", "recommend", "memory", "scale", "lightgcn", "federated", "mechanisms", "secagg",
+    "rounds", "evaluation", "recommend", "serving", "memory", "scale", "lightgcn", "federated", "mechanisms", "secagg",
     "federation", "liveness", "soak", "year", "batches", "frontier", "poison", "owners", "negatives",
     "rivals", "gpu",
 )  # fmt: skip
@@ -77,6 +77,14 @@ def run_recommend(quick: bool) -> tuple[dict[str, Any], list[str]]:
     lines += [f"{code:<40}{seconds:>8.2f} s" for code, seconds in result["seconds"].items()]
     lines += [f"{'recommend over ' + name:<40}{ratio:>8.2f}" for name, ratio in result["ratio"].items()]
     return result, [*lines, *([result["skipped"]] if result["skipped"] else [])]
+
+
+def run_serving(quick: bool) -> tuple[dict[str, Any], list[str]]:
+    from benchmarks import serving
+
+    result = serving.bench(2_000 if quick else 100_000)
+    memory = " ".join(f"{mb:.0f}" for mb in result["memory_mb"])
+    return result, [*_flat(result), f"memory on the way, in MB: {memory}"]
 
 
 def run_lightgcn(quick: bool) -> tuple[dict[str, Any], list[str]]:
@@ -273,6 +281,7 @@ RUN = {
     "rounds": run_rounds,
     "evaluation": run_evaluation,
     "recommend": run_recommend,
+    "serving": run_serving,
     "lightgcn": run_lightgcn,
     "memory": run_memory,
     "scale": run_scale,

@@ -128,6 +128,7 @@ CANNOT = {
     r"^(FEDGREC_DATA=\S+ )?make bench$": "the benchmarks take hours",
     r"^fedgrec federation (join|add-node fed --request) ": "its letter comes from another machine",
     r"^fedgrec federation (server|node|dashboard) ": "it runs until it is stopped, in the folder of another machine",
+    r"^fedgrec serve ": "it runs until it is stopped",
     r"^fedgrec (audit|device recommend|federation (backup|status|forget)|recommend|evaluate) /var/lib/": (
         "the folder is on another machine"
     ),

@@ -29,8 +29,8 @@ examples:
 
 
 # The files of the commands, in the order of the help.
-MODULES = ("train", "training", "inspect", "recommend", "pages", "compare", "reproduce", "tune", "audit", "federation",
-           "secagg", "demo")  # fmt: skip
+MODULES = ("train", "training", "inspect", "recommend", "pages", "compare", "reproduce", "tune", "audit", "serve",
+           "federation", "secagg", "demo")  # fmt: skip
 
 
 def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:

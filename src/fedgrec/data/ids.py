@@ -44,7 +44,7 @@ class IdMap:
             hint = f" Did you mean {self._ids[other]!r}?" if other is not None else ""
             if isinstance(id, str) and not hint:
                 hint = nearest(id, [i for i in self._ids if isinstance(i, str)])
-            raise DataError(f"there is no {self.kind} {_shown(_plain(id))} in the data.{hint}".removesuffix("."))
+            raise DataError(f"there is no {self.kind} {shown(_plain(id))} in the data.{hint}".removesuffix("."))
         return found
 
     def parse(self, text: str) -> int:
@@ -57,7 +57,7 @@ class IdMap:
         else:
             hint = nearest(text, [str(i) for i in self._ids])
             hint = f".{hint}" if hint else ""
-        raise DataError(f"there is no {self.kind} {_shown(text)} in the data{hint}")
+        raise DataError(f"there is no {self.kind} {shown(text)} in the data{hint}")
 
     def knows(self, text: str) -> bool:
         """Whether `parse` finds this id."""
@@ -174,7 +174,7 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """An id for a message; a long one is shortened."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:60]}…{text[-10:]}"

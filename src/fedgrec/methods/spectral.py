@@ -319,13 +319,14 @@ class SpectralMethod(Method):
     # -------------------------------------------------------------------------------------- ranking
 
     def represent_users(self, server: ServerState, cohort: Cohort) -> Floats:
-        weights, leading = self._weights(server, cohort), np.ascontiguousarray(self.leading(server))
-        vectors = self.kernel.refresh(cohort, weights.astype(leading.dtype), leading[None], cohort.items)[:, 0]
+        theirs, places = np.unique(cohort.items, return_inverse=True)  # one person needs few rows of a large table
+        weights, leading = self._weights(server, cohort), np.ascontiguousarray(self.leading(server, theirs))
+        vectors = self.kernel.refresh(cohort, weights.astype(leading.dtype), leading[None], places)[:, 0]
         return noisy.as_users(vectors, server.more)
 
     def explained(self, server: ServerState, person: Cohort) -> tuple[Floats, Floats]:
         """Nothing is a person's own."""
-        rows = self._weights(server, person)[:, None] * self.leading(server)[person.items]
+        rows = self._weights(server, person)[:, None] * self.leading(server, person.items)
         return np.zeros((1, rows.shape[1])), rows
 
     def _weights(self, server: ServerState, cohort: Cohort) -> Floats:
@@ -338,13 +339,13 @@ class SpectralMethod(Method):
         vectors = rows * (self.shifted(server.degrees)[0] ** self.options.exponent).astype(rows.dtype)[:, None]
         return noisy.as_items(vectors, server.more)
 
-    def leading(self, server: ServerState) -> Floats:
-        """V, as it travels; how many directions it has follows from the table, not from who is here.  # [N, d]"""
+    def leading(self, server: ServerState, items: Ints | slice = slice(None)) -> Floats:
+        """These rows of V, as it travels; its number of directions follows from the table, not from who is here."""
         server = self.as_ranked(server)
         table = (server.items if len(server.items) else self.start)[0]
         count = max(table.shape[1] - self.options.spare, 1)
         by: Any = np.sqrt(server.more[TRUST][:count]) if TRUST in server.more else 1  # release 0.2 trusted all
-        trusted: Floats = table[:, :count] * by
+        trusted: Floats = table[items, :count] * by
         return trusted
 
     def served(self, server: ServerState) -> Broadcast:

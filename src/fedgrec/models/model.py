@@ -121,7 +121,7 @@ class Model(Recommender):
         person = without_closed(self.users.take(np.array([user])), self._as_ranked.more)
         own, rows = self.method.explained(self._as_ranked, person)  # [1, D], [n, D]
         D = own.shape[1]
-        target = self.method.represent_items(self._as_ranked)[item].astype(np.float64)
+        target = self.item_vectors()[item].astype(np.float64)
         closed = target[D:].sum()  # the part that ranks a closed item last
         terms, rest = (part @ target[:D] for part in (rows, own))
         order = np.argsort(-terms, kind="stable")

@@ -4,7 +4,8 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cache
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,8 @@ Rank = Callable[[npt.NDArray[np.int64], int, Indptr, Ids], Ids]  # users, k, the
 
 # The scores that one thread holds at a time. More makes the matrix product no faster.
 BLOCK_BYTES = 20 * 2**20
+FEW = 64  # users for whom preparing the whole item table would take longer than ranking
+ROWS_AT_ONCE = 4096  # of the item table that one thread multiplies with the vectors of few users
 
 
 class Csr(Protocol):
@@ -119,11 +122,14 @@ def top_k(
     """Each user's k best unseen items, best first, ties to the lower id: (ids [n, k], scores [n, k]).
 
     A user with fewer than k unseen items has id −1 and score −inf in the empty places. A thread scores `block` users at
-    a time, by default as many as fit BLOCK_BYTES. Scores are float32, as the matrix product rounds them.
+    a time, by default as many as fit BLOCK_BYTES; all threads together score up to FEW users. Scores are float32, as
+    the matrix product rounds them.
     """
     from numba import get_num_threads
     from threadpoolctl import threadpool_limits
 
+    if len(users) <= FEW and block is None:
+        return _few(users, items, k, seen_indptr, seen_items)
     seen = checked(users, items, k, seen_indptr, seen_items)
     columns = np.ascontiguousarray(items.T, dtype=np.float32)  # [d, N]: the layout that BLAS packs fastest
 
@@ -134,6 +140,38 @@ def top_k(
     # hold the cores that the scan needs; that costs more time than the scan itself.
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(get_num_threads(), "rank") as pool:
         return _scanned(write, len(items), k, *seen, pool.map, block)
+
+
+def _few(users: Matrix, items: Matrix, k: int, indptr: Indptr, seen: Ids) -> tuple[Ids, Matrix]:
+    """`top_k` that reads the item table once, all threads together, and looks at scores for what is not finite."""
+    from numba import get_num_threads
+
+    if users.ndim != 2 or items.ndim != 2 or users.shape[1] != items.shape[1]:
+        checked(users, items, k, indptr, seen)
+
+    def write(some: slice, scores: Matrix) -> None:
+        def score(lo: int) -> None:
+            with np.errstate(all="ignore"):  # half the time of users @ items.T
+                scores[:, lo : lo + ROWS_AT_ONCE] = (items[lo : lo + ROWS_AT_ONCE] @ users[some].T).T
+
+        list(pool.map(score, range(0, len(items), ROWS_AT_ONCE)))
+        if not np.isfinite(scores).all():
+            checked(users, items, k, indptr, seen)
+
+    with one_blas_thread(), ThreadPoolExecutor(get_num_threads(), "rank") as pool:
+        return _scanned(write, len(items), k, *_checked_seen(len(users), len(items), k, indptr, seen), map)
+
+
+def one_blas_thread() -> Any:
+    """Within this block BLAS has one thread: its own would spin, and hold cores, after small products."""
+    return _blas().limit(limits=1, user_api="blas")
+
+
+@cache  # finding BLAS takes longer than a short list
+def _blas() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def top_k_scores(

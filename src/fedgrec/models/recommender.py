@@ -19,7 +19,7 @@ from fedgrec.data import IdMap, Interactions
 from fedgrec.errors import FedgrecError
 from fedgrec.methods.contract import Part
 from fedgrec.models.fold_in import item_shares, newcomers
-from fedgrec.models.ranking import Ids, Indptr, places, rows_of, top_k, top_k_scores
+from fedgrec.models.ranking import FEW, Ids, Indptr, places, rows_of, top_k, top_k_scores
 
 Lists = tuple[Ints, Floats]
 
@@ -233,16 +233,20 @@ class Recommender(ABC):
 
     def similar_lists(self, items: Ints, k: int, allowed: Ints | None = None) -> Lists:
         """For each of these items the k most similar items (by cosine)."""
-        return self._alike(self.item_vectors(), items, k, "item", self._open(allowed))
+        return self._alike(self._directions, items, k, "item", self._open(allowed))
 
     def similar_user_lists(self, users: Ints, k: int) -> Lists:
         """For each of these users the k most similar users (by cosine)."""
-        return self._alike(self.user_vectors(np.arange(len(self.user_ids))), users, k, "user")
+        return self._alike(_unit(self.user_vectors(np.arange(len(self.user_ids)))), users, k, "user")
 
-    def _alike(self, vectors: Floats, which: Ints, k: int, kind: str, allowed: Ints | None = None) -> Lists:
-        if vectors.shape[1] == 1:
+    @cached_property
+    def _directions(self) -> Floats:
+        """The item vectors at length 1."""
+        return _unit(self.item_vectors())
+
+    def _alike(self, unit: Floats, which: Ints, k: int, kind: str, allowed: Ints | None = None) -> Lists:
+        if unit.shape[1] == 1:
             raise FedgrecError(f"{self.config.method} has one number for each {kind}: none is more like another")
-        unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return best(
             unit[which], unit, k, Seen(np.arange(len(which) + 1, dtype=np.int64), which.astype(np.int32)), allowed
         )
@@ -263,10 +267,20 @@ class Recommender(ABC):
 def best(vectors: Floats, items: Floats, k: int, seen: Seen, allowed: Ints | None = None) -> Lists:
     """`top_k` among the allowed items; no list has more places than there are items."""
     k = places(k, len(items))
+    if (
+        allowed is not None and len(vectors) <= FEW and 2 * len(allowed) > len(items)
+    ):  # a copy of the table takes longer
+        others = np.setdiff1d(np.arange(len(items)), allowed)
+        seen, allowed = Seen.of([np.append(seen.row(place), others) for place in range(len(vectors))]), None
     if allowed is not None:
         seen, items = seen.among(allowed, len(items)), items[allowed]
     users, items = (np.ascontiguousarray(rows, np.float32) for rows in (vectors, items))
     return _renumbered(top_k(users, items, k, seen.indptr, seen.items), allowed)
+
+
+def _unit(vectors: Floats) -> Floats:
+    found: Floats = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return found
 
 
 def without_empty(lists: Lists) -> Lists:

@@ -113,10 +113,23 @@ def connect(path: Path, schema: str) -> Connection:
 
 
 def connect_to_read(path: Path, schema: str) -> Connection:
-    """A read-only store, also while another process writes to it. A missing file reads as a new store."""
+    """A read-only store, also while another process writes to it. A missing file reads as a new store.
+
+    SQLite reads beside a writer by a file of its own in the folder. On a full or read-only disk it cannot make one:
+    then we read the file as it is, unless a writer has left something in the log beside it.
+    """
     if path.exists():
         db = _connected(path, f"{path.absolute().as_uri()}?mode=ro")
-        if not _empty(db):
+        try:
+            empty = _empty(db)
+        except DiskError:
+            db.close()
+            log = path.with_name(f"{path.name}-wal")
+            if log.exists() and log.stat().st_size:
+                raise
+            db = _connected(path, f"{path.absolute().as_uri()}?immutable=1")
+            empty = _empty(db)
+        if not empty:
             return db
         db.close()
     db = _connected(path, ":memory:")

@@ -56,15 +56,17 @@ def health(trouble: str, about: Mapping[str, Any]) -> Answer:
 
 
 class Site(ThreadingHTTPServer):
-    """Pages at an address; a thread answers until `closed`."""
+    """Pages at an address; a thread answers until `closed`. A host with a slash is the path of a Unix socket."""
 
     daemon_threads = True
 
-    def __init__(self, host: str, port: int, pages: Pages) -> None:
-        self.host, self.pages = host, pages
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    def __init__(
+        self, host: str, port: int, pages: Pages, visit: "type[Visit] | None" = None, scheme: str = "http"
+    ) -> None:
+        self.host, self.pages, self.scheme, is_file = host, pages, scheme, "/" in host
+        self.address_family = socket.AF_UNIX if is_file else socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            super().__init__((host, port), Visit)
+            super().__init__(host if is_file else (host, port), visit or Visit)  # type: ignore[arg-type]
         except OSError as error:
             busy = error.errno == errno.EADDRINUSE
             why = "end what uses it, or choose another port" if busy else "choose another address or port"
@@ -75,11 +77,13 @@ class Site(ThreadingHTTPServer):
     def server_bind(self) -> None:
         """Bind without asking the network for this machine's name, which may take long."""
         socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = self.host, self.server_address[1]
+        self.server_name, self.server_port = self.host, 0 if "/" in self.host else self.server_address[1]
 
     @property
     def address(self) -> str:
-        return f"http://{host_and_port(self.host, self.server_port)}"
+        return (
+            f"unix:{self.host}" if "/" in self.host else f"{self.scheme}://{host_and_port(self.host, self.server_port)}"
+        )
 
     def goes_by(self, host: str) -> bool:
         """Whether a Host header is a name of this site. An IP address is safe: DNS cannot point it elsewhere."""

@@ -56,7 +56,7 @@ class Gateway:
         """The user at each taken place; the key of a free place waits for a user, the first or the next one."""
         found: dict[int, str] = {}
         for index, path in self.members.items():
-            with NodeStore(path) as store:
+            with NodeStore(path, read_only=True) as store:
                 if store.count():
                     (found[index],) = store.ids(1)
         return found

@@ -94,8 +94,8 @@ class Person(NamedTuple):
 class NodeStore(Store):
     """A node's store, open."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder / STORE, SCHEMA)
+    def __init__(self, folder: Path, read_only: bool = False) -> None:
+        super().__init__(folder / STORE, SCHEMA, read_only)
 
     @property
     def node_key(self) -> int:

@@ -1,0 +1,7 @@
+"""A door for applications: the model of a run or of a node answers over HTTP. It imports `federation.node`, `runs` and
+below, and never Flower. It reads its folder and writes nothing there.
+"""
+
+from fedgrec.serve.door import served
+
+__all__ = ["served"]
