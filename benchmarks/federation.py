@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ EXCHANGES = 4  # of a secure round whose keys were sent with the round before
 FACTOR = 1.5
 GATEWAY_USERS, GATEWAY_ROUNDS, GATEWAY_LIMIT_MB = 1000, 5, 500.0
 FOUND = "bench.json"
+DEMO = {"data": "demo"}
 START = """
 import json, time
 from pathlib import Path
@@ -143,15 +144,20 @@ def node(folder: Path) -> None:
 
 @contextmanager
 def federation(
-    root: Path, nodes: int, share: Callable[[Deal, int], list[int]], rounds: int, **options: float
+    root: Path,
+    nodes: int,
+    share: Callable[[Deal, int], list[int]],
+    rounds: int,
+    run: Mapping[str, str] = DEMO,
+    **options: float,
 ) -> Iterator[Made]:
-    """The demo data on this many nodes; `share` says which users a node gets."""
+    """A run's data on this many nodes; `share` says which users a node gets."""
 
     class Shared(Deal):
         def users_of(self, index: int) -> list[int]:
             return share(self, index)
 
-    config = Config().changed({"data": "demo"}, "benchmark")
+    config = Config().changed(run, "benchmark")
     deal = Shared.of(config, nodes)
     wanted = {"rounds": rounds, "evaluate_every": 0, "deadline": 300.0, "work_deadline": 600.0, "start_seconds": 600.0}
     wanted |= options

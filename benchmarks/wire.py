@@ -8,11 +8,12 @@ grow with time and not with the model, so the relay counts them apart.
 import socket
 import tempfile
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.federation import drive, federation
+from benchmarks.federation import DEMO, drive, federation
 from fedgrec.federation.common.network import NodeNetwork, read_network, write_network
 from fedgrec.federation.flower.processes import Processes
 from fedgrec.federation.server.folder import open_server
@@ -51,7 +52,7 @@ class Relay:
             target.close()
 
 
-def measure(rounds: int = 60, nodes: int = 3) -> dict[str, Any]:
+def measure(rounds: int = 60, nodes: int = 3, run: Mapping[str, str] = DEMO) -> dict[str, Any]:
     """Whole runs of a federation, from the first hello to the last model."""
     from fedgrec.federation.flower.server_end import APP
 
@@ -65,7 +66,7 @@ def measure(rounds: int = 60, nodes: int = 3) -> dict[str, Any]:
         write_network(folder, replace(network, superlink=f"{host}:{relay.port}"))
         start_node(folder, processes)
 
-    with tempfile.TemporaryDirectory() as root, federation(Path(root), nodes, Deal.users_of, rounds) as made:
+    with tempfile.TemporaryDirectory() as root, federation(Path(root), nodes, Deal.users_of, rounds, run) as made:
         drive(made, APP["fedgrec_app/apps.py"], start)
         with ServerStore(open_server(made.server)) as store:
             cost = store.cost()

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from fedgrec.studies.audit.audit import Audit, about, attacked, interval, render, verdict
+from fedgrec.studies.audit.audit import Audit, about, attack, attacked, interval, render, verdict
 from fedgrec.studies.audit.scores import Estimate, Finding, NotApplicable
 from tests.audit.worlds import plain
 from tests.pages import checked
@@ -137,3 +137,16 @@ def test_every_attack_says_what_it_does_and_what_helps() -> None:
     for line in found.lines:
         told = about()[line.name]["does"].replace("'", "&#x27;")
         assert (told in page) == isinstance(line, Finding)
+
+
+def test_the_page_says_what_a_mean_hides() -> None:
+    line = replace(NAMED, beyond=share(0.266), at_risk=0.62, sure=(share(0.18), share(0.021)))
+    page = attack(line)
+    assert "27 of 100 (25 to 30)" in page
+    assert "For a tenth of the people it finds 62 of 100 on average." in page
+    assert "It finds 18 of 100 where 1 in 100 false ones may be named, and popularity 2.1." in page
+    silent = replace(line, powerless=True, better=False)
+    assert "No power here" in attack(silent)
+    assert "Beyond popularity" not in attack(silent)
+    assert "no power" in replace(FOUND, lines=(silent,)).table()
+    assert verdict(replace(FOUND, lines=(silent,))) == "No attack could be compared with a guess by popularity."

@@ -5,7 +5,7 @@ import pytest
 
 from fedgrec.studies.audit.directions import LEAST, LeaningLines, Lines, blind, group
 from fedgrec.studies.audit.membership import auc
-from fedgrec.studies.audit.scores import interval, is_better, named, percent
+from fedgrec.studies.audit.scores import caught, finding, finding_items, interval, is_better, named, percent
 
 
 def test_an_interval_holds_the_mean_as_often_as_it_says() -> None:
@@ -45,6 +45,30 @@ def test_as_many_items_are_named_as_a_person_has() -> None:
     assert named(scores, [np.array([0, 1, 5])])[0] == pytest.approx(2 / 3)
     assert named(scores, [np.array([1, 5])], [np.array([0])])[0] == pytest.approx(1 / 2)
     assert named(-scores, [np.array([0, 1, 5])])[0] == pytest.approx(1 / 3)
+
+
+def test_sure_guesses_stand_above_all_but_one_in_a_hundred_others() -> None:
+    """Of 200 other items two may be higher; equal scores are no sure guesses."""
+    scores = np.concatenate([[3.0, 2.0, 1.0, 0.5], np.linspace(0, 0.9, 197), [1.0, 2.5, 9.0]])[None]
+    assert caught(scores, [np.arange(4)])[0] == pytest.approx(1 / 4)
+    assert caught(scores, [np.arange(4)], [np.array([203])])[0] == pytest.approx(2 / 4)
+    assert caught(np.zeros((1, 204)), [np.arange(4)])[0] == 0
+
+
+def test_an_attack_that_guesses_by_popularity_for_everybody_has_no_power() -> None:
+    popularity, items = np.array([5, 4, 3, 2, 1]), [np.array([0, 3]), np.array([1, 2])]
+    by_popularity = named(np.tile(popularity.astype(float), (2, 1)), items)
+    assert finding_items("", "", by_popularity, items, popularity).powerless
+    assert not finding_items("", "", by_popularity + np.array([0, 0.5]), items, popularity).powerless
+
+
+def test_a_finding_says_what_its_mean_hides() -> None:
+    attack, popularity = np.array([0.9, 0.7] + [0.1] * 18), np.full(20, 0.1)
+    line = finding("", "", attack, None, popularity)
+    assert line.at_risk == pytest.approx(0.8)  # two of twenty people
+    assert line.beyond is not None
+    assert line.beyond.value == pytest.approx(attack.mean() - 0.1)
+    assert line.beyond.low < line.beyond.value < line.beyond.high
 
 
 def test_of_equal_scores_chance_decides() -> None:

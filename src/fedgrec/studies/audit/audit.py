@@ -49,7 +49,7 @@ class Audit:
 def _row(line: Line) -> list[str]:
     if isinstance(line, NotApplicable):
         return [line.name, "does not apply", "", "", ""]
-    better = {True: "yes", False: "no", None: NOTHING}[line.better]
+    better = "no power" if line.powerless else {True: "yes", False: "no", None: NOTHING}[line.better]
     found = f"{percent(line.attack.value)} ({percent(line.attack.low)}–{percent(line.attack.high)})"
     return [line.name, found, _value(line.chance), _value(line.popularity), better]
 
@@ -123,7 +123,7 @@ def summary(found: Audit) -> str:
 def verdict(found: Audit) -> str:
     """How many attacks find more than popularity does: one sentence."""
     real = [line for line in found.lines if isinstance(line, Finding) and not line.name.startswith(IF)]
-    compared = [line.better for line in real if line.better is not None]
+    compared = [line.better for line in real if line.better is not None and not line.powerless]
     more, all_ = sum(compared), len(compared)
     if not all_:
         return "No attack could be compared with a guess by popularity."
@@ -139,7 +139,7 @@ def attack(line: Finding) -> str:
     pictures = _picture("Attack", line.attack, kind)
     pictures += "".join(_picture(who, share, "guess") for who, share in blind.items() if share is not None)
     said = about().get(line.name)
-    words = [("How sure this is", interval(line))]
+    words = [("How sure this is", interval(line)), *beside(line)]
     words += [("What the attack does", said["does"]), ("What helps", said["helps"])] if said else []
     terms = "".join(f"<dt>{term}</dt><dd>{escape(text)}</dd>\n" for term, text in words)
     return (
@@ -154,6 +154,8 @@ def _badge(line: Finding) -> str:
         return "<p class=badge>Not here: a rule stands against it</p>\n"
     if better is None:
         return "<p class=badge>A count, not a guess</p>\n"
+    if line.powerless:
+        return "<p class=badge>No power here: it found no evidence, and guessed by popularity</p>\n"
     return (
         '<p class="badge leaks">Beats popularity</p>\n' if better else "<p class=badge>Does not beat popularity</p>\n"
     )
@@ -186,6 +188,22 @@ def interval(line: Finding) -> str:
     if low == high:
         return f"Counted over {people}. Among other people of this kind it would be about the same."
     return f"Counted over {people}. Among other people of this kind it would be {low} to {high} of 100 (95 % interval)."
+
+
+def beside(line: Finding) -> list[tuple[str, str]]:
+    """What a mean hides: the difference from popularity, the people at most risk, and guesses that must be sure."""
+    if line.beyond is None or line.at_risk is None or line.powerless:
+        return []
+    by, low, high = (percent(value) for value in (line.beyond.value, line.beyond.low, line.beyond.high))
+    words = [
+        ("Beyond popularity", f"{by} of 100 ({low} to {high})"),
+        ("People at most risk", f"For a tenth of the people it finds {percent(line.at_risk)} of 100 on average."),
+    ]
+    if line.sure:
+        attack, popularity = (percent(share.value) for share in line.sure)
+        text = f"It finds {attack} of 100 where 1 in 100 false ones may be named, and popularity {popularity}."
+        words.append(("If it must be sure", text))
+    return words
 
 
 def reasons(lines: list[NotApplicable]) -> str:

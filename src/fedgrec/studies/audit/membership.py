@@ -91,7 +91,8 @@ def _scored(
 ) -> Finding:
     alike: Floats = np.tile(truth.popularity.astype(np.float64), (len(items), 1))
     aucs = {key: interval(auc(part, items, but)).value for key, part in (("attack", scores), ("popularity", alike))}
-    return finding_items(name, sentence, named(scores, items, but), items, truth.popularity, but, auc=aucs)
+    right = named(scores, items, but)
+    return finding_items(name, sentence, right, items, truth.popularity, but, scores, auc=aucs)
 
 
 def audit_sums(view: View, truth: Truth) -> Finding | NotApplicable:

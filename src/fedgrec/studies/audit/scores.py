@@ -1,11 +1,13 @@
 """How often an attack is right: shares over people, their intervals, and whether popularity alone does as well.
 
 Intervals are bootstrapped over people. The shown ones have 95 %. An attack counts as better than the guess by
-popularity if the 99.9 % interval of the difference, person by person, lies above 0.
+popularity if the 99.9 % interval of the difference, person by person, lies above 0. One that guesses like popularity
+for every single person had no evidence: it says nothing, not even that there is nothing to find.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,8 @@ import numpy as np
 from fedgrec.cable.core import Floats, Ints
 
 SHOWN, TESTED = 0.95, 0.999
+AT_RISK = 0.1  # the share of people for whom an attack finds most
+FALSE_ALARMS = 0.01  # of a person's other items, where an attack is to be sure
 DRAWS = 5_000
 BLOCK = 250  # draws at a time
 BOOTSTRAP_STREAM, TIES_STREAM = 5, 8
@@ -39,6 +43,10 @@ class Finding:
     better: bool | None  # than popularity
     sentence: str
     more: dict[str, Any] = field(default_factory=dict)
+    beyond: Estimate | None = None  # attack minus popularity
+    powerless: bool = False
+    at_risk: float | None = None  # the mean over the tenth of people for whom it finds most
+    sure: tuple[Estimate, Estimate] | None = None  # with few false alarms: found by the attack, and by popularity
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,8 @@ def finding(
     chance: Floats | None = None,
     popularity: Floats | None = None,
     weights: Floats | None = None,
+    *,
+    sure: tuple[Floats, Floats] | None = None,
     **more: Any,
 ) -> Finding:
     """The table's line about each person's share of right guesses: of the attack, of a guess that knows nothing, of the
@@ -66,8 +76,17 @@ def finding(
     parts = {"attack": attack, "chance": chance, "popularity": popularity}
     found = {key: interval(part, weights) for key, part in parts.items() if part is not None}
     said = sentence.format(**{key: percent(value.value) for key, value in found.items()})
-    better = None if popularity is None else is_better(attack, popularity, weights)
-    return Finding(name, len(attack), found["attack"], found.get("chance"), found.get("popularity"), better, said, more)
+    line = Finding(name, len(attack), found["attack"], found.get("chance"), found.get("popularity"), None, said, more)
+    if popularity is None:
+        return line
+    return replace(
+        line,
+        better=is_better(attack, popularity, weights),
+        beyond=interval(attack - popularity, weights),
+        powerless=np.array_equal(attack, popularity),
+        at_risk=float(np.sort(attack)[-math.ceil(AT_RISK * len(attack)) :].mean()),
+        sure=(interval(sure[0]), interval(sure[1])) if sure else None,
+    )
 
 
 def finding_items(
@@ -77,13 +96,18 @@ def finding_items(
     items: Sequence[Ints],
     popularity: Ints,
     but: Sequence[Ints] | None = None,
+    scores: Floats | None = None,
     **more: Any,
 ) -> Finding:
-    """The same for an attack that names as many items as each person has; `but` are known, so nobody names them."""
+    """The same for an attack that names as many items as each person has; `but` are known, so nobody names them.
+
+    `scores`: how likely the attack thinks each item is each person's, if it says so.  # [p, N]
+    """
     alike: Floats = np.tile(popularity.astype(np.float64), (len(items), 1))
     left = len(popularity) - (np.array([len(part) for part in but]) if but else 0)
     chance: Floats = np.array([len(part) for part in items]) / left
-    return finding(name, sentence, attack, chance, named(alike, items, but), **more)
+    sure = None if scores is None else (caught(scores, items, but), caught(alike, items, but))
+    return finding(name, sentence, attack, chance, named(alike, items, but), sure=sure, **more)
 
 
 def percent(share: float) -> str:
@@ -107,6 +131,17 @@ def interval(values: Floats, weights: Floats | None = None, level: float = SHOWN
         means.append(parts[drawn].sum(axis=1) / np.maximum(weights[drawn].sum(axis=1), np.finfo(float).tiny))
     low, high = np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2])
     return Estimate(float(parts.sum() / weights.sum()), float(low), float(high))
+
+
+def caught(scores: Floats, items: Sequence[Ints], but: Sequence[Ints] | None = None) -> Floats:
+    """The share of each person's items that score higher than all but 1 % of the others.  # [p]"""
+    found = np.zeros(len(items))
+    for at, mine in enumerate(items):
+        others = np.ones(scores.shape[1], bool)
+        others[np.concatenate([mine, but[at]]) if but else mine] = False
+        if others.any():
+            found[at] = (scores[at, mine] > np.quantile(scores[at, others], 1 - FALSE_ALARMS, method="higher")).mean()
+    return found
 
 
 def named(scores: Floats, items: Sequence[Ints], but: Sequence[Ints] | None = None) -> Floats:
