@@ -23,6 +23,8 @@ SMALL = cuda.Launch(rows=8, positives=8, split=8, drawn=8, items=8, registers=No
 def differences(world: World, rounds: list[np.ndarray], options: FedGRecOptions | None = None) -> dict[str, float]:
     """How far the engine (with other options, if given) is from the verbs after these rounds, in relative terms."""
     run = Run.warmed_up(world)
+    if world.options.loss == "softmax":  # runs with weights are refused on a GPU
+        run.users = replace(run.users, targets=None)
     method = replace(run.method, options=options or world.options)
     engine = cuda.Engine(method, run.server, run.users, DEVICE, SMALL)
     engine.run(rounds)

@@ -46,7 +46,7 @@ def autograd(
         )
     if o.loss == "softmax":
         others = torch.logsumexp(y[P:] / o.temperature, 0) if len(y) > P else 0.0
-        errors = o.negative_weight * others - y[:P] / o.temperature
+        errors = torch.tensor(problem.targets) * (o.negative_weight * others - y[:P] / o.temperature)
     elif o.loss != "bpr":  # Eq. (3); drawn negatives are zeros
         errors = (torch.cat([torch.tensor(problem.targets), torch.zeros(len(y) - P, dtype=y.dtype)]) - y) ** 2
     else:
@@ -125,3 +125,10 @@ def test_mutants_break_the_law(options, wrong) -> None:
 
     assert gradient_error(world) < 1e-9
     assert gradient_error(world, mutant) > 1e-3
+
+
+def test_mutation_softmax_forgets_what_clicks_count() -> None:
+    def mutant(problem, e, moved, step, o):
+        return reference.gradients(replace(problem, targets=np.ones_like(problem.targets)), e, moved, step, o)
+
+    assert gradient_error(world_for(loss="softmax"), mutant) > 1e-3

@@ -36,7 +36,8 @@ class World:
         rng = np.random.default_rng(self.seed)
         indptr = np.concatenate([[0], np.cumsum(self.Y.sum(1))])
         items = np.nonzero(self.Y)[1].astype(np.int32)
-        targets = rng.integers(1, 6, len(items)).astype(float) if self.options.loss != "bpr" else None
+        targets = rng.integers(1, 6, len(items)) / (5 if self.options.loss == "softmax" else 1)  # weights, or ratings
+        targets = None if self.options.loss == "bpr" else targets
         return method.init_users(rng.integers(0, 2**64, self.n_users, dtype=np.uint64), indptr, items, targets)
 
     def weights(self, side: str) -> np.ndarray:

@@ -326,7 +326,7 @@ class Cohort:
     indptr: Ints  # [n+1]
     items: Ints  # [nnz], sorted within a user
     state: Any  # a State of the method
-    targets: Floats | None = None  # [nnz]: ratings, for the MSE loss; None means 1 for every item
+    targets: Floats | None = None  # [nnz]: ratings for MSE, or what items count; None: 1 for every item
     around: Floats | None = None  # [nnz, d]: what a `match` stage told the user about each of its items
     past: Any = None  # where the graph changes: what the method remembers of users whose items did, see methods.change
 

@@ -119,10 +119,19 @@ class DataOptions:
     k_core: int = option(0, "drop users and items with fewer than this many interactions, repeatedly", least=0)
     min_rating: float | None = option(None, "keep only interactions rated at least this much")
     keep_ratings: bool = option(False, "keep ratings as targets of the MSE loss")
+    weight_ceiling: float = option(
+        0.0,
+        "the rating column says how much a click counts: its value divided by this, at most 1; 0: all count alike",
+        least=0,
+    )
     user_column: str = option("user", "name of the user column; its usual spellings are found too")
     item_column: str = option("item", "name of the item column; its usual spellings are found too")
     rating_column: str = option("rating", "name of the rating column; its usual spellings are found too")
     time_column: str = option("time", "name of the time column; its usual spellings are found too")
+
+    @property
+    def reads_ratings(self) -> bool:
+        return self.keep_ratings or self.weight_ceiling > 0
 
 
 @dataclass(frozen=True)

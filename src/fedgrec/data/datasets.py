@@ -61,6 +61,7 @@ def load(
     k_core: int = 0,
     min_rating: float | None = None,
     keep_ratings: bool = False,
+    weight_ceiling: float = 0.0,
     user: str = "user",
     item: str = "item",
     rating: str = "rating",
@@ -78,19 +79,20 @@ def load(
     if split not in get_args(SplitKind):
         raise DataError(f"there is no split {split!r}; known are {', '.join(get_args(SplitKind))}")
     if str(source) == "demo":
-        if keep_ratings or min_rating is not None:
-            raise DataError("the demo has no ratings: leave out min_rating and keep_ratings")
+        if keep_ratings or weight_ceiling or min_rating is not None:
+            raise DataError("the demo has no ratings: leave out min_rating, keep_ratings and weight_ceiling")
         found = _demo()
     else:
         columns = {"user": user, "item": item, "rating": rating, "time": time if split in TIMED else None}
-        found = _read_files(source, {**columns, "min_rating": min_rating, "keep_ratings": keep_ratings})
+        kept = {"min_rating": min_rating, "keep_ratings": keep_ratings or weight_ceiling > 0}
+        found = _read_files(source, columns | kept)
     if split == "given" and not found.given:
         raise DataError(
             f"{source} is one set of pairs: use split 'ratio', 'last' or 'time', or give a folder with train and test"
         )
     kind = split if split != "auto" else "given" if found.given else "ratio"
 
-    parts, notes = list(found.parts), list(found.notes)
+    parts, notes = [part.weighted(weight_ceiling) for part in found.parts], list(found.notes)
     if kind != "given" and len(parts) == 2:
         parts = [splits.together(*parts)]
     if k_core > 0:

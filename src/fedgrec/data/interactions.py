@@ -1,7 +1,7 @@
 """The items of each user, as a ragged array."""
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -178,6 +178,18 @@ class Interactions:
             return data
         column = checked_frame(matrix, keep_ratings)
         return cls.from_pairs(column["user"], column["item"], column.get("rating"), column.get("time"))[0]
+
+    def weighted(self, ceiling: float) -> "Interactions":
+        """With weights above 0 and at most 1 for ratings: their share of a public ceiling; 0: as it is."""
+        if not ceiling or self.ratings is None:
+            return self
+        if (low := ~(self.ratings > 0)).any():
+            user, item = self.user_ids[int(self.users()[low][0])], self.item_ids[int(self.items[low][0])]
+            raise DataError(
+                f"{int(low.sum()):,} of {self.n_pairs:,} weights are not above 0, as that of user {user!r} and item "
+                f"{item!r}: leave such pairs out"
+            )
+        return replace(self, ratings=np.minimum(self.ratings / np.float32(ceiling), np.float32(1)))
 
     def to_scipy(self) -> Any:
         """A SciPy CSR array [M, N] of the ratings, or of ones."""

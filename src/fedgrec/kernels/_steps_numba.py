@@ -73,7 +73,7 @@ def slopes(g, key, step, P, y, numbers, flags):
     """Scores in, ∂L/∂s_t out, as reference.slopes."""
     m, real = len(g), g.dtype.type
     if flags.loss == 2:
-        softmax_slopes(g, P, numbers.temperature, numbers.negative_weight, real(1 if flags.mean else P))
+        softmax_slopes(g, P, y, numbers.temperature, numbers.negative_weight, real(1 if flags.mean else P))
     elif flags.loss == 1:
         scale = real(2 / m if flags.mean else 2)
         for i in range(m):
@@ -104,8 +104,8 @@ def bpr_slopes(g, key, step, round_, P, scale):
 
 
 @inlined
-def softmax_slopes(g, P, temperature, weight, scale):
-    """Scores in, ∂L/∂s_t out: every positive meets all negatives."""
+def softmax_slopes(g, P, y, temperature, weight, scale):
+    """Scores in, ∂L/∂s_t out: every positive meets all negatives, and counts y."""
     negative, total, top = g[P:], temperature - temperature, -np.inf
     for i in range(len(negative)):
         top = max(top, negative[i])
@@ -115,10 +115,12 @@ def softmax_slopes(g, P, temperature, weight, scale):
     exponentials(negative)
     for i in range(len(negative)):
         total += negative[i]
-    for i in range(len(negative)):
-        negative[i] *= scale * weight * per_temperature / total
+    counted = temperature - temperature
     for i in range(P):
-        g[i] = -scale * per_temperature / P
+        g[i] = -scale * per_temperature / P * y[i]
+        counted += y[i]
+    for i in range(len(negative)):
+        negative[i] *= counted / P * scale * weight * per_temperature / total
 
 
 @fused

@@ -127,7 +127,7 @@ class LocalProblem:
     c: Floats  # [m]
     B: Floats  # [d]
     weights: Floats  # [P] w_ut of the positives, for the live term
-    targets: Floats  # [P] for the MSE loss
+    targets: Floats  # [P] y: what MSE aims at, or what each positive counts in softmax
 
 
 def local_problem(
@@ -236,11 +236,11 @@ def bpr_slopes(problem: LocalProblem, scores: Floats, step: int, o: FedGRecOptio
 
 
 def softmax_slopes(problem: LocalProblem, scores: Floats, o: FedGRecOptions) -> Floats:
-    """∂L/∂s_t of L = −(1/P) Σ_p s_p/T + w·log Σ_n exp(s_n/T), or P times that: then all pairs count the same."""
-    P, T = problem.n_positives, o.temperature
+    """∂L/∂s_t of L = (1/P) Σ_p y_p (−s_p/T + w·log Σ_n exp(s_n/T)), or P times that: then all pairs count the same."""
+    P, T, y = problem.n_positives, o.temperature, problem.targets
     negative = np.exp((scores[P:] - scores[P:].max(initial=-np.inf)) / T)
-    negative *= o.negative_weight / (T * max(negative.sum(), 1.0))
-    g = np.concatenate([np.full(P, -1 / (T * P), scores.dtype), negative.astype(scores.dtype)])
+    negative *= y.mean() * o.negative_weight / (T * max(negative.sum(), 1.0))
+    g = np.concatenate([(-1 / (T * P) * y).astype(scores.dtype), negative.astype(scores.dtype)])
     return g if o.reduction == "mean" else P * g
 
 

@@ -180,6 +180,11 @@ class Method(ABC):
         """Whether the engine knows these options."""
         return True
 
+    @property
+    def takes_weights(self) -> bool:
+        """Whether a cohort's `targets` may be how much each click counts: above 0, at most 1."""
+        return False
+
     def check_decoys(self) -> None:
         """`ConfigError` if users cannot tell items that they do not have."""
         if not self.takes_decoys:

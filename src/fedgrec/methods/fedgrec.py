@@ -85,6 +85,10 @@ class FedGRecMethod(Uploads):
     takes_decoys = True
     contents = Contents("items", counts="degrees", latents="latents")
 
+    @property
+    def takes_weights(self) -> bool:
+        return self.options.loss == "softmax"
+
     # --------------------------------------------------------------------------------- initial state
 
     def init(self, seed: int) -> ServerState:

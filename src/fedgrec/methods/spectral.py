@@ -11,6 +11,8 @@ Without the shift the leading directions sit in small groups of users and items 
 graph with the same degrees has directions as well, and what is no stronger than those tells nothing: dense data has few
 directions that are trusted, sparse data many. Both rules follow from the counts, which everybody knows anyway.
 
+Where clicks have weights, R̃_ut and a user's terms of the score are multiplied by them; degrees count people.
+
 A round is FedGRec's propagation, then an orthonormalisation, so FedGRec's kernels compute it. The server applies the
 factor 1/√n_t, so that users send numbers of about one size for popular and rare items.
 
@@ -176,6 +178,10 @@ class SpectralMethod(Method):
     noise: Multipliers = NO_NOISE
 
     @property
+    def takes_weights(self) -> bool:
+        return True
+
+    @property
     def width(self) -> int:
         """Columns of Q. Few users or items have few directions in common; any more would be chance."""
         few = int(self.options.breadth * min(self.n_users, self.n_items) ** GROWTH + 0.5)
@@ -267,8 +273,9 @@ class SpectralMethod(Method):
         items, shift = self.shifted(broadcast.degrees)
         tables = broadcast.tables if len(broadcast.tables) else self.start
         item, user = items[cohort.items], np.sqrt(np.repeat(cohort.degrees + shift, cohort.degrees))
-        y = self.kernel.refresh(cohort, (1 / (np.sqrt(item) * user)).astype(dtype), tables, cohort.items)
-        to_items, leaf = (1 / user).astype(dtype), spec.leaf("items")
+        counted = 1 if cohort.targets is None else cohort.targets
+        y = self.kernel.refresh(cohort, (counted / (np.sqrt(item) * user)).astype(dtype), tables, cohort.items)
+        to_items, leaf = (counted / user).astype(dtype), spec.leaf("items")
         if self.levels:
             to_items /= self.step(broadcast.degrees, broadcast.round)
             return self.kernel.send(cohort, to_items, y, leaf, spec.dtype, broadcast.round)
@@ -330,9 +337,9 @@ class SpectralMethod(Method):
         return np.zeros((1, rows.shape[1])), rows
 
     def _weights(self, server: ServerState, cohort: Cohort) -> Floats:
-        """n_s^−e of each user's items.  # [nnz]"""
+        """n_s^−e of each user's items, by what they count.  # [nnz]"""
         weights: Floats = self.shifted(server.degrees)[0][cohort.items] ** -self.options.exponent
-        return weights
+        return weights if cohort.targets is None else weights * cohort.targets
 
     def represent_items(self, server: ServerState) -> Floats:
         rows = self.leading(server)

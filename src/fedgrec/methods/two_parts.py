@@ -126,7 +126,7 @@ class TwoPartsMethod(FedGRecMethod):
 
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
         if isinstance(stage, Sum):
-            upload, pending = self.spectral.local_update(cohort, stage, broadcast)
+            upload, pending = self.spectral.local_update(self._weighing(cohort), stage, broadcast)
             return Upload({LATENTS: upload.leaves["items"]}, upload.users), pending
         return super().local_update(cohort, stage, broadcast)
 
@@ -139,6 +139,10 @@ class TwoPartsMethod(FedGRecMethod):
         server.more |= {DIRECTIONS: found.items[0], PEOPLE: people, **found.more}
         server.round += 1
         return server
+
+    def _weighing(self, cohort: Cohort) -> Cohort:
+        """Users as the sums take them: ratings are no weights."""
+        return cohort if self.takes_weights else replace(cohort, targets=None)
 
     @staticmethod
     def _summed(server: ServerState) -> ServerState:
@@ -187,13 +191,14 @@ class TwoPartsMethod(FedGRecMethod):
 
     def _vectors(self, server: ServerState, cohort: Cohort) -> tuple[Floats, Floats]:
         """What users have in each part."""
-        summed = self.spectral.represent_users(self._summed(server), cohort)
+        summed = self.spectral.represent_users(self._summed(server), self._weighing(cohort))
         return self.trained.represent_users(server, cohort), summed
 
     def explained(self, server: ServerState, person: Cohort) -> tuple[Floats, Floats]:
         """Two sums of terms, each by the factor of its part."""
         server = self.as_ranked(server)
-        parts = self.trained.explained(server, person), self.spectral.explained(self._summed(server), person)
+        summed = self.spectral.explained(self._summed(server), self._weighing(person))
+        parts = self.trained.explained(server, person), summed
         factors = self._factors(server, [own + rows.sum(axis=0) for own, rows in parts])
         own, rows = zip(*([f * own, f * rows] for f, (own, rows) in zip(factors, parts, strict=True)), strict=True)
         return np.hstack(own), np.hstack(rows)

@@ -93,8 +93,8 @@ class FedGRec:
         `paper`, where it chooses the round. `progress` draws a bar (None: if standard error is a terminal);
         `callbacks` are called after each round (see fedgrec.runs.callbacks).
         """
-        keep, calls = self.config.data.keep_ratings, Calls(progress, callbacks)
-        train = Interactions.from_matrix(user_items, keep_ratings=keep)
+        data, calls = self.config.data, Calls(progress, callbacks)
+        train = Interactions.from_matrix(user_items, keep_ratings=data.reads_ratings).weighted(data.weight_ceiling)
         held_out = None if test is None else self._aligned(test, train)
         split = Split(train, held_out)
         if self.config.run.protocol == "honest" and self.config.run.validation:
@@ -119,7 +119,8 @@ class FedGRec:
         run = self._run or continued(model)
         if run.dataset.split.validation is not None or run.dataset.split.test is not None:
             raise ConfigError("partial_fit learns from everything: fit without validation and test items first")
-        more = Interactions.from_matrix(new_user_items, keep_ratings=run.config.data.keep_ratings)
+        data = run.config.data
+        more = Interactions.from_matrix(new_user_items, keep_ratings=data.reads_ratings).weighted(data.weight_ceiling)
         whole = Split(run.dataset.split.train.extended(more), None)
         grow(run, Dataset(MATRIX, whole), int(rounds))
         return self._trained(run, calls)
@@ -264,8 +265,8 @@ def _configured(preset: str, asked: dict[str, Any]) -> Config:
 
 
 def _flat(config: Config) -> dict[str, Any]:
-    """The options by name; of the data options, `fit` uses only `keep_ratings`."""
-    keep = {"keep_ratings": config.data.keep_ratings}
+    """The options by name; of the data options those that `fit` uses."""
+    keep = {"keep_ratings": config.data.keep_ratings, "weight_ceiling": config.data.weight_ceiling}
     return {"method": config.method, **keep, **asdict(config.model), **asdict(config.run)}
 
 

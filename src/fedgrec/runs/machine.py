@@ -57,6 +57,7 @@ def why_no_gpu(config: Config, ranks: Ranks) -> str:
         ),
         f"kernel = {run.kernel} does not train on a GPU": run.kernel != "auto",
         f"secure = {run.secure} does not train on a GPU": run.secure != "off",
+        "a GPU knows no weights, which weight_ceiling asks for": config.data.weight_ceiling > 0,
         "a GPU adds no noise, which dp_epsilon asks for": run.noisy,
         "several processes do not train on GPUs": ranks.size > 1,  # they exchange sums in the middle of a round
     }

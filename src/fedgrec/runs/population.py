@@ -23,14 +23,17 @@ def population(config: Config, method: Method, own: Interactions, before: "Befor
     seed = config.run.seed
     keys = np.random.Generator(np.random.Philox(key=[seed, USERS_STREAM]))
     drawn = keys.integers(0, 2**64, own.n_users, dtype=np.uint64)
-    if own.ratings is not None and not (loss := getattr(config.model, "loss", "")).startswith("mse"):
+    if config.data.weight_ceiling:
+        if not method.takes_weights:
+            raise ConfigError(f"{config.method} with these options knows no weights: leave out weight_ceiling")
+    elif own.ratings is not None and not (loss := getattr(config.model, "loss", "")).startswith("mse"):
         why = f"the loss {loss!r} of {config.method}" if loss else f"the loss of {config.method}"
         raise ConfigError(f"{why} takes no ratings: leave out keep_ratings, or set loss = mse where a method has it")
     if not config.run.decoys_epsilon:
         return method.init_users(drawn, own.indptr, own.items, own.ratings)
     method.check_decoys()
     if own.ratings is not None:
-        raise ConfigError("decoys have no ratings: leave out keep_ratings")
+        raise ConfigError("decoys have no ratings: leave out keep_ratings and weight_ceiling")
     told = [_answers(config, own, user, before) for user in range(own.n_users)]
     indptr = np.concatenate([[0], np.cumsum([len(items) for items in told])])
     items = np.concatenate([np.zeros(0, np.int64), *told]).astype(own.items.dtype)
