@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from examples import one_machine_federation, own_data, own_method, read_run, web_page
+from examples import one_machine_federation, own_data, own_method, read_run, search_index, web_page
 
 from fedgrec import FedGRec
 from fedgrec.config.options import METHODS
@@ -35,6 +35,10 @@ def test_own_method(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_machine_federation() -> None:
     """Chance would be right in half of all cases."""
     assert one_machine_federation.main(rounds=6) > 0.8
+
+
+def test_search_index(tmp_path: Path) -> None:
+    assert search_index.main(str(train(clicks(tmp_path / "clicks.csv"), tmp_path / "run", rounds=2))) > 0.95
 
 
 def test_web_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
