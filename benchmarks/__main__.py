@@ -9,7 +9,8 @@ from fedgrec.kernels.devices import gpu_is_there
 TABLES = "tables"
 BUSY = 0.5  # load average
 NAMES = (
-    "rounds", "evaluation", "recommend", "serving", "memory", "scale", "lightgcn", "federated", "mechanisms", "secagg",
+    "reading", "rounds", "evaluation", "recommend", "serving", "memory", "scale", "lightgcn", "federated",
+    "mechanisms", "secagg",
     "federation", "liveness", "soak", "year", "batches", "frontier", "poison", "owners", "negatives",
     "rivals", "gpu",
 )  # fmt: skip
@@ -40,6 +41,18 @@ def main() -> None:
         print(f"\n{name} ({where})", *lines, sep="\n")
         if not options.quick:
             print(f"kept in {common.write(name, result, about)}")
+
+
+def run_reading(quick: bool) -> tuple[dict[str, Any], list[str]]:
+    from benchmarks import reading
+
+    result = reading.bench(1 if quick else 5)
+    lines = []
+    for kind in reading.LINES:
+        found = result[kind]
+        lines.append(f"ids as {kind}, {found['megabytes']:.0f} MB; over pandas: {_number(found['ratio'])}")
+        lines += [f"  {way:<26}{one['seconds']:>7.2f} s{one['gb']:>7.2f} GB" for way, one in found["ways"].items()]
+    return result, lines
 
 
 def run_rounds(quick: bool) -> tuple[dict[str, Any], list[str]]:
@@ -278,6 +291,7 @@ def _number(value: Any) -> str:
 
 
 RUN = {
+    "reading": run_reading,
     "rounds": run_rounds,
     "evaluation": run_evaluation,
     "recommend": run_recommend,

@@ -78,6 +78,19 @@ def test_ids_that_cannot_be_kept_leave_no_folder(capsys: Any, tmp_path: Path) ->
     assert os.listdir(tmp_path) == ["days.parquet"]
 
 
+def test_what_is_advised_of_a_column_works_in_every_command(capsys: Any, tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    path.write_text("user,what\n" + "".join(f"u{n % 5},{n}\n" for n in range(40)))
+    run = ["--out", str(tmp_path / "run"), "--quiet"]
+    for words in (["data", str(path)], ["train", "--data", str(path), *run], ["audit", "--data", str(path), *run]):
+        said = refused(capsys, *words)
+        assert "there is no item column 'item'; the columns are user, what" in said
+        assert "--set item_column=NAME" in said
+    assert cli.main(["data", str(path), "--set", "item_column=what"]) == 0
+    assert "clicks: 5 users, 40 items, 40 pairs" in capsys.readouterr().out
+    assert "no option 'layers'" in refused(capsys, "data", str(path), "--set", "layers=2")
+
+
 @pytest.mark.parametrize("words", [["recommend", "--user", "1"], ["evaluate"]], ids=lambda words: words[0])
 def test_what_is_not_a_run_is_said(capsys: Any, tmp_path: Path, words: list[str]) -> None:
     command, *rest = words

@@ -3,9 +3,13 @@
 import gzip
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from fedgrec.data import readers, text_tables
 from fedgrec.data.readers import Pairs, ending, read, stem
 from fedgrec.errors import DataError
 
@@ -121,6 +125,84 @@ def test_bad_files_are_named_by_line(tmp_path: Path, name: str, text: str | byte
 def test_an_absent_file_is_said_to_be_absent(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"gone\.csv does not exist"):
         read(tmp_path / "gone.csv")
+
+
+# ------------------------------------------------------------------------------------- fast and slow twins
+
+
+def found(path: Path, **options: Any) -> Any:
+    """All that a file gives, or what is said of it."""
+    try:
+        pairs = read(path, **options)
+    except DataError as error:
+        return str(error)
+    return [
+        None if part is None else (part.dtype.kind, part.tolist())
+        for part in (pairs.users, pairs.items, pairs.ratings, pairs.times)
+    ] + [pairs.note]
+
+
+def by_both(path: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Any, Any]:
+    fast = found(path, **options)
+    with monkeypatch.context() as without:
+        without.setattr(readers, "read_fast", lambda *_: None)
+        return fast, found(path, **options)
+
+
+CELLS = st.sampled_from(
+    ["1", "7", "007", " 7", "-3", "x", "", " ", "NaN", "null", "é", "4.5", "4,5", "1e3", '"', '"q"', '"a\nb"', "\0",
+     "\r", "\x1f", "🦊", "2024-01-31", "9" * 19, "inf", ":", "::", ";", "a b", "\u2028", "\x1c7"]
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(st.lists(CELLS, min_size=3, max_size=4), min_size=0, max_size=5),
+    usual=st.lists(st.tuples(*[st.sampled_from(["1", "2", "u3"])] * 3), max_size=4),
+    end=st.sampled_from(["\n", "\r\n", "\n\n", "\r"]),
+    mark=st.sampled_from([",", ";", "\t", "::"]),
+    name=st.sampled_from(["a.csv", "a.tsv", "a.dat", "a.csv.gz", "a.inter"]),
+    head=st.sampled_from(["user,item,rating", "\ufeffuser,item,time", "\n\nitem,user_id,rating", "user,item,item"]),
+    options=st.sampled_from([{}, {"keep_ratings": True}, {"time": None}, {"min_rating": 2.0, "item": "rating"}]),
+)
+def test_the_fast_reader_gives_and_says_what_the_slow_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: Any, usual: Any, end: str, mark: str, name: str, head: str,
+    options: Any,
+) -> None:  # fmt: skip
+    pytest.importorskip("pyarrow")
+    text = head.replace(",", mark) + end + "".join(mark.join(row) + end for row in [*usual, *rows, *usual])
+    data = text.encode()
+    path = write(tmp_path, name, gzip.compress(data) if name.endswith(".gz") else data)
+    fast, slow = by_both(path, monkeypatch, **options)
+    assert fast == slow
+
+
+def test_the_fast_reader_is_taken_for_plain_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the test above would compare the slow reader with itself."""
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr(readers, "read_rows", None)
+    rows_ = [(f"u{n % 7}", n) for n in range(5_000)]
+    for name, mark, head in (("a.csv", ",", "user,item\n"), ("a.tsv", "\t", "user\titem\n"), ("a.dat", "::", "")):
+        rest = "::1::1" if name == "a.dat" else ""
+        text = head + "".join(f"{user}{mark}{item}{rest}\n" for user, item in rows_)
+        assert rows(read(write(tmp_path, name, text))) == rows_
+
+
+def test_a_header_is_judged_before_the_rest_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, "a.csv", "who,item\n" + "1,2\n" * 100_000)
+    monkeypatch.setattr(text_tables, "contents", None)  # what reads a whole file
+    with pytest.raises(DataError, match=r"there is no user column 'user'; .* with  --set user_column=NAME$"):
+        read(path)
+    with pytest.raises(TypeError):
+        read(path, user="who")
+
+
+def test_a_header_may_be_longer_than_the_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_tables, "BEGINNING", 16)
+    for text in ("user,item,a long name of a column\n1,2,3\n", "\n" * 40 + "user,item\n1,2\n", "user,item\n1,2\n4,5\n"):
+        fast, slow = by_both(write(tmp_path, "a.csv", text), monkeypatch)
+        assert fast == slow
+        assert fast[0][1][0] == 1
 
 
 # ------------------------------------------------------------------------------- csv as people have it

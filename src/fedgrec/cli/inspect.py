@@ -9,9 +9,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fedgrec.cli.configured import command, fitted
-from fedgrec.config.checking import Option, options_of
-from fedgrec.config.options import GROUPS, METHODS
+from fedgrec.cli.configured import add_set, assigned, command, fitted
+from fedgrec.config.checking import Option, changed, options_of
+from fedgrec.config.options import GROUPS, METHODS, DataOptions
 from fedgrec.errors import ConfigError, install, nearest
 from fedgrec.studies.compare.names import known
 
@@ -26,6 +26,7 @@ def register(commands: Any) -> None:
                          help="a method, federated or not, or `federation` (default: fedgrec)")  # fmt: skip
     data = command(commands, "data", run_data, "list data sets, or describe one")
     data.add_argument("source", nargs="?", metavar="NAME|FOLDER|FILE", help="what to describe")
+    add_set(data, "an option of the data, such as item_column")
     presets = command(commands, "presets", run_presets, "list presets, or show one")
     presets.add_argument("name", nargs="?", metavar="PRESET")
     command(commands, "doctor", run_doctor, "check this machine")
@@ -83,7 +84,7 @@ def run_data(arguments: argparse.Namespace) -> int:
     """
     import numpy as np
 
-    from fedgrec import data
+    from fedgrec.data.datasets import load_data
     from fedgrec.data.registry import SOURCES, found
 
     if arguments.source is None:
@@ -97,7 +98,7 @@ def run_data(arguments: argparse.Namespace) -> int:
             )
         print("\n$FEDGREC_DATA names a folder that is looked into first.")
         return 0
-    dataset = data.load(arguments.source)
+    dataset = load_data(changed(DataOptions(data=arguments.source), assigned(arguments), "--set"))
     train, test = dataset.split.train, dataset.split.test
     pairs = train.n_pairs + (test.n_pairs if test else 0)
     sizes = f"{train.n_users:,} users, {train.n_items:,} items, {pairs:,} pairs"

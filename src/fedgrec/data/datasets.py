@@ -165,7 +165,7 @@ def _demo() -> _Source:
 
 def _read_files(source: str | Path, options: dict[str, Any]) -> _Source:
     if not str(source).strip():
-        raise DataError("--data is empty: name a data set, a folder or a file")
+        raise DataError("the data has no name: name a data set, a folder or a file")
     path = Path(source).expanduser()
     if str(source) in SOURCES:
         path = locate(str(source))

@@ -21,7 +21,7 @@ from fedgrec.data import IdMap, Interactions
 from fedgrec.data.files import write_text
 from fedgrec.data.readers import ALIASES
 from fedgrec.data.synthetic import N_ITEMS, demo
-from fedgrec.data.text_tables import Table, read_text, spelled
+from fedgrec.data.text_tables import Table, read_header, read_rows, spelled
 from fedgrec.errors import DataError
 
 KEPT = "item-names.csv"  # in a run's folder
@@ -148,15 +148,20 @@ def _read(path: Path) -> Table:
     """The columns that matter, under the names of their roles, every cell stripped and checked."""
     if not path.is_file():
         raise DataError(f"{path} does not exist: give --item-names a CSV file with the columns item and title")
-    found = read_text(path, ".tsv" if path.suffix.lower() == ".tsv" else ".csv")
-    names = {role: spelled(found.columns, words, without="_ ") for role, words in COLUMNS.items()}
-    columns = {role: [cell.strip() for cell in found.column(name)] for role, name in names.items() if name is not None}
+    head = read_header(path, ".tsv" if path.suffix.lower() == ".tsv" else ".csv")
+    names = {role: spelled(head.names, words, without="_ ") for role, words in COLUMNS.items()}
+    names = {role: name for role, name in names.items() if name is not None}
     for role in ("item", "title"):
-        if role not in columns:
+        if role not in names:
             raise DataError(
-                f"{path}:1: there is no column {role!r}; the columns are {', '.join(found.columns)}: "
+                f"{path}:1: there is no column {role!r}; the columns are {', '.join(head.names)}: "
                 f"name the one with the items' {'ids' if role == 'item' else 'titles'} {role!r}"
             )
+    found = read_rows(head, list(names.values()))
+    columns = {
+        role: [one.values[place].strip() for place in one.places]
+        for role, one in ((role, found.columns[name]) for role, name in names.items())
+    }
     if found.decimal_commas:  # 52,1 as in ratings
         for role in columns.keys() - {"item", "title"}:
             columns[role] = [cell.replace(",", ".") for cell in columns[role]]

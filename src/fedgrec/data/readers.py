@@ -11,8 +11,9 @@
 All but `.parquet` may be packed: `.csv.gz`.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.data.text_tables import Table, contents, read_text, spelled
+from fedgrec.data.text_tables import Column, Header, Table, contents, read_fast, read_header, read_rows, spelled
 from fedgrec.errors import DataError, missing_extra
 
 # Names a column goes by, compared in lower case without underscores.
@@ -74,14 +75,29 @@ def read(
         if wants_ratings:
             raise DataError(f"{path} has no ratings: leave out min_rating and keep_ratings, or give a .csv")
         return _lightgcn(path)
-    table = _parquet(path) if kind == ".parquet" else read_text(path, kind)
-    names = {"user": _column(table, "user", user), "item": _column(table, "item", item)}
-    if names["user"] == names["item"]:
-        raise DataError(f"{path}:1: the column {names['user']!r} cannot hold both users and items: name two columns")
-    users, items = (_ids(table, table.column(name), role) for role, name in names.items())
-    ratings = _numbers(table, table.column(_column(table, "rating", rating))) if wants_ratings else None
-    time_column = None if time is None else _column(table, "time", time, required=False)
-    times = None if time_column is None else _numbers(table, table.column(time_column), dates=True)
+    head = _parquet_header(path) if kind == ".parquet" else read_header(path, kind)
+    columns = {"user": _column(head, "user", user), "item": _column(head, "item", item)}
+    if columns["user"] == columns["item"]:
+        raise DataError(f"{path}:1: the column {columns['user']!r} cannot hold both users and items: name two columns")
+    columns |= {"rating": _column(head, "rating", rating)} if wants_ratings else {}
+    columns |= {"time": _column(head, "time", time, required=False)} if time is not None else {}
+    columns = {role: name for role, name in columns.items() if name is not None}
+    names = list(dict.fromkeys(columns.values()))
+    if kind == ".parquet":
+        return _pairs(_parquet(head, names), columns, min_rating, keep_ratings)
+    if (fast := read_fast(head, names)) is not None:
+        with suppress(DataError):  # it has no lines to name
+            return replace(_pairs(fast, columns, min_rating, keep_ratings), note=head.note)
+    return replace(_pairs(read_rows(head, names), columns, min_rating, keep_ratings), note=head.note)
+
+
+def _pairs(table: Table, columns: Mapping[str, str], min_rating: float | None, keep_ratings: bool) -> Pairs:
+    def read(role: str, of: Callable[[Table, Column, str], Any]) -> Any:
+        column = table.columns[columns[role]]
+        return of(table, column, role)[column.places]
+
+    users, items = read("user", _ids), read("item", _ids)
+    ratings, times = (read(role, _numbers) if role in columns else None for role in ("rating", "time"))
     keep: Any = slice(None) if min_rating is None or ratings is None else ratings >= min_rating
     return Pairs(
         users[keep],
@@ -89,7 +105,6 @@ def read(
         ratings[keep] if ratings is not None and keep_ratings else None,
         None if times is None else times[keep],
         low_rated=None if isinstance(keep, slice) else Pairs(users[~keep], items[~keep]),
-        note=table.note,
     )
 
 
@@ -152,53 +167,67 @@ def _word_at(data: bytes, at: int) -> str:
     return repr(data[start : at + 30].split()[0].decode("utf-8", "replace"))
 
 
-def _parquet(path: Path) -> Table:
+def _parquet_header(path: Path) -> Header:
     try:
         import pyarrow.parquet as pq
     except ImportError:
         raise missing_extra("reading .parquet files", "parquet") from None
     try:
-        table = pq.read_table(path)
+        file = pq.ParquetFile(path)
     except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
         raise DataError(f"{path} is not a parquet file ({error}): write it again") from error
-    if not table.num_rows:
+    if not file.metadata.num_rows:
         raise DataError(f"{path} is empty: give a file with at least one interaction")
-    columns = {name: table[name].to_pylist() for name in table.column_names}
-    return Table(path, columns, range(1, table.num_rows + 1), "row")
+    return Header(path, file.schema_arrow.names)
 
 
-def _column(table: Table, role: str, name: str, *, required: bool = True) -> Any:
+def _parquet(head: Header, names: Sequence[str]) -> Table:
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(head.path, columns=names)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{head.path} is damaged ({error}): write it again") from error
+    columns = {name: Column.of(table[name].to_pylist()) for name in names}
+    return Table(head.path, columns, range(1, table.num_rows + 1), "row")
+
+
+def _column(head: Header, role: str, name: str, *, required: bool = True) -> Any:
     """`name`, if a column is called so; for one of the role's ALIASES any column with such a name; else None."""
-    if name in table.columns:
-        return name
-    if spelled([name], ALIASES[role]) is not None:
-        if (column := spelled(table.columns, ALIASES[role])) is not None:
-            return column
-        if not required:
-            return None
-    headless = any(column.replace(".", "", 1).isdecimal() for column in table.columns)
+    usual = spelled([name], ALIASES[role]) is not None
+    found = name if name in head.names else spelled(head.names, ALIASES[role]) if usual else None
+    if found is not None:
+        head.place(found)
+    if found is not None or (usual and not required):
+        return found
+    headless = any(column.replace(".", "", 1).isdecimal() for column in head.names)
     hint = "; or write a header above the first line, such as user,item,rating" if headless else ""
     raise DataError(
-        f"{table.path}:1: there is no {role} column {name!r}; the columns are {', '.join(table.columns)}: "
-        f"say which one holds the {role}{hint}"
+        f"{head.path}:1: there is no {role} column {name!r}; the columns are {', '.join(head.names)}: "
+        f"say which one holds the {role}, with  --set {role}_column=NAME{hint}"
     )
 
 
-def _ids(table: Table, cells: Sequence[Any], role: str) -> NDArray[Any]:
-    """Integers if every cell is one, as written ('007' stays text); otherwise the strings."""
-    for row, cell in enumerate(cells):
+def _ids(table: Table, column: Column, role: str) -> NDArray[Any]:
+    """The ids of the distinct cells: integers if every cell is one, as written ('007' stays text); else the strings."""
+    cells, places = column
+
+    def bad(cell: int, what: str) -> DataError:
+        return table.bad(int(np.argmax(places == cell)), f"the {role} {what}")
+
+    for n, cell in enumerate(cells):
         if cell is None or cell != cell or (isinstance(cell, str) and not cell.strip()):  # noqa: PLR0124 - NaN
-            raise table.bad(row, f"the {role} is missing; fill it in or remove the line")
+            raise bad(n, "is missing; fill it in or remove the line")
         if not isinstance(cell, str | int | float):  # Parquet has lists, bytes and more
-            raise table.bad(row, f"the {role} {cell!r} cannot be an id; write it as text or as a number")
+            raise bad(n, f"{cell!r} cannot be an id; write it as text or as a number")
         if table.word == "line" and (word := str(cell).strip()).lower() in MISSING:
-            raise table.bad(
-                row,
-                f"the {role} is {word!r}, which programs write for a missing value; fill it in or remove the "
-                "line; if it is a name, change it, or give a .parquet file, which tells names and missing values apart",
+            raise bad(
+                n,
+                f"is {word!r}, which programs write for a missing value; fill it in or remove the line; if it is a "
+                "name, change it, or give a .parquet file, which tells names and missing values apart",
             )
     for row, end in table.ends.items():
-        if "\n" in cells[row] or "\r" in cells[row]:
+        if "\n" in cells[places[row]] or "\r" in cells[places[row]]:
             raise table.bad(row, f"a quoted {role} goes on to line {end}; close the quote, or take out the line break")
     if all(isinstance(cell, int) and abs(cell) < 2**63 for cell in cells):
         return np.array(cells, np.int64)
@@ -215,11 +244,12 @@ def _ids(table: Table, cells: Sequence[Any], role: str) -> NDArray[Any]:
     return ids
 
 
-def _numbers(table: Table, cells: Sequence[Any], *, dates: bool = False) -> NDArray[np.float64]:
-    """A column as finite numbers; with `dates`, ISO dates become seconds since 1970.
+def _numbers(table: Table, column: Column, role: str) -> NDArray[np.float64]:
+    """The distinct cells as finite numbers; of times, ISO dates become seconds since 1970.
 
     Ratings may have decimal commas (4,5), but only if none of them has a point: a point might separate thousands.
     """
+    (cells, places), dates = column, role == "time"
     if table.decimal_commas and not dates and not any("." in cell for cell in cells):
         cells = [cell.replace(",", ".") for cell in cells]
     try:
@@ -228,7 +258,8 @@ def _numbers(table: Table, cells: Sequence[Any], *, dates: bool = False) -> NDAr
             return numbers
     except (ValueError, TypeError):
         pass
-    return np.array([_one_number(table, row, cell, dates) for row, cell in enumerate(cells)], np.float64)
+    firsts = np.unique(places, return_index=True)[1].tolist()
+    return np.array([_one_number(table, *one, dates) for one in zip(firsts, cells, strict=True)], np.float64)
 
 
 def _one_number(table: Table, row: int, cell: Any, dates: bool) -> float:

@@ -5,55 +5,139 @@ import gzip
 import io
 import itertools
 import zlib
-from collections import Counter
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedgrec.errors import DataError
 
 SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars", "::": "double colons"}
+BEGINNING = 2**16  # bytes
 USUAL = {".csv": ",", ".tsv": "\t", ".inter": "\t", ".dat": "::"}
+
+
+class Column(NamedTuple):
+    """A column of cells: the distinct ones, in the order in which they first come, and which of them each row has."""
+
+    values: Sequence[Any]
+    places: NDArray[np.integer[Any]]  # [rows]
+
+    @staticmethod
+    def of(cells: Sequence[Any]) -> "Column":
+        """The cells of each row, as a column."""
+        try:
+            index: dict[Any, int] = {}
+            places = np.fromiter((index.setdefault(cell, len(index)) for cell in cells), np.int64, len(cells))
+            return Column(list(index), places)
+        except TypeError:  # parquet has lists
+            return Column(cells, np.arange(len(cells)))
+
+
+@dataclass(frozen=True)
+class Header:
+    """What is known of a file before its rows are read."""
+
+    path: Path
+    names: list[str]
+    separator: str = ","
+    line: int = 0  # the header's last line; 0: there is none
+    note: str = ""
+
+    def place(self, name: str) -> int:
+        if (times := self.names.count(name)) > 1:
+            raise DataError(f"{self.path}:1: there are {times} columns {name!r}: rename all but the one to read")
+        return self.names.index(name)
 
 
 @dataclass(frozen=True)
 class Table:
-    """Named columns of cells, and the line of each row for messages."""
+    """Named columns, and the line of each row for messages."""
 
     path: Path
-    columns: Mapping[str, Sequence[Any]]
+    columns: Mapping[str, Any]  # by name a `Column`; of items' names the cells
     lines: Sequence[int]  # the first line of each row
     word: str = "line"
     ends: Mapping[int, int] = field(default_factory=dict)  # row → its last line, if it has several
-    twice: Mapping[str, int] = field(default_factory=dict)  # repeated column name → how many columns have it
-    note: str = ""
     decimal_commas: bool = False  # whether a comma may be part of a number: it does not separate columns
-
-    def column(self, name: str) -> Sequence[Any]:
-        if name in self.twice:
-            raise DataError(
-                f"{self.path}:1: there are {self.twice[name]} columns {name!r}: rename all but the one to read"
-            )
-        return self.columns[name]
 
     def bad(self, row: int, what: str) -> DataError:
         where = f"{self.path}:{self.lines[row]}" if self.word == "line" else f"{self.path}, row {self.lines[row]}"
         return DataError(f"{where}: {what}")
 
 
-def read_text(path: Path, kind: str) -> Table:
-    """A .csv, .tsv, .inter or .dat file."""
-    text = _decoded(path)
+def read_header(path: Path, kind: str) -> Header:
+    """The columns of a .csv, .tsv, .inter or .dat file, from its beginning alone."""
+    text = _decoded(path, _beginning(path))
     separator = _separator(path, text, kind)
-    numbered = _split_lines(text) if separator == "::" else _rows(path, text, separator)
-    if kind == ".dat":
-        names = ["user", "item", "rating", "time"]
-    else:
-        _, _, head = next(numbered)
-        names = [name.split(":")[0] if kind == ".inter" else name.strip() for name in head]
     note = "" if separator == USUAL[kind] else f"{path.name} is read with {SEPARATORS[separator]} between its columns."
-    return replace(_table(path, names, numbered), note=note, decimal_commas=separator != ",")
+    if kind == ".dat":
+        return Header(path, ["user", "item", "rating", "time"], separator, 0, note)
+    _, line, head = next(_rows(path, text, separator))
+    names = [name.split(":")[0] if kind == ".inter" else name.strip() for name in head]
+    return Header(path, names, separator, line, note)
+
+
+def read_rows(head: Header, wanted: Sequence[str]) -> Table:
+    """These columns of all rows, and the lines of the rows."""
+    names, path, at = head.names, head.path, [head.place(name) for name in wanted]
+    found: list[tuple[dict[str, int], array[int]]] = [({}, array("q")) for _ in wanted]
+    lines, ends = array("q"), {}
+    for first, last, row in _rows(path, _decoded(path, contents(path)), head.separator):
+        if last <= head.line:
+            continue
+        if len(row) != len(names):
+            runs_on = f", in a quoted field that goes on to line {last}" if last > first else ""
+            raise DataError(
+                f"{path}:{first}: {len(row)} fields where {len(names)} belong ({', '.join(names)}){runs_on}; "
+                f"mend the line"
+            )
+        if last > first:
+            ends[len(lines)] = last
+        lines.append(first)
+        for (index, places), column in zip(found, at, strict=True):
+            places.append(index.setdefault(row[column], len(index)))
+    if not lines:
+        raise DataError(f"{path} has a header but no rows: give a file with at least one row")
+    columns = {name: Column(list(index), np.array(places)) for name, (index, places) in zip(wanted, found, strict=True)}
+    return Table(path, columns, lines, "line", ends, head.separator != ",")
+
+
+def read_fast(head: Header, wanted: Sequence[str]) -> Table | None:
+    """What `read_rows` gives, but without lines, by pyarrow; None without pyarrow, or if the two might differ."""
+    try:
+        import pyarrow as pa
+        from pyarrow import csv as fast
+    except ImportError:
+        return None
+    data, mark = contents(head.path), head.separator
+    breaks = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
+    longest = np.diff(breaks, prepend=-1, append=len(data)).max()
+    odd = any(one in data for one in (b'"', b"\0", b"\x1f")) or data.count(b"\r") > data.count(b"\r\n")
+    if odd or longest > csv.field_size_limit() or head.line > len(breaks):
+        return None
+    rest = data[breaks[head.line - 1] + 1 if head.line else 0 :]
+    if mark == "::":
+        mark, rest = "\x1f", rest.replace(b"::", b"\x1f")
+    names, kept = [str(place) for place in range(len(head.names))], [str(head.place(name)) for name in wanted]
+    try:
+        data.decode("utf-8")  # columns that are not wanted too
+        found = fast.read_csv(
+            pa.BufferReader(rest),
+            fast.ReadOptions(column_names=names),
+            fast.ParseOptions(delimiter=mark, quote_char=False),
+            fast.ConvertOptions(column_types=dict.fromkeys(kept, pa.string()), include_columns=kept),
+        )
+    except (pa.ArrowException, UnicodeDecodeError):
+        return None
+    coded = [column.combine_chunks().dictionary_encode() for column in found.columns]
+    columns = [Column(column.dictionary.to_pylist(), column.indices.to_numpy()) for column in coded]
+    table = Table(head.path, dict(zip(wanted, columns, strict=True)), range(len(found)), decimal_commas=mark != ",")
+    return table if len(found) else None
 
 
 def spelled(names: Iterable[Any], spellings: Iterable[str], without: str = "_") -> Any:
@@ -78,8 +162,18 @@ def contents(path: Path) -> bytes:
         ) from error
 
 
-def _decoded(path: Path) -> str:
-    data = contents(path)
+def _beginning(path: Path) -> bytes:
+    """The first whole lines of a file."""
+    try:
+        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+            data: bytes = file.read(BEGINNING)
+    except (EOFError, OSError, zlib.error):
+        return contents(path)  # which says what is wrong
+    whole = data if len(data) < BEGINNING else data[: data.rfind(b"\n") + 1]
+    return whole if whole.strip() else contents(path)
+
+
+def _decoded(path: Path, data: bytes) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -111,21 +205,19 @@ def _separator(path: Path, text: str, kind: str) -> str:
     return others[0] if len(others) == 1 else usual
 
 
-def _split_lines(text: str) -> Iterator[tuple[int, int, list[str]]]:
-    """`_rows` for the separator `::`, which is used without quotes."""
-    return ((n, n, line.rstrip("\r").split("::")) for n, line in enumerate(text.split("\n"), 1) if line.strip())
-
-
 def _rows(path: Path, text: str, separator: str) -> Iterator[tuple[int, int, list[str]]]:
     """The first line, the last line and the fields of every row that is not empty."""
-    stream, quotes = io.StringIO(text, newline=""), '"' in text
-    reader = csv.reader(stream, delimiter=separator)
+    if separator == "::":  # used without quotes
+        yield from ((n, n, line.rstrip("\r").split("::")) for n, line in enumerate(text.split("\n"), 1) if line.strip())
+        return
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    before = None  # held back: a quote that is never closed goes on to the end
     while True:
         first = reader.line_num + 1
         try:
             row = next(reader)
         except StopIteration:
-            return
+            break
         except csv.Error as error:
             if "field larger than" not in str(error):
                 raise DataError(f"{path}:{first}: {error}; mend the line") from error
@@ -133,13 +225,16 @@ def _rows(path: Path, text: str, separator: str) -> Iterator[tuple[int, int, lis
                 f"{path}:{first}: a field of more than {csv.field_size_limit():,} characters; shorten it, or close the "
                 "quote that opens it"
             ) from error
-        if not row:
-            continue
-        if quotes and stream.tell() == len(text) and _never_closed(text, separator, first):
-            raise DataError(
-                f'{path}:{first}: a quote opens on this line and is never closed; close it, or write it as ""'
-            )
-        yield first, reader.line_num, row
+        if row:
+            if before:
+                yield before
+            before = first, reader.line_num, row
+    if before and '"' in text and _never_closed(text, separator, before[0]):
+        raise DataError(
+            f'{path}:{before[0]}: a quote opens on this line and is never closed; close it, or write it as ""'
+        )
+    if before:
+        yield before
 
 
 def _never_closed(text: str, separator: str, first: int) -> bool:
@@ -150,24 +245,3 @@ def _never_closed(text: str, separator: str, first: int) -> bool:
     except csv.Error as error:
         return "unexpected end" in str(error)
     return False
-
-
-def _table(path: Path, names: list[str], numbered: Iterator[tuple[int, int, list[str]]]) -> Table:
-    rows: list[list[str]] = []
-    lines: list[int] = []
-    ends: dict[int, int] = {}
-    for first, last, row in numbered:
-        if len(row) != len(names):
-            runs_on = f", in a quoted field that goes on to line {last}" if last > first else ""
-            raise DataError(
-                f"{path}:{first}: {len(row)} fields where {len(names)} belong ({', '.join(names)}){runs_on}; "
-                f"mend the line"
-            )
-        if last > first:
-            ends[len(rows)] = last
-        rows.append(row)
-        lines.append(first)
-    if not rows:
-        raise DataError(f"{path} has a header but no rows: give a file with at least one row")
-    twice = {name: n for name, n in Counter(names).items() if n > 1}
-    return Table(path, dict(zip(names, zip(*rows, strict=True), strict=True)), lines, "line", ends, twice)
