@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgrec.errors import FedgrecError
-from fedgrec.models.ranking import evaluate, top_k
+from fedgrec.models.ranking import FEW, evaluate, top_k
+from fedgrec.models.recommender import Seen, best
 from tests.slow_ranking import top_k_reference
 
 
@@ -146,3 +147,16 @@ def test_import_is_cheap() -> None:
     """Numba is loaded by the first ranking, not by the import."""
     code = "import sys, fedgrec.models.ranking; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_few_lists_are_those_of_many() -> None:
+    """With few users, items that are not allowed are hidden; with many, the others are copied."""
+    rng = np.random.default_rng(3)
+    vectors, items = (rng.integers(-9, 10, (n, 3)).astype(np.float32) for n in (FEW + 1, 50))
+    seen = Seen.of([rng.permutation(50)[: rng.integers(0, 30)] for _ in vectors])
+    allowed = np.sort(rng.permutation(50)[:40])
+    ids, scores = best(vectors, items, 45, seen, allowed)
+    few = best(vectors[:5], items, 45, Seen.of([seen.row(user) for user in range(5)]), allowed)
+    np.testing.assert_array_equal(few[0], ids[:5])
+    np.testing.assert_array_equal(few[1], scores[:5])
+    assert set(ids.ravel()) <= {-1, *allowed}

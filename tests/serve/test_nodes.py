@@ -1,7 +1,9 @@
 """A served node: its own people, by its own store, which is only read."""
 
+import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -110,8 +112,9 @@ def test_a_read_only_mount_beside_a_node_at_work(tmp_path: Path) -> None:
 @pytest.mark.parametrize("per_user_masks", [False, True])
 def test_a_read_only_mount(tmp_path: Path, per_user_masks: bool) -> None:
     home, _ = a_node(tmp_path, per_user_masks=per_user_masks)
-    people = users_of(home)
-    before = [recommend(home, user, 3)[0].tolist() for user in people]
+    twin = shutil.copytree(home, tmp_path / "twin")  # a reader leaves files beside a store, with which this is no test
+    people = users_of(twin)
+    before = [recommend(twin, user, 3)[0].tolist() for user in people]
     with read_only(home), served(home, TOKENS, port=0) as door:
         for user, items in zip(people, before, strict=True):
             code, found = ask(door, "/recommend", {"user": user, "k": 3})
@@ -119,11 +122,29 @@ def test_a_read_only_mount(tmp_path: Path, per_user_masks: bool) -> None:
         assert [recommend(home, user, 3)[0].tolist() for user in people] == before
 
 
+def test_a_reader_without_the_right_to_write(tmp_path: Path) -> None:
+    home, _ = a_node(tmp_path)
+    with tempfile.TemporaryDirectory() as place:
+        copy, owner = shutil.copytree(home, Path(place) / "node"), os.geteuid()
+        before = answers(home)  # and all modules are imported, which only their owner may read
+        for path in (Path(place), copy, *copy.rglob("*")):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        os.seteuid(owner or 65534)  # root may write anywhere
+        try:
+            with pytest.raises(PermissionError):
+                (copy / "new").write_text("")
+            assert answers(copy) == before
+        finally:
+            os.seteuid(owner)
+            for path in (Path(place), copy):
+                path.chmod(0o700)
+
+
 def test_a_full_disk(tmp_path: Path) -> None:
     home, _ = a_node(tmp_path / "made")
-    before = answers(home)
     with a_disk(tmp_path / "disk", "8m") as disk:
         copy, size = shutil.copytree(home, disk / "node"), 2**20
+        before, people = answers(home), users_of(home)[:2]
         with (disk / "filler").open("wb", buffering=0) as filler:
             while size:
                 try:
@@ -133,7 +154,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="No space"):
             (copy / "new").write_bytes(bytes(9_000))
         with served(copy, TOKENS, port=0) as door:
-            assert [ask(door, "/recommend", {"user": user}) for user in users_of(home)[:2]] == before
+            assert [ask(door, "/recommend", {"user": user}) for user in people] == before
 
 
 def test_the_state_of_a_served_node_has_no_keys(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ SEAL = "seal"
 LISTED = "IN (SELECT value FROM json_each(?))"  # a list of values, as JSON
 NOT_DAMAGE = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CONSTRAINT}
 NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}  # or the disk fails
+BARRED = sqlite3.SQLITE_READONLY  # the file, or its folder
 ROOM = 2**20  # bytes: with less free space the disk counts as full, whatever SQLite's error says
 WRITES = re.compile(r"\s*(?:INSERT(?: OR \w+)? INTO|UPDATE)\s+(\w+)")
 SYNCHRONOUS = "FULL"  # a committed transaction is on the disk
@@ -89,10 +90,11 @@ def _code(error: sqlite3.DatabaseError) -> int:
 
 
 def sentence_for(path: Path, error: sqlite3.DatabaseError) -> DiskError | FederationError:
-    if _code(error) & 0xFF not in NO_ROOM:
+    if _code(error) & 0xFF not in NO_ROOM | {BARRED}:
         return damaged(path, error)
     full = _code(error) & 0xFF == sqlite3.SQLITE_FULL or shutil.disk_usage(path.parent).free < ROOM
-    why = system_trouble(errno.ENOSPC if full else errno.EIO)
+    barred = _code(error) & 0xFF == BARRED
+    why = system_trouble(errno.ENOSPC if full else errno.EACCES if barred else errno.EIO)
     return DiskError(f"{path} could not be written ({error}): {why}")
 
 
