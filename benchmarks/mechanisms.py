@@ -26,8 +26,6 @@ def sessions(clients: int, values: int) -> dict[str, Session]:
         "pairwise masks": replace(everybody, mechanism="pairwise"),
         "complete graph (2017)": everybody,
         "k-regular graph (2020)": replace(everybody, neighbours=chosen.neighbours, threshold=chosen.threshold),
-        # T, the clients that may collude with a lying server: the most that this U allows, 2U > n + T.
-        "LightSecAgg (2021)": replace(everybody, mechanism="lightsecagg", privacy=2 * t - n - 1),
     }
 
 
@@ -45,7 +43,6 @@ def bench(clients: int = 100, values: int = 100_000, repeats: int = 3) -> dict[s
         measured[name] = {
             "neighbours": session.neighbours,
             "threshold": session.threshold,
-            "privacy": session.privacy if session.mechanism == "lightsecagg" else None,
             "lost": costs,
             "most_lost_with_a_sum": max(lost for lost, cost in costs.items() if cost),
         }

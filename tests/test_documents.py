@@ -39,7 +39,7 @@ PAGES = [
     *(ROOT / "docs" / "results" / name for name in ("README.md", "measurements.md")),
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-PROGRAMS = ("fedgrec ", "make ", "pip ", "torchrun ", "python -m benchmarks")
+PROGRAMS = ("fedgrec ", "make ", "pip ", "python -m benchmarks")
 WIDTH = 120
 
 SMALL = "--rounds 2 --dim 4 --layers 1 --negatives 8 --kernel reference --quiet"

@@ -99,6 +99,14 @@ def test_what_is_not_a_run_is_said(capsys: Any, tmp_path: Path, words: list[str]
     assert f"Make one with  fedgrec train --data {table}" in refused(capsys, command, str(table), *rest)
 
 
+def test_torchrun_is_refused(capsys: Any, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    words = ["train", "--data", str(data), "--out", str(tmp_path / "run")]
+    assert "start it without torchrun" in refused(capsys, *words)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_damaged_model_is_said(capsys: Any, finished: Path, tmp_path: Path) -> None:
     import shutil
 

@@ -13,9 +13,7 @@ from fedgrec import cli
 from fedgrec.config.configuration import recorded
 from fedgrec.data.datasets import load_for
 from fedgrec.data.split import read_split
-from fedgrec.errors import ConfigError
 from fedgrec.models.model import GROWN, Model
-from fedgrec.runs.distributed import Ranks
 from fedgrec.runs.growth import grown_run, split_of
 from fedgrec.runs.simulation import Observer
 from tests.cli.small import lines, train
@@ -138,7 +136,7 @@ def test_stopped_in_its_season_a_grown_run_ends_the_same(run: Path, more: Path, 
     cut = shutil.copytree(run, tmp_path / "cut")
     assert grow(run, "--data", more, "--rounds", 12) == 0
     config = recorded(cut / "config.toml").changed({"data": str(more)})
-    stopped = grown_run(config, cut, load_for(config, split_of(cut)), 12, Stops(), Ranks())
+    stopped = grown_run(config, cut, load_for(config, split_of(cut)), 12, Stops())
     stopped.run()
     assert stopped.server.round == stop
     assert go_on(cut) == 0
@@ -193,19 +191,11 @@ def test_what_cannot_grow_says_so_and_stays(
     assert files(run) == before
 
 
-def test_grown_needs_a_run_and_one_process(data: Path, run: Path, more: Path, tmp_path: Path, capsys: Any) -> None:
+def test_grown_needs_a_run(data: Path, tmp_path: Path, capsys: Any) -> None:
     assert cli.main(["train", "--grown", "--data", str(data), "--out", str(tmp_path / "new")]) == 2
     assert "--grown is a command of its own now: fedgrec grow RUN" in capsys.readouterr().err
     assert grow(tmp_path / "new", "--data", data) == 2
     assert "new holds no run to resume" in capsys.readouterr().err
-
-    class Two(Ranks):
-        size = 2
-
-    before, config = files(run), recorded(run / "config.toml").changed({"data": str(more)})
-    with pytest.raises(ConfigError, match="in one process"):
-        grown_run(config, run, load_for(config, split_of(run)), 0, Observer(), Two())
-    assert files(run) == before
 
 
 def test_a_run_of_before_there_was_a_split_file(data: Path, run: Path, more: Path, tmp_path: Path, capsys: Any) -> None:
@@ -234,7 +224,7 @@ def test_killed_between_any_two_file_operations_a_run_is_the_old_one_or_the_grow
         run = shutil.copytree(finished, tmp_path / str(n))
         kill_at(n)
         try:
-            grown_run(config, run, data, 0, Observer(), Ranks())
+            grown_run(config, run, data, 0, Observer())
         except Killed:
             kill_at(0)
         else:

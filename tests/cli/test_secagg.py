@@ -22,9 +22,7 @@ def said(capsys: pytest.CaptureFixture[str], command: str) -> tuple[int, str, st
         "--neighbours 6 --threshold 4 --drop 0,0,1,0",
         "--bits 64",
         "--bits 12 --drop 0,0,1,0",
-        "--bits 8 --mechanism lightsecagg",
         "--mechanism pairwise",
-        "--mechanism lightsecagg --drop 1,0,1,1",
     ],
 )
 def test_a_round_ends_with_an_exact_sum(capsys, more: str) -> None:

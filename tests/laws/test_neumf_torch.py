@@ -173,7 +173,7 @@ def test_an_engine_trains_what_a_run_trains() -> None:
     values = {"hidden": (6, 3), "negatives": 5, "precision": "float64"}
     run = laws.after(laws.simulation("fedncf", **values))
     other = laws.simulation("fedncf", kernel="auto", device=DEVICE, **values)
-    assert not why_no_gpu(other.config, other.ranks)
+    assert not why_no_gpu(other.config)
     engine = make_engine(other.config, other.method, other.server, other.users)
     assert isinstance(engine, neumf_torch.Engine)
     for other.server.round in range(3):

@@ -12,7 +12,6 @@ from fedgrec.errors import ConfigError, FedgrecError
 from fedgrec.kernels.devices import gpu_is_there
 from fedgrec.methods import fcf
 from fedgrec.runs import machine, simulation
-from fedgrec.runs.distributed import Ranks
 from tests.methods.laws import World
 
 torch = pytest.importorskip("torch")
@@ -141,12 +140,11 @@ def scores(world: World) -> Any:
 
 ON_A_GPU = [("fedgrec", {}), ("fcf", {}), ("fedncf", {}), ("fedgnn", {}), ("fedgnn-bpr", {})]
 NOT: list[tuple[str, dict[str, Any], int, str]] = [
-    ("fedgnn", {"noise": 0.1}, 1, "fedgnn does not train on a GPU with these options"),  # whose noise is NumPy's
-    ("fedgnn", {"pseudo": "gaussian"}, 1, "fedgnn does not train on a GPU with these options"),
-    ("fcf", {"kernel": "reference"}, 1, "kernel = reference does not train on a GPU"),
-    ("fedgrec", {"secure": "protocol"}, 1, "secure = protocol does not train on a GPU"),
-    ("fedgrec", {"dp_epsilon": 8.0}, 1, "a GPU adds no noise, which dp_epsilon asks for"),
-    ("fedgrec", {}, 2, "several processes do not train on GPUs"),
+    ("fedgnn", {"noise": 0.1}, "fedgnn does not train on a GPU with these options"),  # whose noise is NumPy's
+    ("fedgnn", {"pseudo": "gaussian"}, "fedgnn does not train on a GPU with these options"),
+    ("fcf", {"kernel": "reference"}, "kernel = reference does not train on a GPU"),
+    ("fedgrec", {"secure": "protocol"}, "secure = protocol does not train on a GPU"),
+    ("fedgrec", {"dp_epsilon": 8.0}, "a GPU adds no noise, which dp_epsilon asks for"),
 ]
 
 
@@ -157,27 +155,26 @@ def test_auto_means_a_gpu_where_there_is_one(
     config = Config().of(method).layered((options, "here"))
     for there, device in ((True, "cuda"), (False, "cpu")):
         monkeypatch.setattr(machine, "gpu_is_there", lambda there=there: there)
-        assert machine.device_of(config, Ranks()) == device
-    assert machine.device_of(config.changed({"device": "cuda"}), Ranks()) == "cuda"
+        assert machine.device_of(config) == device
+    assert machine.device_of(config.changed({"device": "cuda"})) == "cuda"
 
 
-@pytest.mark.parametrize(("method", "options", "processes", "reason"), NOT)
+@pytest.mark.parametrize(("method", "options", "reason"), NOT)
 def test_what_no_engine_trains_stays_on_the_cpu(
-    method: str, options: dict[str, Any], processes: int, reason: str, monkeypatch: pytest.MonkeyPatch
+    method: str, options: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, ranks = Config().of(method).layered((options, "here")), Ranks()
-    monkeypatch.setattr(ranks, "size", processes, raising=False)
+    config = Config().of(method).layered((options, "here"))
     monkeypatch.setattr(machine, "gpu_is_there", lambda: True)
-    assert machine.device_of(config, ranks) == "cpu"
+    assert machine.device_of(config) == "cpu"
     with pytest.raises(ConfigError, match=f"^{re.escape(reason)}: leave out device, or set it to cpu$"):
-        machine.device_of(config.changed({"device": "cuda"}), ranks)
+        machine.device_of(config.changed({"device": "cuda"}))
 
 
 def test_a_method_that_has_no_engine_trains_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "gpu_is_there", lambda: True)
     monkeypatch.setattr(fcf.FCF, "engine", "")
-    assert machine.device_of(Config().of("fcf"), Ranks()) == "cpu"
+    assert machine.device_of(Config().of("fcf")) == "cpu"
     monkeypatch.setattr(fcf.FCF, "engine", "fedgrec.kernels.fcf_torch")
     monkeypatch.setattr(fcf.FCF, "engine_needs", "there_is_no_such_package")
     with pytest.raises(ConfigError, match="fcf does not train on a GPU without the package there_is_no_such_package"):
-        machine.device_of(Config().of("fcf").changed({"device": "cuda"}), Ranks())
+        machine.device_of(Config().of("fcf").changed({"device": "cuda"}))

@@ -15,7 +15,6 @@ def test_losses_that_each_mechanism_survives(measured) -> None:
         "pairwise masks": (7, 0),
         "complete graph (2017)": (7, 3),
         "k-regular graph (2020)": (8, 1),
-        "LightSecAgg (2021)": (7, 3),
     }
 
 
@@ -27,6 +26,3 @@ def test_bytes_that_a_client_sends(measured) -> None:
     opened = 2 * 4 + 10 * (4 + 33)  # two lists of: owner, share
     signature = 64  # under the lists of survivors
     assert up["complete graph (2017)"] == vector + keys + shares + signature + opened + 5 * header
-    piece = 2 * vector // (7 - 3)  # U − T pieces of a vector whose 16-bit digits take 32 bits each
-    shares = 4 + 9 * (8 + piece + 16)
-    assert up["LightSecAgg (2021)"] == 2 * vector + keys + shares + signature + piece + 5 * header

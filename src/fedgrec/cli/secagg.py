@@ -32,9 +32,8 @@ def register(commands: Any) -> None:
     add(
         "--mechanism",
         default="secagg",
-        choices=("secagg", "pairwise", "lightsecagg"),
-        help="secagg: Bonawitz 2017 on Bell 2020's graph; pairwise: masks without recovery; lightsecagg: Yang 2021 "
-        "(default: secagg)",
+        choices=("secagg", "pairwise"),
+        help="secagg: Bonawitz 2017 on Bell 2020's graph; pairwise: masks without recovery (default: secagg)",
     )
     add("--threads", type=int, default=0, metavar="N", help="that make masks; 0: all cores (default: 0)")
     add = command(tasks, "parameters", run_parameters, "neighbours and threshold for a number of clients").add_argument
@@ -57,7 +56,7 @@ def run_demo(arguments: argparse.Namespace) -> int:
     from fedgrec.secagg import Population, SecAggError, Session, Stage, fresh_round_id, run_round
 
     n, drops = arguments.clients, _drops(arguments.drop, arguments.clients)
-    neighbours, threshold, privacy = _parameters(arguments)
+    neighbours, threshold = _parameters(arguments)
     ids, order = range(n), random.sample(range(n), n)
     silent: dict[int, Stage] = {}
     for stage, count in zip((Stage.KEYS, Stage.SHARES, Stage.MASKED, Stage.UNMASK), drops, strict=True):
@@ -73,8 +72,7 @@ def run_demo(arguments: argparse.Namespace) -> int:
     print(f"{n:,} clients, {edges}, t = {threshold}, {arguments.values:,} values of {arguments.bits} bits")
     try:
         rings, least = ((arguments.values, arguments.bits),), max(2, n - max(drops[0], n // 20))
-        graph = n, neighbours, threshold
-        session = Session(fresh_round_id(), rings, *graph, arguments.mechanism, least=least, privacy=privacy)
+        session = Session(fresh_round_id(), rings, n, neighbours, threshold, arguments.mechanism, least=least)
         outcome = run_round(session, vector, Population(ids), silent, threads=arguments.threads or os.cpu_count() or 1)
     except SecAggError as error:
         print(f"the round failed and nothing was opened: {error}\nsum exact: no")
@@ -106,8 +104,8 @@ def _drops(text: str, clients: int) -> list[int]:
     return drops
 
 
-def _parameters(arguments: argparse.Namespace) -> tuple[int, int, int]:
-    """k, t and LightSecAgg's T, as given or as chosen."""
+def _parameters(arguments: argparse.Namespace) -> tuple[int, int]:
+    """k and t, as given or as chosen."""
     from fedgrec.secagg.parameters import choose
 
     n, k, t = arguments.clients, arguments.neighbours, arguments.threshold
@@ -121,13 +119,10 @@ def _parameters(arguments: argparse.Namespace) -> tuple[int, int, int]:
         raise ConfigError(f"--bits {arguments.bits}: sums of {n:,} clients do not fit so few")
     if k < 0 or t < 0 or bool(k) != bool(t):
         raise ConfigError("--neighbours and --threshold go together: give both, or leave both out")
-    if arguments.mechanism == "lightsecagg":
-        t = t or max(2, -(-3 * n // 4))
-        return n - 1, t, max(1, 2 * t - n - 1)  # so many may collude and still cannot confirm two lists of survivors
     if not k:
         chosen = choose(n)
         k, t = chosen.neighbours, chosen.threshold
-    return k, t, 1
+    return k, t
 
 
 def run_parameters(arguments: argparse.Namespace) -> int:

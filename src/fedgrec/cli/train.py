@@ -93,30 +93,27 @@ def unknown(arguments: argparse.Namespace, words: Sequence[str]) -> NoReturn:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fedgrec.runs.distributed import launched
-
-    with launched() as ranks:
-        return (_resumed if arguments.resume else _new)(arguments, ranks)
+    return (_resumed if arguments.resume else _new)(arguments)
 
 
-def _new(arguments: argparse.Namespace, ranks: Any) -> int:
+def _new(arguments: argparse.Namespace) -> int:
     config = configuration(arguments, USUAL_PRESET)
     folder = arguments.out or _usual_folder(arguments, config)
-    training.check_new(folder, ranks)
-    known = training.loaded(config, folder, ranks)
-    return training.trained(arguments, *known, folder, training.simulated(folder, ranks), ranks)
+    training.check_new(folder)
+    known = training.loaded(config, folder)
+    return training.trained(arguments, *known, folder, training.simulated(folder))
 
 
-def _resumed(arguments: argparse.Namespace, ranks: Any) -> int:
+def _resumed(arguments: argparse.Namespace) -> int:
     from fedgrec.data.split import read_split
 
     if arguments.out is None:
         raise ConfigError("--resume needs --out RUN: which run shall go on?")
-    config, folder = training.going_on(arguments, arguments.out, ranks)
+    config, folder = training.going_on(arguments, arguments.out), arguments.out
     if not training.asks_more(config, folder):
-        return training.say_complete(folder, ranks)
-    known = training.loaded(config, folder, ranks, read_split(folder))
-    return training.trained(arguments, *known, folder, training.simulated(folder, ranks, resumes=True), ranks)
+        return training.say_complete(folder)
+    known = training.loaded(config, folder, read_split(folder))
+    return training.trained(arguments, *known, folder, training.simulated(folder, resumes=True))
 
 
 def _usual_folder(arguments: argparse.Namespace, config: Config) -> Path:

@@ -1,13 +1,10 @@
-"""`fedgrec finish` and `fedgrec grow`, and what they share with `train`: load, train with a bar, say what is next.
+"""`fedgrec finish` and `fedgrec grow`, and what they share with `train`: load, train with a bar, say what is next."""
 
-With several processes, only the first one writes files and prints; the others compute.
-"""
-
+import os
 import shlex
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +15,6 @@ from fedgrec.errors import AGAIN, ConfigError, DiskError, FedgrecError, RunError
 
 if TYPE_CHECKING:
     from fedgrec.data import Dataset, Split
-    from fedgrec.runs.distributed import Ranks
     from fedgrec.runs.simulation import Observer, Simulation
 
 LENGTH = {"rounds", "patience", "checkpoint_every", "threads"}  # what a run that goes on may change
@@ -50,70 +46,64 @@ def run_finish(arguments: Namespace) -> int:
     """
     from fedgrec.data.item_names import KEPT
     from fedgrec.models.model import run_config
-    from fedgrec.runs.distributed import launched
     from fedgrec.runs.record import chosen_round, recorded_about
     from fedgrec.runs.resolve import final, on_todays_device
 
     before: Path = arguments.run
-    with launched() as ranks:
-        config = final(on_todays_device(run_config(before), ranks), chosen_round(before))
-        named = before.resolve() if before.name in ("", "..") else before
-        folder: Path = arguments.out or named.with_name(f"{named.name}-final")
-        check_new(folder, ranks)
-        config, dataset = loaded(config, folder, ranks)
-        note = f"The data is not what {before} was trained on: this run learns from it as it is now."
-        changed = recorded_about(before, "checksums") != dataset.checksums
-        arguments.item_names = arguments.item_names or ((before / KEPT) if (before / KEPT).exists() else None)
-        return trained(arguments, config, dataset, folder, simulated(folder, ranks), ranks, note if changed else "")
+    config = final(on_todays_device(run_config(before)), chosen_round(before))
+    named = before.resolve() if before.name in ("", "..") else before
+    folder: Path = arguments.out or named.with_name(f"{named.name}-final")
+    check_new(folder)
+    config, dataset = loaded(config, folder)
+    note = f"The data is not what {before} was trained on: this run learns from it as it is now."
+    changed = recorded_about(before, "checksums") != dataset.checksums
+    arguments.item_names = arguments.item_names or ((before / KEPT) if (before / KEPT).exists() else None)
+    return trained(arguments, config, dataset, folder, simulated(folder), note if changed else "")
 
 
 def run_grow(arguments: Namespace) -> int:
     """Go on with a run on its data as it is now, in the same file or in another. People, items and clicks may have
     come and gone; held-out items stay held out. The run gets a fifth of its rounds more.
     """
-    from fedgrec.runs.distributed import launched
     from fedgrec.runs.growth import grown_run, split_of
     from fedgrec.runs.record import is_same_data, recorded_about
 
-    with launched() as ranks:
-        config, folder = going_on(arguments, arguments.run, ranks, LENGTH | {"data"})
-        # the split that `auto` chose when the run began
-        config = config.changed({"split": recorded_about(folder, "split")}, str(folder))
-        config, dataset = loaded(config, folder, ranks, split_of(folder))
-        if not is_same_data(folder, dataset):
-            asked = {bare(key) for key in assigned(arguments) | flags(arguments)}
-            rounds = config.run.rounds if "rounds" in asked else 0
-            begin = lambda config, dataset, bar: grown_run(config, folder, dataset, rounds, bar, ranks)  # noqa: E731
-        elif asks_more(config, folder):
-            begin = simulated(folder, ranks, resumes=True)
-        else:
-            return say_complete(folder, ranks)
-        return trained(arguments, config, dataset, folder, begin, ranks)
+    folder: Path = arguments.run
+    config = going_on(arguments, folder, LENGTH | {"data"})
+    # the split that `auto` chose when the run began
+    config = config.changed({"split": recorded_about(folder, "split")}, str(folder))
+    config, dataset = loaded(config, folder, split_of(folder))
+    if not is_same_data(folder, dataset):
+        asked = {bare(key) for key in assigned(arguments) | flags(arguments)}
+        rounds = config.run.rounds if "rounds" in asked else 0
+        begin = lambda config, dataset, bar: grown_run(config, folder, dataset, rounds, bar)  # noqa: E731
+    elif asks_more(config, folder):
+        begin = simulated(folder, resumes=True)
+    else:
+        return say_complete(folder)
+    return trained(arguments, config, dataset, folder, begin)
 
 
-def check_new(folder: Path, ranks: "Ranks") -> None:
+def check_new(folder: Path) -> None:
     """A new run never writes into a folder that holds anything else."""
     from fedgrec.data.files import check_writable
 
-    if ranks.first:
-        check_writable(folder)
-        if folder.exists() and any(not path.name.endswith(".part") for path in folder.iterdir()):
-            raise RunError(f"{folder} is not empty: add --resume to go on with that run, or choose another --out")
+    check_writable(folder)
+    if folder.exists() and any(not path.name.endswith(".part") for path in folder.iterdir()):
+        raise RunError(f"{folder} is not empty: add --resume to go on with that run, or choose another --out")
 
 
-def going_on(arguments: Namespace, folder: Path, ranks: "Ranks", allowed: set[str] = LENGTH) -> tuple[Config, Path]:
-    """The options and the folder of a run that goes on; an interrupted growth is ended first."""
+def going_on(arguments: Namespace, folder: Path, allowed: set[str] = LENGTH) -> Config:
+    """The options of a run that goes on; an interrupted growth is ended first."""
     from fedgrec.data.item_names import keep
     from fedgrec.runs.growth import end_growth
     from fedgrec.runs.resolve import on_todays_device
 
-    if ranks.first:
-        end_growth(folder)
-    folder = ranks.shown(folder)
-    config = on_todays_device(resumed_configuration(arguments, folder, allowed), ranks)
-    if arguments.item_names and ranks.first:
+    end_growth(folder)
+    config = on_todays_device(resumed_configuration(arguments, folder, allowed))
+    if arguments.item_names:
         keep(arguments.item_names, folder)  # now, because a complete run ends early; its later reports use the names
-    return config, folder
+    return config
 
 
 def resumed_configuration(arguments: Namespace, folder: Path, allowed: set[str] = LENGTH) -> Config:
@@ -152,24 +142,25 @@ def asks_more(config: Config, folder: Path) -> bool:
     return not is_finished(folder) or (now.rounds, now.patience) != (before.rounds, before.patience)
 
 
-def loaded(config: Config, folder: Path, ranks: "Ranks", before: "Split | None" = None) -> tuple[Config, "Dataset"]:
+def loaded(config: Config, folder: Path, before: "Split | None" = None) -> tuple[Config, "Dataset"]:
     """The configuration with everything decided, and the data, split as `before` if that is given."""
     from fedgrec.data.datasets import load_for
     from fedgrec.data.files import check_writable
     from fedgrec.runs.resolve import resolved
 
-    if ranks.first:
-        check_writable(folder)
-    dataset = ranks.in_turn(lambda: load_for(config, before))
-    return resolved(config, dataset, ranks), dataset
+    if "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError("one process trains, on all cores or on a GPU: start it without torchrun")
+    check_writable(folder)
+    dataset = load_for(config, before)
+    return resolved(config, dataset), dataset
 
 
-def simulated(folder: Path, ranks: "Ranks", resumes: bool = False) -> Start:
+def simulated(folder: Path, resumes: bool = False) -> Start:
     """Begins a run, or goes on with it on the same data."""
     from fedgrec.runs.simulation import Simulation
 
     def begin(config: Config, dataset: "Dataset", bar: "Observer") -> "Simulation":
-        simulation = Simulation(config, dataset, folder if ranks.first or resumes else None, bar, ranks)
+        simulation = Simulation(config, dataset, folder, bar)
         if resumes:
             simulation.resume()
         return simulation
@@ -178,35 +169,29 @@ def simulated(folder: Path, ranks: "Ranks", resumes: bool = False) -> Start:
 
 
 def trained(
-    arguments: Namespace, config: Config, dataset: "Dataset", folder: Path, begin: Start, ranks: "Ranks", note: str = ""
+    arguments: Namespace, config: Config, dataset: "Dataset", folder: Path, begin: Start, note: str = ""
 ) -> int:
     """Train to the end, or until somebody stops it; then print the result and the next commands."""
     from fedgrec.cli.progress import Bar
-    from fedgrec.data.datasets import describe
     from fedgrec.data.files import claimed
     from fedgrec.data.item_names import keep, read_names
 
     names = arguments.item_names
     notes = [note, read_names(names, dataset.split.train.item_ids).note if names else ""]
-    ranks.agree(f"{config.method} {config.model} {config.run} {describe(dataset)}")
-    bar = Bar(quiet=arguments.quiet or not ranks.first)
-    with claimed(folder) if ranks.first else nullcontext():
+    bar = Bar(quiet=arguments.quiet)
+    with claimed(folder):
         simulation = begin(config, dataset, bar)
         bar.describe(simulation.config, dataset)
         for line in filter(None, notes):
             bar.say(f"  {line}")
-        if names and ranks.first:
+        if names:
             keep(names, folder)
-        if not ranks.first:
-            simulation.record = None
         go_on = shlex.join(["fedgrec", "train", "--out", str(folder), "--resume"])
         try:
             with bar.watching():
                 simulation.run()
         except DiskError as error:
             raise DiskError(str(error).replace(AGAIN, f"go on with  {go_on}")) from error
-    if not ranks.first:
-        return 0 if simulation.finished else 130
     if not simulation.finished:
         has = f" ({folder} recommends as of round {simulation.selected.round:,})" if simulation.selected else ""
         said = f"\nStopped after round {simulation.server.round:,}; everything is saved{has}. Go on with:\n  {go_on}"
@@ -218,9 +203,8 @@ def trained(
     return 0
 
 
-def say_complete(folder: Path, ranks: "Ranks") -> int:
-    if ranks.first:
-        print(f"{folder} is complete; --rounds N or --patience N with a larger N goes on.")
+def say_complete(folder: Path) -> int:
+    print(f"{folder} is complete; --rounds N or --patience N with a larger N goes on.")
     return 0
 
 

@@ -25,7 +25,6 @@ from fedgrec.errors import ConfigError, FedgrecError, RunError
 from fedgrec.methods import change
 from fedgrec.models.model import CONFIG, GROWN, Model
 from fedgrec.models.selection import RESULT, Observer
-from fedgrec.runs.distributed import Ranks
 from fedgrec.runs.machine import make_method
 from fedgrec.runs.population import Before, population
 from fedgrec.runs.record import RunRecord, is_finished
@@ -55,8 +54,6 @@ def continued(model: Model) -> Simulation:
 def grow(run: Simulation, dataset: Dataset, rounds: int = 0) -> None:
     """Take in the data as it is now; the run then has `rounds` more to train, a season."""
     method, rounds = run.method, rounds or season(run)
-    if run.ranks.size > 1:
-        raise ConfigError("a run goes on with other data in one process alone: leave out torchrun")
     if run.config.run.noisy:
         raise ConfigError("under dp_epsilon all sums are planned before the first: a run cannot go on with other data")
     before, now, seed = run.dataset.split.train, dataset.split.train, run.config.run.seed
@@ -113,11 +110,9 @@ def split_of(folder: Path) -> Split:
     return dataset.split
 
 
-def grown_run(
-    config: Config, folder: Path, dataset: Dataset, rounds: int, observer: Observer, ranks: Ranks
-) -> Simulation:
+def grown_run(config: Config, folder: Path, dataset: Dataset, rounds: int, observer: Observer) -> Simulation:
     """The run in the folder, grown to this data, there and in memory; `rounds` in all, 0: as `growth.season` says."""
-    run = Simulation(config, Dataset(dataset.name, split_of(folder)), observer=observer, ranks=ranks)
+    run = Simulation(config, Dataset(dataset.name, split_of(folder)), observer=observer)
     ended_without = is_finished(folder) and not config.run.checkpoint_every
     if ended_without or not run.restore(Checkpoints(folder / "checkpoints")):
         raise RunError(f"{folder} has no checkpoint of its last round, so it cannot go on with other data: train anew")

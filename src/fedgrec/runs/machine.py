@@ -16,7 +16,6 @@ from fedgrec.methods.contract import Method
 from fedgrec.models.gpu_ranking import rank_on_gpu, top_k_on_device
 from fedgrec.models.metrics import Ideal
 from fedgrec.models.ranking import Csr, Rank, Result, evaluate_ranking, top_k, top_k_scores
-from fedgrec.runs.distributed import Ranks
 
 
 def make_method(config: Config, n_items: int, n_users: int) -> Method:
@@ -38,15 +37,15 @@ def make_method(config: Config, n_items: int, n_users: int) -> Method:
     return cast(Method, with_noise(method, run.dp_epsilon, run.dp_delta, run.dp_rounds or run.rounds))
 
 
-def device_of(config: Config, ranks: Ranks) -> str:
+def device_of(config: Config) -> str:
     """Where to train, cuda or cpu; `ConfigError` if a GPU is asked for and cannot."""
-    asked, reason = config.run.device, why_no_gpu(config, ranks)
+    asked, reason = config.run.device, why_no_gpu(config)
     if asked == "cuda" and reason:
         raise ConfigError(f"{reason}: leave out device, or set it to cpu")
     return "cuda" if asked == "cuda" or (asked == "auto" and not reason and gpu_is_there()) else "cpu"
 
 
-def why_no_gpu(config: Config, ranks: Ranks) -> str:
+def why_no_gpu(config: Config) -> str:
     """Why no engine can run the rounds on a GPU from end to end; "" if one can."""
     method, name, run = contract.make_method(config.method, config.model), config.method, config.run
     reasons = {
@@ -59,7 +58,6 @@ def why_no_gpu(config: Config, ranks: Ranks) -> str:
         f"secure = {run.secure} does not train on a GPU": run.secure != "off",
         "a GPU knows no weights, which weight_ceiling asks for": config.data.weight_ceiling > 0,
         "a GPU adds no noise, which dp_epsilon asks for": run.noisy,
-        "several processes do not train on GPUs": ranks.size > 1,  # they exchange sums in the middle of a round
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
 
@@ -73,12 +71,11 @@ def judged(
     ks: Sequence[int],
     ideal: Ideal,
     device: str = "cpu",
-    ranks: Ranks | None = None,
 ) -> Result:
     """Full ranking by the method, with this server and these users."""
     with within_memory("ranking", "dim or layers", device):
-        shared = (ranks or Ranks()).split(_ranker(method, server, users, device), method.n_items)
-        return evaluate_ranking(shared, method.n_items, seen, held_out, ks, ideal)
+        rank = _ranker(method, server, users, device)
+        return evaluate_ranking(rank, method.n_items, seen, held_out, ks, ideal)
 
 
 def _ranker(method: Method, server: ServerState, users: Cohort, device: str) -> Rank:

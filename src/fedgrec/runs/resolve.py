@@ -9,16 +9,15 @@ from fedgrec.config.configuration import Config, options
 from fedgrec.config.options import DataOptions, MethodOptions, falling
 from fedgrec.data import Dataset
 from fedgrec.data.registry import SOURCES
-from fedgrec.runs.distributed import Ranks
 from fedgrec.runs.machine import device_of, why_no_gpu
 
 EVALUATIONS = MethodOptions.evaluations  # in a run, if `evaluate_every` is left to us
 
 
-def resolved(config: Config, dataset: Dataset, ranks: Ranks | None = None) -> Config:
+def resolved(config: Config, dataset: Dataset) -> Config:
     """The configuration with all that was left to us decided, so that running it again gives the same run."""
     config = decided(config, dataset.split.train.n_users)
-    run = replace(config.run, device=device_of(config, ranks or Ranks()))
+    run = replace(config.run, device=device_of(config))
     return replace(config, run=run, data=located(config.data))
 
 
@@ -60,9 +59,9 @@ def located(data: DataOptions) -> DataOptions:
     return replace(data, data=str(Path(source).resolve()))
 
 
-def on_todays_device(config: Config, ranks: Ranks) -> Config:
+def on_todays_device(config: Config) -> Config:
     """A recorded configuration. What release 0.2 trained on a GPU, and no engine can, goes on as `auto` says."""
-    return config.changed({"device": "auto"}) if why_no_gpu(config, ranks) else config
+    return config.changed({"device": "auto"}) if why_no_gpu(config) else config
 
 
 def final(config: Config, best_round: int) -> Config:

@@ -19,18 +19,18 @@ from fedgrec.config.configuration import Config
 from fedgrec.data import Dataset, Interactions
 from fedgrec.data.datasets import load_for
 from fedgrec.data.files import Checkpoints, understood, write_json
-from fedgrec.errors import ConfigError, RunError, SumLostError
+from fedgrec.errors import RunError, SumLostError
 from fedgrec.methods import budget
 from fedgrec.methods.contract import Method
 from fedgrec.models.metrics import Ideal
 from fedgrec.models.model import Model
 from fedgrec.models.selection import RESULT, Observer, Progress, judge
-from fedgrec.runs.distributed import Ranks
 from fedgrec.runs.gpu_rounds import GpuRounds
 from fedgrec.runs.machine import judged, make_method
 from fedgrec.runs.population import population
 from fedgrec.runs.record import RunRecord, restored, tensors_of
 from fedgrec.runs.resolve import resolved
+from fedgrec.runs.sums import sums_for
 
 __all__ = ["Observer", "Simulation"]
 
@@ -51,23 +51,21 @@ class Simulation:
         dataset: Dataset | None = None,
         out: str | Path | None = None,
         observer: Observer | None = None,
-        ranks: Ranks | None = None,
     ) -> None:
         self.dataset = dataset or load_for(config)
-        self.observer, self.ranks = observer or Observer(), ranks or Ranks()
-        self.config = config = resolved(config, self.dataset, self.ranks)
+        self.observer = observer or Observer()
+        self.config = config = resolved(config, self.dataset)
         train = self.dataset.split.train
         self.method = make_method(config, train.n_items, train.n_users)
         self.gpu = GpuRounds(config, self.method) if config.run.device == "cuda" else None
         self.server = self.method.init(config.run.seed)
-        everyone = population(config, self.method, train)
-        self.degrees = everyone.degrees
-        self.users = self.ranks.own(everyone)
+        self.users = population(config, self.method, train)
+        self.degrees = self.users.degrees
         self.progress = Progress()
         self.selected: Model | None = None
         self.record = RunRecord(Path(out), config, self.dataset) if out else None
         self.finished = False
-        self.sums = self.ranks.sums(config.run, config.run.threads or os.cpu_count() or 1)
+        self.sums = sums_for(config.run, config.run.threads or os.cpu_count() or 1)
 
     # -------------------------------------------------------------------------------------- Algorithm 1
 
@@ -79,7 +77,7 @@ class Simulation:
         self.observer.started(self.server.round, run.rounds)
         last = budget.last_round(self.method, run)
         while self.server.round < last and not 0 < run.patience <= self.progress.stale:
-            if self.ranks.any(self.observer.stop_wanted()):
+            if self.observer.stop_wanted():
                 self._checkpoint()
                 return self.selected or self.model()
             self._advance()
@@ -121,9 +119,7 @@ class Simulation:
 
     def _match(self) -> None:
         """Users tell each other something through a third party; the server has no part in it."""
-        everyone = self.ranks.everyone(self.users)
-        everyone, traffic = self.method.match(everyone, self.server.round, self.config.run.seed)
-        self.users = self.ranks.own(everyone)
+        self.users, traffic = self.method.match(self.users, self.server.round, self.config.run.seed)
         self._count(traffic)
 
     def _advance(self) -> None:
@@ -173,8 +169,6 @@ class Simulation:
 
     def _exchange(self, stage: Stage, users: Ints, arrived: Ints | None = None, level: int = 0) -> None:
         """Down, local work, up as a sum, the server's half; those in the sum keep their new state."""
-        if arrived is not None:
-            users, arrived = self.ranks.local(users, arrived)
         cohort = self.users if arrived is None else self.users.take(users)
         broadcast = self.method.broadcast(self.server, stage, level=level)
         total, pending = self.sums.total(self.method, stage, cohort, broadcast, arrived)
@@ -229,7 +223,7 @@ class Simulation:
         server, users = (model.server, model.users) if model else (self.server, self._at_home())
         seen = split.train if name == "validation" else split.before_test
         ideal = cast(Ideal, run.ndcg_ideal)
-        result = judged(self.method, server, users, seen, held_out, run.topk, ideal, run.device, self.ranks)
+        result = judged(self.method, server, users, seen, held_out, run.topk, ideal, run.device)
         return {
             **self.progress.line(server.round, name, run.protocol, result),
             **{f"bytes_{key}": value for key, value in self.progress.traffic._asdict().items()},
@@ -276,17 +270,16 @@ class Simulation:
 
     def _at_home(self) -> Cohort:
         """Everybody, with the items that they have: people rank with these, whatever they told."""
-        users, own = self.ranks.everyone(self.users), self.dataset.split.train
+        users, own = self.users, self.dataset.split.train
         decoys = self.config.run.decoys_epsilon
         return replace(users, indptr=own.indptr, items=own.items, past=None) if decoys else users
 
     def _checkpoint(self) -> None:
-        users = self.ranks.everyone(self.users)  # all processes take part; the first one writes
         if self.record is None:
             return
         self._settle()
         info = {**self.progress.to_json(), "round": self.server.round, "secure": [self.sums.opened, self.sums.lost]}
-        tensors = tensors_of(self.server, users, told=self.config.run.decoys_epsilon > 0)
+        tensors = tensors_of(self.server, self.users, told=self.config.run.decoys_epsilon > 0)
         Checkpoints(self.record.checkpoints).save(self.server.round, tensors, info)
 
     def resume(self) -> None:
@@ -302,16 +295,11 @@ class Simulation:
         if found is None:
             return False
         tensors, info = found
-        everyone = self.ranks.everyone(self.users)
         with understood(checkpoints.folder, checkpoints.mend):
-            self.server, everyone = restored(tensors, info.pop("round"), self.server, everyone)
+            self.server, self.users = restored(tensors, info.pop("round"), self.server, self.users)
             self.sums.opened, self.sums.lost = info.pop("secure")
             self.progress = Progress.from_json(info)
-        if everyone.past is not None and self.ranks.size > 1:
-            raise ConfigError(
-                "some users have yet to send changes of the grown data, and that takes one process: leave out torchrun"
-            )
-        self.users, self.degrees = self.ranks.own(everyone), everyone.degrees
+        self.degrees = self.users.degrees
         if self.progress.begun:
             self.begin_season(self.method)
         return True

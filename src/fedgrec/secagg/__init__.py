@@ -6,7 +6,6 @@ that take and give bytes.
 
 from fedgrec.secagg.client import Client
 from fedgrec.secagg.errors import SecAggError
-from fedgrec.secagg.lightsecagg import LightClient, LightServer
 from fedgrec.secagg.local import Outcome, Population, fresh_round_id, run_round
 from fedgrec.secagg.pairwise import PairwiseClient, PairwiseServer
 from fedgrec.secagg.server import Server
@@ -14,8 +13,6 @@ from fedgrec.secagg.session import Session, Stage
 
 __all__ = [
     "Client",
-    "LightClient",
-    "LightServer",
     "Outcome",
     "PairwiseClient",
     "PairwiseServer",

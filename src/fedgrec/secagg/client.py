@@ -115,7 +115,7 @@ class Client:
         self._bound: bytes
         self._survivors: Survivors
         self._lists: tuple[set[int], set[int]]  # the clients whose seeds it opens, and those whose mask keys
-        self._held: dict[int, Any] = {}  # by owner: the pair of shares that it holds, of the seed and of the mask key
+        self._held: dict[int, tuple[int, int]] = {}  # by owner: the shares that it holds, of seed and mask key
 
     # ------------------------------------------------------------------------------------------- the door
 
@@ -223,7 +223,7 @@ class Client:
                 f"client {self.me} has {len(self._held)} holders left, fewer than the {self.session.threshold} needed"
             )
 
-    def _unpack(self, sender: int, plain: bytes) -> Any:
+    def _unpack(self, sender: int, plain: bytes) -> tuple[int, int]:
         """The shares that one neighbour gave to this client."""
         size = shamir.SHARE_BYTES
         if len(plain) != 2 * size:

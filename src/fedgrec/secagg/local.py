@@ -14,7 +14,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from fedgrec.secagg.client import Client
-from fedgrec.secagg.lightsecagg import LightClient, LightServer
 from fedgrec.secagg.pairwise import PairwiseClient, PairwiseServer
 from fedgrec.secagg.server import Server
 from fedgrec.secagg.session import Session, Stage
@@ -23,7 +22,6 @@ Vectors = Callable[[int], NDArray[Any]]
 PARTIES: dict[str, tuple[type[Client], type[Server]]] = {
     "secagg": (Client, Server),
     "pairwise": (PairwiseClient, PairwiseServer),
-    "lightsecagg": (LightClient, LightServer),
 }
 
 

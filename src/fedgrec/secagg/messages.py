@@ -1,6 +1,6 @@
 """The messages of a secure sum and their binary form.
 
-    magic "FGSA" · version 3 · kind (1 byte) · round id (16 bytes) · fields
+    magic "FGSA" · version 4 · kind (1 byte) · round id (16 bytes) · fields
 
 Integers are big-endian, lists begin with their length in 4 bytes, vectors are the rest of the message (see ring).
 Parsing is total: any bytes give a message or MalformedMessage, and nothing larger than the input is ever allocated.
@@ -213,14 +213,7 @@ class Reveal(Message):
     mask_keys: dict[int, int]
 
 
-@dataclass(frozen=True)
-class Coded(Masked):
-    """Stage 4 of LightSecAgg, client → server: the sum of the survivors' coded masks that it holds."""
-
-    kind = 8
-
-
-MESSAGES = (Keys, Neighbourhood, Shares, Delivery, Masked, Survivors, Reveal, Coded, Confirm, Confirmations)
+MESSAGES = (Keys, Neighbourhood, Shares, Delivery, Masked, Survivors, Reveal, Confirm, Confirmations)
 KINDS: dict[int, type[Message]] = {message.kind: message for message in MESSAGES}
 
 

@@ -320,10 +320,7 @@ class Server:
 
     def _open(self, masks: list[Mask]) -> dict[int, Message]:
         mask_parts(self._sum, masks, self.threads)
-        return self._finish(self._sum)
-
-    def _finish(self, words: ring.Words) -> dict[int, Message]:
-        self._result = ring.decode(words, self.session.rings, self.session.users)
+        self._result = ring.decode(self._sum, self.session.rings, self.session.users)
         self.included = sorted(self._alive)
         self.stage = Stage.DONE
         return {}

@@ -12,9 +12,9 @@ from fedgrec.secagg import ring
 from fedgrec.secagg.errors import BadInput
 
 ROUND_ID_BYTES = 16
-VERSION = 3  # of the protocol; in version 2 no client helped to open a sum that its own vector was not in
+VERSION = 4  # of the protocol; in version 3 a session also had a parameter for LightSecAgg
 MOST_PARTS = 1024  # an evaluation has two parts for each list length
-MECHANISMS = ("secagg", "pairwise", "lightsecagg")
+MECHANISMS = ("secagg", "pairwise")
 
 
 class Stage(Enum):
@@ -40,7 +40,6 @@ class Session:
     mechanism: str = "secagg"
     lying_server: bool = True  # clients compare the lists of survivors before they open anything: one exchange more
     least: int = 2  # the fewest clients that may take part; with a sparse graph nearly all, see parameters.py
-    privacy: int = 1  # LightSecAgg's T: this many clients together learn nothing from what they hold
     least_summed: int = 0  # the fewest vectors in the sum; 0: as many as the threshold
 
     def __post_init__(self) -> None:
@@ -51,8 +50,7 @@ class Session:
         if self.mechanism not in MECHANISMS:
             raise BadInput(f"the mechanism is one of {', '.join(MECHANISMS)}, not {self.mechanism!r}")
         if (
-            not 1 <= self.privacy < 2**31
-            or not 2 <= self.least < 2**31
+            not 2 <= self.least < 2**31
             or not (self.least_summed == 0 or 2 <= self.least_summed < 2**31)
             or len(self.rings) > MOST_PARTS
             or min(values for values, _ in self.rings) < 1
@@ -105,12 +103,11 @@ class Session:
     def digest(self) -> bytes:
         """Binds signatures, keys and ciphertexts to this round and to every parameter of it."""
         numbers = struct.pack(
-            ">7QBB",
+            ">6QBB",
             len(self.rings),
             self.users,
             self.neighbours,
             self.threshold,
-            self.privacy,
             self.least,
             self.least_summed,
             MECHANISMS.index(self.mechanism),
