@@ -246,6 +246,19 @@ def test_a_last_round_of_latents_does_not_end_in_an_error_either(tmp_path: Path)
     assert fed.model().round == 3
 
 
+def test_a_lost_round_looks_at_few_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a season of a million rounds, none of which opens without whole batches."""
+    fed, looked = small(tmp_path, 0, retries=0, batches_for_training=1), []
+    fed.run()
+    fed.give_rounds(10**6)
+    fed.transport.away.add(3)
+    binding = participants.Participants.binding
+    monkeypatch.setattr(participants.Participants, "binding", lambda *given: looked.append(given) or binding(*given))
+    with pytest.raises(FedgrecError, match=r"whole batches.*node3 cannot be there"):
+        fed.run()
+    assert 2 < len(looked) < 500
+
+
 def test_once_the_node_is_back_latents_follow(tmp_path: Path) -> None:
     fed = small(tmp_path, 2)
     fed.run()

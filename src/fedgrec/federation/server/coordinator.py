@@ -40,6 +40,7 @@ from fedgrec.runs.recorded_sums import RECORDINGS, RecordedSum, write_sum
 
 RESTING, TOLD_AGAIN = 2.0, 60.0  # seconds in a rest: between two looks for nodes; until a failed node is told again
 ATTEMPTS = 3  # at a count of changes, and at a recount, before training goes on without it
+ALIKE = 100  # rounds, among which there are all kinds of rounds that a season has
 
 
 def run(transport: Transport, folder: Path, observer: Observer | None = None) -> Path:
@@ -412,7 +413,8 @@ class Coordinator:
         method = self.method
         if self.season.number == 1 and method.prepares(round_):
             return False
-        others = (r for r in range(self.season.begun, self.season.until) if r != round_)
+        begun = self.season.begun
+        others = (r for r in range(begun, min(self.season.until, begun + ALIKE)) if r != round_)
         plans = (Plan(stage, 0, other, method.n_users, method.n_users) for other in others)
         bound = (self.participants.binding(plan, method) for plan in plans)
         return stage == method.stages[-1].name and not all(bound)
