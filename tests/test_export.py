@@ -178,8 +178,8 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_page_that_does_not_fit_the_disk_leaves_nothing(tmp_path: Path) -> None:
     """Otherwise what is there would be no page, and the same command would refuse to write over it."""
-    with a_disk(tmp_path / "disk", "40k") as disk:
-        (disk / "pad").write_bytes(bytes(24 * 1024))
+    with a_disk(tmp_path / "disk", "48k") as disk:
+        (disk / "pad").write_bytes(bytes(32 * 1024))
         with pytest.raises(DiskError, match="the disk is full"):
             write_page(invented(60, 12), disk / "page")
         assert not list((disk / "page").iterdir())

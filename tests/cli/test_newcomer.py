@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedgrec import cli
@@ -12,7 +13,7 @@ from tests.cli.test_options import refused
 
 
 def test_ids_of_every_kind_come_back_as_they_went_in(capsys: Any, tmp_path: Path) -> None:
-    users, items = ["🦊", "007", "日本", "a b", "null"], ["🍕", "x" * 3_000, "1e3", "-5", "Paris, Texas", "été"]
+    users, items = ["🦊", "007", "日本", "a b", "NA"], ["🍕", "x" * 3_000, "1e3", "-5", "Paris, Texas", "été"]
     rows = "".join(f'"{u}","{i}"\r\n' for u in users for i in items if (u, i) != ("🦊", "🍕"))
     (tmp_path / "odd.csv").write_bytes(("\ufeffuser,item\r\n" + rows).encode())
     run = train(tmp_path / "odd.csv", tmp_path / "run", users_per_round=4, negatives=2)
@@ -27,7 +28,7 @@ def test_ids_of_every_kind_come_back_as_they_went_in(capsys: Any, tmp_path: Path
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("", "--data is empty: name a data set, a folder or a file"),
+        ("", "the data has no name: name a data set, a folder or a file"),
         ("clicks", "clicks: a file without an ending: name it clicks.csv, or what it is of .txt, .csv"),
         ("clicks.csv.zip", "clicks.csv.zip is packed: unpack it first"),
         ("clicks.json", "the format '.json' is not known"),
@@ -65,8 +66,11 @@ def test_a_method_that_is_no_word_is_said(capsys: Any, data: Path, tmp_path: Pat
     assert "there is no method" in refused(capsys, *words)
 
 
-def test_what_does_not_fit_the_memory_is_one_sentence(capsys: Any, finished: Path) -> None:
-    said = refused(capsys, "evaluate", str(finished), "--topk", str(10**14))
+def test_what_does_not_fit_the_memory_is_one_sentence(capsys: Any, finished: Path, monkeypatch: Any) -> None:
+    assert cli.main(["evaluate", str(finished), "--topk", str(10**14)]) == 0
+    assert f"recall@{10**14}" in capsys.readouterr().out  # a list is no longer than the catalogue
+    monkeypatch.setattr("fedgrec.runs.trained.open_run", lambda *_, **__: np.empty(10**14))
+    said = refused(capsys, "evaluate", str(finished))
     assert "there is not enough memory (Unable to allocate" in said
 
 

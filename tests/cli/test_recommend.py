@@ -81,7 +81,7 @@ def test_candidates_come_from_files(capsys: Any, tiny: Path, tmp_path: Path) -> 
     assert cli.main([*table, "--without", str(closed)]) == 0
     assert (tmp_path / "l.csv").read_text().splitlines()[1:] == ["ann,ale,1.75,1"]
     assert cli.main(["recommend", str(tiny), "--items", "gin,ale", "--only", str(some)]) == 0
-    assert "Nothing is left to recommend: all 2 are known." in capsys.readouterr().out
+    assert "Nothing is left to recommend: all 2 items are known." in capsys.readouterr().out
     words = ("recommend", str(tiny), "--user", "ann", "--only", str(some), "--without")
     assert "--only and --without leave no item" in refused(capsys, *words, str(all_of))
     closed.write_text("gin\nvodka\n")

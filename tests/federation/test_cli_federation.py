@@ -151,7 +151,7 @@ sys.meta_path.insert(0, OnlyThese())
 from fedgrec.cli.federation import run_device
 from argparse import Namespace
 from pathlib import Path
-run_device(Namespace(node=Path({str(made.nodes[0])!r}), user="0/1", number=3, json=True))
+run_device(Namespace(node=Path({str(made.nodes[0])!r}), user="0/1", number=3, json=True, item_names=None))
 """
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=seconds(60), check=False

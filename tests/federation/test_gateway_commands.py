@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedgrec.cli.federation import TITLES
+from fedgrec.data.item_names import KEPT
 from fedgrec.federation.node.gateway import open_gateway
 from fedgrec.federation.node.person import recommend, users_of
 from fedgrec.federation.node.refresh import Watcher
@@ -84,7 +86,8 @@ def test_status_and_recommendations(trained: World, capsys: pytest.CaptureFixtur
         (f"item {item}", float(score)) for item, score in zip(items, scores, strict=True)
     ]
     assert (np.diff(scores) <= 0).all()
-    (place / "item-names.csv").write_text(f"item,title\nitem {items[1]},Tea\n")
+    assert TITLES == KEPT
+    (place / TITLES).write_text(f"item,title\nitem {items[1]},Tea\n")
     code, out, _ = said(capsys, "device", "recommend", place, "--user", "1/0", "-n", 2)
     assert [line[5:].rsplit(maxsplit=1)[0] for line in out.splitlines()] == [
         f"item {items[0]}", f"Tea (item item {items[1]})",

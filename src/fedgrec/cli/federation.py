@@ -17,6 +17,8 @@ from fedgrec.cli.configured import add_item_names, add_set, assigned, command
 from fedgrec.config.options import METHODS
 from fedgrec.errors import ConfigError, missing_extra
 
+TITLES = "item-names.csv"  # item_names.KEPT, but a node need not have what that module imports
+
 
 def register(commands: Any) -> None:
     federation = commands.add_parser(
@@ -259,21 +261,25 @@ def run_node(arguments: argparse.Namespace) -> int:
 def run_device(arguments: argparse.Namespace) -> int:
     """Recommend items to a user of a node, from the node's store and the item table downloaded last."""
     from fedgrec.cable.core import printable
-    from fedgrec.data import IdMap
-    from fedgrec.data.item_names import names_for
     from fedgrec.federation.common.catalogue import CATALOGUE, read_catalogue
     from fedgrec.federation.node.person import recommend
 
     if arguments.number < 1:
         raise ConfigError(f"-n {arguments.number}: ask for at least one item")
     items, scores = recommend(arguments.node, arguments.user, arguments.number)
-    names = names_for(IdMap(read_catalogue(arguments.node / CATALOGUE)), arguments.node, arguments.item_names)
-    found = list(zip(items.tolist(), scores.tolist(), strict=True))
+    ids = list(read_catalogue(arguments.node / CATALOGUE))
+    titles = [""] * len(ids)
+    if arguments.item_names or (arguments.node / TITLES).exists():
+        from fedgrec.data import IdMap, item_names
+
+        titles = [*item_names.names_for(IdMap(ids), arguments.node, arguments.item_names).titles]
+    found = [(ids[item], titles[item], float(score)) for item, score in zip(items.tolist(), scores, strict=True)]
     if arguments.json:
-        print(json.dumps([{**names.about(item), "score": score} for item, score in found]))
+        named = ({"item": name, **({"title": title} if title else {}), "score": score} for name, title, score in found)
+        print(json.dumps([*named]))
         return 0
-    for rank, (item, score) in enumerate(found, 1):
-        print(f"{rank:>3}. {printable(names.title_and_id(item)):<50} {score:8.4f}")
+    for rank, (name, title, score) in enumerate(found, 1):
+        print(f"{rank:>3}. {printable(f'{title} (item {name})' if title else name):<50} {score:8.4f}")
     return 0
 
 

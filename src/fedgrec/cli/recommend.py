@@ -104,7 +104,8 @@ def run_recommend(arguments: argparse.Namespace) -> int:
     for rank, (item, score) in enumerate(zip(ids, scores, strict=True), 1):
         print(f"{rank:>3}. {printable(names.title_and_id(int(item))):<50} {score:8.4f}")
     if not len(ids):
-        print(f"Nothing is left to recommend: all {len(model.item_ids if allowed is None else allowed):,} are known.")
+        whole = len(model.item_ids if allowed is None else allowed)
+        print(f"Nothing is left to recommend: all {whole:,} items are known.")
     return 0
 
 

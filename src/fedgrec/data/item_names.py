@@ -158,10 +158,8 @@ def _read(path: Path) -> Table:
                 f"name the one with the items' {'ids' if role == 'item' else 'titles'} {role!r}"
             )
     found = read_rows(head, list(names.values()))
-    columns = {
-        role: [one.values[place].strip() for place in one.places]
-        for role, one in ((role, found.columns[name]) for role, name in names.items())
-    }
+    cells = {role: found.columns[name] for role, name in names.items()}
+    columns = {role: [values[place].strip() for place in places] for role, (values, places) in cells.items()}
     if found.decimal_commas:  # 52,1 as in ratings
         for role in columns.keys() - {"item", "title"}:
             columns[role] = [cell.replace(",", ".") for cell in columns[role]]

@@ -7,6 +7,7 @@ import itertools
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -163,14 +164,14 @@ def contents(path: Path) -> bytes:
 
 
 def _beginning(path: Path) -> bytes:
-    """The first whole lines of a file."""
-    try:
-        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-            data: bytes = file.read(BEGINNING)
-    except (EOFError, OSError, zlib.error):
-        return contents(path)  # which says what is wrong
-    whole = data if len(data) < BEGINNING else data[: data.rfind(b"\n") + 1]
-    return whole if whole.strip() else contents(path)
+    """The first whole lines of a file; all of it, if it is short or its beginning is blank, or to say what is wrong."""
+    opened = gzip.open if path.suffix.lower() == ".gz" else open
+    with suppress(EOFError, OSError, zlib.error), opened(path, "rb") as file:
+        data: bytes = file.read(BEGINNING)
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(data) == BEGINNING and whole.strip():
+            return whole
+    return contents(path)
 
 
 def _decoded(path: Path, data: bytes) -> str:
