@@ -130,11 +130,7 @@ class Loop:
                 loss = ((1 - s_pos) ** 2).mean() + o.negative_weight * (s_neg**2).mean()
             penalty = (e**2).sum() + (x_pos**2).sum() / len(mine) + (x_neg**2).sum() / len(negatives)
             grad_e, *grads = torch.autograd.grad(loss + o.l2 / 2 * penalty, (e, x_pos, x_neg))
-            if o.clip_norm == "l2":
-                norm = torch.sqrt(sum((grad**2).sum() for grad in grads))
-                grads = [grad * (o.clip / norm).clamp(max=1) for grad in grads]
-            else:
-                grads = [grad.clamp(-o.clip, o.clip) for grad in grads]
+            grads = [grad.clamp(-o.clip, o.clip) for grad in grads]
             total.index_add_(0, items[mine], grads[0], alpha=-1)
             total.index_add_(0, negatives, grads[1], alpha=-1)
             self._move(u, grad_e)

@@ -89,6 +89,15 @@ def test_options_keep_their_values_under_new_names() -> None:
     assert "\nepsilon = 1e-06" in old
 
 
+def test_options_that_are_gone_are_passed_over_only_where_they_had_no_effect(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('method = "fedgnn"\n[model]\npseudo = "negatives"\nclip_norm = "word"\nnoise = 0.0\nown = 0.5\n')
+    assert recorded(path).model.own == 0.5
+    path.write_text('method = "fedgnn"\n[model]\nnoise = 0.1\n')
+    with pytest.raises(ConfigError, match="there is no option 'noise' of method fedgnn"):
+        recorded(path)
+
+
 def test_an_agreement_keeps_its_promises_under_new_names() -> None:
     decoys, noise = (read_options(WRITTEN / f"{name}.toml", Agreement) for name in ("decoys", "noise"))
     assert (decoys.evaluation_epsilon, decoys.dp_epsilon, decoys.dp_unit) == (4.0, 2.0, "interaction")

@@ -10,7 +10,6 @@ import pytest
 from fedgrec.config.configuration import Config
 from fedgrec.config.options import method_module
 from fedgrec.errors import FedgrecError
-from fedgrec.methods.fedgnn import FedGNN
 from fedgrec.runs import gpu_rounds, simulation
 from tests.laws.test_rounds_torch import (
     DEVICE,
@@ -77,15 +76,9 @@ def test_rounds_are_those_of_the_verbs(name: str, options: dict[str, Any], how: 
 
 @pytest.mark.keep(4)
 @pytest.mark.parametrize("how", HOWS, ids=str)
-@pytest.mark.parametrize("clip_norm", ["word", "l2"])
 @pytest.mark.parametrize("name", METHODS)
-def test_what_a_clip_cuts_is_cut_and_counted(name: str, clip_norm: str, how: How) -> None:
-    assert law_4_holds(name, how, clip_norm=clip_norm, clip=0.002, max_positives=3) > 100
-
-
-def test_of_users_with_long_and_short_updates_the_long_ones_are_shortened() -> None:
-    cuts = [law_4_holds("fedgnn", clip_norm="l2", clip=clip) for clip in (1e-3, 1.0, 1e3)]
-    assert cuts[0] > cuts[1] > cuts[2] == 0
+def test_what_a_clip_cuts_is_cut_and_counted(name: str, how: How) -> None:
+    assert law_4_holds(name, how, clip=0.002, max_positives=3) > 100
 
 
 @pytest.mark.parametrize("how", HOWS, ids=str)
@@ -140,13 +133,6 @@ def test_an_update_that_is_not_finite_is_said(name: str) -> None:
     diverged.server.items[:] = np.nan
     with pytest.raises(FedgrecError, match="not finite"):
         by_engine(diverged, TURNS, gnn_torch)
-
-
-def test_real_random_numbers_stay_with_the_verbs() -> None:
-    options = method_module("fedgnn").Options()
-    assert FedGNN(options, 4, 4).fits_engine
-    assert not FedGNN(replace(options, noise=0.1), 4, 4).fits_engine
-    assert not FedGNN(replace(options, pseudo="gaussian"), 4, 4).fits_engine
 
 
 # ---------------------------------------------------------------------------------------------- whole runs

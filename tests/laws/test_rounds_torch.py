@@ -139,9 +139,7 @@ def scores(world: World) -> Any:
 
 
 ON_A_GPU = [("fedgrec", {}), ("fcf", {}), ("fedncf", {}), ("fedgnn", {}), ("fedgnn-bpr", {})]
-NOT: list[tuple[str, dict[str, Any], int, str]] = [
-    ("fedgnn", {"noise": 0.1}, "fedgnn does not train on a GPU with these options"),  # whose noise is NumPy's
-    ("fedgnn", {"pseudo": "gaussian"}, "fedgnn does not train on a GPU with these options"),
+NOT: list[tuple[str, dict[str, Any], str]] = [
     ("fcf", {"kernel": "reference"}, "kernel = reference does not train on a GPU"),
     ("fedgrec", {"secure": "protocol"}, "secure = protocol does not train on a GPU"),
     ("fedgrec", {"dp_epsilon": 8.0}, "a GPU adds no noise, which dp_epsilon asks for"),
@@ -175,6 +173,10 @@ def test_a_method_that_has_no_engine_trains_on_the_cpu(monkeypatch: pytest.Monke
     monkeypatch.setattr(fcf.FCF, "engine", "")
     assert machine.device_of(Config().of("fcf")) == "cpu"
     monkeypatch.setattr(fcf.FCF, "engine", "fedgrec.kernels.fcf_torch")
+    monkeypatch.setattr(fcf.FCF, "fits_engine", False)
+    with pytest.raises(ConfigError, match="fcf does not train on a GPU with these options"):
+        machine.device_of(Config().of("fcf").changed({"device": "cuda"}))
+    monkeypatch.setattr(fcf.FCF, "fits_engine", True)
     monkeypatch.setattr(fcf.FCF, "engine_needs", "there_is_no_such_package")
     with pytest.raises(ConfigError, match="fcf does not train on a GPU without the package there_is_no_such_package"):
         machine.device_of(Config().of("fcf").changed({"device": "cuda"}))

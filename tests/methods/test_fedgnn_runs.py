@@ -54,7 +54,7 @@ def test_without_training_it_is_chance() -> None:
 
 @pytest.mark.parametrize("method", ["fedgnn", "fedgnn-bpr"])
 def test_secure_sums_have_the_bits_of_plain_ones(method) -> None:
-    values = {"secure_neighbours": 8, "secure_threshold": 5, "method": method, "noise": 0.01, "dim": 4}
+    values = {"secure_neighbours": 8, "secure_threshold": 5, "method": method, "dim": 4}
     plain, secure = simulation(**values), simulation(**values, secure="protocol")
     plain.run()
     secure.run()

@@ -15,6 +15,8 @@ NOW_CALLED = {
     "dp_sums": "dp_rounds",
 }
 OLD_VALUES = {("kernel", "batched"): "auto"}  # what release 0.2 has written down
+# What it has written down of options that are gone, where these values changed nothing.
+WITHOUT_EFFECT = {("noise", "0.0"), ("pseudo", "negatives"), ("clip_norm", "word")}
 Chosen = TypeVar("Chosen")
 
 
@@ -133,6 +135,7 @@ def renamed(values: Mapping[str, Any], known: Iterable[Option]) -> dict[str, Any
     return then | {
         key if key in options else OLD_NAMES.get(key, key): OLD_VALUES.get((key, str(value)), value)
         for key, value in values.items()
+        if key in options or (key, str(value)) not in WITHOUT_EFFECT
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedgrec.kernels._draws_numba import ZERO, U, choose_from
-from fedgrec.kernels._numba import fused, inlined, threaded
+from fedgrec.kernels._numba import fused, threaded
 from fedgrec.kernels._steps_numba import bpr_slopes
 from fedgrec.kernels._sums_numba import add_row, add_small_row
 
@@ -17,9 +17,6 @@ class Numbers(NamedTuple):
     own: Any
     omega: Any
     l2: Any
-    norm_clip: Any  # δ where it bounds a user's norm, else infinity
-    word_clip: Any  # δ in steps where it bounds a word that noise will hide, else infinity
-    noise: Any  # λ in steps
     user_rate: Any
     beta1: Any
     beta2: Any
@@ -66,24 +63,10 @@ def move_user(e, moment1, moment2, steps, grad_f, numbers):
 
 
 @fused
-def norm(rows, P, g, v, f_u, pull, decays, x):
-    """The L2 norm of all rows that the user sends."""
-    squares = 0.0
-    for i in range(len(rows)):
-        t, slope, weight, square = rows[i], g[i], v[i], g[i] - g[i]
-        decay = decays[0] if i < P else decays[1]
-        for j in range(len(f_u)):
-            word = slope * f_u[j] + weight * pull[j] + decay * x[t, j]
-            square += word * word
-        squares += square
-    return np.sqrt(squares)
-
-
-@fused
 def one_user(key, items, v_items, y, B, user, x, shelves, numbers, flags, rows, g, v, f_u, pull, counts, decays):
     """A user's rows with the numbers that make up its gradient: ∂L/∂x_t = g_t·f_u + v_t·pull + decay·x_t.
 
-    Moves the user; returns how many words the clip of its norm changed.
+    Moves the user.
     """
     e, moment1, moment2, steps = user
     d, nothing = x.shape[1], numbers.l2 - numbers.l2
@@ -91,7 +74,7 @@ def one_user(key, items, v_items, y, B, user, x, shelves, numbers, flags, rows, 
     P, m = len(chosen), len(found)
     counts[0], counts[1] = P, m
     if m == 0:
-        return 0
+        return
     decays[0], decays[1] = numbers.l2 / P, numbers.l2 / max(m - P, 1)
     for i in range(m):
         rows[i], v[i] = found[i], v_items[chosen[i]] if i < P else nothing
@@ -111,51 +94,26 @@ def one_user(key, items, v_items, y, B, user, x, shelves, numbers, flags, rows, 
         for j in range(d):
             pull[j] += slope * x[t, j]
     move_user(e, moment1, moment2, steps, pull, numbers)
-    if numbers.norm_clip == np.inf:
-        return 0
-    length = norm(found, P, g, v, f_u, pull, decays, x)
-    if length <= numbers.norm_clip:
-        return 0
-    scale = g.dtype.type(numbers.norm_clip / length)
-    for i in range(m):
-        g[i] *= scale
-    for j in range(d):
-        pull[j] *= scale
-    decays[0], decays[1] = scale * decays[0], scale * decays[1]
-    return m * d
-
-
-@inlined
-def add_noisy_row(slope, decay, weight, u, t, f_users, pulls, x, noise, row, numbers, sums):
-    """`add_row` with noise, which is added after the clip."""
-    per_step, bound, over = -numbers.per_step, numbers.bound, numbers.l2 - numbers.l2
-    for j in range(x.shape[1]):
-        clean = per_step * (slope * f_users[u, j] + decay * x[t, j] + weight * pulls[u, j])
-        over += x.dtype.type(abs(clean) > numbers.word_clip)
-        moved = np.rint(min(max(clean, -numbers.word_clip), numbers.word_clip) + numbers.noise * noise[row, j])
-        over += x.dtype.type(abs(moved) > bound)
-        sums[t, j] += sums.dtype.type(min(max(moved, -bound), bound))
-    return over
 
 
 # --------------------------------------------------------------------------------------------------- loops
 
 
 @threaded
-def user_slopes(begin, end, users, x, shelves, numbers, flags, parts, cut):
+def user_slopes(begin, end, users, x, shelves, numbers, flags, parts):
     """The numbers that make up each user's gradient, see GradientParts; moves the users."""
     keys, indptr, items, v_edges, targets, B, embeddings, moment1, moment2, steps = users
     rows, g, v, f_users, pulls, counts, decays, _ = parts
     for u in range(begin, end):
         mine, user = slice(indptr[u], indptr[u + 1]), (embeddings[u, 0], moment1[u], moment2[u], steps[u : u + 1])
-        cut[u] = one_user(
+        one_user(
             keys[u], items[mine], v_edges[mine], targets[mine], B[u], user, x, shelves, numbers, flags,
             rows[u], g[u], v[u], f_users[u], pulls[u], counts[u], decays[u],
         )  # fmt: skip
 
 
 @threaded
-def add_up(begin, end, x, who, where, first, parts, reaches, noise, offsets, numbers, sums, cut):
+def add_up(begin, end, x, who, where, first, parts, reaches, numbers, sums, cut):
     """Every item adds up its users' finished rows, so no two threads ever write to one row."""
     _, g, v, f_users, pulls, counts, decays, _ = parts
     real, to_steps, bound, nearest = x.dtype.type, -numbers.per_step, numbers.bound, np.int32(0)
@@ -170,10 +128,7 @@ def add_up(begin, end, x, who, where, first, parts, reaches, noise, offsets, num
         for entry in range(first[t], first[t + 1]):
             u, i = who[entry], where[entry]
             slope, weight, decay = g[u, i], v[u, i], decays[u, 0 if i < counts[u, 0] else 1]
-            if len(noise):
-                row = offsets[u] + i
-                over += add_noisy_row(slope, decay, weight, u, t, f_users, pulls, x, noise, row, numbers, sums)
-            elif weight == 0 and abs(slope) * reaches[u] + decay * reach < limit:
+            if weight == 0 and abs(slope) * reaches[u] + decay * reach < limit:
                 add_small_row(to_steps, slope, decay, u, t, f_users, x, real(0), nearest, sums)
             else:
                 over += add_row(to_steps, slope, decay, weight, u, t, f_users, pulls, x, bound, real(0), nearest, sums)

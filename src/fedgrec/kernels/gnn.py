@@ -22,8 +22,6 @@ from fedgrec.cable import draws
 from fedgrec.cable.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, State, quantize
 from fedgrec.kernels.reference import adam, times, total
 
-NOISE, PSEUDO = 1, 2  # what a user's stream of real numbers is for
-
 
 @dataclass
 class GnnState(State):
@@ -38,7 +36,7 @@ class GnnState(State):
 def train(
     cohort: Cohort, v: Floats, B: Floats, broadcast: Broadcast, o: Any, leaf: Leaf, dtype: np.dtype[Any]
 ) -> tuple[Rows, GnnState, int]:
-    """One round of every user: −∂L/∂x_t (protected, rounded, summed), new user states, words that a clip changed."""
+    """One round of every user: −∂L/∂x_t (rounded, summed), new user states, words that a clip changed."""
     state, parts, cut = cohort.state.copy(), [], 0
     for u in range(len(cohort)):
         problem = local_problem(cohort, u, v, B, broadcast, o)
@@ -46,11 +44,9 @@ def train(
             continue
         grad_e, grad_x = gradients(problem, state.embeddings[u, 0], o)
         move_user(state, u, grad_e, o)
-        items, upload = disguised(problem, -grad_x, cohort.items_of(u), broadcast.n_items, o)
-        sent, over = protected(upload, problem.key, problem.round, o)
-        rows, beyond = quantize(sent, leaf, dtype)
-        parts.append(Rows(items, rows))
-        cut += over + beyond
+        rows, beyond = quantize(-grad_x, leaf, dtype)
+        parts.append(Rows(problem.items, rows))
+        cut += beyond
     return total(parts, leaf.width, dtype), state, cut
 
 
@@ -74,7 +70,7 @@ def local_problem(cohort: Cohort, u: int, v: Floats, B: Floats, broadcast: Broad
     cap = o.max_positives or len(everything)
     chosen = cohort.indptr[u] + draws.positives_sample(key, broadcast.round, len(everything), cap)
     positives = cohort.items[chosen]
-    count = o.negatives if o.pseudo == "negatives" and len(positives) else 0
+    count = o.negatives if len(positives) else 0
     negatives = draws.negatives(key, broadcast.round, count, everything, broadcast.n_items)
     items = np.concatenate([positives, negatives])
     x = broadcast.tables[0, items]
@@ -123,45 +119,3 @@ def move_user(state: GnnState, u: int, grad: Floats, o: Any) -> None:
         grad, state.moment1[u], state.moment2[u], int(state.steps[u]), o.user_rate, o
     )
     state.embeddings[u, 0] += step
-
-
-# ------------------------------------------------------------------------------------- before it is sent
-
-
-def disguised(problem: LocalProblem, upload: Floats, mine: Ints, n_items: int, o: Any) -> tuple[Ints, Floats]:
-    """The original's pseudo-interacted items: their rows are Gaussian, with the real rows' mean and deviation."""
-    if o.pseudo == "negatives":  # they have gradients of their own
-        return problem.items, upload
-    pseudo = draws.negatives(problem.key, problem.round, o.negatives, mine, n_items)
-    z = _stream(problem.key, problem.round, PSEUDO).standard_normal((len(pseudo), upload.shape[1]), upload.dtype)
-    rows = upload.mean(axis=0) + upload.std(axis=0) * z
-    return np.concatenate([problem.items, pseudo]), np.concatenate([upload, rows])
-
-
-def protected(upload: Floats, key: int, round_: int, o: Any) -> tuple[Floats, int]:
-    """clip(rows, δ) + Laplace(0, λ), and how many words the clip changed.  # [m, d]"""
-    cut = 0
-    if o.clip_norm == "l2":
-        norm = np.linalg.norm(upload.astype(np.float64))
-        if norm > o.clip:
-            upload, cut = upload * upload.dtype.type(o.clip / norm), upload.size
-    elif not o.noise:
-        return upload, 0  # rounding clips, and counts what it clips
-    else:
-        cut = int((np.abs(upload) > o.clip).sum())
-        upload = np.clip(upload, -o.clip, o.clip)
-    if o.noise:
-        upload = upload + laplace(key, round_, upload.shape, upload.dtype) * upload.dtype.type(o.noise)
-    return upload, cut
-
-
-def laplace(key: int, round_: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Floats:
-    """Laplace draws of scale 1 for one user and round: the difference of two exponential ones."""
-    one, other = _stream(key, round_, NOISE).standard_exponential((2, *shape), dtype)
-    difference: Floats = one - other
-    return difference
-
-
-def _stream(key: int, round_: int, purpose: int) -> np.random.Generator:
-    """Real numbers under the user's own key, as the integers of `draws`; the same on every kernel."""
-    return np.random.Generator(np.random.Philox(key=[key, purpose], counter=[0, round_, 0, 0]))

@@ -1,7 +1,6 @@
 """FedGNN's local computation for a whole cohort on all cores: the fused twin of `kernels.gnn`.
 
-Same draws, same integers up to the last rounding. This page prepares the arrays; the loops are in `_gnn`. It supports
-pseudo-interacted items that are negatives; Gaussian ones need the readable twin.
+Same draws, same integers up to the last rounding. This page prepares the arrays; the loops are in `_gnn`.
 """
 
 from typing import Any
@@ -13,67 +12,39 @@ from fedgrec.cable.core import Broadcast, Cohort, Floats, Leaf, Rows
 from fedgrec.errors import FedgrecError
 from fedgrec.kernels import _gnn as loops
 from fedgrec.kernels._sums_numba import GradientParts, by_item
-from fedgrec.kernels.gnn import GnnState, laplace
-
-NOISY_USERS = 64  # whose noise is held at a time: a user's noise is as large as its whole upload
+from fedgrec.kernels.gnn import GnnState
 
 
 def train(
     cohort: Cohort, v: Floats, B: Floats, broadcast: Broadcast, o: Any, leaf: Leaf, dtype: np.dtype[Any]
 ) -> tuple[Rows, GnnState, int]:
     """One round of every user, see gnn.train. Needs the whole item table (a simulation has it)."""
-    x, n = broadcast.tables[0], len(cohort)
-    size = NOISY_USERS if o.noise else max(n, 1)
-    sums, cut = np.zeros((len(x), leaf.width), dtype), 0
-    states = []
-    for start in range(0, n, size):  # the sum of parts is the sum of all, to the bit
-        part = np.arange(start, min(start + size, n))
-        edges = slice(cohort.indptr[part[0]], cohort.indptr[part[-1] + 1])
-        some, state, over = _train(cohort.take(part), v[edges], B[part], broadcast, o, leaf, dtype)
-        sums, cut = (some if size >= n else sums + some), cut + over
-        states.append(state)
-    return Rows(np.arange(len(x)), sums), GnnState.joined(states) if states else cohort.state.copy(), cut
-
-
-def _train(
-    cohort: Cohort, v: Floats, B: Floats, broadcast: Broadcast, o: Any, leaf: Leaf, dtype: np.dtype[Any]
-) -> tuple[Any, GnnState, int]:
-    """Users find their slopes; then every item adds up its users' rows."""
-    x, state, n = broadcast.tables[0], cohort.state, len(cohort)
+    x, state, n = broadcast.tables[0], cohort.state.copy(), len(cohort)
     n_items, d = x.shape
     numbers = _numbers(o, leaf, x.dtype)
     flags = loops.Flags(broadcast.round, o.max_positives or n_items, o.loss == "mse")
     longest = min(int(cohort.degrees.max(initial=0)), flags.max_positives) + o.negatives
-    parts, scaled = GradientParts.empty(n, longest, d, x.dtype), np.zeros(n, np.int64)
+    parts = GradientParts.empty(n, longest, d, x.dtype)
     targets = np.ones(len(cohort.items), x.dtype) if cohort.targets is None else cohort.targets
     own = (state.embeddings, state.moment1, state.moment2, state.steps)
     users = (cohort.keys, cohort.indptr, cohort.items, v, targets, B, *own)
     shelves = draws.shelves(np.ones(n_items), o.negatives, 0.0)  # one: all items are equal
-    loops.user_slopes(n, users, x, shelves, numbers, flags, parts, scaled)
+    loops.user_slopes(n, users, x, shelves, numbers, flags, parts)
     if not np.isfinite(state.embeddings).all():
         raise FedgrecError(f"the update of {leaf.name!r} is not finite: training diverged; lower the learning rates")
-    sent = parts.counts[:, 1]
-    noise, offsets = np.zeros((0, d), x.dtype), np.cumsum(sent) - sent
-    if o.noise:
-        sizes = zip(cohort.keys.tolist(), sent.tolist(), strict=True)
-        noise = np.concatenate([laplace(key, broadcast.round, (m, d), x.dtype) for key, m in sizes])
     who, where, first = by_item(parts.rows, parts.counts, n_items)
     sums, cut = np.empty((n_items, d), dtype), np.zeros(n_items, np.int64)
     reaches = np.abs(parts.f_users).max(axis=1, initial=0)
-    loops.add_up(n_items, x, who, where, first, parts, reaches, noise, offsets, numbers, sums, cut)
-    return sums, state, int(cut.sum() + scaled.sum())
+    loops.add_up(n_items, x, who, where, first, parts, reaches, numbers, sums, cut)
+    return Rows(np.arange(n_items), sums), state, int(cut.sum())
 
 
 def _numbers(o: Any, leaf: Leaf, dtype: np.dtype[Any]) -> loops.Numbers:
     per_step = 1 / leaf.step
-    by_norm = o.clip_norm == "l2"
     return loops.Numbers(
         own=dtype.type(o.own),
         omega=dtype.type(o.negative_weight),
         l2=dtype.type(o.l2),
-        norm_clip=dtype.type(o.clip if by_norm else np.inf),
-        word_clip=dtype.type(np.inf if by_norm else o.clip * per_step),
-        noise=dtype.type(o.noise * per_step),
         user_rate=dtype.type(o.user_rate),
         beta1=dtype.type(o.beta1),
         beta2=dtype.type(o.beta2),

@@ -24,7 +24,6 @@ class Problems(NamedTuple):
 
     users: Tensor  # [S]
     n_positives: Tensor  # [S]
-    n_rows: Tensor  # [S], without padding
     items: Tensor  # [S, m] ids
     x: Tensor  # [S, m, d] as broadcast
     v: Tensor  # [S, P], 0 where padded
@@ -58,8 +57,6 @@ class Engine(Rounds):
         grad_f = (g[:, None] @ x)[:, 0]
         upload = x.mul_(problem.share[..., None] * -o.l2).addcmul_(g[..., None], f_u[:, None], value=-1)  # −∂L/∂x_t
         upload[:, :P].addcmul_(problem.v[..., None], grad_f[:, None], value=-1)
-        if o.clip_norm == "l2":
-            self._shorten(upload, problem.n_rows, o.clip)
         self.add_rows(sums["items"], problem.items, upload, self.spec.leaf("items"))
         self._move_users(users, e, o.own * grad_f + o.l2 * e, o)
 
@@ -79,7 +76,7 @@ class Engine(Rounds):
         share = torch.where(real, torch.cat([ones[0].expand(-1, P), ones[1].expand(-1, M)], dim=1), 0)
         targets = 1.0 if self.targets is None else self.targets[chosen]
         v = torch.where(mine, self.v[chosen], 0)
-        return Problems(users, n_positives, n_positives + n_negatives, items, Y[items], v, targets, share)
+        return Problems(users, n_positives, items, Y[items], v, targets, share)
 
     def _heard(self, users: Tensor, counts: Ints) -> Tensor:
         """B = Σ v_t·x_t + (1−α)Σ w_ut·γ_t·a_t over all items of a user.  # [S, d]"""
@@ -99,12 +96,6 @@ class Engine(Rounds):
         met = torch.zeros(len(scores), P, dtype=torch.int64, device=self.device)
         met.scatter_add_(1, partner, (slope.to(torch.float64) * WHOLE).to(torch.int64))
         return torch.cat([(met.to(torch.float64) / -WHOLE).to(slope.dtype), slope], dim=1)
-
-    def _shorten(self, upload: Tensor, n_rows: Tensor, clip: float) -> None:
-        """Clip each user's upload by its norm, in place; a clip counts as cutting all of the user's words."""
-        norm = torch.linalg.vector_norm(upload, dim=(1, 2), dtype=torch.float64)
-        self.cut += torch.where(norm > clip, n_rows, 0).sum() * upload.shape[2]
-        upload *= torch.where(norm > clip, clip / norm, 1).to(upload.dtype)[:, None, None]
 
     def _move_users(self, users: Tensor, e: Tensor, grad: Tensor, o: Any) -> None:
         """One step of Adam at home."""

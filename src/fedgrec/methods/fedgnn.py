@@ -2,21 +2,20 @@
 
     h_t = (1−γ)e_t + γ·mean of others' e_v       f_u = α·e_u + (1−α)·Σ_{t∈N_u} w_ut·h_t       ŷ_ut = f_uᵀe_t
     L_u = mean (1 − ŷ_ut)² over positives + ω·mean ŷ_ut² over drawn items, or BPR        (+ λ₂-penalty)
-    upload: clip(−∂L_u/∂e_t, δ) + Laplace(0, λ) of positives and pseudo-interacted items, summed
+    upload: clip(−∂L_u/∂e_t, δ) of positives and pseudo-interacted items, summed
 
 A user learns the embeddings of others who have its items through a third party (methods/expansion.py), again every
 `expand_every` rounds. Its own embedding and that embedding's Adam stay at home; nothing but item rows goes up.
 
     symbol   name                 symbol   name                 symbol   name
     α        options.own          γ        options.others       ω        options.negative_weight
-    δ        options.clip         λ        options.noise        M        options.negatives
+    δ        options.clip         M        options.negatives
 
 Departures. Messages are linear: no attention, no weights to learn, so a user needs only its neighbours' mean. The
 original predicts ratings, and its pseudo-interacted items carry random rows. With clicks alone every target is 1, and a
-constant score would be the optimum; so here pseudo-interacted items have target 0 and carry their own gradients
-(`pseudo` offers the original's rows). Its authors' code takes M = 1,000, 100 neighbours, δ = 0.1 by norm and ε = 1 with
-λ = 2δ/ε = 0.2. That ε is the budget of one word and adds up over the rows of a round. The noise is far larger than the
-gradients of a mean over pairs, so it is off by default.
+constant score would be the optimum; so here pseudo-interacted items have target 0 and carry their own gradients. Its
+authors' code takes M = 1,000, 100 neighbours, and Laplace noise of scale 0.2 in every word, for an ε of 1 that adds up
+over the rows of a round. That noise is far larger than the gradients of a mean over pairs, so here is none.
 """
 
 from dataclasses import dataclass
@@ -41,7 +40,6 @@ from fedgrec.cable.core import (
     finest_step,
 )
 from fedgrec.config.options import AdamOptions, at_round, option
-from fedgrec.errors import ConfigError
 from fedgrec.kernels import Kernel, gnn, reference
 from fedgrec.methods import degrees as counts
 from fedgrec.methods import expansion
@@ -49,13 +47,11 @@ from fedgrec.methods.contract import DEGREES, TRAIN, WORD, Contents, Method
 
 EXPAND = Stage("expand", everyone=True, combine="match")
 THIRD_PARTY_STREAM = 4
-# A Laplace draw beyond this many scales is cut off, which happens to one word in 10^10.
-TAIL = 24
 
 
 @dataclass(frozen=True)
 class Options(AdamOptions):
-    """FedGNN: a local graph of one layer, gradients hidden among pseudo-interacted items and under noise."""
+    """FedGNN: a local graph of one layer, gradients hidden among pseudo-interacted items."""
 
     own: float = option(
         0.25, "α, weight of the user's own embedding in its representation; its items have 1−α", least=0, most=1
@@ -77,26 +73,11 @@ class Options(AdamOptions):
         50.0, "ω, weight of the mse over pseudo-interacted items; positives have 1", least=0
     )
     negatives: int = option(1024, "M, pseudo-interacted items of a user in a round, distinct", least=1)
-    pseudo: str = option(
-        "negatives",
-        "what pseudo-interacted items carry: negatives, their gradients as negatives of the loss; gaussian (the "
-        "original's, for ratings), random rows with the mean and deviation of the real ones; slow",
-        choices=("negatives", "gaussian"),
-    )
     max_positives: int = option(
         256, "the most positives of a user that train in one round; a user with more draws some; 0: all", least=0
     )
     l2: float = option(1e-3, "λ₂: L2 penalty λ₂e_u, λ₂e_t/P for each of P positives, λ₂e_t/M for a negative", least=0)
-    clip: float = option(0.1, "δ, the largest update of a user", least=1e-6, group="privacy")
-    clip_norm: str = option(
-        "word",
-        "what δ bounds: every number that a user sends (word), or the norm of them all (l2)",
-        choices=("word", "l2"),
-        group="privacy",
-    )
-    noise: float = option(
-        0.0, "λ, the scale of the Laplace noise on every number sent; 0: none", least=0, group="privacy"
-    )
+    clip: float = option(0.1, "δ, the largest absolute number that a user may send", least=1e-6, group="privacy")
     user_rate: float = option(0.02, "learning rate of e_u, by Adam, whose moments stay at home", least=0)
     server_optimizer: str = option(
         "adam", "what the server does with the summed updates: add them, or Adam", choices=("sum", "adam")
@@ -105,12 +86,6 @@ class Options(AdamOptions):
     half_life: int = option(
         0, "rounds in which server_rate and user_rate fall to half, again and again; 0: they stay", least=0
     )
-
-    def __post_init__(self) -> None:
-        if self.pseudo == "gaussian" and self.loss == "bpr":
-            raise ConfigError(
-                "pseudo = 'gaussian' has no negatives, which loss = 'bpr' needs: set pseudo to 'negatives'"
-            )
 
 
 @dataclass(frozen=True)
@@ -136,8 +111,8 @@ class FedGNN(Method):
             return counts.spec(self)
         if stage is EXPAND:
             return UploadSpec((), self.n_users)
-        S, clip = min(o.users_per_round, self.n_users), o.clip + TAIL * o.noise
-        return UploadSpec((Leaf("items", N, o.dim, clip, finest_step(clip, S)),), S)
+        S = min(o.users_per_round, self.n_users)
+        return UploadSpec((Leaf("items", N, o.dim, o.clip, finest_step(o.clip, S)),), S)
 
     # --------------------------------------------------------------------------------- initial state
 
@@ -175,7 +150,7 @@ class FedGNN(Method):
 
     @property
     def _train(self) -> Any:
-        if self.kernel.NAME != "cpu" or self.options.pseudo == "gaussian":
+        if self.kernel.NAME != "cpu":
             return gnn.train
         from fedgrec.kernels import gnn_cpu
 
@@ -236,11 +211,6 @@ class FedGNN(Method):
     def share(self) -> str:
         """w_ut: strangers have heard of nobody."""
         return "mean" if self.options.message_passing == "mean" else "root"
-
-    @property
-    def fits_engine(self) -> bool:
-        """Gaussian and Laplace numbers come from NumPy alone."""
-        return self.options.pseudo == "negatives" and not self.options.noise
 
     def represent_users(self, server: ServerState, cohort: Cohort) -> Floats:
         """f_u, from the items as they are now.  # [n, d]"""
