@@ -28,7 +28,7 @@ from fedgrec.federation.node.refresh import refresh
 from fedgrec.federation.node.store import STORE, NodeStore
 from fedgrec.federation.server import coordinator
 from fedgrec.models.model import Model
-from fedgrec.models.recommender import Seen
+from fedgrec.models.recommender import Seen, without_empty
 from fedgrec.pages.export import ItemTable
 from tests.federation.living import Life
 from tests.federation.meddlers import killed_after_writing, silent
@@ -285,8 +285,8 @@ def test_new_items_and_withdrawn_ones(life: Life) -> None:
     model = Model.load(life.world.server / "run", needs_users=False)  # the server's own folder knows it, too
     assert model.closed.tolist() == [best]
     other = np.array([0 if best else 1])
-    shown, _ = model.recommend(model.new_user_vector(other), other, 32)
-    alike, _ = model.similar_items(int(other[0]), 32)
+    shown, _ = without_empty(model.lists_for(model.new_user_vector(other), 32, Seen.of([other])))
+    alike, _ = without_empty(model.similar_lists(other, 32))
     assert len(shown) == len(alike) == 30
     assert best not in {*shown.tolist(), *alike.tolist()}
     nothing = model.lists_for(model.new_user_vector(other), 3, Seen.of([other]), np.array([best]))

@@ -255,21 +255,12 @@ class Recommender(ABC):
         """The n best unseen items for a known user, and their scores; fewer where fewer are left."""
         return without_empty(self.lists(np.array([user]), n, Seen.of([seen])))
 
-    def recommend(self, vector: Floats, seen: Ints, n: int) -> Lists:
-        """The same for a person with this vector, [1, D]."""
-        return without_empty(self.lists_for(vector, n, Seen.of([seen])))
-
-    def similar_items(self, item: int, n: int) -> Lists:
-        """The n items most like this one."""
-        return without_empty(self.similar_lists(np.array([item]), n))
-
 
 def best(vectors: Floats, items: Floats, k: int, seen: Seen, allowed: Ints | None = None) -> Lists:
     """`top_k` among the allowed items; no list has more places than there are items."""
     k = places(k, len(items))
-    if (
-        allowed is not None and len(vectors) <= FEW and 2 * len(allowed) > len(items)
-    ):  # a copy of the table takes longer
+    few = len(vectors) <= FEW  # whose lists take less time than a copy of the table
+    if allowed is not None and few and 2 * len(allowed) > len(items):
         others = np.setdiff1d(np.arange(len(items)), allowed)
         seen, allowed = Seen.of([np.append(seen.row(place), others) for place in range(len(vectors))]), None
     if allowed is not None:
