@@ -60,7 +60,6 @@ RUN = {
     "fedgrec export RUN --page FOLDER --item-names titles.csv": "",
     "fedgrec train --data clicks.csv": SMALL,
     "fedgrec train --data clicks.csv --secure": f"{SMALL} --out runs/secure",
-    "fedgrec train --data clicks.csv --secure=exact": f"{SMALL} --out runs/exact",
     "fedgrec train --data clicks.csv --dp-epsilon 8 --dp-unit interaction": f"{SMALL} --out runs/decoys",
     "fedgrec train --data my-folder": SMALL,
     "fedgrec train --data checkins.csv.gz --split time": SMALL,

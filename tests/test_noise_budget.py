@@ -208,10 +208,6 @@ def test_defaults_follow_the_promise() -> None:
     assert asked.changed({"seed": 3}).model.shift == 0.5  # of a run that was resolved
 
 
-@pytest.mark.parametrize(
-    ("values", "sentence"),
-    [({"dp_epsilon": 1, "secure": "exact"}, "noise makes them differ"), ({"dp_epsilon": 0.001}, "at least 0.01")],
-)
-def test_options_that_make_no_sense(values: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence):
-        Config().changed(values)
+def test_a_promise_that_makes_no_sense() -> None:
+    with pytest.raises(ConfigError, match=r"at least 0\.01"):
+        Config().changed({"dp_epsilon": 0.001})

@@ -93,6 +93,8 @@ def test_options_that_are_gone_are_passed_over_only_where_they_had_no_effect(tmp
     path = tmp_path / "config.toml"
     path.write_text('method = "fedgnn"\n[model]\npseudo = "negatives"\nclip_norm = "word"\nnoise = 0.0\nown = 0.5\n')
     assert recorded(path).model.own == 0.5
+    path.write_text('[run]\nsecure = "exact"\nsecure_every = 7\n')
+    assert recorded(path).run.secure == "off"  # with the same bits
     path.write_text('method = "fedgnn"\n[model]\nnoise = 0.1\n')
     with pytest.raises(ConfigError, match="there is no option 'noise' of method fedgnn"):
         recorded(path)

@@ -47,8 +47,8 @@ class Bar(RoundBar):
         sums = min(getattr(m, "sums", 0), config.run.rounds)
         first = f"{sums} sums, then " if sums else ""
         rounds = f"{first}{config.run.rounds - sums:,} rounds of {min(m.users_per_round, train.n_users):,} users"
-        secure = {"off": "", "protocol": ", secure sums", "exact": ", integer sums checked by secure ones"}
-        about = f"{name}, {shape}: {rounds}, protocol {config.run.protocol}{secure[config.run.secure]}"
+        secure = ", secure sums" if config.run.secure == "protocol" else ""
+        about = f"{name}, {shape}: {rounds}, protocol {config.run.protocol}{secure}"
         self.say(fitted(about))
 
     def started(self, done: int, rounds: int) -> None:
@@ -110,9 +110,8 @@ class Bar(RoundBar):
         self.say(f"  {progress.seconds:.1f} s; a user sent {clear} in the clear, {secure} as secure sums,")
         self.say(f"  and received {size(whole.down_secure)}: {size(up)} up and {size(down)} down a turn")
         if result["secure"] != "off":
-            kind = {"protocol": "every sum went through secure aggregation", "exact": "integer sums, checked by it"}
             lost = f", {simulation.sums.lost:,} more lost to dropouts" if simulation.sums.lost else ""
-            self.say(f"  {kind[result['secure']]}: {simulation.sums.opened:,} real secure rounds{lost}")
+            self.say(f"  every sum went through secure aggregation: {simulation.sums.opened:,} rounds{lost}")
         if "dp_epsilon_spent" in result:
             spent, asked = simulation.privacy["dp_epsilon_spent"], simulation.config.run.dp_epsilon
             self.say(f"  noise: ε = {spent:.3g} of {asked:g} is spent, at δ = {result['dp_delta']:g}, for each user")

@@ -14,9 +14,9 @@ NOW_CALLED = {
     "decoys_epsilon": "dp_epsilon, with dp_unit = interaction",
     "dp_sums": "dp_rounds",
 }
-OLD_VALUES = {("kernel", "batched"): "auto"}  # what release 0.2 has written down
-# What it has written down of options that are gone, where these values changed nothing.
-WITHOUT_EFFECT = {("noise", "0.0"), ("pseudo", "negatives"), ("clip_norm", "word")}
+OLD_VALUES = {("kernel", "batched"): "auto", ("secure", "exact"): "off"}  # what release 0.2 has written down
+# Options that are gone, each with the value that changed nothing; None: no value did.
+GONE = {"noise": "0.0", "pseudo": "negatives", "clip_norm": "word", "secure_every": None}
 Chosen = TypeVar("Chosen")
 
 
@@ -135,7 +135,7 @@ def renamed(values: Mapping[str, Any], known: Iterable[Option]) -> dict[str, Any
     return then | {
         key if key in options else OLD_NAMES.get(key, key): OLD_VALUES.get((key, str(value)), value)
         for key, value in values.items()
-        if key in options or (key, str(value)) not in WITHOUT_EFFECT
+        if key in options or GONE.get(key, "") not in (None, str(value))
     }
 
 

@@ -437,13 +437,12 @@ class RunOptions(PrivacyOptions):
     dropout: float = in_wire(0.0, "chance that a sampled user's upload is lost", least=0, most=1)
     secure: str = in_privacy(
         "off",
-        "protocol (or the flag alone): every sum runs through real secure aggregation in this process; exact: the "
-        "bit-identical integer sum, and one real round in `secure_every` that must agree with it; off: the integer sum",
-        choices=("off", "protocol", "exact"),
+        "protocol (or the flag alone): every sum runs through real secure aggregation in this process; off: the plain "
+        "sum, which has the same bits",
+        choices=("off", "protocol"),
         bare="protocol",
         common="real secure aggregation",
     )
-    secure_every: int = in_privacy(1000, "secure = exact checks one round in so many against the protocol", least=1)
     secure_neighbours: int = in_privacy(
         0, "users that a user masks with; 0: enough for 5 % corrupt users and 5 % dropouts at 2^-40", least=0
     )
@@ -475,8 +474,6 @@ class RunOptions(PrivacyOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.noisy and self.secure == "exact":
-            raise ConfigError("secure = 'exact' compares sums, and noise makes them differ: set it to off or protocol")
         if bool(self.secure_neighbours) != bool(self.secure_threshold):
             raise ConfigError("secure_neighbours and secure_threshold go together: set both, or neither")
         if not self.topk or min(self.topk) < 1:

@@ -30,7 +30,7 @@ from fedgrec.runs.machine import judged, make_method
 from fedgrec.runs.population import population
 from fedgrec.runs.record import RunRecord, restored, tensors_of
 from fedgrec.runs.resolve import resolved
-from fedgrec.runs.sums import sums_for
+from fedgrec.runs.sums import SecureSums, Sums
 
 __all__ = ["Observer", "Simulation"]
 
@@ -65,7 +65,8 @@ class Simulation:
         self.selected: Model | None = None
         self.record = RunRecord(Path(out), config, self.dataset) if out else None
         self.finished = False
-        self.sums = sums_for(config.run, config.run.threads or os.cpu_count() or 1)
+        sums = SecureSums if config.run.secure == "protocol" else Sums
+        self.sums = sums(config.run, config.run.threads or os.cpu_count() or 1)
 
     # -------------------------------------------------------------------------------------- Algorithm 1
 

@@ -142,26 +142,3 @@ class SecureSums(Sums):
         except SecAggError as error:
             raise ConfigError(f"{error}: lower dropout, or set secure_neighbours and secure_threshold") from None
         return chosen.neighbours, chosen.threshold, max(chosen.least, 2)
-
-
-class ExactSums(SecureSums):
-    """The plain sum; one training round in `secure_every` must give the same bits through the protocol."""
-
-    def total(
-        self, method: Method, stage: Stage, cohort: Cohort, broadcast: Broadcast, arrived: Ints | None = None
-    ) -> tuple[Upload, Pending]:
-        plain, pending = Sums.total(self, method, stage, cohort, broadcast, arrived)
-        if method.trains(stage) and broadcast.round % self.options.secure_every == 0:
-            try:
-                secure, _ = super().total(method, stage, cohort, broadcast, arrived)
-            except SumLostError:  # the protocol gave no sum to compare with
-                return plain, pending
-            spec = method.spec(stage)
-            if plain.users != secure.users or (plain.to_ring(spec) != secure.to_ring(spec)).any():
-                raise RunError(f"round {broadcast.round:,}: the secure sum is not the plain sum; please report this")
-        return plain, pending
-
-
-def sums_for(options: RunOptions, threads: int) -> Sums:
-    """What the option `secure` asks for."""
-    return {"off": Sums, "protocol": SecureSums, "exact": ExactSums}[options.secure](options, threads)
