@@ -203,4 +203,4 @@ def test_growth_tells_new_items_and_takes_nothing_back(demo):
 def test_decoys_have_no_ratings(demo):
     rated = replace(demo.split.train, ratings=np.ones(demo.split.train.n_pairs, np.float32))
     with pytest.raises(ConfigError, match="decoys have no ratings"):
-        Simulation(config(dp_epsilon=1.0), replace(demo, split=Split(rated)))
+        Simulation(config(dp_epsilon=1.0, loss="mse"), replace(demo, split=Split(rated)))

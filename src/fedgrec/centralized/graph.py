@@ -36,7 +36,6 @@ class Graph:
         return even_chunks(self.indptr)
 
     def to_scipy(self, dtype: Any = np.float32) -> Any:
-        """Â as a SciPy CSR array."""
         from scipy.sparse import csr_array
 
         values = np.repeat(self.left, np.diff(self.indptr)) * self.right[self.indices]

@@ -59,8 +59,6 @@ def train(
 
 
 class Training:
-    """One run."""
-
     def __init__(
         self, model: Model, dataset: Dataset, options: TrainingOptions, out: Path | None, observer: Observer
     ) -> None:

@@ -28,7 +28,6 @@ def register(tasks: Any) -> None:
 
 
 def add_flags(task: argparse.ArgumentParser) -> None:
-    """The flags of `server` and `node`."""
     add = task.add_argument
     add("--metrics", type=port, metavar="P", help="serve /metrics and /health on this port (default: no)")
     add("--metrics-host", default="127.0.0.1", metavar="HOST", help="the address for them (default: 127.0.0.1)")

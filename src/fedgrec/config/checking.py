@@ -66,7 +66,6 @@ def _usual_groups() -> dict[str, str]:
 
 
 def options_of(kind: Any, part: str = "model") -> tuple[Option, ...]:
-    """The options of a dataclass."""
     return _options_of(kind, part)
 
 
@@ -121,7 +120,6 @@ def checked(option: Option, value: Any, where: str) -> Any:
 
 
 def changed(options: Chosen, values: Mapping[str, Any], where: str) -> Chosen:
-    """A copy of a dataclass of options with these values."""
     known = options_of(type(options))
     found = [(find(key, known, where), value) for key, value in values.items()]
     new = {option.name: checked(option, value, where) for option, value in found}

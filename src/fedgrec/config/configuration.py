@@ -78,7 +78,6 @@ def _promising(model: Any, epsilon: float, unit: str) -> Any:
 
 
 def options(method: str = "fedgrec") -> tuple[Option, ...]:
-    """Every option of a run of this method."""
     model = FedGRecOptions if method == "fedgrec" else method_module(method).Options
     return (*options_of(DataOptions, "data"), *options_of(model), *options_of(RunOptions, "run"))
 
@@ -139,7 +138,6 @@ def presets() -> dict[str, str]:
 
 
 def preset(name: str) -> Config:
-    """The configuration that a preset names."""
     if name not in presets():
         raise ConfigError(
             f"there is no preset {name!r}.{nearest(name, list(presets()))} Presets: {', '.join(presets())}"
@@ -160,7 +158,6 @@ def parse_assignment(text: str) -> tuple[str, Any]:
 
 
 def toml_value(value: Any) -> str:
-    """A value as TOML writes it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):

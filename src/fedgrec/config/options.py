@@ -26,7 +26,6 @@ METHODS = {
 
 
 def method_module(name: str) -> Any:
-    """The module of a federated method."""
     if not isinstance(name, str) or name not in METHODS:
         raise ConfigError(f"there is no method {name!r}.{nearest(name, list(METHODS))} Methods: {', '.join(METHODS)}")
     module = importlib.import_module(METHODS[name])

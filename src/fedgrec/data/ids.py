@@ -37,7 +37,6 @@ class IdMap:
         return IdMap(dict.fromkeys([*self, *other]), self.kind)
 
     def index(self, id: Hashable) -> int:  # noqa: A002 - the word everyone uses for it
-        """The index of an id."""
         found = self._find(_plain(id))
         if found is None:
             other = self._typed(str(id))  # '5750' for 5750, or 5750 for '5750'

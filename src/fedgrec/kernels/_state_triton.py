@@ -45,8 +45,6 @@ class Users(NamedTuple):
 
 
 class Server(NamedTuple):
-    """The server's tables."""
-
     items: Any  # [K+1, N, d]
     moment1: Any  # [N, d]
     moment2: Any  # [N, d]

@@ -50,7 +50,6 @@ def push(
 def send(
     cohort: Cohort, weights: Floats, held: Floats, leaf: Leaf, dtype: np.dtype[Any], round_: int
 ) -> tuple[Rows, int]:
-    """See reference.send."""
     _finite(held, leaf.name)
     order = np.argsort(cohort.items, kind="stable")
     index, first = np.unique(cohort.items[order], return_index=True)
@@ -180,7 +179,6 @@ def _flags(o: FedGRecOptions, broadcast: Broadcast) -> Flags:
 
 
 def combine(items: Floats, alphas: Floats, download: str, lean: bool) -> Floats:
-    """See reference.combine."""
     out = np.zeros((2 if lean else 1 + len(items), *items.shape[1:]), items.dtype)
     n_items, out[2:] = out.shape[1], items[: len(out) - 2]
     for place in range(min(len(alphas), 2)):  # f_t, and c_t with the weights of the levels above
@@ -191,7 +189,6 @@ def combine(items: Floats, alphas: Floats, download: str, lean: bool) -> Floats:
 
 
 def server_adam(server: ServerState, update: Rows, steps: Floats, o: FedGRecOptions) -> None:
-    """See reference.server_adam."""
     float_, t = server.items.dtype.type, server.round + 1
     where = np.full(len(server.degrees), -1, np.int64)
     where[update.index] = np.arange(len(update.index))
@@ -212,7 +209,6 @@ def server_adam(server: ServerState, update: Rows, steps: Floats, o: FedGRecOpti
 
 
 def add_rows(table: Floats, update: Rows, leaf: Leaf, rate: float) -> None:
-    """See reference.add_rows."""
     loops.add_rows(len(update.index), table, update.index, update.values, table.dtype.type(rate * leaf.step))
 
 

@@ -124,7 +124,6 @@ class Engine(Rounds):
             self.add_rows(sums["items"][k * N : (k + 1) * N], problems.items, moved, self.spec.leaf("items"))
 
     def problems(self, users: Tensor, counts: Ints) -> Problems:
-        """Users' positives and what they draw."""
         o, degrees = self.options, self.degrees[users]
         n_negatives, widest = self._n_negatives(degrees), int(self._n_negatives(counts).max())
         edges, is_mine = self.edges(users, int(counts.max()))

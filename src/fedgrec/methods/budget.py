@@ -91,5 +91,4 @@ def line(method: Method, delta: float, rounds: int, most: int | None = None) -> 
 
 
 def spent_by(method: Method, delta: float, rounds: int, most: int | None = None) -> float:
-    """The ε that is spent after so many rounds."""
     return spent(releases(method, rounds, most), delta)

@@ -62,7 +62,6 @@ class Progress:
 
     @property
     def season(self) -> list[Line]:
-        """The evaluations of this season."""
         return [line for line in self.metrics if line["round"] > self.begun] if self.begun else self.metrics
 
     def line(self, round_: int, split: str, protocol: str, found: Result) -> Line:

@@ -36,7 +36,6 @@ def write_private(path: Path, *parts: bytes | memoryview) -> None:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> None:
-    """Write the arrays and `about`."""
     write_tensors(path, arrays, {ABOUT: json.dumps(dict(about))}, private=True)
 
 

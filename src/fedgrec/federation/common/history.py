@@ -18,8 +18,6 @@ LONGEST = 2**15  # hexadecimal digits: more places than any roster has
 
 @dataclass(frozen=True)
 class Line:
-    """One sum that is over."""
-
     session: str
     stage: str
     level: int

@@ -63,7 +63,6 @@ Network = TypeVar("Network", NodeNetwork, ServerNetwork)
 
 
 def read_network(folder: Path, kind: type[Network]) -> Network:
-    """A folder's network.toml."""
     path = folder / NETWORK
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))

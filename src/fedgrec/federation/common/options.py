@@ -153,7 +153,6 @@ Kind = TypeVar("Kind", Agreement, FederationOptions)
 
 
 def read_options(path: Path, kind: type[Kind]) -> Kind:
-    """The options in a TOML file."""
     values = toml(path)
     return kind().changed(_of_release_0_2(values, path) if kind is Agreement else values, str(path))
 

@@ -86,7 +86,6 @@ def pack_broadcast(broadcast: Broadcast) -> tuple[dict[str, Any], dict[str, NDAr
 
 
 def unpack_broadcast(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Broadcast:
-    """The inverse of `pack_broadcast`."""
     more = {name.removeprefix("more."): value for name, value in arrays.items() if name.startswith("more.")}
     try:
         round_, n_items, level = (int(header[name]) for name in ("round", "n_items", "level"))

@@ -32,8 +32,6 @@ SIGNING = ec.ECDSA(hashes.SHA384())
 
 @dataclass(frozen=True)
 class Member:
-    """One line of the roster."""
-
     name: str
     key: bytes  # Ed25519, public
     gateway: str = ""  # the gateway that hosts it, if it is one user with masks of its own

@@ -15,7 +15,6 @@ from fedgrec.studies.audit.links import KnownUser
 
 
 def known_users(folders: Iterable[Path]) -> list[KnownUser]:
-    """The users in the folders of nodes, or of gateways."""
     return [user for folder in folders for path in node_folders(folder) for user in _on_node(path)]
 
 

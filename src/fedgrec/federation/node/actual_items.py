@@ -34,7 +34,6 @@ def check(store: NodeStore, epsilon: float) -> None:
 
 
 def items(store: NodeStore, row: int) -> list[int]:
-    """What the user has."""
     return store.column("own", "item", "WHERE user = ? AND gone = 0 ORDER BY item", [row])
 
 

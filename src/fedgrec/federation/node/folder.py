@@ -33,8 +33,6 @@ IDENTITY, TABLE, SERVED, USERS = "identity.key", "items.bin", "served.bin", "use
 
 @dataclass(frozen=True)
 class NodeFolder(Folder):
-    """A node's folder, opened."""
-
     path: Path
     federation: str
     name: str

@@ -33,7 +33,6 @@ class Found:
 
 
 def read_source(source: str, catalogue: Mapping[str, int]) -> Found:
-    """The users of a source, with their items."""
     found = Found()
     for user, item, held in lines(source):
         if not user or not item:

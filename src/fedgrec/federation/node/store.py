@@ -92,8 +92,6 @@ class Person(NamedTuple):
 
 
 class NodeStore(Store):
-    """A node's store, open."""
-
     def __init__(self, folder: Path, read_only: bool = False) -> None:
         super().__init__(folder / STORE, SCHEMA, read_only)
 
@@ -213,7 +211,6 @@ class NodeStore(Store):
         return [self.of("users", "row, id", rows, "ORDER BY row"), pairs]
 
     def states(self, rows: Sequence[int]) -> list[bytes]:
-        """These users' states, as they are stored."""
         return [state for (state,) in self.of("users", "state", rows, "ORDER BY row")]
 
     def held_out(self, rows: Sequence[int]) -> list[Ints]:

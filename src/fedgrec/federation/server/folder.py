@@ -27,8 +27,6 @@ NOBODY = Membership("", 0, {})  # until the roster is read
 
 @dataclass(frozen=True)
 class ServerFolder(Folder):
-    """The server's folder, opened."""
-
     path: Path
     federation: str
     n_items: int
@@ -44,7 +42,6 @@ class ServerFolder(Folder):
 
 
 def create_server(path: Path, terms: Terms, options: FederationOptions) -> None:
-    """The files of the server."""
     terms.write(path)
     write_private(path / SERVER, as_json({"federation": terms.federation, "n_items": terms.n_items}))
     write_private(path / OPTIONS, options.to_toml().encode())

@@ -64,7 +64,6 @@ def log_of(folder: Path) -> Path:
 
 
 def last_lines(folder: Path, number: int) -> list[str]:
-    """The last lines of the log, with their times."""
     try:
         with log_of(folder).open("rb") as log:
             log.seek(max(log.seek(0, os.SEEK_END) - TAIL, 0))

@@ -51,8 +51,6 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Outcome:
-    """An opened sum."""
-
     values: NDArray[np.signedinteger[Any]]
     users: int
     included: list[int]

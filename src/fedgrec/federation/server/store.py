@@ -83,16 +83,12 @@ class Season:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a sum took."""
-
     seconds: float = 0.0
     up: int = 0
     down: int = 0
 
 
 class ServerStore(Store):
-    """The server's store, open."""
-
     def __init__(self, folder: ServerFolder, read_only: bool = False) -> None:
         self.folder = folder.path
         self._heard: dict[str, float] = {}  # answers since the last sum ended
@@ -208,13 +204,11 @@ class ServerStore(Store):
 
     @property
     def is_warm(self) -> bool:
-        """Whether the warm-up is over."""
         return bool(self.get("warm", 0) >= self.get("warm_stages", 1))
 
     # --------------------------------------------------------------------------------------------- seasons
 
     def seasons(self) -> list[Season]:
-        """All seasons so far."""
         names = [f.name for f in fields(Season)]
         found = self.rows("seasons", ", ".join(names), "ORDER BY number")
         lines = [dict(zip(names, row, strict=True)) for row in found]
@@ -380,7 +374,6 @@ class ServerStore(Store):
         return [json.loads(line) for line in self.column("metrics", "line", "ORDER BY rowid")]
 
     def cost(self) -> Cost:
-        """The cost of all sums so far."""
         found = self.rows("sums", "coalesce(seconds, 0.0), coalesce(bytes_up, 0), coalesce(bytes_down, 0)")
         return Cost(*(sum(part) for part in zip(*found, strict=True))) if found else Cost()
 

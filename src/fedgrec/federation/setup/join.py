@@ -113,7 +113,6 @@ def _write(path: Path, made: Invitation | Request | Welcome) -> None:
 
 
 def read_letter(path: Path) -> Invitation | Request | Welcome:
-    """The invitation, request or welcome in a file."""
     try:
         values = parse_json(path, path.read_bytes())
     except OSError as error:

@@ -66,7 +66,6 @@ def audit(config: Config, dataset: Dataset | None = None, sums: int = 10, observ
 
 
 def attacked(view: View, truth: Truth) -> Audit:
-    """Every attack on what was recorded."""
     if not view.sums:
         raise ConfigError("no sum was opened: lower dropout, or train for more rounds")
     lines: tuple[Line, ...] = (

@@ -91,7 +91,6 @@ class Truth:
         return self.people.degrees()
 
     def items(self, people: Iterable[int]) -> list[Ints]:
-        """What each of these people has."""
         return [self.people.of(person) for person in people]
 
 

@@ -28,8 +28,6 @@ Failures = dict[tuple[str, int], str]  # why a (label, seed) has no result
 
 @dataclass(frozen=True)
 class Comparison:
-    """The results of a comparison."""
-
     table: results.Table
     runs: list[Run]
     failures: Failures

@@ -28,8 +28,6 @@ def known() -> list[str]:
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the table."""
-
     label: str  # as it was named
     method: str
     section: Options = field(default_factory=dict)  # its options in the file

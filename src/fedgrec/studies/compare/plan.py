@@ -50,7 +50,6 @@ class Settings:
         return ({"device": self.device} if self.device != "auto" else {}), "--device"
 
     def load(self, seed: int) -> Dataset:
-        """The data of all runs with this seed."""
         config = self.common.changed({"seed": seed}, "--seeds")
         dataset = load_for(config)
         parts = dataset.split

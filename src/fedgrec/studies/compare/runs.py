@@ -172,5 +172,4 @@ def toml(head: str, sections: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def by_name(config: Config) -> dict[str, Any]:
-    """All options of a configuration by their names."""
     return {"method": config.method, **asdict(config.data), **asdict(config.model), **asdict(config.run)}

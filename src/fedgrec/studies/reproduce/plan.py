@@ -102,7 +102,6 @@ class Group:
 
 
 def groups(target: Target, scope: Scope) -> list[Group]:
-    """All comparisons of a target, in order."""
     notes = (QUICK_NOTE, *target.notes) if scope.quick else target.notes
     if scope.reading:
         notes = (f"Reading {scope.reading}: {reading(scope.reading).what}; all else as in the preset `paper`.", *notes)

@@ -16,8 +16,6 @@ from fedgrec.studies.watcher import Watcher
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one target."""
-
     grids: list[Grid]
     failures: int
     stopped: bool  # before all runs were done

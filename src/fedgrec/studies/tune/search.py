@@ -89,7 +89,6 @@ def _range(searched: Option, low: str, high: str, log: bool, where: str) -> Sear
 
 
 def option(key: str, where: str, method: str) -> Option:
-    """An option of a method, or one that all methods share, by its name."""
     if method not in CENTRALIZED:
         return named(key, method, where)
     shared = [option for option in options() if option.name in SHARED]

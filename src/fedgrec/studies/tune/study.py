@@ -146,8 +146,6 @@ def _opened(request: Request, path: Path) -> Iterator["_Study"]:
 
 
 class _Study:
-    """The trials of one request."""
-
     def __init__(self, optuna: Any, request: Request, storage: Any) -> None:
         self.optuna, self.request = optuna, request
         pruner, state = optuna.pruners.MedianPruner(n_startup_trials=UNPRUNED), optuna.trial.TrialState
