@@ -11,7 +11,7 @@ from fedgrec.config.configuration import Config
 from fedgrec.config.options import method_module
 from fedgrec.errors import FedgrecError
 from fedgrec.methods.fedgnn import FedGNN
-from fedgrec.runs import gpu_rounds, simulation
+from fedgrec.runs import engine_rounds, simulation
 from tests.laws.test_rounds_torch import (
     DEVICE,
     HOWS,
@@ -170,7 +170,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         made.append(server.round)
         return gnn_torch.Engine(method, server, users, DEVICE)
 
-    monkeypatch.setattr(gpu_rounds, "make_engine", make_engine)
+    monkeypatch.setattr(engine_rounds, "make_engine", make_engine)
     if DEVICE == "cpu":
         cpu_for_a_gpu(monkeypatch)
     return made
