@@ -29,7 +29,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
-	$(MAKE) --no-print-directory -j 2 types packages site $(patsubst %,kernels-of-%,fedgrec fedncf fedgnn fcf)
+	$(MAKE) --no-print-directory -j 2 types packages site $(patsubst %,kernels-of-%,fedgrec fcf)
 	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist worksteal
 
 types: $(VENV)/.dev

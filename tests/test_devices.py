@@ -9,7 +9,7 @@ import pytest
 from fedgrec.config.configuration import Config
 from fedgrec.errors import FedgrecError
 from fedgrec.kernels.devices import within_memory
-from fedgrec.runs import gpu_rounds, machine
+from fedgrec.runs import engine_rounds, machine
 from fedgrec.runs.simulation import Simulation
 from tests.laws.test_rounds_torch import cpu_for_a_gpu
 from tests.methods.test_fedgnn_runs import clicks
@@ -31,7 +31,7 @@ def full(monkeypatch: pytest.MonkeyPatch) -> Any:
                 raise raised[0]
             super().apply(*sums)
 
-    monkeypatch.setattr(gpu_rounds, "make_engine", lambda _, *given: Engine(*given, "cpu"))
+    monkeypatch.setattr(engine_rounds, "make_engine", lambda _, *given: Engine(*given, "cpu"))
     cpu_for_a_gpu(monkeypatch)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**30, 4 * 2**30))
     return raised

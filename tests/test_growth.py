@@ -21,8 +21,8 @@ from fedgrec.errors import ConfigError, FedgrecError
 from fedgrec.kernels.devices import gpu_is_there
 from fedgrec.methods.fedgrec import STANDING
 from fedgrec.models.model import Model
-from fedgrec.runs import gpu_rounds
-from fedgrec.runs.gpu_rounds import GpuRounds
+from fedgrec.runs import engine_rounds
+from fedgrec.runs.engine_rounds import EngineRounds
 from fedgrec.runs.growth import grow
 from tests.cli.small import train
 
@@ -164,10 +164,10 @@ def test_the_loops_of_a_gpu_go_on_with_one_graph(monkeypatch: pytest.MonkeyPatch
 
     device = "cuda" if gpu_is_there() else "cpu"
     small = cuda.Launch(rows=8, positives=8, split=8, drawn=8, items=8, registers=None)
-    monkeypatch.setattr(gpu_rounds, "make_engine", lambda _, *about: cuda.Engine(*about, device, small))
+    monkeypatch.setattr(engine_rounds, "make_engine", lambda _, *about: cuda.Engine(*about, device, small))
     recommender = fitted(precision="float64", users_per_round=4)  # the interpreter is slow
     run = recommender._run
-    run.gpu = GpuRounds(run.config, run.method)
+    run.engine = EngineRounds(run.config, run.method)
     recommender.partial_fit(matrix(later()), rounds=1)
     whole = later()
     whole[:30, :25] |= ALL[:30, :25]

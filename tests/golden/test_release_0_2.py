@@ -82,6 +82,13 @@ def test_a_run_of_a_kernel_that_is_gone_opens_and_goes_on(folder: Path, secure: 
     assert (recorded(path).run.kernel, recorded(path).run.device) == ("auto", "cpu")
 
 
+def test_a_run_of_a_method_that_lost_its_fused_loops_goes_on(folder: Path) -> None:
+    path = folder / "fedncf" / "config.toml"
+    path.write_text(path.read_text().replace('kernel = "reference"', 'kernel = "cpu"'))
+    assert cli.main(["train", "--out", "fedncf", "--resume", "--rounds", "5", "--quiet"]) == 0
+    assert recorded(path).run.kernel == "auto"
+
+
 def test_options_keep_their_values_under_new_names() -> None:
     assert recorded(WRITTEN / "fedncf" / "config.toml").model.adam_epsilon == 1e-6
     old = (WRITTEN / "fedncf" / "config.toml").read_text()

@@ -10,7 +10,7 @@ import pytest
 from fedgrec.config.configuration import Config
 from fedgrec.config.options import method_module
 from fedgrec.errors import FedgrecError
-from fedgrec.runs import gpu_rounds, simulation
+from fedgrec.runs import engine_rounds, simulation
 from tests.laws.test_rounds_torch import (
     DEVICE,
     HOWS,
@@ -156,7 +156,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         made.append(server.round)
         return gnn_torch.Engine(method, server, users, DEVICE)
 
-    monkeypatch.setattr(gpu_rounds, "make_engine", make_engine)
+    monkeypatch.setattr(engine_rounds, "make_engine", make_engine)
     if DEVICE == "cpu":
         cpu_for_a_gpu(monkeypatch)
     return made

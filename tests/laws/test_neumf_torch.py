@@ -10,7 +10,7 @@ import pytest
 from fedgrec.kernels.devices import gpu_is_there
 from fedgrec.methods.fedncf import FedNCF
 from fedgrec.models.ranking import Result
-from fedgrec.runs.gpu_rounds import make_engine
+from fedgrec.runs.engine_rounds import make_engine
 from fedgrec.runs.machine import judged, why_no_gpu
 from tests.methods import laws
 from tests.methods.laws import World
@@ -183,6 +183,22 @@ def test_an_engine_trains_what_a_run_trains() -> None:
     assert other.server.round == run.server.round == 3
     one, two = (World(a.method, a.server, a.users) for a in (run, other))
     assert apart(one, two) < 1e-6
+
+
+def test_a_run_on_a_cpu_is_that_of_the_readable_twin() -> None:
+    values, threads = (
+        {"hidden": (6, 3), "negatives": 5, "precision": "float64", "device": "cpu"},
+        torch.get_num_threads(),
+    )
+    readable, fast, again = (
+        laws.after(laws.simulation("fedncf", **values, **how))
+        for how in ({"kernel": "reference"}, {"kernel": "auto"}, {"kernel": "auto", "threads": 2})
+    )
+    assert (readable.engine, bool(fast.engine)) == (None, True)
+    assert apart(*(World(run.method, run.server, run.users) for run in (readable, fast))) < 1e-6
+    assert readable.result() == pytest.approx(fast.result(), abs=1e-9)
+    assert laws.bits(fast) == laws.bits(again) != laws.bits(readable)
+    assert torch.get_num_threads() == threads
 
 
 @pytest.mark.skipif(not gpu_is_there(), reason="needs a GPU")

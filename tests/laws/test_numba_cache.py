@@ -12,7 +12,7 @@ from fedgrec.kernels import _numba
 HOME, ROOT = Path(_numba.__file__).parent, Path(fedgrec.__file__).parent
 ROOMS = (
     "centralized._compiled",
-    *(f"kernels.{room}" for room in ("_compiled", "_draws_numba", "_fcf", "_gnn", "_neumf", "_numba")),
+    *(f"kernels.{room}" for room in ("_compiled", "_draws_numba", "_fcf", "_numba")),
     *(f"kernels.{room}" for room in ("_steps_numba", "_sums_numba")),
 )
 

@@ -168,6 +168,26 @@ def test_what_no_engine_trains_stays_on_the_cpu(
         machine.device_of(config.changed({"device": "cuda"}))
 
 
+HERE = [("fedncf", {}, True), ("fedgnn", {}, True), ("fcf", {}, False), ("fedgrec", {}, False)]
+HERE += [("fedncf", options, False) for options in ({"kernel": "reference"}, {"secure": "protocol"})]
+HERE += [("fedgnn", options, False) for options in ({"noise": 0.1}, {"pseudo": "gaussian"})]
+
+
+@pytest.mark.parametrize(("method", "options", "here"), HERE)
+def test_an_engine_runs_on_a_cpu_what_it_can_and_no_fused_loops_do(
+    method: str, options: dict[str, Any], here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Config().of(method).layered((options | {"device": "cpu"}, "here"))
+    assert machine.by_engine(config) == here
+    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda _: None)  # as without PyTorch
+    assert not machine.by_engine(config)
+
+
+def test_what_an_engine_runs_on_a_cpu_has_no_other_fast_kernel() -> None:
+    with pytest.raises(ConfigError, match="fedncf has no kernel 'cpu': choose one of auto, reference"):
+        machine.make_method(Config().of("fedncf").changed({"kernel": "cpu"}), 9, 9)
+
+
 def test_a_method_that_has_no_engine_trains_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "gpu_is_there", lambda: True)
     monkeypatch.setattr(fcf.FCF, "engine", "")

@@ -9,7 +9,7 @@ from fedgrec.config.configuration import Config, FedGRecOptions
 from fedgrec.data import Dataset, Interactions, Split
 from fedgrec.data.ids import IdMap
 from fedgrec.methods.fedgrec import FedGRecMethod
-from fedgrec.runs.gpu_rounds import GpuRounds
+from fedgrec.runs.engine_rounds import EngineRounds
 from fedgrec.runs.simulation import Simulation
 from tests.laws.test_latent_law import latent_error
 from tests.laws.worlds import Run, World
@@ -86,7 +86,7 @@ def test_no_row_of_latents_has_one_user(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_gpu_leaves_sweeps_to_the_verbs() -> None:
     config = Config().changed({"rounds": 25, "evaluate_every": 25, "checkpoint_every": 0}, "test")
-    engine = GpuRounds(config, method())
+    engine = EngineRounds(config, method())
     assert engine.until(0) == 3
     assert not engine.runs(3)
     assert engine.until(4) == 5

@@ -36,7 +36,7 @@ def bits(run: Simulation) -> list[bytes]:
 
 
 @pytest.mark.parametrize("method", ["fedgnn", "fedgnn-bpr"])
-@pytest.mark.parametrize("kernel", ["reference", "cpu"])
+@pytest.mark.parametrize("kernel", ["reference", "auto"])
 def test_the_checkerboard_is_solved(method, kernel) -> None:
     run = simulation(None, checkerboard(), method=method, kernel=kernel, rounds=40, evaluate_every=40)
     run.run()
@@ -47,7 +47,7 @@ def test_without_training_it_is_chance() -> None:
     rng = np.random.default_rng(0)
     data = [Interactions.from_pairs(*np.nonzero(rng.random((300, 200)) < p))[0] for p in (0.1, 0.05)]
     still = {"server_rate": 0.0, "user_rate": 0.0, "topk": (20,), "rounds": 1, "evaluate_every": 1}
-    run = simulation(None, Dataset("chance", Split(*data)), kernel="cpu", **still)
+    run = simulation(None, Dataset("chance", Split(*data)), kernel="auto", **still)
     run.run()
     assert run.result()["recall@20"] == pytest.approx(20 / 180, abs=0.02)
 

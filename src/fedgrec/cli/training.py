@@ -47,10 +47,10 @@ def run_finish(arguments: Namespace) -> int:
     from fedgrec.data.item_names import KEPT
     from fedgrec.models.model import run_config
     from fedgrec.runs.record import chosen_round, recorded_about
-    from fedgrec.runs.resolve import final, on_todays_device
+    from fedgrec.runs.resolve import final, on_todays_machine
 
     before: Path = arguments.run
-    config = final(on_todays_device(run_config(before)), chosen_round(before))
+    config = final(on_todays_machine(run_config(before)), chosen_round(before))
     named = before.resolve() if before.name in ("", "..") else before
     folder: Path = arguments.out or named.with_name(f"{named.name}-final")
     check_new(folder)
@@ -97,10 +97,10 @@ def going_on(arguments: Namespace, folder: Path, allowed: set[str] = LENGTH) -> 
     """The options of a run that goes on; an interrupted growth is ended first."""
     from fedgrec.data.item_names import keep
     from fedgrec.runs.growth import end_growth
-    from fedgrec.runs.resolve import on_todays_device
+    from fedgrec.runs.resolve import on_todays_machine
 
     end_growth(folder)
-    config = on_todays_device(resumed_configuration(arguments, folder, allowed))
+    config = on_todays_machine(resumed_configuration(arguments, folder, allowed))
     if arguments.item_names:
         keep(arguments.item_names, folder)  # now, because a complete run ends early; its later reports use the names
     return config

@@ -460,7 +460,7 @@ class RunOptions(PrivacyOptions):
     )
     kernel: str = option(
         "auto",
-        "auto: the fastest on the device; cpu: fused, on all cores; reference: the readable one, slow",
+        "auto: the fastest on the device; cpu: fused, on all cores, where there is one; reference: readable, slow",
         choices=("auto", "reference", "cpu"),
     )
     device: str = option(
@@ -469,7 +469,7 @@ class RunOptions(PrivacyOptions):
         choices=("auto", "cpu", "cuda"),
         common="auto, cpu or cuda",
     )
-    threads: int = option(0, "threads of the cpu kernel; 0: all cores. Results do not depend on it", least=0)
+    threads: int = option(0, "threads on the CPU; 0: all cores, in PyTorch one. Results do not depend on it", least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()

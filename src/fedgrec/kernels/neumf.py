@@ -7,7 +7,7 @@ Every item's score adds a generalised matrix factorisation and a small network o
     L_u = 1/m Σ_i [ BCE(σ(s_ui), y_ui) + λ/2 (‖p_u‖² + ‖p'_u‖² + ‖q_i‖² + ‖q'_i‖² + ‖Θ‖²) ]
 
 over the user's positives (y = 1) and the negatives that it draws (y = 0), m together. With g_i = ∂L/∂s_i, which is
-(σ(s_i) − y_i)/m, and δ_l = ∂L/∂(W_l f_{l−1} + b_l) all gradients are closed form. `neumf_cpu` is the compiled twin. `o`
+(σ(s_i) − y_i)/m, and δ_l = ∂L/∂(W_l f_{l−1} + b_l) all gradients are closed form. `neumf_torch` is the fast twin. `o`
 is always the Options of methods.fedncf.
 """
 
@@ -52,9 +52,9 @@ def network(theta: Any, o: Any) -> Network:
     return Network(W_p, W_q, h_g, h_m, rest[: len(o.hidden)], rest[len(o.hidden) :])
 
 
-def forward(net: Network, e: Floats, x: Floats) -> tuple[Floats, list[Floats]]:
-    """s_i of these items [m], and f_1 .. f_L [m, H_l].  e: [2, d], x: [2, m, d]"""
-    f = [np.maximum(x[1] @ net.W_q.T + (net.W_p @ e[1] + net.b[0]), 0)]
+def forward(net: Network, e: Floats, x: Floats, of_items: Floats) -> tuple[Floats, list[Floats]]:
+    """s_i of these items [m], and f_1 .. f_L [m, H_l].  e: [2, d], x: [2, m, d], of_items: q' W_qᵀ [m, H_1]"""
+    f = [np.maximum(of_items + (net.W_p @ e[1] + net.b[0]), 0)]
     for W, b in zip(net.W, net.b[1:], strict=True):
         f.append(np.maximum(f[-1] @ W.T + b, 0))
     return x[0] @ (net.h_g * e[0]) + f[-1] @ net.h_m, f
@@ -64,7 +64,7 @@ def gradients(theta: Floats, e: Floats, x: Floats, y: Floats, o: Any) -> tuple[F
     """∂L/∂Θ, ∂L/∂(p_u, p'_u) [2, d] and ∂L/∂(q_i, q'_i) [2, m, d]."""
     net, m = network(theta, o), len(y)
     each = 1 / m if o.reduction == "mean" else 1.0
-    s, f = forward(net, e, x)
+    s, f = forward(net, e, x, x[1] @ net.W_q.T)
     with np.errstate(over="ignore"):  # exp(large) = inf gives the σ = 0 that is meant
         g = ((1 / (1 + np.exp(-s)) - y) * each).astype(s.dtype)
     by_theta, by_e, by_x = o.l2 * each * m * theta, o.l2 * each * m * e, o.l2 * each * x
@@ -137,4 +137,5 @@ def local_steps(start: Floats, y: Floats, theta: Floats, state: Any, u: int, o: 
 def scores(embeddings: Floats, items: Floats, theta: Floats, o: Any) -> Floats:
     """Every item's score for every user; one user at a time, so that memory holds only [N, H_1].  # [n, N]"""
     net = network(theta, o)
-    return np.array([forward(net, e, items)[0] for e in embeddings]).reshape(len(embeddings), items.shape[1])
+    of_items = items[1] @ net.W_q.T  # for all users
+    return np.array([forward(net, e, items, of_items)[0] for e in embeddings]).reshape(len(embeddings), items.shape[1])

@@ -1,4 +1,4 @@
-"""Whole rounds in PyTorch on a GPU, for methods that have no fused loops; no state is copied between rounds.
+"""Whole rounds in PyTorch, on a GPU or a CPU, for methods without fused loops there; no state is copied between rounds.
 
 Like `cuda.Engine`, `Rounds` takes over a method's server and population, runs rounds, and gives both back when
 something reads them. Its rounds are those of the verbs: the same draws, the same rounded integers, the same order.
@@ -35,9 +35,10 @@ class Rounds(ABC):
         server: ServerState,
         users: Cohort,
         device: str = "cuda",
-        memory: int = 2**28,  # bytes of one working table [users, rows, d]; training holds about ten of them
+        memory: int = 0,  # bytes of one working table [users, rows, d]; training holds about ten of them
     ) -> None:
-        self.method, self.options, self.device, self.memory = method, method.options, place(device), memory
+        self.method, self.options, self.device = method, method.options, place(device)
+        self.memory = memory or (2**28 if self.device.type == "cuda" else 2**22)  # what a CPU's cache holds
         self.spec: UploadSpec = method.spec(method.stages[-1])
         self.round = server.round
         self.counts = users.degrees  # kept on the CPU too: asking the device for a size would mean to wait for it

@@ -162,7 +162,8 @@ class Method(ABC):
 
     # Kernels that `make` takes: reference (or none), cpu.
     kernels: ClassVar[tuple[str, ...]] = ("reference",)
-    # The module whose `Engine` runs training rounds on a GPU, and the package that it needs; "": a GPU only ranks.
+    # The module whose `Engine` runs training rounds on a GPU, and the package that it needs; "": a GPU only ranks. One
+    # that needs PyTorch alone runs them on a CPU too, where the method has no kernel `cpu`.
     engine: ClassVar[str] = ""
     engine_needs: ClassVar[str] = "torch"
     # Whether sums may hold `noise`: it is a field of the method then, and users keep to norms.

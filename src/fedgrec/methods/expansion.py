@@ -18,7 +18,6 @@ shares with it. A third party in league with one user has the key and with it ev
 """
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -133,14 +132,12 @@ def means(third: ThirdParty) -> Floats:
     return told
 
 
-def expand(
-    users: Cohort, key: bytes, third: ThirdParty, accepted: Callable[[ThirdParty], Floats] = means
-) -> tuple[Cohort, Traffic]:
-    """The users with what they heard, and the bytes that this took; `means` has a compiled twin in `gnn_cpu`."""
+def expand(users: Cohort, key: bytes, third: ThirdParty) -> tuple[Cohort, Traffic]:
+    """The users with what they heard, and the bytes that this took."""
     sent, order = offer(users, key)
     third.match(sent)
     around = np.empty((len(order), sent.embeddings.shape[1]), sent.embeddings.dtype)
-    around[order] = accepted(third)
+    around[order] = means(third)
     up = sent.hashes.nbytes + sent.embeddings.size * WORD
     down = (len(order) + int(third.counts().sum()) * around.shape[1]) * WORD
     return replace(users, around=around), Traffic(up, down, up, down)

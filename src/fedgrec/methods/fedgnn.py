@@ -19,7 +19,6 @@ over the rows of a round. That noise is far larger than the gradients of a mean 
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,7 +92,6 @@ class FedGNN(Method):
     """The verbs of FedGNN over `n_items` items and at most `n_users` users."""
 
     name = "fedgnn"
-    kernels = ("reference", "cpu")
     engine = "fedgrec.kernels.gnn_torch"
     contents = Contents("items", counts="degrees")
     State = gnn.GnnState
@@ -138,31 +136,15 @@ class FedGNN(Method):
         """Expand everybody's graph; the third party draws for itself, here from the simulation's seed."""
         bits = np.random.Philox(key=[seed, THIRD_PARTY_STREAM], counter=[0, round_, 0, 0])
         third = expansion.ThirdParty(self.options.neighbours, np.random.Generator(bits))
-        return expansion.expand(users, expansion.shared_key(users.keys), third, self._means)
+        return expansion.expand(users, expansion.shared_key(users.keys), third)
 
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
         if stage is DEGREES:
             return counts.local_update(self, cohort)
         spec, (v, B) = self.spec(TRAIN), self._heard(cohort, broadcast)
         o = at_round(self.options, broadcast.round)
-        items, state, cut = self._train(cohort, v, B, broadcast, o, spec.leaf("items"), spec.dtype)
+        items, state, cut = gnn.train(cohort, v, B, broadcast, o, spec.leaf("items"), spec.dtype)
         return Upload({"items": items}, len(cohort)), Pending(state, cut)
-
-    @property
-    def _train(self) -> Any:
-        if self.kernel.NAME != "cpu":
-            return gnn.train
-        from fedgrec.kernels import gnn_cpu
-
-        return gnn_cpu.train
-
-    @property
-    def _means(self) -> Any:
-        if self.kernel.NAME != "cpu":
-            return expansion.means
-        from fedgrec.kernels import gnn_cpu
-
-        return gnn_cpu.means
 
     def _heard(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Floats, Floats]:
         """v_t of every edge [nnz], and what users hear: B = Σ v_t·x_t + (1−α)Σ w_ut·γ_t·a_t  # [n, d]"""

@@ -89,21 +89,11 @@ class Home(State):
     steps: Ints  # [n]: Adam steps taken
 
 
-def make(options: Options, n_items: int, n_users: int, kernel: Any = reference) -> "FedNCF":
-    """The method, compiled where the kernel is."""
-    if kernel.NAME != "cpu":
-        return FedNCF(options, n_items, n_users, kernel)
-    from fedgrec.kernels import neumf_cpu
-
-    return FedNCF(options, n_items, n_users, kernel, neumf_cpu)
-
-
 @dataclass(frozen=True)
 class FedNCF(Method):
     """The verbs of FedNCF over `n_items` items and at most `n_users` users."""
 
     name = "fedncf"
-    kernels = ("reference", "cpu")
     engine = "fedgrec.kernels.neumf_torch"
     takes_decoys = True
     contents = Contents("items")
@@ -111,7 +101,6 @@ class FedNCF(Method):
     State = Home
     options: Options
     kernel: Any = reference
-    loops: Any = neumf  # or its compiled twin
 
     def spec(self, stage: Stage) -> UploadSpec:
         """Both tables' rows, the second behind the first; and the network's weights."""
@@ -147,7 +136,7 @@ class FedNCF(Method):
 
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
         spec, theta = self.spec(stage), broadcast.more["network"]
-        items, weights, state, cut = self.loops.train(
+        items, weights, state, cut = neumf.train(
             cohort, broadcast, theta, self.options, spec.leaf("items"), spec.leaf("network"), spec.dtype
         )
         return Upload({"items": items, "network": weights}, len(cohort)), Pending(state, cut)
@@ -173,7 +162,7 @@ class FedNCF(Method):
             self.kernel.add_rows(x, update, leaf, rate)
 
     def scores(self, server: ServerState, cohort: Cohort) -> Floats:
-        scores: Floats = self.loops.scores(cohort.state.embeddings, server.items, server.more["network"], self.options)
+        scores: Floats = neumf.scores(cohort.state.embeddings, server.items, server.more["network"], self.options)
         return scores
 
     def scorer(self, server: ServerState, users: Cohort, device: str) -> Callable[[Ints], Any] | None:
@@ -188,3 +177,6 @@ class FedNCF(Method):
         up = int(trained.sum()) * WORD * (1 + 2 * o.dim) + int((trained > 0).sum()) * weights
         down = n * (2 * N * WORD * o.dim + weights)
         return Traffic(up, down, self.secure_upload(stage, n - lost), down)
+
+
+make = FedNCF

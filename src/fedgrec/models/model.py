@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from fedgrec.config.options import METHODS, method_module
 from fedgrec.data import IdMap, Interactions, files
 from fedgrec.data.split import ITEM_IDS, USER_IDS
 from fedgrec.errors import RunError
-from fedgrec.methods.contract import Method, Part
+from fedgrec.methods.contract import Method, Part, make_method
 from fedgrec.methods.noisy import OPEN, without_closed
 from fedgrec.models.recommender import Explanation, Recommender, Seen
 
@@ -49,13 +49,7 @@ class Model(Recommender):
 
     @cached_property
     def method(self) -> Method:
-        make, sizes = method_module(self.config.method).make, (self.known.n_items, max(self.known.n_users, 1))
-        method = cast(Method, make(self.config.model, *sizes))
-        if method.inner_product or self.config.run.kernel == "reference":
-            return method
-        from fedgrec.kernels import cpu  # scores that are no inner products would take hours for everybody
-
-        return cast(Method, make(self.config.model, *sizes, cpu))
+        return make_method(self.config.method, self.config.model, self.known.n_items, max(self.known.n_users, 1))
 
     @property
     def round(self) -> int:

@@ -85,7 +85,7 @@ def grow(run: Simulation, dataset: Dataset, rounds: int = 0) -> None:
         users = change.joined(users, everyone.take(np.arange(n, now.n_users)))
     run.server = made.grown(server, seed)
     run.users = change.before_recount(users, weights)
-    for stage in filter(None, (made.recount, made.resend if run.gpu else None)):
+    for stage in filter(None, (made.recount, made.resend if run.engine else None)):
         run._exchange(stage, np.arange(len(run.users)))
         run._count(run.method.traffic(stage, run.degrees))
     run.selected, run.finished = None, False

@@ -45,6 +45,13 @@ def device_of(config: Config) -> str:
     return "cuda" if asked == "cuda" or (asked == "auto" and not reason and gpu_is_there()) else "cpu"
 
 
+def by_engine(config: Config) -> bool:
+    """Whether an engine runs the rounds: on a GPU, and on a CPU where it alone is fast."""
+    method = contract.make_method(config.method, config.model)
+    alone = "cpu" not in method.kernels and method.engine_needs == "torch"
+    return config.run.device == "cuda" or (alone and not why_no_gpu(config))
+
+
 def why_no_gpu(config: Config) -> str:
     """Why no engine can run the rounds on a GPU from end to end; "" if one can."""
     method, name, run = contract.make_method(config.method, config.model), config.method, config.run

@@ -9,6 +9,7 @@ from fedgrec.config.configuration import Config, options
 from fedgrec.config.options import DataOptions, MethodOptions, falling
 from fedgrec.data import Dataset
 from fedgrec.data.registry import SOURCES
+from fedgrec.methods.contract import make_method
 from fedgrec.runs.machine import device_of, why_no_gpu
 
 EVALUATIONS = MethodOptions.evaluations  # in a run, if `evaluate_every` is left to us
@@ -59,8 +60,10 @@ def located(data: DataOptions) -> DataOptions:
     return replace(data, data=str(Path(source).resolve()))
 
 
-def on_todays_device(config: Config) -> Config:
-    """A recorded configuration. What release 0.2 trained on a GPU, and no engine can, goes on as `auto` says."""
+def on_todays_machine(config: Config) -> Config:
+    """A recorded configuration. A kernel or a device that release 0.2 trained on, and that cannot now, is `auto`."""
+    if config.run.kernel not in make_method(config.method).kernels:
+        config = config.changed({"kernel": "auto"})
     return config.changed({"device": "auto"}) if why_no_gpu(config) else config
 
 

@@ -25,8 +25,8 @@ from fedgrec.methods.contract import Method
 from fedgrec.models.metrics import Ideal
 from fedgrec.models.model import Model
 from fedgrec.models.selection import RESULT, Observer, Progress, judge
-from fedgrec.runs.gpu_rounds import GpuRounds
-from fedgrec.runs.machine import judged, make_method
+from fedgrec.runs.engine_rounds import EngineRounds
+from fedgrec.runs.machine import by_engine, judged, make_method
 from fedgrec.runs.population import population
 from fedgrec.runs.record import RunRecord, restored, tensors_of
 from fedgrec.runs.resolve import resolved
@@ -57,7 +57,7 @@ class Simulation:
         self.config = config = resolved(config, self.dataset)
         train = self.dataset.split.train
         self.method = make_method(config, train.n_items, train.n_users)
-        self.gpu = GpuRounds(config, self.method) if config.run.device == "cuda" else None
+        self.engine = EngineRounds(config, self.method) if by_engine(config) else None
         self.server = self.method.init(config.run.seed)
         self.users = population(config, self.method, train)
         self.degrees = self.users.degrees
@@ -124,35 +124,35 @@ class Simulation:
         self._count(traffic)
 
     def _advance(self) -> None:
-        """One round; on a GPU, all rounds until something reads the state."""
-        if self.gpu is not None and self.server.round >= self.gpu.leave:
+        """One round; with an engine, all rounds until something reads the state."""
+        if self.engine is not None and self.server.round >= self.engine.leave:
             self._settle()
-            self.gpu = None
-        if self.gpu is None:
+            self.engine = None
+        if self.engine is None:
             self._round()
             return
         done = self.server.round
-        if not self.gpu.runs(done):
+        if not self.engine.runs(done):
             self._settle()
-            self.gpu.begin_anew()
+            self.engine.begin_anew()
         if self.method.training(done).everyone:
             self._round()
             return
         if self.method.rematch(done):
             self._match()
         rounds = []
-        for round_ in range(done, self.gpu.until(done)):
+        for round_ in range(done, self.engine.until(done)):
             sampled, arrives = self._sample(round_)
             rounds.append(sampled[arrives])
             self._count_round(round_, sampled, arrives)
-        self.gpu.run(self.server, self.users, rounds)
-        if self.gpu.is_looked_at(self.server.round):
+        self.engine.run(self.server, self.users, rounds)
+        if self.engine.is_looked_at(self.server.round):
             self._settle()
 
     def _settle(self) -> None:
-        """Bring the state here, if the last round ran on a GPU."""
-        if self.gpu is not None:
-            self.progress.clipped += self.gpu.fetch(self.server, self.users)
+        """Bring the state here, if an engine ran the last round."""
+        if self.engine is not None:
+            self.progress.clipped += self.engine.fetch(self.server, self.users)
 
     def _round(self) -> None:
         """Lines 12 to 23. The upload of a user that drops out never arrives: it changes nothing on either side."""
@@ -308,5 +308,5 @@ class Simulation:
     def begin_season(self, method: Method) -> None:
         """Go on with this method; its rates fall from the season's first round on."""
         self.method = method.season(self.progress.begun)
-        if self.gpu is not None:
-            self.gpu = type(self.gpu)(self.config, self.method)
+        if self.engine is not None:
+            self.engine = type(self.engine)(self.config, self.method)

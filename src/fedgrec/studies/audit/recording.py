@@ -206,8 +206,8 @@ def record(
         raise ConfigError(f"{config.method} does not say what its sums hold (Method.contents): they cannot be audited")
     rounds = worth_recording(simulation.method, simulation.config.run.rounds, sums)
     recorder = simulation.sums = Recorder(simulation.sums, simulation.users.keys, rounds)
-    if simulation.gpu:
-        simulation.gpu.leave = rounds[0]
+    if simulation.engine:
+        simulation.engine.leave = rounds[0]
     simulation.run()
     if not simulation.finished:  # the observer wanted to stop
         raise KeyboardInterrupt

@@ -13,7 +13,7 @@ from fedgrec.data import Dataset
 from fedgrec.data.datasets import load_for
 from fedgrec.errors import ConfigError, DataError
 from fedgrec.kernels.devices import gpu_is_there
-from fedgrec.runs.resolve import EVALUATIONS, located, on_todays_device, resolved
+from fedgrec.runs.resolve import EVALUATIONS, located, on_todays_machine, resolved
 from fedgrec.studies.compare.names import Entry, File, Options
 from fedgrec.studies.compare.runs import CentralizedRun, FederatedRun, Run
 
@@ -93,7 +93,7 @@ class Settings:
             ({"seed": seed}, "--seeds"),
         )
         if "device" not in inline:  # where to train what can run there
-            config = on_todays_device(config)
+            config = on_todays_machine(config)
         return resolved(config, dataset)
 
     def _centralized(self, method: str, own: tuple[Layer, Layer], dataset: Dataset) -> tuple[Config, Options]:
