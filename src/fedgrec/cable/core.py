@@ -329,6 +329,7 @@ class Cohort:
     targets: Floats | None = None  # [nnz]: ratings for MSE, or what items count; None: 1 for every item
     around: Floats | None = None  # [nnz, d]: what a `match` stage told the user about each of its items
     past: Any = None  # where the graph changes: what the method remembers of users whose items did, see methods.change
+    order: Ints | None = None  # [nnz]: an item's place in its user's time, from 0; None: not known, or not asked for
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -351,9 +352,11 @@ class Cohort:
         counts = self.indptr[users + 1] - self.indptr[users]  # not of everybody: there may be millions
         indptr = np.concatenate([[0], np.cumsum(counts)])
         picked = np.arange(indptr[-1]) + np.repeat(self.indptr[users] - indptr[:-1], counts)
-        targets, around = (None if part is None else part[picked] for part in (self.targets, self.around))
+        of_items = self.targets, self.around, self.order
+        targets, around, order = (None if part is None else part[picked] for part in of_items)
         past = self.past and self.past.take(users)
-        return Cohort(self.keys[users], indptr, self.items[picked], self.state.take(users), targets, around, past)
+        state = self.state.take(users)
+        return Cohort(self.keys[users], indptr, self.items[picked], state, targets, around, past, order)
 
     def with_state(self, state: Any) -> "Cohort":
         return replace(self, state=state)

@@ -193,7 +193,7 @@ def _on_own_split(arguments: argparse.Namespace, model: Any, config: Any) -> dic
         raise RunError(
             f"{arguments.run} was made by a version that did not keep its split: its figures are in result.json"
         )
-    dataset = load_for(config, before)
+    dataset = load_for(config, before, order=model.takes_order)
     RunRecord.check_same_data(arguments.run, dataset)
     held_out = getattr(dataset.split, arguments.split)
     if held_out is None or not held_out.n_pairs:
@@ -210,12 +210,13 @@ def _by_strangers(arguments: argparse.Namespace, model: Any, config: Any) -> dic
 
     from fedgrec.data.datasets import load_data
     from fedgrec.models.ranking import evaluate, rows_of
+    from fedgrec.models.recommender import Seen
 
     items = model.item_vectors().astype(np.float32)
     if arguments.split != "test":
         raise ConfigError("--split validation is of the run's own data: leave it out, or leave out --data")
     options = config.changed({"data": arguments.data, "split": "auto"}, "command line").data
-    parts = load_data(options, 0.0, config.run.seed).split
+    parts = load_data(options, 0.0, config.run.seed, order=model.takes_order).split
     if parts.test is None:
         raise DataError(
             f"{arguments.data} holds nothing out to judge by: give one table, or a folder with train and test"
@@ -228,7 +229,8 @@ def _by_strangers(arguments: argparse.Namespace, model: Any, config: Any) -> dic
             f"nobody in {arguments.data} has two items or more that {arguments.run} knows: see its items.json"
         )
     vectors, with_items = np.zeros((train.n_users, items.shape[1]), np.float32), np.flatnonzero(train.user_degrees())
-    vectors[with_items] = model.new_user_vectors(*rows_of(train, with_items))
+    histories = Seen(train.indptr, train.in_order())
+    vectors[with_items] = model.new_user_vectors(*rows_of(histories, with_items))
     result = evaluate(vectors, items, train, test, config.run.topk, config.run.ndcg_ideal)
     about = {"round": model.round, "split": arguments.data, "unknown_pairs": unknown}
     return {**about, **result.metrics, "users": result.users}

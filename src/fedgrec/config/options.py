@@ -16,6 +16,7 @@ METHODS = {
     "fedgrec": "fedgrec.methods.fedgrec",
     "two-parts": "fedgrec.methods.two_parts",
     "spectral": "fedgrec.methods.spectral",
+    "ordered": "fedgrec.methods.ordered",
     "fcf": "fedgrec.methods.fcf",
     "fedmf": "fedgrec.methods.fedmf",
     "federank": "fedgrec.methods.federank",
@@ -144,6 +145,8 @@ class MethodOptions:
     # Under noise: values that are better then, and the number of rounds (0: as without noise).
     with_noise: ClassVar[dict[str, Any]] = {}
     noisy_rounds: ClassVar[int] = 0
+    # Whether users need to know in which order they got their items: data without it is read faster.
+    takes_order: ClassVar[bool] = False
     # Of a method without such options: it has no latents, draws no negatives, and its rates stay.
     layers, negatives, half_life = 0, 0, 0.0
 

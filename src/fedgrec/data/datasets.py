@@ -68,13 +68,15 @@ def load(
     time: str = "time",
     seed: int = 0,
     before: Split | None = None,
+    order: bool = False,
 ) -> Dataset:
     """Load `demo`, a public data set by name, a folder with train.* and maybe test.*, or one file.
 
     `auto` takes the split of a folder as given, and splits anything else like `ratio`, which holds out `test_ratio` of
     each user's items. `last` holds out each user's latest `leave_out` items, `time` all pairs after one moment, `all`
-    none. Only `last` and `time` read times. Ids and pairs of the split `before` keep their places, even if the data has
-    grown since.
+    none. Times are read for `last`, for `time`, and if a method asks for users' `order`; but for `time`, a pair's time
+    is its place among all pairs then. Ids and pairs of the split `before` keep their places, even if the data has grown
+    since.
     """
     if split not in get_args(SplitKind):
         raise DataError(f"there is no split {split!r}; known are {', '.join(get_args(SplitKind))}")
@@ -83,9 +85,9 @@ def load(
             raise DataError("the demo has no ratings: leave out min_rating, keep_ratings and weight_ceiling")
         found = _demo()
     else:
-        columns = {"user": user, "item": item, "rating": rating, "time": time if split in TIMED else None}
+        columns = {"user": user, "item": item, "rating": rating, "time": time if order or split in TIMED else None}
         kept = {"min_rating": min_rating, "keep_ratings": keep_ratings or weight_ceiling > 0}
-        found = _read_files(source, columns | kept)
+        found = _read_files(source, columns | kept, in_order=split != "time" and columns["time"] is not None)
     if split == "given" and not found.given:
         raise DataError(
             f"{source} is one set of pairs: use split 'ratio', 'last' or 'time', or give a folder with train and test"
@@ -113,21 +115,25 @@ def load(
     return Dataset(found.name, result, found.checksums, tuple(notes), found.places, kind)
 
 
-def load_data(options: DataOptions, validation: float = 0.0, seed: int = 0, before: Split | None = None) -> Dataset:
+def load_data(
+    options: DataOptions, validation: float = 0.0, seed: int = 0, before: Split | None = None, order: bool = False
+) -> Dataset:
     """The data set that the options name, split as they say; `validation` is the share held out of train."""
     named: dict[str, Any] = {name.removesuffix("_column"): value for name, value in asdict(options).items()}
-    return load(named.pop("data"), **named, validation=validation, seed=seed, before=before)
+    return load(named.pop("data"), **named, validation=validation, seed=seed, before=before, order=order)
 
 
-def load_for(config: Config, before: Split | None = None) -> Dataset:
+def load_for(config: Config, before: Split | None = None, order: bool = False) -> Dataset:
     """The data of a run. Under `honest`, validation items are held out of train, unless the run trains on everything.
 
     `before` is the split of a resumed run; pairs stay in their part of it (see split.py).
+    `order`: whether another method than the run's asks for it.
     """
     if config.data.data == MATRIX and not Path(MATRIX).exists():
         raise DataError("this model was fitted and saved in Python, so there is no file with its data")
     holds_out = config.run.protocol == "honest" and config.data.split != "all"
-    return load_data(config.data, config.run.validation if holds_out else 0.0, config.run.seed, before)
+    order = order or config.model.takes_order
+    return load_data(config.data, config.run.validation if holds_out else 0.0, config.run.seed, before, order)
 
 
 def _first_split(parts: list[Interactions], rule: Rule, notes: list[str]) -> Split:
@@ -139,6 +145,9 @@ def _first_split(parts: list[Interactions], rule: Rule, notes: list[str]) -> Spl
     elif rule.kind == "last":
         parts = list(splits.leave_last_out(parts[0], rule.leave_out))
     result = Split(parts[0], _without_known(parts[0], parts[1], notes) if len(parts) == 2 else None)
+    if rule.kind == "last" and rule.validation:
+        train, validation = splits.leave_last_out(result.train, rule.leave_out)
+        return replace(result, train=train, validation=validation)
     return splits.hold_out_validation(result, rule.validation, rule.seed) if rule.validation else result
 
 
@@ -163,7 +172,7 @@ def _demo() -> _Source:
     )
 
 
-def _read_files(source: str | Path, options: dict[str, Any]) -> _Source:
+def _read_files(source: str | Path, options: dict[str, Any], in_order: bool) -> _Source:
     if not str(source).strip():
         raise DataError("the data has no name: name a data set, a folder or a file")
     path = Path(source).expanduser()
@@ -184,7 +193,7 @@ def _read_files(source: str | Path, options: dict[str, Any]) -> _Source:
     low_rated = [part.low_rated for part in read_parts if part.low_rated is not None]
     if dropped := sum(len(part.users) for part in low_rated):
         notes.append(f"{dropped:,} pairs rated below {options['min_rating']} were left out.")
-    parts, merged = _number_together(read_parts)
+    parts, merged = _number_together(_placed(read_parts) if in_order else read_parts)
     if merged:
         notes.append(f"Repeated pairs, merged: {merged:,}.")
     name = stem(path) if path.is_file() else path.resolve().name
@@ -201,6 +210,19 @@ def _files_of(folder: Path) -> list[Path]:
             f"it holds {', '.join(f.name for f in files) or 'none'}"
         )
     return files
+
+
+def _placed(parts: list[Pairs]) -> list[Pairs]:
+    """With each pair's place among all pairs for its time; where times are equal, or the format has none, that of
+    the files. A table without times says nothing of order."""
+    if any(part.times is None and part.sizes is None for part in parts):
+        return parts
+    times = [np.zeros(len(part.users)) if part.times is None else part.times for part in parts]
+    by_time = np.argsort(np.concatenate(times), kind="stable")
+    places = np.empty(len(by_time))
+    places[by_time] = np.arange(len(by_time))
+    cuts = np.cumsum([len(part.users) for part in parts])[:-1]
+    return [replace(part, times=here) for part, here in zip(parts, np.split(places, cuts), strict=True)]
 
 
 def _number_together(parts: list[Pairs]) -> tuple[list[Interactions], int]:

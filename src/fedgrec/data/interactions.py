@@ -82,6 +82,20 @@ class Interactions:
         """Each pair as one number, user · N + item, in rising order: easy to compare. [nnz]"""
         return self.users() * self.n_items + self.items
 
+    @property
+    def order(self) -> NDArray[np.int64] | None:
+        """Each pair's place in its user's time, from 0; None where no times are known. [nnz]"""
+        if self.times is None:
+            return None
+        users = self.users()
+        by_time, places = np.lexsort((self.times, users)), np.empty(self.n_pairs, np.int64)
+        places[by_time] = np.arange(self.n_pairs) - self.indptr[users]
+        return places
+
+    def in_order(self) -> NDArray[np.int32]:
+        """The items, each user's in order of time, or sorted where no times are known. [nnz]"""
+        return self.items if self.times is None else self.items[np.lexsort((self.times, self.users()))]
+
     def select(self, mask: NDArray[np.bool_]) -> "Interactions":
         """The pairs where `mask` [nnz] is true, under the same ids."""
         kept = np.concatenate([[0], np.cumsum(mask)])[self.indptr]
@@ -112,7 +126,10 @@ class Interactions:
         places = np.array([item_ids.parse(name) if item_ids.knows(name) else -1 for name in names], np.int64)
         items, users = places[self.items], self.users()
         there = items >= 0
-        return Interactions.from_indices(users[there], items[there], user_ids=self.user_ids, item_ids=item_ids)[0]
+        times = None if self.times is None else self.times[there]
+        return Interactions.from_indices(
+            users[there], items[there], times=times, user_ids=self.user_ids, item_ids=item_ids
+        )[0]
 
     @classmethod
     def from_pairs(

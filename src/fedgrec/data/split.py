@@ -185,7 +185,7 @@ class Rule:
 
     kind: str  # given, ratio, last, time or all
     test_ratio: float
-    validation: float
+    validation: float  # a share; where kind is last, not 0 means as many items as for test
     seed: int
     leave_out: int = 1  # items of each user to hold out, where kind is last
 
@@ -205,13 +205,14 @@ def grown_split(before: Split, now: Interactions, rule: Rule, given: Interaction
     if rule.kind == "ratio":
         test |= _drawn(data, test, new, rule.test_ratio, (rule.seed, TEST_STREAM))
     elif rule.kind == "last":
-        last = np.zeros_like(test)  # of those that are not held out
-        last[~test] = last_items(data.select(~test), rule.leave_out)
-        test |= new & last
+        test |= _latest(data, test, new, rule.leave_out)
     elif rule.kind == "given" and given is not None:
         test |= new & _among(data, _under(given, users, items))
     rest, held, new = data.select(~test), validation[~test], new[~test]
-    held |= _drawn(rest, held, new, rule.validation, (rule.seed, VALIDATION_STREAM))
+    if rule.kind == "last" and rule.validation:
+        held |= _latest(rest, held, new, rule.leave_out)
+    else:
+        held |= _drawn(rest, held, new, rule.validation, (rule.seed, VALIDATION_STREAM))
     return Split(
         rest.select(~held),
         None if before.test is None and not test.any() else data.select(test),
@@ -245,6 +246,13 @@ def _among(data: Interactions, part: Interactions | None) -> Mask:
     if part is None:
         return np.zeros(data.n_pairs, bool)
     return np.isin(data.keys(), part.users() * data.n_items + part.items)
+
+
+def _latest(data: Interactions, held: Mask, new: Mask, n: int) -> Mask:
+    """New pairs to hold out: those among each user's last n that are not held out."""
+    last = np.zeros_like(held)
+    last[~held] = last_items(data.select(~held), n)
+    return new & last
 
 
 def _drawn(data: Interactions, held: Mask, new: Mask, fraction: float, seed: tuple[int, int]) -> Mask:

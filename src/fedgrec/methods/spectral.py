@@ -286,15 +286,19 @@ class SpectralMethod(Method):
     def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
         if stage is DEGREES:
             return counts.apply(self, server, total)
-        sums, step = noisy.open_rows(total.leaves["items"], server.more), self.spec(stage).leaf("items").step
+        server.items[0], shares = self.directions(self.summed(server, total))
+        server.more[TRUST] = self.trust(shares, self.by_chance(server.degrees)).astype(server.items.dtype)
+        server.round += 1
+        return server
+
+    def summed(self, server: ServerState, total: Upload) -> Floats:
+        """Z_t of all items: the words of a round's sum in their unit, by 1/√n_t.  # [N, columns]"""
+        sums, step = noisy.open_rows(total.leaves["items"], server.more), self.spec(TRAIN).leaf("items").step
         if self.levels:
             step = self.step(server.degrees, server.round)
         Z = np.zeros((self.n_items, self.width))
         Z[sums.index] = step * sums.values / np.sqrt(self.shifted(server.degrees)[0][sums.index])[:, None]
-        server.items[0], shares = self.directions(Z)
-        server.more[TRUST] = self.trust(shares, self.by_chance(server.degrees)).astype(server.items.dtype)
-        server.round += 1
-        return server
+        return Z
 
     @staticmethod
     def directions(Z: Any, xp: Any = np) -> tuple[Any, Any]:
@@ -327,13 +331,13 @@ class SpectralMethod(Method):
 
     def represent_users(self, server: ServerState, cohort: Cohort) -> Floats:
         theirs, places = np.unique(cohort.items, return_inverse=True)  # one person needs few rows of a large table
-        weights, leading = self._weights(server, cohort), np.ascontiguousarray(self.leading(server, theirs))
+        weights, leading = self._weights(server, cohort), np.ascontiguousarray(self.given(server, theirs))
         vectors = self.kernel.refresh(cohort, weights.astype(leading.dtype), leading[None], places)[:, 0]
         return noisy.as_users(vectors, server.more)
 
     def explained(self, server: ServerState, person: Cohort) -> tuple[Floats, Floats]:
         """Nothing is a person's own."""
-        rows = self._weights(server, person)[:, None] * self.leading(server, person.items)
+        rows = self._weights(server, person)[:, None] * self.given(server, person.items)
         return np.zeros((1, rows.shape[1])), rows
 
     def _weights(self, server: ServerState, cohort: Cohort) -> Floats:
@@ -343,8 +347,16 @@ class SpectralMethod(Method):
 
     def represent_items(self, server: ServerState) -> Floats:
         rows = self.leading(server)
-        vectors = rows * (self.shifted(server.degrees)[0] ** self.options.exponent).astype(rows.dtype)[:, None]
+        vectors = rows * (self.shifted(server.degrees)[0] ** self.item_exponent).astype(rows.dtype)[:, None]
         return noisy.as_items(vectors, server.more)
+
+    @property
+    def item_exponent(self) -> float:
+        return self.options.exponent
+
+    def given(self, server: ServerState, items: Ints | slice = slice(None)) -> Floats:
+        """What these items add to the vector of a person who has them: here the rows that are ranked."""
+        return self.leading(server, items)
 
     def leading(self, server: ServerState, items: Ints | slice = slice(None)) -> Floats:
         """These rows of V, as it travels; its number of directions follows from the table, not from who is here."""

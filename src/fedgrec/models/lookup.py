@@ -9,7 +9,7 @@ from fedgrec.cable.core import Ints
 from fedgrec.data import IdMap
 from fedgrec.data.ids import number
 from fedgrec.errors import ConfigError
-from fedgrec.models.recommender import Seen
+from fedgrec.models.recommender import Seen, distinct
 
 
 def _is_many(given: Any) -> bool:
@@ -76,7 +76,7 @@ def rows_of(given: Any, ids: IdMap, n: int | None = None) -> Seen:
         if (last := found.items.max(initial=-1)) >= len(ids):
             raise ConfigError(f"the matrix has an item in column {last}, but there are only {len(ids):,} items")
     else:
-        found = Seen.of([np.unique(number(_listed(row), "item", ids)[0]) for row in given])
+        found = Seen.of([distinct(number(_listed(row), "item", ids)[0]) for row in given])
     rows = len(found.indptr) - 1
     if n is not None and rows != n:
         many = "give the one row of this user, user_items[user]" if n == 1 else "give one for each of the users"

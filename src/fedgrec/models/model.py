@@ -3,7 +3,7 @@
 import json
 import shlex
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,10 @@ class Model(Recommender):
     def parts(self) -> list[Part]:
         return self.method.parts(self._as_ranked)
 
+    @property
+    def takes_order(self) -> bool:
+        return bool(self.method.options.takes_order)
+
     def _strangers(self, indptr: Ints, items: Ints) -> Floats:
         """The vectors of new people: Eq. (6) needs only their items."""
         if self.folds_in:
@@ -150,7 +154,9 @@ class Model(Recommender):
             "seen_indptr": self.known.indptr,
             "seen_items": self.known.items,
         }
-        users |= {name: part for name in ("targets", "around") if (part := getattr(self.users, name)) is not None}
+        users |= {
+            name: part for name in ("targets", "around", "order") if (part := getattr(self.users, name)) is not None
+        }
         files.write_tensors(folder / SERVER, server, metadata)
         files.write_tensors(folder / USERS, users, metadata)
 
@@ -211,6 +217,7 @@ def _opened(folder: Path, config: Config) -> Model:
     whole = kind(embeddings=by_user, **state)
     pairs = users["train_indptr"], users["train_items"]
     cohort = Cohort(users["keys"], *pairs, whole, users.get("targets"), users.get("around"))
+    cohort = replace(cohort, order=users.get("order"))
     model = Model(config, kept, cohort, known, server.get(WITHDRAWN, NOTHING))
     for name, content in model._texts().items():
         files.check_digest(folder / name, content, about.get(name))

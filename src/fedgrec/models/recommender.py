@@ -171,7 +171,14 @@ class Recommender(ABC):
         if (np.diff(indptr) == 0).any():
             which = f" {int(np.argmin(np.diff(indptr)))} (counted from 0)" if len(indptr) > 2 else ""
             raise FedgrecError(f"name at least one item that the person{which} liked")
+        if not self.takes_order:
+            items = items[np.lexsort((items, np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))))]
         return self._strangers(indptr, items)
+
+    @property
+    def takes_order(self) -> bool:
+        """Whether the order counts in which newcomers' items are named: the last one was taken last."""
+        return False
 
     @property
     def folds_in(self) -> bool:
@@ -203,7 +210,7 @@ class Recommender(ABC):
 
     def new_user_vector(self, items: Ints) -> Floats:
         """[1, D]"""
-        items = np.unique(items)
+        items = distinct(items)
         return self.new_user_vectors(np.array([0, len(items)]), items)
 
     # ----------------------------------------------------------------------------------------- lists
@@ -254,6 +261,12 @@ class Recommender(ABC):
     def recommend_to(self, user: int, seen: Ints, n: int) -> Lists:
         """The n best unseen items for a known user, and their scores; fewer where fewer are left."""
         return without_empty(self.lists(np.array([user]), n, Seen.of([seen])))
+
+
+def distinct(items: Ints) -> Ints:
+    """Each item where it is named last."""
+    last = len(items) - 1 - np.unique(items[::-1], return_index=True)[1]
+    return items[np.sort(last)]
 
 
 def best(vectors: Floats, items: Floats, k: int, seen: Seen, allowed: Ints | None = None) -> Lists:

@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -79,7 +80,12 @@ def judged(
     ideal: Ideal,
     device: str = "cpu",
 ) -> Result:
-    """Full ranking by the method, with this server and these users."""
+    """Full ranking by the method, with this server and these users.
+
+    What comes next depends on what came last: where users have an order, they rank by all items that they have seen.
+    """
+    if method.options.takes_order and (order := getattr(seen, "order", None)) is not None:
+        users = replace(users, indptr=seen.indptr, items=seen.items, order=order)
     with within_memory("ranking", "dim or layers", device):
         rank = _ranker(method, server, users, device)
         return evaluate_ranking(rank, method.n_items, seen, held_out, ks, ideal)

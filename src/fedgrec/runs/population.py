@@ -1,5 +1,6 @@
 """The users of a simulation: the items that they tell and train on, and those that they have at home."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +31,8 @@ def population(config: Config, method: Method, own: Interactions, before: "Befor
         why = f"the loss {loss!r} of {config.method}" if loss else f"the loss of {config.method}"
         raise ConfigError(f"{why} takes no ratings: leave out keep_ratings, or set loss = mse where a method has it")
     if not config.run.decoys_epsilon:
-        return method.init_users(drawn, own.indptr, own.items, own.ratings)
+        users = method.init_users(drawn, own.indptr, own.items, own.ratings)
+        return replace(users, order=own.order) if method.options.takes_order else users
     method.check_decoys()
     if own.ratings is not None:
         raise ConfigError("decoys have no ratings: leave out keep_ratings and weight_ceiling")

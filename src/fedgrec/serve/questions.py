@@ -11,7 +11,7 @@ from fedgrec.cable.core import Ints
 from fedgrec.data import IdMap
 from fedgrec.data.ids import shown
 from fedgrec.errors import FedgrecError
-from fedgrec.models.recommender import Lists
+from fedgrec.models.recommender import Lists, distinct
 from fedgrec.serve.shelf import SIMILAR, STRANGER, USER, Asked, Opened
 
 Json = dict[str, Any]
@@ -46,7 +46,7 @@ def recommend(
     if user is not None and items is None:
         asked = Asked(USER, user, k, np.concatenate([opened.model.seen(user), *hidden]))
     elif user is None and items is not None and len(items):
-        asked = Asked(STRANGER, np.unique(items), k, np.concatenate([items, *hidden]))
+        asked = Asked(STRANGER, distinct(items), k, np.concatenate([items, *hidden]))
     else:
         raise RefusedError(400, "name a user, or at least one item of a person whom the model has never met")
     return _listed(opened, opened.lists(asked))

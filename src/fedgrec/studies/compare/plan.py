@@ -51,7 +51,8 @@ class Settings:
 
     def load(self, seed: int) -> Dataset:
         config = self.common.changed({"seed": seed}, "--seeds")
-        dataset = load_for(config)
+        orders = [entry.federated and Config().of(entry.method).model.takes_order for entry in self.entries]
+        dataset = load_for(config, order=any(orders))
         parts = dataset.split
         if parts.test is None or not parts.test.n_pairs:
             raise DataError(f"{config.data.data} has no test items, so methods cannot be compared: see --set split")
