@@ -1,4 +1,4 @@
-"""One round of each compared federated method on Gowalla: our cpu kernel against a plain PyTorch loop of users.
+"""One round of each compared method with fused loops on Gowalla: our cpu kernel against a plain PyTorch loop of users.
 
 A rival is careful code without a compiler: rows are gathered from ready tensors, sums are added into tensors made once,
 gradients come from autograd, Adam is PyTorch's. It neither clips nor rounds, and its negatives are plain uniform draws
@@ -13,15 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, softplus
+from torch.nn.functional import softplus
 
-from benchmarks import fedgnn
 from benchmarks.common import CORES, alternate, gowalla, heavy_tailed, seconds
 from fedgrec.cable import draws
 from fedgrec.cable.core import Cohort, Ints, ServerState, Upload
 from fedgrec.config.options import method_module
 from fedgrec.data import Interactions
-from fedgrec.kernels import cpu, neumf
+from fedgrec.kernels import cpu
 from fedgrec.methods.contract import Method
 
 
@@ -39,7 +38,10 @@ class Ours:
         module, rng = method_module(name), np.random.default_rng(0)
         method = module.make(module.Options(**options), train.n_items, train.n_users, kernel)
         keys = rng.integers(0, 2**64, train.n_users, dtype=np.uint64)
-        return Ours(method, method.init(0), method.init_users(keys, train.indptr, train.items), rng)
+        server, users = method.init(0), method.init_users(keys, train.indptr, train.items)
+        if any(stage.combine == "match" for stage in method.stages):
+            users, _ = method.match(users, 0, 0)
+        return Ours(method, server, users, rng)
 
     def sample(self) -> Ints:
         count = min(self.method.options.users_per_round, len(self.users))
@@ -225,72 +227,21 @@ class MFLoop(Learners):
         self.adam.step()
 
 
-class FedNCFLoop(Learners):
-    """Autograd for every user: τ = 1, SGD on rows and network, Adam of the user's own rows, Adam on the server."""
-
-    def __init__(self, ours: Ours) -> None:
-        super().__init__(ours)
-        o, self.theta = self.options, torch.tensor(ours.server.more["network"])
-        self.sums = [torch.empty_like(self.items), torch.empty_like(self.theta)]
-        groups = [{"params": [self.items]}, {"params": [self.theta], "lr": o.network_rate}]
-        self.adam = torch.optim.Adam(
-            groups, o.server_rate, (o.beta1, o.beta2), o.adam_epsilon, maximize=True, fused=True
-        )
-
-    def local(self, users: list[int], chance: Chance) -> list[Tensor]:
-        o, (rows, weights) = self.options, self.sums
-        rows.zero_(), weights.zero_()
-        sizes = [int(np.prod(shape)) for shape in neumf.shapes(o)]
-        for u in users:
-            positives = self.items_of(u)
-            mine = torch.cat([positives, chance.negatives(u, o.negatives)])
-            y = torch.zeros(len(mine), dtype=rows.dtype)
-            y[: len(positives)] = 1
-            x, theta, e = (
-                t.requires_grad_() for t in (self.items.index_select(1, mine), self.theta.clone(), self.e[u].clone())
-            )
-            parts = [p.view(s) for p, s in zip(theta.split(sizes), neumf.shapes(o), strict=True)]
-            loss = binary_cross_entropy_with_logits(_neumf(parts, e, x, len(o.hidden)), y)
-            loss = loss + o.l2 / 2 * (theta.square().sum() + e.square().sum() + x.square().sum() / len(mine))
-            by_x, by_theta, e.grad = torch.autograd.grad(loss, (x, theta, e))
-            rows.index_add_(1, mine, by_x, alpha=-o.item_rate)
-            weights.add_(by_theta, alpha=-o.item_rate)
-            self.move(u, e)
-        return self.sums
-
-    def apply(self, sums: list[Tensor]) -> None:
-        self.items.grad, self.theta.grad = sums
-        self.adam.step()
-
-
-def _neumf(parts: list[Tensor], e: Tensor, x: Tensor, depth: int) -> Tensor:
-    """Scores of one user. The first layer is two products, so that the user's half is computed once."""
-    W_p, W_q, h_g, h_m, *rest = parts
-    f = torch.relu(x[1] @ W_q.T + (W_p @ e[1] + rest[0]))
-    for b, W in zip(rest[1:depth], rest[depth:], strict=True):
-        f = torch.relu(f @ W.T + b)
-    return x[0] @ (h_g * e[0]) + f @ h_m
-
-
 # For each method: its options, its rivals, and our goal: how many times as fast as the rival ours should be.
 RIVALS: dict[str, tuple[dict[str, Any], dict[str, tuple[type[Rival], float | None]]]] = {
     "fcf": ({}, {"solve per user": (FCFLoop, 10.0), "as published": (FCFAsPublished, None)}),
     "fedmf": ({"max_positives": 0}, {"autograd per user": (MFLoop, 10.0)}),
     "federank": ({"max_positives": 0}, {"autograd per user": (MFLoop, 10.0)}),
-    "fedncf": ({"negatives": 2048}, {"autograd per user": (FedNCFLoop, 3.0)}),
 }
 
 
 def bench(repeats: int = 5, names: list[str] | None = None) -> dict[str, Any]:
     """Median seconds of each method's round, ours and its rivals', and their ratios."""
-    names = names or [*RIVALS, *fedgnn.METHODS]
-    chosen = {name: RIVALS[name] for name in names if name in RIVALS}
+    chosen = {name: RIVALS[name] for name in names or RIVALS}
     errors = {name: verify(name, *entry) for name, entry in chosen.items()}
     data, train = gowalla()
     rounds = {name: measure(name, *entry, train, repeats) for name, entry in chosen.items()}
-    # FedGNN matches users before they train, which a Rival cannot do, so fedgnn.py has its loop.
-    apart = fedgnn.bench(repeats, [name for name in names if name not in RIVALS])
-    return {"data": data, "verified": errors | apart["verified"], "rounds": rounds | apart["rounds"]}
+    return {"data": data, "verified": errors, "rounds": rounds}
 
 
 def measure(

@@ -142,7 +142,10 @@ def gpu() -> str:
         for name, m in found["rounds"].items()
     ]
     head = ["round of Gowalla", "ms", "floor, ms", "a user at a time in PyTorch on one CPU core, ms"]
-    others = [[f"`{name}`", f"{m['ms']:.1f}", f"{m['cpu_ms']:.0f}"] for name, m in found["compared"].items()]
+    others = [
+        [f"`{name}`", f"{m['ms']:.1f}", f"{m['cpu_ms']:.0f}" if "cpu_ms" in m else "–"]
+        for name, m in found["compared"].items()
+    ]
     epochs = [[name, f"{seconds:.3f}"] for name, seconds in found["epoch_seconds"].items()]
     return section(
         "Speed on a GPU",

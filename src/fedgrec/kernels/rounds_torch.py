@@ -118,7 +118,7 @@ class Rounds(ABC):
 
     def rounded(self, values: Tensor, leaf: Leaf) -> Tensor:
         """core.quantize: finished numbers → integers, clipped and rounded; what was cut is counted."""
-        self.broken += (~values.isfinite()).sum()
+        self.broken += ~values.sum().isfinite()  # one number that is not finite makes the sum so
         steps = (values / leaf.step).round_()
         self.cut += (steps.abs() > leaf.bound).sum()
         return steps.clamp_(-leaf.bound, leaf.bound).to(getattr(torch, self.spec.dtype.name))
