@@ -1,6 +1,7 @@
 """Options of the systems that are not federated: each field is its default, its help text and its bounds."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedgrec.config.checking import checked, options_of
 from fedgrec.config.options import option
@@ -17,6 +18,8 @@ CONTRAST = (
 
 class Options:
     """The base of all: values get their types and stay within their bounds."""
+
+    takes_order: ClassVar[bool] = False  # as MethodOptions have it: no model here knows in which order users got items
 
     def __post_init__(self) -> None:
         for one in options_of(type(self)):
@@ -158,3 +161,5 @@ class TrainingOptions(Options):
         "NDCG's ideal: over min(|test|, k) items (capped), or over all test items (paper)",
         choices=("capped", "paper"),
     )
+    candidates: int = option(0, "rank held-out items among so many drawn items; 0: among all", least=0)
+    repeats: bool = option(False, "items that a user has seen are ranked too")

@@ -461,6 +461,13 @@ class RunOptions(PrivacyOptions):
         "NDCG's ideal: over min(|test|, k) items (capped), or over all test items (paper)",
         choices=("capped", "paper"),
     )
+    candidates: int = in_ranking(
+        0,
+        "rank held-out items among so many that are drawn for each user from those that it never had, as papers of the "
+        "federated field do; 0: among all items",
+        least=0,
+    )
+    repeats: bool = in_ranking(False, "items that a user has seen are ranked too")
     kernel: str = option(
         "auto",
         "auto: the fastest on the device; cpu: fused, on all cores, where there is one; reference: readable, slow",
@@ -478,5 +485,7 @@ class RunOptions(PrivacyOptions):
         super().__post_init__()
         if bool(self.secure_neighbours) != bool(self.secure_threshold):
             raise ConfigError("secure_neighbours and secure_threshold go together: set both, or neither")
+        if self.candidates and self.repeats:
+            raise ConfigError("candidates are items that a user never had: leave out candidates or repeats")
         if not self.topk or min(self.topk) < 1:
             raise ConfigError("topk needs at least one list length, each 1 or more, such as  topk = [20]")

@@ -22,6 +22,8 @@ Rank = Callable[[npt.NDArray[np.int64], int, Indptr, Ids], Ids]  # users, k, the
 # The scores that one thread holds at a time. More makes the matrix product no faster.
 BLOCK_BYTES = 20 * 2**20
 FEW = 64  # users for whom preparing the whole item table would take longer than ranking
+HIDDEN_AT_ONCE = 2**26  # items that few candidates leave out, of some users at a time
+CANDIDATES_STREAM = 29
 ROWS_AT_ONCE = 4096  # of the item table that one thread multiplies with the vectors of few users
 
 
@@ -36,6 +38,48 @@ class Csr(Protocol):
 
 
 @dataclass(frozen=True)
+class Choice:
+    """Among which items each user's are ranked: by default all that it has not seen.
+
+    Candidates are drawn for each user among the items that it never had, beside its held-out ones. The draw depends on
+    the seed, the user and how much it has seen: it is the same for every method, and not that of another part's.
+    """
+
+    repeats: bool = False  # what a user has seen may be in its list again
+    candidates: int = 0  # 0: all items
+    seed: int = 0
+    known: Csr | None = None  # all items that users have in the data, held out or not: needed for candidates
+
+    def lists(
+        self, rank: Rank, users: npt.NDArray[np.int64], k: int, seen: Csr, held_out: Csr, n_items: int
+    ) -> npt.NDArray[np.int32]:
+        """The k best items of each user that may be in its list.  # [n, k]"""
+        if not self.candidates:
+            shown = np.zeros(len(users) + 1, np.int64), np.zeros(0, np.int32)
+            return rank(users, k, *(shown if self.repeats else rows_of(seen, users)))
+        some = np.array_split(users, -(-len(users) * n_items // HIDDEN_AT_ONCE))
+        return np.concatenate([rank(part, k, *self._others(part, seen, held_out, n_items)) for part in some])
+
+    def _others(self, users: npt.NDArray[np.int64], seen: Csr, held_out: Csr, n_items: int) -> tuple[Indptr, Ids]:
+        """All items but each user's candidates and held-out items."""
+        assert self.known is not None
+        others = []
+        for user in users.tolist():
+            had, held = (part.items[part.indptr[user] : part.indptr[user + 1]] for part in (self.known, held_out))
+            never, hidden = np.ones(n_items, bool), np.ones(n_items, bool)
+            never[had] = never[held] = False
+            left, before = np.flatnonzero(never), int(seen.indptr[user + 1] - seen.indptr[user])
+            key = [self.seed, CANDIDATES_STREAM]
+            draw = np.random.Generator(np.random.Philox(key=key, counter=[0, user, before, 0]))
+            hidden[draw.choice(left, min(self.candidates, len(left)), replace=False)] = hidden[held] = False
+            others.append(np.flatnonzero(hidden).astype(np.int32))
+        return np.cumsum([0, *map(len, others)], dtype=np.int64), np.concatenate(others)
+
+
+UNSEEN = Choice()
+
+
+@dataclass(frozen=True)
 class Result:
     """One evaluation."""
 
@@ -46,7 +90,13 @@ class Result:
 
 
 def evaluate(
-    users: Matrix, items: Matrix, train: Csr, held_out: Csr, ks: Sequence[int] = (20,), ndcg_ideal: Ideal = "capped"
+    users: Matrix,
+    items: Matrix,
+    train: Csr,
+    held_out: Csr,
+    ks: Sequence[int] = (20,),
+    ndcg_ideal: Ideal = "capped",
+    choice: Choice = UNSEEN,
 ) -> Result:
     """Rank all items but the train items for each user with held-out items, and measure the lists.
 
@@ -59,11 +109,17 @@ def evaluate(
     def rank(chosen: npt.NDArray[np.int64], k: int, indptr: Indptr, seen: Ids) -> Ids:
         return top_k(users[chosen], items, k, indptr, seen)[0]
 
-    return evaluate_ranking(rank, len(items), train, held_out, ks, ndcg_ideal)
+    return evaluate_ranking(rank, len(items), train, held_out, ks, ndcg_ideal, choice)
 
 
 def evaluate_ranking(
-    rank: Rank, n_items: int, train: Csr, held_out: Csr, ks: Sequence[int] = (20,), ndcg_ideal: Ideal = "capped"
+    rank: Rank,
+    n_items: int,
+    train: Csr,
+    held_out: Csr,
+    ks: Sequence[int] = (20,),
+    ndcg_ideal: Ideal = "capped",
+    choice: Choice = UNSEEN,
 ) -> Result:
     """`evaluate` for any ranking function: the same users, the same masks, the same metrics."""
     from fedgrec.models._topk import find_hits
@@ -74,7 +130,7 @@ def evaluate_ranking(
     scored = np.flatnonzero(n_test)
     if not scored.size:
         raise FedgrecError("No user has a held-out item, so there is nothing to evaluate: check the split.")
-    ids = rank(scored, min(max(ks), n_items), *rows_of(train, scored))
+    ids = choice.lists(rank, scored, min(max(ks), n_items), train, held_out, n_items)
     test = rows_of(held_out, scored)
     hits = np.empty(ids.shape, np.bool_)
     find_hits(ids, test[0], np.ascontiguousarray(test[1], np.int32), hits)

@@ -16,7 +16,7 @@ from fedgrec.methods.budget import with_noise
 from fedgrec.methods.contract import Method
 from fedgrec.models.gpu_ranking import rank_on_gpu, top_k_on_device
 from fedgrec.models.metrics import Ideal
-from fedgrec.models.ranking import Csr, Rank, Result, evaluate_ranking, top_k, top_k_scores
+from fedgrec.models.ranking import UNSEEN, Choice, Csr, Rank, Result, evaluate_ranking, top_k, top_k_scores
 
 
 def make_method(config: Config, n_items: int, n_users: int) -> Method:
@@ -79,6 +79,7 @@ def judged(
     ks: Sequence[int],
     ideal: Ideal,
     device: str = "cpu",
+    choice: Choice = UNSEEN,
 ) -> Result:
     """Full ranking by the method, with this server and these users.
 
@@ -88,7 +89,7 @@ def judged(
         users = replace(users, indptr=seen.indptr, items=seen.items, order=order)
     with within_memory("ranking", "dim or layers", device):
         rank = _ranker(method, server, users, device)
-        return evaluate_ranking(rank, method.n_items, seen, held_out, ks, ideal)
+        return evaluate_ranking(rank, method.n_items, seen, held_out, ks, ideal, choice)
 
 
 def _ranker(method: Method, server: ServerState, users: Cohort, device: str) -> Rank:

@@ -24,6 +24,7 @@ from fedgrec.methods import budget
 from fedgrec.methods.contract import Method
 from fedgrec.models.metrics import Ideal
 from fedgrec.models.model import Model
+from fedgrec.models.ranking import Choice
 from fedgrec.models.selection import RESULT, Observer, Progress, judge
 from fedgrec.runs.engine_rounds import EngineRounds
 from fedgrec.runs.machine import by_engine, judged, make_method
@@ -224,7 +225,8 @@ class Simulation:
         server, users = (model.server, model.users) if model else (self.server, self._at_home())
         seen = split.train if name == "validation" else split.before_test
         ideal = cast(Ideal, run.ndcg_ideal)
-        result = judged(self.method, server, users, seen, held_out, run.topk, ideal, run.device)
+        choice = Choice(run.repeats, run.candidates, run.seed, split.known)
+        result = judged(self.method, server, users, seen, held_out, run.topk, ideal, run.device, choice)
         return {
             **self.progress.line(server.round, name, run.protocol, result),
             **{f"bytes_{key}": value for key, value in self.progress.traffic._asdict().items()},

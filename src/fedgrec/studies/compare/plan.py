@@ -18,7 +18,8 @@ from fedgrec.studies.compare.names import Entry, File, Options
 from fedgrec.studies.compare.runs import CentralizedRun, FederatedRun, Run
 
 # These options must be the same for all methods, or their numbers could not be compared.
-SHARED = {f.name for f in fields(DataOptions)} | {"seed", "protocol", "validation", "topk", "ndcg_ideal"}
+JUDGED = ("protocol", "topk", "ndcg_ideal", "candidates", "repeats")
+SHARED = {f.name for f in fields(DataOptions)} | {"seed", "validation", *JUDGED}
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ class Settings:
 
     def load(self, seed: int) -> Dataset:
         config = self.common.changed({"seed": seed}, "--seeds")
-        orders = [entry.federated and Config().of(entry.method).model.takes_order for entry in self.entries]
-        dataset = load_for(config, order=any(orders))
+        methods = [_usual(entry.method, f"--methods {entry.label}") for entry in self.entries if entry.federated]
+        dataset = load_for(config, order=any(method.model.takes_order for method in methods))
         parts = dataset.split
         if parts.test is None or not parts.test.n_pairs:
             raise DataError(f"{config.data.data} has no test items, so methods cannot be compared: see --set split")
@@ -79,11 +80,7 @@ class Settings:
     def _federated(self, method: str, seed: int, own: tuple[Layer, Layer], dataset: Dataset) -> Config:
         start = {**own[0][0], **own[1][0]}.get("preset")
         section, inline = (({k: v for k, v in part.items() if k != "preset"}, where) for part, where in own)
-        try:
-            config = Config().of(method)
-        except ModuleNotFoundError as error:
-            raise ConfigError(f"{own[1][1]}: {method} is not part of this version ({error})") from None
-        config = config.layered(
+        config = _usual(method, own[1][1]).layered(
             (_preset(str(start), method) if start is not None else {}, f"preset {start}"),
             (self.file.shared, self.file.where),
             section,
@@ -135,9 +132,17 @@ def rhythm(model: Any) -> int:
     return max(1, -(-getattr(model, "epochs", 0) // EVALUATIONS))
 
 
+def _usual(method: str, where: str) -> Config:
+    """The defaults of a federated method."""
+    try:
+        return Config().of(method)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{where}: {method} is not part of this version ({error})") from None
+
+
 def judged(run: RunOptions) -> Options:
     """The options of a training that all methods share."""
-    return {"protocol": run.protocol, "topk": run.topk, "ndcg_ideal": run.ndcg_ideal}
+    return {name: getattr(run, name) for name in JUDGED}
 
 
 def pick_device(asked: str, possible: tuple[str, ...]) -> str:
