@@ -170,6 +170,7 @@ def federation(
         "127.0.0.1",
         free_port(),
         deal.write,
+        most_users=[len(share(deal, node)) for node in range(nodes)],
     )
 
 
