@@ -148,5 +148,5 @@ def test_the_page_says_what_a_mean_hides() -> None:
     silent = replace(line, powerless=True, better=False)
     assert "No power here" in attack(silent)
     assert "Beyond popularity" not in attack(silent)
-    assert "no power" in replace(FOUND, lines=(silent,)).table()
+    assert "No power here" in replace(FOUND, lines=(silent,)).table()
     assert verdict(replace(FOUND, lines=(silent,))) == "No attack could be compared with a guess by popularity."

@@ -170,7 +170,6 @@ def test_what_no_engine_trains_stays_on_the_cpu(
 
 HERE = [("fedncf", {}, True), ("fedgnn", {}, True), ("fcf", {}, False), ("fedgrec", {}, False)]
 HERE += [("fedncf", options, False) for options in ({"kernel": "reference"}, {"secure": "protocol"})]
-HERE += [("fedgnn", options, False) for options in ({"noise": 0.1}, {"pseudo": "gaussian"})]
 
 
 @pytest.mark.parametrize(("method", "options", "here"), HERE)

@@ -39,17 +39,20 @@ class Audit:
     def table(self, width: int = 80) -> str:
         """Lines that fit the terminal: a table, then what each line means."""
         head = ["what a server finds, in %", "found", "chance", "popular", "better?"]
-        notes = [
-            f"{n}. {line.sentence if isinstance(line, Finding) else f'Does not apply, because {line.because}.'}"
-            for n, line in enumerate(self.lines, 1)
-        ]
+        notes = [f"{n}. {_note(line)}" for n, line in enumerate(self.lines, 1)]
         return terminal(Grid("", head, [_row(line) for line in self.lines], notes), width).rstrip("\n")
+
+
+def _note(line: Line) -> str:
+    if isinstance(line, NotApplicable):
+        return f"Does not apply, because {line.because}."
+    return f"{line.sentence}{' No power here: it found no evidence.' if line.powerless else ''}"
 
 
 def _row(line: Line) -> list[str]:
     if isinstance(line, NotApplicable):
         return [line.name, "does not apply", "", "", ""]
-    better = "no power" if line.powerless else {True: "yes", False: "no", None: NOTHING}[line.better]
+    better = "blind" if line.powerless else {True: "yes", False: "no", None: NOTHING}[line.better]
     found = f"{percent(line.attack.value)} ({percent(line.attack.low)}–{percent(line.attack.high)})"
     return [line.name, found, _value(line.chance), _value(line.popularity), better]
 
