@@ -224,7 +224,7 @@ def federation() -> str:
         [nodes, f"{wire['before']['rounds'][nodes]['seconds']:.1f} s", f"{m['seconds']:.1f} s"]
         for nodes, m in wire["after"]["rounds"].items()
     ]
-    over = wire["after"]["wire"]["over_percent"]
+    over, gowalla = wire["after"]["wire"]["over_percent"], kept("wire")["result"]["wire"]
     values = next(iter(found["rounds"].values()))["values"]
     return section(
         "Federation",
@@ -234,7 +234,9 @@ def federation() -> str:
         f"{flower['seconds']:.1f} s for {flower['nodes']} nodes with vectors of the same length.",
         "A round of the demo:",
         table(["nodes", "32-bit words", "words as small as the sum needs"], speed),
-        f"On the wire are {over['up']:.1f} % more bytes up and {over['down']:.1f} % more bytes down than computed.",
+        f"On the wire are {over['up']:.1f} % more bytes up and {over['down']:.1f} % more bytes down than computed. "
+        f"Gowalla's people on three nodes and the sums of `spectral`, counted on the wire for a node: "
+        f"{gowalla['up'] / 3e6:.1f} MB up and {gowalla['down'] / 3e6:.1f} MB down, the served model included.",
     )
 
 
