@@ -24,7 +24,7 @@ GRID: dict[str, list[Settings]] = {
     "ease": [{"l2": l2} for l2 in (10.0, 25.0, 50.0, 100.0, 200.0, 400.0, 800.0)],
     "als": [
         {"factors": factors, "regularization": regularization, "alpha": alpha}
-        for factors, regularization, alpha in itertools.product((128, 256, 512), (0.1, 1.0, 10.0, 30.0), (1.0, 5.0))
+        for factors, regularization, alpha in itertools.product((128, 256, 512), (10.0, 50.0), (40.0, 100.0))
     ],
 }
 DATA, SEEDS, VALIDATION, ITERATIONS = ("gowalla", "yelp2018"), 3, 0.1, 15
