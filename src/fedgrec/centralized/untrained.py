@@ -58,7 +58,7 @@ class TurboCF(Model):
     def scorer(self) -> Scorer:
         from fedgrec.centralized._compiled import times_sparse
 
-        P, R, coefficients = self.item_graph, rows(self.train), self.options.coefficients
+        P, R, coefficients = self.item_graph, as_matrix(self.train), self.options.coefficients
 
         def score(users: Ints) -> Matrix:
             r: Matrix = R[users].toarray()
@@ -78,7 +78,7 @@ class EASE(Model):
     @cached_property
     def inverse(self) -> Any:
         """P: an array, or a tensor on the GPU."""
-        R = rows(self.train)
+        R = as_matrix(self.train)
         G = np.zeros((self.train.n_items,) * 2, np.float32)
         (R.T @ R).toarray(out=G)
         G[np.diag_indices_from(G)] += np.float32(self.options.l2)
@@ -94,7 +94,7 @@ class EASE(Model):
         return P
 
     def scorer(self) -> Scorer:
-        P, R = self.inverse, rows(self.train)
+        P, R = self.inverse, as_matrix(self.train)
         each = P.diagonal()
 
         def score(users: Ints) -> Any:
@@ -109,7 +109,7 @@ class EASE(Model):
         return score
 
 
-def rows(pairs: Interactions) -> Any:
+def as_matrix(pairs: Interactions) -> Any:
     """R, sparse."""
     R = pairs.to_scipy()
     R.data[:] = 1  # whatever the ratings

@@ -27,7 +27,7 @@ def register(commands: Any) -> None:
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
-    """Answer applications over HTTP until stopped. Nothing is written into the folder."""
+    """Answer applications over HTTP until stopped. Nothing in the folder is changed."""
     from fedgrec.serve import served
 
     if bool(arguments.certificate) != bool(arguments.key):
