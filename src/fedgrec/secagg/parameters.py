@@ -37,12 +37,6 @@ v was alive in its own list, and answered. Then at least t − X honest holders 
 open v's mask key, as many would have to answer for another list: X ≥ 2t − k again. So if a client's seed is opened, the
 mask keys of the t − X honest clients that opened it stay closed, and their vectors are in the same sum. A client that
 is not alive in its own list opens mask keys alone. For seeds, and for the gaps, it counts as one of the d lost.
-
-Some sums must be opened for one company only: the difference of two sums that differ by one client *is* that client's
-vector. So each client helps to open only one of them. Suppose that R clients help to open a sum of a company of n: each
-of the n has t of them among its k neighbours, so k·R ≥ t·n. Two companies of n clients out of F founders take
-2R ≤ F + c, because corrupt clients help twice. So a second sum cannot be opened if 2tn > k(F + c); in the complete
-graph, if 2t > F + c.
 """
 
 import math
@@ -103,25 +97,23 @@ def choose(
     security: float = SECURITY,
     correctness: float = 30,
     lying_server: bool = True,
-    founders: int = 0,
 ) -> Parameters:
     """The fewest neighbours with which privacy is lost with a chance ≤ 2^−security, the round ≤ 2^−correctness.
 
     The complete graph is taken where it costs little more: everybody who is there helps to open the sum.
-    `corrupt` and `dropped` are shares of the clients. It takes the middle one of the possible thresholds. With
-    `founders`, the sum can be opened for only one company of these.
+    `corrupt` and `dropped` are shares of the clients. It takes the middle one of the possible thresholds.
     """
     if clients < 2:
         raise BadInput(f"a secure sum needs two clients or more, not {clients}")
     if not 0 <= corrupt < 1 or not 0 <= dropped < 1:
         raise BadInput(f"shares of clients lie between 0 and 1, not at {corrupt} and {dropped}")
     c, d = (math.floor(share * clients + 1e-9) for share in (corrupt, dropped))  # 0.29 · 100 is 28.999…
-    complete = _complete(clients, c, d, lying_server, founders)  # first: if it is not safe, nothing is
+    complete = _complete(clients, c, d, lying_server)  # first: if it is not safe, nothing is
     if clients <= SMALL:
         return complete
 
     def sparse(k: int) -> Parameters | None:
-        return _sparse(clients, k, c, d, lying_server, security, correctness, founders)
+        return _sparse(clients, k, c, d, lying_server, security, correctness)
 
     # Doubling finds the size, and the search begins above the last k that was too small. (Rounding to whole numbers
     # makes the risks jagged in k, but never by half of k.)
@@ -144,15 +136,8 @@ def withstands(
     return risks(clients, neighbours, threshold, corrupt, dropped, True).broken <= -security
 
 
-def opens_once(clients: int, neighbours: int, threshold: int, corrupt: int, founders: int) -> bool:
-    """Whether no two sums of at least `clients` of the founders can both be opened."""
-    if neighbours >= clients - 1:
-        return 2 * threshold > founders + corrupt
-    return 2 * threshold * clients > neighbours * (founders + corrupt)
-
-
-def _complete(n: int, c: int, d: int, lying_server: bool, founders: int = 0) -> Parameters:
-    least, most = max(n // 2, (max(n, founders) + c) // 2 if lying_server else c) + 1, n - d
+def _complete(n: int, c: int, d: int, lying_server: bool) -> Parameters:
+    least, most = max(n // 2, (n + c) // 2 if lying_server else c) + 1, n - d
     if least > most:
         who = "a lying" if lying_server else "a curious"
         raise BadInput(
@@ -163,7 +148,7 @@ def _complete(n: int, c: int, d: int, lying_server: bool, founders: int = 0) -> 
 
 
 def _sparse(
-    n: int, k: int, c: int, d: int, lying_server: bool, security: float, correctness: float, founders: int
+    n: int, k: int, c: int, d: int, lying_server: bool, security: float, correctness: float
 ) -> Parameters | None:
     """Parameters with exactly k neighbours, or None if no threshold is possible."""
     sure = lying_server and n <= SURE
@@ -172,8 +157,6 @@ def _sparse(
     many_corrupt = c + 1 if sure else unlikely(n - d - 1, c, k, -security - math.log2(max(n - c, 1)))
     many_lost = unlikely(n - 1, d, k, -correctness - math.log2(n))
     least = max(k // 2 + 1, -(-(k + many_corrupt) // 2) if lying_server else many_corrupt)
-    if founders:
-        least = max(least, k * (founders + c) // (2 * (n - d)) + 1)
     most = k - many_lost + 1
     if least > most:
         return None

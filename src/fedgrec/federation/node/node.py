@@ -207,7 +207,7 @@ class Node:
         joined = parse(request.blobs[packets.SECAGG])
         if isinstance(joined, Neighbourhood):  # the client refuses anything else
             sum_.nodes = tuple(joined.clients)
-            rules.check_participants(self.folder, plan, client.session, joined.clients)
+            rules.check_participants(self.folder, client.session, joined.clients)
             rules.check_committed(self.folder, plan, joined.clients, self._committed(plan.place))
         told = self.folder.agreement, sum_.roster, history.end(self.store)[1], str(self._founded)
         client.context = plan.context(broadcast, *told)
@@ -330,7 +330,11 @@ class Node:
         return hashlib.sha256(json.dumps(about).encode() + sum_.model).digest()
 
     def _check_opened(self, plan: Plan, digest: bytes) -> None:
-        """A node helps to open one sum per stage and round: the difference of two may be one node's upload."""
+        """A node helps to open one sum per stage and round: a user may have left, or come to a restored node, since.
+
+        Sums open over whole batches, each with the help of more than half of its honest nodes. So however sums of one
+        stage and round are combined, one of them has a batch that no other has, and its people hide that user.
+        """
         if (self.store.opened(plan.place) or digest) != digest:
             raise FederationError(
                 f"node {self.folder.name} has helped to open stage {plan.stage!r} of round {plan.round} with other "

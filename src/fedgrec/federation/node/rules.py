@@ -22,7 +22,7 @@ from fedgrec.federation.common.plan import CHANGES, EVALUATE, MOST_COUNTS, Plan,
 from fedgrec.federation.node.folder import NodeFolder
 from fedgrec.methods.contract import Method
 from fedgrec.methods.noisy import OPEN
-from fedgrec.secagg.parameters import opens_once, withstands
+from fedgrec.secagg.parameters import withstands
 from fedgrec.secagg.session import Session
 
 Shapes = tuple[Any, ...]
@@ -53,7 +53,7 @@ def check_session(folder: NodeFolder, session: Session) -> None:
         )
 
 
-def check_participants(folder: NodeFolder, plan: Plan, session: Session, clients: Sequence[int]) -> None:
+def check_participants(folder: NodeFolder, session: Session, clients: Sequence[int]) -> None:
     """Before secrets are shared: all nodes of the roster that may be corrupt may be in this sum."""
     n, k, t = len(clients), session.neighbours, session.threshold
     corrupt = min(folder.corrupt_nodes, n)
@@ -61,12 +61,6 @@ def check_participants(folder: NodeFolder, plan: Plan, session: Session, clients
         raise FederationError(
             f"node {folder.name} reckons that {corrupt} nodes may work for the server: with {n} nodes, {k} neighbours "
             f"and a threshold of {t} they could open an upload"
-        )
-    once = is_once(folder.method(plan.n_users), plan.stage)
-    if once and not opens_once(session.least, k, t, corrupt, len(folder.roster)):
-        raise FederationError(
-            f"node {folder.name} sends stage {plan.stage!r} once: with {len(folder.roster)} nodes on the roster, {k} "
-            f"neighbours and a threshold of {t} it could be opened for two companies"
         )
 
 

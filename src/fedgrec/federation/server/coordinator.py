@@ -71,11 +71,6 @@ class Coordinator:
         return self.members.folder
 
     @property
-    def quorum(self) -> int:
-        """The fewest nodes that open a warm-up."""
-        return (len(self.folder.roster) + self.folder.corrupt_nodes) // 2 + 1
-
-    @property
     def method(self) -> Method:
         return self.model.method
 
@@ -100,7 +95,7 @@ class Coordinator:
                 f"{agreed.dp_rounds} training rounds (dp_rounds), and nodes refuse more: lower it"
             )
         if self.store.get("n_users") is None:
-            self._gather(lambda: max(o.start_nodes or len(self.folder.roster), self.quorum))
+            self._gather(lambda: max(o.start_nodes or len(self.folder.roster), self.folder.fewest_nodes))
         else:  # nodes that were there before come back one after the other
             known = sum(index in self.folder.roster for index, *_ in self.store.nodes())
             self.members.wait(lambda: len(self.members.reachable()) >= known, min(o.deadline, o.start_seconds))
