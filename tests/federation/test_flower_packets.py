@@ -75,12 +75,23 @@ def exchange(plan: dict[int, tuple[float, Any]], seconds: float = 1.0) -> tuple[
     return got, time.monotonic() - begun, (grid, link)
 
 
-def test_a_look_for_work_is_a_sign_of_life() -> None:
-    state, beats = SimpleNamespace(), list[int]()
+def test_a_look_for_work_is_a_sign_of_life_and_asks_for_what_got_lost() -> None:
+    """Flower hands a question out once. A node that looks again, and has sent no receipt, has not got it."""
+    state, beats, new = SimpleNamespace(), list[int](), iter([["first"], [], [], ["second"], [], [], [], [], []])
     state.acknowledge_node_heartbeat = lambda node, interval: beats.append(node)
-    pull = superlink.seen(lambda request, state, store: "work")
-    assert pull(request=SimpleNamespace(node=SimpleNamespace(node_id=7)), state=state, store=None) == "work"
-    assert beats == [7]
+    handed = superlink.Handed(
+        lambda request, state, store: SimpleNamespace(messages_list=next(new)), lambda request, state, store: "noted"
+    )
+    node: Any = SimpleNamespace(node=SimpleNamespace(node_id=7))
+
+    def looks(times: int) -> list[list[str]]:
+        return [handed.pull(request=node, state=state, store=None).messages_list for _ in range(times)]
+
+    assert looks(2) == [["first"], ["first"]]
+    assert handed.confirm(request=node, state=state, store=None) == "noted"
+    assert looks(1) == [[]]
+    assert looks(6) == [["second"]] * (1 + superlink.AGAIN) + [[], []], "not for ever"
+    assert beats == [7] * 9
 
 
 def test_signs_of_life_are_what_flower_knows_of_its_nodes() -> None:

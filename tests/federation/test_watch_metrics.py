@@ -110,7 +110,7 @@ def test_a_busy_port_is_one_sentence(
     pytest.importorskip("flwr", exc_type=ImportError)
     from fedgrec.federation.setup import start
 
-    def busy(folder: Path, _: Any, watch: start.Watch) -> None:
+    def busy(folder: Path, _: Any, watch: start.Watch, grace: float = 0.0) -> None:
         with watched(watch.host, watch.port, {}):
             pass
 
@@ -211,6 +211,35 @@ def test_a_node_waits_longer_and_longer_for_a_server_that_is_away(link: tuple[An
     assert all(late > 2 * early for early, late in zip(pauses[:3], pauses[3:6], strict=True))
     assert all(MUCH_LATER / 2 <= pause <= MUCH_LATER for pause in pauses[5:])
     assert not node.contact.connected
+
+
+def test_an_answer_for_which_there_is_no_way_is_kept_and_made_once(link: tuple[Any, list[float]], a_run: None) -> None:
+    import httpx
+    from flwr.app import Message, RecordDict
+
+    from fedgrec.federation.common.packets import Packet
+    from fedgrec.federation.flower.node_end import Stopped, _work
+    from fedgrec.federation.flower.records import to_records
+
+    node, _ = link
+    question = Message(to_records(Packet("question")), 7, "query")
+    questions, made, sent = iter([question]), list[str](), list[Message]()
+    node.receive = lambda: next(questions, None)
+
+    def send(reply: Message) -> None:
+        sent.append(reply)
+        if len(sent) < 3:
+            raise httpx.ReadTimeout("no way")
+
+    def reply(message: Message) -> RecordDict:
+        made.append("once")
+        return to_records(Packet("answer"))
+
+    node.send = send
+    with pytest.raises(Stopped):
+        _work(node, reply, lambda packet: None)
+    assert made == ["once"]
+    assert [one is sent[0] for one in sent] == [True] * 3
 
 
 def test_a_node_that_loses_its_server_does_not_hammer_it(link: tuple[Any, list[float]]) -> None:

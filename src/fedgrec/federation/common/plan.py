@@ -18,6 +18,7 @@ from fedgrec.secagg.session import ROUND_ID_BYTES
 # Stages that no method has: the metrics, summed over users; the number of users whose items have changed.
 EVALUATE, CHANGES = "evaluate", "changes"
 MOST_COUNTS = 1000  # the most counts of changes between two training rounds
+MOST_JUDGED = 2  # the most attempts at the evaluation of a model
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,7 @@ NAMES = {
     "middlewares": ("flwr.superlink.extensions:get_middleware", "puts the door in front"),
     "push_messages": (f"{HANDLERS}:push_messages", "a node answers for itself alone"),
     "pull_messages": (f"{HANDLERS}:pull_messages", "a look for work is a sign of life"),
+    "message_received": (f"{HANDLERS}:confirm_message_received", "a question that was lost is handed out again"),
     "superlink": (f"{COMMAND}:flower_superlink", "Flower's own command"),
     "superlink_options": (f"{COMMAND}:_parse_args_run_superlink", "the address to listen on"),
     "superexec_command": (f"{COMMAND}:_get_superexec_command", "starts children through us"),

@@ -198,7 +198,8 @@ class Link:
         # A message is announced before its parts are there. The root comes last: if we wait for the root first, we ask
         # for the other parts only once.
         contents = patient([root], backoff_cap=POLL) | patient(parts)
-        confirm_received(again(self.client.ConfirmMessageReceived), self.node, run)(name)
+        with contextlib.suppress(httpx.TransportError):  # it is here, whether or not the server hears of that
+            confirm_received(again(self.client.ConfirmMessageReceived), self.node, run)(name)
         return message_of(name, contents)
 
     def send(self, reply: Message) -> None:
@@ -220,18 +221,23 @@ class Link:
 def _work(link: Link, reply: Callable[[Message], RecordDict], meanwhile: Callable[[Packet], None]) -> None:
     """Answer messages; returns when the SuperLink does not know us any more."""
     last, soon, pauses = time.monotonic(), POLL, longer(LATER, MUCH_LATER)
+    unsent: tuple[Message, Message] | None = None  # a question, and the answer for which there has been no way yet
     while True:
         try:
-            message = link.receive()
-            pauses = longer(LATER, MUCH_LATER)
-            if message is not None:
+            if unsent is None and (message := link.receive()) is not None:
                 last, soon = time.monotonic(), _pause(message)
-                link.send(_as_reply(message, _content(message, reply)))
+                unsent = message, _as_reply(message, _content(message, reply))
+            if unsent is not None:
+                message, found = unsent
+                link.send(found)
+                unsent = None
                 log.info("answered %s after %.2f s", message.metadata.message_id[:8], time.monotonic() - last)
                 words = words_of(message.content)
                 link.contact.note_answer(words)
                 meanwhile(words)  # the next message will not have come yet
+            pauses = longer(LATER, MUCH_LATER)
         except httpx.HTTPStatusError as error:
+            unsent = None
             if error.response.status_code == httpx.codes.UNAUTHORIZED:
                 log.warning("the server does not know this node any more: introducing it again")
                 return
@@ -241,6 +247,7 @@ def _work(link: Link, reply: Callable[[Message], RecordDict], meanwhile: Callabl
             log.warning("the server is away: %s", error)
             time.sleep(next(pauses))
         except Exception:  # one message that fails must not end the node: the server sees it as silent
+            unsent = None
             link.contact.failed += 1
             log.exception("a message could not be answered")
         time.sleep(soon if time.monotonic() - last < BUSY else LATER)

@@ -32,6 +32,7 @@ NODES = "/v1/fleet/"
 SECRET, BODY = "FEDGREC_SECRET", "FEDGREC_BODY"  # in the environment: this start's secret, bytes of a node's request
 HEADER = "x-fedgrec-secret"  # the header in which the server's own processes show it
 UPLOAD = 300.0  # seconds that a request has to arrive
+AGAIN = 3  # times that a question without a receipt is handed out again
 OWN = 2**31  # the most bytes of a request of the server's own processes
 KEEP = 60  # seconds that a client keeps an unused connection; the SuperLink keeps it longer
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}  # Flower calls nobody outside
@@ -189,18 +190,33 @@ def own_answers(push: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-def seen(pull: Callable[..., Any]) -> Callable[..., Any]:
-    """Flower's handler of looks for work, which also counts a look as a heartbeat.
+class Handed:
+    """Flower's handlers of looks for work and of receipts. A question counts as handed out once there is a receipt.
 
-    Heartbeats come only three times a minute, and from another thread: a node that looks for work can surely do it.
+    Flower hands a question out once, and it may be lost on the way. A node does one thing at a time: when it looks for
+    work and has sent no receipt, it has not got the question.
     """
-    heartbeat = internals.HEARTBEAT
 
-    def seeing(request: Any, state: Any, store: Any) -> Any:
-        state.acknowledge_node_heartbeat(request.node.node_id, heartbeat)
-        return pull(request=request, state=state, store=store)
+    def __init__(self, pull: Callable[..., Any], confirm: Callable[..., Any]) -> None:
+        self._pull, self._confirm = pull, confirm
+        self._out: dict[int, tuple[Any, int]] = {}  # by node: its question, and how often it may still be handed out
 
-    return seeing
+    def pull(self, request: Any, state: Any, store: Any) -> Any:
+        node = request.node.node_id
+        # A look counts as a heartbeat: those come only three times a minute, and from another thread of the node.
+        state.acknowledge_node_heartbeat(node, internals.HEARTBEAT)
+        found = self._pull(request=request, state=state, store=store)
+        if found.messages_list:
+            self._out[node] = found, AGAIN
+        elif node in self._out:
+            found, left = self._out.pop(node)
+            if left > 1:
+                self._out[node] = found, left - 1
+        return found
+
+    def confirm(self, request: Any, state: Any, store: Any) -> Any:
+        self._out.pop(request.node.node_id, None)
+        return self._confirm(request=request, state=state, store=store)
 
 
 def http_server(app: Any, **options: Any) -> Any:
@@ -245,7 +261,9 @@ def main() -> None:
     before, superexec = internals.middlewares, internals.superexec_command
     internals.replace("middlewares", lambda: (door, *before()))  # Flower's own hook for this
     internals.replace("push_messages", own_answers(internals.push_messages))
-    internals.replace("pull_messages", seen(internals.pull_messages))
+    handed = Handed(internals.pull_messages, internals.message_received)
+    internals.replace("pull_messages", handed.pull)
+    internals.replace("message_received", handed.confirm)
     internals.replace("superexec_command", lambda **how: [sys.executable, "-m", CHILDREN, *superexec(**how)])
     internals.replace(
         "superlink_uvicorn", SimpleNamespace(run=lambda app, **how: run(http_server(app, **how), listener))

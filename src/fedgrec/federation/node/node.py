@@ -240,7 +240,8 @@ class Node:
         spec = plan.spec(method.counted(broadcast.degrees))
         if (session.rings, session.users) != (spec.rings, spec.users):
             raise FederationError(f"the session does not fit the uploads of stage {plan.stage!r}")
-        if (broadcast.round, broadcast.level) != (plan.round, plan.level):
+        level = 0 if plan.stage == EVALUATE else plan.level  # there it is the attempt, and the model is the same
+        if (broadcast.round, broadcast.level) != (plan.round, level):
             raise FederationError("the model is not that of the sum's round and level")
         if plan.stage == EVALUATE:
             trained = self.store.trained_on((method.stages[-1].name, 0, plan.round))

@@ -18,7 +18,16 @@ from fedgrec.cable.noise import NO_NOISE
 from fedgrec.federation.common.batches import Batch, names, whole
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import LARGEST
-from fedgrec.federation.common.plan import CHANGES, EVALUATE, MOST_COUNTS, Plan, is_once, is_recount, sum_name
+from fedgrec.federation.common.plan import (
+    CHANGES,
+    EVALUATE,
+    MOST_COUNTS,
+    MOST_JUDGED,
+    Plan,
+    is_once,
+    is_recount,
+    sum_name,
+)
 from fedgrec.federation.node.folder import NodeFolder
 from fedgrec.methods.contract import Method
 from fedgrec.methods.noisy import OPEN
@@ -117,7 +126,7 @@ def check_plan(folder: NodeFolder, method: Method, sum_: Plan, users: int) -> No
         here = sum_.level < len(method.stages) - 1 and method.stages[sum_.level].name == sum_.stage
         known = here and not sum_.round and not sum_.begun
     else:
-        known = sum_.level == 0
+        known = sum_.level < (MOST_JUDGED if sum_.stage == EVALUATE else 1)
     if not known or sum_.round >= MOST_ROUNDS:
         raise FederationError(f"{method.name} has no stage {sum_.stage!r} at level {sum_.level} of round {sum_.round}")
     agreed = folder.agreed

@@ -24,7 +24,7 @@ from fedgrec.federation.server.bundling import Bundling
 from fedgrec.federation.server.folder import ServerFolder
 from fedgrec.federation.server.history import History
 from fedgrec.federation.server.liveness import About, Patience, Silences
-from fedgrec.federation.server.store import ServerStore
+from fedgrec.federation.server.store import WAITS_FOR, ServerStore
 
 NAMED = 10  # nodes in one sentence
 WAIT = 0.2  # seconds between two looks for nodes
@@ -50,6 +50,7 @@ class Members:
         self._address: dict[int, int] = {}
         self.history = History(store)
         self._missing: set[int] = set()  # nodes that were reported as gone
+        self._late: list[int] = []  # nodes for which everybody has waited for long
         self.patience, self._silences = Patience(), Silences()
         self._doubles = set[tuple[int, bytes]]()  # nodes and users whom another node has, as was noticed
         self._looked: Any = None  # what roster.json looked like when it was last read
@@ -110,7 +111,11 @@ class Members:
             try:
                 return step(at, answers[at], *more)
             except FederationError as refusal:
-                self._silences.refuse(at, self.transport.signs().get(at))
+                signs = self.transport.signs()
+                if answers[at].kind == packets.ERROR:  # its own trouble, such as a full disk, which may end soon
+                    self._silences.begin([at], signs)
+                else:
+                    self._silences.refuse(at, signs.get(at))
                 self.observer.noticed(str(refusal))
                 refused[at] = Packet(packets.REFUSED, {"reason": str(refusal)})
                 return None
@@ -275,6 +280,14 @@ class Members:
         self._silences.tick()
         self._name_missing(self._address.keys() - set(self.reachable()), "cannot be reached")
 
+    def _wait_for(self, nodes: list[int]) -> None:
+        """Everybody waits for these nodes, and has done so for long: `/health` and a metric say so too."""
+        self._late = nodes
+        with self.store.transaction():
+            self.store.put(WAITS_FOR, [self.folder.membership.members[node].name for node in nodes])
+        if nodes:
+            self.observer.noticed(f"a sum waits for {self._names(nodes)}, longer than is usual")
+
     def _name_missing(self, nodes: Iterable[int], how: str) -> None:
         """Name missing nodes, once until they are back."""
         if gone := sorted(set(nodes) - self._missing):
@@ -323,13 +336,21 @@ class Members:
         wait = self.patience.begin(about, requests, most, enough)
         nodes = {address: node for node, address in self._address.items() if address in requests}
         back = set[int]()
+
+        def left() -> float:
+            if wait.is_late and not self._late:
+                self._wait_for(sorted(nodes[address] for address in wait.missing if address in nodes))
+            return wait.left()
+
         try:
-            for address, answer in self.transport.exchange(requests, wait.left):
+            for address, answer in self.transport.exchange(requests, left):
                 wait.heard(address)
                 self._silences.end(address)
                 back |= {nodes[address]} & self._missing if address in nodes else set()
                 yield address, answer
         finally:  # also if the caller stops early
+            if self._late:
+                self._wait_for([])
             if back:
                 self._missing -= back
                 self.observer.noticed(f"{self._names(sorted(back))} {'are' if len(back) > 1 else 'is'} back")

@@ -67,7 +67,9 @@ def _show(s: Status, shown: "Exposition") -> None:
         ("rounds_per_minute", "over the last rounds", s.rounds_per_minute),
         ("seconds_left", "until the last round, at this rate", s.seconds_left),
         ("lost_in_a_row", "sums that were lost since the last one that counted", s.lost_in_a_row),
+        ("stalled", "1 while a sum waits for nodes whose answer is overdue", float(bool(s.waits_for))),
     )
+    shown.labelled("waits_for", "1 for a node whose answer is overdue", "node", dict.fromkeys(s.waits_for, 1.0))
     if s.privacy:
         shown.gauges(
             ("epsilon_spent", "what all sums so far may tell of one unit", s.privacy["spent"]),

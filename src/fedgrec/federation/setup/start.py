@@ -30,9 +30,10 @@ from fedgrec.federation.node.gateway import anyone, node_folders, opened
 from fedgrec.federation.node.refresh import Watcher
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server import seasons
-from fedgrec.federation.server.folder import open_server
+from fedgrec.federation.server.folder import STOP, open_server
 from fedgrec.federation.server.log import LOGS, Following
 from fedgrec.federation.server.pages import metrics
+from fedgrec.federation.server.status import status
 from fedgrec.federation.server.store import ServerStore
 from fedgrec.federation.setup.init import MOST_USERS, Made, init
 
@@ -53,8 +54,11 @@ class Watch:
 UNWATCHED = Watch()
 
 
-def serve(folder: Path, say: Say, watch: Watch = UNWATCHED) -> None:
-    """Run the server of this folder until its federation is trained."""
+def serve(folder: Path, say: Say, watch: Watch = UNWATCHED, grace: float = 0.0) -> None:
+    """Run the server of this folder until its federation is trained.
+
+    Whoever raises SystemExit meanwhile waits up to `grace` seconds for the sum that goes on.
+    """
     home = open_server(folder)
     home.check()
     seasons.later_rounds(home.options, home.agreed)
@@ -64,7 +68,20 @@ def serve(folder: Path, say: Say, watch: Watch = UNWATCHED) -> None:
     with watched(watch.host, watch.port, pages) as site, Processes(folder / LOGS) as processes:
         if site:
             say(_where(site))
-        _drive(folder, [], processes, say)
+        try:
+            _drive(folder, [], processes, say)
+        except SystemExit:
+            _let_finish(folder, grace)
+            raise
+
+
+def _let_finish(folder: Path, seconds: float) -> None:
+    """Wait for the sum that goes on; no other one begins."""
+    (folder / STOP).touch()
+    end, idle = time.monotonic() + seconds, 0
+    while time.monotonic() < end and idle < 2:  # a sum may begin at the first look
+        time.sleep(LOOK)
+        idle = 0 if status(folder).current_sum else idle + 1
 
 
 def _where(site: Site) -> str:
