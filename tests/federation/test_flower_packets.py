@@ -75,12 +75,15 @@ def exchange(plan: dict[int, tuple[float, Any]], seconds: float = 1.0) -> tuple[
     return got, time.monotonic() - begun, (grid, link)
 
 
-def test_a_look_for_work_is_a_sign_of_life_and_asks_for_what_got_lost() -> None:
+def test_a_look_for_work_is_a_sign_of_life_and_asks_for_what_got_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Flower hands a question out once. A node that looks again, and has sent no receipt, has not got it."""
     state, beats, new = SimpleNamespace(), list[int](), iter([["first"], [], [], ["second"], [], [], [], [], []])
     state.acknowledge_node_heartbeat = lambda node, interval: beats.append(node)
-    handed = superlink.Handed(
-        lambda request, state, store: SimpleNamespace(messages_list=next(new)), lambda request, state, store: "noted"
+    monkeypatch.setattr(superlink, "HOLD", 0.0)
+    handed = superlink.Questions(
+        lambda state, message: "stored",
+        lambda request, state, store: SimpleNamespace(messages_list=next(new)),
+        lambda request, state, store: "noted",
     )
     node: Any = SimpleNamespace(node=SimpleNamespace(node_id=7))
 
@@ -92,6 +95,29 @@ def test_a_look_for_work_is_a_sign_of_life_and_asks_for_what_got_lost() -> None:
     assert looks(1) == [[]]
     assert looks(6) == [["second"]] * (1 + superlink.AGAIN) + [[], []], "not for ever"
     assert beats == [7] * 9
+
+
+def test_a_look_for_work_waits_until_there_is_some() -> None:
+    there = list[str]()
+
+    def store(state: Any, message: Any) -> None:
+        there.append(message.name)
+
+    def pull(request: Any, state: Any, store: Any) -> Any:
+        return SimpleNamespace(messages_list=[there.pop(0)] if request.node.node_id == 7 and there else [])
+
+    state = SimpleNamespace(acknowledge_node_heartbeat=lambda node, interval: None)
+    questions = superlink.Questions(store, pull, lambda request, state, store: None)
+    about = {"request": SimpleNamespace(node=SimpleNamespace(node_id=7)), "state": state, "store": None}
+    begun, said = time.monotonic(), SimpleNamespace(name="question", metadata=SimpleNamespace(dst_node_id=7))
+    threading.Timer(0.2, lambda: questions.store(state, said)).start()
+    assert questions.pull(**about).messages_list == ["question"]
+    assert 0.1 < time.monotonic() - begun < superlink.HOLD / 2
+    questions.confirm(**about)
+    for _ in range(2):  # they came while the node was at work
+        questions.store(state, said)
+    assert [questions.pull(**about).messages_list, questions.confirm(**about)] == [["question"], None]
+    assert questions.pull(**about).messages_list == ["question"]
 
 
 def test_signs_of_life_are_what_flower_knows_of_its_nodes() -> None:
@@ -176,14 +202,6 @@ def test_flowers_own_errors_are_silence_or_an_error_packet() -> None:
 def test_a_superlink_that_is_gone_is_an_exception_here() -> None:
     with pytest.raises(OSError, match="no superlink"):
         exchange({1: (0, OSError("no superlink"))})
-
-
-def test_nodes_are_told_to_look_less_often_the_more_they_are() -> None:
-    pauses = {}
-    for n in (3, 100):
-        *_, (grid, _) = exchange({address: (0, Packet("a")) for address in range(1, n + 1)}, 20)
-        pauses[n] = {message.content["packet"]["pause"] for message in grid.sent.values()}
-    assert pauses == {3: {records.POLL}, 100: {100 / transport.LOOKS}}
 
 
 def test_few_messages_are_announced_at_a_time_and_all_are_answered() -> None:

@@ -19,13 +19,19 @@ AGAIN, AT_MOST = 0.25, 4.0  # seconds between two attempts at a call: at first, 
 MOST = 2**30  # the most bytes of an answer
 
 
-def connected(kind: Any, address: str, ca: bytes, proofs: Sequence[Any], patience: Any = None) -> Any:
-    """A client of this kind of the SuperLink at this address; `proofs` show who is calling."""
+def connected(
+    kind: Any, address: str, ca: bytes, proofs: Sequence[Any], patience: Any = None, answer: float | None = None
+) -> Any:
+    """A client of this kind of the SuperLink at this address; `proofs` show who is calling.
+
+    `answer`: seconds that it waits for one; Flower's own number without it.
+    """
     client = kind(f"https://{address}", interceptors=proofs, verify=False, retry_invoker=patience)
     usual = private(client, "_client")
     usual.close()
     keep = httpx.Limits(keepalive_expiry=KEEP)  # a reused connection needs no new check at the door
-    client._client = httpx.Client(verify=tls(ca), timeout=usual.timeout, limits=keep, event_hooks=BOUNDED)
+    timeout = httpx.Timeout(**usual.timeout.as_dict() | ({"read": answer} if answer else {}))
+    client._client = httpx.Client(verify=tls(ca), timeout=timeout, limits=keep, event_hooks=BOUNDED)
     return client
 
 

@@ -52,21 +52,21 @@ from fedgrec.federation.flower.internals import (
 )
 from fedgrec.federation.flower.records import (
     PARTS,
-    PAUSE,
     POLL,
-    WORDS,
     PacketError,
     in_brief,
     message_of,
     to_records,
     words_of,
 )
+from fedgrec.federation.flower.superlink import HOLD
 from fedgrec.federation.node.contact import Contact
 from fedgrec.federation.node.gateway import NodeProcess
 
-LATER = 1.0  # seconds between two looks for work when nothing happens; a busy server tells nodes its own number
+LATE = 5.0  # seconds more than the server lets a look wait, after which the look is lost
+LATER = 1.0  # seconds between two looks for work in vain, at least
 MUCH_LATER = 15.0  # the most seconds between two calls to a server that is away: much less than its `deadline`
-BUSY = 30.0  # seconds after the last message in which the next one is expected soon
+BUSY = 30.0  # seconds for which a call in the middle of a message is worth another try
 REFUSED = 5.0  # seconds of refusals after which a node gives up: a server that starts does not know its nodes yet
 NUMBER = "flower.id"  # the file with Flower's number of the node
 Reply = Callable[[NodeProcess, Message], RecordDict]
@@ -122,6 +122,8 @@ class Link:
         proofs: list[Any] = [RuntimeVersionHttpInterceptor(component_name="SuperNode")]
         proofs.append(NodeAuthHttpInterceptor(key, key.public_key()))
         self.client = connected(FleetHttpClient, superlink, certificate.read_bytes(), proofs)
+        self.looks = connected(FleetHttpClient, superlink, certificate.read_bytes(), proofs, answer=HOLD + LATE)
+        self.looking = False
         self.node = Node()
         self.heart = HeartbeatSender(self._beat)
 
@@ -168,6 +170,8 @@ class Link:
         log.info("connected to %s as Flower's node %d", self.superlink, self.node.node_id)
 
     def _beat(self) -> bool:
+        if self.looking:  # which is a sign of life too
+            return True
         try:
             request = SendNodeHeartbeatRequest(node=self.node, heartbeat_interval=HEARTBEAT)
             return bool(self.client.SendNodeHeartbeat(request).success)
@@ -184,7 +188,11 @@ class Link:
 
     def receive(self) -> Message | None:
         """The next message with all its parts, or None."""
-        found = self.client.PullMessages(PullMessagesRequest(node=self.node))
+        self.looking = True
+        try:
+            found = self.looks.PullMessages(PullMessagesRequest(node=self.node))
+        finally:
+            self.looking = False
         self.contact.hear()
         if not found.messages_list:
             return None
@@ -220,21 +228,22 @@ class Link:
 
 def _work(link: Link, reply: Callable[[Message], RecordDict], meanwhile: Callable[[Packet], None]) -> None:
     """Answer messages; returns when the SuperLink does not know us any more."""
-    last, soon, pauses = time.monotonic(), POLL, longer(LATER, MUCH_LATER)
+    pauses = longer(LATER, MUCH_LATER)
     unsent: tuple[Message, Message] | None = None  # a question, and the answer for which there has been no way yet
     while True:
         try:
+            looked = time.monotonic()
             if unsent is None and (message := link.receive()) is not None:
-                last, soon = time.monotonic(), _pause(message)
                 unsent = message, _as_reply(message, _content(message, reply))
             if unsent is not None:
                 message, found = unsent
                 link.send(found)
                 unsent = None
-                log.info("answered %s after %.2f s", message.metadata.message_id[:8], time.monotonic() - last)
+                log.info("answered %s after %.2f s", message.metadata.message_id[:8], time.monotonic() - looked)
                 words = words_of(message.content)
                 link.contact.note_answer(words)
                 meanwhile(words)  # the next message will not have come yet
+                looked = -math.inf  # look for the next one at once
             pauses = longer(LATER, MUCH_LATER)
         except httpx.HTTPStatusError as error:
             unsent = None
@@ -250,13 +259,7 @@ def _work(link: Link, reply: Callable[[Message], RecordDict], meanwhile: Callabl
             unsent = None
             link.contact.failed += 1
             log.exception("a message could not be answered")
-        time.sleep(soon if time.monotonic() - last < BUSY else LATER)
-
-
-def _pause(message: Message) -> float:
-    words: Any = message.content.get(WORDS) or {}
-    pause = words.get(PAUSE)
-    return min(max(pause, POLL), 10 * LATER) if isinstance(pause, float) and math.isfinite(pause) else LATER
+        time.sleep(max(looked + LATER - time.monotonic(), 0.0))  # usually the server has let us wait for longer
 
 
 def _content(message: Message, reply: Callable[[Message], RecordDict]) -> RecordDict:

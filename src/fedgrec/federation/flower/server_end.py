@@ -35,7 +35,7 @@ from fedgrec.federation.flower.superlink import BODY, SECRET
 from fedgrec.federation.server.folder import open_server
 
 SUPERLINK = "superlink"
-START = 60.0  # seconds that the SuperLink has to come up
+START = 300.0  # seconds that the SuperLink has to come up
 A_MEMBER, A_SHARE = 2**16, 2**10  # the most bytes of a member's message without vector and shares; of one share
 GROWTH = 2  # nodes may join while the server runs
 KNOWN_ALREADY = "already in use"

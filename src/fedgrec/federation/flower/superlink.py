@@ -17,9 +17,14 @@ import os
 import resource
 import ssl
 import sys
+import threading
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, MutableMapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+from anyio import to_thread
 
 from fedgrec.federation.common.web import is_address
 from fedgrec.federation.flower import internals
@@ -32,6 +37,8 @@ NODES = "/v1/fleet/"
 SECRET, BODY = "FEDGREC_SECRET", "FEDGREC_BODY"  # in the environment: this start's secret, bytes of a node's request
 HEADER = "x-fedgrec-secret"  # the header in which the server's own processes show it
 UPLOAD = 300.0  # seconds that a request has to arrive
+STARTING = 300.0  # seconds more that the server's app has to start
+HOLD, MOST_HELD = 45.0, 500  # seconds that a look for work waits; looks that may wait together
 AGAIN = 3  # times that a question without a receipt is handed out again
 OWN = 2**31  # the most bytes of a request of the server's own processes
 KEEP = 60  # seconds that a client keeps an unused connection; the SuperLink keeps it longer
@@ -47,6 +54,7 @@ LIMITS = {
     "access_log": False,
     "backlog": AT_A_TIME,
     "timeout_keep_alive": KEEP + 15,
+    "timeout_graceful_shutdown": 1,  # looks for work wait
 }
 CLOSE = (b"connection", b"close")
 CHILDREN = "fedgrec.federation.flower.children"
@@ -105,6 +113,7 @@ class Door:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Any) -> None:
         if scope["type"] == "lifespan":
+            to_thread.current_default_thread_limiter().total_tokens += MOST_HELD  # a look that waits holds a thread
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
             status = self._refused(scope)
@@ -190,21 +199,41 @@ def own_answers(push: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-class Handed:
-    """Flower's handlers of looks for work and of receipts. A question counts as handed out once there is a receipt.
+class Questions:
+    """Flower's handlers of questions: they are stored, looked for, and received.
+
+    A look for work waits until there is some: a node that rests looks every `HOLD` seconds, and has a new question at
+    once. A look is also a sign of life, so that a node that looks sends no other.
 
     Flower hands a question out once, and it may be lost on the way. A node does one thing at a time: when it looks for
-    work and has sent no receipt, it has not got the question.
+    work and has sent no receipt, it has not got the question, and gets it again.
     """
 
-    def __init__(self, pull: Callable[..., Any], confirm: Callable[..., Any]) -> None:
-        self._pull, self._confirm = pull, confirm
+    def __init__(self, store: Callable[..., Any], pull: Callable[..., Any], confirm: Callable[..., Any]) -> None:
+        self._store, self._pull, self._confirm = store, pull, confirm
+        self._news = defaultdict[int, threading.Event](threading.Event)  # by node: whether there may be a question
         self._out: dict[int, tuple[Any, int]] = {}  # by node: its question, and how often it may still be handed out
+        self._room = threading.Semaphore(MOST_HELD)
+
+    def store(self, state: Any, message: Any, *about: Any) -> Any:
+        done = self._store(state, message, *about)
+        self._news[message.metadata.dst_node_id].set()
+        return done
 
     def pull(self, request: Any, state: Any, store: Any) -> Any:
+        news = self._news[request.node.node_id]
+        found = self._found(news, request, state, store)
+        if not found.messages_list and self._room.acquire(blocking=False):
+            came = news.wait(HOLD)
+            self._room.release()
+            if came:
+                return self._found(news, request, state, store)
+        return found
+
+    def _found(self, news: threading.Event, request: Any, state: Any, store: Any) -> Any:
         node = request.node.node_id
-        # A look counts as a heartbeat: those come only three times a minute, and from another thread of the node.
         state.acknowledge_node_heartbeat(node, internals.HEARTBEAT)
+        news.clear()  # before the look: what comes in between is seen, or makes news again
         found = self._pull(request=request, state=state, store=store)
         if found.messages_list:
             self._out[node] = found, AGAIN
@@ -217,6 +246,18 @@ class Handed:
     def confirm(self, request: Any, state: Any, store: Any) -> Any:
         self._out.pop(request.node.node_id, None)
         return self._confirm(request=request, state=state, store=store)
+
+
+def patient_claim(claim: Callable[[Any, int], str | None]) -> Callable[[Any, int], str | None]:
+    """Flower's claim of a run for an app that starts now. It holds for longer than Flower's half a minute."""
+
+    def claimed(state: Any, task: int) -> str | None:
+        token = claim(state, task)
+        if token:
+            state.task_token_store[task].active_until += timedelta(seconds=STARTING)
+        return token
+
+    return claimed
 
 
 def http_server(app: Any, **options: Any) -> Any:
@@ -261,9 +302,12 @@ def main() -> None:
     before, superexec = internals.middlewares, internals.superexec_command
     internals.replace("middlewares", lambda: (door, *before()))  # Flower's own hook for this
     internals.replace("push_messages", own_answers(internals.push_messages))
-    handed = Handed(internals.pull_messages, internals.message_received)
-    internals.replace("pull_messages", handed.pull)
-    internals.replace("message_received", handed.confirm)
+    questions = Questions(internals.store_message, internals.pull_messages, internals.message_received)
+    internals.replace("store_message", lambda *about: questions.store(*about))  # noqa: PLW0108 (it becomes a method)
+    internals.replace("pull_messages", questions.pull)
+    internals.replace("message_received", questions.confirm)
+    internals.replace("claim_task", patient_claim(internals.claim_task))
+    internals.replace("superexec_apart", dict)
     internals.replace("superexec_command", lambda **how: [sys.executable, "-m", CHILDREN, *superexec(**how)])
     internals.replace(
         "superlink_uvicorn", SimpleNamespace(run=lambda app, **how: run(http_server(app, **how), listener))

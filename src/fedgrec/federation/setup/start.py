@@ -38,6 +38,7 @@ from fedgrec.federation.server.store import ServerStore
 from fedgrec.federation.setup.init import MOST_USERS, Made, init
 
 LOOK, ASK = 0.3, 1.0  # seconds between two looks at the log, and between two questions to the SuperLink
+SLOW = 15.0  # seconds after which we say that we still wait for the server's app
 DAY = 86400.0  # seconds between two looks at the certificates
 Say = Callable[[str], None]
 log = logging.getLogger("fedgrec.node")
@@ -115,6 +116,7 @@ def _drive(folder: Path, nodes: list[Path], processes: Processes, say: Say) -> N
         for node in nodes:
             start_node(node, processes)
         ended, asked, warned = None, 0.0, -DAY
+        silent: float | None = time.monotonic()  # since then the app has said nothing
         while ended is None:
             time.sleep(LOOK)
             if time.monotonic() - warned >= DAY:
@@ -127,7 +129,12 @@ def _drive(folder: Path, nodes: list[Path], processes: Processes, say: Say) -> N
                     server.register()  # a node that was added since
                 except FederationError as trouble:  # such as a key that is half copied
                     say(f"note: {trouble}")
-            for line in following.new():
+            lines = following.new()
+            if silent and (lines or time.monotonic() - silent > SLOW):
+                silent = None
+                if not lines:
+                    say("note: this machine is busy, and the server's app is still starting")
+            for line in lines:
                 say(line)
     finally:
         server.close()
