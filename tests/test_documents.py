@@ -29,7 +29,6 @@ from fedgrec.cli import federation as federation_command
 from fedgrec.cli import train as train_command
 from fedgrec.cli import training
 from fedgrec.cli.configured import configuration
-from fedgrec.studies.audit import lies
 from tests.cli.small import clicks
 from tests.federation.worlds import N_ITEMS, world
 
@@ -332,8 +331,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     sp.save_npz(place / "clicks.npz", sp.csr_array(np.random.default_rng(0).random((12, 90)) < 0.2).astype(float))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
-        patch.setattr(training, "_report", lambda *_: None)  # pictures and lies have their own tests
-        patch.setattr(lies, "LIED_TO", 1)
+        patch.setattr(training, "_report", lambda *_: None)  # pictures have their own tests
         assert cli.main(["train", "--data", "clicks.csv", "--out", "RUN", *SMALL.split()]) == 0
         yield place
 

@@ -9,8 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.secagg import Client, Population, Session, Stage, fresh_round_id, ring, shamir
-from fedgrec.secagg.local import PARTIES
+from fedgrec.secagg import Client, Population, Server, Session, Stage, fresh_round_id, ring, shamir
 from fedgrec.secagg.messages import Keys, Reveal, parse
 
 VALUES = 9
@@ -19,7 +18,6 @@ GRAPHS: dict[str, dict[str, Any]] = {
     "sparse": {"n": 8, "threshold": 3, "neighbours": 4},
     "complete, lists compared": {"n": 5, "threshold": 3, "lying_server": True},
     "sparse, lists compared": {"n": 8, "threshold": 3, "neighbours": 4, "lying_server": True},
-    "pairwise": {"n": 5, "threshold": 3, "mechanism": "pairwise"},
 }
 STRANGER = 77  # nobody knows it
 
@@ -71,11 +69,10 @@ class Round:
         together: Sequence[Collection[int]] = (),
     ) -> None:
         people, contexts, users = population(len(vectors)), contexts or {}, users or dict.fromkeys(vectors, 1)
-        make_client, make_server = PARTIES[session.mechanism]
         self.session, self.vectors = session, vectors
-        self.server = make_server(session, people.roster, threads=threads, together=together)
+        self.server = Server(session, people.roster, threads=threads, together=together)
         self.clients = {
-            me: make_client(session, me, people.identities[me], people.roster, contexts.get(me, b""), threads)
+            me: Client(session, me, people.identities[me], people.roster, contexts.get(me, b""), threads)
             for me in vectors
         }
         for me, client in self.clients.items():

@@ -107,17 +107,11 @@ NEIGHBOURHOODS = {
     "itself as a neighbour": (BadLists, lambda r, m: replace(m, keys=(parse(r.sent[0][0]), *m.keys))),
     "no neighbours": (BadLists, lambda _, m: replace(m, keys=())),
     "alone": (TooFewLeft, shrunk(lambda _: 1)),
-}
-SHARING_NEIGHBOURHOODS = {
     "fewer than the threshold": (TooFewLeft, shrunk(lambda r: r.session.threshold - 1)),
     "small order cipher key": (
         BadSignature,
         first_keys(lambda r, k: signed(r, k.sender, k.mask_key, SMALL_ORDER)),
     ),
-}
-PAIRWISE_NEIGHBOURHOODS = {
-    "two clients": (TooFewLeft, shrunk(lambda _: 2)),
-    "small order mask key": (BadSignature, first_keys(lambda r, k: signed(r, k.sender, SMALL_ORDER, k.cipher_key))),
 }
 
 
@@ -237,12 +231,10 @@ RULES = [
     for graph in GRAPHS
     for stage, rules in (
         (Stage.SHARES, NEIGHBOURHOODS),
-        (Stage.SHARES, PAIRWISE_NEIGHBOURHOODS if graph == "pairwise" else SHARING_NEIGHBOURHOODS),
         (Stage.MASKED, DELIVERIES),
         (Stage.CONFIRM if GRAPHS[graph].get("lying_server") else Stage.UNMASK, SURVIVORS),
     )
     for name, rule in rules.items()
-    if graph != "pairwise" or stage is Stage.SHARES
 ]
 
 
@@ -262,12 +254,8 @@ def test_a_broken_rule_is_refused_and_all_is_forgotten(graph, stage, error, tamp
             run.give(0, late)
     with pytest.raises(WrongStage):
         run.clients[0].submit(run.vectors[0])
-    if graph == "pairwise":
-        with pytest.raises(TooFewLeft):
-            run.play({0: stage})
-    else:  # the others do without it
-        run.play({0: stage})
-        assert np.array_equal(run.server.result()[0], run.plain_sum(run.server.included))
+    run.play({0: stage})  # the others do without it
+    assert np.array_equal(run.server.result()[0], run.plain_sum(run.server.included))
 
 
 @pytest.mark.parametrize("graph", ["complete", "sparse"])
@@ -285,7 +273,7 @@ def test_a_mask_key_of_small_order_is_refused_before_the_vector_leaves() -> None
     run = fresh_round("complete").until(Stage.SHARES)
     message = parse(run.inbox[0])
     assert isinstance(message, Neighbourhood)
-    tamper = PAIRWISE_NEIGHBOURHOODS["small order mask key"][1]
+    tamper = first_keys(lambda r, k: signed(r, k.sender, SMALL_ORDER, k.cipher_key))
     run.inbox[0] = tamper(run, message).pack()
     run.step()
     with pytest.raises(BadSignature):

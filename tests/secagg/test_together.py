@@ -179,8 +179,6 @@ def test_groups_and_floors_that_cannot_be() -> None:
             twelve(least_summed=least)
     with pytest.raises(BadInput, match="two groups"):
         twelve([[0, 1], [1, 2]])
-    with pytest.raises(BadInput, match="pairwise"):
-        twelve(mechanism="pairwise")
 
 
 # ------------------------------------------------------------------------------------------ what must stay closed

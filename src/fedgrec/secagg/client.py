@@ -86,14 +86,13 @@ class Secrets:
 class Client:
     """One client; `receive` answers each message of the server with the client's next one."""
 
-    # Which message a stage waits for; some mechanisms have fewer stages.
+    # Which message a stage waits for.
     awaits: Mapping[Stage, type[Message]] = {
         Stage.SHARES: Neighbourhood,
         Stage.MASKED: Delivery,
         Stage.CONFIRM: Survivors,
         Stage.UNMASK: Confirmations,
     }
-    uploads = Stage.MASKED  # the stage whose answer is the masked vector
 
     def __init__(
         self,
@@ -131,7 +130,7 @@ class Client:
 
     def submit(self, values: NDArray[Any], users: int = 1) -> None:
         """Set the integers to sum, and how many users they come from; possible until the masked vector is due."""
-        if self.stage not in (Stage.KEYS, Stage.SHARES, self.uploads):
+        if self.stage not in (Stage.KEYS, Stage.SHARES, Stage.MASKED):
             raise WrongStage(f"client {self.me} can no longer change its vector")
         if np.shape(values) != (self.session.values,):
             raise BadInput(f"a vector of shape {np.shape(values)}, where the session says {self.session.values} values")

@@ -55,7 +55,7 @@ def check_name(folder: NodeFolder, session: Session, announced: Mapping[str, Any
 
 def check_session(folder: NodeFolder, session: Session) -> None:
     """Before keys are made: the sum has enough nodes, which check each other's lists."""
-    if session.mechanism != "secagg" or not session.lying_server or session.least < folder.fewest_nodes:
+    if not session.lying_server or session.least < folder.fewest_nodes:
         raise FederationError(
             f"node {folder.name} takes part only in sums of {folder.fewest_nodes} nodes or more that compare their "
             f"lists of survivors"

@@ -1,4 +1,4 @@
-"""Servers that lie to the real clients of a secure sum: what they read if clients check nothing, and if they check.
+"""Servers that lie to the real clients of a secure sum.
 
 The clients are the state machines that a device runs. Only the server is replaced. Each lie gives one person's vector,
 or None where clients refuse.
@@ -13,17 +13,11 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from fedgrec.cable.core import Floats, Upload
 from fedgrec.secagg import Client, Population, SecAggError, Server, Session, Stage, fresh_round_id, ring
 from fedgrec.secagg.keys import pair_mask, seed_mask
 from fedgrec.secagg.messages import Confirm, Confirmations, Delivery, Masked, Message, Reveal, Survivors
 from fedgrec.secagg.prg import Mask, mask_parts
-from fedgrec.studies.audit.recording import Apart, Truth, View
-from fedgrec.studies.audit.scores import Finding, NotApplicable, finding
-from fedgrec.studies.audit.weaker_designs import found_items, guess
 
-UNCHECKED, CHECKED = "if a lying server met no checks", "a lying server that clients check"
-READ, LIED_TO = 20, 5  # people whose uploads it tries to read: without checks, with checks
 VICTIM, CLIENTS, THRESHOLD = 0, 10, 6
 Numbers = NDArray[Any]
 
@@ -105,59 +99,6 @@ def _with_stories(
 
 
 LIES = (with_an_accomplice, two_models, two_stories, asked_again)
-
-# ------------------------------------------------------------------------------------- what they read
-
-
-def audit(view: View, truth: Truth) -> list[Finding | NotApplicable]:
-    """Without and with the clients' checks."""
-    why = "the sum that carries the most was not opened"
-    if truth.trained is None:
-        return [NotApplicable(UNCHECKED, why), NotApplicable(CHECKED, why)]
-    return [_unchecked(truth.trained, view, truth), _checked(truth.trained)]
-
-
-def read(upload: Upload, seen: Apart) -> Upload | None:
-    """One person's upload, read in a session of this person and an accomplice, where neither checks anything."""
-    spec = seen.sum.spec
-    trusting = replace(agreed(spec.rings, spec.users), least=2, threshold=2, lying_server=False)
-    values = with_an_accomplice(trusting, upload.to_ring(spec))
-    return None if values is None else Upload.from_ring(values, spec, 1)
-
-
-def _unchecked(seen: Apart, view: View, truth: Truth) -> Finding | NotApplicable:
-    held = {person: read(upload, seen) for person, upload in list(seen.uploads.items())[:READ]}
-    steps = seen.sum.broadcast.row_steps
-    guesses = {person: guess(upload, view, steps) for person, upload in held.items() if upload is not None}
-    if not guesses:
-        return NotApplicable(UNCHECKED, "no sum over one person and an accomplice was opened")
-    said = (
-        "If clients checked nothing, a lying server could add you up with accomplices alone, and would name {attack} "
-        "of 100 of your items; guessing by popularity names {popularity}."
-    )
-    return found_items(UNCHECKED, said, guesses, truth, uploads_read=len(guesses))
-
-
-def attempts(seen: Apart) -> Floats:
-    """Every lie to the clients of some people: 1 where the server held the person's vector in the end, else 0."""
-    # masks do not depend on the length of a vector, so one row of a person's upload stands for all of it
-    leaf = seen.sum.spec.leaves[0]
-    bits = seen.sum.spec.groups(leaf)[-1][2]
-    sent = [upload.leaves[leaf.name] for upload in seen.uploads.values()]
-    rows = [rows.values[0] for rows in sent if len(rows.index)]
-    tried = [(row, lie(agreed(((len(row), bits),)), row)) for row in rows[:LIED_TO] for lie in LIES]
-    return np.array([float(held is not None and np.array_equal(held, row)) for row, held in tried])
-
-
-def _checked(seen: Apart) -> Finding | NotApplicable:
-    successes = attempts(seen)
-    if not len(successes):
-        return NotApplicable(CHECKED, "nobody sent anything that a server could be after")
-    said = (
-        f"A server told {len(successes)} lies to clients that check what they are told, as all do by default. Of 100 "
-        "such lies {attack} gave it the vector of one person."
-    )
-    return finding(CHECKED, said, successes, lies=[lie.__name__ for lie in LIES])
 
 
 # ------------------------------------------------------------------------------------------ the servers

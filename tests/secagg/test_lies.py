@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 from fedgrec.secagg import Client, Session, client, server
-from fedgrec.studies.audit import lies
-from fedgrec.studies.audit.scores import Finding
-from tests.audit.worlds import plain
+from tests.secagg import lies
 
 VECTOR = np.array([3, -1, 0, 70_000, -2])
 
@@ -51,47 +49,3 @@ def test_clients_that_answer_twice_are_read(monkeypatch: pytest.MonkeyPatch) -> 
     assert lies.asked_again(trusting, VECTOR) is None
     monkeypatch.setattr(Client, "abandon", lambda self: None)  # which forgets all secrets, and ends the round
     assert held(lies.asked_again(trusting, VECTOR))
-
-
-# -------------------------------------------------------------------------------------------- the lines
-
-
-def lines() -> list[Finding]:
-    view, truth = plain()
-    found = lies.audit(view, truth)
-    assert all(isinstance(line, Finding) for line in found)
-    return [line for line in found if isinstance(line, Finding)]
-
-
-def test_both_lines() -> None:
-    unchecked, checked = lines()
-    assert unchecked.attack.value == 1
-    assert unchecked.better
-    assert checked.attack.value == 0
-    assert checked.people == lies.LIED_TO * len(lies.LIES)
-    assert checked.more["lies"] == ["with_an_accomplice", "two_models", "two_stories", "asked_again"]
-
-
-def test_what_is_read_is_the_upload() -> None:
-    _, truth = plain()
-    assert truth.trained is not None
-    spec = truth.trained.sum.spec
-    for upload in list(truth.trained.uploads.values())[:3]:
-        read = lies.read(upload, truth.trained)
-        assert read is not None
-        assert (read.to_ring(spec) == upload.to_ring(spec)).all()
-
-
-def test_a_lie_that_works_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mutant: one of four lies works for every second person; another gives a wrong vector."""
-    calls = iter(range(100))
-    mixed = (
-        lambda session, vector: vector if next(calls) % 2 == 0 else None,
-        lambda session, vector: vector + 1,
-        lambda session, vector: None,
-        lambda session, vector: None,
-    )
-    monkeypatch.setattr(lies, "LIES", mixed)
-    _, truth = plain()
-    assert truth.trained is not None
-    assert lies.attempts(truth.trained).sum() == 3  # of five people
