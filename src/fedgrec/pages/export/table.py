@@ -137,8 +137,9 @@ class ItemTable:
         Items are picked in this order.
         """
         picked = distinct(picked)
-        counts, by_item = np.cumprod(np.r_[1.0, np.full(len(picked), self.recency)])[-2::-1], np.argsort(picked)
-        picked, counts = picked[by_item], counts[by_item]
+        later: Floats = np.cumprod(np.append(1.0, np.full(len(picked), self.recency)))
+        by_item = np.argsort(picked)
+        picked, counts = picked[by_item], later[-2::-1][by_item]
         scores = sum((table.scores(picked, counts) for table in self.tables[1:]), self.tables[0].scores(picked, counts))
         allowed = ~self.closed
         allowed[picked] = False
