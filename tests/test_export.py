@@ -46,6 +46,7 @@ KINDS: list[dict[str, Any]] = [
     {"method": "spectral", "dim": 24},
     {"method": "fedgnn"},
     {"method": "two-parts"},
+    {"method": "ordered", "dim": 24},
 ]
 
 
@@ -56,7 +57,8 @@ def share_by_trial(model: Model) -> str:
     indptr, joined = np.cumsum([0, *map(len, people)]), np.concatenate(people)
     whole = model.new_user_vectors(indptr, joined).astype(np.float64)
     each = model.new_user_vectors(np.arange(len(joined) + 1), joined).astype(np.float64)
-    alone = np.add.reduceat(each, indptr[:-1], axis=0)
+    later = np.concatenate([np.arange(len(person))[::-1] for person in people])
+    alone = np.add.reduceat(each * model.recency ** later[:, None], indptr[:-1], axis=0)
     for name, share in SHARES.items():
         sums = alone * np.array([share(len(person)) for person in people])[:, None]
         if np.allclose(sums, whole, rtol=1e-3, atol=1e-4 * np.abs(whole).max()):

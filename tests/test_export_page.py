@@ -77,18 +77,23 @@ def test_the_page_ranks_as_its_twin_does(browser: Browser, model: Model, page: E
 
 @needs_browser
 @pytest.mark.parametrize(
-    "options", [{}, {"download": "float32", "message_passing": "mean"}, {"method": "two-parts"}], ids=str
+    "options",
+    [{}, {"download": "float32", "message_passing": "mean"}, {"method": "two-parts"}, {"method": "ordered"}],
+    ids=str,
 )
 def test_the_page_of_fedgrec_too(browser: Browser, options: dict[str, Any], tmp_path: Path) -> None:
     """Two tables, and other shares; items with equal scores are in the order of their numbers, as everywhere."""
     model = invented(**options)
-    for table in (model.server.items[0], model.server.items[1], *model.server.more.values()):
+    for table in (*model.server.items, *model.server.more.values()):
         if len(table) == len(model.item_ids):
             table[200:210] = table[100:110]
     model.server.degrees[200:210] = model.server.degrees[100:110]
-    items, scores = ItemTable.of(model).recommend(np.array([8, 100, 31]))
-    found = shown(browser, write_page(model, tmp_path / "page"), [31, 8, 100])
+    picks, ordered = [31, 8, 100], model.recency < 1
+    items, scores = ItemTable.of(model).recommend(np.array(picks if ordered else sorted(picks)))
+    found = shown(browser, write_page(model, tmp_path / "page"), picks)
     assert found == [list(pair) for pair in zip(items.tolist(), scores.tolist(), strict=True)]
+    last = "the last one counts most" in browser.look('document.getElementById("status").textContent')
+    assert last == ordered
 
 
 @needs_browser

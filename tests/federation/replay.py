@@ -31,6 +31,7 @@ class Had(NamedTuple):
     items: Ints  # the items that it trains on
     wanted: Ints  # the same, with its changes
     targets: Any = None
+    order: Any = None
 
 
 Noise = Mapping[tuple[Path, tuple[str, int, int]], Ints]  # by node and sum: the words that the node added
@@ -67,7 +68,8 @@ def had(store: NodeStore, rows: list[int]) -> dict[int, Had]:
     for place, row in enumerate(sorted(rows)):
         mine = slice(cohort.indptr[place], cohort.indptr[place + 1])
         wanted = np.array(changes.wanted(store, row), np.int64)
-        found[row] = Had(int(cohort.keys[place]), cohort.items[mine], wanted, targets[mine])
+        order = None if cohort.order is None else cohort.order[mine]
+        found[row] = Had(int(cohort.keys[place]), cohort.items[mine], wanted, targets[mine], order)
     return found
 
 
@@ -154,6 +156,8 @@ def _together(
     keys = np.array([person.key for person in there.values()], np.uint64)
     cohort = method.init_users(keys, indptr, np.concatenate(items).astype(np.int64), targets)
     cohort = cohort.with_state(type(cohort.state).joined([people[who].state for who in there]))
+    if method.options.takes_order:
+        cohort = replace(cohort, order=np.concatenate([person.order for person in there.values()]))
     past = Past()
     for place, who in enumerate(there if method.recount else ()):
         person, mine = people[who], slice(indptr[place], indptr[place + 1])

@@ -88,7 +88,6 @@ def test_init_with_data_deals_every_user_to_one_node(tmp_path: Path, capsys: pyt
         (["init", "--out", "FED", "--data", "demo", "--nodes", "2"], "fewer than three"),
         (["init", "--out", "FED", "--data", "demo", "--port", "0"], "--port 0"),
         (["init", "--out", "FED", "--data", "demo", "--method", "fedgnn"], "matches users through a third party"),
-        (["init", "--out", "FED", "--data", "demo", "--method", "ordered"], "nodes keep no times"),
         (["init", "--out", "FED", "--data", "demo", "--set", "candidates=99"], "leave out candidates and repeats"),
         (["init", "--out", "FED", "--data", "demo", "--set", "layrs=2"], "Did you mean 'layers'?"),
         (["init", "--out", "FED", "--data", "demo", "--set", "deadline=soon"], "deadline cannot be 'soon'"),

@@ -15,7 +15,7 @@ from tests.federation.meddlers import killed_after_writing, on, silent
 from tests.federation.worlds import EXCHANGES, N_ITEMS, at_random, world
 
 
-@pytest.mark.parametrize("method", ["fedgrec", "federank", "spectral"])
+@pytest.mark.parametrize("method", ["fedgrec", "federank", "spectral", "ordered"])
 def test_three_nodes_of_ten_users(tmp_path: Path, method: str) -> None:
     layers = {"layers": 2} if method == "fedgrec" else {}
     fed = world(tmp_path, method, users=10, options={"rounds": 3, "evaluations": 9}, **layers)
@@ -28,7 +28,7 @@ def test_three_nodes_of_ten_users(tmp_path: Path, method: str) -> None:
     assert all((node / SERVED).exists() for node in fed.nodes.values()), "nodes recommend with it"
     # The server asks for keys once, and for the evaluation. Other keys come with the previous sum's answers, so a sum
     # has four exchanges, not five. How many bits the words of spectral's first sum take follows from the counts.
-    kinds, asked = [packet.kind for _, packet in fed.transport.received], 3 if method == "spectral" else 2
+    kinds, asked = [packet.kind for _, packet in fed.transport.received], 3 if method in ("spectral", "ordered") else 2
     found = {kind: kinds.count(kind) for kind in EXCHANGES}
     assert found == dict.fromkeys(EXCHANGES, 3 * len(fed.log())) | {"keys": 3 * asked}
 

@@ -1,5 +1,6 @@
 """Ordered: sums over what follows what lead to the singular vectors of T; without order, or recency, lists differ."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,17 @@ import numpy as np
 import pytest
 
 from fedgrec.cable.core import Cohort, ServerState
+from fedgrec.cli import main
 from fedgrec.config.configuration import Config
 from fedgrec.data.datasets import load
 from fedgrec.kernels import cpu, reference
 from fedgrec.methods.contract import DEGREES
 from fedgrec.methods.ordered import Options, OrderedMethod
 from fedgrec.models.model import Model
+from fedgrec.models.recommender import Seen
 from fedgrec.runs.simulation import Simulation
+from fedgrec.serve.questions import answer
+from fedgrec.serve.shelf import open_folder
 
 N = 12
 THREE = [[3, 0, 2], [2, 3], [1]]
@@ -189,13 +194,31 @@ def test_order_tells_what_comes_next_and_without_it_or_recency_less_is_known(tmp
     assert blind.result()["recall@1"] < 0.8 * ordered
 
 
-def test_a_stranger_with_the_same_sequence_is_shown_the_same(tmp_path: Path) -> None:
+def test_a_stranger_with_the_same_sequence_is_shown_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In Python, on the command line and over HTTP."""
     run = run_on(table(tmp_path, walks()), tmp_path / "run")
     model, train = Model.load(tmp_path / "run"), run.dataset.split.train
     mine = train.in_order()[train.indptr[3] : train.indptr[4]]
     member = model.user_vectors(np.array([3]))
     np.testing.assert_array_equal(model.new_user_vector(mine), member)
     assert not np.allclose(model.new_user_vector(mine[::-1]), member)
+    taken = [str(model.item_ids[item]) for item in mine]
+    for shown in (told(tmp_path / "run", taken, capsys), served_to(tmp_path / "run", taken)):
+        assert shown == [model.item_ids[item] for item in model.lists_for(member, 3, Seen.of([mine]))[0][0]]
+    assert told(tmp_path / "run", taken[::-1], capsys) != shown
+
+
+def told(run: Path, items: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What `fedgrec recommend --items` shows."""
+    capsys.readouterr()
+    assert not main(["recommend", str(run), "--items", ",".join(items), "-n", "3", "--json"])
+    return [line["item"] for line in json.loads(capsys.readouterr().out)]
+
+
+def served_to(run: Path, items: list[str]) -> list[str]:
+    return [line["item"] for line in answer(open_folder(run), "/recommend", {"items": items, "k": 3}, None)["items"]]
 
 
 def test_a_test_item_follows_the_validation_item(tmp_path: Path) -> None:

@@ -241,6 +241,11 @@ class Method(ABC):
         """How a stranger's vector is a sum over its n items: sum, root (over √n) or mean (over n); "": it is none."""
         return ""
 
+    @property
+    def recency(self) -> float:
+        """How much less a stranger's item counts in that sum with every later one; 1: their order does not count."""
+        return 1.0
+
     def explained(self, server: ServerState, person: Cohort) -> tuple[Floats, Floats]:
         """A person's representation as a sum: what is its own, [1, D], and a row for each of its items, [n, D]."""
         raise FedgrecError(f"a score of {self.name} is no sum over the person's items: there is nothing to explain")

@@ -66,7 +66,6 @@ class OrderedMethod(spectral.SpectralMethod):
     takes_noise = False
     takes_decoys = False
     to_rank = (OTHER,)
-    share = ""  # the last item counts most
     options: Options
 
     @property
@@ -156,6 +155,10 @@ class OrderedMethod(spectral.SpectralMethod):
         return server
 
     # -------------------------------------------------------------------------------------- ranking
+
+    @property
+    def recency(self) -> float:
+        return self.options.recency
 
     def strangers(self, indptr: Ints, items: Ints) -> Cohort:
         """People with these items, in this order."""

@@ -62,7 +62,9 @@ class Model(Recommender):
 
     @property
     def trained_on(self) -> Seen:
-        return Seen(self.users.indptr.astype(np.int64), self.users.items.astype(np.int32))
+        items, order = self.users.items.astype(np.int32), self.users.order
+        in_order = items if order is None else items[np.lexsort((order, self.users.owner))]
+        return Seen(self.users.indptr.astype(np.int64), in_order)
 
     @cached_property
     def closed(self) -> Ints:
@@ -95,6 +97,10 @@ class Model(Recommender):
     @property
     def share(self) -> str:
         return super().share if self.folds_in else self.method.share
+
+    @property
+    def recency(self) -> float:
+        return 1.0 if self.folds_in else self.method.recency
 
     @property
     def parts(self) -> list[Part]:

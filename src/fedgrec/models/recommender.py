@@ -191,6 +191,11 @@ class Recommender(ABC):
         return "root"
 
     @property
+    def recency(self) -> float:
+        """How much less each of them counts with every later one; see `Method.recency`."""
+        return 1.0
+
+    @property
     def parts(self) -> list[Part]:
         """The parts of a newcomer's score; see `Method.parts`."""
         return []

@@ -158,9 +158,6 @@ def make_method(config: Config, n_items: int, n_users: int, agreed: Agreement) -
             f"{able(_only_sums)}"
         )
     cannot = {
-        f"nodes keep no times, and {config.method} asks what follows what: choose another method": (
-            config.model.takes_order
-        ),
         "nodes read no ratings: leave out weight_ceiling": config.data.weight_ceiling > 0,
         "nodes rank all items that a user has not seen: leave out candidates and repeats": (
             config.run.candidates > 0 or config.run.repeats

@@ -79,7 +79,7 @@ def renew(
         check_quiet(store)
         known = dict(store.rows("users", "id, row"))
         for user, row in known.items():
-            found += _renew(store, row, source.get(user, {}), share)
+            found += _renew(store, row, source.get(user, {}), share, method.options.takes_order)
         for user in sorted(source.keys() - known.keys()):
             items, held_out = split(source[user], share)
             if store.rows("forgotten", "tag", "WHERE tag = ?", [tag(user, salt)]):
@@ -101,9 +101,9 @@ def check_quiet(store: NodeStore) -> None:
         )
 
 
-def _renew(store: NodeStore, row: int, marks: Marks, share: float) -> Renewal:
+def _renew(store: NodeStore, row: int, marks: Marks, share: float, in_order: bool) -> Renewal:
     """Update one user who is here; a user without marks leaves."""
-    now, held = mine(store, row), dict.fromkeys(_items(store, row, held_out=1), True)
+    now, held = mine(store, row, in_order), dict.fromkeys(_items(store, row, held_out=1), True)
     leaves = store.of("users", "leaving", [row]) == [(1,)]
     items, held_out = split(marks, share, dict.fromkeys(now, False) | held)
     if not items:
@@ -120,7 +120,7 @@ def _renew(store: NodeStore, row: int, marks: Marks, share: float) -> Renewal:
             want(store, row, told := _items(store, row))
             actual_items.ask_again(store, row, told)
     else:
-        want(store, row, items)
+        want(store, row, items, in_order)
     store.db.execute("DELETE FROM interactions WHERE user = ? AND held_out = 1", [row])
     store.db.executemany(
         "INSERT INTO interactions (user, item, held_out) VALUES (?, ?, 1)", [(row, item) for item in held_out]
@@ -128,32 +128,47 @@ def _renew(store: NodeStore, row: int, marks: Marks, share: float) -> Renewal:
     return Renewal(changed=1)
 
 
-def mine(store: NodeStore, row: int) -> list[int]:
-    """The items that the user has; its ranking uses them."""
-    return actual_items.items(store, row) if actual_items.are_kept(store) else wanted(store, row)
+def mine(store: NodeStore, row: int, in_order: bool = False) -> list[int]:
+    """The items that the user has, sorted or in the order in which it got them; its ranking uses them."""
+    found = _wanted(store, row)
+    by_place = sorted(found, key=lambda item: (found[item], item)) if in_order else sorted(found)
+    return actual_items.items(store, row) if actual_items.are_kept(store) else by_place
 
 
 def wanted(store: NodeStore, row: int) -> list[int]:
     """The items that the user trains on once its changes count; with decoys, the items that it tells."""
-    items = set(_items(store, row))
-    for item, gone in store.of("changes", "item, gone", [row]):
-        (items.discard if gone else items.add)(item)
-    return sorted(items)
+    return sorted(_wanted(store, row))
+
+
+def _wanted(store: NodeStore, row: int) -> dict[int, Any]:
+    """The same items, each with its rating or its place."""
+    found = _targets(store, row)
+    for item, gone, target in store.of("changes", "item, gone, target", [row]):
+        found[item] = target
+        if gone:
+            del found[item]
+    return found
+
+
+def _targets(store: NodeStore, row: int) -> dict[int, Any]:
+    return dict(store.rows("interactions", "item, target", "WHERE user = ? AND held_out = 0", [row]))
 
 
 def _items(store: NodeStore, row: int, held_out: int = 0) -> list[int]:
     return store.column("interactions", "item", "WHERE user = ? AND held_out = ?", [row, held_out])
 
 
-def want(store: NodeStore, row: int, items: Sequence[int]) -> None:
-    """Give the user these items from the next recount on, or at once if it was never counted."""
-    before = set(_items(store, row))
+def want(store: NodeStore, row: int, items: Sequence[int], in_order: bool = False) -> None:
+    """Give the user these items from the next recount on, or at once if it was never counted.
+
+    `in_order`: an item at another place than before is a change, too.
+    """
+    before = _targets(store, row)
+    now = {item: float(place) if in_order else before.get(item) for place, item in enumerate(items)}
     store.db.execute("DELETE FROM changes WHERE user = ?", [row])
-    came, gone = sorted(set(items) - before), sorted(before - set(items))
-    store.db.executemany(
-        "INSERT INTO changes (user, item, gone) VALUES (?, ?, ?)",
-        [(row, item, 0) for item in came] + [(row, item, 1) for item in gone],
-    )
+    came = [(row, item, 0, now[item]) for item in sorted(now) if item not in before or now[item] != before[item]]
+    gone = [(row, item, 1, None) for item in sorted(before.keys() - now.keys())]
+    store.db.executemany("INSERT INTO changes (user, item, gone, target) VALUES (?, ?, ?, ?)", came + gone)
     if store.of("users", "counted", [row]) == [(0,)]:
         _take_over(store, [row])
 
@@ -215,7 +230,7 @@ def _take_over(store: NodeStore, rows: Sequence[int]) -> None:
     gone = f"SELECT user, item FROM changes WHERE gone = 1 AND user {LISTED}"
     store.db.execute(f"DELETE FROM interactions WHERE held_out = 0 AND (user, item) IN ({gone})", chosen)
     came = f"SELECT user, item, 0, target FROM changes WHERE gone = 0 AND user {LISTED}"
-    store.db.execute(f"INSERT INTO interactions (user, item, held_out, target) {came}", chosen)
+    store.db.execute(f"INSERT OR REPLACE INTO interactions (user, item, held_out, target) {came}", chosen)
     store.db.execute(f"DELETE FROM changes WHERE user {LISTED}", chosen)
     degree = "SELECT count(*) FROM interactions WHERE held_out = 0 AND user = users.row"
     store.db.execute(f"UPDATE users SET degree = ({degree}) WHERE row {LISTED}", chosen)

@@ -1,6 +1,7 @@
 """What a node or a gateway does for one user: recommend items, forget the user. It needs no network."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,7 +59,9 @@ def everybody(folder: Path) -> tuple[Broadcast, People]:
     state = type(cohorts[0].state).joined([cohort.state for cohort in cohorts])
     nothing, no_keys = np.zeros(0, np.int64), np.zeros(sum(map(len, cohorts)), np.uint64)
     items = [cohort.items_of(user) for cohort in cohorts for user in range(len(cohort))]
+    orders = [cohort.order for cohort in cohorts if cohort.order is not None]
     whole = having(Cohort(no_keys, nothing, nothing, state), items)
+    whole = replace(whole, order=np.concatenate(orders) if orders else None)
     return served, People(
         [name for part in found for name in part.ids], whole, [row for part in found for row in part.had]
     )
@@ -80,16 +83,19 @@ def _served(home: NodeFolder) -> Broadcast:
 
 def _people(home: NodeFolder, store: NodeStore, method: Method, rows: Sequence[int], n_items: int) -> People:
     """These users; a model may be older than some of their items."""
-    cohort, gone = store.cohort(method, rows), withdrawn(home.shared)
+    cohort, gone, in_order = store.cohort(method, rows), withdrawn(home.shared), method.options.takes_order
     counted = slice(0 if actual_items.are_kept(store) else None)  # a decoy may be recommended
-    mine, held_out = [np.array(changes.mine(store, row), np.int64) for row in rows], store.held_out(rows)
+    mine, held_out = [np.array(changes.mine(store, row, in_order), np.int64) for row in rows], store.held_out(rows)
     had = [
         np.unique(np.concatenate([cohort.items_of(user)[counted], mine[user], held_out[user], gone])).astype(np.int64)
         for user in range(len(rows))
     ]
     known = [[part[part < n_items] for part in parts] for parts in (mine, had)]
     ids = [user for (user,) in store.of("users", "id", rows, "ORDER BY row")]
-    return People(ids, having(cohort, known[0]), known[1])
+    whole = having(cohort, [np.sort(items) for items in known[0]])
+    if in_order:
+        whole = whole.ordered_by(np.concatenate([np.argsort(items) for items in known[0]]))
+    return People(ids, whole, known[1])
 
 
 def _home_of(folder: Path, user: str) -> Path:

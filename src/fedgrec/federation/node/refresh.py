@@ -12,7 +12,7 @@ from fedgrec.federation.common.network import NodeNetwork, read_network
 from fedgrec.federation.node import changes
 from fedgrec.federation.node.changes import Renewal
 from fedgrec.federation.node.folder import NodeFolder, open_node
-from fedgrec.federation.node.gateway import Gateway, node_folders, opened, renewed
+from fedgrec.federation.node.gateway import Gateway, anyone, node_folders, opened, renewed
 from fedgrec.federation.node.person import users_of
 from fedgrec.federation.node.sources import read_source
 from fedgrec.federation.node.store import NodeStore
@@ -33,7 +33,7 @@ def refresh(folder: Path, let_go: bool = False) -> Renewal:
     home, network = opened(folder), read_network(folder, NodeNetwork)
     if not network.source:  # its users are in its store, put there by somebody else
         return Renewal()
-    source = read_source(_where(folder, network), _known_items(home))
+    source = read_source(_where(folder, network), _known_items(home), anyone(folder).config.model.takes_order)
     if source.unknown or source.nameless:
         log.warning(
             "%d interactions have items that the catalogue lacks, %d have no user or no item",

@@ -14,8 +14,9 @@
                     is its state once its sum counts); counted (1: its items are in the degrees); pushed: the items and
                     weights under which its latents stand at the server, and pending_pushed, if the sum counts; leaving
                     (1: it is deleted once nothing of it is left at the server)
-    interactions    user (a row of users), item, held_out (1: judged by, never trained on), target (a rating, or NULL):
-                    a counted user's items as they were counted; with decoys what the user told, not what it has
+    interactions    user (a row of users), item, held_out (1: judged by, never trained on), target (a rating, where the
+                    method asks for it the item's place in the user's order, or NULL): a counted user's items as they
+                    were counted; with decoys what the user told, not what it has
     own             with decoys what the user has: user, item, answered (1: it was asked about), gone (1: taken back)
     changes         user, item, gone (0: it came), target: changes since then, for the next recount (changes.py)
     forgotten       tag: keyed hashes of users who are not taken in again
@@ -86,7 +87,7 @@ class Person(NamedTuple):
     """A user as it comes to a node."""
 
     id: str
-    items: Sequence[int]
+    items: Sequence[int]  # in the order in which the user got them, if the method asks for it
     held_out: Sequence[int] = ()
     targets: Sequence[float] | None = None  # ratings of `items`
 
@@ -115,7 +116,8 @@ class NodeStore(Store):
 
     def add_user(self, method: Method, person: Person, epsilon: float = 0.0) -> None:
         """Take one user in; `epsilon` is that of its decoys, 0: it tells what it has."""
-        targets: Sequence[float | None] = person.targets or [None] * len(person.items)
+        places = range(len(person.items)) if method.options.takes_order else [None] * len(person.items)
+        targets: Sequence[float | None] = person.targets or places
         given = dict(zip(person.items, targets, strict=True))
         items, held_out = sorted(given), sorted(set(person.held_out) - given.keys())
         everything = items + held_out
@@ -200,9 +202,12 @@ class NodeStore(Store):
         pairs = self.of("interactions", "item, target", rows, "AND held_out = 0 ORDER BY user, item")
         keys = np.frombuffer(b"".join(key for key, _, _ in people), "<u8")
         indptr = np.concatenate([[0], np.cumsum([degree for _, degree, _ in people])]).astype(np.int64)
-        rated = bool(pairs) and all(target is not None for _, target in pairs)
-        targets = np.array([target for _, target in pairs]) if rated else None
-        cohort = method.init_users(keys, indptr, np.array([item for item, _ in pairs], np.int64), targets)
+        known = bool(pairs) and all(target is not None for _, target in pairs)
+        targets, ordered = np.array([target for _, target in pairs]) if known else None, method.options.takes_order
+        items = np.array([item for item, _ in pairs], np.int64)
+        cohort = method.init_users(keys, indptr, items, None if ordered else targets)
+        if ordered and targets is not None:
+            cohort = cohort.ordered_by(targets)
         return cohort.with_state(unpack(method.State, self.get("state"), [state for _, _, state in people]))
 
     def ids_and_items(self, rows: Sequence[int]) -> list[Any]:
@@ -327,10 +332,10 @@ class NodeStore(Store):
 
 
 def having(cohort: Cohort, items: Sequence[Ints], past: Any = None) -> Cohort:
-    """The users of a cohort with these items instead of their own."""
+    """The users of a cohort with these items instead of their own, in no order."""
     indptr = np.concatenate([[0], np.cumsum([len(part) for part in items])]).astype(np.int64)
     everything = np.concatenate([np.zeros(0, np.int64), *items])
-    return replace(cohort, indptr=indptr, items=everything, targets=None, past=past)
+    return replace(cohort, indptr=indptr, items=everything, targets=None, past=past, order=None)
 
 
 def _layout(state: State) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:

@@ -2,15 +2,17 @@
 
 import csv
 import io
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedgrec.config.configuration import Config
 from fedgrec.data.datasets import load_data
 from fedgrec.data.interactions import Interactions
 from fedgrec.errors import DataError
 from fedgrec.federation.common.arrays import write_private
-from fedgrec.federation.node.sources import HELD_OUT, ITEM, USER
+from fedgrec.federation.node.sources import HELD_OUT, ITEM, TIME, USER
 
 FILE = "interactions.csv"
 
@@ -23,15 +25,17 @@ class Deal:
     test: Interactions | None
     nodes: int
     most: int  # users of a node; 0: no limit
+    order: bool = False  # whether the tables have times
 
     @classmethod
     def of(cls, config: Config, nodes: int, most: int = 0) -> "Deal":
-        split = load_data(config.data, 0.0, config.run.seed).split
+        order = config.model.takes_order
+        split = load_data(config.data, 0.0, config.run.seed, order=order).split
         if config.data.min_rating is not None:  # a node would recommend items that its users rated too low
             raise DataError("a federation's nodes read no ratings: leave out min_rating, or drop those lines yourself")
         if split.train.n_users < nodes:
             raise DataError(f"{config.data.data} has {split.train.n_users} users, and there are {nodes} nodes")
-        return cls(split.train, split.test, nodes, most)
+        return cls(split.train, split.test, nodes, most, order and split.train.times is not None)
 
     @property
     def catalogue(self) -> list[str]:
@@ -46,10 +50,14 @@ class Deal:
         """Write the node's table; return its source."""
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
-        table.writerow([USER, ITEM, HELD_OUT])
+        table.writerow([USER, ITEM, HELD_OUT, *[TIME] * self.order])
         for user in self.users_of(index):
-            for held, part in ((0, self.train), (1, self.test)):
-                items = () if part is None else part.of(user).tolist()
-                table.writerows([self.train.user_ids[user], self.train.item_ids[item], held] for item in items)
+            table.writerows(self._lines(user))
         write_private(folder / FILE, text.getvalue().encode())
         return FILE
+
+    def _lines(self, user: int) -> Iterator[list[Any]]:
+        for held, part in enumerate([self.train, *([] if self.test is None else [self.test])]):
+            for place in range(*part.indptr[user : user + 2].tolist()):
+                time = [] if part.times is None or not self.order else [float(part.times[place])]
+                yield [part.user_ids[user], part.item_ids[int(part.items[place])], held, *time]

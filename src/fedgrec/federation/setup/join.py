@@ -197,12 +197,13 @@ def begin(invitation: Path, told: Invitation, folder: Path, source: str = "") ->
             for name, file in FILES.items():
                 write_private(folder / file, getattr(told, name).encode())
             membership = read_roster(folder, told.federation)
-            _terms(folder, membership).check()
+            terms = _terms(folder, membership)
+            terms.check()
             write_network(folder, NodeNetwork(told.superlink, source))
         except (FedgrecError, ValueError) as error:
             raise FederationError(f"{invitation} is no invitation that a node can accept: {error}") from None
         if source:
-            read_source(source, read_catalogue(folder / CATALOGUE))
+            read_source(source, read_catalogue(folder / CATALOGUE), terms.config.model.takes_order)
         write_identity(folder, identity)
         write_private(folder / FLOWER, flower)
         about = {"federation": told.federation, "seal": seal.private_bytes_raw().hex()}

@@ -68,9 +68,10 @@ function show() {
   at("recommended").replaceChildren(...best.map((one, place) => recommendation(one, place + 1, most)));
   at("clear").hidden = !picks.length;
   at("more").hidden = best.length < shown;
+  const last = items.recency < 1 && picks.length > 1 ? "; the last one counts most" : "";
   const few = picks.length ? "Nothing is left to recommend." : "Pick an item, and recommendations appear here.";
   const count = picks.length === 1 ? "your pick" : `your ${picks.length} picks`;
-  at("status").textContent = best.length ? `${best.length} recommendations from ${count}, the best first` : few;
+  at("status").textContent = best.length ? `${best.length} recommendations from ${count}, the best first${last}` : few;
   draw(best.map(({ item }) => item));
 }
 
@@ -251,8 +252,10 @@ function under(event) {
 function named() {
   const [, list = ""] = /^#items=(.+)/.exec(location.hash) ?? [];
   const decoded = (word) => { try { return decodeURIComponent(word); } catch { return word; } };
-  const wanted = new Set(list.split(",").map(decoded));
-  for (let item = 0; list && item < items.count; item++) if (wanted.has(items.id(item))) picks.push(item);
+  const wanted = new Map(list.split(",").map((word, place) => [decoded(word), place]));
+  const place = (item) => wanted.get(items.id(item));
+  for (let item = 0; list && item < items.count; item++) if (place(item) !== undefined) picks.push(item);
+  picks.sort((a, b) => place(a) - place(b));
 }
 
 function start() {

@@ -74,6 +74,7 @@ def _packed(table: ItemTable, names: ItemNames) -> dict[str, Any]:
     packed: dict[str, Any] = {
         "count": len(names.ids),
         "share": table.share,
+        "recency": table.recency,
         "ids": None if is_range else [str(i) for i in names.ids],
         "titles": list(names.titles) if any(names.titles) else None,
         "closed": np.flatnonzero(table.closed).tolist(),

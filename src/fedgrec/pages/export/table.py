@@ -2,10 +2,11 @@
 
 Eq. (6) computes a person's vector from their items, and a score is an inner product. So a score is a sum over items:
 
-    s_t = share(n) Σ_{s∈picked} term(s, t)        term(s, t) = a_s b_t ⟨g_s, r_t⟩
+    s_t = share(n) Σ_{s∈picked} ρ^k term(s, t)        term(s, t) = a_s b_t ⟨g_s, r_t⟩
 
 g_s is what item s adds to a person who picks it, r_t is the row that ranks item t; both are rows of whole numbers up to
-127, with the scales a_s and b_t. share(n) is 1, 1/√n or 1/n for n items, as the method says (`Method.share`). Where a
+127, with the scales a_s and b_t. k items were picked after s, and ρ is `Method.recency`: 1, or less where the order
+counts. share(n) is 1, 1/√n or 1/n for n items, as the method says (`Method.share`). Where a
 newcomer's vector is no such sum, the page adds up `item_shares`, which come near to such vectors. A score of several
 parts (`Method.parts`) has a table for each: the person standardises each part's scores over all items, and adds them by
 the parts' weights.
@@ -26,7 +27,7 @@ from fedgrec.cable.core import Floats, Ints
 from fedgrec.errors import FedgrecError
 from fedgrec.methods.noisy import OPEN
 from fedgrec.models.model import Model
-from fedgrec.models.recommender import Recommender, Seen
+from fedgrec.models.recommender import Recommender, Seen, distinct
 
 SHARES: dict[str, Callable[[int], float]] = {
     "sum": lambda n: 1.0,
@@ -92,14 +93,15 @@ class Table:
         by: Floats = self.ranks.whole.astype(exact)
         return by
 
-    def scores(self, picked: Ints) -> Floats:
-        """The sum of all terms of these items, for every item; standardised if it is a part.  # [N]"""
+    def scores(self, picked: Ints, counts: Floats) -> Floats:
+        """The sum of these items' terms by what they count, for every item; standardised if it is a part.  # [N]"""
         scores = np.zeros(len(self._by))
         for start in range(0, len(picked), BLOCK):
             some = picked[start : start + BLOCK]
             dots = self.gives.whole[some].astype(self._by.dtype) @ self._by.T  # [n, N], exact
-            for scale, row in zip(self.gives.scales[some].astype(np.float64), dots.astype(np.float64), strict=True):
-                scores += (scale * self.ranks.scales.astype(np.float64)) * row
+            scales = self.gives.scales[some].astype(np.float64), counts[start : start + BLOCK]
+            for scale, count, row in zip(*scales, dots.astype(np.float64), strict=True):
+                scores += count * ((scale * self.ranks.scales.astype(np.float64)) * row)
         if not self.weight:
             return scores
         scores -= np.cumsum(scores)[-1] / len(scores)  # a cumulated sum adds one by one, as the page does
@@ -114,6 +116,7 @@ class ItemTable:
     tables: tuple[Table, ...]
     share: str  # a key of SHARES
     closed: NDArray[np.bool_]  # [N] items that are never recommended
+    recency: float = 1.0  # ρ
 
     @staticmethod
     def of(model: Recommender) -> "ItemTable":
@@ -126,12 +129,18 @@ class ItemTable:
         one_each = np.arange(n + 1), np.arange(n, dtype=np.int32)
         shares = model.new_user_vectors(*one_each) if model.share else model.item_shares
         whole = Table.of(0.0, _plain(model, shares), _plain(model, model.item_vectors()))
-        return ItemTable((whole,), model.share or "root", closed)
+        return ItemTable((whole,), model.share or "root", closed, model.recency)
 
     def recommend(self, picked: Ints, n: int = LIST) -> tuple[Ints, Floats]:
-        """The n best items that were not picked, and their scores; ties to the lower index. As in ranking.js."""
-        picked = np.unique(picked)
-        scores = sum((table.scores(picked) for table in self.tables[1:]), self.tables[0].scores(picked))
+        """The n best items that were not picked, and their scores; ties to the lower index. As in ranking.js.
+
+        Items are picked in this order.
+        """
+        picked = distinct(picked)
+        later: Floats = np.cumprod(np.append(1.0, np.full(len(picked), self.recency)))
+        by_item = np.argsort(picked)
+        picked, counts = picked[by_item], later[-2::-1][by_item]
+        scores = sum((table.scores(picked, counts) for table in self.tables[1:]), self.tables[0].scores(picked, counts))
         allowed = ~self.closed
         allowed[picked] = False
         left = np.flatnonzero(allowed)
