@@ -249,6 +249,41 @@ def test_an_upload_reaches_flower_in_one_piece() -> None:
     assert received(piece(b"a", True), gone) is None, "half an upload is none"
 
 
+def test_nodes_wait_until_the_server_knows_their_keys_and_one_that_is_refused_is_named_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    known, trusted = (
+        [("node-1", -3600.4), None, ("node-1", -3600.4)],
+        SimpleNamespace(trust=lambda _: None, is_trusted=lambda _: False),
+    )
+    monkeypatch.setattr(superlink, "refused_node", lambda _: known.pop(0))
+
+    async def flower(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    door: Any = superlink.Door(flower, "s3cret", 100, trusted, signed=lambda _: False)  # type: ignore[arg-type]
+
+    def asked(path: str) -> int:
+        heads, events = [(superlink.HEADER.encode(), b"s3cret")], list[Any]()
+        scope = {"type": "http", "path": path, "headers": heads, "client": ("127.0.0.1", 1), "server": ("::", 2)}
+
+        async def receive() -> Any:
+            return piece(b"", False)
+
+        async def send(event: Any) -> None:
+            events.append(event)
+
+        asyncio.run(door(scope, receive, send))
+        return int(events[0]["status"])
+
+    nodes = superlink.NODES + "activate-node"
+    assert [asked(path) for path in (nodes, superlink.BEGIN, nodes, nodes, nodes)] == [503, 200, 401, 401, 401]
+    assert not known
+    assert [record.getMessage()[:57] for record in caplog.records] == [
+        "note: node node-1 is refused: its clock is 3600 s behind "
+    ]
+
+
 @pytest.mark.parametrize(
     ("client", "here"),
     [
@@ -291,7 +326,7 @@ def test_the_superlink_that_we_start_has_the_door() -> None:
     from flwr.superlink.main import _get_middleware
 
     def start() -> str:
-        os.environ.update({superlink.SECRET: "s3cret", superlink.BODY: "1000"})
+        os.environ.update({superlink.SECRET: "s3cret", superlink.BODY: "1000", superlink.LOG: os.devnull})
         sys.argv = ["superlink", "--host", "127.0.0.1", "--port", str(free_port())]
         sys.modules["flwr.superlink.cli.flower_superlink"].flower_superlink = lambda: None  # type: ignore[attr-defined]
         superlink.main()

@@ -246,6 +246,25 @@ def test_a_node_that_hung_is_back_within_two_rounds(tmp_path: Path, monkeypatch:
     assert fed.is_its_simulation()
 
 
+def test_a_node_that_comes_back_as_another_version_is_not_called_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed, network = timed(tmp_path, monkeypatch, options={"rounds": 6})
+    dies_in(fed, network, packets.MASKED, after=2)
+    other = "the node speaks version 9 of the protocol"
+
+    def upgraded() -> None:
+        network.dead.clear()
+        die = network.meddler
+        network.meddler = lambda at, request, node: [packets.failure(other)] if at == 4 else die(at, request, node)
+
+    on_round(fed, {3: upgraded})
+    fed.run()
+    said = [notice for notice in fed.witness.notices if "node4" in notice]
+    assert any(other in notice for notice in said)
+    assert not any("is back" in notice for notice in said)
+
+
 def test_a_silent_node_that_lives_is_asked_less_and_less_and_one_started_again_at_once() -> None:
     silences, now = Silences(), [0.0]
 

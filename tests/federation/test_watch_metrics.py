@@ -7,6 +7,7 @@ import socket
 import sys
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -240,6 +241,25 @@ def test_an_answer_for_which_there_is_no_way_is_kept_and_made_once(link: tuple[A
         _work(node, reply, lambda packet: None)
     assert made == ["once"]
     assert [one is sent[0] for one in sent] == [True] * 3
+
+
+@pytest.mark.parametrize("final", [True, False])
+def test_a_refusal_for_good_ends_the_node_and_another_does_not(
+    link: tuple[Any, list[float]], monkeypatch: pytest.MonkeyPatch, final: bool
+) -> None:
+    from fedgrec.federation.common.errors import RefusedError
+    from fedgrec.federation.flower import node_end
+    from fedgrec.federation.flower.records import to_records
+
+    node, _ = link
+    content = to_records(Packet(REFUSED, {"reason": "node-3 was removed with roster 2", "final": final}))
+    node.receive = lambda: SimpleNamespace(content=content, metadata=SimpleNamespace(message_id="1"))
+    node.send = lambda reply: None
+    monkeypatch.setattr(node_end, "_as_reply", lambda message, reply: reply)
+    with pytest.raises(RefusedError if final else node_end.Stopped) as ended:
+        node_end._work(node, lambda message: to_records(Packet(REFUSED)), lambda packet: None)
+    assert "was removed with roster 2" in node.contact.trouble
+    assert not final or (getattr(ended.value, "code", 0), "with roster 2" in str(ended.value)) == (78, True)
 
 
 def test_a_node_that_loses_its_server_does_not_hammer_it(link: tuple[Any, list[float]]) -> None:

@@ -60,7 +60,7 @@ def errors_in(log: logging.Logger, as_json: bool) -> Iterator[None]:
         if not as_json:
             raise
         log.error("%s", error)
-        sys.exit(2)
+        sys.exit(error.code)
 
 
 def run_dashboard(arguments: argparse.Namespace) -> int:

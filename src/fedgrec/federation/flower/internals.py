@@ -65,6 +65,10 @@ NAMES = {
     "user_config_to_proto": ("flwr.common.serde", "tells our app its folder"),
     # the SuperLink with a door
     "FLEET_HTTP_PUBLIC_KEY_HEADER": ("flwr.supercore.constant", "where a caller says who it is"),
+    "FLEET_HTTP_SIGNATURE_HEADER": ("flwr.supercore.constant", "who was refused for a wrong clock, and no stranger"),
+    "TIMESTAMP_HEADER": ("flwr.common.constant", "how wrong the clock of a node is"),
+    "bytes_to_public_key": ("flwr.supercore.primitives.asymmetric", "who was refused for a wrong clock"),
+    "verify_signature": ("flwr.supercore.primitives.asymmetric", "who was refused for a wrong clock"),
     "get_linkstate": ("flwr.superlink.dependencies.linkstate", "whether the SuperLink knows a key"),
     "authenticate_node": ("flwr.superlink.routers.fleet.node_auth", "checks a signature before the body is read"),
     "middlewares": ("flwr.superlink.extensions:get_middleware", "puts the door in front"),

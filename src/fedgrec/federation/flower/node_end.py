@@ -12,6 +12,8 @@ import math
 import signal
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -20,8 +22,9 @@ from typing import Any, TypeVar
 import httpx
 from flwr.app import Message, RecordDict
 
+from fedgrec.federation.common import packets
 from fedgrec.federation.common.arrays import write_private
-from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.errors import FederationError, RefusedError
 from fedgrec.federation.common.packets import Packet, failure
 from fedgrec.federation.flower.client_app import answer
 from fedgrec.federation.flower.clients import connected, is_distrust, longer, patient, public_bytes
@@ -61,13 +64,16 @@ from fedgrec.federation.flower.records import (
 )
 from fedgrec.federation.flower.superlink import HOLD
 from fedgrec.federation.node.contact import Contact
-from fedgrec.federation.node.gateway import NodeProcess
+from fedgrec.federation.node.gateway import NodeProcess, node_folders
+from fedgrec.federation.node.store import NodeStore
 
-LATE = 5.0  # seconds more than the server lets a look wait, after which the look is lost
+LOST = 5.0  # seconds more than the server lets a look wait, after which the look is lost
 LATER = 1.0  # seconds between two looks for work in vain, at least
 MUCH_LATER = 15.0  # the most seconds between two calls to a server that is away: much less than its `deadline`
 BUSY = 30.0  # seconds for which a call in the middle of a message is worth another try
-REFUSED = 5.0  # seconds of refusals after which a node gives up: a server that starts does not know its nodes yet
+REFUSED = 5.0  # seconds of refusals after which a node gives up: the server may be about to learn a key
+LATE, EARLY = 300.0, 5.0  # seconds that the clock of a signed request may be behind and ahead
+ENDED = "Ask who runs the server; with new keys (fedgrec federation rotate-keys) start the node again"
 NUMBER = "flower.id"  # the file with Flower's number of the node
 Reply = Callable[[NodeProcess, Message], RecordDict]
 Call = TypeVar("Call", bound=Callable[..., Any])
@@ -117,12 +123,13 @@ class Link:
         self, folder: Path, superlink: str, certificate: Path, key: Any, contact: Contact | None = None
     ) -> None:
         self.contact = contact or Contact()
-        self.superlink, self.certificate, self.remembered = superlink, certificate, folder / NUMBER
+        self.folder, self.remembered = folder, folder / NUMBER
+        self.superlink, self.certificate = superlink, certificate
         self.public = public_bytes(key.public_key())
         proofs: list[Any] = [RuntimeVersionHttpInterceptor(component_name="SuperNode")]
         proofs.append(NodeAuthHttpInterceptor(key, key.public_key()))
         self.client = connected(FleetHttpClient, superlink, certificate.read_bytes(), proofs)
-        self.looks = connected(FleetHttpClient, superlink, certificate.read_bytes(), proofs, answer=HOLD + LATE)
+        self.looks = connected(FleetHttpClient, superlink, certificate.read_bytes(), proofs, answer=HOLD + LOST)
         self.looking = False
         self.node = Node()
         self.heart = HeartbeatSender(self._beat)
@@ -135,13 +142,10 @@ class Link:
                 self._enter()
                 return
             except httpx.HTTPStatusError as refusal:
-                pause = LATER
-                refused = refused or time.monotonic()
-                if time.monotonic() - refused > REFUSED:
-                    raise FederationError(
-                        f"the server at {self.superlink} refuses this node: it has not the node's key (was the node "
-                        f"removed, or its keys replaced?), or the clock here is wrong ({refusal.response.text})"
-                    ) from None
+                pause, is_starting = LATER, refusal.response.is_server_error
+                refused = 0.0 if is_starting else refused or time.monotonic()
+                if refused and time.monotonic() - refused > REFUSED:
+                    raise self._refusal(refusal.response) from None
             except httpx.TransportError as error:
                 refused, pause, self.contact.connected = 0.0, next(pauses), False
                 if is_distrust(error):
@@ -150,6 +154,18 @@ class Link:
                     log.info("no server at %s yet: waiting", self.superlink)
                 told = True
             time.sleep(pause)
+
+    def _refusal(self, answer: httpx.Response) -> FederationError:
+        """Why the server refuses this node: the clock here is wrong, or the node was removed or has other keys."""
+        who = f"the server at {self.superlink} refuses this node"
+        if date := answer.headers.get("date"):
+            ahead = (datetime.now(UTC) - parsedate_to_datetime(date)).total_seconds()
+            if not -LATE < ahead < EARLY:
+                where = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'}"
+                return FederationError(f"{who}: the clock here is wrong, {where} the server's: set it (NTP)")
+        with NodeStore(node_folders(self.folder)[0]) as store:
+            why = store.get("refused") or "it has not the node's key: the node was removed, or its keys were replaced"
+        return RefusedError(f"{who}: {why}. {ENDED}")
 
     def _distrust(self, error: str) -> str:
         """What is wrong with the server's certificate, and what to do; a wrong date may mean a wrong clock here."""
@@ -242,6 +258,8 @@ def _work(link: Link, reply: Callable[[Message], RecordDict], meanwhile: Callabl
                 log.info("answered %s after %.2f s", message.metadata.message_id[:8], time.monotonic() - looked)
                 words = words_of(message.content)
                 link.contact.note_answer(words)
+                if words.kind == packets.REFUSED and words.header.get("final"):
+                    raise RefusedError(f"{link.contact.trouble}. {ENDED}")
                 meanwhile(words)  # the next message will not have come yet
                 looked = -math.inf  # look for the next one at once
             pauses = longer(LATER, MUCH_LATER)
@@ -255,6 +273,8 @@ def _work(link: Link, reply: Callable[[Message], RecordDict], meanwhile: Callabl
             link.contact.connected = False
             log.warning("the server is away: %s", error)
             time.sleep(next(pauses))
+        except RefusedError:
+            raise
         except Exception:  # one message that fails must not end the node: the server sees it as silent
             unsent = None
             link.contact.failed += 1

@@ -9,6 +9,7 @@ signature.
 
 import asyncio
 import base64
+import datetime
 import gc
 import hmac
 import ipaddress
@@ -18,6 +19,7 @@ import resource
 import ssl
 import sys
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, MutableMapping
 from datetime import timedelta
@@ -33,8 +35,10 @@ from fedgrec.federation.flower.processes import end_with_parent
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Scope]]
-NODES = "/v1/fleet/"
-SECRET, BODY = "FEDGREC_SECRET", "FEDGREC_BODY"  # in the environment: this start's secret, bytes of a node's request
+NODES, BEGIN = "/v1/fleet/", "/v1/control/start-run"  # the server begins a run once Flower knows all nodes' keys
+# In the environment: this start's secret, the bytes of a node's request, the server's log.
+SECRET, BODY, LOG = "FEDGREC_SECRET", "FEDGREC_BODY", "FEDGREC_LOG"
+TELL = 3600.0  # seconds between two lines about the same refused node
 HEADER = "x-fedgrec-secret"  # the header in which the server's own processes show it
 UPLOAD = 300.0  # seconds that a request has to arrive
 STARTING = 300.0  # seconds more that the server's app has to start
@@ -56,8 +60,9 @@ LIMITS = {
     "timeout_keep_alive": KEEP + 15,
     "timeout_graceful_shutdown": 1,  # looks for work wait
 }
-CLOSE = (b"connection", b"close")
+CLOSE, UNAUTHORIZED = (b"connection", b"close"), 401
 CHILDREN = "fedgrec.federation.flower.children"
+log = logging.getLogger("fedgrec.server")
 
 
 def is_here(client: str, server: str) -> bool:
@@ -103,13 +108,38 @@ def is_signed(scope: Scope) -> bool:
     return True
 
 
+def refused_node(scope: Scope) -> tuple[str, float] | None:
+    """The node that signed a refused request, and how many seconds its clock is ahead; None of a stranger."""
+    from fastapi import Request
+
+    request = Request(scope)
+    names = (internals.FLEET_HTTP_PUBLIC_KEY_HEADER, internals.FLEET_HTTP_SIGNATURE_HEADER)
+    try:
+        key, signature = (base64.b64decode(request.headers[name], validate=True) for name in names)
+        stamp = request.headers[internals.TIMESTAMP_HEADER]
+        number = (nodes := internals.get_linkstate(request)).get_node_id_by_public_key(key)
+        if number is None or not internals.verify_signature(
+            internals.bytes_to_public_key(key), stamp.encode("ascii"), signature
+        ):
+            return None
+        ahead = datetime.datetime.fromisoformat(stamp) - datetime.datetime.now(datetime.UTC)
+        return nodes.get_node_info(node_ids=[number])[0].name, ahead.total_seconds()
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
 class Door:
-    """ASGI middleware: closed paths answer 404, and no body is read before the caller has proved who it is."""
+    """ASGI middleware: closed paths answer 404, and no body is read before the caller has proved who it is.
+
+    Nodes hear 503 until the server has begun its run: only then does a refusal mean that a node is not wanted.
+    """
 
     def __init__(
         self, app: Callable[..., Awaitable[None]], secret: str, body: int, listener: Listener, signed: Any = is_signed
     ) -> None:
         self.app, self.secret, self.body, self.listener, self.signed = app, secret, body, listener, signed
+        self.has_begun = False
+        self.told: dict[str, float] = {}  # by node: when the log last named it
 
     async def __call__(self, scope: Scope, receive: Receive, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -118,18 +148,40 @@ class Door:
         elif scope["type"] == "http":
             status = self._refused(scope)
             body = None if status else await self._body(scope, receive)
+
+            async def told(event: Scope) -> None:
+                if event.get("status") == UNAUTHORIZED:  # the door's own answer, or Flower's
+                    self._name(scope)
+                await send(event)
+
             if body is None:
-                await send({"type": "http.response.start", "status": status or 413, "headers": [CLOSE]})
+                await told({"type": "http.response.start", "status": status or 413, "headers": [CLOSE]})
                 await send({"type": "http.response.body", "body": b""})
             else:
-                await self.app(scope, _once(body, receive), send)
+                await self.app(scope, _once(body, receive), told)
+                self.has_begun |= scope["path"] == BEGIN
+
+    def _name(self, scope: Scope) -> None:
+        """Say in the server's log which node is refused, and how wrong its clock is; strangers cannot fill the log."""
+        found, now = refused_node(scope), time.monotonic()
+        if found and now - self.told.get(found[0], -TELL) >= TELL:
+            self.told[found[0]] = now
+            log.warning(
+                "note: node %s is refused: its clock is %.0f s %s this server's, and may be 300 s behind and 5 s "
+                "ahead: set it (NTP)",
+                found[0],
+                abs(found[1]),
+                "ahead of" if found[1] > 0 else "behind",
+            )
 
     def _refused(self, scope: Scope) -> int:
         """The status with which a caller is refused; 0 if it may come in."""
         path, shown = str(scope.get("path", "")), dict(scope.get("headers", ())).get(HEADER.encode(), b"")
         client, server = (str((scope.get(end) or ("", 0))[0]) for end in ("client", "server"))
         if path.startswith(NODES):
-            return 0 if self.listener.is_trusted(scope["client"]) or self.signed(scope) else 401
+            if not self.has_begun:
+                return 503
+            return 0 if self.listener.is_trusted(scope["client"]) or self.signed(scope) else UNAUTHORIZED
         return 0 if is_here(client, server) and hmac.compare_digest(shown, self.secret.encode()) else 404
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
@@ -296,6 +348,9 @@ def main() -> None:
 
     BaseHTTPMiddleware.__call__ = in_one_piece  # type: ignore[method-assign, assignment]
     internals.check()
+    to = logging.FileHandler(os.environ[LOG], delay=True)
+    to.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))  # as server/log.py writes lines
+    log.addHandler(to)
     options = internals.superlink_options().parse_args()
     listener = Listener(options.host, options.port)
     door = Middleware(Door, secret=os.environ[SECRET], body=int(os.environ[BODY]), listener=listener)

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from fedgrec.errors import many
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.catalogue import newest, version_of
-from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.errors import FederationError, RefusedError
 from fedgrec.federation.common.history import unpack
 from fedgrec.federation.common.packets import Packet, as_array, hello_part, plain
 from fedgrec.federation.common.plan import CHANGES, EVALUATE
@@ -117,7 +117,8 @@ class Members:
                 else:
                     self._silences.refuse(at, signs.get(at))
                 self.observer.noticed(str(refusal))
-                refused[at] = Packet(packets.REFUSED, {"reason": str(refusal)})
+                final = isinstance(refusal, RefusedError)
+                refused[at] = Packet(packets.REFUSED, {"reason": str(refusal), "final": final})
                 return None
 
         found = {at: checked(self._identified, at, questions[at].blobs["nonce"]) for at in answers}
@@ -198,14 +199,14 @@ class Members:
         if member is None or type(index) is not int:
             raise FederationError(f"the node at {where} is not on the roster: enrol it, or stop it")
         if member.left:
-            raise FederationError(
+            raise RefusedError(
                 f"the node at {where} is {member.name}, which was removed with roster {member.left}: stop it"
             )
         part = hello_part(self.folder.federation, nonce, index, str(header.get("agreement")), tags)
         try:
             Ed25519PublicKey.from_public_bytes(member.key).verify(signature, part)
         except (InvalidSignature, ValueError):
-            raise FederationError(f"the node at {where} has not the key of {member.name}: it is refused") from None
+            raise RefusedError(f"the node at {where} has not the key of {member.name}: it is refused") from None
         return member
 
     def _let_in(self, address: int, answer: Packet, member: Member, was_told: bool) -> list[bytes]:
@@ -346,7 +347,8 @@ class Members:
             for address, answer in self.transport.exchange(requests, left):
                 wait.heard(address)
                 self._silences.end(address)
-                back |= {nodes[address]} & self._missing if address in nodes else set()
+                if address in nodes and answer.kind != packets.ERROR:  # such as that of a node of another version
+                    back |= {nodes[address]} & self._missing
                 yield address, answer
         finally:  # also if the caller stops early
             if self._late:
