@@ -76,6 +76,13 @@ def _of_folders(tasks: Any) -> None:
         task.add_argument("folder", type=Path, metavar="FOLDER")
         federation_watch.add_flags(task)
     server.add_argument(
+        "--from",
+        dest="copies",
+        type=Path,
+        metavar="COPIES",
+        help="take over from a server that is lost: make FOLDER from the newest of the copies that it kept there",
+    )
+    server.add_argument(
         "--grace",
         type=float,
         default=60.0,
@@ -233,6 +240,7 @@ def run_server(arguments: argparse.Namespace) -> int:
     """Run the server of a folder until its federation is trained."""
     _require_flower()
     from fedgrec.federation.common import json_log
+    from fedgrec.federation.setup.copies import take_over
     from fedgrec.federation.setup.start import serve
 
     _stop_on_sigterm()
@@ -243,6 +251,8 @@ def run_server(arguments: argparse.Namespace) -> int:
         log.setLevel(logging.INFO)
         tell = json_log.sayer(log)
     with federation_watch.errors_in(log, arguments.log_json):
+        if arguments.copies:
+            tell(f"{arguments.folder} is made from {take_over(arguments.folder, arguments.copies)}.")
         serve(arguments.folder, tell, federation_watch.watch_of(arguments), arguments.grace)
     tell(f"Trained. The run is in {arguments.folder / 'run'}.")
     return 0

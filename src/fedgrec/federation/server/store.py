@@ -7,7 +7,8 @@
                                   last round whose model was evaluated; `attempts`: by stage, level and round, of the
                                   last few; `heard`: by idx, when a node last answered (seconds since 1970); `gone`:
                                   users of removed nodes whom the degrees never counted; `waits_for`: names of nodes
-                                  whose answer is overdue; `finished`
+                                  whose answer is overdue; `turn`: larger than that of the server from which this one
+                                  took over; `finished`
     nodes     idx (on the roster), name, users, founder (users that it had at the start; 0: it came later)
     tags      tag, node, counted (1: the degrees hold its items): keyed hashes of the users' names, so that no user is
               on two nodes; the server does not have the key
@@ -42,7 +43,7 @@ from fedgrec.federation.common.sqlite_store import LISTED, Store, damaged
 from fedgrec.federation.server.folder import ServerFolder, open_server
 from fedgrec.methods.contract import DEGREES, RECOUNT, TRAIN
 
-SERVER_STORE, WAITS_FOR = "server.sqlite", "waits_for"
+SERVER_STORE, WAITS_FOR, TURN = "server.sqlite", "waits_for", "turn"
 FEW = 16  # stages and rounds whose attempts are remembered: older ones never come again
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL, seal BLOB) WITHOUT ROWID;
