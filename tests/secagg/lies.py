@@ -146,7 +146,7 @@ class Storyteller(Server):
         super()._take_masked(sender, message)
 
     def _close_masked(self) -> dict[int, Message]:
-        self.stage = Stage.CONFIRM if self.session.lying_server else Stage.UNMASK
+        self.stage = Stage.CONFIRM
         for me in self._alive:
             there = {VICTIM, *self.near} if me == VICTIM else self._sharing
             self.stories[me] = self._story(there, self.lost.get(me, set()))
@@ -178,8 +178,9 @@ class Storyteller(Server):
         if not self.again:
             self.stage = Stage.DONE
             return {}
-        self.again = False
-        return dict.fromkeys(sorted(self._sharing - {VICTIM}), self._story(self._sharing, {VICTIM}))
+        self.again, self.stage, self._confirmed = False, Stage.CONFIRM, {}
+        self.stories = dict.fromkeys(sorted(self._sharing - {VICTIM}), self._story(self._sharing, {VICTIM}))
+        return self.stories
 
     def bare(self) -> Numbers | None:
         """The victim's vector, if the server knows every mask that is on it."""
