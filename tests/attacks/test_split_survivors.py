@@ -1,8 +1,8 @@
 """A server that tells each client a different list of survivors, so that it can read one client's vector.
 
 It opens the victim's seed, and the mask keys of the clients that the victim masked with: only one secret of each
-client, so that no client sees anything wrong. Clients that compare their lists refuse; clients that trust the server
-do not.
+client, so that no client sees anything wrong. Clients that compare their lists refuse; clients that do not compare
+are read.
 """
 
 from dataclasses import dataclass, replace
