@@ -121,7 +121,7 @@ def extreme_uploads(draw) -> tuple[UploadSpec, dict[int, Upload]]:
 
 def through_the_protocol(spec: UploadSpec, uploads: dict[int, Upload], rings: ring.Rings) -> Upload | None:
     n = len(uploads)
-    session = Session(fresh_round_id(), rings, spec.users, n, n // 2 + 1, lying_server=False)
+    session = Session(fresh_round_id(), rings, spec.users, n, n // 2 + 1)
     silent = {0: SecureStage.MASKED, 1: SecureStage.UNMASK} if n > 4 else {}
     outcome = run_round(session, lambda user: uploads[user].to_ring(spec), Population(range(n)), silent)
     kept = [uploads[user] for user in outcome.included]

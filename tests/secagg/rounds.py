@@ -16,8 +16,6 @@ VALUES = 9
 GRAPHS: dict[str, dict[str, Any]] = {
     "complete": {"n": 5, "threshold": 3},
     "sparse": {"n": 8, "threshold": 3, "neighbours": 4},
-    "complete, lists compared": {"n": 5, "threshold": 3, "lying_server": True},
-    "sparse, lists compared": {"n": 8, "threshold": 3, "neighbours": 4, "lying_server": True},
 }
 STRANGER = 77  # nobody knows it
 
@@ -27,7 +25,7 @@ population = cache(lambda n: Population(range(n)))  # identities outlive rounds
 def session(n: int, values: int, threshold: int, bits: int = 32, **more: Any) -> Session:
     """A session for n clients; by default with a complete graph and words of one size."""
     usual = {"round_id": fresh_round_id(), "rings": ((values, bits),), "neighbours": n, "users": n}
-    return Session(**usual | {"lying_server": False} | more, threshold=threshold)
+    return Session(**usual | more, threshold=threshold)
 
 
 def random_vectors(n: int, values: int, bits: int = 32, seed: int = 0) -> dict[int, NDArray[Any]]:

@@ -183,11 +183,11 @@ def test_signature(secret, public, message, signature, monkeypatch) -> None:
 
 SEED = bytes(range(32))
 FROZEN = {
-    "session": "b66338132beb26bd0774d60f9da801ef472ac4500e760fd267652a08996b2a84",
-    "derived": "8d7bbbc5771cee62d1d7d7ae7c3aaba4",
-    "pair": "2d315f17926cea2390be07edad0d14f3",
-    "self": "dab898865cd6a1a1d81e618916d3fce9",
-    "stream": "3d81c9f24f200a4a8cb4cf5f0689c00b",
+    "session": "5c2820c714abd3538c2341decbf73d174399fb892b66b0992a5703a8856fe5a0",
+    "derived": "09ff383d296458bf3258caad0abab01f",
+    "pair": "91c45aae1a28b769df42ac0e240767da",
+    "self": "11d8da42858c98ae51dde502116dd940",
+    "stream": "74b5e8a74a129e73f9b61c4e521154b0",
 }
 
 

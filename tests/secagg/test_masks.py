@@ -130,6 +130,7 @@ def behind_pair_masks(values: int) -> tuple[NDArray, NDArray]:
     run = Round(session(4, values, 3), random_vectors(4, values)).until(Stage.MASKED)
     run.give(0, run.inbox[0])  # sent, but late
     run.step(silent=[0])
+    run.step()
     for me, message in run.inbox.items():
         run.server.receive(me, run.give(me, message))
     secret = shamir.combine(run.server._mask_keys[0], run.session.threshold)

@@ -23,7 +23,17 @@ from fedgrec.secagg.errors import (
 )
 from fedgrec.secagg.graph import Graph
 from fedgrec.secagg.keys import signed_part
-from fedgrec.secagg.messages import HEADER, Delivery, Keys, Neighbourhood, Reveal, Shares, Survivors, parse
+from fedgrec.secagg.messages import (
+    HEADER,
+    Confirmations,
+    Delivery,
+    Keys,
+    Neighbourhood,
+    Reveal,
+    Shares,
+    Survivors,
+    parse,
+)
 from tests.secagg.rounds import (
     GRAPHS,
     STRANGER,
@@ -232,7 +242,7 @@ RULES = [
     for stage, rules in (
         (Stage.SHARES, NEIGHBOURHOODS),
         (Stage.MASKED, DELIVERIES),
-        (Stage.CONFIRM if GRAPHS[graph].get("lying_server") else Stage.UNMASK, SURVIVORS),
+        (Stage.CONFIRM, SURVIVORS),
     )
     for name, rule in rules.items()
 ]
@@ -260,7 +270,7 @@ def test_a_broken_rule_is_refused_and_all_is_forgotten(graph, stage, error, tamp
 
 @pytest.mark.parametrize("graph", ["complete", "sparse"])
 @pytest.mark.parametrize(
-    ("stage", "tamper"), [(Stage.MASKED, only(others_needed)), (Stage.UNMASK, alive(others_needed))]
+    ("stage", "tamper"), [(Stage.MASKED, only(others_needed)), (Stage.CONFIRM, alive(others_needed))]
 )
 def test_exactly_the_threshold_is_enough_for_a_client(graph, stage, tamper) -> None:
     run = fresh_round(graph).until(stage)
@@ -334,11 +344,14 @@ def test_a_client_that_believes_overlapping_lists_is_a_leak(monkeypatch) -> None
 
     monkeypatch.setattr(Client, "_believe", lambda self, message: (message.alive, message.dropped))
     monkeypatch.setattr(Client, "_reveal", reveal)
-    run = fresh_round("complete").until(Stage.UNMASK)
+    monkeypatch.setattr(Client, "_compare", lambda *_: None)
+    run = fresh_round("complete").until(Stage.CONFIRM)
     run.give(0, Survivors(run.session.round_id, (0, 1, 2, 3, 4), (3,)).pack())
+    told = Confirmations(run.session.round_id, {}).pack()
+    run.give(0, told)
     assert leaks(run, 0) == ["both secrets of client 3"]
     assert remembers(run, 0)
-    run.give(0, run.inbox[0])
+    run.give(0, told)
     assert "shares, twice" in leaks(run, 0)
 
 

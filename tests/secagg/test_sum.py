@@ -86,7 +86,6 @@ def sessions(draw) -> tuple[int, Session]:
         threshold=holders // 2 + 1 + draw(st.integers(0, (holders - 1) // 2)),
         neighbours=k,
         users=5 * n,
-        lying_server=draw(st.booleans()),
     )
 
 
@@ -99,8 +98,7 @@ def test_the_sum_is_the_plain_sum_or_there_is_none() -> None:
         n, session = data.draw(sessions())
         count = data.draw(st.sampled_from([1, 2, 3, 0, n // 2, n - 1]))
         who = data.draw(st.permutations(range(n)))[:count]
-        stages = [stage for stage in STAGES if session.lying_server or stage is not Stage.CONFIRM]
-        lost = {me: data.draw(st.sampled_from(stages)) for me in who}
+        lost = {me: data.draw(st.sampled_from(STAGES)) for me in who}
         users = {me: data.draw(st.integers(0, 5)) for me in range(n)}
         vectors = vectors_for(n, session.rings, data.draw(st.integers(0, 2**32)))
         run = Round(session, vectors, users, threads=data.draw(st.integers(1, 3)))
@@ -131,12 +129,12 @@ def test_vectors_of_many_chunks_on_many_threads(bits) -> None:
 def test_of_a_complete_graph_exactly_the_threshold_must_be_left(n, t, stage) -> None:
     """With t clients alive in total the sum opens; with one fewer it does not, in whatever stage they were lost."""
     vectors = random_vectors(n, 3)
-    enough = Round(session(n, 3, t, lying_server=True), vectors).play(dict.fromkeys(range(n - t), stage))
+    enough = Round(session(n, 3, t), vectors).play(dict.fromkeys(range(n - t), stage))
     values, _ = enough.server.result()
     assert set(enough.server.included) == set(range(0 if stage in STAGES[3:] else n - t, n))
     assert np.array_equal(values, enough.plain_sum(enough.server.included))
 
-    too_few = Round(session(n, 3, t, lying_server=True), vectors)
+    too_few = Round(session(n, 3, t), vectors)
     with pytest.raises(TooFewLeft):
         too_few.play(dict.fromkeys(range(n - t + 1), stage))
     with pytest.raises(WrongStage):

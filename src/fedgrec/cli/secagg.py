@@ -34,7 +34,6 @@ def register(commands: Any) -> None:
     add("--clients", type=int, required=True, metavar="N")
     add("--corrupt", type=float, default=0.05, metavar="X", help="share of clients (default: 0.05)")
     add("--dropped", type=float, default=0.05, metavar="X", help="share of clients (default: 0.05)")
-    add("--honest-server", action="store_true", help="the server may be curious but follows the rules")
 
 
 def run_demo(arguments: argparse.Namespace) -> int:
@@ -125,9 +124,7 @@ def run_parameters(arguments: argparse.Namespace) -> int:
     from fedgrec.secagg.parameters import choose
 
     try:
-        chosen = choose(
-            arguments.clients, arguments.corrupt, arguments.dropped, lying_server=not arguments.honest_server
-        )
+        chosen = choose(arguments.clients, arguments.corrupt, arguments.dropped)
     except SecAggError as error:
         raise ConfigError(str(error)) from None
     print(textwrap.fill(chosen.sentence(), 78))

@@ -143,7 +143,7 @@ class Client:
         message = parse(data)
         if message.round_id != self.session.round_id:
             raise WrongRound(f"client {self.me} got a message of another round")
-        if type(message) is not self._awaited():
+        if type(message) is not self.awaits.get(self.stage):
             raise WrongStage(f"client {self.me} waits for {self.stage.value} and got {type(message).__name__}")
         try:
             return self._answer(message).pack()
@@ -162,15 +162,10 @@ class Client:
             return self._mask(message)
         if isinstance(message, Survivors):
             self._survivors, self._lists = message, self._believe(message)
-            return self._confirm(message) if self.stage is Stage.CONFIRM else self._reveal(*self._lists)
+            return self._confirm(message)
         assert isinstance(message, Confirmations)
         self._compare(message)
         return self._reveal(*self._lists)
-
-    def _awaited(self) -> type[Message] | None:
-        if self.stage is Stage.UNMASK and not self.session.lying_server:
-            return Survivors  # nothing is compared
-        return self.awaits.get(self.stage)
 
     def _mine(self) -> Secrets:
         assert self._secrets is not None, "a client that has forgotten its secrets is never asked for them"
@@ -212,7 +207,7 @@ class Client:
 
     def _take_in(self, message: Delivery) -> None:
         """Open what the neighbours encrypted for this client, and hold it."""
-        self.stage = Stage.CONFIRM if self.session.lying_server else Stage.UNMASK
+        self.stage = Stage.CONFIRM
         if not message.ciphertexts.keys() <= self._keys.keys():
             raise UnknownSender(f"client {self.me} was sent shares of somebody who is no neighbour of it")
         for sender, text in message.ciphertexts.items():

@@ -254,7 +254,7 @@ class Server:
         self._seeds = {client: {} for client in alive}
         self._mask_keys = {client: {} for client in dropped}
         self._need_holders(self._answered)
-        self.stage = Stage.CONFIRM if self.session.lying_server else Stage.UNMASK
+        self.stage = Stage.CONFIRM
         self._survivors = Survivors(self.session.round_id, tuple(sorted(alive)), tuple(sorted(dropped)))
         return dict.fromkeys(sorted(self._answered), self._survivors)
 

@@ -36,7 +36,6 @@ class Session:
     users: int  # the most users that the sum may hold: a client's vector may be the sum of many users
     neighbours: int  # k; the complete graph, if it is at least the number of clients less one
     threshold: int  # t, how many holders of a client's shares rebuild its secrets
-    lying_server: bool = True  # clients compare the lists of survivors before they open anything: one exchange more
     least: int = 2  # the fewest clients that may take part; with a sparse graph nearly all, see parameters.py
     least_summed: int = 0  # the fewest vectors in the sum; 0: as many as the threshold
 
@@ -99,14 +98,13 @@ class Session:
     def digest(self) -> bytes:
         """Binds signatures, keys and ciphertexts to this round and to every parameter of it."""
         numbers = struct.pack(
-            ">6QB",
+            ">6Q",
             len(self.rings),
             self.users,
             self.neighbours,
             self.threshold,
             self.least,
             self.least_summed,
-            self.lying_server,
         )
         rings = b"".join(struct.pack(">QB", *part) for part in self.rings)
         return hashlib.sha256(b"fedgrec secagg %d" % VERSION + self.round_id + numbers + rings).digest()

@@ -54,12 +54,9 @@ def check_name(folder: NodeFolder, session: Session, announced: Mapping[str, Any
 
 
 def check_session(folder: NodeFolder, session: Session) -> None:
-    """Before keys are made: the sum has enough nodes, which check each other's lists."""
-    if not session.lying_server or session.least < folder.fewest_nodes:
-        raise FederationError(
-            f"node {folder.name} takes part only in sums of {folder.fewest_nodes} nodes or more that compare their "
-            f"lists of survivors"
-        )
+    """Before keys are made: the sum has enough nodes."""
+    if session.least < folder.fewest_nodes:
+        raise FederationError(f"node {folder.name} takes part only in sums of {folder.fewest_nodes} nodes or more")
 
 
 def check_participants(folder: NodeFolder, session: Session, clients: Sequence[int]) -> None:
