@@ -16,7 +16,7 @@ from fedgrec.pages.report import page
 from fedgrec.pages.report.page import paragraph, tile_row
 from fedgrec.pages.tables import NOTHING, Grid, terminal
 from fedgrec.runs.simulation import Observer
-from fedgrec.studies.audit import clusters, membership, weaker_designs
+from fedgrec.studies.audit import clusters, membership, order, weaker_designs
 from fedgrec.studies.audit.recording import Truth, View, record
 from fedgrec.studies.audit.scores import Estimate, Finding, NotApplicable, percent
 
@@ -78,6 +78,7 @@ def attacked(view: View, truth: Truth) -> Audit:
         membership.audit_sums(view, truth),
         membership.audit_model(view, truth, strangers=False),
         membership.audit_model(view, truth, strangers=True),
+        *order.audit(view, truth),
         weaker_designs.audit_sums(view, truth),
         weaker_designs.audit_counts(view, truth),
         weaker_designs.audit_queries(view, truth),

@@ -96,7 +96,7 @@ def _scored(
 
 
 def audit_sums(view: View, truth: Truth) -> Finding | NotApplicable:
-    people = _some(np.unique(np.concatenate([seen.people for seen in view.sums])))
+    people = some(np.unique(np.concatenate([seen.people for seen in view.sums])))
     said = (
         "Of 100 items that you have, the server would name {attack}, if it names as many as you have; guessing by "
         "popularity names {popularity}."
@@ -106,7 +106,7 @@ def audit_sums(view: View, truth: Truth) -> Finding | NotApplicable:
 
 def audit_model(view: View, truth: Truth, strangers: bool) -> Finding | NotApplicable:
     name, data = (STRANGERS, truth.outsiders) if strangers else (FROM_MODEL, truth.people)
-    users = _some(np.flatnonzero(data.user_degrees() > 1))
+    users = some(np.flatnonzero(data.user_degrees() > 1))
     if not len(users):
         return NotApplicable(name, "it takes people with two items or more")
     known, hidden = halves(data, users)
@@ -118,7 +118,7 @@ def audit_model(view: View, truth: Truth, strangers: bool) -> Finding | NotAppli
     return _scored(name, said, guess_from_model(view, known), truth, hidden, known)
 
 
-def _some(users: Ints) -> Ints:
+def some(users: Ints) -> Ints:
     """At most 500 of these users, at random."""
     rng = np.random.Generator(np.random.Philox(key=[len(users), MEMBERSHIP_STREAM]))
     return np.sort(rng.choice(users, MOST, replace=False)) if len(users) > MOST else users

@@ -219,9 +219,9 @@ def record(
 
 
 def published(method: Method, server: ServerState) -> Published:
-    """What the trained model recommends to people of whom it knows items alone."""
+    """What the trained model recommends to people of whom it knows items alone, in no order."""
     if method.knows_strangers:
-        return lambda indptr, items: method.scores(server, method.strangers(indptr, items))
+        return lambda indptr, items: method.scores(server, replace(method.strangers(indptr, items), order=None))
     return nearest(method.represent_items(server) if method.inner_product else np.concatenate(list(server.items), 1))
 
 
