@@ -120,7 +120,7 @@ def lines(found: Any) -> list[str]:
         text.append(f"privacy: {Promise(**found.privacy)}")
     if found.sums_lost:
         text.append(f"sums: {found.sums_applied:,} counted, {found.sums_lost:,} lost")
-    text += [f"after round {line['round']:,}: {metrics_of(line)}" for line in found.metrics[-3:]]
+    text += [f"after round {line['round'] + 1:,}: {metrics_of(line)}" for line in found.metrics[-3:]]
     text += _nodes(found.nodes)
     text += ["last sums:", *(f"  {line}" for line in found.last_sums)] if found.last_sums else []
     return [part for line in text for part in _wrapped(printable(line))]

@@ -338,8 +338,8 @@ class Node:
         """
         if (self.store.opened(plan.place) or digest) != digest:
             raise FederationError(
-                f"node {self.folder.name} has helped to open stage {plan.stage!r} of round {plan.round} with other "
-                f"nodes: all of them must be there to do it again"
+                f"node {self.folder.name} has helped to open stage {plan.stage!r} of round {plan.round + 1} with "
+                f"other nodes: all of them must be there to do it again"
             )
 
     # ------------------------------------------------------------------------------------------ its memory

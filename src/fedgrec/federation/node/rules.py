@@ -125,7 +125,9 @@ def check_plan(folder: NodeFolder, method: Method, sum_: Plan, users: int) -> No
     else:
         known = sum_.level < (MOST_JUDGED if sum_.stage == EVALUATE else 1)
     if not known or sum_.round >= MOST_ROUNDS:
-        raise FederationError(f"{method.name} has no stage {sum_.stage!r} at level {sum_.level} of round {sum_.round}")
+        raise FederationError(
+            f"{method.name} has no stage {sum_.stage!r} at level {sum_.level} of round {sum_.round + 1}"
+        )
     agreed = folder.agreed
     if sum_.stage == EVALUATE and (sum_.topk, sum_.deviation) != (agreed.topk, agreed.deviation):
         raise FederationError(f"node {folder.name} agreed to other list lengths, or to more noise, for evaluations")
@@ -179,8 +181,8 @@ def check_users(folder: NodeFolder, plan: Plan, begun: int, n_users: int) -> Non
             raise FederationError("the number of users that the season started with has changed")
     elif not begun < plan.begun <= plan.round:
         raise FederationError(
-            f"the last season began with round {begun}, and the server says that one begins with round {plan.begun} in "
-            f"round {plan.round}"
+            f"the last season began with round {begun + 1}, and the server says that one begins with round "
+            f"{plan.begun + 1} in round {plan.round + 1}"
         )
 
 

@@ -23,7 +23,7 @@ from fedgrec.errors import ConfigError, SumLostError, many
 from fedgrec.federation.common import catalogue, packets
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import Packet, pack_broadcast
-from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, is_recount
+from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, called, is_recount
 from fedgrec.federation.common.transport import Transport
 from fedgrec.federation.server import seasons
 from fedgrec.federation.server.folder import STOP, ServerFolder, open_server, with_catalogue, with_whole_catalogue
@@ -390,7 +390,7 @@ class Coordinator:
             if stage == CHANGES or (recount and self.store.times(stage, round_) >= ATTEMPTS):
                 self._miss_count(str(lost))
             else:
-                self._lost(f"the sum of stage {stage!r} of round {round_} was lost: {lost}", counts=not ready.patient)
+                self._lost(f"{called(stage, level, round_)}: lost, {lost}", counts=not ready.patient)
             return
         if recount:
             self._keep(replace(self.season, recount=False))

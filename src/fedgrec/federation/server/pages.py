@@ -85,7 +85,7 @@ def _show(s: Status, shown: "Exposition") -> None:
     if s.metrics:
         last = s.metrics[-1]
         shown.labelled("metric", "the last evaluation", "name", {name: last[name] for name in last if "@" in name})
-        shown.gauges(("metric_round", "the round that it was of", last["round"]))
+        shown.gauges(("metric_round", "the round that it was of", last["round"] + 1))
     for name, text in (
         ("users", "users that the node has brought"),
         ("lag", "training rounds since the last one that the node is in"),
