@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedgrec.federation.common import upkeep
 from fedgrec.federation.common.web import NOTHING, Answer, Pages, as_json, health
 from fedgrec.federation.server.status import STATES, Status, status
 
@@ -45,6 +46,7 @@ def metrics(folder: Path) -> Pages:
     def numbers() -> Answer:
         shown = Exposition("fedgrec_")
         _show(status(folder), shown)
+        upkeep.show(folder, shown)
         return shown.page()
 
     def well() -> Answer:
@@ -66,6 +68,7 @@ def _show(s: Status, shown: "Exposition") -> None:
         ("rounds", "training rounds with which the season ends", s.rounds),
         ("rounds_per_minute", "over the last rounds", s.rounds_per_minute),
         ("seconds_left", "until the last round, at this rate", s.seconds_left),
+        ("stalled", "1 while a round waits for nodes that poll and do not answer", bool(s.stalled)),
         ("lost_in_a_row", "sums that were lost since the last one that counted", s.lost_in_a_row),
     )
     if s.privacy:

@@ -76,6 +76,7 @@ class Status:
     sums_lost: int
     lost_in_a_row: int
     current_sum: str | None
+    stalled: str  # the nodes that the current sum waits for, in a sentence; "" while it does not stall
     last_sums: list[str]
     last_rounds: list[dict[str, float]]  # training rounds that counted: round (from 1), seconds, bytes, nodes
     log: list[str]
@@ -85,6 +86,8 @@ class Status:
         """Why an operator should look at the server; "" if all is well."""
         if self.state == STOPPED:
             return "the server does not run, and its federation is not trained: see its log, and start it again"
+        if self.stalled:
+            return self.stalled
         if self.lost_in_a_row >= TOO_MANY:
             return f"the last {self.lost_in_a_row} sums were lost; {self.last_sums[-1]}"
         return ""
@@ -137,6 +140,7 @@ def status(path: Path) -> Status:
             sums_lost=sum(not line["applied"] for line in closed),
             lost_in_a_row=next((n for n, line in enumerate(reversed(closed)) if line["applied"]), len(closed)),
             current_sum=next((describe(line) for line in sums if line["applied"] is None), None) if running else None,
+            stalled=store.get("stalled", "") if running else "",
             last_sums=[describe(line) for line in closed[-SUMS:]],
             last_rounds=[_round(line) for line in trained[-SHOWN:]],
             log=last_lines(path, LINES),

@@ -6,7 +6,8 @@
                                   `trained`: the last training round that counts, and the nodes in it; `evaluated`: the
                                   last round whose model was evaluated; `attempts`: by stage, level and round, of the
                                   last few; `heard`: by idx, when a node last answered (seconds since 1970); `gone`:
-                                  users of removed nodes whom the degrees never counted; `finished`
+                                  users of removed nodes whom the degrees never counted; `finished`; `stalled`: the
+                                  nodes that a stalled sum waits for, as a sentence
     nodes     idx (on the roster), name, users, founder (users that it had at the start; 0: it came later)
     tags      tag, node, counted (1: the degrees hold its items): keyed hashes of the users' names, so that no user is
               on two nodes; the server does not have the key
