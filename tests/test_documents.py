@@ -127,7 +127,7 @@ CANNOT = {
     r"^fedgrec federation (join|add-node fed --request) ": "its letter comes from another machine",
     r"^fedgrec federation (server|node|dashboard) ": "it runs until it is stopped, in the folder of another machine",
     r"^fedgrec serve ": "it runs until it is stopped",
-    r"^fedgrec (audit|device recommend|federation (backup|status|forget)|recommend|evaluate) /var/lib/": (
+    r"^fedgrec (audit|device recommend|federation (backup|status|forget|doctor)|recommend|evaluate) /var/lib/": (
         "the folder is on another machine"
     ),
     r"--device cuda": "it needs a GPU",

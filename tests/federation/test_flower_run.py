@@ -21,7 +21,7 @@ from fedgrec.federation.common.network import CA, FLOWER
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.common.plan import EVALUATE, Plan
 from fedgrec.federation.common.roster import write_roster
-from fedgrec.federation.flower import node_end
+from fedgrec.federation.flower import clients
 from fedgrec.federation.flower.node_end import NUMBER
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.store import NodeStore
@@ -93,7 +93,7 @@ def test_strangers_are_refused_with_a_sentence(
         with monkeypatch.context() as late:
             if sentence == "clock":
                 late.setattr(signing, "now", lambda: now() - timedelta(hours=1))
-                late.setattr(node_end, "datetime", Late)
+                late.setattr(clients, "datetime", Late)
             code, _, words = said(capsys, "federation", "node", stranger)
         assert code == ending
         assert sentence in words.splitlines()[-1]
@@ -105,6 +105,22 @@ def test_strangers_are_refused_with_a_sentence(
         store.put("refused", "the node at 7 is node-1, which was removed with roster 2: stop it")
     code, _, words = said(capsys, "federation", "node", strangers[1])
     assert (code, "which was removed with roster 2" in words) == (78, True), "the server had said so while it knew it"
+
+
+def test_the_doctor_examines_what_runs(
+    trained: Made, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A node that runs reaches its server and asks its clock; its own clock is the one that is wrong."""
+    node = trained.nodes[0]
+    code, out, _ = said(capsys, "federation", "doctor", node)
+    to_do = [line for line in out.splitlines() if line.startswith("DO")]
+    assert (code, len(to_do)) == (2, 2), out
+    assert "others may use" in to_do[0], "people.csv"
+    assert "there is no backup" in to_do[1]
+    assert "ok  it runs" in out
+    assert "answers, and the clocks agree" in out
+    monkeypatch.setattr(clients, "datetime", Late)
+    assert re.search(r"DO  the clock here is wrong, 3(59|60)\d s behind", said(capsys, "federation", "doctor", node)[1])
 
 
 class Late(datetime):

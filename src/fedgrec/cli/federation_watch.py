@@ -21,6 +21,10 @@ def register(tasks: Any) -> None:
     status = command(tasks, "status", run_status, "how far a server has come")
     status.add_argument("folder", type=Path, metavar="FOLDER")
     status.add_argument("--json", action="store_true", help="one JSON object; docs/deploy.md explains its keys")
+    doctor = command(
+        tasks, "doctor", run_doctor, "what is wrong with a folder, or with what runs there, and what to do"
+    )
+    doctor.add_argument("folder", type=Path, metavar="FOLDER")
     page = command(tasks, "dashboard", run_dashboard, "the same as a page that refreshes itself")
     page.add_argument("folder", type=Path, metavar="FOLDER")
     page.add_argument("--port", type=port, default=DASHBOARD, metavar="P", help=f"(default: {DASHBOARD})")
@@ -88,6 +92,17 @@ def run_status(arguments: argparse.Namespace) -> int:
         print(f"note: {note}")
     print(json.dumps(asdict(found)) if arguments.json else "\n".join(lines(found)))
     return 0
+
+
+def run_doctor(arguments: argparse.Namespace) -> int:
+    """Look at the folder of a server, a node or a gateway. It changes nothing; exit code 2: something is to be done."""
+    from fedgrec.cable.core import printable
+    from fedgrec.federation.setup.doctor import examine
+
+    found = list(examine(arguments.folder))
+    for finding in found:
+        print(f"{'DO' if finding.wrong else 'ok':<4}{printable(finding.what)}")
+    return 2 if any(finding.wrong for finding in found) else 0
 
 
 def lines(found: Any) -> list[str]:

@@ -12,8 +12,6 @@ import math
 import signal
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -27,7 +25,7 @@ from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.errors import FederationError, RefusedError
 from fedgrec.federation.common.packets import Packet, failure
 from fedgrec.federation.flower.client_app import answer
-from fedgrec.federation.flower.clients import connected, is_distrust, longer, patient, public_bytes
+from fedgrec.federation.flower.clients import clock_trouble, connected, is_distrust, longer, patient, public_bytes
 from fedgrec.federation.flower.internals import (
     HEARTBEAT,
     ActivateNodeRequest,
@@ -47,6 +45,7 @@ from fedgrec.federation.flower.internals import (
     message_from_proto,
     message_to_proto,
     no_object_id_recompute,
+    private,
     pull_object,
     pull_objects,
     push_object,
@@ -72,7 +71,6 @@ LATER = 1.0  # seconds between two looks for work in vain, at least
 MUCH_LATER = 15.0  # the most seconds between two calls to a server that is away: much less than its `deadline`
 BUSY = 30.0  # seconds for which a call in the middle of a message is worth another try
 REFUSED = 5.0  # seconds of refusals after which a node gives up: the server may be about to learn a key
-LATE, EARLY = 300.0, 5.0  # seconds that the clock of a signed request may be behind and ahead
 ENDED = "Ask who runs the server; with new keys (fedgrec federation rotate-keys) start the node again"
 NUMBER = "flower.id"  # the file with Flower's number of the node
 Reply = Callable[[NodeProcess, Message], RecordDict]
@@ -131,6 +129,8 @@ class Link:
         self.client = connected(FleetHttpClient, superlink, certificate.read_bytes(), proofs)
         self.looks = connected(FleetHttpClient, superlink, certificate.read_bytes(), proofs, answer=HOLD + LOST)
         self.looking = False
+        for client in (self.client, self.looks):
+            private(client, "_client").event_hooks["response"].append(self.contact.count)
         self.node = Node()
         self.heart = HeartbeatSender(self._beat)
 
@@ -158,11 +158,8 @@ class Link:
     def _refusal(self, answer: httpx.Response) -> FederationError:
         """Why the server refuses this node: the clock here is wrong, or the node was removed or has other keys."""
         who = f"the server at {self.superlink} refuses this node"
-        if date := answer.headers.get("date"):
-            ahead = (datetime.now(UTC) - parsedate_to_datetime(date)).total_seconds()
-            if not -LATE < ahead < EARLY:
-                where = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'}"
-                return FederationError(f"{who}: the clock here is wrong, {where} the server's: set it (NTP)")
+        if trouble := clock_trouble(answer):
+            return FederationError(f"{who}: {trouble}")
         with NodeStore(node_folders(self.folder)[0]) as store:
             why = store.get("refused") or "it has not the node's key: the node was removed, or its keys were replaced"
         return RefusedError(f"{who}: {why}. {ENDED}")

@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedgrec.federation.common import upkeep
 from fedgrec.federation.common.web import NOTHING, Answer, Pages, as_json, health
 from fedgrec.federation.server.status import STATES, Status, status
 
@@ -45,6 +46,7 @@ def metrics(folder: Path) -> Pages:
     def numbers() -> Answer:
         shown = Exposition("fedgrec_")
         _show(status(folder), shown)
+        upkeep.show(folder, shown)
         return shown.page()
 
     def well() -> Answer:

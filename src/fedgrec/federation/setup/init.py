@@ -104,6 +104,7 @@ def init(
         renew(out, host)
         write_network(server, ServerNetwork("127.0.0.1" if _is_loopback(host) else "0.0.0.0", port))
         services.write_unit(server, services.SERVER)
+        services.write_alerts(server)
         made = Made(server, [])
         for number, own in enumerate(keys):
             folder = out / f"node-{number}"

@@ -11,6 +11,11 @@ FILES, MEMORY = {SERVER: 65536, NODE: 4096}, {SERVER: "8G", NODE: "2G"}
 ALERTS = "alerts.yml"
 
 
+def write_alerts(folder: Path) -> None:
+    """Rules for the metrics of a server and of nodes."""
+    write_private(folder / ALERTS, _text(ALERTS).encode())
+
+
 def write_unit(folder: Path, command: str) -> None:
     """The unit that runs this folder, hardened."""
     limits = {"files": FILES[command], "memory": MEMORY[command], "final": RefusedError.code}

@@ -166,7 +166,7 @@ def node(folder: Path, trust_again: bool = False, watch: Watch = UNWATCHED) -> N
         log.info("%s with %d users and %s connects to %s", folder.name, users, roster, network.superlink)
         end_with_parent()
         contact = Contact()
-        pages = {} if watch.port is None else contact.pages()
+        pages = {} if watch.port is None else contact.pages(folder)
         with watched(watch.host, watch.port, pages) as site, watcher:
             if site:
                 log.info("%s", _where(site))
