@@ -10,7 +10,7 @@ TABLES = "tables"
 BUSY = 0.5  # load average
 NAMES = (
     "reading", "rounds", "evaluation", "recommend", "serving", "memory", "scale", "lightgcn", "federated",
-    "mechanisms", "secagg",
+    "mechanisms", "order", "secagg",
     "federation", "liveness", "soak", "year", "batches", "frontier", "poison", "owners", "negatives",
     "rivals", "gpu",
 )  # fmt: skip
@@ -272,6 +272,13 @@ def run_negatives(quick: bool) -> tuple[dict[str, Any], list[str]]:
     return result, negatives.summary(result)
 
 
+def run_order(quick: bool) -> tuple[dict[str, Any], list[str]]:
+    from benchmarks import order
+
+    result = order.bench(1 if quick else 5)
+    return result, order.summary(result)
+
+
 def run_gpu(quick: bool) -> tuple[dict[str, Any], list[str]]:
     from benchmarks import gpu
 
@@ -301,6 +308,7 @@ RUN = {
     "scale": run_scale,
     "federated": run_federated,
     "mechanisms": run_mechanisms,
+    "order": run_order,
     "secagg": run_secagg,
     "federation": run_federation,
     "liveness": run_liveness,
