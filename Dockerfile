@@ -1,5 +1,8 @@
 # A server or a node of a federation: docs/operate.md says how to run them.
-FROM python:3.12-slim
+# A tag may get other bytes. To pin these:  --build-arg BASE=python@sha256:...  with the digest that
+# docker buildx imagetools inspect python:3.12.12-slim-bookworm  prints.
+ARG BASE=python:3.12.12-slim-bookworm
+FROM ${BASE}
 
 COPY . /src
 RUN pip install --no-cache-dir -c /src/constraints.txt '/src[deploy]'
