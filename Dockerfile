@@ -8,7 +8,7 @@ COPY . /src
 RUN pip install --no-cache-dir -c /src/constraints.txt '/src[deploy]'
 
 # Folders with keys are mounted here. Compiled kernels are kept in /tmp: nothing else of the image is written.
-RUN useradd --system --uid 1000 fedgrec && install -d -o fedgrec -m 0700 /var/lib/fedgrec
+RUN useradd --uid 1000 --no-create-home fedgrec && install -d -o fedgrec -m 0700 /var/lib/fedgrec
 ENV HOME=/tmp NUMBA_CACHE_DIR=/tmp/numba
 USER fedgrec
 WORKDIR /var/lib/fedgrec
