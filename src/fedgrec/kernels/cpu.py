@@ -61,6 +61,15 @@ def send(
     return Rows(index, values), int(cut.sum())
 
 
+def follow(cohort: Cohort, table: Floats, decay: float, before: Floats, after: Floats) -> Floats:
+    """See reference.follow."""
+    found = np.zeros((len(cohort.items), table.shape[1]), table.dtype)
+    table, decay = np.ascontiguousarray(table), table.dtype.type(decay)
+    items, at = cohort.items.astype(np.int32, copy=False), cohort.by_time
+    loops.follow(len(cohort), cohort.indptr, at, items, table, decay, before, after, found)
+    return found
+
+
 def train(
     cohort: Cohort,
     weights: Floats,
