@@ -64,9 +64,9 @@ def send(
 def follow(cohort: Cohort, table: Floats, decay: float, before: Floats, after: Floats) -> Floats:
     """See reference.follow."""
     found = np.zeros((len(cohort.items), table.shape[1]), table.dtype)
-    table, decay = np.ascontiguousarray(table), table.dtype.type(decay)
-    items, at = cohort.items.astype(np.int32, copy=False), cohort.by_time
-    loops.follow(len(cohort), cohort.indptr, at, items, table, decay, before, after, found)
+    table, items = np.ascontiguousarray(table), cohort.items.astype(np.int32, copy=False)
+    fall = table.dtype.type(decay)
+    loops.follow(len(cohort), cohort.indptr, cohort.by_time, items, table, fall, before, after, found)
     return found
 
 

@@ -30,7 +30,7 @@ from fedgrec.methods import spectral
 from fedgrec.methods.contract import DEGREES
 
 OTHER = "other"  # the side that the last round did not find: V after an even round, U after an odd one  # [N, columns]
-NUMBERS = 2**26  # that users of one machine hold at a time
+NUMBERS = 2**27  # that users of one machine hold at a time
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,8 @@ class OrderedMethod(spectral.SpectralMethod):
             return counts.apply(self, server, total)
         Z, before = self.summed(server, total), server.items[0].copy()
         server.items[0], shares = self.directions(Z)
-        server.more[OTHER] = (before @ (Z.T @ server.items[0] / np.sqrt(shares))).astype(before.dtype)
+        turn = Z.astype(before.dtype).T @ server.items[0] / np.sqrt(shares).astype(before.dtype)
+        server.more[OTHER] = before @ turn
         server.round += 1
         return server
 
