@@ -1,4 +1,4 @@
-"""The sums of `ordered` beside those of `spectral`, of as many columns: seconds of a round, and bytes of its uploads."""
+"""The sums of `ordered` beside those of `spectral`, of as many columns: seconds of two rounds, and bytes."""
 
 from dataclasses import replace
 from typing import Any
@@ -56,5 +56,3 @@ def summary(result: dict[str, Any]) -> list[str]:
         lines.append(f"{name:<12}{result[name]['seconds']:>9.2f}{up:>9.2f}{down:>9.2f}")
     ratios = ", ".join(f"{key} {ratio:.2f}" for key, ratio in result["ratios"].items())
     return [*lines, f"ordered over spectral: {ratios} (asked: {result['goal']})"]
-
-

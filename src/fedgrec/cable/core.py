@@ -344,6 +344,14 @@ class Cohort:
         """For each item of the cohort the position of its user.  # [nnz]"""
         return np.repeat(np.arange(len(self)), self.degrees)
 
+    @property
+    def by_time(self) -> Ints:
+        """Where each user's items are, one user after the other, in their order.  # [nnz]"""
+        assert self.order is not None
+        at = np.empty(len(self.items), np.int64)
+        at[self.indptr[self.owner] + self.order] = np.arange(len(at))
+        return at
+
     def items_of(self, user: int) -> Ints:
         return self.items[self.indptr[user] : self.indptr[user + 1]]
 

@@ -22,6 +22,7 @@ class Kernel(Protocol):
     def send(
         self, cohort: Cohort, weights: Floats, held: Floats, leaf: Leaf, dtype: np.dtype[Any], round_: int
     ) -> tuple[Rows, int]: ...
+    def follow(self, cohort: Cohort, table: Floats, decay: float, before: Floats, after: Floats) -> Floats: ...
     def train(
         self,
         cohort: Cohort,

@@ -71,6 +71,20 @@ def send(begin, end, index, order, first, owner, weights, held, words, per_step,
         cut[i] = np.int64(over)
 
 
+@threaded
+def follow(begin, end, indptr, at, items, table, decay, before, after, found):
+    carried = np.empty(table.shape[1], table.dtype)
+    for u in range(begin, end):
+        for way, weight in ((1, before[u]), (-1, after[u])):
+            here = indptr[u] if way > 0 else indptr[u + 1] - 1
+            carried[:] = 0
+            for _ in range(indptr[u] + 1, indptr[u + 1]):
+                t, here = items[at[here]], here + way
+                for j in range(len(carried)):
+                    carried[j] = carried[j] * decay + table[t, j]
+                    found[at[here], j] += weight * carried[j]
+
+
 # ------------------------------------------------------------------------------------- one step: users, then items
 
 

@@ -61,6 +61,15 @@ def send(
     return Rows(index, values), int(cut.sum())
 
 
+def follow(cohort: Cohort, table: Floats, decay: float, before: Floats, after: Floats) -> Floats:
+    """See reference.follow."""
+    found = np.zeros((len(cohort.items), table.shape[1]), table.dtype)
+    table, items = np.ascontiguousarray(table), cohort.items.astype(np.int32, copy=False)
+    fall = table.dtype.type(decay)
+    loops.follow(len(cohort), cohort.indptr, cohort.by_time, items, table, fall, before, after, found)
+    return found
+
+
 def train(
     cohort: Cohort,
     weights: Floats,

@@ -30,7 +30,7 @@ from fedgrec.methods import spectral
 from fedgrec.methods.contract import DEGREES
 
 OTHER = "other"  # the side that the last round did not find: V after an even round, U after an odd one  # [N, columns]
-NUMBERS = 2**25  # that users of one machine hold at a time
+NUMBERS = 2**27  # that users of one machine hold at a time
 
 
 @dataclass(frozen=True)
@@ -103,54 +103,38 @@ class OrderedMethod(spectral.SpectralMethod):
         for users in np.array_split(np.arange(len(cohort)), pieces):
             some = cohort.take(users)
             rows = self.rows(some, broadcast)[:, None]
-            rows *= rows.dtype.type(per_step)
             each = Cohort(some.keys[some.owner], np.arange(len(rows) + 1), some.items, None)
-            ones = np.ones(len(rows), rows.dtype)
+            steps = np.full(len(rows), per_step, rows.dtype)
             if self.levels:
-                sent, over = self.kernel.send(each, ones, rows, leaf, spec.dtype, broadcast.round)
+                sent, over = self.kernel.send(each, steps, rows, leaf, spec.dtype, broadcast.round)
             else:
-                sent, over = self.kernel.push(each, ones, np.zeros_like(rows), rows, leaf, spec.dtype, self.n_items)
+                sent, over = self.kernel.push(each, steps, np.zeros_like(rows), rows, leaf, spec.dtype, self.n_items)
             total, cut = total + sent, cut + over
         return total, cut
 
     def rows(self, cohort: Cohort, broadcast: Broadcast) -> Floats:
         """T_u D V, or T_uᵀ D U: a row for each item of each user.  # [nnz, columns]"""
         table = (broadcast.tables if len(broadcast.tables) else self.start)[0]
-        items, shift = self.shifted(broadcast.degrees)
-        found = table[cohort.items] / np.sqrt(items[cohort.items]).astype(table.dtype)[:, None]
-        found = self.neighbours(cohort, found, turned=bool(broadcast.round % 2))
-        found /= np.sqrt(cohort.degrees + shift).astype(table.dtype)[cohort.owner, None]
-        return found
-
-    def neighbours(self, cohort: Cohort, X: Floats, turned: bool) -> Floats:
-        """For each item of a user the weighted sum of the rows of its other items; `turned`: of those before it.
-
-        Σ_{j>i} γ^(j−i−1) X_j is the sum of the next place, times γ, plus the next row. All users take a step at once.
-        """
-        ends, o, owner = cohort.indptr, self.options, cohort.owner
+        (items, shift), o = self.shifted(broadcast.degrees), self.options
+        table = table / np.sqrt(items).astype(table.dtype)[:, None]
+        per_user = 1 / np.sqrt(cohort.degrees + shift).astype(table.dtype)
         if cohort.order is None:
-            whole = self.kernel.refresh(cohort, np.ones(len(X), X.dtype), X[None], np.arange(len(X)))[owner, 0]
-            others: Floats = (whole - X) * X.dtype.type((1 + o.back) / 2)
+            each = np.ones(len(cohort.items), table.dtype)
+            whole = self.kernel.refresh(cohort, each, table[None], cohort.items)[:, 0]
+            factor: Floats = per_user * table.dtype.type((1 + o.back) / 2)
+            others: Floats = (whole[cohort.owner] - table[cohort.items]) * factor[cohort.owner, None]
             return others
-        at, found = np.empty(len(X), np.int64), np.zeros_like(X)
-        at[ends[owner] + cohort.order] = np.arange(len(X))  # where the items of each user are, in its order
-        longest, lengths = np.argsort(-cohort.degrees, kind="stable"), -np.sort(-cohort.degrees)
-        after, before = (o.back, 1.0) if turned else (1.0, o.back)
-        for first, way, weight in ((ends[:-1], 1, before), (ends[1:] - 1, -1, after)):
-            carried = np.zeros((len(cohort), X.shape[1]), X.dtype)
-            for place in range(1, int(lengths.max(initial=0))):
-                users = longest[: np.searchsorted(-lengths, -place)]  # who have more items than this
-                here = first[users] + way * place
-                carried = carried[: len(users)] * X.dtype.type(o.decay) + X[at[here - way]]
-                found[at[here]] += X.dtype.type(weight) * carried
-        return found
+        before, after = (1.0, o.back) if broadcast.round % 2 else (o.back, 1.0)
+        weights = [per_user * table.dtype.type(weight) for weight in (before, after)]
+        return self.kernel.follow(cohort, table, o.decay, *weights)
 
     def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
         if stage is DEGREES:
             return counts.apply(self, server, total)
         Z, before = self.summed(server, total), server.items[0].copy()
         server.items[0], shares = self.directions(Z)
-        server.more[OTHER] = (before @ (Z.T @ server.items[0] / np.sqrt(shares))).astype(before.dtype)
+        turn = Z.astype(before.dtype).T @ server.items[0] / np.sqrt(shares).astype(before.dtype)
+        server.more[OTHER] = before @ turn
         server.round += 1
         return server
 

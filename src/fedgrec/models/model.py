@@ -62,9 +62,8 @@ class Model(Recommender):
 
     @property
     def trained_on(self) -> Seen:
-        items, order = self.users.items.astype(np.int32), self.users.order
-        in_order = items if order is None else items[np.lexsort((order, self.users.owner))]
-        return Seen(self.users.indptr.astype(np.int64), in_order)
+        items = self.users.items if self.users.order is None else self.users.items[self.users.by_time]
+        return Seen(self.users.indptr.astype(np.int64), items.astype(np.int32))
 
     @cached_property
     def closed(self) -> Ints:
