@@ -28,6 +28,7 @@ from unittest import mock
 import numpy as np
 
 from benchmarks import common
+from benchmarks.markdown import figure, section, table
 from fedgrec import centralized
 from fedgrec.cable import draws
 from fedgrec.cable.core import Cohort, Ints
@@ -69,7 +70,7 @@ DRAW_NONE: dict[str, list[Settings]] = {
     "ordered": grid(dim=(64, 512), exponent=(0.2, 0.4, 0.6)),
     "popularity": [{}],
     "ease": grid(l2=(25.0, 50.0, 100.0, 200.0, 400.0, 800.0, 1600.0)),
-    "itemknn": grid(neighbours=(20, 50, 100, 200, 500), shrinkage=(0.0, 10.0, 100.0)),
+    "itemknn": grid(neighbours=(5, 10, 20, 50, 100, 200), shrinkage=(0.0, 10.0, 100.0)),
 }
 ROWS = [(name, leak) for name in DRAW for leak in LEAKS] + [(name, "closed") for name in DRAW_NONE]
 # Without a federation a user holds a table of all items, as in FedRAP: on Amazon-Video 12 GB for all.
@@ -121,7 +122,8 @@ def row(name: str, method: str, open_: bool) -> dict[str, Any]:
         "data": name, "method": method, "leak": "open" if open_ else "closed", "settings": settings,
         "validation": best, "rounds": rounds, **figures("", sampled), **figures("all_", everything),
         "seconds": round(time.perf_counter() - started, 1), "users": sampled.users,
-        "machine": about["machine"], "commit": about["commit"], "dirty": about["dirty"], "date": about["date"],
+        "machine": f"{about['machine']['cores']} cores of an {about['machine']['cpu']}",
+        "commit": about["commit"], "dirty": about["dirty"], "date": about["date"],
     }  # fmt: skip
 
 
@@ -141,7 +143,8 @@ def trained(config: Config, dataset: Dataset, open_: bool) -> tuple[float, Resul
 def made(method: str, settings: Settings, dataset: Dataset) -> tuple[float, Result, Result, int]:
     """The same for a model without training."""
     split = dataset.split
-    assert split.test is not None and split.validation is not None
+    assert split.test is not None
+    assert split.validation is not None
     model = centralized.make(method, split.train, **settings)
     choice = Choice(candidates=CANDIDATES, known=split.known)
     validation = centralized.evaluate_model(model, split.train, split.validation, (K,), choice=choice)
@@ -168,12 +171,16 @@ def kept() -> list[dict[str, Any]]:
     return rows
 
 
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(prog="python -m benchmarks field")
+    found.add_argument("--data", choices=list(CHECKSUMS), action="append")
+    found.add_argument("--method", choices=[*DRAW, *DRAW_NONE], action="append")
+    found.add_argument("--leak", choices=LEAKS)
+    return found
+
+
 def main(words: Sequence[str], quick: bool) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks field")
-    parser.add_argument("--data", choices=list(CHECKSUMS), action="append")
-    parser.add_argument("--method", choices=[*DRAW, *DRAW_NONE], action="append")
-    parser.add_argument("--leak", choices=LEAKS)
-    chosen, about = parser.parse_args(words), common.about()
+    chosen, about = parser().parse_args(words), common.about()
     for name, (method, which) in itertools.product(chosen.data or CHECKSUMS, ROWS):
         asked = (not chosen.method or method in chosen.method) and chosen.leak in (None, which)
         if not asked or (not chosen.method and (name, method) in LARGE):
@@ -188,3 +195,47 @@ def main(words: Sequence[str], quick: bool) -> None:
 def line(row: dict[str, Any]) -> str:
     among = f"{row['hr']:.4f} / {row['ndcg']:.4f}, all items {row['all_hr']:.4f} / {row['all_ndcg']:.4f}"
     return f"{row['data']:<14}{row['method']:<12}{row['leak']:<8}{among}  {row['seconds']:>8.1f} s  {row['settings']}"
+
+
+# --------------------------------------------------------------------------------------------- the page
+
+HEAD = """# The federated field: measured
+
+`python -m benchmarks tables` makes this page from [benchmarks/results](../../benchmarks/results).
+[The federated field](../field.md) says what the columns mean. HR@10 / NDCG@10 of one test item for each user; ± is half
+of the 95 % interval when users are drawn again. Validation items chose settings and rounds."""
+NOT_FEDERATED = {"popularity": "popularity", "ease": "EASE", "itemknn": "ItemKNN"}
+TITLES = {"ml-100k": "MovieLens-100K", "amazon-video": "Amazon-Video"}
+
+
+def page() -> str:
+    parts = [HEAD]
+    for name, title in TITLES.items():
+        rows = {(one["method"], one["leak"]): one for one in kept() if one["data"] == name}
+        methods = [method for method in (*DRAW, *DRAW_NONE) if (method, "closed") in rows]
+        head = ("method", "99 candidates, leak open", "leak closed", "leak closed, all items ranked")
+        body = [
+            (
+                named(method),
+                cell(rows.get((method, "open"))),
+                cell(rows[method, "closed"]),
+                cell(rows[method, "closed"], "all_"),
+            )
+            for method in sorted(methods, key=lambda method: -rows[method, "closed"]["hr"])
+        ]
+        parts.append(section(title, table(head, body)))
+    return "\n\n".join(parts) + "\n"
+
+
+def named(method: str) -> str:
+    alone = "`pfedrec`, federation off, 20 rounds"
+    return alone if method == "alone" else NOT_FEDERATED.get(method, f"`{method}`")
+
+
+def cell(row: dict[str, Any] | None, prefix: str = "") -> str:
+    """Of a method that draws no negatives the leak shows nothing."""
+    if row is None:
+        return "–"
+    intervals = {name: row[f"{prefix}{name}_interval"] for name in ("hr", "ndcg")}
+    halves = {name: (high - low) / 2 for name, (low, high) in intervals.items()}
+    return " / ".join(f"{figure(row[prefix + name], 3)} ± {figure(half, 3)}" for name, half in halves.items())
