@@ -133,7 +133,7 @@ CANNOT = {
     ),
     r"--device cuda": "it needs a GPU",
     r"^fedgrec reproduce table": "it trains for hours on data that is downloaded",
-    r"--data (gowalla|yelp2018)\b": "the data is downloaded",
+    r"--data (gowalla|yelp2018|ml-100k)\b": "the data is downloaded",
 }
 
 
