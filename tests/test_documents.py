@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from benchmarks import tables
-from benchmarks.__main__ import NAMES, TABLES
+from benchmarks import field, tables
+from benchmarks.__main__ import FIELD, NAMES, TABLES
 
 from fedgrec import cli
 from fedgrec.cli import federation as federation_command
@@ -132,7 +132,7 @@ CANNOT = {
     ),
     r"--device cuda": "it needs a GPU",
     r"^fedgrec reproduce table": "it trains for hours on data that is downloaded",
-    r"--data (gowalla|yelp2018)\b": "the data is downloaded",
+    r"--data (gowalla|yelp2018|ml-100k)\b": "the data is downloaded",
 }
 
 
@@ -261,7 +261,10 @@ def test_every_command_parses(command: str) -> None:
     elif words[0] == "pip":
         assert installs(words)
     elif words[0] == "python":
-        assert set(words[3:]) <= {*NAMES, TABLES, "--quick"}
+        if words[3] == FIELD:
+            field.parser().parse_args(words[4:])
+        else:
+            assert set(words[3:]) <= {*NAMES, TABLES, "--quick"}
     elif "--help" not in words:
         words = words[words.index("fedgrec") + 1 :]
         arguments = parser(words).parse_args(words)
@@ -291,7 +294,7 @@ def test_commands_in_sentences_have_flags_that_exist() -> None:
                 assert at.prog != "fedgrec" or words[0].startswith("-"), f"{page.name}: there is no command {span!r}"
                 assert set(flags) <= set(at._option_string_actions), f"{page.name}: {span!r}"
             elif span.startswith("python -m benchmarks "):
-                assert set(span.split()[3:]) <= {*NAMES, TABLES, "--quick"}, f"{page.name}: {span!r}"
+                assert set(span.split()[3:]) <= {*NAMES, TABLES, FIELD, "--quick"}, f"{page.name}: {span!r}"
 
 
 def every_flag(at: argparse.ArgumentParser) -> Iterator[str]:
