@@ -112,9 +112,9 @@ def row(name: str, method: str, open_: bool) -> dict[str, Any]:
     base = {"split": "last", "topk": (K,), "candidates": CANDIDATES, "device": "cpu"}
     base |= {"kernel": "reference"} if open_ else {}
     with mock.patch.dict(METHODS, alone="benchmarks.alone"):
+        dataset = loaded(name, Config().changed(base, "field"))
         for settings in (DRAW | DRAW_NONE)[method]:
             config = Config().changed({**base, **({"method": method, **settings} if federated else {})}, "field")
-            dataset = loaded(name, config)
             found = trained(config, dataset, open_) if federated else made(method, settings, dataset)
             tried.append((found[0], settings, found[1:]))
         best, settings, (sampled, everything, rounds) = max(tried, key=lambda one: one[0])
