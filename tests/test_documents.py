@@ -58,6 +58,8 @@ RUN = {
     "fedgrec export RUN --page FOLDER": "",
     "fedgrec export RUN --page FOLDER --item-names titles.csv": "",
     "fedgrec train --data clicks.csv": SMALL,
+    "fedgrec train --data clicks.csv --split last --method ordered": "--split all --out runs/ordered --quiet",
+    "fedgrec train --data clicks.csv --split last --method spectral": "--split all --out runs/spectral --quiet",
     "fedgrec train --data clicks.csv --secure": f"{SMALL} --out runs/secure",
     "fedgrec train --data clicks.csv --dp-epsilon 8 --dp-unit interaction": f"{SMALL} --out runs/decoys",
     "fedgrec train --data my-folder": SMALL,

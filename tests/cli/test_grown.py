@@ -171,6 +171,7 @@ def test_a_file_that_changed_is_not_taken_for_grown_data(data: Path, more: Path,
         ({"checkpoint_every": 0}, [], "has no checkpoint of its last round"),
         ({"latent_rate": 0.5}, [], "with latent_rate other than 1"),
         ({"method": "fcf"}, [], "only fedgrec, two-parts, fedmf, federank do"),
+        ({"method": "ordered"}, [], "new sums cost as much as the first, so train anew"),
     ],
 )
 def test_what_cannot_grow_says_so_and_stays(
@@ -178,7 +179,7 @@ def test_what_cannot_grow_says_so_and_stays(
 ) -> None:
     run = tmp_path / "run"
     if "method" in options:  # another method has few of fedgrec's options
-        short = ["--method", "fcf", "--kernel", "reference", "--rounds", "2", "--quiet"]
+        short = ["--method", options["method"], "--kernel", "reference", "--rounds", "2", "--quiet"]
         assert cli.main(["train", "--data", str(data), "--out", str(run), *short]) == 0
     else:
         train(data, run, **options)

@@ -57,6 +57,7 @@ from fedgrec.cable.core import (
 )
 from fedgrec.cable.noise import NO_NOISE, Multipliers
 from fedgrec.config.options import COUNT_ITEMS, MethodOptions, option
+from fedgrec.errors import ConfigError
 from fedgrec.kernels import Kernel, reference
 from fedgrec.methods import degrees as counts
 from fedgrec.methods import noisy
@@ -180,6 +181,11 @@ class SpectralMethod(Method):
     @property
     def takes_weights(self) -> bool:
         return True
+
+    def check_grows(self, later: Method) -> None:
+        raise ConfigError(
+            f"{self.name} does not go on with other data: new sums cost as much as the first, so train anew"
+        )
 
     @property
     def width(self) -> int:
