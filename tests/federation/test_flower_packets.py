@@ -253,7 +253,7 @@ def test_nodes_wait_until_the_server_knows_their_keys_and_one_that_is_refused_is
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     known, trusted = (
-        [("node-1", -3600.4), None, ("node-1", -3600.4)],
+        [("node-2", 0.1), None, ("node-1", -3600.4), ("node-1", -3600.4)],  # the first has an old number of Flower's
         SimpleNamespace(trust=lambda _: None, is_trusted=lambda _: False),
     )
     monkeypatch.setattr(superlink, "refused_node", lambda _: known.pop(0))
@@ -277,7 +277,7 @@ def test_nodes_wait_until_the_server_knows_their_keys_and_one_that_is_refused_is
         return int(events[0]["status"])
 
     nodes = superlink.NODES + "activate-node"
-    assert [asked(path) for path in (nodes, superlink.BEGIN, nodes, nodes, nodes)] == [503, 200, 401, 401, 401]
+    assert [asked(path) for path in (nodes, superlink.BEGIN, *[nodes] * 4)] == [503, 200, *[401] * 4]
     assert not known
     assert [record.getMessage()[:57] for record in caplog.records] == [
         "note: node node-1 is refused: its clock is 3600 s behind "

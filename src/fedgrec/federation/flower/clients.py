@@ -15,10 +15,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.flower.internals import RetryInvoker, private
-from fedgrec.federation.flower.superlink import HEADER, KEEP
+from fedgrec.federation.flower.superlink import EARLY, HEADER, KEEP, LATE
 
 AGAIN, AT_MOST = 0.25, 4.0  # seconds between two attempts at a call: at first, and at most
-LATE, EARLY = 300.0, 5.0  # seconds that the clock of a signed request may be behind and ahead
 MOST = 2**30  # the most bytes of an answer
 
 

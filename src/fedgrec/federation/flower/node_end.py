@@ -161,8 +161,8 @@ class Link:
         if trouble := clock_trouble(answer):
             return FederationError(f"{who}: {trouble}")
         with NodeStore(node_folders(self.folder)[0]) as store:
-            why = store.get("refused") or "it has not the node's key: the node was removed, or its keys were replaced"
-        return RefusedError(f"{who}: {why}. {ENDED}")
+            told = f" (the server's last word: {why})" if (why := store.get("refused")) else ""
+        return RefusedError(f"{who}: it has not the node's key: the node was removed or has new keys{told}. {ENDED}")
 
     def _distrust(self, error: str) -> str:
         """What is wrong with the server's certificate, and what to do; a wrong date may mean a wrong clock here."""
@@ -262,7 +262,7 @@ def _work(link: Link, reply: Callable[[Message], RecordDict], meanwhile: Callabl
             pauses = longer(LATER, MUCH_LATER)
         except httpx.HTTPStatusError as error:
             unsent = None
-            if error.response.status_code == httpx.codes.UNAUTHORIZED:
+            if error.response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.SERVICE_UNAVAILABLE):
                 log.warning("the server does not know this node any more: introducing it again")
                 return
             log.warning("the server has no use for an answer: %s", error)  # for example the run is over

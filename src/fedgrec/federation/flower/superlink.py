@@ -38,6 +38,7 @@ Receive = Callable[[], Awaitable[Scope]]
 NODES, BEGIN = "/v1/fleet/", "/v1/control/start-run"  # the server begins a run once Flower knows all nodes' keys
 # In the environment: this start's secret, the bytes of a node's request, the server's log.
 SECRET, BODY, LOG = "FEDGREC_SECRET", "FEDGREC_BODY", "FEDGREC_LOG"
+LATE, EARLY = 300.0, 5.0  # seconds that the clock of a signed request may be behind and ahead
 TELL = 3600.0  # seconds between two lines about the same refused node
 HEADER = "x-fedgrec-secret"  # the header in which the server's own processes show it
 UPLOAD = 300.0  # seconds that a request has to arrive
@@ -164,15 +165,10 @@ class Door:
     def _name(self, scope: Scope) -> None:
         """Say in the server's log which node is refused, and how wrong its clock is; strangers cannot fill the log."""
         found, now = refused_node(scope), time.monotonic()
-        if found and now - self.told.get(found[0], -TELL) >= TELL:
+        if found and not -LATE < found[1] < EARLY and now - self.told.get(found[0], -TELL) >= TELL:
             self.told[found[0]] = now
-            log.warning(
-                "note: node %s is refused: its clock is %.0f s %s this server's, and may be 300 s behind and 5 s "
-                "ahead: set it (NTP)",
-                found[0],
-                abs(found[1]),
-                "ahead of" if found[1] > 0 else "behind",
-            )
+            where = f"{abs(found[1]):.0f} s {'ahead of' if found[1] > 0 else 'behind'}"
+            log.warning("note: node %s is refused: its clock is %s this server's: set it (NTP)", found[0], where)
 
     def _refused(self, scope: Scope) -> int:
         """The status with which a caller is refused; 0 if it may come in."""
