@@ -9,7 +9,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 unexport PYTHONDONTWRITEBYTECODE
 WORKERS = $(shell $(PYTHON) -c "import os; print(min(4, os.cpu_count()))")
 
-.PHONY: help demo test check types packages site slow bench clean
+.PHONY: help demo test check types packages site slow containers bench clean
 
 help:
 	@echo "make demo    set up .venv, train on the built-in data, write a report and a page (runs/demo)"
@@ -17,6 +17,7 @@ help:
 	@echo "make check   format, lint, types, layers, packages, site, tests (make test runs it after the set-up)"
 	@echo "make site    the documentation as a site that needs no network: build/site/index.html"
 	@echo "make slow    the tests that take minutes"
+	@echo "make containers  build the image, train a small federation in containers: needs Docker with compose"
 	@echo "make bench   the benchmarks; results go to benchmarks/results"
 	@echo "make clean   remove .venv and caches"
 
@@ -46,6 +47,9 @@ kernels-of-%: $(VENV)/.dev
 
 slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow
+
+containers: $(VENV)/.demo
+	PATH="$(CURDIR)/$(BIN):$$PATH" sh tests/containers.sh
 
 bench: $(VENV)/.dev
 	$(INSTALL) -e ".[bench]"

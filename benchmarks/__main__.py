@@ -6,7 +6,7 @@ from typing import Any
 from benchmarks import common
 from fedgrec.kernels.devices import gpu_is_there
 
-TABLES = "tables"
+TABLES, FIELD = "tables", "field"
 BUSY = 0.5  # load average
 NAMES = (
     "reading", "rounds", "evaluation", "recommend", "serving", "memory", "scale", "lightgcn", "federated",
@@ -21,10 +21,20 @@ def main() -> None:
         prog="python -m benchmarks", description="Measure; results stay in benchmarks/results."
     )
     parser.add_argument(
-        "names", nargs="*", metavar="name", help=f"what to measure: {', '.join(NAMES)}; default: all; or {TABLES} alone"
+        "names",
+        nargs="*",
+        metavar="name",
+        help=f"what to measure: {', '.join(NAMES)}; default: all; or {TABLES} or {FIELD} alone",
     )
     parser.add_argument("--quick", action="store_true", help="one repetition of each, and nothing is kept")
-    options = parser.parse_args()
+    options, more = parser.parse_known_args()
+    if options.names == [FIELD]:
+        from benchmarks import field
+
+        field.main(more, options.quick)
+        return
+    if more:
+        parser.error(f"{' '.join(more)}: unknown")
     if options.names == [TABLES]:
         from benchmarks import tables
 

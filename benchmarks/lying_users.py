@@ -41,7 +41,7 @@ class Lie:
 
     def upload(self, method: Method, stage: Stage, broadcast: Broadcast, most: Mapping[str, float]) -> Upload:
         """The strongest upload for a training sum; `most`: the largest norm of a leaf, in steps."""
-        spec, toward, leaves = method.spec(stage), mean_user(broadcast), {}
+        spec, toward, leaves = method.spec(stage), mean_user(method, broadcast), {}
         filled = self.leaves or (method.contents.updates, method.contents.latents)
         for leaf in spec.leaves:
             rows = self._rows(leaf, toward, broadcast.n_items, self.strength if leaf.name in filled else 0)
@@ -58,9 +58,10 @@ class Lie:
         return Rows((np.arange(tables)[:, None] * n_items + items).ravel(), np.tile(words, (tables, 1)))
 
 
-def mean_user(broadcast: Broadcast) -> Floats:
+def mean_user(method: Method, broadcast: Broadcast) -> Floats:
     """The direction of most users: the items' rows, each weighted by its number of users. All of it is public."""
-    return np.asarray(broadcast.degrees.astype(np.float64) @ broadcast.tables[0].astype(np.float64))
+    tables = broadcast.tables if len(broadcast.tables) else method.start  # which is not sent
+    return np.asarray(broadcast.degrees.astype(np.float64) @ tables[0].astype(np.float64))
 
 
 class Liars(Sums):

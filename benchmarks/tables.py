@@ -1,13 +1,13 @@
 """`python -m benchmarks tables`: write the pages of results that are made from kept records.
 
-Two pages are made as a whole; the README has a table of results between two markers.
+Three pages are made as a whole; the README has a table of results between two markers.
 """
 
 import re
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import measured_tables, recall_tables
+from benchmarks import field, measured_tables, recall_tables
 from benchmarks.markdown import DOCUMENTS, ROOT
 
 README = ROOT / "README.md"
@@ -22,6 +22,7 @@ def readme() -> str:
 MADE: dict[Path, Callable[[], str]] = {
     DOCUMENTS / "README.md": recall_tables.page,
     DOCUMENTS / "measurements.md": measured_tables.page,
+    DOCUMENTS / "field.md": field.page,
     README: readme,
 }
 

@@ -21,15 +21,14 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from benchmarks import tables
-from benchmarks.__main__ import NAMES, TABLES
+from benchmarks import field, tables
+from benchmarks.__main__ import FIELD, NAMES, TABLES
 
 from fedgrec import cli
 from fedgrec.cli import federation as federation_command
 from fedgrec.cli import train as train_command
 from fedgrec.cli import training
 from fedgrec.cli.configured import configuration
-from fedgrec.studies.audit import lies
 from tests.cli.small import clicks
 from tests.federation.worlds import N_ITEMS, world
 
@@ -131,12 +130,12 @@ CANNOT = {
     r"^fedgrec federation (join|add-node fed --request) ": "its letter comes from another machine",
     r"^fedgrec federation (server|node|dashboard) ": "it runs until it is stopped, in the folder of another machine",
     r"^fedgrec serve ": "it runs until it is stopped",
-    r"^fedgrec (audit|device recommend|federation (backup|status|forget)|recommend|evaluate) /var/lib/": (
+    r"^fedgrec (audit|device recommend|federation (backup|status|forget|doctor)|recommend|evaluate) /var/lib/": (
         "the folder is on another machine"
     ),
     r"--device cuda": "it needs a GPU",
     r"^fedgrec reproduce table": "it trains for hours on data that is downloaded",
-    r"--data (gowalla|yelp2018)\b": "the data is downloaded",
+    r"--data (gowalla|yelp2018|ml-100k)\b": "the data is downloaded",
 }
 
 
@@ -265,7 +264,10 @@ def test_every_command_parses(command: str) -> None:
     elif words[0] == "pip":
         assert installs(words)
     elif words[0] == "python":
-        assert set(words[3:]) <= {*NAMES, TABLES, "--quick"}
+        if words[3] == FIELD:
+            field.parser().parse_args(words[4:])
+        else:
+            assert set(words[3:]) <= {*NAMES, TABLES, "--quick"}
     elif "--help" not in words:
         words = words[words.index("fedgrec") + 1 :]
         arguments = parser(words).parse_args(words)
@@ -295,7 +297,7 @@ def test_commands_in_sentences_have_flags_that_exist() -> None:
                 assert at.prog != "fedgrec" or words[0].startswith("-"), f"{page.name}: there is no command {span!r}"
                 assert set(flags) <= set(at._option_string_actions), f"{page.name}: {span!r}"
             elif span.startswith("python -m benchmarks "):
-                assert set(span.split()[3:]) <= {*NAMES, TABLES, "--quick"}, f"{page.name}: {span!r}"
+                assert set(span.split()[3:]) <= {*NAMES, TABLES, FIELD, "--quick"}, f"{page.name}: {span!r}"
 
 
 def every_flag(at: argparse.ArgumentParser) -> Iterator[str]:
@@ -335,8 +337,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     sp.save_npz(place / "clicks.npz", sp.csr_array(np.random.default_rng(0).random((12, 90)) < 0.2).astype(float))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
-        patch.setattr(training, "_report", lambda *_: None)  # pictures and lies have their own tests
-        patch.setattr(lies, "LIED_TO", 1)
+        patch.setattr(training, "_report", lambda *_: None)  # pictures have their own tests
         assert cli.main(["train", "--data", "clicks.csv", "--out", "RUN", *SMALL.split()]) == 0
         yield place
 

@@ -86,6 +86,17 @@ def test_planned_sums_spend_what_was_asked_for(name: str, epsilon: float) -> Non
             assert math.sqrt(leaf.noise) == pytest.approx(z * leaf.norm)
 
 
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
+def test_an_independent_accountant_says_hardly_less(name: str, epsilon: float) -> None:
+    """It takes the noise for Gaussian, which loses nothing to whole numbers, at the orders of Skellam's theorem."""
+    method = budget.with_noise(METHODS[name], epsilon, 1e-6, 12)
+    accountant = RdpAccountant(orders=noise.ORDERS.tolist())
+    for variance, _, euclidean, times in budget.releases(method, 12):
+        accountant.compose(GaussianDpEvent(math.sqrt(variance) / euclidean), times)
+    assert 0.99 * epsilon < accountant.get_epsilon(1e-6) <= budget.spent_by(method, 1e-6, 12) <= epsilon
+
+
 def test_a_quarter_of_the_noise_spends_more() -> None:
     method = budget.with_noise(METHODS["spectral"], 2.0, 1e-6, 3)
     found = [release._replace(variance=release.variance / 4) for release in budget.releases(method, 3)]

@@ -2,7 +2,8 @@
 
 import subprocess
 import sys
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgrec.errors import FedgrecError
-from fedgrec.models.ranking import FEW, evaluate, top_k
+from fedgrec.models.ranking import FEW, Rough, evaluate, top_k
 from fedgrec.models.recommender import Seen, best
 from tests.slow_ranking import top_k_reference
 
@@ -160,3 +161,51 @@ def test_a_few_lists_are_those_of_many() -> None:
     np.testing.assert_array_equal(few[0], ids[:5])
     np.testing.assert_array_equal(few[1], scores[:5])
     assert set(ids.ravel()) <= {-1, *allowed}
+
+
+ROUGH_WORLDS = (
+    (7, 3000, 20, 10), (1, 500, 3, 20), (64, 900, 33, 5), (5, 40, 8, 40), (4, 6, 2, 3),
+)  # fmt: skip
+
+
+def rough_world(n: int, n_items: int, dim: int) -> tuple[Any, ...]:
+    """Items of very different lengths, some twice, some zero; a third of the items are seen by each user."""
+    rng = np.random.default_rng(n)
+    items = (rng.standard_normal((n_items, dim)) * rng.exponential(1, n_items)[:, None] ** 3).astype("f4")
+    items[n_items // 2 :] = items[: n_items - n_items // 2]
+    items[:: max(n_items // 5, 1)] = 0
+    users = rng.standard_normal((n, dim)).astype("f4")
+    seen = [np.flatnonzero(rng.random(n_items) < 1 / 3).astype("i4") for _ in range(n)]
+    return users, items, np.concatenate([[0], np.cumsum([*map(len, seen)])]), np.concatenate(seen)
+
+
+@pytest.mark.parametrize(("n", "n_items", "dim", "k"), ROUGH_WORLDS)
+def test_lists_by_a_rough_table_are_the_exact_ones(n: int, n_items: int, dim: int, k: int) -> None:
+    users, items, indptr, seen = rough_world(n, n_items, dim)
+    ids, scores = top_k(users, items, k, indptr, seen)
+    found, rough = top_k(users, items, k, indptr, seen, rough=Rough.of(items))
+    np.testing.assert_allclose(rough, scores, rtol=1e-5, atol=1e-5)
+    exact = users.astype(float) @ items.T.astype(float)
+    for row in range(n):  # where ids differ, their scores are equal but for the last bits
+        np.testing.assert_allclose(
+            exact[row, found[row][found[row] >= 0]], exact[row, ids[row][ids[row] >= 0]], rtol=1e-5
+        )
+        assert not np.isin(found[row], seen[indptr[row] : indptr[row + 1]]).any()
+
+
+def test_mutation_a_rough_table_without_its_errors_misses_items() -> None:
+    """Items that differ by less than a step of eight bits."""
+    users, items, indptr, seen = rough_world(64, 900, 33)
+    items = (1 + 1e-3 * items / np.abs(items).max()).astype("f4")
+    right, rough = top_k(users, items, 5, indptr, seen)[1], Rough.of(items)
+    np.testing.assert_allclose(top_k(users, items, 5, indptr, seen, rough=rough)[1], right, rtol=1e-5, atol=1e-5)
+    sure = replace(rough, errors=np.zeros_like(rough.errors))
+    wrong = top_k(users, items, 5, indptr, seen, rough=sure)[1]
+    assert not np.allclose(wrong, right, rtol=1e-5, atol=1e-5)
+
+
+def test_a_rough_table_finds_what_is_not_finite() -> None:
+    users, items, indptr, seen = rough_world(4, 40, 8)
+    users[2, 1] = np.nan
+    with pytest.raises(FedgrecError, match="not finite"):
+        top_k(users, items, 5, indptr, seen, rough=Rough.of(items))

@@ -5,7 +5,9 @@ import os
 
 
 class FedgrecError(Exception):
-    """Something the user can put right. The command line prints it as it is and exits with code 2."""
+    """Something the user can put right. The command line prints it as it is and exits with its code."""
+
+    code = 2
 
 
 class DataError(FedgrecError):

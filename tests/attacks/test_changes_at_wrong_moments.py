@@ -215,6 +215,22 @@ def test_a_source_that_changes_while_it_is_read_at_the_start_is_read_again(
     assert found.came == 1
 
 
+def test_a_source_that_was_written_anew_and_says_the_same_has_not_changed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    life = Life(tmp_path)
+    home = life.world.nodes[0]
+    write_source(home, life.people[0])
+    watcher = refresh.Watcher(home)
+    watcher.load()
+    caplog.set_level("INFO", "fedgrec.node")
+    for people in (life.people[0], life.people[0] | {"guest": {1, 2}}):
+        write_source(home, people)
+        watcher.look()
+    said = [record.getMessage() for record in caplog.records if "has changed" in record.getMessage()]
+    assert said == ["the source has changed: 1 new user, 0 with changed items, 0 who left"]
+
+
 def test_a_source_that_is_gone_for_a_moment_ends_no_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     life = Life(tmp_path)
     home = life.world.nodes[0]

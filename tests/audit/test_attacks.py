@@ -18,8 +18,6 @@ from fedgrec.studies.audit.recording import Contributions, Truth, View, record
 from fedgrec.studies.audit.scores import Finding, NotApplicable
 from tests.audit.worlds import PLAIN, alike, plain, sparse
 
-pytestmark = pytest.mark.usefixtures("one_is_lied_to")
-
 
 def rows_changed(view: View, leaf: str, change: Any) -> View:
     """The view with other numbers in the rows of a leaf."""

@@ -129,7 +129,6 @@ def test_nothing_of_the_data_is_run_and_nothing_is_asked_of_the_network() -> Non
     assert page.count("&lt;script&gt;") >= 7  # title twice, method, name, sentence, name and reason
 
 
-@pytest.mark.usefixtures("one_is_lied_to")
 def test_every_attack_says_what_it_does_and_what_helps() -> None:
     found = attacked(*plain())
     assert [line.name for line in found.lines if line.name not in about()] == []

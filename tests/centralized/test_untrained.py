@@ -1,10 +1,10 @@
-"""The systems without training: popularity, Turbo-CF and EASE."""
+"""The systems without training: popularity, Turbo-CF, EASE and ItemKNN."""
 
 import numpy as np
 import pytest
 
 from fedgrec import data
-from fedgrec.centralized import evaluate_model, make
+from fedgrec.centralized import evaluate_model, make, untrained
 from fedgrec.errors import ConfigError, DataError
 from tests.centralized.worlds import pairs, ragged
 
@@ -43,6 +43,22 @@ def test_ease_is_the_least_squares_of_each_item(l2: float) -> None:
         B[others, t] = np.linalg.solve(A.T @ A + l2 * np.eye(len(others)), A.T @ R[:, t])
     model = make("ease", train, l2=l2)
     np.testing.assert_allclose(model.scores(np.arange(train.n_users)), R @ B, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("block", [3, 1024])
+@pytest.mark.parametrize(("k", "h"), [(2, 0.0), (3, 4.0), (10**6, 1.0)])
+def test_item_knn_equals_its_formula(k: int, h: float, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Item by item: the k nearest others, of equal ones the lower ids, whatever the size of a block."""
+    monkeypatch.setattr(untrained, "BLOCK", block)
+    train = ragged()
+    R = train.to_scipy().toarray().astype(np.float64)
+    S, sizes = np.zeros((train.n_items, train.n_items)), R.sum(0)
+    for t in range(train.n_items):
+        near = {s: R[:, s] @ R[:, t] / max(np.sqrt(sizes[s] * sizes[t]) + h, 1e-9) for s in range(len(S)) if s != t}
+        for s in sorted(near, key=lambda s: (-near[s], s))[:k]:
+            S[s, t] = near[s]
+    model = make("itemknn", train, neighbours=k, shrinkage=h)
+    np.testing.assert_allclose(model.scores(np.arange(train.n_users)), R @ S, rtol=1e-5, atol=1e-6)
 
 
 def test_turbo_cf_needs_a_coefficient() -> None:

@@ -12,6 +12,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "popularity": {},
     "turbocf": {},
     "ease": {"l2": 5.0},
+    "itemknn": {"neighbours": 5, "shrinkage": 1.0},
     "mf-bpr": {"dim": 16, "rate": 0.05, "batch": 250, "epochs": 6},
     "lightgcn": {"dim": 16, "rate": 0.05, "batch": 250, "epochs": 6},
     "ngcf": {"dim": 16, "rate": 0.01, "batch": 250, "epochs": 6, "layers": 2},

@@ -22,16 +22,13 @@ def said(capsys: pytest.CaptureFixture[str], command: str) -> tuple[int, str, st
         "--neighbours 6 --threshold 4 --drop 0,0,1,0",
         "--bits 64",
         "--bits 12 --drop 0,0,1,0",
-        "--mechanism pairwise",
     ],
 )
 def test_a_round_ends_with_an_exact_sum(capsys, more: str) -> None:
     code, out, _ = said(capsys, f"{SMALL} {more}")
     assert (code, out.splitlines()[-1]) == (0, "sum exact: yes")
     assert max(map(len, out.splitlines())) <= 80
-    stages = (
-        ["keys", "shares"] if "pairwise" in more else ["keys", "shares", "masked vectors", "confirming", "unmasking"]
-    )
+    stages = ["keys", "shares", "masked vectors", "confirming", "unmasking"]
     assert [line for line in stages if not any(shown.startswith(line) for shown in out.splitlines())] == []
 
 

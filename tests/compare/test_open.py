@@ -24,6 +24,7 @@ SMALL = {
     "popularity": "popularity",
     "turbocf": "turbocf",
     "ease": "ease",
+    "itemknn": "itemknn",
 }
 
 
@@ -59,7 +60,7 @@ def test_a_run_is_evaluated_and_recommends(capsys: Any, runs: Path, data: Path, 
     has = {line.split(",")[1] for line in data.read_text().splitlines() if line.startswith("ann3,")}
     assert set(shown) == {f"book{i}" for i in range(48)} - has  # held-out items are not recommended either
 
-    without_vectors = method in ("turbocf", "ease", "multvae")
+    without_vectors = method in ("turbocf", "ease", "itemknn", "multvae")
     assert cli.main(["export", str(run), "--page", str(tmp_path / "page")]) == (2 if without_vectors else 0)
     assert (f"scores of {method} are no inner products" in capsys.readouterr().err) == without_vectors
     table = tmp_path / "lists.csv"

@@ -20,15 +20,19 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportError)
 
 from fedgrec.federation.common import certificates
-from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.network import CA, TLS_CERTIFICATE, TLS_KEY, read_flower_key
+from fedgrec.federation.common.arrays import write_private
+from fedgrec.federation.common.errors import FederationError, RefusedError
+from fedgrec.federation.common.network import CA, KEYS, TLS_CERTIFICATE, TLS_KEY, read_flower_key
+from fedgrec.federation.common.roster import ROSTER
 from fedgrec.federation.flower.node_end import Link
 from fedgrec.federation.flower.processes import Processes
 from fedgrec.federation.flower.server_end import FlowerServer
 from fedgrec.federation.node.refresh import Watcher
+from fedgrec.federation.setup.changes import remove_node, rotate_keys
 from fedgrec.federation.setup.init import Made
 from fedgrec.federation.setup.start import start_node
-from tests.federation.flower_network import TAPPED_APP, as_world, ended, founded, progress, until
+from tests.federation.flower_network import TAPPED_APP, as_world, ended, founded, progress, running, until
+from tests.federation.worlds import people
 from tests.waits import seconds, slowness
 
 HOUR, BEARABLE = 3600, 240  # seconds; a node may be five minutes behind
@@ -194,3 +198,36 @@ def test_a_server_of_another_authority_is_not_blamed_on_the_clock(tmp_path: Path
     said = refusal(made, other.nodes[0] / CA)
     assert re.search(r"is not the one that .*ca\.crt vouches for .*: ask who runs it", said), said
     assert "clock" not in said
+
+
+# --------------------------------------------------------------------------------------------------- not wanted
+
+
+@pytest.mark.slow
+def test_a_node_that_is_removed_or_has_old_keys_ends_for_good_and_the_others_go_on(tmp_path: Path) -> None:
+    """While it runs, because the server says so; at its next start, because the server has not its key any more."""
+    options = {"rounds": 200, "retries": 99, "start_seconds": 60.0 * slowness()}
+    made = founded(tmp_path, crowd=people(5, 3), options=options, layers=1)
+    fed = made.server.parent
+    with Processes(fed / "logs") as processes:
+        server = FlowerServer(made.server, processes, TAPPED_APP)
+        try:
+            server.start()
+            for node in made.nodes:
+                start_node(node, processes)
+            until(lambda: "round 1:" in progress(made) or processes.check(), 60, "the first round does not come")
+            shutil.copytree(fed, home := tmp_path / "home")  # where the authority is: its new keys reach no node here
+            remove_node(home, "node-4")
+            rotate_keys(home, "node-3")
+            write_private(made.server / ROSTER, (home / "server" / ROSTER).read_bytes())
+            (made.server / KEYS / "node-4.pub").unlink()
+            for name, why in (("node-4", "was removed with roster 2"), ("node-3", "has not the key of node-3")):
+                assert processes.running.pop(name).wait(seconds(60)) == RefusedError.code
+                assert why in processes.last_words(name)
+            before = len(as_world(made).applied("train"))
+            until(lambda: len(as_world(made).applied("train")) > before + 2, 60, "the others do not go on")
+        finally:
+            server.close()
+    with running(made) as (_, processes):
+        assert processes.running.pop("node-4").wait(seconds(60)) == RefusedError.code
+        assert "was removed with roster 2" in processes.last_words("node-4")

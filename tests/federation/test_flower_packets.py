@@ -75,12 +75,49 @@ def exchange(plan: dict[int, tuple[float, Any]], seconds: float = 1.0) -> tuple[
     return got, time.monotonic() - begun, (grid, link)
 
 
-def test_a_look_for_work_is_a_sign_of_life() -> None:
-    state, beats = SimpleNamespace(), list[int]()
+def test_a_look_for_work_is_a_sign_of_life_and_asks_for_what_got_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower hands a question out once. A node that looks again, and has sent no receipt, has not got it."""
+    state, beats, new = SimpleNamespace(), list[int](), iter([["first"], [], [], ["second"], [], [], [], [], []])
     state.acknowledge_node_heartbeat = lambda node, interval: beats.append(node)
-    pull = superlink.seen(lambda request, state, store: "work")
-    assert pull(request=SimpleNamespace(node=SimpleNamespace(node_id=7)), state=state, store=None) == "work"
-    assert beats == [7]
+    monkeypatch.setattr(superlink, "HOLD", 0.0)
+    handed = superlink.Questions(
+        lambda state, message: "stored",
+        lambda request, state, store: SimpleNamespace(messages_list=next(new)),
+        lambda request, state, store: "noted",
+    )
+    node: Any = SimpleNamespace(node=SimpleNamespace(node_id=7))
+
+    def looks(times: int) -> list[list[str]]:
+        return [handed.pull(request=node, state=state, store=None).messages_list for _ in range(times)]
+
+    assert looks(2) == [["first"], ["first"]]
+    assert handed.confirm(request=node, state=state, store=None) == "noted"
+    assert looks(1) == [[]]
+    assert looks(6) == [["second"]] * (1 + superlink.AGAIN) + [[], []], "not for ever"
+    assert beats == [7] * 9
+
+
+def test_a_look_for_work_waits_until_there_is_some() -> None:
+    there = list[str]()
+
+    def store(state: Any, message: Any) -> None:
+        there.append(message.name)
+
+    def pull(request: Any, state: Any, store: Any) -> Any:
+        return SimpleNamespace(messages_list=[there.pop(0)] if request.node.node_id == 7 and there else [])
+
+    state = SimpleNamespace(acknowledge_node_heartbeat=lambda node, interval: None)
+    questions = superlink.Questions(store, pull, lambda request, state, store: None)
+    about = {"request": SimpleNamespace(node=SimpleNamespace(node_id=7)), "state": state, "store": None}
+    begun, said = time.monotonic(), SimpleNamespace(name="question", metadata=SimpleNamespace(dst_node_id=7))
+    threading.Timer(0.2, lambda: questions.store(state, said)).start()
+    assert questions.pull(**about).messages_list == ["question"]
+    assert 0.1 < time.monotonic() - begun < superlink.HOLD / 2
+    questions.confirm(**about)
+    for _ in range(2):  # they came while the node was at work
+        questions.store(state, said)
+    assert [questions.pull(**about).messages_list, questions.confirm(**about)] == [["question"], None]
+    assert questions.pull(**about).messages_list == ["question"]
 
 
 def test_signs_of_life_are_what_flower_knows_of_its_nodes() -> None:
@@ -167,14 +204,6 @@ def test_a_superlink_that_is_gone_is_an_exception_here() -> None:
         exchange({1: (0, OSError("no superlink"))})
 
 
-def test_nodes_are_told_to_look_less_often_the_more_they_are() -> None:
-    pauses = {}
-    for n in (3, 100):
-        *_, (grid, _) = exchange({address: (0, Packet("a")) for address in range(1, n + 1)}, 20)
-        pauses[n] = {message.content["packet"]["pause"] for message in grid.sent.values()}
-    assert pauses == {3: {records.POLL}, 100: {100 / transport.LOOKS}}
-
-
 def test_few_messages_are_announced_at_a_time_and_all_are_answered() -> None:
     plan = {address: (0, Packet(f"from {address}")) for address in range(1, 13)}
     grid, announced = Grid(plan), list[int]()
@@ -220,6 +249,41 @@ def test_an_upload_reaches_flower_in_one_piece() -> None:
     assert received(piece(b"a", True), gone) is None, "half an upload is none"
 
 
+def test_nodes_wait_until_the_server_knows_their_keys_and_one_that_is_refused_is_named_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    known, trusted = (
+        [("node-1", -3600.4), None, ("node-1", -3600.4)],
+        SimpleNamespace(trust=lambda _: None, is_trusted=lambda _: False),
+    )
+    monkeypatch.setattr(superlink, "refused_node", lambda _: known.pop(0))
+
+    async def flower(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    door: Any = superlink.Door(flower, "s3cret", 100, trusted, signed=lambda _: False)  # type: ignore[arg-type]
+
+    def asked(path: str) -> int:
+        heads, events = [(superlink.HEADER.encode(), b"s3cret")], list[Any]()
+        scope = {"type": "http", "path": path, "headers": heads, "client": ("127.0.0.1", 1), "server": ("::", 2)}
+
+        async def receive() -> Any:
+            return piece(b"", False)
+
+        async def send(event: Any) -> None:
+            events.append(event)
+
+        asyncio.run(door(scope, receive, send))
+        return int(events[0]["status"])
+
+    nodes = superlink.NODES + "activate-node"
+    assert [asked(path) for path in (nodes, superlink.BEGIN, nodes, nodes, nodes)] == [503, 200, 401, 401, 401]
+    assert not known
+    assert [record.getMessage()[:57] for record in caplog.records] == [
+        "note: node node-1 is refused: its clock is 3600 s behind "
+    ]
+
+
 @pytest.mark.parametrize(
     ("client", "here"),
     [
@@ -262,7 +326,7 @@ def test_the_superlink_that_we_start_has_the_door() -> None:
     from flwr.superlink.main import _get_middleware
 
     def start() -> str:
-        os.environ.update({superlink.SECRET: "s3cret", superlink.BODY: "1000"})
+        os.environ.update({superlink.SECRET: "s3cret", superlink.BODY: "1000", superlink.LOG: os.devnull})
         sys.argv = ["superlink", "--host", "127.0.0.1", "--port", str(free_port())]
         sys.modules["flwr.superlink.cli.flower_superlink"].flower_superlink = lambda: None  # type: ignore[attr-defined]
         superlink.main()

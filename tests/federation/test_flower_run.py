@@ -1,10 +1,11 @@
 """Laws 6 and 10 over the real network: three nodes with eight users each, TLS, node authentication, secure sums."""
 
 import json
+import re
 import shutil
 import stat
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from fedgrec.federation.common.network import CA, FLOWER
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.common.plan import EVALUATE, Plan
 from fedgrec.federation.common.roster import write_roster
+from fedgrec.federation.flower import clients
 from fedgrec.federation.flower.node_end import NUMBER
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.store import NodeStore
@@ -34,6 +36,7 @@ from tests.federation.flower_network import (
     clear_uploads,
     ended,
     founded,
+    progress,
     running,
     tap,
     tapped,
@@ -73,20 +76,59 @@ def trained_by(made: Made, nodes: str, app: dict[str, str] = TAPPED_APP) -> Made
 def test_strangers_are_refused_with_a_sentence(
     trained: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A node that expects another server, one whose clock is an hour behind, and one with another key."""
+    """A node that expects another server, one whose clock is an hour behind, and one with another key.
+
+    The server's log names the second, which signs with a known key, once; the third is a stranger to it.
+    """
     strangers = [Path(shutil.copytree(node, tmp_path / node.name)) for node in trained.nodes]
     membership, (key, other) = open_node(strangers[0]).membership, certificates.authority("test")
     write_private(strangers[0] / CA, certificates.as_pem(other))
     write_roster(strangers[0], membership.signed(key))
     write_private(strangers[2] / FLOWER, certificates.ssh_pair()[0])
-    sentences, now = ("is not the one that", "clock", "has not the node's key"), signing.now
-    for stranger, sentence in zip(strangers, sentences, strict=True):
+    causes, now = (
+        {"is not the one that": 2, "clock": 2, "has not the node's key: the node was removed": 78},
+        signing.now,
+    )
+    for stranger, (sentence, ending) in zip(strangers, causes.items(), strict=True):
         with monkeypatch.context() as late:
             if sentence == "clock":
                 late.setattr(signing, "now", lambda: now() - timedelta(hours=1))
+                late.setattr(clients, "datetime", Late)
             code, _, words = said(capsys, "federation", "node", stranger)
-        assert code == 2
+        assert code == ending
         assert sentence in words.splitlines()[-1]
+        assert bool(re.search(r"is wrong, 3(59|60)\d s behind", words)) == (sentence == "clock")
+    (line,) = [line for line in progress(trained).splitlines() if "is refused" in line]
+    assert re.fullmatch(r"[\d-]+ [\d:]+ note: node node-1 is refused: its clock is 3(59|60)\d s behind .*", line)
+    strangers[1].joinpath("flower.key").write_bytes((strangers[2] / FLOWER).read_bytes())
+    with NodeStore(strangers[1]) as store, store.transaction():
+        store.put("refused", "the node at 7 is node-1, which was removed with roster 2: stop it")
+    code, _, words = said(capsys, "federation", "node", strangers[1])
+    assert (code, "which was removed with roster 2" in words) == (78, True), "the server had said so while it knew it"
+
+
+def test_the_doctor_examines_what_runs(
+    trained: Made, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A node that runs reaches its server and asks its clock; its own clock is the one that is wrong."""
+    node = trained.nodes[0]
+    code, out, _ = said(capsys, "federation", "doctor", node)
+    to_do = [line for line in out.splitlines() if line.startswith("DO")]
+    assert (code, len(to_do)) == (2, 2), out
+    assert "others may use" in to_do[0], "people.csv"
+    assert "there is no backup" in to_do[1]
+    assert "ok  it runs" in out
+    assert "answers, and the clocks agree" in out
+    monkeypatch.setattr(clients, "datetime", Late)
+    assert re.search(r"DO  the clock here is wrong, 3(59|60)\d s behind", said(capsys, "federation", "doctor", node)[1])
+
+
+class Late(datetime):
+    """The clock of a node that is an hour behind."""
+
+    @classmethod
+    def now(cls, zone: Any = None) -> "Late":
+        return super().now(zone) - timedelta(hours=1)
 
 
 def test_law_6_the_network_is_the_simulation_bit_for_bit(trained: Made) -> None:

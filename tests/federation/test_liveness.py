@@ -15,6 +15,8 @@ from fedgrec.federation.common.transport import Left, Sign
 from fedgrec.federation.in_process.transport import LocalTransport
 from fedgrec.federation.server import members
 from fedgrec.federation.server.liveness import FACTOR, LONGEST_REST, MARGIN, About, Patience, Silence, Silences, Wait
+from fedgrec.federation.server.log import writing
+from fedgrec.federation.server.status import Status, status
 from tests.federation.worlds import World, world
 
 USUAL = 1.0  # seconds of an answer
@@ -214,7 +216,7 @@ def test_a_node_that_dies_in_mid_round_is_waited_for_once_and_named_once(
 def test_a_server_that_asks_the_dead_again_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutation: a rest ends even without a sign of life."""
 
-    def holds(self: Silence, sign: Sign | None) -> bool:
+    def holds(self: Silence, sign: Sign | None, now: float) -> bool:
         return self.rest > 0
 
     monkeypatch.setattr(Silence, "holds", holds)
@@ -244,6 +246,25 @@ def test_a_node_that_hung_is_back_within_two_rounds(tmp_path: Path, monkeypatch:
     assert fed.is_its_simulation()
 
 
+def test_a_node_that_comes_back_as_another_version_is_not_called_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed, network = timed(tmp_path, monkeypatch, options={"rounds": 6})
+    dies_in(fed, network, packets.MASKED, after=2)
+    other = "the node speaks version 9 of the protocol"
+
+    def upgraded() -> None:
+        network.dead.clear()
+        die = network.meddler
+        network.meddler = lambda at, request, node: [packets.failure(other)] if at == 4 else die(at, request, node)
+
+    on_round(fed, {3: upgraded})
+    fed.run()
+    said = [notice for notice in fed.witness.notices if "node4" in notice]
+    assert any(other in notice for notice in said)
+    assert not any("is back" in notice for notice in said)
+
+
 def test_a_silent_node_that_lives_is_asked_less_and_less_and_one_started_again_at_once() -> None:
     silences, now = Silences(), [0.0]
 
@@ -270,6 +291,51 @@ def test_a_silent_node_that_lives_is_asked_less_and_less_and_one_started_again_a
     assert not silences.hold(signs("again"))
     silences.end(7)
     assert not silences
+
+
+@pytest.mark.parametrize(("is_wrong", "minutes"), [(False, 1), (True, LONGEST_REST)])
+def test_where_there_are_no_sums_a_rest_ends_with_time(is_wrong: bool, minutes: int) -> None:
+    """Such as between two seasons. A node that failed, as with a full disk, is asked again soon."""
+    now = [0.0]
+    silences = Silences(lambda: now[0])
+    if is_wrong:
+        silences.refuse(7, Sign("", 0.0))
+    else:
+        silences.begin([7], {7: Sign("", 0.0)})
+    now[0] = 60.0 * minutes - 1
+    assert silences.hold({7: Sign("", now[0])}) == {7}
+    now[0] += 1
+    assert not silences.hold({7: Sign("", now[0])})
+
+
+@dataclass
+class Stalled(Timed):
+    """In its first exchange of masked vectors, node 4 answers after two minutes."""
+
+    found: list[Status] = field(default_factory=list)
+
+    def exchange(self, requests: Mapping[int, Packet], left: Left) -> Iterator[tuple[int, Packet]]:
+        stalls = not self.found and {request.kind for request in requests.values()} == {packets.MASKED}
+        for address, answer in super().exchange(requests, left):
+            if stalls and address == 4:
+                self.now += 120
+                assert left() > 0
+                self.found.append(status(self.folders[0].parent / "server"))
+            yield address, answer
+
+
+def test_whom_a_sum_waits_for_is_said_while_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fed, _ = timed(tmp_path, monkeypatch, options={"rounds": 1})
+    fed.transport = network = Stalled(fed.transport.folders)
+    monkeypatch.setattr(members, "Patience", lambda: Patience(lambda: network.now))
+    with writing(fed.server):
+        fed.run()
+        after = status(fed.server)
+    (found,) = network.found
+    assert (found.waits_for, after.waits_for) == (["node4"], [])
+    assert "waits for node4" in found.trouble
+    assert not after.trouble
+    assert sum("a sum waits for node node4" in notice for notice in fed.witness.notices) == 1
 
 
 def test_a_refused_node_that_was_put_right_and_started_again_joins_at_once(

@@ -27,6 +27,8 @@ from fedgrec.federation.node.person import recommend
 from fedgrec.federation.node.refresh import refresh
 from fedgrec.federation.node.store import STORE, NodeStore
 from fedgrec.federation.server import coordinator
+from fedgrec.federation.server.folder import open_server
+from fedgrec.federation.server.store import ServerStore
 from fedgrec.models.model import Model
 from fedgrec.models.recommender import Seen, without_empty
 from fedgrec.pages.export import ItemTable
@@ -98,6 +100,28 @@ def test_a_leave_that_is_counted_twice_is_found_out(life: Life, monkeypatch: pyt
         life.train()
     with pytest.raises(AssertionError):
         life.holds()
+
+
+@pytest.mark.parametrize("losses", [1, 2])
+def test_a_lost_evaluation_is_tried_again_once(tmp_path: Path, losses: int) -> None:
+    """A season that nobody could judge is not served where there is one that was judged."""
+    life = Life(tmp_path, options={"evaluations": 9})
+    life.train()
+    fed = life.world
+
+    def meddle(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
+        sum_ = fed.log()[-1]
+        is_lost = request.kind == "masked" and sum_["stage"] == "evaluate" and sum_["level"] < losses
+        return [] if is_lost else honest(address, request, node)
+
+    before = fed.applied("evaluate")
+    life.train(meddle)
+    with ServerStore(open_server(fed.server)) as store:
+        _, last = store.seasons()
+    assert len(fed.applied("evaluate")) == len(before) + (losses < 2)
+    assert last.served == (2 if losses < 2 else 1)
+    said = [notice for notice in fed.witness.notices if "could not be judged" in notice]
+    assert len(said) == (losses == 2)
 
 
 def test_changes_wait_until_there_are_enough(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import datetime
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from fedgrec.federation.common.network import (
     read_flower_key,
 )
 from fedgrec.federation.common.options import Agreement, FederationOptions
-from fedgrec.federation.in_process.transport import LocalTransport
+from fedgrec.federation.common.packets import REFUSED, Packet
+from fedgrec.federation.in_process.transport import Answer, LocalTransport, honest
 from fedgrec.federation.node import changes
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.store import NodeStore, Person
@@ -64,7 +66,14 @@ def test_a_node_that_was_removed_is_told_so_and_the_others_go_on_with_what_it_co
     assert list(open_server(fed / "server").roster) == [0, 1, 2]
     assert not (fed / "server" / KEYS / "node-3.pub").exists()
     world.give_rounds(3)
-    world.run()
+    refusals: list[Packet] = []
+
+    def seen(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
+        refusals.extend([request] if request.kind == REFUSED else [])
+        return honest(address, request, node)
+
+    world.run(seen)
+    assert [packet.header["final"] for packet in refusals] == [True], "the node ends its process"
     assert world.applied("train")[-1]["included"] == [0, 1, 2]
     assert [list(open_node(path).roster) for path in world.nodes.values()] == [[0, 1, 2]] * 3 + [[0, 1, 2, 3]]
     with NodeStore(fed / "node-3") as store:

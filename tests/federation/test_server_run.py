@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from fedgrec.cli import main
 from fedgrec.config.configuration import read_toml
-from fedgrec.federation.server.folder import open_server
+from fedgrec.federation.server.folder import STOP, open_server
 from tests.federation.worlds import N_ITEMS, world
 
 WORDS = [["recommend", "--user", "0/0"], ["evaluate"]]
@@ -33,6 +33,23 @@ def test_the_run_says_what_it_is(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert json.loads((run / "result.json").read_text()) == lines[-1]
     assert (lines[-1]["round"], lines[-1]["protocol"]) == (1, "federation"), "of the model that was trained on last"
+
+
+def test_a_server_that_is_to_end_begins_no_other_sum_and_goes_on_later(tmp_path: Path) -> None:
+    fed = world(tmp_path, options={"rounds": 3})
+
+    def summed(line: dict[str, Any]) -> None:
+        if line["stage"] == "train" and line["round"] == 0:
+            (fed.server / STOP).touch()
+
+    fed.witness.summed = summed  # type: ignore[method-assign]
+    fed.run()
+    assert [line["round"] for line in fed.applied("train")] == [0]
+    fed.witness.summed = lambda line: None  # type: ignore[method-assign]
+    fed.run()
+    assert [line["round"] for line in fed.applied("train")] == [0, 1, 2]
+    assert all(line["applied"] for line in fed.log())
+    assert fed.is_its_simulation()
 
 
 def test_it_has_no_users_to_recommend_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ KINDS = ("Neighbourhood", "Delivery", "Survivors", "Confirmations")
 
 def messages(graph: str) -> dict[str, dict[int, bytes]]:
     """What the server of secure aggregation sends, by the kind of message."""
-    run, found = fresh_round(f"{graph}, lists compared"), dict[str, dict[int, bytes]]()
+    run, found = fresh_round(graph), dict[str, dict[int, bytes]]()
     while not run.server.done:
         run.step()
         sent = {client: text for client, text in run.inbox.items() if text is not None}

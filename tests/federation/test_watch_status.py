@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -16,7 +17,7 @@ from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.in_process.transport import Answer
 from fedgrec.federation.server import status as module
 from fedgrec.federation.server.folder import open_server
-from fedgrec.federation.server.log import log_of, writing
+from fedgrec.federation.server.log import Lines, describe, log_of, writing
 from fedgrec.federation.server.status import Status, status
 from fedgrec.federation.server.store import ServerStore
 from tests.federation.meddlers import on, silent
@@ -146,7 +147,41 @@ def test_lost_sums_are_trouble(trained: World) -> None:
     trained.give_rounds(9)
     with alive(trained) as found:
         assert found.lost_in_a_row == 5
-        assert found.trouble == "the last 5 sums were lost; evaluation after round 3: lost, too few"
+        assert found.trouble == "the last 5 sums were lost; evaluation after round 4: lost, too few"
+
+
+def test_rounds_are_numbered_alike_wherever_people_read_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The third round is lost; the log, the notices, the status, the dashboard and Prometheus count from one."""
+    fed = world(tmp_path, options={"rounds": 4, "evaluate_every": 2, "retries": 9}, layers=1)
+    alone = fed.transport.meddler
+
+    def third_is_lost(address: int, request: Packet, node: Answer) -> Iterable[Packet]:
+        lost = request.kind == "masked" and fed.log()[-1]["stage"] == "train" and fed.log()[-1]["round"] == 2
+        return [] if lost else alone(address, request, node)
+
+    said: list[str] = []
+    fed.witness = Lines(said.append)  # type: ignore[assignment]
+    fed.run(third_is_lost)
+    told = "\n".join(said)
+    assert len(re.findall(r"^note: round 3: lost, ", told, re.MULTILINE)) == 1
+    assert re.findall(r"^round (\d)", told, re.MULTILINE) == ["1", "2", "4"]
+    ends = [int(end) for end in re.findall(r"^after round (\d)", told, re.MULTILINE)]
+    found = status(fed.server)
+    (lost,) = [line for line in fed.log() if not line["applied"]]
+    assert describe(lost).startswith("round 3: lost, ")
+    assert [line["round"] for line in found.last_rounds] == [1, 2, 4]
+    assert found.nodes[0].last_round == ends[-1] == 4
+    assert [describe(line).split(":")[0] for line in fed.applied("evaluate")] == [
+        f"evaluation after round {end}" for end in ends
+    ]
+    assert main(["federation", "status", str(fed.server)]) == 0
+    out = capsys.readouterr().out
+    assert [int(end) for end in re.findall(r"^after round (\d)", out, re.MULTILINE)] == ends[-3:]
+    page = (ROOT / "src/fedgrec/federation/server/dashboard.html").read_text()
+    assert "line.round]" not in page
+    assert page.count("round + 1") == 2
 
 
 def test_a_row_that_changed_by_itself_is_a_sentence(trained: World, capsys: pytest.CaptureFixture[str]) -> None:

@@ -119,12 +119,10 @@ def extreme_uploads(draw) -> tuple[UploadSpec, dict[int, Upload]]:
     return spec, {user: first if same else one(rng) for user in range(users)}
 
 
-def through_the_protocol(
-    spec: UploadSpec, uploads: dict[int, Upload], rings: ring.Rings, mechanism: str
-) -> Upload | None:
+def through_the_protocol(spec: UploadSpec, uploads: dict[int, Upload], rings: ring.Rings) -> Upload | None:
     n = len(uploads)
-    session = Session(fresh_round_id(), rings, spec.users, n, n // 2 + 1, mechanism, lying_server=False)
-    silent = {0: SecureStage.MASKED, 1: SecureStage.UNMASK} if mechanism != "pairwise" and n > 4 else {}
+    session = Session(fresh_round_id(), rings, spec.users, n, n // 2 + 1)
+    silent = {0: SecureStage.MASKED, 1: SecureStage.UNMASK} if n > 4 else {}
     outcome = run_round(session, lambda user: uploads[user].to_ring(spec), Population(range(n)), silent)
     kept = [uploads[user] for user in outcome.included]
     assert len(kept) == n - bool(silent)
@@ -134,21 +132,20 @@ def through_the_protocol(
 
 
 @settings(max_examples=40, deadline=None)
-@given(drawn=extreme_uploads(), mechanism=st.sampled_from(["secagg", "pairwise"]))
-def test_the_largest_uploads_add_up_in_their_rings(drawn, mechanism) -> None:
+@given(drawn=extreme_uploads())
+def test_the_largest_uploads_add_up_in_their_rings(drawn) -> None:
     spec, uploads = drawn
-    assert through_the_protocol(spec, uploads, spec.rings, mechanism) is not None
+    assert through_the_protocol(spec, uploads, spec.rings) is not None
 
 
-@pytest.mark.parametrize("mechanism", ["secagg", "pairwise"])
-def test_a_ring_two_bits_too_small_gives_another_sum(mechanism) -> None:
+def test_a_ring_two_bits_too_small_gives_another_sum() -> None:
     """Mutation: each upload fits, and so does the leaf that keeps its ring; the sum of the other leaf wraps."""
     leaves = (Leaf("a", 2, 2, 1000.0, 1.0), Leaf("b", 3, 1, 1000.0, 1.0))
     spec = UploadSpec(leaves, 4)
     assert spec.rings == ((4, 14), (3, 14))
     tables = {leaf.name: Rows(np.arange(leaf.rows), np.full((leaf.rows, leaf.width), -1000)) for leaf in leaves}
     uploads = dict.fromkeys(range(4), Upload(tables, 1))
-    total = through_the_protocol(spec, uploads, spec.rings, mechanism)
+    total = through_the_protocol(spec, uploads, spec.rings)
     assert total is not None
     assert total.leaves["a"].values.tolist() == [[-4000, -4000]] * 2
-    assert through_the_protocol(spec, uploads, ((4, 14), (3, 12)), mechanism) is None
+    assert through_the_protocol(spec, uploads, ((4, 14), (3, 12))) is None

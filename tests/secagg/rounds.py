@@ -9,17 +9,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.secagg import Client, Population, Session, Stage, fresh_round_id, ring, shamir
-from fedgrec.secagg.local import PARTIES
+from fedgrec.secagg import Client, Population, Server, Session, Stage, fresh_round_id, ring, shamir
 from fedgrec.secagg.messages import Keys, Reveal, parse
 
 VALUES = 9
 GRAPHS: dict[str, dict[str, Any]] = {
     "complete": {"n": 5, "threshold": 3},
     "sparse": {"n": 8, "threshold": 3, "neighbours": 4},
-    "complete, lists compared": {"n": 5, "threshold": 3, "lying_server": True},
-    "sparse, lists compared": {"n": 8, "threshold": 3, "neighbours": 4, "lying_server": True},
-    "pairwise": {"n": 5, "threshold": 3, "mechanism": "pairwise"},
 }
 STRANGER = 77  # nobody knows it
 
@@ -29,7 +25,7 @@ population = cache(lambda n: Population(range(n)))  # identities outlive rounds
 def session(n: int, values: int, threshold: int, bits: int = 32, **more: Any) -> Session:
     """A session for n clients; by default with a complete graph and words of one size."""
     usual = {"round_id": fresh_round_id(), "rings": ((values, bits),), "neighbours": n, "users": n}
-    return Session(**usual | {"lying_server": False} | more, threshold=threshold)
+    return Session(**usual | more, threshold=threshold)
 
 
 def random_vectors(n: int, values: int, bits: int = 32, seed: int = 0) -> dict[int, NDArray[Any]]:
@@ -71,11 +67,10 @@ class Round:
         together: Sequence[Collection[int]] = (),
     ) -> None:
         people, contexts, users = population(len(vectors)), contexts or {}, users or dict.fromkeys(vectors, 1)
-        make_client, make_server = PARTIES[session.mechanism]
         self.session, self.vectors = session, vectors
-        self.server = make_server(session, people.roster, threads=threads, together=together)
+        self.server = Server(session, people.roster, threads=threads, together=together)
         self.clients = {
-            me: make_client(session, me, people.identities[me], people.roster, contexts.get(me, b""), threads)
+            me: Client(session, me, people.identities[me], people.roster, contexts.get(me, b""), threads)
             for me in vectors
         }
         for me, client in self.clients.items():

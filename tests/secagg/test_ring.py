@@ -90,15 +90,13 @@ def test_integers_come_back_if_they_fit(bits) -> None:
 
 
 @pytest.mark.parametrize("bits", [8, 12, 20, 32, 46])
-@pytest.mark.parametrize("mechanism", ["secagg", "pairwise"])
-def test_the_largest_sums_fit_and_in_a_ring_two_bits_smaller_they_are_others(bits, mechanism) -> None:
+def test_the_largest_sums_fit_and_in_a_ring_two_bits_smaller_they_are_others(bits) -> None:
     """Five clients at both ends of the ring's range; in the smaller ring each client alone still fits."""
     most = (2 ** (bits - 1) - 1) // 5
     vectors = dict.fromkeys(range(5), np.array([most, -most, 1, -1]))
-    more = {"mechanism": mechanism, "lying_server": False}
 
     def summed(bits: int) -> list[int]:
-        run = Round(session(5, 4, 3, bits=bits, **more), vectors)
+        run = Round(session(5, 4, 3, bits=bits), vectors)
         values: list[int] = run.play().server.result()[0].tolist()
         return values
 
@@ -107,14 +105,13 @@ def test_the_largest_sums_fit_and_in_a_ring_two_bits_smaller_they_are_others(bit
         assert summed(bits - 2) != [5 * most, -5 * most, 5, -5]
 
 
-@pytest.mark.parametrize("mechanism", ["secagg", "pairwise"])
-def test_parts_do_not_spill_into_each_other(mechanism) -> None:
-    """Wrapping sums in every part, with the ends of rings, and with lost clients if the mechanism allows them."""
-    run = Round(session(6, 0, 4, rings=MIXED, mechanism=mechanism), vectors_for(6, MIXED))
-    run.play({} if mechanism == "pairwise" else {0: Stage.SHARES, 3: Stage.UNMASK})
+def test_parts_do_not_spill_into_each_other() -> None:
+    """Wrapping sums in every part, with the ends of rings, and with lost clients."""
+    run = Round(session(6, 0, 4, rings=MIXED), vectors_for(6, MIXED))
+    run.play({0: Stage.SHARES, 3: Stage.UNMASK})
     values, users = run.server.result()
     assert np.array_equal(values, run.plain_sum(run.server.included))
-    assert users == len(run.server.included) == (6 if mechanism == "pairwise" else 5)
+    assert users == len(run.server.included) == 5
 
 
 @pytest.mark.parametrize("bits", [8, 14, 64])
@@ -198,9 +195,9 @@ def test_rings_that_are_none_are_refused(rings) -> None:
 def test_a_session_of_an_earlier_version_is_refused_in_a_sentence() -> None:
     values = session(3, 3, 2).to_json()
     del values["rings"]
-    with pytest.raises(BadInput, match="version 4"):
+    with pytest.raises(BadInput, match="version 5"):
         Session.from_json(values | {"values": 3, "bits": 32})
     earlier = bytearray(Masked(bytes(16), b"").pack())
     earlier[4] = 1
-    with pytest.raises(MalformedMessage, match="version 4"):
+    with pytest.raises(MalformedMessage, match="version 5"):
         parse(bytes(earlier))

@@ -116,6 +116,7 @@ def to_be_opened() -> Round:
     """Five clients, of which client 4 was lost, about to open the sum."""
     run = Round(session(5, 4, threshold=3), random_vectors(5, 4)).until(Stage.MASKED)
     run.step(silent=[4])
+    run.step()
     return run
 
 

@@ -37,8 +37,6 @@ def in_the_sum(session: Session, n: int, lost: dict[int, Stage], together: Group
     keys, shared, sent, _, opened = map(still_there, STAGES)
     if len(keys) < max(t, 2) or len(whole(keys)) < session.fewest:
         return None
-    if session.mechanism == "pairwise":
-        return keys if len(keys) > 2 and shared == keys else None
     company = whole(keys) if len(whole(keys)) >= max(t, 2) else keys
     members = company & shared
     if session.neighbours >= len(company) - 1:  # Bonawitz 2017: everybody holds shares of everybody
@@ -88,8 +86,6 @@ def sessions(draw) -> tuple[int, Session]:
         threshold=holders // 2 + 1 + draw(st.integers(0, (holders - 1) // 2)),
         neighbours=k,
         users=5 * n,
-        mechanism=draw(st.sampled_from(["secagg", "secagg", "secagg", "pairwise"])),
-        lying_server=draw(st.booleans()),
     )
 
 
@@ -100,10 +96,9 @@ def test_the_sum_is_the_plain_sum_or_there_is_none() -> None:
     @given(data=st.data())
     def law(data) -> None:
         n, session = data.draw(sessions())
-        count = data.draw(st.sampled_from([1, 2, 3, 0, n // 2, n]))
+        count = data.draw(st.sampled_from([1, 2, 3, 0, n // 2, n - 1]))
         who = data.draw(st.permutations(range(n)))[:count]
-        stages = [stage for stage in STAGES if session.lying_server or stage is not Stage.CONFIRM]
-        lost = {me: data.draw(st.sampled_from(stages)) for me in who}
+        lost = {me: data.draw(st.sampled_from(STAGES)) for me in who}
         users = {me: data.draw(st.integers(0, 5)) for me in range(n)}
         vectors = vectors_for(n, session.rings, data.draw(st.integers(0, 2**32)))
         run = Round(session, vectors, users, threads=data.draw(st.integers(1, 3)))
@@ -116,11 +111,10 @@ def test_the_sum_is_the_plain_sum_or_there_is_none() -> None:
         assert outcomes.count((False, graph_is_sparse, True)) > 5
 
 
-@pytest.mark.parametrize("mechanism", ["secagg", "pairwise"])
 @pytest.mark.parametrize("bits", [14, 32, 58, 64])
-def test_vectors_of_many_chunks_on_many_threads(mechanism, bits) -> None:
+def test_vectors_of_many_chunks_on_many_threads(bits) -> None:
     values = 140_001  # two chunks of 16-bit words, three of 32, five of 64, and an odd end
-    here = session(3, values, threshold=2, bits=bits, mechanism=mechanism)
+    here = session(3, values, threshold=2, bits=bits)
     vectors = random_vectors(3, values, bits)
     outcome = run_round(here, vectors.__getitem__, population(3), threads=3)
     assert np.array_equal(outcome.values, Round(here, vectors).plain_sum(range(3)))
@@ -135,12 +129,12 @@ def test_vectors_of_many_chunks_on_many_threads(mechanism, bits) -> None:
 def test_of_a_complete_graph_exactly_the_threshold_must_be_left(n, t, stage) -> None:
     """With t clients alive in total the sum opens; with one fewer it does not, in whatever stage they were lost."""
     vectors = random_vectors(n, 3)
-    enough = Round(session(n, 3, t, lying_server=True), vectors).play(dict.fromkeys(range(n - t), stage))
+    enough = Round(session(n, 3, t), vectors).play(dict.fromkeys(range(n - t), stage))
     values, _ = enough.server.result()
     assert set(enough.server.included) == set(range(0 if stage in STAGES[3:] else n - t, n))
     assert np.array_equal(values, enough.plain_sum(enough.server.included))
 
-    too_few = Round(session(n, 3, t, lying_server=True), vectors)
+    too_few = Round(session(n, 3, t), vectors)
     with pytest.raises(TooFewLeft):
         too_few.play(dict.fromkeys(range(n - t + 1), stage))
     with pytest.raises(WrongStage):
@@ -171,12 +165,6 @@ def test_a_client_without_enough_holders_is_left_out_while_it_costs_nothing() ->
     run = Round(here, random_vectors(n, 3))
     assert sum_law_holds(run, lost, dict.fromkeys(range(n), 1))
     assert set(run.server.included) == set(range(n)) - lost.keys() - {circle[0]}
-
-
-def test_without_recovery_one_client_lost_is_the_round_lost() -> None:
-    run = Round(session(4, 3, 2, mechanism="pairwise"), random_vectors(4, 3))
-    with pytest.raises(TooFewLeft, match=r"\[2\]"):
-        run.play({2: Stage.SHARES})
 
 
 def test_more_users_than_the_numbers_were_sized_for_are_refused() -> None:

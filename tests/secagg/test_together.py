@@ -66,14 +66,12 @@ def drawn(rng: np.random.Generator) -> tuple[int, Session, Groups, dict[int, Sta
         VALUES,
         threshold=holders // 2 + 1 + int(rng.integers(0, 2)),
         neighbours=k,
-        lying_server=bool(rng.integers(2)),
         least_summed=int(rng.choice([0, 2, 3])),
     )
     order = rng.permutation(n).tolist()
     together = [order[at : at + size] for at in range(0, n - size, size)]
-    stages = [stage for stage in STAGES if here.lying_server or stage is not Stage.CONFIRM]
     who = rng.permutation(n)[: rng.integers(0, 4)].tolist()
-    return n, here, together, {me: stages[rng.integers(len(stages))] for me in who}
+    return n, here, together, {me: STAGES[rng.integers(len(STAGES))] for me in who}
 
 
 def test_the_sum_is_the_plain_sum_of_whole_groups() -> None:
@@ -102,7 +100,7 @@ LOST = {0: Stage.MASKED, 4: Stage.MASKED, 8: Stage.MASKED}  # one of each group 
 
 
 def twelve(together: Groups = GROUPS, **more) -> Round:
-    here = session(12, VALUES, 8, **({"least_summed": 3, "lying_server": True} | more))
+    here = session(12, VALUES, 8, **({"least_summed": 3} | more))
     return Round(here, random_vectors(12, VALUES), together=together)
 
 
@@ -179,8 +177,6 @@ def test_groups_and_floors_that_cannot_be() -> None:
             twelve(least_summed=least)
     with pytest.raises(BadInput, match="two groups"):
         twelve([[0, 1], [1, 2]])
-    with pytest.raises(BadInput, match="pairwise"):
-        twelve(mechanism="pairwise")
 
 
 # ------------------------------------------------------------------------------------------ what must stay closed
@@ -246,7 +242,7 @@ def opened(run: Round, owner: int) -> tuple[int, int]:
 
 def arrived(n: int, t: int, **more) -> Round:
     """A round in which all vectors have arrived."""
-    here = session(n, VALUES, t, **({"lying_server": True, "least_summed": 2, "round_id": bytes(16)} | more))
+    here = session(n, VALUES, t, **({"least_summed": 2, "round_id": bytes(16)} | more))
     return Round(here, random_vectors(n, VALUES)).until(Stage.CONFIRM)
 
 

@@ -16,6 +16,7 @@ from fedgrec.centralized.multvae import MultVAE
 from fedgrec.centralized.ngcf import NGCF
 from fedgrec.centralized.options import (
     EASEOptions,
+    ItemKNNOptions,
     LightGCNOptions,
     MFOptions,
     MultVAEOptions,
@@ -24,7 +25,7 @@ from fedgrec.centralized.options import (
     TurboCFOptions,
 )
 from fedgrec.centralized.training import evaluate_model, train
-from fedgrec.centralized.untrained import EASE, Popularity, TurboCF
+from fedgrec.centralized.untrained import EASE, ItemKNN, Popularity, TurboCF
 from fedgrec.data import IdMap, Interactions
 from fedgrec.data.files import read_tensors
 from fedgrec.data.split import ITEM_IDS, USER_IDS
@@ -36,6 +37,8 @@ __all__ = [
     "MODELS",
     "NGCF",
     "EASEOptions",
+    "ItemKNN",
+    "ItemKNNOptions",
     "LightGCN",
     "LightGCNOptions",
     "MFOptions",
@@ -53,7 +56,8 @@ __all__ = [
     "train",
 ]
 
-MODELS: dict[str, type[Model]] = {kind.name: kind for kind in (Popularity, TurboCF, EASE, MF, LightGCN, NGCF, MultVAE)}
+KINDS: tuple[type[Model], ...] = (Popularity, ItemKNN, TurboCF, EASE, MF, LightGCN, NGCF, MultVAE)
+MODELS = {kind.name: kind for kind in KINDS}
 
 
 def model_class(name: str) -> type[Model]:

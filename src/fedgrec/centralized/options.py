@@ -142,6 +142,14 @@ class EASEOptions(Options):
 
 
 @dataclass(frozen=True)
+class ItemKNNOptions(Options):
+    """Sarwar et al. 2001; nothing is trained."""
+
+    neighbours: int = option(100, "k, how many neighbours of an item count", least=1)
+    shrinkage: float = option(10.0, "h: what is added to a cosine's denominator, so that few users say little", least=0)
+
+
+@dataclass(frozen=True)
 class TrainingOptions(Options):
     """How long a model is trained, how it is judged and when it is kept."""
 

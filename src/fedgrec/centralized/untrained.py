@@ -1,4 +1,4 @@
-"""The systems that train nothing: popularity, Turbo-CF (Park et al. 2024) and EASE (Steck 2019).
+"""The systems that train nothing: popularity, Turbo-CF (Park et al. 2024), EASE (Steck 2019) and ItemKNN.
 
 Turbo-CF, a polynomial filter on the item graph:
     R̃ = D_U^-α R D_T^(α−1)   [M, N]
@@ -8,6 +8,9 @@ Turbo-CF, a polynomial filter on the item graph:
 EASE, least squares for a B that rebuilds everybody's items from their other items:
     P = (RᵀR + λI)^-1        [N, N]
     B_st = −P_st/P_tt, B_tt = 0;  scores = R B
+
+ItemKNN (Sarwar et al. 2001), with the shrunk cosine of items:
+    S_st = (RᵀR)_st/(√(|N_s||N_t|) + h), S_tt = 0, and of each column only the k largest;  scores = R S
 """
 
 from functools import cached_property
@@ -16,8 +19,10 @@ from typing import Any
 import numpy as np
 
 from fedgrec.centralized.contract import Ints, Matrix, Model, Scorer
-from fedgrec.centralized.options import EASEOptions, PopularityOptions, TurboCFOptions
+from fedgrec.centralized.options import EASEOptions, ItemKNNOptions, PopularityOptions, TurboCFOptions
 from fedgrec.data import Interactions
+
+BLOCK = 1024  # items whose neighbours are looked for at a time
 
 
 class Popularity(Model):
@@ -105,6 +110,40 @@ class EASE(Model):
 
             dense = torch.from_numpy(r.toarray()).to(P.device)
             return dense - (dense @ P) / each
+
+        return score
+
+
+class ItemKNN(Model):
+    """S is sparse: k entries for an item. Of equal neighbours the lower ids are kept."""
+
+    name, Options, trains, devices = "itemknn", ItemKNNOptions, False, ("cpu",)
+
+    @cached_property
+    def neighbours(self) -> Any:
+        """S, and its parts for a block of items at a time: RᵀR may be nearly dense."""
+        from scipy.sparse import csr_array, vstack
+
+        o: ItemKNNOptions = self.options
+        R, roots = as_matrix(self.train).tocsc(), np.sqrt(self.train.degrees())
+        found = []
+        for lo in range(0, len(roots), BLOCK):
+            near = (R[:, lo : lo + BLOCK].T @ R).toarray()  # [block, N]
+            own = np.arange(len(near))
+            near /= np.maximum(np.outer(roots[lo : lo + BLOCK], roots) + o.shrinkage, 1e-9)
+            near[own, lo + own] = 0
+            best = np.argsort(-near, axis=1, kind="stable")[:, : o.neighbours]
+            kept = np.zeros_like(near)
+            np.put_along_axis(kept, best, np.take_along_axis(near, best, axis=1), axis=1)
+            found.append(csr_array(kept.astype(np.float32)))
+        return vstack(found).T.tocsr()
+
+    def scorer(self) -> Scorer:
+        S, R = self.neighbours, as_matrix(self.train)
+
+        def score(users: Ints) -> Matrix:
+            scores: Matrix = (R[users] @ S).toarray()
+            return scores
 
         return score
 

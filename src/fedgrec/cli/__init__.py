@@ -50,7 +50,7 @@ def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. A mistake that the user can correct prints one sentence and ends with exit code 2."""
+    """Run a command. A mistake that the user can correct prints one sentence and ends with the error's exit code."""
     words = sys.argv[1:] if argv is None else [*argv]
     top = parser(words)
     arguments, unknown = top.parse_known_args(words)
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from fedgrec.cable.core import printable
 
         print("\n".join(map(printable, f"fedgrec: {error}".splitlines())), file=sys.stderr)
-        return 2
+        return error.code
     except MemoryError as error:
         why = f" ({error})" if str(error) else ""
         print(f"fedgrec: there is not enough memory{why}: make what was asked for smaller", file=sys.stderr)

@@ -75,6 +75,20 @@ def _of_folders(tasks: Any) -> None:
     for task in (server, node):
         task.add_argument("folder", type=Path, metavar="FOLDER")
         federation_watch.add_flags(task)
+    server.add_argument(
+        "--from",
+        dest="copies",
+        type=Path,
+        metavar="COPIES",
+        help="take over from a server that is lost: make FOLDER from the newest of the copies that it kept there",
+    )
+    server.add_argument(
+        "--grace",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="after SIGTERM, wait so long at most for the sum that goes on (default: 60)",
+    )
     node.add_argument(
         "--trust-again",
         action="store_true",
@@ -226,6 +240,7 @@ def run_server(arguments: argparse.Namespace) -> int:
     """Run the server of a folder until its federation is trained."""
     _require_flower()
     from fedgrec.federation.common import json_log
+    from fedgrec.federation.setup.copies import take_over
     from fedgrec.federation.setup.start import serve
 
     _stop_on_sigterm()
@@ -236,7 +251,9 @@ def run_server(arguments: argparse.Namespace) -> int:
         log.setLevel(logging.INFO)
         tell = json_log.sayer(log)
     with federation_watch.errors_in(log, arguments.log_json):
-        serve(arguments.folder, tell, federation_watch.watch_of(arguments))
+        if arguments.copies:
+            tell(f"{arguments.folder} is made from {take_over(arguments.folder, arguments.copies)}.")
+        serve(arguments.folder, tell, federation_watch.watch_of(arguments), arguments.grace)
     tell(f"Trained. The run is in {arguments.folder / 'run'}.")
     return 0
 
@@ -305,7 +322,10 @@ def say(line: str) -> None:
 
 
 def _stop_on_sigterm() -> None:
-    """A service manager ends the server with SIGTERM; the processes that the server started must end with it."""
+    """A service manager ends the server with SIGTERM; the processes that the server started must end with it.
+
+    At the second one it does not wait for a sum any more.
+    """
     import signal
 
     def stop(number: int, frame: Any) -> None:

@@ -21,6 +21,10 @@ def register(tasks: Any) -> None:
     status = command(tasks, "status", run_status, "how far a server has come")
     status.add_argument("folder", type=Path, metavar="FOLDER")
     status.add_argument("--json", action="store_true", help="one JSON object; docs/deploy.md explains its keys")
+    doctor = command(
+        tasks, "doctor", run_doctor, "what is wrong with a folder, or with what runs there, and what to do"
+    )
+    doctor.add_argument("folder", type=Path, metavar="FOLDER")
     page = command(tasks, "dashboard", run_dashboard, "the same as a page that refreshes itself")
     page.add_argument("folder", type=Path, metavar="FOLDER")
     page.add_argument("--port", type=port, default=DASHBOARD, metavar="P", help=f"(default: {DASHBOARD})")
@@ -60,7 +64,7 @@ def errors_in(log: logging.Logger, as_json: bool) -> Iterator[None]:
         if not as_json:
             raise
         log.error("%s", error)
-        sys.exit(2)
+        sys.exit(error.code)
 
 
 def run_dashboard(arguments: argparse.Namespace) -> int:
@@ -88,6 +92,17 @@ def run_status(arguments: argparse.Namespace) -> int:
         print(f"note: {note}")
     print(json.dumps(asdict(found)) if arguments.json else "\n".join(lines(found)))
     return 0
+
+
+def run_doctor(arguments: argparse.Namespace) -> int:
+    """Look at the folder of a server, a node or a gateway. It changes nothing; exit code 2: something is to be done."""
+    from fedgrec.cable.core import printable
+    from fedgrec.federation.setup.doctor import examine
+
+    found = list(examine(arguments.folder))
+    for finding in found:
+        print(f"{'DO' if finding.wrong else 'ok':<4}{printable(finding.what)}")
+    return 2 if any(finding.wrong for finding in found) else 0
 
 
 def lines(found: Any) -> list[str]:
@@ -120,7 +135,7 @@ def lines(found: Any) -> list[str]:
         text.append(f"privacy: {Promise(**found.privacy)}")
     if found.sums_lost:
         text.append(f"sums: {found.sums_applied:,} counted, {found.sums_lost:,} lost")
-    text += [f"after round {line['round']:,}: {metrics_of(line)}" for line in found.metrics[-3:]]
+    text += [f"after round {line['round'] + 1:,}: {metrics_of(line)}" for line in found.metrics[-3:]]
     text += _nodes(found.nodes)
     text += ["last sums:", *(f"  {line}" for line in found.last_sums)] if found.last_sums else []
     return [part for line in text for part in _wrapped(printable(line))]

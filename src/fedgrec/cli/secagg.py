@@ -29,18 +29,11 @@ def register(commands: Any) -> None:
         help="clients lost before they send keys, shares, their vector, the answer that unmasks (default: 0,0,0,0)",
     )
     add("--bits", type=int, default=32, metavar="B", help="of the ring: 8, 10, … 64 (default: 32)")
-    add(
-        "--mechanism",
-        default="secagg",
-        choices=("secagg", "pairwise"),
-        help="secagg: Bonawitz 2017 on Bell 2020's graph; pairwise: masks without recovery (default: secagg)",
-    )
     add("--threads", type=int, default=0, metavar="N", help="that make masks; 0: all cores (default: 0)")
     add = command(tasks, "parameters", run_parameters, "neighbours and threshold for a number of clients").add_argument
     add("--clients", type=int, required=True, metavar="N")
     add("--corrupt", type=float, default=0.05, metavar="X", help="share of clients (default: 0.05)")
     add("--dropped", type=float, default=0.05, metavar="X", help="share of clients (default: 0.05)")
-    add("--honest-server", action="store_true", help="the server may be curious but follows the rules")
 
 
 def run_demo(arguments: argparse.Namespace) -> int:
@@ -72,7 +65,7 @@ def run_demo(arguments: argparse.Namespace) -> int:
     print(f"{n:,} clients, {edges}, t = {threshold}, {arguments.values:,} values of {arguments.bits} bits")
     try:
         rings, least = ((arguments.values, arguments.bits),), max(2, n - max(drops[0], n // 20))
-        session = Session(fresh_round_id(), rings, n, neighbours, threshold, arguments.mechanism, least=least)
+        session = Session(fresh_round_id(), rings, n, neighbours, threshold, least=least)
         outcome = run_round(session, vector, Population(ids), silent, threads=arguments.threads or os.cpu_count() or 1)
     except SecAggError as error:
         print(f"the round failed and nothing was opened: {error}\nsum exact: no")
@@ -131,9 +124,7 @@ def run_parameters(arguments: argparse.Namespace) -> int:
     from fedgrec.secagg.parameters import choose
 
     try:
-        chosen = choose(
-            arguments.clients, arguments.corrupt, arguments.dropped, lying_server=not arguments.honest_server
-        )
+        chosen = choose(arguments.clients, arguments.corrupt, arguments.dropped)
     except SecAggError as error:
         raise ConfigError(str(error)) from None
     print(textwrap.fill(chosen.sentence(), 78))

@@ -22,6 +22,8 @@ METHODS = {
     "fedmf": "fedgrec.methods.fedmf",
     "federank": "fedgrec.methods.federank",
     "fedncf": "fedgrec.methods.fedncf",
+    "pfedrec": "fedgrec.methods.pfedrec",
+    "fedrap": "fedgrec.methods.fedrap",
     "fedgnn": "fedgrec.methods.fedgnn",
     "fedgnn-bpr": "fedgrec.methods.fedgnn_bpr",
 }

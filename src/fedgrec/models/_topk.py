@@ -71,6 +71,30 @@ def scan(
                             _insert(best, who, row[c, f, j], (c * FOLD + f) * LANES + j)
 
 
+_words, _vectors = types.Array(types.int8, 2, "C", readonly=True), types.Array(types.float32, 2, "C", readonly=True)
+
+
+@njit(types.void(_words, _vectors, types.float32[:, :]), nogil=True, fastmath=True, no_cfunc_wrapper=True, cache=True)
+def products(
+    words: npt.NDArray[np.int8],  # [N, D]
+    users: npt.NDArray[np.float32],  # [n, D], n a multiple of 4
+    out: npt.NDArray[np.float32],  # [n, N]
+) -> None:
+    """Inner products of rows of small integers with users: four at a time, so that a row is read once for them."""
+    for i in range(words.shape[0]):
+        row = words[i]
+        for u in range(0, users.shape[0], 4):
+            a = b = c = d = np.float32(0)
+            first, second, third, fourth = users[u], users[u + 1], users[u + 2], users[u + 3]
+            for j in range(words.shape[1]):
+                x = np.float32(row[j])
+                a += x * first[j]
+                b += x * second[j]
+                c += x * third[j]
+                d += x * fourth[j]
+            out[u, i], out[u + 1, i], out[u + 2, i], out[u + 3, i] = a, b, c, d
+
+
 @njit(types.void(_ids, _indptr, _items, _hits), no_cfunc_wrapper=True, cache=True)
 def find_hits(
     ids: npt.NDArray[np.int32],  # [n, k]

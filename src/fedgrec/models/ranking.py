@@ -172,20 +172,55 @@ def _recall_of_groups(
     return found
 
 
+@dataclass(frozen=True)
+class Rough:
+    """An item table in 8 bits: a quarter of the bytes to read. `errors` bound what that does to a score."""
+
+    words: npt.NDArray[np.int8]  # [N, D]
+    steps: npt.NDArray[np.float32]  # [N], of the words of a row
+    errors: npt.NDArray[np.float32]  # [N]: a user of length 1 has no score that is further off
+
+    @classmethod
+    def of(cls, items: Matrix) -> "Rough":
+        steps = np.maximum(np.abs(items).max(axis=1), np.finfo(np.float32).tiny) / 127
+        words = np.rint(items / steps[:, None]).astype(np.int8)
+        lost = np.linalg.norm(items - words * steps[:, None], axis=1)
+        rounding = 1e-5 * np.linalg.norm(items, axis=1)  # of sums in float32
+        return cls(words, steps.astype(np.float32), (lost + rounding).astype(np.float32))
+
+    def scores(self, users: Matrix, run: Callable[..., Iterable[None]]) -> tuple[Matrix, Matrix]:
+        """Scores, and how far they are off at most.  # [n, N] each"""
+        from fedgrec.models._topk import products
+
+        n, N = len(users), len(self.words)
+        padded = np.zeros((-(-n // 4) * 4, users.shape[1]), np.float32)
+        padded[:n] = users
+        about = np.empty((len(padded), N), np.float32)
+        places = (slice(lo, lo + ROWS_AT_ONCE) for lo in range(0, N, ROWS_AT_ONCE))
+        list(run(lambda some: products(self.words[some], padded, about[:, some]), places))
+        return about[:n] * self.steps, np.linalg.norm(users, axis=1)[:, None] * self.errors
+
+
 def top_k(
-    users: Matrix, items: Matrix, k: int, seen_indptr: Indptr, seen_items: Ids, block: int | None = None
+    users: Matrix,
+    items: Matrix,
+    k: int,
+    seen_indptr: Indptr,
+    seen_items: Ids,
+    block: int | None = None,
+    rough: Rough | None = None,
 ) -> tuple[Ids, Matrix]:
     """Each user's k best unseen items, best first, ties to the lower id: (ids [n, k], scores [n, k]).
 
     A user with fewer than k unseen items has id −1 and score −inf in the empty places. A thread scores `block` users at
     a time, by default as many as fit BLOCK_BYTES; all threads together score up to FEW users. Scores are float32, as
-    the matrix product rounds them.
+    the matrix product rounds them. With `rough`, of these items, few users' lists are the same and take half the time.
     """
     from numba import get_num_threads
     from threadpoolctl import threadpool_limits
 
     if len(users) <= FEW and block is None:
-        return _few(users, items, k, seen_indptr, seen_items)
+        return _few(users, items, k, seen_indptr, seen_items, rough)
     seen = checked(users, items, k, seen_indptr, seen_items)
     columns = np.ascontiguousarray(items.T, dtype=np.float32)  # [d, N]: the layout that BLAS packs fastest
 
@@ -198,7 +233,9 @@ def top_k(
         return _scanned(write, len(items), k, *seen, pool.map, block)
 
 
-def _few(users: Matrix, items: Matrix, k: int, indptr: Indptr, seen: Ids) -> tuple[Ids, Matrix]:
+def _few(
+    users: Matrix, items: Matrix, k: int, indptr: Indptr, seen: Ids, rough: Rough | None = None
+) -> tuple[Ids, Matrix]:
     """`top_k` that reads the item table once, all threads together, and looks at scores for what is not finite."""
     from numba import get_num_threads
 
@@ -214,8 +251,22 @@ def _few(users: Matrix, items: Matrix, k: int, indptr: Indptr, seen: Ids) -> tup
         if not np.isfinite(scores).all():
             checked(users, items, k, indptr, seen)
 
+    def write_best(some: slice, scores: Matrix) -> None:
+        """Only scores of items that may be in a list; so many stand first that unseen ones fill it."""
+        assert rough is not None
+        about, off = rough.scores(users[some], pool.map)
+        if not np.isfinite(about).all():
+            checked(users, items, k, indptr, seen)
+        scores[:] = -np.inf
+        enough = np.minimum(k + np.diff(indptr)[some], len(items))
+        for row, (near, far, user, first) in enumerate(zip(about, off, users[some], enough.tolist(), strict=True)):
+            floor = np.partition(near - far, len(items) - first)[len(items) - first]
+            may = np.flatnonzero(near + far >= floor)
+            scores[row, may] = items[may] @ user
+
     with one_blas_thread(), ThreadPoolExecutor(get_num_threads(), "rank") as pool:
-        return _scanned(write, len(items), k, *_checked_seen(len(users), len(items), k, indptr, seen), map)
+        way = write if rough is None else write_best
+        return _scanned(way, len(items), k, *_checked_seen(len(users), len(items), k, indptr, seen), map)
 
 
 def one_blas_thread() -> Any:

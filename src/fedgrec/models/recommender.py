@@ -19,7 +19,7 @@ from fedgrec.data import IdMap, Interactions
 from fedgrec.errors import FedgrecError
 from fedgrec.methods.contract import Part
 from fedgrec.models.fold_in import item_shares, newcomers
-from fedgrec.models.ranking import FEW, Ids, Indptr, places, rows_of, top_k, top_k_scores
+from fedgrec.models.ranking import FEW, Ids, Indptr, Rough, places, rows_of, top_k, top_k_scores
 
 Lists = tuple[Ints, Floats]
 
@@ -239,9 +239,11 @@ class Recommender(ABC):
         kept = seen if allowed is None else seen.among(allowed, len(self.item_ids))
         return _renumbered(top_k_scores(score, len(at), k, kept.indptr, kept.items), allowed)
 
-    def lists_for(self, vectors: Floats, k: int, seen: Seen, allowed: Ints | None = None) -> Lists:
-        """The same for people with these vectors, [n, D]."""
-        return best(vectors, self.item_vectors(), k, seen, self._open(allowed))
+    def lists_for(
+        self, vectors: Floats, k: int, seen: Seen, allowed: Ints | None = None, rough: Rough | None = None
+    ) -> Lists:
+        """The same for people with these vectors, [n, D]; `rough`, of the item vectors, makes few lists fast."""
+        return best(vectors, self.item_vectors(), k, seen, self._open(allowed), rough)
 
     def similar_lists(self, items: Ints, k: int, allowed: Ints | None = None) -> Lists:
         """For each of these items the k most similar items (by cosine)."""
@@ -274,7 +276,9 @@ def distinct(items: Ints) -> Ints:
     return items[np.sort(last)]
 
 
-def best(vectors: Floats, items: Floats, k: int, seen: Seen, allowed: Ints | None = None) -> Lists:
+def best(
+    vectors: Floats, items: Floats, k: int, seen: Seen, allowed: Ints | None = None, rough: Rough | None = None
+) -> Lists:
     """`top_k` among the allowed items; no list has more places than there are items."""
     k = places(k, len(items))
     few = len(vectors) <= FEW  # whose lists take less time than a copy of the table
@@ -282,9 +286,9 @@ def best(vectors: Floats, items: Floats, k: int, seen: Seen, allowed: Ints | Non
         others = np.setdiff1d(np.arange(len(items)), allowed)
         seen, allowed = Seen.of([np.append(seen.row(place), others) for place in range(len(vectors))]), None
     if allowed is not None:
-        seen, items = seen.among(allowed, len(items)), items[allowed]
+        seen, items, rough = seen.among(allowed, len(items)), items[allowed], None
     users, items = (np.ascontiguousarray(rows, np.float32) for rows in (vectors, items))
-    return _renumbered(top_k(users, items, k, seen.indptr, seen.items), allowed)
+    return _renumbered(top_k(users, items, k, seen.indptr, seen.items, rough=rough), allowed)
 
 
 def _unit(vectors: Floats) -> Floats:

@@ -7,15 +7,12 @@ that take and give bytes.
 from fedgrec.secagg.client import Client
 from fedgrec.secagg.errors import SecAggError
 from fedgrec.secagg.local import Outcome, Population, fresh_round_id, run_round
-from fedgrec.secagg.pairwise import PairwiseClient, PairwiseServer
 from fedgrec.secagg.server import Server
 from fedgrec.secagg.session import Session, Stage
 
 __all__ = [
     "Client",
     "Outcome",
-    "PairwiseClient",
-    "PairwiseServer",
     "Population",
     "SecAggError",
     "Server",

@@ -86,14 +86,13 @@ class Secrets:
 class Client:
     """One client; `receive` answers each message of the server with the client's next one."""
 
-    # Which message a stage waits for; some mechanisms have fewer stages.
+    # Which message a stage waits for.
     awaits: Mapping[Stage, type[Message]] = {
         Stage.SHARES: Neighbourhood,
         Stage.MASKED: Delivery,
         Stage.CONFIRM: Survivors,
         Stage.UNMASK: Confirmations,
     }
-    uploads = Stage.MASKED  # the stage whose answer is the masked vector
 
     def __init__(
         self,
@@ -131,7 +130,7 @@ class Client:
 
     def submit(self, values: NDArray[Any], users: int = 1) -> None:
         """Set the integers to sum, and how many users they come from; possible until the masked vector is due."""
-        if self.stage not in (Stage.KEYS, Stage.SHARES, self.uploads):
+        if self.stage not in (Stage.KEYS, Stage.SHARES, Stage.MASKED):
             raise WrongStage(f"client {self.me} can no longer change its vector")
         if np.shape(values) != (self.session.values,):
             raise BadInput(f"a vector of shape {np.shape(values)}, where the session says {self.session.values} values")
@@ -144,7 +143,7 @@ class Client:
         message = parse(data)
         if message.round_id != self.session.round_id:
             raise WrongRound(f"client {self.me} got a message of another round")
-        if type(message) is not self._awaited():
+        if type(message) is not self.awaits.get(self.stage):
             raise WrongStage(f"client {self.me} waits for {self.stage.value} and got {type(message).__name__}")
         try:
             return self._answer(message).pack()
@@ -163,15 +162,10 @@ class Client:
             return self._mask(message)
         if isinstance(message, Survivors):
             self._survivors, self._lists = message, self._believe(message)
-            return self._confirm(message) if self.stage is Stage.CONFIRM else self._reveal(*self._lists)
+            return self._confirm(message)
         assert isinstance(message, Confirmations)
         self._compare(message)
         return self._reveal(*self._lists)
-
-    def _awaited(self) -> type[Message] | None:
-        if self.stage is Stage.UNMASK and not self.session.lying_server:
-            return Survivors  # nothing is compared
-        return self.awaits.get(self.stage)
 
     def _mine(self) -> Secrets:
         assert self._secrets is not None, "a client that has forgotten its secrets is never asked for them"
@@ -213,7 +207,7 @@ class Client:
 
     def _take_in(self, message: Delivery) -> None:
         """Open what the neighbours encrypted for this client, and hold it."""
-        self.stage = Stage.CONFIRM if self.session.lying_server else Stage.UNMASK
+        self.stage = Stage.CONFIRM
         if not message.ciphertexts.keys() <= self._keys.keys():
             raise UnknownSender(f"client {self.me} was sent shares of somebody who is no neighbour of it")
         for sender, text in message.ciphertexts.items():

@@ -14,15 +14,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from fedgrec.secagg.client import Client
-from fedgrec.secagg.pairwise import PairwiseClient, PairwiseServer
 from fedgrec.secagg.server import Server
 from fedgrec.secagg.session import Session, Stage
 
 Vectors = Callable[[int], NDArray[Any]]
-PARTIES: dict[str, tuple[type[Client], type[Server]]] = {
-    "secagg": (Client, Server),
-    "pairwise": (PairwiseClient, PairwiseServer),
-}
 
 
 @dataclass
@@ -66,10 +61,9 @@ def run_round(
 ) -> Outcome:
     """Run the protocol; a client in `lost` falls silent at that stage. `vectors` is called just before the masking."""
     lost, costs = lost or {}, dict[str, StageCost]()
-    make_client, make_server = PARTIES[session.mechanism]
-    server = make_server(session, population.roster, context, threads, together)
+    server = Server(session, population.roster, context, threads, together)
     clients = {
-        me: make_client(session, me, identity, population.roster, context, threads)
+        me: Client(session, me, identity, population.roster, context, threads)
         for me, identity in population.identities.items()
     }
     inbox: dict[int, bytes | None] = dict.fromkeys(clients)
@@ -80,7 +74,7 @@ def run_round(
             if lost.get(me) is stage:
                 del clients[me]
                 continue
-            if client.stage is client.uploads:
+            if client.stage is Stage.MASKED:
                 client.submit(vectors(me), users(me))
             begun = time.perf_counter()
             answer = client.start() if message is None else client.receive(message)

@@ -5,9 +5,8 @@ afterwards. A lying server may leave d honest ones out from the beginning (clien
 n − d). So of a client's k neighbours X ~ Hypergeometric(n − d − 1, c, k) are corrupt and
 Y ~ Hypergeometric(n − 1, d, k) are lost. Three things can go wrong; each risk is summed over all clients:
 
-    opened   some honest client's secrets are opened:  X ≥ t            if the server follows the rules
-                                                       X ≥ 2t − k       if it lies: an honest neighbour answers once,
-                                                                        for one of two secrets, a corrupt one for both
+    opened   both secrets of some honest client are opened:  X ≥ 2t − k, since an honest neighbour answers once, for one
+             of the two, and a corrupt one for both
     cut      the honest survivors fall into two parts that no mask connects: on the circle that takes two gaps of k/2
              neighbouring places each; the server would learn two sums instead of one
     failed   fewer than t neighbours of some client are left: Y > k − t, and there is no sum
@@ -18,7 +17,7 @@ too few for two gaps. A lying server can try many companies and round names unti
 its 2ˣ tries turn a risk of 2⁻⁸⁰ into one of 2ˣ⁻⁸⁰.
 
 A lying server could also send clients different lists of survivors: it could open one client's seed and its neighbours'
-mask keys, only one secret of each client, and read a sum of one. Sessions with `lying_server` stop that: a client
+mask keys, only one secret of each client, and read a sum of one. So a client
 answers only when t of its holders have signed that they were told the same. An honest client signs once.
 
 A client is called alive in a list if the list says that its vector is in the sum. The others that shared secrets were
@@ -37,12 +36,6 @@ v was alive in its own list, and answered. Then at least t − X honest holders 
 open v's mask key, as many would have to answer for another list: X ≥ 2t − k again. So if a client's seed is opened, the
 mask keys of the t − X honest clients that opened it stay closed, and their vectors are in the same sum. A client that
 is not alive in its own list opens mask keys alone. For seeds, and for the gaps, it counts as one of the d lost.
-
-Some sums must be opened for one company only: the difference of two sums that differ by one client *is* that client's
-vector. So each client helps to open only one of them. Suppose that R clients help to open a sum of a company of n: each
-of the n has t of them among its k neighbours, so k·R ≥ t·n. Two companies of n clients out of F founders take
-2R ≤ F + c, because corrupt clients help twice. So a second sum cannot be opened if 2tn > k(F + c); in the complete
-graph, if 2t > F + c.
 """
 
 import math
@@ -64,7 +57,6 @@ class Parameters:
     clients: int
     corrupt: int  # at most
     dropped: int  # at most
-    lying_server: bool
     neighbours: int  # k; clients − 1: the complete graph
     threshold: int  # t
     opened: float
@@ -86,12 +78,11 @@ class Parameters:
         complete = self.neighbours >= self.clients - 1
         graph = f"the complete graph of {self.clients:,}" if complete else f"{self.neighbours} neighbours each"
         holders = self.clients if complete else self.neighbours
-        server = "lies about who was lost" if self.lying_server else "is curious but follows the rules"
-        secrets = "both secrets of a client are" if self.lying_server else "a secret of a client is"
         return (
             f"{self.clients:,} clients: {graph}, of {holders} shares {self.threshold} open a secret. "
             f"If at most {self.corrupt:,} clients are corrupt, at most {self.dropped:,} are lost and the server "
-            f"{server}, then the chance that {secrets} opened or that the survivors fall apart is "
+            f"lies about who was lost, then the chance that both secrets of a client are opened or that the survivors "
+            f"fall apart is "
             f"{_chance(self.broken)}, and that there is no sum, {_chance(self.failed)}."
         )
 
@@ -102,26 +93,23 @@ def choose(
     dropped: float = 0.05,
     security: float = SECURITY,
     correctness: float = 30,
-    lying_server: bool = True,
-    founders: int = 0,
 ) -> Parameters:
     """The fewest neighbours with which privacy is lost with a chance ≤ 2^−security, the round ≤ 2^−correctness.
 
     The complete graph is taken where it costs little more: everybody who is there helps to open the sum.
-    `corrupt` and `dropped` are shares of the clients. It takes the middle one of the possible thresholds. With
-    `founders`, the sum can be opened for only one company of these.
+    `corrupt` and `dropped` are shares of the clients. It takes the middle one of the possible thresholds.
     """
     if clients < 2:
         raise BadInput(f"a secure sum needs two clients or more, not {clients}")
     if not 0 <= corrupt < 1 or not 0 <= dropped < 1:
         raise BadInput(f"shares of clients lie between 0 and 1, not at {corrupt} and {dropped}")
     c, d = (math.floor(share * clients + 1e-9) for share in (corrupt, dropped))  # 0.29 · 100 is 28.999…
-    complete = _complete(clients, c, d, lying_server, founders)  # first: if it is not safe, nothing is
+    complete = _complete(clients, c, d)  # first: if it is not safe, nothing is
     if clients <= SMALL:
         return complete
 
     def sparse(k: int) -> Parameters | None:
-        return _sparse(clients, k, c, d, lying_server, security, correctness, founders)
+        return _sparse(clients, k, c, d, security, correctness)
 
     # Doubling finds the size, and the search begins above the last k that was too small. (Rounding to whole numbers
     # makes the risks jagged in k, but never by half of k.)
@@ -141,53 +129,40 @@ def withstands(
         return 2 * threshold > clients + corrupt
     if clients <= SURE:
         return 2 * threshold - neighbours > corrupt and neighbours > corrupt + dropped
-    return risks(clients, neighbours, threshold, corrupt, dropped, True).broken <= -security
+    return risks(clients, neighbours, threshold, corrupt, dropped).broken <= -security
 
 
-def opens_once(clients: int, neighbours: int, threshold: int, corrupt: int, founders: int) -> bool:
-    """Whether no two sums of at least `clients` of the founders can both be opened."""
-    if neighbours >= clients - 1:
-        return 2 * threshold > founders + corrupt
-    return 2 * threshold * clients > neighbours * (founders + corrupt)
-
-
-def _complete(n: int, c: int, d: int, lying_server: bool, founders: int = 0) -> Parameters:
-    least, most = max(n // 2, (max(n, founders) + c) // 2 if lying_server else c) + 1, n - d
+def _complete(n: int, c: int, d: int) -> Parameters:
+    least, most = (n + c) // 2 + 1, n - d
     if least > most:
-        who = "a lying" if lying_server else "a curious"
         raise BadInput(
-            f"with {c} of {n} clients corrupt and {d} lost no threshold is safe from {who} server: "
+            f"with {c} of {n} clients corrupt and {d} lost no threshold is safe from a lying server: "
             f"it would have to be at least {least} and at most {most}"
         )
-    return Parameters(n, c, d, lying_server, n - 1, (least + most + 1) // 2, NEVER, NEVER, NEVER)
+    return Parameters(n, c, d, n - 1, (least + most + 1) // 2, NEVER, NEVER, NEVER)
 
 
-def _sparse(
-    n: int, k: int, c: int, d: int, lying_server: bool, security: float, correctness: float, founders: int
-) -> Parameters | None:
+def _sparse(n: int, k: int, c: int, d: int, security: float, correctness: float) -> Parameters | None:
     """Parameters with exactly k neighbours, or None if no threshold is possible."""
-    sure = lying_server and n <= SURE
+    sure = n <= SURE
     if sure and k <= c + d:
         return None
     many_corrupt = c + 1 if sure else unlikely(n - d - 1, c, k, -security - math.log2(max(n - c, 1)))
     many_lost = unlikely(n - 1, d, k, -correctness - math.log2(n))
-    least = max(k // 2 + 1, -(-(k + many_corrupt) // 2) if lying_server else many_corrupt)
-    if founders:
-        least = max(least, k * (founders + c) // (2 * (n - d)) + 1)
+    least = max(k // 2 + 1, -(-(k + many_corrupt) // 2))
     most = k - many_lost + 1
     if least > most:
         return None
-    found = risks(n, k, (least + most + 1) // 2, c, d, lying_server)
+    found = risks(n, k, (least + most + 1) // 2, c, d)
     return found if sure or found.broken <= -security else None
 
 
-def risks(clients: int, neighbours: int, threshold: int, corrupt: int, dropped: int, lying_server: bool) -> Parameters:
+def risks(clients: int, neighbours: int, threshold: int, corrupt: int, dropped: int) -> Parameters:
     """The risks of a sparse graph with these numbers, summed over all clients."""
     n, k, t = clients, neighbours, threshold
-    opens = 2 * t - k if lying_server else t
-    opened = tail(n - dropped - 1, corrupt, k, opens) + math.log2(max(n - dropped - corrupt, 1))
+    opened = tail(n - dropped - 1, corrupt, k, 2 * t - k) + math.log2(max(n - dropped - corrupt, 1))
     failed = tail(n - 1, dropped, k, k - t + 1) + math.log2(n)
-    return Parameters(n, corrupt, dropped, lying_server, k, t, opened, gaps(n, k, corrupt + dropped), failed)
+    return Parameters(n, corrupt, dropped, k, t, opened, gaps(n, k, corrupt + dropped), failed)
 
 
 def gaps(n: int, k: int, removed: int) -> float:

@@ -77,8 +77,6 @@ class Server:
         self._groups = {client: frozenset(group) for group in together for client in group}
         if len(self._groups) < sum(map(len, together)):
             raise BadInput("a client is in two groups of those that count only together")
-        if together and session.mechanism != "secagg":
-            raise BadInput(f"the mechanism {session.mechanism} knows no vectors that count only together: use secagg")
         self.stage = Stage.KEYS
         self.waiting: set[int] = set(roster)
         self._answered: set[int] = set()  # clients that answered in this stage
@@ -256,7 +254,7 @@ class Server:
         self._seeds = {client: {} for client in alive}
         self._mask_keys = {client: {} for client in dropped}
         self._need_holders(self._answered)
-        self.stage = Stage.CONFIRM if self.session.lying_server else Stage.UNMASK
+        self.stage = Stage.CONFIRM
         self._survivors = Survivors(self.session.round_id, tuple(sorted(alive)), tuple(sorted(dropped)))
         return dict.fromkeys(sorted(self._answered), self._survivors)
 

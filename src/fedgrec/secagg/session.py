@@ -12,9 +12,8 @@ from fedgrec.secagg import ring
 from fedgrec.secagg.errors import BadInput
 
 ROUND_ID_BYTES = 16
-VERSION = 4  # of the protocol; in version 3 a session also had a parameter for LightSecAgg
+VERSION = 5  # of the protocol
 MOST_PARTS = 1024  # an evaluation has two parts for each list length
-MECHANISMS = ("secagg", "pairwise")
 
 
 class Stage(Enum):
@@ -37,8 +36,6 @@ class Session:
     users: int  # the most users that the sum may hold: a client's vector may be the sum of many users
     neighbours: int  # k; the complete graph, if it is at least the number of clients less one
     threshold: int  # t, how many holders of a client's shares rebuild its secrets
-    mechanism: str = "secagg"
-    lying_server: bool = True  # clients compare the lists of survivors before they open anything: one exchange more
     least: int = 2  # the fewest clients that may take part; with a sparse graph nearly all, see parameters.py
     least_summed: int = 0  # the fewest vectors in the sum; 0: as many as the threshold
 
@@ -47,8 +44,6 @@ class Session:
             raise BadInput(f"a round id has {ROUND_ID_BYTES} bytes, not {len(self.round_id)}")
         if not self.rings or self.users < 1 or not 1 <= self.threshold < 2**31 or not 1 <= self.neighbours < 2**31:
             raise BadInput("a session needs at least one value, one user, one neighbour and a threshold of one")
-        if self.mechanism not in MECHANISMS:
-            raise BadInput(f"the mechanism is one of {', '.join(MECHANISMS)}, not {self.mechanism!r}")
         if (
             not 2 <= self.least < 2**31
             or not (self.least_summed == 0 or 2 <= self.least_summed < 2**31)
@@ -103,15 +98,13 @@ class Session:
     def digest(self) -> bytes:
         """Binds signatures, keys and ciphertexts to this round and to every parameter of it."""
         numbers = struct.pack(
-            ">6QBB",
+            ">6Q",
             len(self.rings),
             self.users,
             self.neighbours,
             self.threshold,
             self.least,
             self.least_summed,
-            MECHANISMS.index(self.mechanism),
-            self.lying_server,
         )
         rings = b"".join(struct.pack(">QB", *part) for part in self.rings)
         return hashlib.sha256(b"fedgrec secagg %d" % VERSION + self.round_id + numbers + rings).digest()

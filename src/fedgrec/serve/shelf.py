@@ -17,7 +17,7 @@ from fedgrec.federation.common.folder import GATEWAY, NODE
 from fedgrec.federation.node.gateway import anyone
 from fedgrec.federation.node.person import everybody
 from fedgrec.models.model import Model
-from fedgrec.models.ranking import one_blas_thread
+from fedgrec.models.ranking import Rough, one_blas_thread
 from fedgrec.models.recommender import Lists, Recommender, Seen, without_empty
 from fedgrec.runs.trained import open_run
 
@@ -43,6 +43,7 @@ class Opened:
 
     def __init__(self, model: Recommender, names: ItemNames) -> None:
         self.model, self.names = model, names
+        self._rough = Rough.of(model.item_vectors()) if model.inner_product else None
         self._waiting: list[Asked] = []
         self._together = 1  # how many were answered at once
         self._turn, self._busy, first = threading.Condition(), False, np.zeros(1, np.int64)
@@ -83,11 +84,13 @@ class Opened:
 
     def _of_kind(self, kind: str, some: list[Asked], k: int) -> Lists:
         hidden, who = Seen.of([asked.hidden for asked in some]), [asked.who for asked in some]
-        if kind == STRANGER:
-            return self.model.lists_for(self.model.new_user_vectors(*Seen.of(who)), k, hidden)
-        return (
-            self.model.lists(np.array(who), k, hidden) if kind == USER else self.model.similar_lists(np.array(who), k)
-        )
+        if kind == SIMILAR:
+            return self.model.similar_lists(np.array(who), k)
+        if self._rough is None and kind == USER:
+            return self.model.lists(np.array(who), k, hidden)
+        model = self.model
+        vectors = model.user_vectors(np.array(who)) if kind == USER else model.new_user_vectors(*Seen.of(who))
+        return model.lists_for(vectors, k, hidden, rough=self._rough)
 
 
 def open_folder(folder: Path) -> Opened:

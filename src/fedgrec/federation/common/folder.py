@@ -133,6 +133,11 @@ def _agreement(path: Path, content: bytes) -> Agreement:
     return read_options(path, Agreement) if content else Agreement()
 
 
+def check_kind(path: Path) -> None:
+    if not any((path / name).exists() for name in KINDS):
+        raise FederationError(f"{path} is no folder of a server, a node or a gateway: name one of these")
+
+
 def read_kind(path: Path, wanted: str) -> bytes:
     """The file that makes a folder a node's, a gateway's or a server's; `FederationError` if it is another kind."""
     if not (path / wanted).exists():

@@ -113,16 +113,22 @@ def check_tls(folder: Path) -> None:
             )
 
 
-def expiry_note(folder: Path, now: datetime | None = None) -> str:
-    """A sentence about a certificate in the server's folder that ends soon, or has ended; "" where none does."""
-    now = now or datetime.now(UTC)
-    for name, what in ((TLS_CERTIFICATE, "the server's certificate"), (CA, "the authority's certificate")):
-        if not (folder / name).exists():
-            continue
+def certificates_of(folder: Path) -> dict[str, x509.Certificate]:
+    """The certificates in a folder, by the names of their files: the authority's, and before it a server's own."""
+    found = {}
+    for path in (folder / name for name in (TLS_CERTIFICATE, CA) if (folder / name).exists()):
         try:
-            certificate = x509.load_pem_x509_certificate((folder / name).read_bytes())
+            found[path.name] = _certificate(path.read_bytes())
         except ValueError as error:
-            raise FederationError(f"{folder / name} is not a certificate ({error}): restore it, or renew it") from None
+            raise FederationError(f"{path} is not a certificate ({error}): restore it, or renew it") from None
+    return found
+
+
+def expiry_note(folder: Path, now: datetime | None = None) -> str:
+    """A sentence about a certificate in the folder that ends soon, or has ended; "" where none does."""
+    now = now or datetime.now(UTC)
+    for name, certificate in certificates_of(folder).items():
+        what = "the authority's certificate" if name == CA else "the server's certificate"
         end, host = certificate.not_valid_after_utc, certificate.subject.rfc4514_string().removeprefix("CN=")
         if end - now > timedelta(days=WARN_DAYS):
             continue

@@ -138,6 +138,9 @@ class FederationOptions(_Options):
     retries: int = option(3, "sums that may be lost in a row before the federation stops", least=0)
     pause: float = option(2.0, "seconds before a lost sum is tried again", least=0)
     evaluate_every: int = option(10, "rounds between evaluations; 0: only at the end", least=0)
+    copies: str = option(
+        "", 'a folder, on another disk, for copies that the server keeps of itself; "": one beside its own folder'
+    )
     record: int = option(
         0, "the last opened training sums that are kept in SERVER/recordings, for `fedgrec audit`; 0: none", least=0
     )

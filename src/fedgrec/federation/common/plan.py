@@ -12,12 +12,20 @@ from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.options import Agreement
 from fedgrec.federation.common.packets import pack_broadcast
 from fedgrec.methods import budget
-from fedgrec.methods.contract import Method
+from fedgrec.methods.contract import RECOUNT, TRAIN, Method
 from fedgrec.secagg.session import ROUND_ID_BYTES
 
 # Stages that no method has: the metrics, summed over users; the number of users whose items have changed.
 EVALUATE, CHANGES = "evaluate", "changes"
 MOST_COUNTS = 1000  # the most counts of changes between two training rounds
+MOST_JUDGED = 2  # the most attempts at the evaluation of a model
+
+
+def called(stage: str, level: int, round_: int) -> str:
+    """What people call a sum, wherever they read of it; rounds count from 1."""
+    names = {TRAIN.name: f"round {round_ + 1:,}", RECOUNT.name: f"recount before round {round_ + 1:,}"}
+    names |= {EVALUATE: f"evaluation after round {round_ + 1:,}", CHANGES: "count of users with changes"}
+    return names.get(stage, f"warm-up, {stage} {level or ''}".rstrip())
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ Flower's own clients accept TLS 1.2, read answers of any size, and give up after
 import random
 import ssl
 from collections.abc import Generator, Iterator, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
@@ -16,16 +18,23 @@ from fedgrec.federation.flower.internals import RetryInvoker, private
 from fedgrec.federation.flower.superlink import HEADER, KEEP
 
 AGAIN, AT_MOST = 0.25, 4.0  # seconds between two attempts at a call: at first, and at most
+LATE, EARLY = 300.0, 5.0  # seconds that the clock of a signed request may be behind and ahead
 MOST = 2**30  # the most bytes of an answer
 
 
-def connected(kind: Any, address: str, ca: bytes, proofs: Sequence[Any], patience: Any = None) -> Any:
-    """A client of this kind of the SuperLink at this address; `proofs` show who is calling."""
+def connected(
+    kind: Any, address: str, ca: bytes, proofs: Sequence[Any], patience: Any = None, answer: float | None = None
+) -> Any:
+    """A client of this kind of the SuperLink at this address; `proofs` show who is calling.
+
+    `answer`: seconds that it waits for one; Flower's own number without it.
+    """
     client = kind(f"https://{address}", interceptors=proofs, verify=False, retry_invoker=patience)
     usual = private(client, "_client")
     usual.close()
     keep = httpx.Limits(keepalive_expiry=KEEP)  # a reused connection needs no new check at the door
-    client._client = httpx.Client(verify=tls(ca), timeout=usual.timeout, limits=keep, event_hooks=BOUNDED)
+    timeout = httpx.Timeout(**usual.timeout.as_dict() | ({"read": answer} if answer else {}))
+    client._client = httpx.Client(verify=tls(ca), timeout=timeout, limits=keep, event_hooks=BOUNDED)
     return client
 
 
@@ -55,6 +64,15 @@ def patient(*errors: type[Exception], seconds: float | None = None) -> Any:
         should_giveup=is_distrust,
         jitter=None,  # the pauses have it already
     )
+
+
+def clock_trouble(answer: httpx.Response) -> str:
+    """How wrong the clock here is by an answer's date; "" where the server takes what is signed by this clock."""
+    if not (date := answer.headers.get("date")):
+        return ""
+    ahead = (datetime.now(UTC) - parsedate_to_datetime(date)).total_seconds()
+    where = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'}"
+    return "" if -LATE < ahead < EARLY else f"the clock here is wrong, {where} the server's: set it (NTP)"
 
 
 def longer(first: float, most: float) -> Generator[float, None, None]:

@@ -65,14 +65,28 @@ NAMES = {
     "user_config_to_proto": ("flwr.common.serde", "tells our app its folder"),
     # the SuperLink with a door
     "FLEET_HTTP_PUBLIC_KEY_HEADER": ("flwr.supercore.constant", "where a caller says who it is"),
+    "FLEET_HTTP_SIGNATURE_HEADER": ("flwr.supercore.constant", "who was refused for a wrong clock, and no stranger"),
+    "TIMESTAMP_HEADER": ("flwr.common.constant", "how wrong the clock of a node is"),
+    "bytes_to_public_key": ("flwr.supercore.primitives.asymmetric", "who was refused for a wrong clock"),
+    "verify_signature": ("flwr.supercore.primitives.asymmetric", "who was refused for a wrong clock"),
     "get_linkstate": ("flwr.superlink.dependencies.linkstate", "whether the SuperLink knows a key"),
     "authenticate_node": ("flwr.superlink.routers.fleet.node_auth", "checks a signature before the body is read"),
     "middlewares": ("flwr.superlink.extensions:get_middleware", "puts the door in front"),
     "push_messages": (f"{HANDLERS}:push_messages", "a node answers for itself alone"),
     "pull_messages": (f"{HANDLERS}:pull_messages", "a look for work is a sign of life"),
+    "store_message": (
+        "flwr.server.superlink.linkstate.in_memory_linkstate:InMemoryLinkState.store_message_and_object_tree",
+        "a look for work waits until there is some",
+    ),
+    "message_received": (f"{HANDLERS}:confirm_message_received", "a question that was lost is handed out again"),
     "superlink": (f"{COMMAND}:flower_superlink", "Flower's own command"),
     "superlink_options": (f"{COMMAND}:_parse_args_run_superlink", "the address to listen on"),
     "superexec_command": (f"{COMMAND}:_get_superexec_command", "starts children through us"),
+    "superexec_apart": (f"{COMMAND}:get_popen_detach_kwargs", "children stay in the group of processes that we end"),
+    "claim_task": (
+        "flwr.supercore.corestate.in_memory_corestate:InMemoryCoreState.claim_task",
+        "an app that is slow to start on a busy machine is not started again beside itself",
+    ),
     "superlink_uvicorn": (f"{COMMAND}:uvicorn", "our socket, our limits, TLS 1.3"),
     "CachedRequest": ("starlette.middleware.base:_CachedRequest", "nine middlewares read one body"),
     # the SuperLink's children

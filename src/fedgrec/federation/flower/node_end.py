@@ -20,11 +20,12 @@ from typing import Any, TypeVar
 import httpx
 from flwr.app import Message, RecordDict
 
+from fedgrec.federation.common import packets
 from fedgrec.federation.common.arrays import write_private
-from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.errors import FederationError, RefusedError
 from fedgrec.federation.common.packets import Packet, failure
 from fedgrec.federation.flower.client_app import answer
-from fedgrec.federation.flower.clients import connected, is_distrust, longer, patient, public_bytes
+from fedgrec.federation.flower.clients import clock_trouble, connected, is_distrust, longer, patient, public_bytes
 from fedgrec.federation.flower.internals import (
     HEARTBEAT,
     ActivateNodeRequest,
@@ -44,6 +45,7 @@ from fedgrec.federation.flower.internals import (
     message_from_proto,
     message_to_proto,
     no_object_id_recompute,
+    private,
     pull_object,
     pull_objects,
     push_object,
@@ -52,22 +54,24 @@ from fedgrec.federation.flower.internals import (
 )
 from fedgrec.federation.flower.records import (
     PARTS,
-    PAUSE,
     POLL,
-    WORDS,
     PacketError,
     in_brief,
     message_of,
     to_records,
     words_of,
 )
+from fedgrec.federation.flower.superlink import HOLD
 from fedgrec.federation.node.contact import Contact
-from fedgrec.federation.node.gateway import NodeProcess
+from fedgrec.federation.node.gateway import NodeProcess, node_folders
+from fedgrec.federation.node.store import NodeStore
 
-LATER = 1.0  # seconds between two looks for work when nothing happens; a busy server tells nodes its own number
+LOST = 5.0  # seconds more than the server lets a look wait, after which the look is lost
+LATER = 1.0  # seconds between two looks for work in vain, at least
 MUCH_LATER = 15.0  # the most seconds between two calls to a server that is away: much less than its `deadline`
-BUSY = 30.0  # seconds after the last message in which the next one is expected soon
-REFUSED = 5.0  # seconds of refusals after which a node gives up: a server that starts does not know its nodes yet
+BUSY = 30.0  # seconds for which a call in the middle of a message is worth another try
+REFUSED = 5.0  # seconds of refusals after which a node gives up: the server may be about to learn a key
+ENDED = "Ask who runs the server; with new keys (fedgrec federation rotate-keys) start the node again"
 NUMBER = "flower.id"  # the file with Flower's number of the node
 Reply = Callable[[NodeProcess, Message], RecordDict]
 Call = TypeVar("Call", bound=Callable[..., Any])
@@ -117,11 +121,16 @@ class Link:
         self, folder: Path, superlink: str, certificate: Path, key: Any, contact: Contact | None = None
     ) -> None:
         self.contact = contact or Contact()
-        self.superlink, self.certificate, self.remembered = superlink, certificate, folder / NUMBER
+        self.folder, self.remembered = folder, folder / NUMBER
+        self.superlink, self.certificate = superlink, certificate
         self.public = public_bytes(key.public_key())
         proofs: list[Any] = [RuntimeVersionHttpInterceptor(component_name="SuperNode")]
         proofs.append(NodeAuthHttpInterceptor(key, key.public_key()))
         self.client = connected(FleetHttpClient, superlink, certificate.read_bytes(), proofs)
+        self.looks = connected(FleetHttpClient, superlink, certificate.read_bytes(), proofs, answer=HOLD + LOST)
+        self.looking = False
+        for client in (self.client, self.looks):
+            private(client, "_client").event_hooks["response"].append(self.contact.count)
         self.node = Node()
         self.heart = HeartbeatSender(self._beat)
 
@@ -133,13 +142,10 @@ class Link:
                 self._enter()
                 return
             except httpx.HTTPStatusError as refusal:
-                pause = LATER
-                refused = refused or time.monotonic()
-                if time.monotonic() - refused > REFUSED:
-                    raise FederationError(
-                        f"the server at {self.superlink} refuses this node: it has not the node's key (was the node "
-                        f"removed, or its keys replaced?), or the clock here is wrong ({refusal.response.text})"
-                    ) from None
+                pause, is_starting = LATER, refusal.response.is_server_error
+                refused = 0.0 if is_starting else refused or time.monotonic()
+                if refused and time.monotonic() - refused > REFUSED:
+                    raise self._refusal(refusal.response) from None
             except httpx.TransportError as error:
                 refused, pause, self.contact.connected = 0.0, next(pauses), False
                 if is_distrust(error):
@@ -148,6 +154,15 @@ class Link:
                     log.info("no server at %s yet: waiting", self.superlink)
                 told = True
             time.sleep(pause)
+
+    def _refusal(self, answer: httpx.Response) -> FederationError:
+        """Why the server refuses this node: the clock here is wrong, or the node was removed or has other keys."""
+        who = f"the server at {self.superlink} refuses this node"
+        if trouble := clock_trouble(answer):
+            return FederationError(f"{who}: {trouble}")
+        with NodeStore(node_folders(self.folder)[0]) as store:
+            why = store.get("refused") or "it has not the node's key: the node was removed, or its keys were replaced"
+        return RefusedError(f"{who}: {why}. {ENDED}")
 
     def _distrust(self, error: str) -> str:
         """What is wrong with the server's certificate, and what to do; a wrong date may mean a wrong clock here."""
@@ -168,6 +183,8 @@ class Link:
         log.info("connected to %s as Flower's node %d", self.superlink, self.node.node_id)
 
     def _beat(self) -> bool:
+        if self.looking:  # which is a sign of life too
+            return True
         try:
             request = SendNodeHeartbeatRequest(node=self.node, heartbeat_interval=HEARTBEAT)
             return bool(self.client.SendNodeHeartbeat(request).success)
@@ -184,7 +201,11 @@ class Link:
 
     def receive(self) -> Message | None:
         """The next message with all its parts, or None."""
-        found = self.client.PullMessages(PullMessagesRequest(node=self.node))
+        self.looking = True
+        try:
+            found = self.looks.PullMessages(PullMessagesRequest(node=self.node))
+        finally:
+            self.looking = False
         self.contact.hear()
         if not found.messages_list:
             return None
@@ -198,7 +219,8 @@ class Link:
         # A message is announced before its parts are there. The root comes last: if we wait for the root first, we ask
         # for the other parts only once.
         contents = patient([root], backoff_cap=POLL) | patient(parts)
-        confirm_received(again(self.client.ConfirmMessageReceived), self.node, run)(name)
+        with contextlib.suppress(httpx.TransportError):  # it is here, whether or not the server hears of that
+            confirm_received(again(self.client.ConfirmMessageReceived), self.node, run)(name)
         return message_of(name, contents)
 
     def send(self, reply: Message) -> None:
@@ -219,19 +241,27 @@ class Link:
 
 def _work(link: Link, reply: Callable[[Message], RecordDict], meanwhile: Callable[[Packet], None]) -> None:
     """Answer messages; returns when the SuperLink does not know us any more."""
-    last, soon, pauses = time.monotonic(), POLL, longer(LATER, MUCH_LATER)
+    pauses = longer(LATER, MUCH_LATER)
+    unsent: tuple[Message, Message] | None = None  # a question, and the answer for which there has been no way yet
     while True:
         try:
-            message = link.receive()
-            pauses = longer(LATER, MUCH_LATER)
-            if message is not None:
-                last, soon = time.monotonic(), _pause(message)
-                link.send(_as_reply(message, _content(message, reply)))
-                log.info("answered %s after %.2f s", message.metadata.message_id[:8], time.monotonic() - last)
+            looked = time.monotonic()
+            if unsent is None and (message := link.receive()) is not None:
+                unsent = message, _as_reply(message, _content(message, reply))
+            if unsent is not None:
+                message, found = unsent
+                link.send(found)
+                unsent = None
+                log.info("answered %s after %.2f s", message.metadata.message_id[:8], time.monotonic() - looked)
                 words = words_of(message.content)
                 link.contact.note_answer(words)
+                if words.kind == packets.REFUSED and words.header.get("final"):
+                    raise RefusedError(f"{link.contact.trouble}. {ENDED}")
                 meanwhile(words)  # the next message will not have come yet
+                looked = -math.inf  # look for the next one at once
+            pauses = longer(LATER, MUCH_LATER)
         except httpx.HTTPStatusError as error:
+            unsent = None
             if error.response.status_code == httpx.codes.UNAUTHORIZED:
                 log.warning("the server does not know this node any more: introducing it again")
                 return
@@ -240,16 +270,13 @@ def _work(link: Link, reply: Callable[[Message], RecordDict], meanwhile: Callabl
             link.contact.connected = False
             log.warning("the server is away: %s", error)
             time.sleep(next(pauses))
+        except RefusedError:
+            raise
         except Exception:  # one message that fails must not end the node: the server sees it as silent
+            unsent = None
             link.contact.failed += 1
             log.exception("a message could not be answered")
-        time.sleep(soon if time.monotonic() - last < BUSY else LATER)
-
-
-def _pause(message: Message) -> float:
-    words: Any = message.content.get(WORDS) or {}
-    pause = words.get(PAUSE)
-    return min(max(pause, POLL), 10 * LATER) if isinstance(pause, float) and math.isfinite(pause) else LATER
+        time.sleep(max(looked + LATER - time.monotonic(), 0.0))  # usually the server has let us wait for longer
 
 
 def _content(message: Message, reply: Callable[[Message], RecordDict]) -> RecordDict:

@@ -37,7 +37,6 @@ PIECE = 2**22  # bytes of a packet's arrays that travel together
 PARTS, PART_KINDS = 2**12, {"Message", "RecordDict", "ConfigRecord"}  # the most parts of a message, and their kinds
 POLL = 0.2  # seconds between two looks for answers: more looks would take all of the SuperLink's time
 VERSION = "protocol"
-PAUSE = "pause"  # how long a node should wait between two looks
 SILENT = {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
 ANSWERED, BRIEF = 1000, 2**14  # a code that Flower does not use; bytes of the longest short answer
 
@@ -49,10 +48,10 @@ class PacketError(FedgrecError):
 Shared = dict[tuple[tuple[str, int], ...], list[ConfigRecord]]  # by names and identities of arrays
 
 
-def to_records(packet: Packet, shared: Shared | None = None, pause: float = POLL) -> RecordDict:
+def to_records(packet: Packet, shared: Shared | None = None) -> RecordDict:
     """A packet as Flower carries it; `shared` lets packets with the same arrays share one copy."""
     header = json.dumps(packet.header, separators=(",", ":"))
-    words: dict[str, Any] = {"kind": packet.kind, "header": header, PAUSE: pause, VERSION: packet.protocol}
+    words: dict[str, Any] = {"kind": packet.kind, "header": header, VERSION: packet.protocol}
     words |= {BLOB + name: bytes(blob) for name, blob in packet.blobs.items()}
     pieces: list[ConfigRecord] = []
     if packet.arrays:

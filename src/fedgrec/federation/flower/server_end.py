@@ -31,11 +31,12 @@ from fedgrec.federation.flower.internals import (
 )
 from fedgrec.federation.flower.processes import Processes
 from fedgrec.federation.flower.records import PIECE
-from fedgrec.federation.flower.superlink import BODY, SECRET
+from fedgrec.federation.flower.superlink import BODY, LOG, SECRET
 from fedgrec.federation.server.folder import open_server
+from fedgrec.federation.server.log import log_of
 
 SUPERLINK = "superlink"
-START = 60.0  # seconds that the SuperLink has to come up
+START = 300.0  # seconds that the SuperLink has to come up
 A_MEMBER, A_SHARE = 2**16, 2**10  # the most bytes of a member's message without vector and shares; of one share
 GROWTH = 2  # nodes may join while the server runs
 KNOWN_ALREADY = "already in use"
@@ -102,6 +103,7 @@ class FlowerServer:
             words += [f"--ssl-{flag}", str(self.folder / name)]
         words += ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
         environment = {SECRET: self.secret, BODY: str(largest_request(self.folder))}  # everybody can see arguments
+        environment |= {LOG: str(log_of(self.folder))}
         self.processes.start(SUPERLINK, words, {"FLWR_HOME": str(self.folder / "flower"), **environment})
         self._wait()
         self.register()

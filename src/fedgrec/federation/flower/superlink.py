@@ -9,6 +9,7 @@ signature.
 
 import asyncio
 import base64
+import datetime
 import gc
 import hmac
 import ipaddress
@@ -17,9 +18,15 @@ import os
 import resource
 import ssl
 import sys
+import threading
+import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, MutableMapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+from anyio import to_thread
 
 from fedgrec.federation.common.web import is_address
 from fedgrec.federation.flower import internals
@@ -28,10 +35,15 @@ from fedgrec.federation.flower.processes import end_with_parent
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Scope]]
-NODES = "/v1/fleet/"
-SECRET, BODY = "FEDGREC_SECRET", "FEDGREC_BODY"  # in the environment: this start's secret, bytes of a node's request
+NODES, BEGIN = "/v1/fleet/", "/v1/control/start-run"  # the server begins a run once Flower knows all nodes' keys
+# In the environment: this start's secret, the bytes of a node's request, the server's log.
+SECRET, BODY, LOG = "FEDGREC_SECRET", "FEDGREC_BODY", "FEDGREC_LOG"
+TELL = 3600.0  # seconds between two lines about the same refused node
 HEADER = "x-fedgrec-secret"  # the header in which the server's own processes show it
 UPLOAD = 300.0  # seconds that a request has to arrive
+STARTING = 300.0  # seconds more that the server's app has to start
+HOLD, MOST_HELD = 45.0, 500  # seconds that a look for work waits; looks that may wait together
+AGAIN = 3  # times that a question without a receipt is handed out again
 OWN = 2**31  # the most bytes of a request of the server's own processes
 KEEP = 60  # seconds that a client keeps an unused connection; the SuperLink keeps it longer
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}  # Flower calls nobody outside
@@ -46,9 +58,11 @@ LIMITS = {
     "access_log": False,
     "backlog": AT_A_TIME,
     "timeout_keep_alive": KEEP + 15,
+    "timeout_graceful_shutdown": 1,  # looks for work wait
 }
-CLOSE = (b"connection", b"close")
+CLOSE, UNAUTHORIZED = (b"connection", b"close"), 401
 CHILDREN = "fedgrec.federation.flower.children"
+log = logging.getLogger("fedgrec.server")
 
 
 def is_here(client: str, server: str) -> bool:
@@ -94,32 +108,80 @@ def is_signed(scope: Scope) -> bool:
     return True
 
 
+def refused_node(scope: Scope) -> tuple[str, float] | None:
+    """The node that signed a refused request, and how many seconds its clock is ahead; None of a stranger."""
+    from fastapi import Request
+
+    request = Request(scope)
+    names = (internals.FLEET_HTTP_PUBLIC_KEY_HEADER, internals.FLEET_HTTP_SIGNATURE_HEADER)
+    try:
+        key, signature = (base64.b64decode(request.headers[name], validate=True) for name in names)
+        stamp = request.headers[internals.TIMESTAMP_HEADER]
+        number = (nodes := internals.get_linkstate(request)).get_node_id_by_public_key(key)
+        if number is None or not internals.verify_signature(
+            internals.bytes_to_public_key(key), stamp.encode("ascii"), signature
+        ):
+            return None
+        ahead = datetime.datetime.fromisoformat(stamp) - datetime.datetime.now(datetime.UTC)
+        return nodes.get_node_info(node_ids=[number])[0].name, ahead.total_seconds()
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
 class Door:
-    """ASGI middleware: closed paths answer 404, and no body is read before the caller has proved who it is."""
+    """ASGI middleware: closed paths answer 404, and no body is read before the caller has proved who it is.
+
+    Nodes hear 503 until the server has begun its run: only then does a refusal mean that a node is not wanted.
+    """
 
     def __init__(
         self, app: Callable[..., Awaitable[None]], secret: str, body: int, listener: Listener, signed: Any = is_signed
     ) -> None:
         self.app, self.secret, self.body, self.listener, self.signed = app, secret, body, listener, signed
+        self.has_begun = False
+        self.told: dict[str, float] = {}  # by node: when the log last named it
 
     async def __call__(self, scope: Scope, receive: Receive, send: Any) -> None:
         if scope["type"] == "lifespan":
+            to_thread.current_default_thread_limiter().total_tokens += MOST_HELD  # a look that waits holds a thread
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
             status = self._refused(scope)
             body = None if status else await self._body(scope, receive)
+
+            async def told(event: Scope) -> None:
+                if event.get("status") == UNAUTHORIZED:  # the door's own answer, or Flower's
+                    self._name(scope)
+                await send(event)
+
             if body is None:
-                await send({"type": "http.response.start", "status": status or 413, "headers": [CLOSE]})
+                await told({"type": "http.response.start", "status": status or 413, "headers": [CLOSE]})
                 await send({"type": "http.response.body", "body": b""})
             else:
-                await self.app(scope, _once(body, receive), send)
+                await self.app(scope, _once(body, receive), told)
+                self.has_begun |= scope["path"] == BEGIN
+
+    def _name(self, scope: Scope) -> None:
+        """Say in the server's log which node is refused, and how wrong its clock is; strangers cannot fill the log."""
+        found, now = refused_node(scope), time.monotonic()
+        if found and now - self.told.get(found[0], -TELL) >= TELL:
+            self.told[found[0]] = now
+            log.warning(
+                "note: node %s is refused: its clock is %.0f s %s this server's, and may be 300 s behind and 5 s "
+                "ahead: set it (NTP)",
+                found[0],
+                abs(found[1]),
+                "ahead of" if found[1] > 0 else "behind",
+            )
 
     def _refused(self, scope: Scope) -> int:
         """The status with which a caller is refused; 0 if it may come in."""
         path, shown = str(scope.get("path", "")), dict(scope.get("headers", ())).get(HEADER.encode(), b"")
         client, server = (str((scope.get(end) or ("", 0))[0]) for end in ("client", "server"))
         if path.startswith(NODES):
-            return 0 if self.listener.is_trusted(scope["client"]) or self.signed(scope) else 401
+            if not self.has_begun:
+                return 503
+            return 0 if self.listener.is_trusted(scope["client"]) or self.signed(scope) else UNAUTHORIZED
         return 0 if is_here(client, server) and hmac.compare_digest(shown, self.secret.encode()) else 404
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
@@ -189,18 +251,65 @@ def own_answers(push: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-def seen(pull: Callable[..., Any]) -> Callable[..., Any]:
-    """Flower's handler of looks for work, which also counts a look as a heartbeat.
+class Questions:
+    """Flower's handlers of questions: they are stored, looked for, and received.
 
-    Heartbeats come only three times a minute, and from another thread: a node that looks for work can surely do it.
+    A look for work waits until there is some: a node that rests looks every `HOLD` seconds, and has a new question at
+    once. A look is also a sign of life, so that a node that looks sends no other.
+
+    Flower hands a question out once, and it may be lost on the way. A node does one thing at a time: when it looks for
+    work and has sent no receipt, it has not got the question, and gets it again.
     """
-    heartbeat = internals.HEARTBEAT
 
-    def seeing(request: Any, state: Any, store: Any) -> Any:
-        state.acknowledge_node_heartbeat(request.node.node_id, heartbeat)
-        return pull(request=request, state=state, store=store)
+    def __init__(self, store: Callable[..., Any], pull: Callable[..., Any], confirm: Callable[..., Any]) -> None:
+        self._store, self._pull, self._confirm = store, pull, confirm
+        self._news = defaultdict[int, threading.Event](threading.Event)  # by node: whether there may be a question
+        self._out: dict[int, tuple[Any, int]] = {}  # by node: its question, and how often it may still be handed out
+        self._room = threading.Semaphore(MOST_HELD)
 
-    return seeing
+    def store(self, state: Any, message: Any, *about: Any) -> Any:
+        done = self._store(state, message, *about)
+        self._news[message.metadata.dst_node_id].set()
+        return done
+
+    def pull(self, request: Any, state: Any, store: Any) -> Any:
+        news = self._news[request.node.node_id]
+        found = self._found(news, request, state, store)
+        if not found.messages_list and self._room.acquire(blocking=False):
+            came = news.wait(HOLD)
+            self._room.release()
+            if came:
+                return self._found(news, request, state, store)
+        return found
+
+    def _found(self, news: threading.Event, request: Any, state: Any, store: Any) -> Any:
+        node = request.node.node_id
+        state.acknowledge_node_heartbeat(node, internals.HEARTBEAT)
+        news.clear()  # before the look: what comes in between is seen, or makes news again
+        found = self._pull(request=request, state=state, store=store)
+        if found.messages_list:
+            self._out[node] = found, AGAIN
+        elif node in self._out:
+            found, left = self._out.pop(node)
+            if left > 1:
+                self._out[node] = found, left - 1
+        return found
+
+    def confirm(self, request: Any, state: Any, store: Any) -> Any:
+        self._out.pop(request.node.node_id, None)
+        return self._confirm(request=request, state=state, store=store)
+
+
+def patient_claim(claim: Callable[[Any, int], str | None]) -> Callable[[Any, int], str | None]:
+    """Flower's claim of a run for an app that starts now. It holds for longer than Flower's half a minute."""
+
+    def claimed(state: Any, task: int) -> str | None:
+        token = claim(state, task)
+        if token:
+            state.task_token_store[task].active_until += timedelta(seconds=STARTING)
+        return token
+
+    return claimed
 
 
 def http_server(app: Any, **options: Any) -> Any:
@@ -239,13 +348,21 @@ def main() -> None:
 
     BaseHTTPMiddleware.__call__ = in_one_piece  # type: ignore[method-assign, assignment]
     internals.check()
+    to = logging.FileHandler(os.environ[LOG], delay=True)
+    to.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))  # as server/log.py writes lines
+    log.addHandler(to)
     options = internals.superlink_options().parse_args()
     listener = Listener(options.host, options.port)
     door = Middleware(Door, secret=os.environ[SECRET], body=int(os.environ[BODY]), listener=listener)
     before, superexec = internals.middlewares, internals.superexec_command
     internals.replace("middlewares", lambda: (door, *before()))  # Flower's own hook for this
     internals.replace("push_messages", own_answers(internals.push_messages))
-    internals.replace("pull_messages", seen(internals.pull_messages))
+    questions = Questions(internals.store_message, internals.pull_messages, internals.message_received)
+    internals.replace("store_message", lambda *about: questions.store(*about))  # noqa: PLW0108 (it becomes a method)
+    internals.replace("pull_messages", questions.pull)
+    internals.replace("message_received", questions.confirm)
+    internals.replace("claim_task", patient_claim(internals.claim_task))
+    internals.replace("superexec_apart", dict)
     internals.replace("superexec_command", lambda **how: [sys.executable, "-m", CHILDREN, *superexec(**how)])
     internals.replace(
         "superlink_uvicorn", SimpleNamespace(run=lambda app, **how: run(http_server(app, **how), listener))

@@ -35,7 +35,6 @@ from fedgrec.federation.flower.records import (
     to_records,
 )
 
-LOOKS = 50  # looks a second of all nodes together: the server tells nodes how long to wait between two looks
 TOGETHER = 5  # messages announced at a time: nodes ask for parts again and again until the last part has come
 PULLERS = 4  # threads that pull answers
 AFTERWARDS = 60.0  # seconds that a request stays with Flower beyond its deadline: the clocks of nodes differ
@@ -71,10 +70,8 @@ class FlowerTransport:
     def exchange(self, requests: Mapping[int, Packet], left: Left) -> Iterator[tuple[int, Packet]]:
         """See `Transport`. Answers that come after an exchange are later taken from Flower and thrown away."""
         shared, lasts = Shared(), left() + AFTERWARDS
-        pause = max(POLL, len(requests) / LOOKS)
         messages = [
-            Message(to_records(packet, shared, pause), address, ACTION, ttl=lasts)
-            for address, packet in requests.items()
+            Message(to_records(packet, shared), address, ACTION, ttl=lasts) for address, packet in requests.items()
         ]
         groups = (messages[at : at + TOGETHER] for at in range(0, len(messages), TOGETHER))
         names = [name for group in groups for name in self.grid.push_messages(group)]

@@ -2,12 +2,15 @@
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from fedgrec.federation.common import packets
+from fedgrec.federation.common import packets, upkeep
 from fedgrec.federation.common.packets import Packet, plain
 from fedgrec.federation.common.web import Answer, Pages, health
 
 LONG = 60.0  # seconds of silence after which somebody should look; a working server is heard every second
+AT_REST, NOTHING = ("/pull-messages", "/send-node-heartbeat"), 16  # calls; the most bytes of an answer that says none
 GREETINGS = {packets.HELLO, packets.WHO}  # a node that is about to be refused gets them too
 
 
@@ -20,6 +23,7 @@ class Contact:
     answered: int = 0  # messages
     failed: int = 0  # messages that could not be answered
     refusal: str = ""  # why the server refuses this node
+    at_rest: int = 0  # bytes of looks for work that found none, and of signs of life
 
     def hear(self) -> None:
         """The server has said something, if only that there is nothing to do."""
@@ -47,8 +51,16 @@ class Contact:
             return f"the server was not heard for {self.silence:.0f} s: see whether it runs and can be reached"
         return ""
 
-    def pages(self) -> Pages:
-        """`/metrics` and `/health` of the node: only what the server knows too."""
+    def count(self, response: Any) -> None:
+        """Count the bytes of a call at rest, without TLS: a hook of the node's HTTP client."""
+        request = response.request
+        lengths = [int(each.headers.get("content-length", 0)) for each in (request, response)]
+        if request.url.path.endswith(AT_REST) and lengths[1] <= NOTHING:
+            heads = [*request.headers.raw, *response.headers.raw]
+            self.at_rest += sum(lengths) + sum(len(name) + len(value) + len(": \r\n") for name, value in heads)
+
+    def pages(self, folder: Path) -> Pages:
+        """`/metrics` and `/health` of the node: nothing of its users."""
         from fedgrec.federation.common.exposition import Exposition
 
         def numbers() -> Answer:
@@ -61,7 +73,9 @@ class Contact:
             shown.counters(
                 ("messages_answered", "messages that were answered", self.answered),
                 ("messages_failed", "messages that could not be answered", self.failed),
+                ("bytes_at_rest", "bytes of looks for work that found none, and of signs of life", self.at_rest),
             )
+            upkeep.show(folder, shown)
             return shown.page()
 
         def well() -> Answer:

@@ -207,7 +207,7 @@ class Node:
         joined = parse(request.blobs[packets.SECAGG])
         if isinstance(joined, Neighbourhood):  # the client refuses anything else
             sum_.nodes = tuple(joined.clients)
-            rules.check_participants(self.folder, plan, client.session, joined.clients)
+            rules.check_participants(self.folder, client.session, joined.clients)
             rules.check_committed(self.folder, plan, joined.clients, self._committed(plan.place))
         told = self.folder.agreement, sum_.roster, history.end(self.store)[1], str(self._founded)
         client.context = plan.context(broadcast, *told)
@@ -240,7 +240,8 @@ class Node:
         spec = plan.spec(method.counted(broadcast.degrees))
         if (session.rings, session.users) != (spec.rings, spec.users):
             raise FederationError(f"the session does not fit the uploads of stage {plan.stage!r}")
-        if (broadcast.round, broadcast.level) != (plan.round, plan.level):
+        level = 0 if plan.stage == EVALUATE else plan.level  # there it is the attempt, and the model is the same
+        if (broadcast.round, broadcast.level) != (plan.round, level):
             raise FederationError("the model is not that of the sum's round and level")
         if plan.stage == EVALUATE:
             trained = self.store.trained_on((method.stages[-1].name, 0, plan.round))
@@ -330,11 +331,15 @@ class Node:
         return hashlib.sha256(json.dumps(about).encode() + sum_.model).digest()
 
     def _check_opened(self, plan: Plan, digest: bytes) -> None:
-        """A node helps to open one sum per stage and round: the difference of two may be one node's upload."""
+        """A node helps to open one sum per stage and round: a user may have left, or come to a restored node, since.
+
+        Sums open over whole batches, each with the help of more than half of its honest nodes. So however sums of one
+        stage and round are combined, one of them has a batch that no other has, and its people hide that user.
+        """
         if (self.store.opened(plan.place) or digest) != digest:
             raise FederationError(
-                f"node {self.folder.name} has helped to open stage {plan.stage!r} of round {plan.round} with other "
-                f"nodes: all of them must be there to do it again"
+                f"node {self.folder.name} has helped to open stage {plan.stage!r} of round {plan.round + 1} with "
+                f"other nodes: all of them must be there to do it again"
             )
 
     # ------------------------------------------------------------------------------------------ its memory

@@ -120,7 +120,8 @@ class Watcher:
             log.warning("the source was not read again: %s", trouble)
             return None
         self.seen = now
-        log.info("the source has changed: %s", found)
+        if found != Renewal():  # the file was written anew, and says what it said
+            log.info("the source has changed: %s", found)
         return found
 
     def _look(self) -> Seen:

@@ -18,11 +18,20 @@ from fedgrec.cable.noise import NO_NOISE
 from fedgrec.federation.common.batches import Batch, names, whole
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import LARGEST
-from fedgrec.federation.common.plan import CHANGES, EVALUATE, MOST_COUNTS, Plan, is_once, is_recount, sum_name
+from fedgrec.federation.common.plan import (
+    CHANGES,
+    EVALUATE,
+    MOST_COUNTS,
+    MOST_JUDGED,
+    Plan,
+    is_once,
+    is_recount,
+    sum_name,
+)
 from fedgrec.federation.node.folder import NodeFolder
 from fedgrec.methods.contract import Method
 from fedgrec.methods.noisy import OPEN
-from fedgrec.secagg.parameters import opens_once, withstands
+from fedgrec.secagg.parameters import withstands
 from fedgrec.secagg.session import Session
 
 Shapes = tuple[Any, ...]
@@ -45,15 +54,12 @@ def check_name(folder: NodeFolder, session: Session, announced: Mapping[str, Any
 
 
 def check_session(folder: NodeFolder, session: Session) -> None:
-    """Before keys are made: the sum has enough nodes, which check each other's lists."""
-    if session.mechanism != "secagg" or not session.lying_server or session.least < folder.fewest_nodes:
-        raise FederationError(
-            f"node {folder.name} takes part only in sums of {folder.fewest_nodes} nodes or more that compare their "
-            f"lists of survivors"
-        )
+    """Before keys are made: the sum has enough nodes."""
+    if session.least < folder.fewest_nodes:
+        raise FederationError(f"node {folder.name} takes part only in sums of {folder.fewest_nodes} nodes or more")
 
 
-def check_participants(folder: NodeFolder, plan: Plan, session: Session, clients: Sequence[int]) -> None:
+def check_participants(folder: NodeFolder, session: Session, clients: Sequence[int]) -> None:
     """Before secrets are shared: all nodes of the roster that may be corrupt may be in this sum."""
     n, k, t = len(clients), session.neighbours, session.threshold
     corrupt = min(folder.corrupt_nodes, n)
@@ -61,12 +67,6 @@ def check_participants(folder: NodeFolder, plan: Plan, session: Session, clients
         raise FederationError(
             f"node {folder.name} reckons that {corrupt} nodes may work for the server: with {n} nodes, {k} neighbours "
             f"and a threshold of {t} they could open an upload"
-        )
-    once = is_once(folder.method(plan.n_users), plan.stage)
-    if once and not opens_once(session.least, k, t, corrupt, len(folder.roster)):
-        raise FederationError(
-            f"node {folder.name} sends stage {plan.stage!r} once: with {len(folder.roster)} nodes on the roster, {k} "
-            f"neighbours and a threshold of {t} it could be opened for two companies"
         )
 
 
@@ -123,9 +123,11 @@ def check_plan(folder: NodeFolder, method: Method, sum_: Plan, users: int) -> No
         here = sum_.level < len(method.stages) - 1 and method.stages[sum_.level].name == sum_.stage
         known = here and not sum_.round and not sum_.begun
     else:
-        known = sum_.level == 0
+        known = sum_.level < (MOST_JUDGED if sum_.stage == EVALUATE else 1)
     if not known or sum_.round >= MOST_ROUNDS:
-        raise FederationError(f"{method.name} has no stage {sum_.stage!r} at level {sum_.level} of round {sum_.round}")
+        raise FederationError(
+            f"{method.name} has no stage {sum_.stage!r} at level {sum_.level} of round {sum_.round + 1}"
+        )
     agreed = folder.agreed
     if sum_.stage == EVALUATE and (sum_.topk, sum_.deviation) != (agreed.topk, agreed.deviation):
         raise FederationError(f"node {folder.name} agreed to other list lengths, or to more noise, for evaluations")
@@ -179,8 +181,8 @@ def check_users(folder: NodeFolder, plan: Plan, begun: int, n_users: int) -> Non
             raise FederationError("the number of users that the season started with has changed")
     elif not begun < plan.begun <= plan.round:
         raise FederationError(
-            f"the last season began with round {begun}, and the server says that one begins with round {plan.begun} in "
-            f"round {plan.round}"
+            f"the last season began with round {begun + 1}, and the server says that one begins with round "
+            f"{plan.begun + 1} in round {plan.round + 1}"
         )
 
 

@@ -4,10 +4,10 @@
                                      rest → count of changes → recount → training rounds → …         (a season)
 
 Every step but the first and the last is a secure sum (secure_sum.py). After every sum the store holds the progress, so
-that a server that was killed goes on with the next sum. A lost sum of the warm-up is tried again with a new session; a
-lost evaluation is left out; a lost training round is gone, as in the simulation, because users' draws belong to their
-round. After a few losses in a row the server stops with an error. Nodes evaluate only models that they have trained
-on, so an evaluation is of the model that the last training round began with. A lost count of changes and a lost recount
+that a server that was killed goes on with the next sum. A lost sum of the warm-up is tried again with a new session,
+and a lost evaluation once; a lost training round is gone, as in the simulation, because users' draws belong to their
+round. After a few losses in a row the server stops with an error. Nodes evaluate only models that they have trained on,
+so an evaluation is of the model that the last training round began with. A lost count of changes and a lost recount
 are tried again before the season begins, then once before each of its next rounds, as long as half of `season_rounds`
 are left until the next season. If some nodes may have opened the recount, changes wait for that season.
 """
@@ -23,10 +23,10 @@ from fedgrec.errors import ConfigError, SumLostError, many
 from fedgrec.federation.common import catalogue, packets
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import Packet, pack_broadcast
-from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, is_recount
+from fedgrec.federation.common.plan import CHANGES, EVALUATE, Plan, called, is_recount
 from fedgrec.federation.common.transport import Transport
 from fedgrec.federation.server import seasons
-from fedgrec.federation.server.folder import ServerFolder, open_server, with_catalogue, with_whole_catalogue
+from fedgrec.federation.server.folder import STOP, ServerFolder, open_server, with_catalogue, with_whole_catalogue
 from fedgrec.federation.server.liveness import About
 from fedgrec.federation.server.members import Members, Observer
 from fedgrec.federation.server.model_keeper import ModelKeeper
@@ -71,16 +71,12 @@ class Coordinator:
         return self.members.folder
 
     @property
-    def quorum(self) -> int:
-        """The fewest nodes that open a warm-up."""
-        return (len(self.folder.roster) + self.folder.corrupt_nodes) // 2 + 1
-
-    @property
     def method(self) -> Method:
         return self.model.method
 
     def run(self) -> Path:
         self.store.release(self.folder.roster)
+        (self.folder.path / STOP).unlink(missing_ok=True)
         o = self.options
         fewest = self.folder.fewest_nodes
         if 0 < o.nodes_per_round < fewest:
@@ -100,7 +96,7 @@ class Coordinator:
                 f"{agreed.dp_rounds} training rounds (dp_rounds), and nodes refuse more: lower it"
             )
         if self.store.get("n_users") is None:
-            self._gather(lambda: max(o.start_nodes or len(self.folder.roster), self.quorum))
+            self._gather(lambda: max(o.start_nodes or len(self.folder.roster), self.folder.fewest_nodes))
         else:  # nodes that were there before come back one after the other
             known = sum(index in self.folder.roster for index, *_ in self.store.nodes())
             self.members.wait(lambda: len(self.members.reachable()) >= known, min(o.deadline, o.start_seconds))
@@ -119,6 +115,8 @@ class Coordinator:
             )
         while True:
             while (next_ := self._place()) is not None:
+                if (self.folder.path / STOP).exists():
+                    return self.folder.path / RUN
                 self._sum(*next_)
             self._end_season()
             if self.season.number >= o.seasons > 0:
@@ -149,11 +147,11 @@ class Coordinator:
         if season.served is None:
             mine = [line for line in self.store.metrics() if line["round"] >= season.begun]
             season = replace(season, line=mine[-1] if mine else None)
-            served = seasons.to_serve([*self.store.seasons()[:-1], season], season.line)
+            in_vain = not mine and self.store.times(EVALUATE, self.store.trained()[0]) > 0
+            served = seasons.to_serve([*self.store.seasons()[:-1], season], in_vain)
             if served != season.number:
-                self.observer.noticed(
-                    f"season {season.number} made the metric worse: nodes serve the model of season {served}"
-                )
+                why = "could not be judged" if in_vain else "made the metric worse"
+                self.observer.noticed(f"season {season.number} {why}: nodes serve the model of season {served}")
             self._keep_published(season, served)
             self._keep(replace(season, served=served))
             with self.store.transaction():
@@ -317,7 +315,7 @@ class Coordinator:
         due = round_ >= season.until or (every and trained - max(evaluated, 0) >= every)
         prepared = trained >= 0 and self.method.prepares(trained)
         if due and trained > evaluated and not prepared and self._may_judge(nodes):
-            return EVALUATE, 0, trained
+            return EVALUATE, self.store.times(EVALUATE, trained), trained
         return (stages[-1].name, 0, round_) if round_ < season.until else None
 
     def _evaluate_every(self) -> int:
@@ -392,7 +390,7 @@ class Coordinator:
             if stage == CHANGES or (recount and self.store.times(stage, round_) >= ATTEMPTS):
                 self._miss_count(str(lost))
             else:
-                self._lost(f"the sum of stage {stage!r} of round {round_} was lost: {lost}", counts=not ready.patient)
+                self._lost(f"{called(stage, level, round_)}: lost, {lost}", counts=not ready.patient)
             return
         if recount:
             self._keep(replace(self.season, recount=False))

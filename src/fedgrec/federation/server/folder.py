@@ -5,6 +5,7 @@ SERVER/roster.json, config.toml           as in every folder (common/folder.py)
 SERVER/federation.toml                    how the server drives the nodes (common/options.py)
 SERVER/server.sqlite, model-<n>.bin       the server's store (store.py)
 SERVER/recordings/                        the last opened training sums, if `record` asks for them
+SERVER/stop                               no further sum begins until the next start
 SERVER/run/                               what the trained federation leaves (run_folder.py)
 """
 
@@ -21,7 +22,7 @@ from fedgrec.federation.common.options import FederationOptions, read_options
 from fedgrec.federation.common.roster import Membership, read_roster
 from fedgrec.federation.common.values import as_json, filled, parse_json
 
-OPTIONS = "federation.toml"
+OPTIONS, STOP = "federation.toml", "stop"
 NOBODY = Membership("", 0, {})  # until the roster is read
 
 

@@ -54,8 +54,8 @@ class History:
             line = unpack(packed)
             if line.stage not in (EVALUATE, CHANGES, TRAIN.name) and line.included:
                 raise FederationError(
-                    f"this server has forgotten the sum of stage {line.stage!r} of round {line.round}, which counts "
-                    f"for its nodes and is not sent again: restore a newer backup of the server, or begin a new "
+                    f"this server has forgotten the sum of stage {line.stage!r} of round {line.round + 1}, which "
+                    f"counts for its nodes and is not sent again: restore a newer backup of the server, or begin a new "
                     f"federation"
                 )
             self.store.hear_of(line)

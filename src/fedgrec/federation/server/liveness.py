@@ -12,14 +12,16 @@ The server does not ask a node that shows no sign of life, so that nobody waits 
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from fedgrec.federation.common.transport import Sign
 
 FACTOR, MARGIN = 1.5, 5.0  # times the slowest answer, and seconds more
+LATE, USUALLY = 60.0, 3  # seconds, or as many times as long as usual, after which an exchange is late
 FADE = 0.7  # the time of a slow answer shrinks by this factor with every quicker answer
 LONGEST_REST = 32  # sums
+A_SUM = 60.0  # seconds, at most, that one of them counts: in the rest between two seasons there are none
 Clock = Callable[[], float]
 
 
@@ -83,6 +85,11 @@ class Wait:
         """Seconds that the exchange may still last."""
         return self.given() - self._passed()
 
+    @property
+    def is_late(self) -> bool:
+        """Whether it lasts longer than an operator would expect."""
+        return self._passed() > max(LATE, USUALLY * (self.usual or 0.0))
+
     def missed(self) -> set[int]:
         """The nodes that did not answer; each of them gets more time when it is asked again."""
         for address in self.missing:
@@ -99,21 +106,23 @@ class Silence:
 
     misses: int  # in a row
     rest: int  # sums in which it is not asked
+    until: float  # when it is asked all the same
     sign: Sign | None  # its last sign of life until then; None: the network did not know it any more
 
-    def holds(self, sign: Sign | None) -> bool:
+    def holds(self, sign: Sign | None, now: float) -> bool:
         """Whether the server should still not ask the node, after this last sign of life."""
         if sign is None:
             return True
         if self.sign is None or sign.since != self.sign.since:  # it was started again, or its network is back
             return False
-        return self.rest > 0 or sign.last <= self.sign.last
+        return (self.rest > 0 and now < self.until) or sign.last <= self.sign.last
 
 
 class Silences:
     """Nodes that do not answer. The server asks them less and less often, and not at all without a sign of life."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.clock = clock or time.monotonic
         self._of: dict[int, Silence] = {}  # by address
 
     def __bool__(self) -> bool:
@@ -123,11 +132,14 @@ class Silences:
         """These nodes did not answer, and these are their last signs of life."""
         for address in addresses:
             misses = 1 + (self._of[address].misses if address in self._of else 0)
-            self._of[address] = Silence(misses, min(2 ** (misses - 1), LONGEST_REST), signs.get(address))
+            self._rest(address, misses, min(2 ** (misses - 1), LONGEST_REST), signs.get(address))
 
     def refuse(self, address: int, sign: Sign | None) -> None:
         """This node gave a wrong answer: the server asks it again after its restart, or much later."""
-        self._of[address] = Silence(1, LONGEST_REST, sign)
+        self._rest(address, 1, LONGEST_REST, sign)
+
+    def _rest(self, address: int, misses: int, sums: int, sign: Sign | None) -> None:
+        self._of[address] = Silence(misses, sums, self.clock() + A_SUM * sums, sign)
 
     def end(self, address: int) -> None:
         """This node has answered."""
@@ -135,9 +147,10 @@ class Silences:
 
     def hold(self, signs: Mapping[int, Sign]) -> set[int]:
         """Nodes that the server should not ask now."""
-        return {address for address, silence in self._of.items() if silence.holds(signs.get(address))}
+        now = self.clock()
+        return {address for address, silence in self._of.items() if silence.holds(signs.get(address), now)}
 
     def tick(self) -> None:
         """Another sum or search for nodes begins: each rest gets shorter by one."""
         for address, silence in self._of.items():
-            self._of[address] = Silence(silence.misses, max(silence.rest - 1, 0), silence.sign)
+            self._of[address] = replace(silence, rest=max(silence.rest - 1, 0))

@@ -10,7 +10,7 @@ from typing import Any
 from fedgrec.cable.core import size
 from fedgrec.errors import many
 from fedgrec.federation.common.lock import take
-from fedgrec.federation.common.plan import CHANGES, EVALUATE
+from fedgrec.federation.common.plan import EVALUATE, called
 from fedgrec.federation.server.members import Observer
 
 LOGS, LOG = "logs", "server.log"
@@ -31,7 +31,7 @@ class Lines(Observer):
             self.say(describe(line))
 
     def evaluated(self, line: dict[str, Any]) -> None:
-        self.say(f"after round {line['round']:,}: {metrics_of(line)} over {many(line['users'], 'user')}")
+        self.say(f"after round {line['round'] + 1:,}: {metrics_of(line)} over {many(line['users'], 'user')}")
 
     def noticed(self, sentence: str) -> None:
         self.say(f"note: {sentence}")
@@ -45,9 +45,7 @@ def metrics_of(line: dict[str, Any]) -> str:
 
 def describe(line: dict[str, Any]) -> str:
     """One line of the participation log, as a person reads it."""
-    names = {"train": f"round {line['round'] + 1:,}", EVALUATE: f"evaluation after round {line['round']:,}"}
-    names |= {CHANGES: "count of users with changes", "recount": f"recount before round {line['round'] + 1:,}"}
-    what = names.get(line["stage"], f"warm-up, {line['stage']} {line['level'] or ''}".rstrip())
+    what = called(line["stage"], line["level"], line["round"])
     if line["applied"] is None:
         return f"{what}: going on with {len(line['nodes'])} {line['unit']}"
     if not line["applied"]:

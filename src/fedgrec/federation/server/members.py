@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from fedgrec.errors import many
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.catalogue import newest, version_of
-from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.errors import FederationError, RefusedError
 from fedgrec.federation.common.history import unpack
 from fedgrec.federation.common.packets import Packet, as_array, hello_part, plain
 from fedgrec.federation.common.plan import CHANGES, EVALUATE
@@ -24,7 +24,7 @@ from fedgrec.federation.server.bundling import Bundling
 from fedgrec.federation.server.folder import ServerFolder
 from fedgrec.federation.server.history import History
 from fedgrec.federation.server.liveness import About, Patience, Silences
-from fedgrec.federation.server.store import ServerStore
+from fedgrec.federation.server.store import TURN, WAITS_FOR, ServerStore
 
 NAMED = 10  # nodes in one sentence
 WAIT = 0.2  # seconds between two looks for nodes
@@ -50,6 +50,7 @@ class Members:
         self._address: dict[int, int] = {}
         self.history = History(store)
         self._missing: set[int] = set()  # nodes that were reported as gone
+        self._late: list[int] = []  # nodes for which everybody has waited for long
         self.patience, self._silences = Patience(), Silences()
         self._doubles = set[tuple[int, bytes]]()  # nodes and users whom another node has, as was noticed
         self._looked: Any = None  # what roster.json looked like when it was last read
@@ -73,6 +74,7 @@ class Members:
             "federation": self.folder.federation,
             "sums": len(self.history.lines),
             "roster": [self.folder.membership.number, self.folder.membership.digest],
+            "turn": self.store.get(TURN, 0),
         }
         questions = {address: Packet(packets.HELLO, about, {"nonce": nonce}) for address, nonce in nonces.items()}
         answers = dict(self._exchange(questions, About(packets.HELLO), deadline))
@@ -110,9 +112,14 @@ class Members:
             try:
                 return step(at, answers[at], *more)
             except FederationError as refusal:
-                self._silences.refuse(at, self.transport.signs().get(at))
+                signs = self.transport.signs()
+                if answers[at].kind == packets.ERROR:  # its own trouble, such as a full disk, which may end soon
+                    self._silences.begin([at], signs)
+                else:
+                    self._silences.refuse(at, signs.get(at))
                 self.observer.noticed(str(refusal))
-                refused[at] = Packet(packets.REFUSED, {"reason": str(refusal)})
+                final = isinstance(refusal, RefusedError)
+                refused[at] = Packet(packets.REFUSED, {"reason": str(refusal), "final": final})
                 return None
 
         found = {at: checked(self._identified, at, questions[at].blobs["nonce"]) for at in answers}
@@ -193,14 +200,14 @@ class Members:
         if member is None or type(index) is not int:
             raise FederationError(f"the node at {where} is not on the roster: enrol it, or stop it")
         if member.left:
-            raise FederationError(
+            raise RefusedError(
                 f"the node at {where} is {member.name}, which was removed with roster {member.left}: stop it"
             )
         part = hello_part(self.folder.federation, nonce, index, str(header.get("agreement")), tags)
         try:
             Ed25519PublicKey.from_public_bytes(member.key).verify(signature, part)
         except (InvalidSignature, ValueError):
-            raise FederationError(f"the node at {where} has not the key of {member.name}: it is refused") from None
+            raise RefusedError(f"the node at {where} has not the key of {member.name}: it is refused") from None
         return member
 
     def _let_in(self, address: int, answer: Packet, member: Member, was_told: bool) -> list[bytes]:
@@ -275,6 +282,14 @@ class Members:
         self._silences.tick()
         self._name_missing(self._address.keys() - set(self.reachable()), "cannot be reached")
 
+    def _wait_for(self, nodes: list[int]) -> None:
+        """Everybody waits for these nodes, and has done so for long: `/health` and a metric say so too."""
+        self._late = nodes
+        with self.store.transaction():
+            self.store.put(WAITS_FOR, [self.folder.membership.members[node].name for node in nodes])
+        if nodes:
+            self.observer.noticed(f"a sum waits for {self._names(nodes)}, longer than is usual")
+
     def _name_missing(self, nodes: Iterable[int], how: str) -> None:
         """Name missing nodes, once until they are back."""
         if gone := sorted(set(nodes) - self._missing):
@@ -323,13 +338,22 @@ class Members:
         wait = self.patience.begin(about, requests, most, enough)
         nodes = {address: node for node, address in self._address.items() if address in requests}
         back = set[int]()
+
+        def left() -> float:
+            if wait.is_late and not self._late:
+                self._wait_for(sorted(nodes[address] for address in wait.missing if address in nodes))
+            return wait.left()
+
         try:
-            for address, answer in self.transport.exchange(requests, wait.left):
+            for address, answer in self.transport.exchange(requests, left):
                 wait.heard(address)
                 self._silences.end(address)
-                back |= {nodes[address]} & self._missing if address in nodes else set()
+                if address in nodes and answer.kind != packets.ERROR:  # such as that of a node of another version
+                    back |= {nodes[address]} & self._missing
                 yield address, answer
         finally:  # also if the caller stops early
+            if self._late:
+                self._wait_for([])
             if back:
                 self._missing -= back
                 self.observer.noticed(f"{self._names(sorted(back))} {'are' if len(back) > 1 else 'is'} back")

@@ -79,7 +79,7 @@ class ModelKeeper:
             if not once:
                 check_round(total, spec)
             self.server = self.method.apply(self.server, stage, total, sum_.level)
-            self.keep_possible(f"stage {sum_.stage!r} of round {sum_.round}", outcome.included)
+            self.keep_possible(f"stage {sum_.stage!r} of round {sum_.round + 1}", outcome.included)
             check_model(self.server)
         except SumLostError as lost:
             raise SumLostError(f"{lost}; {suspects(self.names(outcome.included))}") from None

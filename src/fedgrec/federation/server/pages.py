@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedgrec.federation.common import upkeep
 from fedgrec.federation.common.web import NOTHING, Answer, Pages, as_json, health
 from fedgrec.federation.server.status import STATES, Status, status
 
@@ -45,6 +46,7 @@ def metrics(folder: Path) -> Pages:
     def numbers() -> Answer:
         shown = Exposition("fedgrec_")
         _show(status(folder), shown)
+        upkeep.show(folder, shown)
         return shown.page()
 
     def well() -> Answer:
@@ -67,7 +69,9 @@ def _show(s: Status, shown: "Exposition") -> None:
         ("rounds_per_minute", "over the last rounds", s.rounds_per_minute),
         ("seconds_left", "until the last round, at this rate", s.seconds_left),
         ("lost_in_a_row", "sums that were lost since the last one that counted", s.lost_in_a_row),
+        ("stalled", "1 while a sum waits for nodes whose answer is overdue", float(bool(s.waits_for))),
     )
+    shown.labelled("waits_for", "1 for a node whose answer is overdue", "node", dict.fromkeys(s.waits_for, 1.0))
     if s.privacy:
         shown.gauges(
             ("epsilon_spent", "what all sums so far may tell of one unit", s.privacy["spent"]),
@@ -83,7 +87,7 @@ def _show(s: Status, shown: "Exposition") -> None:
     if s.metrics:
         last = s.metrics[-1]
         shown.labelled("metric", "the last evaluation", "name", {name: last[name] for name in last if "@" in name})
-        shown.gauges(("metric_round", "the round that it was of", last["round"]))
+        shown.gauges(("metric_round", "the round that it was of", last["round"] + 1))
     for name, text in (
         ("users", "users that the node has brought"),
         ("lag", "training rounds since the last one that the node is in"),

@@ -14,11 +14,10 @@ from fedgrec.federation.server.members import Members
 from fedgrec.federation.server.secure_sum import Prepared
 from fedgrec.methods.contract import Method
 from fedgrec.secagg import SecAggError, Session
-from fedgrec.secagg.parameters import SURE, Parameters, choose
+from fedgrec.secagg.parameters import Parameters, choose
 
 Unit = tuple[int, ...]  # nodes that are in a sum together or not at all
 PATIENT = 2  # attempts at a sum that is opened once for which every batch must stay whole
-SPARSE_ONCE = 0.1  # share of the nodes that a large sum that is opened once may lose: more would need a dense graph
 
 
 class Participants:
@@ -44,7 +43,7 @@ class Participants:
         if min(wanted, len(nodes)) < self.fewest:
             raise SumLostError(f"{len(nodes)} nodes are there, and a sum needs {self.fewest}")
         attempt, together = self.store.attempt(sum_.place), [unit for unit in units if len(unit) > 1]
-        session = self._session(sum_, sum_.spec(method), wanted, attempt, once, bool(together))
+        session = self._session(sum_, sum_.spec(method), wanted, attempt, bool(together))
         roster = self.members.folder.membership.digest
         # Whoever is lost in the warm-up takes its batch along until a recount: better try again, before it is opened.
         patient = again is None and once and bool(together) and attempt < PATIENT
@@ -147,8 +146,8 @@ class Participants:
             sum_ = replace(sum_, take=max(sum_.take - over, 0))
         return sum_, units
 
-    def _session(self, sum_: Plan, spec: UploadSpec, nodes: int, attempt: int, once: bool, together: bool) -> Session:
-        """A session whose masks hold against corrupt nodes; `once`: only one company can open it.
+    def _session(self, sum_: Plan, spec: UploadSpec, nodes: int, attempt: int, together: bool) -> Session:
+        """A session whose masks hold against corrupt nodes.
 
         `together`: a lost node takes its batch out of the sum, so few may be left, while the others help to open it.
         """
@@ -156,20 +155,20 @@ class Participants:
         name = sum_name(self.members.folder.federation, sum_.place, attempt)
         neighbours, threshold, least = o.neighbours, o.threshold, self.fewest
         if not neighbours:
-            chosen = self._parameters(nodes, corrupt, len(self.members.folder.roster) if once else 0)
+            chosen = self._parameters(nodes, corrupt)
             neighbours, threshold, least = chosen.neighbours, chosen.threshold, max(chosen.least, least)
         fewest = self.fewest if together else 0
         return Session(
             name, spec.rings, spec.users, neighbours, threshold, least=min(least, nodes), least_summed=fewest
         )
 
-    def _parameters(self, nodes: int, corrupt: int, founders: int) -> Parameters:
+    def _parameters(self, nodes: int, corrupt: int) -> Parameters:
         """Parameters for the losses that `dropped` allows, or for as many as there is room for."""
-        most = nodes - (max(nodes, founders) + corrupt) // 2 - 1
+        most = nodes - (nodes + corrupt) // 2 - 1
         if most < 0:
             raise SumLostError(f"{nodes} nodes are there, and this sum needs {nodes - most}")
-        lost = self.options.dropped if nodes <= SURE or not founders else min(self.options.dropped, SPARSE_ONCE)
+        security = self.members.folder.agreed.security
         try:
-            return choose(nodes, corrupt / nodes, lost, self.members.folder.agreed.security, founders=founders)
+            return choose(nodes, corrupt / nodes, self.options.dropped, security)
         except SecAggError:
-            return choose(nodes, corrupt / nodes, most / nodes, self.members.folder.agreed.security, founders=founders)
+            return choose(nodes, corrupt / nodes, most / nodes, security)

@@ -40,12 +40,13 @@ def later_rounds(options: FederationOptions, agreed: Agreement) -> int:
     return options.later_rounds or max(-(-options.rounds // SHARE), agreed.season_rounds)
 
 
-def to_serve(seasons: Sequence[Season], line: Mapping[str, Any] | None) -> int:
-    """The season whose model nodes serve once the last one has ended with this evaluation."""
+def to_serve(seasons: Sequence[Season], in_vain: bool) -> int:
+    """The season whose model nodes serve once the last one has ended; `in_vain`: its evaluation was lost."""
     *before, last = seasons
     served = before[-1].served if before else None
     old = next((season.line for season in before if season.number == served), None)
-    return served if served and line and old and fell(old, line) else last.number
+    is_worse = last.line and old and fell(old, last.line)
+    return served if served and (in_vain or is_worse) else last.number
 
 
 def fell(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:

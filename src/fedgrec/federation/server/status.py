@@ -17,7 +17,7 @@ from fedgrec.federation.common.promise import Promise, promise
 from fedgrec.federation.common.roster import home_of
 from fedgrec.federation.server.folder import ServerFolder, open_server
 from fedgrec.federation.server.log import describe, last_lines, log_of
-from fedgrec.federation.server.store import Season, ServerStore
+from fedgrec.federation.server.store import WAITS_FOR, Season, ServerStore
 
 NOT_STARTED, WAITING, WARM_UP, TRAINING = "not started", "waiting for nodes", "warm-up", "training"
 RESTING, FINISHED, STOPPED = "resting", "finished", "stopped"
@@ -76,6 +76,7 @@ class Status:
     sums_lost: int
     lost_in_a_row: int
     current_sum: str | None
+    waits_for: list[str]  # nodes whose answer to the current sum is overdue
     last_sums: list[str]
     last_rounds: list[dict[str, float]]  # training rounds that counted: round (from 1), seconds, bytes, nodes
     log: list[str]
@@ -85,6 +86,8 @@ class Status:
         """Why an operator should look at the server; "" if all is well."""
         if self.state == STOPPED:
             return "the server does not run, and its federation is not trained: see its log, and start it again"
+        if self.waits_for:
+            return f"a sum waits for {', '.join(self.waits_for)}, longer than is usual: see the logs there"
         if self.lost_in_a_row >= TOO_MANY:
             return f"the last {self.lost_in_a_row} sums were lost; {self.last_sums[-1]}"
         return ""
@@ -137,6 +140,7 @@ def status(path: Path) -> Status:
             sums_lost=sum(not line["applied"] for line in closed),
             lost_in_a_row=next((n for n, line in enumerate(reversed(closed)) if line["applied"]), len(closed)),
             current_sum=next((describe(line) for line in sums if line["applied"] is None), None) if running else None,
+            waits_for=store.get(WAITS_FOR, []) if running else [],
             last_sums=[describe(line) for line in closed[-SUMS:]],
             last_rounds=[_round(line) for line in trained[-SHOWN:]],
             log=last_lines(path, LINES),

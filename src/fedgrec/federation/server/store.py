@@ -6,7 +6,9 @@
                                   `trained`: the last training round that counts, and the nodes in it; `evaluated`: the
                                   last round whose model was evaluated; `attempts`: by stage, level and round, of the
                                   last few; `heard`: by idx, when a node last answered (seconds since 1970); `gone`:
-                                  users of removed nodes whom the degrees never counted; `finished`
+                                  users of removed nodes whom the degrees never counted; `waits_for`: names of nodes
+                                  whose answer is overdue; `turn`: larger than that of the server from which this one
+                                  took over; `finished`
     nodes     idx (on the roster), name, users, founder (users that it had at the start; 0: it came later)
     tags      tag, node, counted (1: the degrees hold its items): keyed hashes of the users' names, so that no user is
               on two nodes; the server does not have the key
@@ -36,12 +38,12 @@ from fedgrec.cable.core import ServerState
 from fedgrec.federation.common.arrays import read_arrays, write_arrays
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.history import Line, line
-from fedgrec.federation.common.plan import EVALUATE
+from fedgrec.federation.common.plan import EVALUATE, MOST_JUDGED
 from fedgrec.federation.common.sqlite_store import LISTED, Store, damaged
 from fedgrec.federation.server.folder import ServerFolder, open_server
 from fedgrec.methods.contract import DEGREES, RECOUNT, TRAIN
 
-SERVER_STORE = "server.sqlite"
+SERVER_STORE, WAITS_FOR, TURN = "server.sqlite", "waits_for", "turn"
 FEW = 16  # stages and rounds whose attempts are remembered: older ones never come again
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL, seal BLOB) WITHOUT ROWID;
@@ -281,8 +283,8 @@ class ServerStore(Store):
         self.lose(session, reason)
 
     def _go_on_after(self, stage: str, round_: int) -> None:
-        """Users' draws belong to a round, and evaluations to a model: neither is asked for twice."""
-        if stage == EVALUATE:
+        """Users' draws belong to a round, which is not asked for twice; a lost evaluation is tried again once."""
+        if stage == EVALUATE and self.times(EVALUATE, round_) >= MOST_JUDGED:
             self.put("evaluated", round_)
         elif stage == TRAIN.name:
             self.put("round", round_ + 1)
@@ -328,6 +330,8 @@ class ServerStore(Store):
 
     def recover(self) -> list[str]:
         """After a crash: sums that were going on are lost. Returns their stages."""
+        with self.transaction():
+            self.put(WAITS_FOR, [])
         left = self.rows("sums", "session, stage", "WHERE applied IS NULL")
         for session, _ in left:
             self.lose(session, "the server stopped while the sum went on")

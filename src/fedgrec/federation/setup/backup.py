@@ -8,6 +8,7 @@ A node's folder never holds the masks of a sum, so no copy of it can mask two ve
 know the evaluations that the node takes part in later, so it counts all of them as spent.
 """
 
+import contextlib
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -15,16 +16,24 @@ from contextlib import closing
 from pathlib import Path
 
 from fedgrec.errors import ConfigError, FedgrecError
-from fedgrec.federation.common.errors import FederationError
-from fedgrec.federation.common.folder import KINDS, NODE, SERVER
+from fedgrec.federation.common.arrays import write_private
+from fedgrec.federation.common.folder import NODE, SERVER, check_kind
 from fedgrec.federation.common.network import FLOWER, TLS_KEY
+from fedgrec.federation.common.upkeep import BACKED_UP
 from fedgrec.federation.node.folder import IDENTITY, open_node
 from fedgrec.federation.node.gateway import node_folders
 from fedgrec.federation.node.store import EVALUATIONS_SPENT, STORE, TRAININGS_SPENT, NodeStore
 from fedgrec.federation.server.store import SERVER_STORE, model_of
 from fedgrec.runs.recorded_sums import RECORDINGS
 
-LEFT_OUT = {"logs", "flower", "flower.id", "node.lock", RECORDINGS}  # they belong to this machine, or to a process
+LEFT_OUT = {
+    "logs",
+    "flower",
+    "flower.id",
+    "node.lock",
+    BACKED_UP,
+    RECORDINGS,
+}  # they belong to this machine, or to a process
 PRIVATE_KEYS = {IDENTITY, FLOWER, TLS_KEY}
 TRIES = 5  # a server at work may replace its model while it is copied
 
@@ -32,8 +41,7 @@ TRIES = 5  # a server at work may replace its model while it is copied
 def backup(folder: Path, out: Path, with_keys: bool = False) -> Path:
     """A copy of the folder in `out`, which must not exist; whole or not there."""
     left_out = LEFT_OUT if with_keys else LEFT_OUT | PRIVATE_KEYS
-    if not any((folder / name).exists() for name in KINDS):
-        raise FederationError(f"{folder} is no folder of a server, a node or a gateway: name one of these")
+    check_kind(folder)
     if out.exists():
         raise ConfigError(f"{out} exists: choose a folder that does not, backups are never overwritten")
     part = out.with_name(out.name + ".part")
@@ -48,6 +56,8 @@ def backup(folder: Path, out: Path, with_keys: bool = False) -> Path:
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
+    with contextlib.suppress(OSError):  # a folder that may only be read
+        write_private(folder / BACKED_UP)
     return out
 
 

@@ -41,6 +41,7 @@ from fedgrec.federation.common.web import host_and_port, is_address
 from fedgrec.federation.node.folder import IDENTITY, floors
 from fedgrec.federation.node.gateway import Keys, anyone, create, enrol, open_gateway
 from fedgrec.federation.server.folder import create_server, open_server
+from fedgrec.federation.setup import services
 
 SERVER_FOLDER = "server"
 MOST_USERS = 1000  # the most users that a node may bring, by default
@@ -102,6 +103,8 @@ def init(
         write_private(server / CATALOGUE, listing.encode())
         renew(out, host)
         write_network(server, ServerNetwork("127.0.0.1" if _is_loopback(host) else "0.0.0.0", port))
+        services.write_unit(server, services.SERVER)
+        services.write_alerts(server)
         made = Made(server, [])
         for number, own in enumerate(keys):
             folder = out / f"node-{number}"
@@ -226,6 +229,7 @@ def _connect(folder: Path, server: Path, catalogue: str, superlink: str, source:
     give_network_key(folder, server)
     write_private(folder / CATALOGUE, catalogue.encode())
     write_network(folder, NodeNetwork(superlink, source))
+    services.write_unit(folder, services.NODE)
 
 
 def give_network_key(folder: Path, server: Path) -> None:

@@ -49,6 +49,7 @@ from fedgrec.federation.node.folder import NodeFolder, create_node, floors, open
 from fedgrec.federation.node.gateway import anyone
 from fedgrec.federation.node.sources import read_source
 from fedgrec.federation.server.folder import open_server
+from fedgrec.federation.setup import services
 from fedgrec.federation.setup.init import SERVER_FOLDER, all_or_nothing, new_name, next_roster, some_node, stated
 
 INVITATION, REQUEST, JOINING = "invitation.json", "request.json", "joining.json"
@@ -200,6 +201,7 @@ def begin(invitation: Path, told: Invitation, folder: Path, source: str = "") ->
             terms = _terms(folder, membership)
             terms.check()
             write_network(folder, NodeNetwork(told.superlink, source))
+            services.write_unit(folder, services.NODE)
         except (FedgrecError, ValueError) as error:
             raise FederationError(f"{invitation} is no invitation that a node can accept: {error}") from None
         if source:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedgrec.config.configuration import Config
+from fedgrec.errors import FedgrecError
 from fedgrec.federation.common.batches import batches_of, in_words
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.lock import held
@@ -30,13 +31,17 @@ from fedgrec.federation.node.gateway import anyone, node_folders, opened
 from fedgrec.federation.node.refresh import Watcher
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server import seasons
-from fedgrec.federation.server.folder import open_server
+from fedgrec.federation.server.folder import STOP, open_server
 from fedgrec.federation.server.log import LOGS, Following
 from fedgrec.federation.server.pages import metrics
+from fedgrec.federation.server.status import status
 from fedgrec.federation.server.store import ServerStore
+from fedgrec.federation.setup.copies import keep_copy
 from fedgrec.federation.setup.init import MOST_USERS, Made, init
 
 LOOK, ASK = 0.3, 1.0  # seconds between two looks at the log, and between two questions to the SuperLink
+SLOW = 15.0  # seconds after which we say that we still wait for the server's app
+KEEP = 10.0  # seconds between two looks whether the server is worth a copy
 DAY = 86400.0  # seconds between two looks at the certificates
 Say = Callable[[str], None]
 log = logging.getLogger("fedgrec.node")
@@ -53,8 +58,11 @@ class Watch:
 UNWATCHED = Watch()
 
 
-def serve(folder: Path, say: Say, watch: Watch = UNWATCHED) -> None:
-    """Run the server of this folder until its federation is trained."""
+def serve(folder: Path, say: Say, watch: Watch = UNWATCHED, grace: float = 0.0) -> None:
+    """Run the server of this folder until its federation is trained.
+
+    Whoever raises SystemExit meanwhile waits up to `grace` seconds for the sum that goes on.
+    """
     home = open_server(folder)
     home.check()
     seasons.later_rounds(home.options, home.agreed)
@@ -64,7 +72,20 @@ def serve(folder: Path, say: Say, watch: Watch = UNWATCHED) -> None:
     with watched(watch.host, watch.port, pages) as site, Processes(folder / LOGS) as processes:
         if site:
             say(_where(site))
-        _drive(folder, [], processes, say)
+        try:
+            _drive(folder, [], processes, say)
+        except SystemExit:
+            _let_finish(folder, grace)
+            raise
+
+
+def _let_finish(folder: Path, seconds: float) -> None:
+    """Wait for the sum that goes on; no other one begins."""
+    (folder / STOP).touch()
+    end, idle = time.monotonic() + seconds, 0
+    while time.monotonic() < end and idle < 2:  # a sum may begin at the first look
+        time.sleep(LOOK)
+        idle = 0 if status(folder).current_sum else idle + 1
 
 
 def _where(site: Site) -> str:
@@ -97,7 +118,8 @@ def _drive(folder: Path, nodes: list[Path], processes: Processes, say: Say) -> N
         say(f"note: {in_words(batches_of(home, founded), home.agreed)}")
         for node in nodes:
             start_node(node, processes)
-        ended, asked, warned = None, 0.0, -DAY
+        ended, asked, kept, warned = None, 0.0, 0.0, -DAY
+        silent: float | None = time.monotonic()  # since then the app has said nothing
         while ended is None:
             time.sleep(LOOK)
             if time.monotonic() - warned >= DAY:
@@ -108,9 +130,18 @@ def _drive(folder: Path, nodes: list[Path], processes: Processes, say: Say) -> N
                 ended, asked = server.ended(), time.monotonic()
                 try:
                     server.register()  # a node that was added since
-                except FederationError as trouble:  # such as a key that is half copied
+                    if time.monotonic() - kept >= KEEP:
+                        kept = time.monotonic()
+                        if copy := keep_copy(folder):
+                            say(f"note: {copy} is a copy of this server, with its key")
+                except (FedgrecError, OSError) as trouble:  # such as a key that is half copied
                     say(f"note: {trouble}")
-            for line in following.new():
+            lines = following.new()
+            if silent and (lines or time.monotonic() - silent > SLOW):
+                silent = None
+                if not lines:
+                    say("note: this machine is busy, and the server's app is still starting")
+            for line in lines:
                 say(line)
     finally:
         server.close()
@@ -135,7 +166,7 @@ def node(folder: Path, trust_again: bool = False, watch: Watch = UNWATCHED) -> N
         log.info("%s with %d users and %s connects to %s", folder.name, users, roster, network.superlink)
         end_with_parent()
         contact = Contact()
-        pages = {} if watch.port is None else contact.pages()
+        pages = {} if watch.port is None else contact.pages(folder)
         with watched(watch.host, watch.port, pages) as site, watcher:
             if site:
                 log.info("%s", _where(site))

@@ -16,7 +16,7 @@ from fedgrec.pages.report import page
 from fedgrec.pages.report.page import paragraph, tile_row
 from fedgrec.pages.tables import NOTHING, Grid, terminal
 from fedgrec.runs.simulation import Observer
-from fedgrec.studies.audit import clusters, lies, membership, order, weaker_designs
+from fedgrec.studies.audit import clusters, membership, order, weaker_designs
 from fedgrec.studies.audit.recording import Truth, View, record
 from fedgrec.studies.audit.scores import Estimate, Finding, NotApplicable, percent
 
@@ -82,7 +82,6 @@ def attacked(view: View, truth: Truth) -> Audit:
         weaker_designs.audit_sums(view, truth),
         weaker_designs.audit_counts(view, truth),
         weaker_designs.audit_queries(view, truth),
-        *lies.audit(view, truth),
     )
     return Audit(view.method, view.n_users, view.n_items, len(view.sums), len(view.sums[-1].people), lines)
 

@@ -16,7 +16,7 @@ from fedgrec.config.options import METHODS
 from fedgrec.errors import ConfigError, nearest
 
 # The keys of centralized.MODELS, written out so that `--help` need not import it.
-CENTRALIZED = ("lightgcn", "ngcf", "multvae", "mf-bpr", "popularity", "turbocf", "ease")
+CENTRALIZED = ("lightgcn", "ngcf", "multvae", "mf-bpr", "popularity", "turbocf", "ease", "itemknn")
 
 Options = dict[str, Any]
 
