@@ -19,8 +19,8 @@ from tests.compare.small import words
 
 def test_every_name_is_a_method_or_a_model() -> None:
     assert set(known()) == {"fedgrec", "two-parts", "spectral", "ordered", "ordered-parts", "fcf", "fedmf", "federank",
-                            "fedncf", "pfedrec", "fedrap", "fedgnn", "fedgnn-bpr", "lightgcn", "ngcf", "multvae", "mf-bpr",
-                            "popularity", "turbocf", "ease", "itemknn"}  # fmt: skip
+                            "fedncf", "pfedrec", "fedrap", "fedgnn", "fedgnn-bpr", "lightgcn", "ngcf", "multvae",
+                            "mf-bpr", "popularity", "turbocf", "ease", "itemknn"}  # fmt: skip
     assert set(CENTRALIZED) == set(centralized.MODELS)
     assert not set(CENTRALIZED) & set(METHODS)
 
