@@ -58,6 +58,7 @@ RUN = {
     "fedgrec export RUN --page FOLDER": "",
     "fedgrec export RUN --page FOLDER --item-names titles.csv": "",
     "fedgrec train --data clicks.csv": SMALL,
+    "fedgrec train --data clicks.csv --split last --method ordered-parts": "--split all --out runs/parts --quiet",
     "fedgrec train --data clicks.csv --split last --method ordered": "--split all --out runs/ordered --quiet",
     "fedgrec train --data clicks.csv --split last --method spectral": "--split all --out runs/spectral --quiet",
     "fedgrec train --data clicks.csv --secure": f"{SMALL} --out runs/secure",

@@ -47,6 +47,7 @@ KINDS: list[dict[str, Any]] = [
     {"method": "fedgnn"},
     {"method": "two-parts"},
     {"method": "ordered", "dim": 24},
+    {"method": "ordered-parts", "dim": 24},
 ]
 
 

@@ -78,7 +78,13 @@ def test_the_page_ranks_as_its_twin_does(browser: Browser, model: Model, page: E
 @needs_browser
 @pytest.mark.parametrize(
     "options",
-    [{}, {"download": "float32", "message_passing": "mean"}, {"method": "two-parts"}, {"method": "ordered"}],
+    [
+        {},
+        {"download": "float32", "message_passing": "mean"},
+        {"method": "two-parts"},
+        {"method": "ordered"},
+        {"method": "ordered-parts"},
+    ],
     ids=str,
 )
 def test_the_page_of_fedgrec_too(browser: Browser, options: dict[str, Any], tmp_path: Path) -> None:
@@ -88,7 +94,7 @@ def test_the_page_of_fedgrec_too(browser: Browser, options: dict[str, Any], tmp_
         if len(table) == len(model.item_ids):
             table[200:210] = table[100:110]
     model.server.degrees[200:210] = model.server.degrees[100:110]
-    picks, ordered = [31, 8, 100], model.recency < 1
+    picks, ordered = [31, 8, 100], model.takes_order
     items, scores = ItemTable.of(model).recommend(np.array(picks if ordered else sorted(picks)))
     found = shown(browser, write_page(model, tmp_path / "page"), picks)
     assert found == [list(pair) for pair in zip(items.tolist(), scores.tolist(), strict=True)]

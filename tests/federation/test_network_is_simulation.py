@@ -76,7 +76,7 @@ def test_everybody_sends_latents_in_a_sweep(tmp_path: Path) -> None:
     assert all(kind in (["latents"], ["items"]) for kind in kinds)
 
 
-@pytest.mark.parametrize("method", ["fcf", "fedmf", "fedncf"])
+@pytest.mark.parametrize("method", ["fcf", "fedmf", "fedncf", "ordered-parts"])
 def test_every_method_without_a_third_party(tmp_path: Path, method: str) -> None:
     fed = world(tmp_path, method)
     fed.run(on("masked", 1, silent, after=1))

@@ -144,7 +144,7 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 
 def config(method: str = "fedgrec", **more: Any) -> Config:
     small: dict[str, Any] = {"dim": 4, "users_per_round": 12}
-    if method not in ("fcf", "spectral", "ordered"):
+    if method not in ("fcf", "spectral", "ordered", "ordered-parts"):
         small |= {"negatives": 8}
     if method == "fedgrec":
         small |= {"layers": 1, "latents_every": 1, "fine_rounds": 1}  # few rounds, and all kinds of them

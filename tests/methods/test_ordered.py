@@ -249,3 +249,31 @@ def test_places_follow_times_then_the_file_and_a_txt_is_in_order(tmp_path: Path)
 def test_without_times_there_is_no_order(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("user,item\nx,c\nx,b\ny,a\n", encoding="utf-8")
     assert load(tmp_path / "a.csv", split="all", order=True).split.train.order is None
+
+
+# ------------------------------------------------------------------------------------ beside sums without order
+
+
+def test_ordered_parts_are_both_methods_standardised_and_added(tmp_path: Path) -> None:
+    """Each part is what its method alone finds by the same sums; the blend counts the one without order."""
+    path, exact = table(tmp_path, walks()), {"item_levels": 0, "download": "float32", "precision": "float64"}
+    both = run_on(path, method="ordered-parts", **exact)
+    alone = [run_on(path, method=method, **exact) for method in ("ordered", "spectral")]
+    scores = [run.method.scores(run.server, both.users) for run in alone]
+    z_ordered, z_summed = (
+        (part - part.mean(axis=1, keepdims=True)) / part.std(axis=1, keepdims=True) for part in scores
+    )
+    found = both.method.scores(both.server, both.users)
+    np.testing.assert_allclose(found, z_ordered + both.config.model.blend * z_summed, atol=1e-3)
+    assert np.abs(found - z_ordered).max() > 0.5
+    person = both.users.take(np.array([3]))
+    own, rows = both.method.explained(both.method.as_ranked(both.server), person)
+    vector = both.method.represent_users(both.server, person)
+    np.testing.assert_allclose(own + rows.sum(axis=0), vector, atol=1e-9)
+
+
+def test_ordered_parts_know_what_comes_next_too(tmp_path: Path) -> None:
+    path = table(tmp_path, walks(400))
+    found = {name: run_on(path, method=name).result()["recall@1"] for name in ("ordered-parts", "ordered", "spectral")}
+    assert found["ordered-parts"] > 1.5 * found["spectral"]
+    assert found["ordered-parts"] > 0.9 * found["ordered"]

@@ -9,6 +9,7 @@ from fedgrec.cable.core import Cohort, Floats, ServerState
 from fedgrec.config.configuration import Config
 from fedgrec.data import Dataset, Interactions, Split
 from fedgrec.data.split import hold_out_validation
+from fedgrec.methods import standardised as ranking
 from fedgrec.methods import two_parts
 from fedgrec.methods.spectral import Sum
 from fedgrec.methods.two_parts import DIRECTIONS, PEOPLE, SOON, TwoPartsMethod, usual_blend
@@ -58,7 +59,7 @@ def test_one_inner_product_is_the_blend_of_two_standardised_scores(run: Simulati
 
 def test_another_deviation_would_be_noticed(run: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutation: a vector's length instead of the deviation of its scores."""
-    monkeypatch.setattr(two_parts, "spread", lambda vectors, _: np.linalg.norm(vectors, axis=1))
+    monkeypatch.setattr(ranking, "spread", lambda vectors, _: np.linalg.norm(vectors, axis=1))
     found = run.method.scores(run.server, run.users)
     assert isinstance(run.method, TwoPartsMethod)
     assert np.abs(found - expected(run.method, run.server, run.users)).max() > 0.1

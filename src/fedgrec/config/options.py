@@ -17,6 +17,7 @@ METHODS = {
     "two-parts": "fedgrec.methods.two_parts",
     "spectral": "fedgrec.methods.spectral",
     "ordered": "fedgrec.methods.ordered",
+    "ordered-parts": "fedgrec.methods.ordered_parts",
     "fcf": "fedgrec.methods.fcf",
     "fedmf": "fedgrec.methods.fedmf",
     "federank": "fedgrec.methods.federank",

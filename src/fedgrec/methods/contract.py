@@ -58,6 +58,7 @@ class Part(NamedTuple):
     weight: float
     gives: Floats  # [N, D] what each item adds to the vector of a person who has it
     ranks: Floats  # [N, D] the items' vectors, of mean 0
+    recency: float = 1.0  # how much less an item gives with every later one
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ class OrderedMethod(spectral.SpectralMethod):
     engine = ""
     takes_noise = False
     takes_decoys = False
-    to_rank = (OTHER,)
+    to_rank: ClassVar[tuple[str, ...]] = (OTHER,)
     options: Options
 
     @property

@@ -68,7 +68,7 @@ function show() {
   at("recommended").replaceChildren(...best.map((one, place) => recommendation(one, place + 1, most)));
   at("clear").hidden = !picks.length;
   at("more").hidden = best.length < shown;
-  const last = items.recency < 1 && picks.length > 1 ? "; the last one counts most" : "";
+  const last = items.tables.some(({ recency }) => recency < 1) && picks.length > 1 ? "; the last one counts most" : "";
   const few = picks.length ? "Nothing is left to recommend." : "Pick an item, and recommendations appear here.";
   const count = picks.length === 1 ? "your pick" : `your ${picks.length} picks`;
   at("status").textContent = best.length ? `${best.length} recommendations from ${count}, the best first${last}` : few;

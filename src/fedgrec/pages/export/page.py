@@ -74,7 +74,6 @@ def _packed(table: ItemTable, names: ItemNames) -> dict[str, Any]:
     packed: dict[str, Any] = {
         "count": len(names.ids),
         "share": table.share,
-        "recency": table.recency,
         "ids": None if is_range else [str(i) for i in names.ids],
         "titles": list(names.titles) if any(names.titles) else None,
         "closed": np.flatnonzero(table.closed).tolist(),
@@ -88,6 +87,7 @@ def _packed(table: ItemTable, names: ItemNames) -> dict[str, Any]:
 def _part(part: Table) -> dict[str, Any]:
     return {
         "weight": part.weight,
+        "recency": part.recency,
         "width": part.ranks.whole.shape[1],
         "ranks": _base64(part.ranks.whole),
         "ranksScales": _base64(part.ranks.scales.astype("<f4")),

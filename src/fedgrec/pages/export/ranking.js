@@ -12,6 +12,7 @@ function table(packed) {
   const ranks = new Int8Array(bytes(packed.ranks));
   return {
     weight: packed.weight, // of a standardised part; 0: the whole score
+    recency: packed.recency, // how much less a pick counts with every later one
     width: packed.width,
     ranks,
     gives: packed.gives === null ? ranks : new Int8Array(bytes(packed.gives)),
@@ -25,7 +26,6 @@ function opened(packed) {
     count: packed.count,
     tables: packed.tables.map(table),
     share: { sum: () => 1, root: (n) => 1 / Math.sqrt(n), mean: (n) => 1 / n }[packed.share],
-    recency: packed.recency,
     closed: new Set(packed.closed),
     places: packed.places ? new Float32Array(bytes(packed.places)) : null, // x and y of item after item
     id: (item) => (packed.ids === null ? String(item) : packed.ids[item]),
@@ -52,8 +52,11 @@ function added({ width, ranks, gives, ranksScales, givesScales }, picked) {
 
 const mean = (numbers) => numbers.reduce((sum, number) => sum + number, 0) / numbers.length;
 
-/** A table's scores of all items, and by item what each pick adds to them; `counts`: how much each pick counts. */
-function scored(table, place, picks, counts) {
+/** A table's scores of all items, and by item what each pick adds to them; `age`: how many were picked after it. */
+function scored(table, place, picks, age) {
+  const later = [1];
+  for (const _ of picks) later.push(later[later.length - 1] * table.recency);
+  const counts = age.map((k) => later[k]);
   const by = (part, k) => (counts[k] === 1 ? part : part.map((term) => counts[k] * term));
   const parts = picks.map((pick) => terms(pick)[place]).map(by), scores = new Float64Array(items.count);
   for (const part of parts) for (let item = 0; item < scores.length; item++) scores[item] += part[item];
@@ -69,10 +72,8 @@ function scored(table, place, picks, counts) {
 /** The best items that were not picked, with their scores and what each pick adds; ties to the lower number. */
 function ranked(picks, n) {
   if (!picks.length) return [];
-  const sorted = [...picks].sort((a, b) => a - b), later = [1]; // what a pick counts with so many later ones
-  for (const _ of picks) later.push(later[later.length - 1] * items.recency);
-  const counts = sorted.map((pick) => later[picks.length - 1 - picks.indexOf(pick)]);
-  const tables = items.tables.map((table, place) => scored(table, place, sorted, counts));
+  const sorted = [...picks].sort((a, b) => a - b), age = sorted.map((pick) => picks.length - 1 - picks.indexOf(pick));
+  const tables = items.tables.map((table, place) => scored(table, place, sorted, age));
   const scores = tables[0].scores;
   for (const more of tables.slice(1)) for (let item = 0; item < scores.length; item++) scores[item] += more.scores[item];
   const chosen = new Set(picks), left = [];

@@ -79,12 +79,14 @@ class Table:
     gives: Rows
     ranks: Rows  # shares its whole numbers with `gives` if only the scales differ
 
+    recency: float = 1.0  # ρ
+
     @staticmethod
-    def of(weight: float, gives: Floats, ranks: Floats) -> "Table":
+    def of(weight: float, gives: Floats, ranks: Floats, recency: float = 1.0) -> "Table":
         given, ranked = Rows.rounded(gives), Rows.rounded(ranks)
         if np.abs(given.whole.astype(np.int16) - ranked.whole).max() <= 1:  # they differ by rounding alone
             given = Rows(ranked.whole, given.scales)
-        return Table(weight, given, ranked)
+        return Table(weight, given, ranked, recency)
 
     @cached_property
     def _by(self) -> Floats:
@@ -93,9 +95,11 @@ class Table:
         by: Floats = self.ranks.whole.astype(exact)
         return by
 
-    def scores(self, picked: Ints, counts: Floats) -> Floats:
+    def scores(self, picked: Ints) -> Floats:
         """The sum of these items' terms by what they count, for every item; standardised if it is a part.  # [N]"""
-        scores = np.zeros(len(self._by))
+        later: Floats = np.cumprod(np.append(1.0, np.full(len(picked), self.recency)))
+        by_item, scores = np.argsort(picked), np.zeros(len(self._by))
+        picked, counts = picked[by_item], later[-2::-1][by_item]
         for start in range(0, len(picked), BLOCK):
             some = picked[start : start + BLOCK]
             dots = self.gives.whole[some].astype(self._by.dtype) @ self._by.T  # [n, N], exact
@@ -116,7 +120,6 @@ class ItemTable:
     tables: tuple[Table, ...]
     share: str  # a key of SHARES
     closed: NDArray[np.bool_]  # [N] items that are never recommended
-    recency: float = 1.0  # ρ
 
     @staticmethod
     def of(model: Recommender) -> "ItemTable":
@@ -128,8 +131,8 @@ class ItemTable:
             return ItemTable(tuple(Table.of(*part) for part in model.parts), "sum", closed)
         one_each = np.arange(n + 1), np.arange(n, dtype=np.int32)
         shares = model.new_user_vectors(*one_each) if model.share else model.item_shares
-        whole = Table.of(0.0, _plain(model, shares), _plain(model, model.item_vectors()))
-        return ItemTable((whole,), model.share or "root", closed, model.recency)
+        whole = Table.of(0.0, _plain(model, shares), _plain(model, model.item_vectors()), model.recency)
+        return ItemTable((whole,), model.share or "root", closed)
 
     def recommend(self, picked: Ints, n: int = LIST) -> tuple[Ints, Floats]:
         """The n best items that were not picked, and their scores; ties to the lower index. As in ranking.js.
@@ -137,10 +140,7 @@ class ItemTable:
         Items are picked in this order.
         """
         picked = distinct(picked)
-        later: Floats = np.cumprod(np.append(1.0, np.full(len(picked), self.recency)))
-        by_item = np.argsort(picked)
-        picked, counts = picked[by_item], later[-2::-1][by_item]
-        scores = sum((table.scores(picked, counts) for table in self.tables[1:]), self.tables[0].scores(picked, counts))
+        scores = sum((table.scores(picked) for table in self.tables[1:]), self.tables[0].scores(picked))
         allowed = ~self.closed
         allowed[picked] = False
         left = np.flatnonzero(allowed)
