@@ -46,10 +46,10 @@ def recommended(history: list[list[str]], dim: int, epochs: int, patience: int, 
     table = pd.DataFrame(rows, columns=[Columns.User, Columns.Item, Columns.Weight, Columns.Datetime])
     table[Columns.Datetime] = pd.to_datetime(table[Columns.Datetime], unit="s")
     with tempfile.TemporaryDirectory() as folder:
-        best = ModelCheckpoint(folder, monitor=SASRecModel.val_loss_name, save_weights_only=True)
-        stop = EarlyStopping(SASRecModel.val_loss_name, patience=patience)
 
         def trainer() -> Trainer:
+            best = ModelCheckpoint(folder, monitor=SASRecModel.val_loss_name, save_weights_only=True)
+            stop = EarlyStopping(SASRecModel.val_loss_name, patience=patience)
             return Trainer(max_epochs=epochs, callbacks=[best, stop], logger=False, enable_progress_bar=False)
 
         def last_of_each(interactions: pd.DataFrame, **_: Any) -> Any:
@@ -61,7 +61,7 @@ def recommended(history: list[list[str]], dim: int, epochs: int, patience: int, 
         )
         data = Dataset.construct(table)
         model.fit(data)
-        model.load_weights_from_checkpoint(best.best_model_path)
+        model.load_weights_from_checkpoint(model.fit_trainer.checkpoint_callback.best_model_path)
         found = model.recommend(list(range(len(history))), data, k=K, filter_viewed=True)
     lists = found.sort_values([Columns.User, Columns.Rank]).groupby(Columns.User)[Columns.Item].apply(list)
     return [lists.get(u, []) for u in range(len(history))]
