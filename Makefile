@@ -30,7 +30,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
-	$(MAKE) --no-print-directory -j 2 types packages site $(patsubst %,kernels-of-%,fedgrec fcf)
+	$(MAKE) --no-print-directory -j 2 types packages site kernels
 	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist worksteal
 
 types: $(VENV)/.dev
@@ -42,8 +42,8 @@ packages: $(VENV)/.dev
 site: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict  # --quiet would drop the warnings uncounted
 
-kernels-of-%: $(VENV)/.dev
-	$(BIN)/python -m tests.compile_ahead $*
+kernels: $(VENV)/.dev
+	$(BIN)/python -m tests.compile_ahead
 
 slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m slow

@@ -21,7 +21,7 @@ from fedgrec.cable.core import Cohort, Ints, ServerState, Upload
 from fedgrec.config.options import method_module
 from fedgrec.data import Interactions
 from fedgrec.kernels import cpu
-from fedgrec.methods.contract import Method
+from fedgrec.methods.contract import Method, make_method
 
 
 @dataclass
@@ -34,9 +34,9 @@ class Ours:
     rng: np.random.Generator
 
     @staticmethod
-    def of(name: str, options: dict[str, Any], train: Interactions, kernel: Any = cpu) -> "Ours":
-        module, rng = method_module(name), np.random.default_rng(0)
-        method = module.make(module.Options(**options), train.n_items, train.n_users, kernel)
+    def of(name: str, options: dict[str, Any], train: Interactions) -> "Ours":
+        rng, kernel = np.random.default_rng(0), [cpu] if "cpu" in make_method(name).kernels else []
+        method = make_method(name, method_module(name).Options(**options), train.n_items, train.n_users, *kernel)
         keys = rng.integers(0, 2**64, train.n_users, dtype=np.uint64)
         server, users = method.init(0), method.init_users(keys, train.indptr, train.items)
         if any(stage.combine == "match" for stage in method.stages):
@@ -119,59 +119,6 @@ class Rival:
         self.apply(self.local(users.tolist(), Chance(self.items.shape[1])))
 
 
-class FCFLoop(Rival):
-    """Solve for every user, with our upload: the rows of its positives, and one square matrix."""
-
-    def __init__(self, ours: Ours) -> None:
-        super().__init__(ours)
-        o, self.Y = self.options, self.items[0]
-        self.rows, self.gram = torch.empty_like(self.Y), torch.empty(o.dim, o.dim, dtype=self.Y.dtype)
-        self.X = torch.zeros(self.n_users, o.dim, dtype=self.Y.dtype)
-        self.adam = torch.optim.Adam([self.Y], o.server_rate, (o.beta1, o.beta2), o.adam_epsilon, fused=True)
-
-    def local(self, users: list[int], chance: Chance) -> list[Tensor]:
-        o, Y = self.options, self.Y
-        self.rows.zero_(), self.gram.zero_()
-        everyone = Y.T @ Y + o.l2 * torch.eye(o.dim, dtype=Y.dtype)
-        for u in users:
-            x, mine, weights = self.solve(u, everyone)
-            self.rows.index_add_(0, mine, torch.outer(weights, x))
-            self.gram += torch.outer(x, x)
-        return [self.rows, self.gram]
-
-    def solve(self, u: int, everyone: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x_u, the user's items, and the weight of x_u in each of their rows."""
-        alpha, mine = self.options.alpha, self.items_of(u)
-        Y_u = self.Y.index_select(0, mine)
-        x = torch.linalg.solve(everyone + alpha * (Y_u.T @ Y_u), (1 + alpha) * Y_u.sum(0))
-        self.X[u] = x
-        return x, mine, (1 + alpha) - alpha * (Y_u @ x)
-
-    def apply(self, sums: list[Tensor]) -> None:
-        many = self.n_users / min(self.options.users_per_round, self.n_users)
-        self.Y.grad = -2 * many * (sums[0] - self.Y @ sums[1]) + 2 * self.options.l2 * self.Y
-        self.adam.step()
-
-
-class FCFAsPublished(FCFLoop):
-    """Every user computes its gradient for every item."""
-
-    def local(self, users: list[int], chance: Chance) -> list[Tensor]:
-        self.rows.zero_()
-        everyone = self.Y.T @ self.Y + self.options.l2 * torch.eye(self.options.dim, dtype=self.Y.dtype)
-        for u in users:
-            x, mine, weights = self.solve(u, everyone)
-            errors = -(self.Y @ x)  # for items that the user does not have: c = 1, p = 0
-            errors[mine] += weights
-            self.rows.addr_(errors, x)
-        return [self.rows]
-
-    def apply(self, sums: list[Tensor]) -> None:
-        many = self.n_users / min(self.options.users_per_round, self.n_users)
-        self.Y.grad = -2 * many * sums[0] + 2 * self.options.l2 * self.Y
-        self.adam.step()
-
-
 class Learners(Rival):
     """Users with rows of their own, which they move by Adam."""
 
@@ -229,7 +176,6 @@ class MFLoop(Learners):
 
 # For each method: its options, its rivals, and our goal: how many times as fast as the rival ours should be.
 RIVALS: dict[str, tuple[dict[str, Any], dict[str, tuple[type[Rival], float | None]]]] = {
-    "fcf": ({}, {"solve per user": (FCFLoop, 10.0), "as published": (FCFAsPublished, None)}),
     "fedmf": ({"max_positives": 0}, {"autograd per user": (MFLoop, 10.0)}),
     "federank": ({"max_positives": 0}, {"autograd per user": (MFLoop, 10.0)}),
 }

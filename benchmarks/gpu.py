@@ -1,5 +1,5 @@
 """One training round of Gowalla on a GPU, its floor, and a per-user PyTorch loop in the same run; then the compared
-methods' rounds there, beside those of a cpu kernel, and epochs of the graph models that are not federated.
+methods' rounds there, and epochs of the graph models that are not federated.
 
 A floor is a time that a round cannot beat on this GPU. For the recipe it is the bytes that the round reads and writes
 (item rows of all users twice, the sums, the server's tables) at the speed of a copy. For the paper's round it is, if
@@ -69,7 +69,7 @@ def timed(engine: Any, cohorts: list[Any], repeats: int) -> tuple[float, list[fl
 
 
 def compared(train: Interactions, repeats: int, rounds: int, device: str = "cuda") -> dict[str, dict[str, float]]:
-    """Milliseconds of a round of the other methods: on the GPU, and of a cpu kernel on all cores."""
+    """Milliseconds of a round of the other methods."""
     found = {}
     for name, options, engines in COMPARED:
         ours = federated.Ours.of(name, options, train)
@@ -77,9 +77,6 @@ def compared(train: Interactions, repeats: int, rounds: int, device: str = "cuda
         cohorts = [ours.sample() for _ in range(rounds)]
         label = " ".join([name, *(f"{key}={value}" for key, value in options.items())])
         found[label] = {"ms": timed(engine, cohorts, repeats)[0]}
-        if "cpu" in ours.method.kernels:
-            ours.round()  # compiles, if nothing is cached yet
-            found[label]["cpu_ms"] = 1e3 * sorted(seconds(ours.round) for _ in range(3))[1]
     return found
 
 

@@ -83,13 +83,12 @@ def rounds() -> str:
 def compared() -> str:
     rows = [
         [
-            str(kept(name)["machine"]["cores"]),
+            str(kept("federated")["machine"]["cores"]),
             f"`{method}`",
             ms(m["seconds"]["fedgrec"]),
             ", ".join(f"{rival}: {ratio:.1f}" for rival, ratio in m["ratio"].items()),
         ]
-        for name in ("federated", "federated-12-cores")
-        for method, m in measured(name)["rounds"].items()
+        for method, m in measured("federated")["rounds"].items()
     ]
     found = measured("lightgcn")
     text = (
@@ -142,16 +141,13 @@ def gpu() -> str:
         for name, m in found["rounds"].items()
     ]
     head = ["round of Gowalla", "ms", "floor, ms", "a user at a time in PyTorch on one CPU core, ms"]
-    others = [
-        [f"`{name}`", f"{m['ms']:.1f}", f"{m['cpu_ms']:.0f}" if "cpu_ms" in m else "–"]
-        for name, m in found["compared"].items()
-    ]
+    others = [[f"`{name}`", f"{m['ms']:.1f}"] for name, m in found["compared"].items()]
     epochs = [[name, f"{seconds:.3f}"] for name, seconds in found["epoch_seconds"].items()]
     return section(
         "Speed on a GPU",
         f"One {found['gpu']}, {kept('gpu')['date'][:10]}. The floor: what the arithmetic or the bytes of a round take.",
         table(head, rows),
-        table(["round of 400 users", "GPU, ms", f"CPU with {kept('gpu')['machine']['cores']} cores, ms"], others),
+        table(["round of 400 users", "ms"], others),
         table(["an epoch of Gowalla", "seconds"], epochs),
     )
 

@@ -87,9 +87,6 @@ RUN = {
     ),
     "fedgrec audit --data demo": "--data clicks.csv --rounds 2 --set kernel=reference --set dim=4 --quiet",
     "fedgrec audit --data clicks.csv --method fcf --out audits/fcf": "--rounds 2 --set kernel=reference --quiet",
-    "fedgrec secagg demo --clients 400 --neighbours 54 --threshold 38 --values 20000 --drop 4,4,6,6": (
-        "--clients 24 --neighbours 0 --threshold 0 --values 100 --drop 1,0,1,0"
-    ),
     "fedgrec federation init --nodes 3 --host fed.example --catalogue items.txt --out fed": "",
     "fedgrec federation init --nodes 3 --out fed --host fed.example.org --port 9092 --catalogue items.txt --rounds 500 "
     "--set layers=2 --set users_per_round=300": "--out fed-2",

@@ -168,7 +168,7 @@ def test_what_no_engine_trains_stays_on_the_cpu(
         machine.device_of(config.changed({"device": "cuda"}))
 
 
-HERE = [("fedncf", {}, True), ("fedgnn", {}, True), ("fcf", {}, False), ("fedgrec", {}, False)]
+HERE = [("fedncf", {}, True), ("fedgnn", {}, True), ("fcf", {}, True), ("fedgrec", {}, False)]
 HERE += [("fedncf", options, False) for options in ({"kernel": "reference"}, {"secure": "protocol"})]
 
 

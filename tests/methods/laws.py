@@ -11,7 +11,6 @@ from fedgrec.cable.core import Cohort, ServerState, Upload
 from fedgrec.config.configuration import Config
 from fedgrec.config.options import method_module
 from fedgrec.data import Dataset, Interactions, Split
-from fedgrec.kernels import reference
 from fedgrec.methods.contract import Method
 from fedgrec.models.model import Model
 from fedgrec.runs.simulation import Simulation
@@ -27,14 +26,13 @@ class World:
     users: Cohort
 
     @staticmethod
-    def of(
-        name: str, kernel: Any = reference, seed: int = 0, size: tuple[int, int] = (9, 14), **options: Any
-    ) -> "World":
+    def of(name: str, kernel: Any = None, seed: int = 0, size: tuple[int, int] = (9, 14), **options: Any) -> "World":
         rng = np.random.default_rng(seed)
         Y = rng.random(size) < 0.4
         Y[0] = False  # one user has no items
         options = {"users_per_round": size[0]} | options
-        method = method_module(name).make(method_module(name).Options(**options), size[1], size[0], kernel)
+        module, kernels = method_module(name), [kernel] if kernel else []
+        method = module.make(module.Options(**options), size[1], size[0], *kernels)
         indptr, items = np.concatenate([[0], np.cumsum(Y.sum(1))]), np.nonzero(Y)[1].astype(np.int32)
         keys = rng.integers(0, 2**64, size[0], dtype=np.uint64)
         return World(method, method.init(seed), method.init_users(keys, indptr, items))

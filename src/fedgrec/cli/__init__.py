@@ -30,7 +30,7 @@ examples:
 
 # The files of the commands, in the order of the help.
 MODULES = ("train", "training", "inspect", "recommend", "pages", "compare", "reproduce", "tune", "audit", "serve",
-           "federation", "secagg", "demo")  # fmt: skip
+           "federation", "demo")  # fmt: skip
 
 
 def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:

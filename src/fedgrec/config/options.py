@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from fedgrec.errors import ConfigError, nearest
 
-# The federated methods, each in a module that has its `Options` and `make(options, n_items, n_users, kernel)`.
+# The federated methods, each in a module that has its `Options` and `make(options, n_items, n_users[, kernel])`.
 METHODS = {
     "fedgrec": "fedgrec.methods.fedgrec",
     "two-parts": "fedgrec.methods.two_parts",

@@ -18,9 +18,8 @@ in place of rows for all other items:
     λ        options.l2                 α        options.alpha               YᵀY      server.more["gram"]
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,24 +71,6 @@ class Home(State):
     """What a user remembers, and could solve for again at any time."""
 
     embeddings: Floats  # [n, 1, d]: x_u
-
-
-class Loops(NamedTuple):
-    """The hot loops: the readable ones below, or their compiled twins in `kernels._fcf`."""
-
-    solve: Callable[[Cohort, Ints, Floats, Floats, Floats, float], Floats]
-    contributions: Callable[..., tuple[Rows, Rows, int]]
-    descend: Callable[..., None]
-    square: Callable[[Floats], Floats]
-
-
-def make(options: Options, n_items: int, n_users: int, kernel: Any = reference) -> "FCF":
-    """The method, compiled where the kernel is."""
-    if kernel.NAME != "cpu":
-        return FCF(options, n_items, n_users)
-    from fedgrec.kernels import _fcf
-
-    return FCF(options, n_items, n_users, Loops(_fcf.solve, _fcf.contributions, _fcf.descend, _fcf.square))
 
 
 # ------------------------------------------------------------------------------ one user after the other
@@ -144,22 +125,17 @@ def square(Y: Floats) -> Floats:
     return np.asarray(exact.T @ exact, Y.dtype)
 
 
-READABLE = Loops(solve, contributions, descend, square)
-
-
 @dataclass(frozen=True)
 class FCF(Method):
     """The verbs of FCF over `n_items` items and at most `n_users` users."""
 
     name = "fcf"
-    kernels = ("reference", "cpu")
     engine = "fedgrec.kernels.fcf_torch"
     takes_decoys = True
     knows_strangers = True  # x_u needs only their items
     contents = Contents("items", own_items=True)
     State = Home
     options: Options
-    loops: Loops = READABLE
 
     def spec(self, stage: Stage) -> UploadSpec:
         """Rows of the user's positives, and its x_u x_uᵀ: outside a sum, this would tell x_u except for its sign."""
@@ -172,7 +148,7 @@ class FCF(Method):
         o, shape = self.options, (self.n_items, self.options.dim)
         Y = (o.init_std * np.random.Generator(np.random.Philox(key=seed)).standard_normal(shape)).astype(o.precision)
         zeros = np.zeros((2, *shape), o.precision)
-        more = {"gram": self.loops.square(Y)}
+        more = {"gram": square(Y)}
         return ServerState(Y[None], np.zeros(self.n_items, np.int64), zeros[0], zeros[1], more=more)
 
     def init_users(self, keys: NDArray[np.uint64], indptr: Ints, items: Ints, targets: Floats | None = None) -> Cohort:
@@ -183,10 +159,8 @@ class FCF(Method):
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
         o, spec, Y = self.options, self.spec(stage), broadcast.tables[0]
         at, c = cohort.items, self.confidence(cohort)
-        X = self.loops.solve(cohort, at, c, Y, broadcast.more["gram"], o.l2)
-        items, gram, cut = self.loops.contributions(
-            cohort, at, c, Y, X, spec.leaf("items"), spec.leaf("gram"), spec.dtype
-        )
+        X = solve(cohort, at, c, Y, broadcast.more["gram"], o.l2)
+        items, gram, cut = contributions(cohort, at, c, Y, X, spec.leaf("items"), spec.leaf("gram"), spec.dtype)
         pending = Home(X[:, None].astype(o.precision))
         return Upload({"items": items, "gram": gram}, len(cohort)), Pending(pending, cut)
 
@@ -201,16 +175,15 @@ class FCF(Method):
         outer = np.zeros((o.dim, o.dim))
         outer[gram.index] = gram.values * spec.leaf("gram").step
         many = self.n_users / total.users
-        self.loops.descend(server, total.leaves["items"], spec.leaf("items").step, outer, many, o)
-        server.more["gram"] = self.loops.square(server.items[0])
+        descend(server, total.leaves["items"], spec.leaf("items").step, outer, many, o)
+        server.more["gram"] = square(server.items[0])
         server.round += 1
         return server
 
     def represent_users(self, server: ServerState, cohort: Cohort) -> Floats:
         """x_u, solved again at home with the present items.  # [n, d]"""
-        X = self.loops.solve(
-            cohort, cohort.items, self.confidence(cohort), server.items[0], server.more["gram"], self.options.l2
-        )
+        Y, gram = server.items[0], server.more["gram"]
+        X = solve(cohort, cohort.items, self.confidence(cohort), Y, gram, self.options.l2)
         return X.astype(server.items.dtype)
 
     def traffic(self, stage: Stage, degrees: Ints, lost: int = 0) -> Traffic:
@@ -219,3 +192,6 @@ class FCF(Method):
         sent = degrees[: n - lost]
         up, down = int(sent.sum()) * (WORD + row) + len(sent) * square, n * (self.n_items * row + square)
         return Traffic(up, down, self.secure_upload(stage, n - lost), down)
+
+
+make = FCF

@@ -73,19 +73,6 @@ class Parameters:
         """The risk that secrets are opened or the graph is cut."""
         return add(self.opened, self.cut)
 
-    def sentence(self) -> str:
-        """The parameters and risks in words."""
-        complete = self.neighbours >= self.clients - 1
-        graph = f"the complete graph of {self.clients:,}" if complete else f"{self.neighbours} neighbours each"
-        holders = self.clients if complete else self.neighbours
-        return (
-            f"{self.clients:,} clients: {graph}, of {holders} shares {self.threshold} open a secret. "
-            f"If at most {self.corrupt:,} clients are corrupt, at most {self.dropped:,} are lost and the server "
-            f"lies about who was lost, then the chance that both secrets of a client are opened or that the survivors "
-            f"fall apart is "
-            f"{_chance(self.broken)}, and that there is no sum, {_chance(self.failed)}."
-        )
-
 
 def choose(
     clients: int,
@@ -210,9 +197,3 @@ def _term(population: int, marked: int, drawn: int, x: int) -> float:
 
 def _ln_comb(n: int, k: int) -> float:
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
-
-
-def _chance(log2: float) -> str:
-    if log2 == NEVER:
-        return "0"
-    return f"2^{log2:.1f}" if log2 < -10 else f"{min(2.0**log2, 1):.2g}"
