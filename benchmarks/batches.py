@@ -25,6 +25,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from tests.federation.local_transport import LocalTransport
 from threadpoolctl import threadpool_limits
 
 from benchmarks import year
@@ -42,7 +43,6 @@ from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOpt
 from fedgrec.federation.common.packets import FINISH, MASKED, Packet
 from fedgrec.federation.common.plan import CHANGES, Plan, is_once
 from fedgrec.federation.common.transport import Left
-from fedgrec.federation.in_process.transport import LocalTransport
 from fedgrec.federation.node.ranking import best, scores
 from fedgrec.federation.node.refresh import Watcher
 from fedgrec.federation.server import coordinator

@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tests.federation.local_transport import LocalTransport
 
 from benchmarks.common import RESULTS
 from benchmarks.drawing import BLUE, GREY, RED, legend_below, new_figure, png, set_frame
@@ -42,7 +43,6 @@ from fedgrec.federation.common.catalogue import withdrawn
 from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOptions, read_options
 from fedgrec.federation.common.packets import unpack_broadcast
 from fedgrec.federation.flower.processes import Processes
-from fedgrec.federation.in_process.transport import LocalTransport
 from fedgrec.federation.node import changes
 from fedgrec.federation.node.folder import SERVED, open_node
 from fedgrec.federation.node.person import recommend

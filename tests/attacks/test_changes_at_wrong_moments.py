@@ -17,13 +17,13 @@ from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.network import NodeNetwork, write_network
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.common.sqlite_store import LISTED
-from fedgrec.federation.in_process.transport import Answer, honest
 from fedgrec.federation.node import changes, refresh
 from fedgrec.federation.node.folder import SERVED, open_node
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server.store import ServerStore
 from fedgrec.federation.setup import start
 from tests.federation.living import Life
+from tests.federation.local_transport import Answer, honest
 from tests.federation.worlds import Killed
 
 

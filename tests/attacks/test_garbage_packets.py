@@ -10,9 +10,9 @@ import pytest
 
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.in_process.transport import Answer
 from fedgrec.federation.node.store import NodeStore
 from tests.attacks.lying_server import TRAIN, Liar
+from tests.federation.local_transport import Answer
 from tests.federation.meddlers import on
 from tests.federation.worlds import EXCHANGES, world
 

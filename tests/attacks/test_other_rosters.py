@@ -10,10 +10,10 @@ from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import Packet, as_array, failure
 from fedgrec.federation.common.plan import Plan
 from fedgrec.federation.common.roster import Membership, write_roster
-from fedgrec.federation.in_process.transport import Answer
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.gateway import NodeProcess
 from fedgrec.federation.server.folder import open_server
+from tests.federation.local_transport import Answer
 from tests.federation.rosters import changed, following, give, without
 from tests.federation.worlds import world
 

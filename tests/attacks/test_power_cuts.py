@@ -31,13 +31,13 @@ from fedgrec.federation.common.network import ServerNetwork, read_network
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.common.sqlite_store import Cursor, sentence_for
 from fedgrec.federation.flower.server_end import is_taken
-from fedgrec.federation.in_process.transport import Answer
 from fedgrec.federation.node.gateway import NodeProcess
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.store import SERVER_STORE, ServerStore
 from tests.attacks.test_bit_rot import flip
 from tests.disks import a_disk
 from tests.federation.flower_network import as_world, founded, until
+from tests.federation.local_transport import Answer
 from tests.federation.worlds import World, world
 from tests.waits import slowness
 

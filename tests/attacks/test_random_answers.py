@@ -18,7 +18,6 @@ from fedgrec.errors import FedgrecError
 from fedgrec.federation.common import batches
 from fedgrec.federation.common.history import line
 from fedgrec.federation.common.packets import HELLO, HISTORY, Packet
-from fedgrec.federation.in_process.transport import Answer
 from fedgrec.federation.node import changes
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server import coordinator, model_keeper
@@ -28,6 +27,7 @@ from fedgrec.methods.fedgrec import FedGRecMethod
 from fedgrec.secagg.client import Client
 from tests.attacks.lying_node import told
 from tests.attacks.test_wrong_answers import ODD
+from tests.federation.local_transport import Answer
 from tests.federation.rosters import give, without
 from tests.federation.worlds import N_ITEMS, Killed, World, world
 

@@ -12,7 +12,7 @@ import pytest
 from fedgrec.errors import FedgrecError
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.in_process.transport import Answer
+from tests.federation.local_transport import Answer
 from tests.federation.masked_worlds import masked_world
 from tests.federation.worlds import EXCHANGES, World, world
 

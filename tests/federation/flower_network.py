@@ -15,9 +15,9 @@ from fedgrec.federation.common.options import Agreement, FederationOptions
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.flower.processes import Processes
 from fedgrec.federation.flower.server_end import APP, FlowerServer
-from fedgrec.federation.in_process.transport import LocalTransport
 from fedgrec.federation.setup.init import Made, init
 from fedgrec.federation.setup.start import free_port, start_node
+from tests.federation.local_transport import LocalTransport
 from tests.federation.worlds import N_ITEMS, OPEN_HEARTED, World, config, people
 from tests.waits import seconds, slowness
 

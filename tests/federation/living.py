@@ -16,11 +16,11 @@ from fedgrec.federation.common import catalogue
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.catalogue import CATALOGUE
 from fedgrec.federation.common.certificates import open_authority
-from fedgrec.federation.in_process.transport import LocalTransport, Meddler, honest
 from fedgrec.federation.node import changes
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server.folder import open_server
+from tests.federation.local_transport import LocalTransport, Meddler, honest
 from tests.federation.replay import Recorder
 from tests.federation.standing import standing
 from tests.federation.worlds import N_ITEMS, World, world

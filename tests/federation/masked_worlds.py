@@ -7,7 +7,7 @@ from typing import Any
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.bundles import pack, unpack
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.in_process.transport import Answer, Meddler, honest
+from tests.federation.local_transport import Answer, Meddler, honest
 from tests.federation.worlds import World, world
 
 USERS = 2  # of each of three gateways

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.in_process.transport import Answer, Meddler, honest
+from tests.federation.local_transport import Answer, Meddler, honest
 
 
 def silent(address: int, request: Packet, node: Answer) -> Iterable[Packet]:

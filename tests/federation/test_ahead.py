@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.in_process.transport import Answer, Meddler, honest
 from fedgrec.federation.node import node
 from fedgrec.federation.node.current_sum import Computed, Sum, Sums
 from fedgrec.federation.node.store import NodeStore
+from tests.federation.local_transport import Answer, Meddler, honest
 from tests.federation.meddlers import killed_after_writing, silent
 from tests.federation.worlds import World, at_random, same_bits, world
 

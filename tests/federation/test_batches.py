@@ -15,10 +15,10 @@ from fedgrec.federation.common import batches as batches_
 from fedgrec.federation.common.batches import Batch, batches, batches_of
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.common.roster import Member
-from fedgrec.federation.in_process.transport import Answer, honest
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server import participants
 from fedgrec.federation.server.folder import open_server
+from tests.federation.local_transport import Answer, honest
 from tests.federation.meddlers import on, silent
 from tests.federation.worlds import World, world
 

@@ -11,12 +11,12 @@ import pytest
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.bundles import pack, unpack
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.in_process.transport import Answer
 from fedgrec.federation.node import gateway, node
 from fedgrec.federation.node.current_sum import Sums
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.person import users_of
 from fedgrec.federation.node.store import NodeStore, Person
+from tests.federation.local_transport import Answer
 from tests.federation.masked_worlds import ALL, masked_world, to_user
 from tests.federation.meddlers import truncated
 from tests.federation.worlds import EXCHANGES, Killed

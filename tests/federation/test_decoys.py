@@ -16,7 +16,6 @@ from fedgrec.federation.common.arrays import read_arrays
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import Packet, unpack_broadcast
 from fedgrec.federation.common.plan import CHANGES
-from fedgrec.federation.in_process.transport import Answer, LocalTransport, honest
 from fedgrec.federation.node import actual_items, changes, decoy_answers
 from fedgrec.federation.node.folder import SERVED, open_node
 from fedgrec.federation.node.node import handle
@@ -24,6 +23,7 @@ from fedgrec.federation.node.person import recommend, users_of
 from fedgrec.federation.node.ranking import best, scores
 from fedgrec.federation.node.store import NodeStore, Person
 from tests.federation.living import Life
+from tests.federation.local_transport import Answer, LocalTransport, honest
 from tests.federation.worlds import N_ITEMS, World, people, world
 
 SOME: dict[str, Any] = {"dp_epsilon": 2.0, "dp_unit": "interaction"}  # about 4 decoys for each user, among 30 items

@@ -10,12 +10,12 @@ import pytest
 from fedgrec.cable.core import Cohort, UploadSpec
 from fedgrec.federation.common import evaluation
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.in_process.transport import Answer
 from fedgrec.federation.node import ranking
 from fedgrec.federation.node.folder import TABLE, open_node
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.models.ranking import evaluate
 from fedgrec.runs.machine import judged
+from tests.federation.local_transport import Answer
 from tests.federation.meddlers import killed_after_writing, on
 from tests.federation.worlds import World, world
 from tests.slow_ranking import top_k_reference

@@ -16,9 +16,9 @@ from fedgrec.errors import FedgrecError
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.in_process.transport import Answer
 from fedgrec.federation.node import node
 from fedgrec.federation.node.store import NodeStore
+from tests.federation.local_transport import Answer
 from tests.federation.meddlers import answers_twice, asked_twice, killed_after_writing, on, silent, truncated
 from tests.federation.worlds import EXCHANGES, Killed, World, at_random, world
 

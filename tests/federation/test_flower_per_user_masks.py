@@ -11,11 +11,11 @@ pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportEr
 
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.bundles import unpack
-from fedgrec.federation.in_process.transport import LocalTransport
 from fedgrec.federation.node.gateway import open_gateway
 from fedgrec.federation.setup.init import Made
 from fedgrec.federation.setup.start import start_node
 from tests.federation.flower_network import ended, founded, running, tapped, until
+from tests.federation.local_transport import LocalTransport
 from tests.federation.worlds import World
 from tests.waits import seconds
 

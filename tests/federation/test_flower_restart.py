@@ -17,7 +17,6 @@ pytest.importorskip("flwr", reason="needs the extra `deploy`", exc_type=ImportEr
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.flower.processes import Processes
 from fedgrec.federation.flower.server_end import SUPERLINK, FlowerServer, is_taken
-from fedgrec.federation.in_process.transport import Answer, honest
 from fedgrec.federation.node.refresh import Watcher
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server.folder import open_server
@@ -25,6 +24,7 @@ from fedgrec.federation.server.store import ServerStore
 from fedgrec.federation.setup.init import Made
 from fedgrec.federation.setup.start import start_node
 from tests.federation.flower_network import TAPPED_APP, as_world, ended, founded, tap, until
+from tests.federation.local_transport import Answer, honest
 from tests.federation.meddlers import silent
 from tests.federation.replay import states
 from tests.federation.worlds import EXCHANGES, World, same_bits, world

@@ -9,8 +9,6 @@ from fedgrec.errors import FedgrecError
 from fedgrec.federation.common.network import NETWORK
 from fedgrec.federation.common.options import FederationOptions
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.in_process.folders import marks
-from fedgrec.federation.in_process.transport import LocalTransport
 from fedgrec.federation.node import gateway
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.gateway import Gateway, open_gateway
@@ -19,6 +17,8 @@ from fedgrec.federation.node.refresh import Watcher
 from fedgrec.federation.node.store import NodeStore, Person
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.setup.init import add_node, add_users, init
+from tests.federation.local_folders import marks
+from tests.federation.local_transport import LocalTransport
 from tests.federation.masked_worlds import ALL, masked_world
 from tests.federation.rosters import changed, give, without
 from tests.federation.test_churn import more_rounds

@@ -16,13 +16,13 @@ from fedgrec.federation.common.history import counted, line, unpack
 from fedgrec.federation.common.options import AS_USUAL
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.common.plan import Plan
-from fedgrec.federation.in_process.transport import Answer, Meddler, honest
 from fedgrec.federation.node import history
 from fedgrec.federation.node.store import NodeStore, Person
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.history import History
 from fedgrec.federation.server.store import ServerStore
 from tests.attacks.lying_server import TRAIN, Liar
+from tests.federation.local_transport import Answer, Meddler, honest
 from tests.federation.worlds import N_ITEMS, World, config, world
 
 ME = 1

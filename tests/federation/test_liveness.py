@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.common.transport import Left, Sign
-from fedgrec.federation.in_process.transport import LocalTransport
 from fedgrec.federation.server import members
 from fedgrec.federation.server.liveness import FACTOR, LONGEST_REST, MARGIN, About, Patience, Silence, Silences, Wait
 from fedgrec.federation.server.log import writing
 from fedgrec.federation.server.status import Status, status
+from tests.federation.local_transport import LocalTransport
 from tests.federation.worlds import World, world
 
 USUAL = 1.0  # seconds of an answer

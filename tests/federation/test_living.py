@@ -19,7 +19,6 @@ from fedgrec.federation.common import catalogue
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.network import NodeNetwork, write_network
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.in_process.transport import Answer, honest
 from fedgrec.federation.node import changes
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.node import handle
@@ -33,6 +32,7 @@ from fedgrec.models.model import Model
 from fedgrec.models.recommender import Seen, without_empty
 from fedgrec.pages.export import ItemTable
 from tests.federation.living import Life
+from tests.federation.local_transport import Answer, honest
 from tests.federation.meddlers import killed_after_writing, silent
 from tests.federation.worlds import Killed, at_random, kill_server, world
 

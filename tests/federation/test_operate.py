@@ -24,7 +24,6 @@ from fedgrec.federation.common.network import (
 )
 from fedgrec.federation.common.options import Agreement, FederationOptions
 from fedgrec.federation.common.packets import REFUSED, Packet
-from fedgrec.federation.in_process.transport import Answer, LocalTransport, honest
 from fedgrec.federation.node import changes
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.store import NodeStore, Person
@@ -35,6 +34,7 @@ from fedgrec.federation.setup.backup import backup
 from fedgrec.federation.setup.changes import remove_node, rotate_keys
 from fedgrec.federation.setup.init import Made, add_node, add_users, init
 from fedgrec.federation.setup.start import serve
+from tests.federation.local_transport import Answer, LocalTransport, honest
 from tests.federation.worlds import N_ITEMS, OPEN_HEARTED, Killed, World, config, kill_server, people
 
 ITEMS = [f"item {i}" for i in range(N_ITEMS)]

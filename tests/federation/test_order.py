@@ -11,7 +11,6 @@ from fedgrec.cable.core import as_server
 from fedgrec.cli import main
 from fedgrec.errors import DataError
 from fedgrec.federation.common.catalogue import CATALOGUE, read_catalogue
-from fedgrec.federation.in_process.transport import LocalTransport
 from fedgrec.federation.node import changes
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.person import everybody, recommend
@@ -19,6 +18,7 @@ from fedgrec.federation.node.refresh import refresh
 from fedgrec.federation.node.sources import read_source
 from fedgrec.federation.node.store import NodeStore, Person
 from fedgrec.federation.server.coordinator import run
+from tests.federation.local_transport import LocalTransport
 from tests.federation.worlds import world
 from tests.methods.test_ordered import N, table, walks
 

@@ -9,7 +9,6 @@ import pytest
 from fedgrec.federation.common import packets, plan
 from fedgrec.federation.common.bundles import unpack
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.in_process.transport import Meddler
 from fedgrec.federation.node import gateway, node
 from fedgrec.federation.node.current_sum import Sums
 from fedgrec.federation.node.folder import open_node
@@ -20,6 +19,7 @@ from fedgrec.federation.server import model_keeper
 from fedgrec.federation.server.log import describe
 from fedgrec.secagg import client
 from fedgrec.secagg.messages import parse
+from tests.federation.local_transport import Meddler
 from tests.federation.masked_worlds import ALL, USERS, masked_world, to_user
 from tests.federation.meddlers import killed_after_writing, silent
 from tests.federation.replay import states

@@ -10,8 +10,8 @@ import pytest
 from fedgrec.federation.common import packets
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import PROTOCOL, UNSAID, Packet
-from fedgrec.federation.in_process.transport import Answer, Meddler
 from fedgrec.federation.node.store import NodeStore
+from tests.federation.local_transport import Answer, Meddler
 from tests.federation.masked_worlds import masked_world
 from tests.federation.worlds import world
 

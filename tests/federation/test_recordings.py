@@ -11,9 +11,9 @@ from fedgrec import cli
 from fedgrec.cable.core import Broadcast, Leaf, Rows, Upload, UploadSpec
 from fedgrec.errors import DamagedError, RunError
 from fedgrec.federation.common.options import FederationOptions
-from fedgrec.federation.in_process.known_users import known_users
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.setup.backup import backup
+from fedgrec.federation.setup.known_users import known_users
 from fedgrec.runs.recorded_sums import RECORDINGS, RecordedSum, read_sums, write_sum
 from fedgrec.studies.audit.links import KnownUser, by_company, linked, scored
 from fedgrec.studies.audit.scores import Finding, NotApplicable

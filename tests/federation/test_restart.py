@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.in_process.transport import Answer, honest
 from fedgrec.federation.server import coordinator
 from fedgrec.federation.server.store import ServerStore
+from tests.federation.local_transport import Answer, honest
 from tests.federation.worlds import Killed, World, kill_server, world
 
 

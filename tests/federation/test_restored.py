@@ -12,9 +12,9 @@ import pytest
 
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.in_process.transport import Answer, honest
 from fedgrec.federation.node.store import NodeStore
 from fedgrec.federation.server.store import ServerStore
+from tests.federation.local_transport import Answer, honest
 from tests.federation.masked_worlds import masked_world
 from tests.federation.worlds import Killed, World, world
 

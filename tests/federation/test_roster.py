@@ -20,13 +20,13 @@ from fedgrec.federation.common.roster import (
     unpack,
     write_roster,
 )
-from fedgrec.federation.in_process.folders import marks
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.gateway import open_gateway
 from fedgrec.federation.node.store import NodeStore, Person
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.setup.changes import remove_node
 from fedgrec.federation.setup.init import add_node
+from tests.federation.local_folders import marks
 from tests.federation.masked_worlds import masked_world
 from tests.federation.replay import replay
 from tests.federation.rosters import changed, following, give, without

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.common.shared_messages import for_everybody, without
-from fedgrec.federation.in_process.transport import Answer, honest
 from fedgrec.secagg.messages import Neighbourhood, parse
+from tests.federation.local_transport import Answer, honest
 from tests.federation.worlds import world
 from tests.secagg.rounds import fresh_round
 

@@ -24,7 +24,6 @@ from fedgrec.federation.common.arrays import read_arrays, write_arrays
 from fedgrec.federation.common.options import FederationOptions, read_options
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.common.plan import Plan
-from fedgrec.federation.in_process.transport import Answer
 from fedgrec.federation.node import store
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.store import NodeStore, Person, pack, unpack
@@ -33,6 +32,7 @@ from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.status import status
 from fedgrec.federation.server.store import ServerStore
 from fedgrec.methods.fedgrec import FedGRecMethod
+from tests.federation.local_transport import Answer
 from tests.federation.worlds import World, made_older, world
 from tests.waits import seconds
 

@@ -12,9 +12,9 @@ from fedgrec.cli import main
 from fedgrec.errors import FedgrecError
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.in_process.transport import Answer, honest
 from fedgrec.federation.setup.copies import KEPT, keep_copy, place_of, take_over
 from tests.federation.living import Life
+from tests.federation.local_transport import Answer, honest
 from tests.federation.worlds import N_ITEMS, World, world
 
 

@@ -14,12 +14,12 @@ import pytest
 from fedgrec.cli import main
 from fedgrec.federation.common.lock import is_taken
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.in_process.transport import Answer
 from fedgrec.federation.server import status as module
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.log import Lines, describe, log_of, writing
 from fedgrec.federation.server.status import Status, status
 from fedgrec.federation.server.store import ServerStore
+from tests.federation.local_transport import Answer
 from tests.federation.meddlers import on, silent
 from tests.federation.rosters import changed, give, without
 from tests.federation.worlds import Killed, World, kill_server, world

@@ -15,8 +15,6 @@ from fedgrec.cable.core import ServerState
 from fedgrec.config.configuration import Config
 from fedgrec.federation.common.options import Agreement, FederationOptions
 from fedgrec.federation.common.packets import Packet
-from fedgrec.federation.in_process.folders import make_folders
-from fedgrec.federation.in_process.transport import Answer, LocalTransport, Meddler, honest
 from fedgrec.federation.node.current_sum import Sums
 from fedgrec.federation.node.gateway import open_gateway
 from fedgrec.federation.node.store import NodeStore, Person
@@ -24,6 +22,8 @@ from fedgrec.federation.server import coordinator
 from fedgrec.federation.server.folder import open_server
 from fedgrec.federation.server.members import Observer
 from fedgrec.federation.server.store import ServerStore, model_of
+from tests.federation.local_folders import make_folders
+from tests.federation.local_transport import Answer, LocalTransport, Meddler, honest
 from tests.federation.meddlers import silent
 from tests.federation.replay import Recorded, replay, states
 

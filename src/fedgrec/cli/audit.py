@@ -90,7 +90,7 @@ def of_recordings(arguments: argparse.Namespace) -> int:
         print(textwrap.fill(f"{number}. {sentence}", WIDTH, subsequent_indent="   ", break_long_words=False))
     score = None
     if arguments.nodes:
-        from fedgrec.federation.in_process.known_users import known_users
+        from fedgrec.federation.setup.known_users import known_users
 
         score = scored(sums, known_users(arguments.nodes))
         print(f"\n{score.table()}")

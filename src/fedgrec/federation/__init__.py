@@ -1,7 +1,7 @@
 """A real federation: the same verbs over a network. It imports `studies` and below; its rooms mirror the network cable.
 
     setup         makes a federation's folders and keys, and starts its parts
-    flower        Flower as the network            in_process   the same in one process
+    flower        Flower as the network
     node          a node's side of the cable       server       the server's side
     common        what both sides know: packets, plans of sums, files
 

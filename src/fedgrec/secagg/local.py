@@ -54,7 +54,6 @@ def run_round(
     vectors: Vectors,
     population: Population,
     lost: Mapping[int, Stage] | None = None,
-    users: Callable[[int], int] = lambda client: 1,
     context: bytes = b"",
     threads: int = 1,
     together: Sequence[Collection[int]] = (),
@@ -75,7 +74,7 @@ def run_round(
                 del clients[me]
                 continue
             if client.stage is Stage.MASKED:
-                client.submit(vectors(me), users(me))
+                client.submit(vectors(me))
             begun = time.perf_counter()
             answer = client.start() if message is None else client.receive(message)
             sent = time.perf_counter()

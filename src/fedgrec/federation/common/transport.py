@@ -1,7 +1,7 @@
 """All that a federation needs of a network: carry packets there and back before a deadline.
 
-Two transports carry them: `in_process.transport.LocalTransport` calls the nodes in this process, and
-`flower.transport.FlowerTransport` sends Flower messages. The server cannot tell them apart.
+`flower.transport.FlowerTransport` sends Flower messages. The `LocalTransport` of the tests calls the nodes in their own
+process. The server cannot tell them apart.
 """
 
 import time

@@ -298,15 +298,12 @@ def unmoved(store: NodeStore, method: Method, rows: Sequence[int]) -> list[int]:
 
 def pack_edges(cohort: Cohort, weights: Floats) -> list[bytes]:
     """Each user's items, then their weights; empty for a user without items."""
-    bounds = zip(cohort.indptr, cohort.indptr[1:], strict=False)
-    return [cohort.items[a:b].astype("<i8").tobytes() + _little(weights[a:b]).tobytes() for a, b in bounds]
+    bounds, items = zip(cohort.indptr, cohort.indptr[1:], strict=False), cohort.items.astype("<i8")
+    weights = weights.astype(weights.dtype.newbyteorder("<"))
+    return [items[a:b].tobytes() + weights[a:b].tobytes() for a, b in bounds]
 
 
 def unpack_edges(blob: bytes, dtype: Any) -> Edges:
     n = len(blob) // (8 + np.dtype(dtype).itemsize)
     items: Ints = np.frombuffer(blob[: 8 * n], "<i8")
     return Edges(items, np.frombuffer(blob[8 * n :], np.dtype(dtype).newbyteorder("<")))
-
-
-def _little(weights: Floats) -> Floats:
-    return weights.astype(weights.dtype.newbyteorder("<"))

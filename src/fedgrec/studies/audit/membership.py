@@ -60,11 +60,6 @@ def _shares(view: View, sure: list[NDArray[np.bool_] | None]) -> Floats:
     return clipped
 
 
-def guess_from_model(view: View, known: Sequence[Ints]) -> Floats:
-    """What the model would recommend to somebody with the known items alone.  # [p, N]"""
-    return view.model(np.cumsum([0, *map(len, known)]), np.concatenate(known))
-
-
 def halves(data: Interactions, users: Ints) -> tuple[list[Ints], list[Ints]]:
     """People's items in two random halves: the attacker knows the first of them."""
     rng = np.random.Generator(np.random.Philox(key=[len(users), MEMBERSHIP_STREAM]))
@@ -115,7 +110,8 @@ def audit_model(view: View, truth: Truth, strangers: bool) -> Finding | NotAppli
         f"Whoever knows half of {who} and has the published model would name {{attack}} of 100 of the "
         "others; guessing by popularity names {popularity}."
     )
-    return _scored(name, said, guess_from_model(view, known), truth, hidden, known)
+    recommended = view.model(np.cumsum([0, *map(len, known)]), np.concatenate(known))  # to who has these alone: [p, N]
+    return _scored(name, said, recommended, truth, hidden, known)
 
 
 def some(users: Ints) -> Ints:
