@@ -1,0 +1,253 @@
+"""Every stated ε from below: canaries go through the real path, and an attacker says which of them took part.
+
+The attacker knows everything but whether the canary took part, or has the item. It may send any model (the server is
+its own), and adds up the likelihood ratios of all sums that are opened. If it says "it took part" of a share p of the
+canaries that did and of a share q of those that did not, then p ≤ e^ε·q + δ, so ln((p − δ)/q) is at most ε. Shares are
+exact intervals (Clopper and Pearson 1934) that are wrong with a chance of `WRONG` together.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedgrec.cable.core import Broadcast, Cohort, Floats, Ints, Rows, Stage, Upload, UploadSpec
+from fedgrec.cable.noise import Multipliers
+from fedgrec.config.configuration import Config
+from fedgrec.config.options import METHODS
+from fedgrec.data import Dataset, IdMap, Interactions, Split
+from fedgrec.kernels import reference
+from fedgrec.methods import noisy
+from fedgrec.methods.contract import make_method
+from fedgrec.runs.simulation import Simulation
+from fedgrec.runs.sums import SecureSums, Sums
+from fedgrec.secagg import Stage as SecureStage
+
+WRONG = 1e-4  # the chance that a bound is above the true ε, for each bound
+DELTA = 1e-6
+NOISY = [name for name in METHODS if make_method(name).takes_noise]
+TELLING = [name for name in METHODS if make_method(name).takes_decoys]
+
+
+def lower_bound(there: Floats, away: Floats, delta: float = DELTA) -> float:
+    """ε is at least this, by the scores of canaries that took part and of those that did not.
+
+    Halves of them choose a threshold, the other halves count. Both ways: "took part" above it, "did not" below it.
+    """
+    ways = [(there, away), (-away, -there)]
+    tried = [(_bound(p[::2], q[::2], at, delta), way, at) for way, (p, q) in enumerate(ways) for at in _thresholds(q)]
+    _, way, at = max(tried)
+    p, q = ways[way]
+    return max(_bound(p[1::2], q[1::2], at, delta), 0.0)
+
+
+def _thresholds(scores: Floats) -> Floats:
+    """The scores that 1, 2, 4, … of the first half exceed, and one that none does."""
+    rising = np.sort(scores[::2])
+    return np.append(rising[-(2 ** np.arange(int(math.log2(len(rising))))) - 1], rising[-1])
+
+
+def _bound(there: Floats, away: Floats, threshold: float, delta: float) -> float:
+    right, wrong = int((there > threshold).sum()), int((away > threshold).sum())
+    least = stats.beta.ppf(WRONG / 2, right, len(there) - right + 1) if right else 0.0
+    most = stats.beta.ppf(1 - WRONG / 2, wrong + 1, len(away) - wrong)
+    return math.log((least - delta) / most) if least > delta else -math.inf
+
+
+def test_known_bounds() -> None:
+    """All right of 500 a side: p ≥ 0.9803 = 0.00005^(1/500), q ≤ 1 − 0.9803, so ε ≥ ln(0.9803/0.0197) = 3.91."""
+    rng = np.random.default_rng(0)
+    assert lower_bound(np.ones(1000), np.zeros(1000), 0) == pytest.approx(3.91, abs=0.01)
+    assert lower_bound(rng.random(10**5), rng.random(10**5)) < 0.1
+    told = rng.random((2, 10**6)) < np.array([[1 / (1 + math.exp(-5))], [1 / (1 + math.exp(5))]])
+    assert 4.8 < lower_bound(*told.astype(float)) < 5
+
+
+# ------------------------------------------------------------------------------------------------- users
+
+CANARY = 0
+TINY: dict[str, Any] = {"dim": 1, "count_items": 2, "kernel": "reference"}
+OWN: dict[str, dict[str, Any]] = {  # little norms, which every canary reaches
+    "spectral": {"spare": 0, "norm": 0.5, "rounds": 3},
+    "fedgrec": {"dim": 2, "negatives": 1, "item_norm": 1e-3, "latent_norm": 1e-3, "rounds": 4, "latents_every": 4},
+    "fedmf": {"negatives": 1, "item_norm": 1e-3, "rounds": 3},
+    "federank": {"negatives": 1, "item_norm": 1e-3, "rounds": 3, "feedback": 1.0},
+}
+# A tenth of the privacy goes into the counts. Of four users one is lost, for which shares of noise allow.
+LOSSES = {"dropout": 0.125, "secure": "protocol", "secure_neighbours": 3, "secure_threshold": 3}
+ARRIVED = np.arange(3)
+
+
+class OneLost(SecureSums):
+    """Three of four uploads arrive."""
+
+    def _silence(self, n: int, arrived: Ints, round_: int) -> dict[int, SecureStage]:
+        return dict.fromkeys(np.setdiff1d(np.arange(n), arrived).tolist(), SecureStage.MASKED)
+
+
+def federation(method: str, epsilon: float, **values: Any) -> Simulation:
+    """Four users of three items; the canary has two of them."""
+    data, _ = Interactions.from_pairs(
+        np.array([0, 0, 1, 1, 2, 3]),
+        np.array([0, 1, 1, 2, 2, 0]),
+        user_ids=IdMap.range(4, "user"),
+        item_ids=IdMap.range(3, "item"),
+    )
+    chosen = {"method": method, "dp_epsilon": epsilon, "dp_delta": DELTA, "protocol": "paper"}
+    config = Config().changed(chosen | TINY | OWN[method] | LOSSES | values, "test")
+    return Simulation(config, Dataset("canary", Split(data, test=data)))
+
+
+class Copies:
+    """Many federations below each other, whose sums are opened together; in half of them the canary takes part.
+
+    The server lies: all items are open, and its models draw all that a user sends to the norm.
+    """
+
+    def __init__(self, run: Simulation, copies: int) -> None:
+        self.plain, self.copies = run.method, copies
+        self.there = np.arange(copies) % 2 == 0
+        self.key = run.users.keys[CANARY]
+        self.scores = np.zeros(copies)
+        self.sent: list[tuple[bool, Upload]] = []
+        self.reached: list[float] = []  # the canary's norm, as a share of the leaf's
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.plain, name)
+
+    def counted(self, degrees: Ints) -> "Copies":
+        return self
+
+    def broadcast(self, server: Any, stage: Stage, level: int = 0) -> Broadcast:
+        honest, sign = self.plain.broadcast(server, stage, level), (-1) ** server.round
+        drawn = np.random.default_rng(0).lognormal(0, 0.5, honest.tables.shape)
+        tables = (50 * sign * drawn).astype(honest.tables.dtype)
+        everything = {noisy.OPEN: np.ones_like(server.items[0, :, 0])}
+        return replace(honest, tables=tables, degrees=np.ones_like(server.degrees), more=everything)
+
+    def spec(self, stage: Stage) -> UploadSpec:
+        spec = self.plain.spec(stage)
+        leaves = tuple(replace(leaf, rows=self.copies * leaf.rows) for leaf in spec.leaves)
+        return replace(spec, leaves=leaves)
+
+    def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> Any:
+        upload, pending = self.plain.local_update(cohort, stage, broadcast)
+        canary, leaves = bool((cohort.keys == self.key).any()), {}
+        self.sent.append((canary, upload))
+        where = np.flatnonzero(self.there) if canary else np.arange(self.copies)
+        for leaf in self.plain.spec(stage).leaves:
+            rows = upload.leaves[leaf.name]
+            index = (where[:, None] * leaf.rows + rows.index).ravel()
+            leaves[leaf.name] = Rows(index, np.tile(rows.values, (len(where), 1)))
+            if canary:
+                self.reached.append(math.sqrt((rows.values.astype(float) ** 2).sum()) / leaf.norm)
+        return Upload(leaves, upload.users), pending
+
+    def apply(self, server: Any, stage: Stage, total: Upload, level: int = 0) -> Any:
+        for leaf in self.plain.spec(stage).leaves:
+            seen = total.leaves[leaf.name].values.reshape(self.copies, -1).astype(float)
+            known, canary = np.zeros((2, leaf.rows, leaf.width))
+            for is_canary, upload in self.sent:
+                rows = upload.leaves[leaf.name]
+                (canary if is_canary else known)[rows.index] += rows.values
+            self.scores += (seen - known.ravel()) @ canary.ravel() / leaf.noise
+        self.sent.clear()
+        server.round += self.plain.trains(stage)
+        return server
+
+
+def opened(run: Simulation, copies: int) -> Copies:
+    """All sums of a training, through secure aggregation, with the scores of the attacker who saw them."""
+    run.method = found = Copies(run, copies)  # type: ignore[assignment]
+    run.sums, everybody = OneLost(run.config.run, 1), np.arange(len(run.users))
+    for level, stage in enumerate(stages(found, run.config.run.rounds)):
+        run._exchange(stage, everybody, ARRIVED, level)
+    return found
+
+
+def stages(method: Any, rounds: int) -> Iterator[Stage]:
+    yield from method.stages[:-1]
+    yield from map(method.training, range(rounds))
+
+
+def shown(run: Simulation, copies: int) -> float:
+    """The bound that the lying server's attacker shows."""
+    found = opened(run, copies)
+    return lower_bound(found.scores[found.there], found.scores[~found.there])
+
+
+# -------------------------------------------------------------------- users, of an honest server's training
+
+
+def honest(run: Simulation, trainings: int) -> tuple[Floats, Floats, list[Floats]]:
+    """For each training whether the canary was there, the score of its opened sums, and the published model."""
+    there, scores, models = np.arange(trainings) % 2 == 0, np.zeros(trainings), []
+    method, users, others = run.method, run.users, np.arange(1, len(ARRIVED))
+    for training in range(trainings):
+        server, sums = method.init(0), Sums(replace(run.config.run, seed=training), 1)
+        rest, canary = users.take(others), users.take(np.array([CANARY]))
+        for level, stage in enumerate(stages(method, run.config.run.rounds)):
+            broadcast = method.broadcast(server, stage, level)
+            known, pending = method.local_update(rest, stage, broadcast)
+            own, changed = method.local_update(canary, stage, broadcast)
+            method.commit(rest, np.arange(len(rest)), pending)
+            method.commit(canary, np.array([0]), changed)
+            sent = known + own if there[training] else replace(known, users=len(ARRIVED))
+            total = sums.noised(sent, method, stage, broadcast, len(users))
+            for leaf in method.spec(stage).leaves:
+                seen, held, mine = (dense(part.leaves[leaf.name], leaf) for part in (total, known, own))
+                scores[training] += ((seen - held - mine / 2) * mine).sum() / leaf.noise
+            server = method.apply(server, stage, total, level)
+        items = server.items.reshape(-1, server.items.shape[-1])
+        models.append(np.concatenate([server.degrees, (items @ items.T)[np.triu_indices(len(items))]]))
+    return there, scores, models
+
+
+def dense(rows: Rows, leaf: Any) -> Floats:
+    found = np.zeros((leaf.rows, leaf.width))
+    found[rows.index] = rows.values
+    return found
+
+
+def told_by_models(there: Floats, models: list[Floats]) -> Floats:
+    """Scores of the second half of the models, by the straight line that separates the first half best."""
+    shape = np.log1p(np.abs(np.array(models))) * np.sign(models)
+    shape = np.column_stack([np.ones(len(shape)), (shape - shape.mean(0)) / (shape.std(0) + 1e-9)])
+    half = len(there) // 2
+    line = np.linalg.lstsq(shape[:half], there[:half].astype(float), rcond=None)[0]
+    return shape[half:] @ line
+
+
+# ------------------------------------------------------------------------------------------ interactions
+
+
+def told(method: str, epsilon: float, n_items: int, **values: Any) -> tuple[Floats, Floats]:
+    """Scores of the items that one user has, and of those that it has not: each is a canary of its own.
+
+    The attacker knows the others' uploads, so what is left of the sums is this user's alone.
+    """
+    has = np.random.default_rng(1).random(n_items) < 0.5
+    users = np.concatenate([np.zeros(has.sum(), int), np.ones(50, int)])
+    items = np.concatenate([np.flatnonzero(has), np.arange(50)])
+    ids = {"user_ids": IdMap.range(2, "user"), "item_ids": IdMap.range(n_items, "item")}
+    data, _ = Interactions.from_pairs(users, items, **ids)
+    chosen = {"method": method, "dp_epsilon": epsilon, "dp_unit": "interaction", "protocol": "paper", "rounds": 1}
+    run = Simulation(Config().changed(chosen | values, "test"), Dataset("canaries", Split(data, test=data)))
+    seen, everybody = np.zeros(n_items), np.arange(2)
+    for level, stage in enumerate(stages(run.method, 1)):
+        if stage.combine == "match":
+            continue
+        broadcast = run.method.broadcast(run.server, stage, level)
+        known, _ = run.method.local_update(run.users.take(np.array([1])), stage, broadcast)
+        total, pending = run.sums.total(run.method, stage, run.users, broadcast)
+        for leaf in run.method.spec(stage).leaves:
+            if leaf.rows % n_items == 0:
+                left = np.abs(dense(total.leaves[leaf.name], leaf) - dense(known.leaves[leaf.name], leaf)).sum(1)
+                seen += (left.reshape(-1, n_items) > 0).sum(0)
+        run.server = run.method.apply(run.server, stage, total, level)
+        run.method.commit(run.users, everybody, pending)
+    return seen[has], seen[~has]
