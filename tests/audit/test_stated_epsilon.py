@@ -6,16 +6,20 @@ canaries that did and of a share q of those that did not, then p ≤ e^ε·q + �
 exact intervals (Clopper and Pearson 1934) that are wrong with a chance of `WRONG` together.
 """
 
+import hashlib
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from fedgrec.cable.core import Broadcast, Cohort, Floats, Ints, Rows, Stage, Upload, UploadSpec
+from fedgrec.cable import decoys, noise
+from fedgrec.cable.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, Source, Stage, Upload, UploadSpec, fitting
+from fedgrec.cable.decoys import false_share
 from fedgrec.cable.noise import Multipliers
 from fedgrec.config.configuration import Config
 from fedgrec.config.options import METHODS
@@ -24,11 +28,12 @@ from fedgrec.kernels import reference
 from fedgrec.methods import noisy
 from fedgrec.methods.contract import make_method
 from fedgrec.runs.simulation import Simulation
-from fedgrec.runs.sums import SecureSums, Sums
+from fedgrec.runs.sums import EVERYBODY, SecureSums, Sums
 from fedgrec.secagg import Stage as SecureStage
 
 WRONG = 1e-4  # the chance that a bound is above the true ε, for each bound
 DELTA = 1e-6
+AT_ONCE = 100_000  # copies whose sums fit memory together
 NOISY = [name for name in METHODS if make_method(name).takes_noise]
 TELLING = [name for name in METHODS if make_method(name).takes_decoys]
 
@@ -72,7 +77,7 @@ def test_known_bounds() -> None:
 CANARY = 0
 TINY: dict[str, Any] = {"dim": 1, "count_items": 2, "kernel": "reference"}
 OWN: dict[str, dict[str, Any]] = {  # little norms, which every canary reaches
-    "spectral": {"spare": 0, "norm": 0.5, "rounds": 3},
+    "spectral": {"spare": 0, "norm": 0.25, "rounds": 3},
     "fedgrec": {"dim": 2, "negatives": 1, "item_norm": 1e-3, "latent_norm": 1e-3, "rounds": 4, "latents_every": 4},
     "fedmf": {"negatives": 1, "item_norm": 1e-3, "rounds": 3},
     "federank": {"negatives": 1, "item_norm": 1e-3, "rounds": 3, "feedback": 1.0},
@@ -82,11 +87,15 @@ LOSSES = {"dropout": 0.125, "secure": "protocol", "secure_neighbours": 3, "secur
 ARRIVED = np.arange(3)
 
 
-class OneLost(SecureSums):
-    """Three of four uploads arrive."""
+class Deployed(SecureSums):
+    """Three of four uploads arrive, with noise from the cipher of the nodes, under keys that can be repeated."""
 
     def _silence(self, n: int, arrived: Ints, round_: int) -> dict[int, SecureStage]:
         return dict.fromkeys(np.setdiff1d(np.arange(n), arrived).tolist(), SecureStage.MASKED)
+
+    def source(self, stage: Stage, broadcast: Broadcast, user: int = EVERYBODY) -> Source:
+        place = f"{self.options.seed} {stage.name} {broadcast.level} {broadcast.round} {user}"
+        return partial(noise.drawn, noise.KeyStream(hashlib.sha256(place.encode()).digest()[:16]))
 
 
 def federation(method: str, epsilon: float, **values: Any) -> Simulation:
@@ -163,7 +172,7 @@ class Copies:
 def opened(run: Simulation, copies: int) -> Copies:
     """All sums of a training, through secure aggregation, with the scores of the attacker who saw them."""
     run.method = found = Copies(run, copies)  # type: ignore[assignment]
-    run.sums, everybody = OneLost(run.config.run, 1), np.arange(len(run.users))
+    run.sums, everybody = Deployed(run.config.run, 1), np.arange(len(run.users))
     for level, stage in enumerate(stages(found, run.config.run.rounds)):
         run._exchange(stage, everybody, ARRIVED, level)
     return found
@@ -174,10 +183,62 @@ def stages(method: Any, rounds: int) -> Iterator[Stage]:
     yield from map(method.training, range(rounds))
 
 
-def shown(run: Simulation, copies: int) -> float:
-    """The bound that the lying server's attacker shows."""
-    found = opened(run, copies)
-    return lower_bound(found.scores[found.there], found.scores[~found.there])
+def shown(name: str, epsilon: float, copies: int, multiply: float = 1.0) -> float:
+    """The bound that the attacker of a lying server shows; the noise may be other than the planned one."""
+    there, away = [], []
+    for seed in range(-(-copies // AT_ONCE)):
+        run = federation(name, epsilon, seed=seed)
+        planned = run.method.noise
+        run.method = replace(run.method, noise=Multipliers(multiply * planned.counts, multiply * planned.rest))
+        found = opened(run, min(copies, AT_ONCE))
+        there.append(found.scores[found.there])
+        away.append(found.scores[~found.there])
+    return lower_bound(np.concatenate(there), np.concatenate(away))
+
+
+def cases(short: list[tuple[Any, ...]], long: list[tuple[Any, ...]]) -> list[Any]:
+    return [*short, *(pytest.param(*case, marks=pytest.mark.slow) for case in long)]
+
+
+SHORT = [*((name, 8.0, 40_000) for name in NOISY), ("spectral", 2.0, 200_000)]
+
+
+@pytest.mark.parametrize(
+    ("name", "epsilon", "copies"), cases(SHORT, [(name, e, 10**6) for name in NOISY for e in (1.0, 2.0, 4.0, 8.0)])
+)
+def test_opened_sums_show_less_than_the_stated_epsilon_and_not_far_less(
+    name: str, epsilon: float, copies: int, record_property: Any
+) -> None:
+    found = shown(name, epsilon, copies)
+    record_property("bound", found)
+    assert found <= epsilon
+    assert found > (epsilon / 3 if epsilon <= 4 else 1.5)
+
+
+@pytest.mark.parametrize("name", NOISY)
+def test_canaries_fill_their_norms(name: str) -> None:
+    """In latents all but the part that nobody else can turn: the user's own embedding."""
+    reached = opened(federation(name, 8.0), 2).reached
+    assert min(reached) > 0.9
+    assert max(reached) <= 1
+
+
+@pytest.mark.parametrize(("name", "copies"), cases([("spectral", 40_000), ("fedmf", 40_000)], [("fedgrec", 200_000)]))
+def test_a_quarter_of_the_noise_is_noticed(name: str, copies: int) -> None:
+    assert shown(name, 4.0, copies, multiply=1 / 4) > 4
+
+
+@pytest.mark.parametrize(
+    ("name", "times", "copies"),
+    cases([("spectral", 4, 40_000)], [("spectral", 2, 10**6), ("fedmf", 2, 10**6), ("federank", 2, 10**6)]),
+)
+def test_longer_uploads_than_the_norm_are_noticed(
+    name: str, times: int, copies: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for where in (noisy, reference):
+        monkeypatch.setattr(where, "fitting", lambda lengths, words, norm: fitting(lengths, words, times * norm))
+    monkeypatch.setattr(Leaf, "bound", property(lambda leaf: int(leaf.clip / leaf.step)))
+    assert shown(name, 4.0, copies) > 4
 
 
 # -------------------------------------------------------------------- users, of an honest server's training
@@ -222,10 +283,26 @@ def told_by_models(there: Floats, models: list[Floats]) -> Floats:
     return shape[half:] @ line
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NOISY)
+def test_an_honest_training_and_its_model_show_less_than_the_stated_epsilon(name: str, record_property: Any) -> None:
+    """Tables follow from noisy sums here. The model alone has no bar: it is a part of what the sums tell."""
+    there, scores, models = honest(federation(name, 8.0), 2000)
+    by_model, late = told_by_models(there, models), there[1000:]
+    sums = lower_bound(scores[there], scores[~there])
+    model = lower_bound(by_model[late], by_model[~late])
+    record_property("sums", sums)
+    record_property("model", model)
+    assert max(sums, model) <= 8
+    assert scores[there].mean() > scores[~there].mean() + scores[~there].std() / 2
+
+
 # ------------------------------------------------------------------------------------------ interactions
 
+FEW = {"dim": 2, "negatives": 1, "max_positives": 16}  # sums hold more of the items that nobody has
 
-def told(method: str, epsilon: float, n_items: int, **values: Any) -> tuple[Floats, Floats]:
+
+def told(name: str, epsilon: float, n_items: int) -> tuple[Floats, Floats]:
     """Scores of the items that one user has, and of those that it has not: each is a canary of its own.
 
     The attacker knows the others' uploads, so what is left of the sums is this user's alone.
@@ -235,8 +312,10 @@ def told(method: str, epsilon: float, n_items: int, **values: Any) -> tuple[Floa
     items = np.concatenate([np.flatnonzero(has), np.arange(50)])
     ids = {"user_ids": IdMap.range(2, "user"), "item_ids": IdMap.range(n_items, "item")}
     data, _ = Interactions.from_pairs(users, items, **ids)
-    chosen = {"method": method, "dp_epsilon": epsilon, "dp_unit": "interaction", "protocol": "paper", "rounds": 1}
-    run = Simulation(Config().changed(chosen | values, "test"), Dataset("canaries", Split(data, test=data)))
+    known_options = {option.name for option in fields(make_method(name).options)}
+    few = {key: value for key, value in FEW.items() if key in known_options}
+    chosen = {"method": name, "dp_epsilon": epsilon, "dp_unit": "interaction", "protocol": "paper", "rounds": 1}
+    run = Simulation(Config().changed(chosen | few, "test"), Dataset("canaries", Split(data, test=data)))
     seen, everybody = np.zeros(n_items), np.arange(2)
     for level, stage in enumerate(stages(run.method, 1)):
         if stage.combine == "match":
@@ -251,3 +330,21 @@ def told(method: str, epsilon: float, n_items: int, **values: Any) -> tuple[Floa
         run.server = run.method.apply(run.server, stage, total, level)
         run.method.commit(run.users, everybody, pending)
     return seen[has], seen[~has]
+
+
+@pytest.mark.parametrize(
+    ("name", "epsilon"),
+    cases([("spectral", 8.0), ("spectral", 1.0)], [(n, e) for n in TELLING if n != "spectral" for e in (2.0, 8.0)]),
+)
+def test_sums_of_decoys_show_less_than_the_stated_epsilon_and_not_far_less(
+    name: str, epsilon: float, record_property: Any
+) -> None:
+    found = lower_bound(*told(name, epsilon, 400_000), delta=0)
+    record_property("bound", found)
+    assert 0.8 * epsilon < found <= epsilon
+
+
+@pytest.mark.parametrize("name", [n if n == "spectral" else pytest.param(n, marks=pytest.mark.slow) for n in TELLING])
+def test_a_quarter_of_the_decoys_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoys, "false_share", lambda epsilon: false_share(epsilon) / 4)
+    assert lower_bound(*told(name, 8.0, 800_000), delta=0) > 8
