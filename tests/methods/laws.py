@@ -1,7 +1,7 @@
 """What every compared method must keep, over small worlds: a method's tests call these with its name and options."""
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,30 +63,6 @@ def sum_law_holds(world: World, order: np.ndarray, cuts: list[int]) -> bool:
     parts = [part for part in np.split(order, sorted(cuts)) if len(part)]
     total = functools.reduce(lambda a, b: a + b, [world.upload(part)[0] for part in parts])
     return total.users == whole.users and bool(np.array_equal(world.words(total), world.words(whole)))
-
-
-def any_number_of_threads_agrees(world: World) -> bool:
-    import numba
-
-    before, found = numba.get_num_threads(), []
-    try:
-        for threads in (1, before):
-            numba.set_num_threads(threads)
-            found.append(world.words(world.upload()[0]))
-    finally:
-        numba.set_num_threads(before)
-    return bool(np.array_equal(*found))
-
-
-def twins(slow: World, kernel: Any) -> tuple[int, float]:
-    """From the same state: how many integer steps a word differs by at most, and how far apart new states are."""
-    name, method = slow.method.name, slow.method
-    fast = replace(slow, method=method_module(name).make(method.options, method.n_items, method.n_users, kernel))
-    (a, pending_a), (b, pending_b) = slow.upload(), fast.upload()
-    assert pending_a.clipped == pending_b.clipped
-    pairs = zip(vars(pending_a.state).values(), vars(pending_b.state).values(), strict=True)
-    apart = max(float((np.abs(x - y) / (np.abs(x) + 1e-3)).max()) for x, y in pairs)
-    return int(np.abs(slow.words(a) - slow.words(b)).max()), apart
 
 
 # --------------------------------------------------------------------------------------------- whole runs
