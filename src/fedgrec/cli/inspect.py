@@ -23,7 +23,7 @@ FEDERATION = "federation"
 def register(commands: Any) -> None:
     options = command(commands, "options", run_options, "list every option of a method")
     options.add_argument("method", nargs="?", default="fedgrec", metavar="METHOD",
-                         help="a method, federated or not, or `federation` (default: fedgrec)")  # fmt: skip
+                         help=f"{', '.join(_known())} (default: fedgrec)")  # fmt: skip
     data = command(commands, "data", run_data, "list data sets, or describe one")
     data.add_argument("source", nargs="?", metavar="NAME|FOLDER|FILE", help="what to describe")
     add_set(data, "an option of the data, such as item_column")

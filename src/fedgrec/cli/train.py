@@ -29,7 +29,7 @@ def register(commands: Any, words: Sequence[str] = ()) -> None:
     )
     add = train.add_argument
     add("-h", "--help", action="help", help=argparse.SUPPRESS)
-    add("--method", metavar="WORD", help=f"{', '.join(METHODS)} (default: {USUAL_METHOD})")
+    add("--method", metavar="WORD", help=f"see  fedgrec options --help  (default: {USUAL_METHOD})")
     add("--preset", metavar="WORD", help=f"where to start, see  fedgrec presets  (default: {USUAL_PRESET})")
     add("--config", type=Path, metavar="TOML", help="a file of options, over those of the preset")
     add_set(train, "any option by its name; flags win over this")
