@@ -22,7 +22,7 @@ def test_the_command_prints_a_table_and_writes_the_figures(tmp_path: Path, capsy
     assert figures["users"] == 15  # one of sixteen stays out
     assert figures["sums"] == 2
     assert figures["cohort"] == 4
-    assert [line["name"] in said for line in figures["lines"]] == [True] * 10
+    assert [line["name"] in said for line in figures["lines"]] == [True] * 9
     first = figures["lines"][0]["attack"]
     assert 0 <= first["low"] <= first["value"] <= first["high"] <= 1
 

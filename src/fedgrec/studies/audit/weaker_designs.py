@@ -7,24 +7,18 @@ Rows of latents, and all rows of some methods, belong to the person's own items 
 negatives, which the person drew. Nearly all rows lie along one line, the person's own: its items move one way, and
 negatives move the other way. There are more negatives, or each moves less. So the side with the longer tail has the
 items.
-
-People who ask for the rows that they need, and for decoys. Here the server sends all rows to everybody. In other
-designs a user draws decoys afresh in every round: its items are in all its queries, and a decoy is in few.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fedgrec.cable.core import Floats, Ints, Upload
+from fedgrec.cable.core import Floats, Upload
 from fedgrec.studies.audit.recording import Truth, View, marked, minus, of_own_items, visible
 from fedgrec.studies.audit.scores import Finding, NotApplicable, finding_items, named
 
 SUMS, COUNTS = "if two sums differed by one person", "if two counts differed by one person"
-QUERIES = "if people asked for items, with decoys"
-MOST = 200  # people who ask
-QUERIES_STREAM = 10
 
 
 def found_items(name: str, sentence: str, guesses: Mapping[int, Floats], truth: Truth, **more: Any) -> Finding:
@@ -99,35 +93,3 @@ def audit_counts(view: View, truth: Truth) -> Finding | NotApplicable:
         "100 of your items; guessing by popularity names {popularity}. Nodes help to open one count."
     )
     return found_items(COUNTS, said, guesses, truth)
-
-
-# ------------------------------------------------------------------------------------------------------- queries
-
-
-def query(mine: Ints, decoys: int, n_items: int, rng: np.random.Generator) -> Ints:
-    """The person's items and fresh decoys, all different."""
-    others = np.delete(np.arange(n_items), mine)
-    return np.concatenate([mine, rng.choice(others, min(decoys, len(others)), replace=False, shuffle=False)])
-
-
-def guess_by_queries(queries: Sequence[Ints], view: View) -> Floats:
-    """In how many of one person's queries each item is; popular items win ties.  # [N]"""
-    often = np.bincount(np.concatenate(queries), minlength=view.n_items).astype(np.float64)
-    return often if view.degrees is None else often + view.degrees / (view.n_users + 1)
-
-
-def audit_queries(view: View, truth: Truth) -> Finding:
-    """Some people ask as often as sums were recorded, each time with as many decoys as the method draws negatives."""
-    rng = np.random.Generator(np.random.Philox(key=[view.n_users, QUERIES_STREAM]))
-    people = np.sort(rng.choice(view.n_users, min(MOST, view.n_users), replace=False)).tolist()
-    decoys, rounds = view.options.negatives, len(view.sums)
-    guesses = {}
-    for person, mine in zip(people, truth.items(people), strict=True):
-        asked = [query(mine, decoys, view.n_items, rng) for _ in range(rounds)]
-        guesses[person] = guess_by_queries(asked, view)
-    said = (
-        f"Here nobody asks for items. If you asked for yours and for {decoys:,} decoys, drawn afresh in each of "
-        f"{rounds:,} rounds, a server would name {{attack}} of 100 of your items; guessing by popularity names "
-        "{popularity}."
-    )
-    return found_items(QUERIES, said, guesses, truth, decoys=decoys, queries=rounds)
