@@ -83,7 +83,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def edge(files: Path) -> Iterator[Edge]:
     port, key, bodies = free_port(), certificates.new_key(), list[int]()
     enrolled = public_key_to_bytes(key.public_key())
-    known = SimpleNamespace(get_node_id_by_public_key=lambda public: 7 if public == enrolled else None)
+    known = SimpleNamespace(
+        get_node_id_by_public_key=lambda public: 7 if public == enrolled else None,
+        get_node_info=lambda node_ids: [SimpleNamespace(name="node-7")],
+    )
     factory = SimpleNamespace(state=lambda: known)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -93,6 +96,7 @@ def edge(files: Path) -> Iterator[Edge]:
 
     listener = connections.Listener("127.0.0.1", port)
     door = superlink.Door(app, SECRET, BODY, listener)
+    door.has_begun = True
 
     async def framework(scope: Any, receive: Any, send: Any) -> None:
         scope["app"] = SimpleNamespace(state=SimpleNamespace(linkstate_factory=factory))

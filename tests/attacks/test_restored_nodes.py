@@ -10,6 +10,7 @@ import pytest
 from fedgrec import cli
 from fedgrec.errors import FedgrecError
 from fedgrec.federation.common.packets import Packet
+from fedgrec.federation.common.upkeep import BACKED_UP
 from fedgrec.federation.node.folder import open_node
 from fedgrec.federation.node.node import handle
 from fedgrec.federation.node.store import NodeStore, Person
@@ -126,7 +127,7 @@ def test_backups_of_every_kind_of_folder(tmp_path: Path, capsys: pytest.CaptureF
         copy = backup(folder, tmp_path / "copies" / folder.name, with_keys=True)
         names = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
         assert {path.relative_to(copy) for path in copy.rglob("*") if path.is_file()} == {
-            name for name in names if not name.name.endswith(("-wal", "-shm"))
+            name for name in names if not name.name.endswith(("-wal", "-shm", BACKED_UP))
         }
         assert all(path.stat().st_mode & 0o77 == 0 for path in copy.rglob("*") if path.suffix in {".sqlite", ".key"})
         with pytest.raises(FedgrecError, match="never overwritten"):

@@ -76,7 +76,7 @@ class _Caller(Visit):
         try:
             self._send(200, self._found())
         except FedgrecError as why:
-            self._send(getattr(why, "code", 400), {"error": str(why)})
+            self._send(why.code if isinstance(why, RefusedError) else 400, {"error": str(why)})
 
     do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = _serve  # noqa: N815
 
