@@ -66,7 +66,7 @@ DRAW: dict[str, list[Settings]] = {  # negatives: they have a row for each leak
 }
 DRAW_NONE: dict[str, list[Settings]] = {
     "fcf": [{}],
-    "spectral": grid(dim=(8, 16, 32, 64, 128, 256), exponent=(0.2, 0.35, 0.5)),
+    "spectral": grid(dim=(8, 16, 32, 64, 128, 256), exponent=(0.2, 0.35, 0.5), rounds=(4, 12)),
     "ordered": grid(dim=(64, 512), exponent=(0.2, 0.4, 0.6)),
     "popularity": [{}],
     "ease": grid(l2=(25.0, 50.0, 100.0, 200.0, 400.0, 800.0, 1600.0)),
