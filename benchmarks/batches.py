@@ -31,6 +31,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks import year
 from benchmarks.stream import Month
 from benchmarks.stream import year as months_of
+from benchmarks.sum_costs import measured_round
 from fedgrec import data
 from fedgrec.cable.core import Broadcast, Cohort, Ints
 from fedgrec.config.configuration import Config
@@ -54,7 +55,7 @@ from fedgrec.federation.setup.init import Made, init
 from fedgrec.kernels import cpu
 from fedgrec.methods.contract import TRAIN, Method
 from fedgrec.models import metrics
-from fedgrec.secagg import Population, Session, fresh_round_id, run_round
+from fedgrec.secagg import Population, Session, fresh_round_id
 from fedgrec.secagg.parameters import choose
 from fedgrec.secagg.session import Stage
 
@@ -429,9 +430,9 @@ def secure_sums(clients: int = 100, values: int = 50_000, repeats: int = 1) -> d
         )
         with threadpool_limits(1):
             silent = dict.fromkeys(lost, Stage.MASKED)
-            outcome = run_round(session, vectors.__getitem__, population, silent, together=together)
+            outcome, of_stages = measured_round(session, vectors.__getitem__, population, silent, together=together)
         np.testing.assert_array_equal(outcome.values, vectors[outcome.included].sum(axis=0, dtype=np.int32))
-        stages = outcome.costs.values()
+        stages = of_stages.values()
         costs[name].append(
             {
                 "in_the_sum": len(outcome.included),

@@ -1,9 +1,9 @@
 """One round of each compared method with fused loops on Gowalla: our cpu kernel against a plain PyTorch loop of users.
 
-A rival is careful code without a compiler: rows are gathered from ready tensors, sums are added into tensors made once,
-gradients come from autograd, Adam is PyTorch's. It neither clips nor rounds, and its negatives are plain uniform draws
-(ours are distinct and never positives): that saves it work. Before any timing, its sums of a small round are checked
-against ours. To measure another method, write its rival and name it in RIVALS.
+The rival is careful code without a compiler: rows are gathered from ready tensors, sums are added into tensors made
+once, gradients come from autograd, Adam is PyTorch's. It neither clips nor rounds, and its negatives are plain uniform
+draws (ours are distinct and never positives): that saves it work. Before any timing, its sums of a small round are
+checked against ours.
 """
 
 from dataclasses import dataclass
@@ -22,6 +22,9 @@ from fedgrec.config.options import method_module
 from fedgrec.data import Interactions
 from fedgrec.kernels import cpu
 from fedgrec.methods.contract import Method, make_method
+
+METHODS, OPTIONS = ("fedmf", "federank"), {"max_positives": 0}
+RIVAL, ASKED = "autograd per user", 10.0  # and our goal: how many times as fast as the rival our round should be
 
 
 @dataclass
@@ -96,63 +99,30 @@ class SameChance(Chance):
         return torch.from_numpy(draws.feedback(self.key(user), self.round, n_positives, share))
 
 
-class Rival:
-    """A federation as tensors, started from ours. `local` does the users' part of a round, `apply` the server's."""
+class Loop:
+    """FedMF and FedeRank by autograd for every user, started from ours: SGD on rows, Adam of the user's, on the server.
+
+    `local` does the users' part of a round, `apply` the server's.
+    """
 
     def __init__(self, ours: Ours) -> None:
-        self.options, self.n_users = ours.method.options, len(ours.users)
-        self.indptr, self.pairs = ours.users.indptr.tolist(), torch.tensor(ours.users.items, dtype=torch.int64)
-        self.items = torch.tensor(ours.server.items)
-
-    def items_of(self, user: int) -> Tensor:
-        return self.pairs[self.indptr[user] : self.indptr[user + 1]]
-
-    def local(self, users: list[int], chance: Chance) -> list[Tensor]:
-        """The sums of the round, in the order of our leaves; users keep their new state."""
-        raise NotImplementedError
-
-    def apply(self, sums: list[Tensor]) -> None:
-        raise NotImplementedError
-
-    def round(self, users: Ints, threads: int) -> None:
-        torch.set_num_threads(threads)
-        self.apply(self.local(users.tolist(), Chance(self.items.shape[1])))
-
-
-class Learners(Rival):
-    """Users with rows of their own, which they move by Adam."""
-
-    def __init__(self, ours: Ours) -> None:
-        super().__init__(ours)
-        users = ours.users.state
-        self.e, self.m, self.v = (torch.tensor(x) for x in (users.embeddings, users.moment1, users.moment2))
-        self.steps = torch.tensor(users.steps, dtype=torch.float32)
-
-    def move(self, user: int, e: Tensor) -> None:
-        """One step along e.grad; the user keeps e and its moments."""
-        o = self.options
-        optimizer = torch.optim.Adam([e], o.user_rate, (o.beta1, o.beta2), o.adam_epsilon, fused=True)
-        optimizer.state[e] = {"step": self.steps[user], "exp_avg": self.m[user], "exp_avg_sq": self.v[user]}
-        optimizer.step()
-        self.e[user] = e.detach()
-
-
-class MFLoop(Learners):
-    """FedMF and FedeRank by autograd for every user: τ = 1, SGD on rows, Adam of the user's, Adam on the server."""
-
-    def __init__(self, ours: Ours) -> None:
-        super().__init__(ours)
-        o, self.x, self.e = self.options, self.items[0], self.e[:, 0]
+        self.options, users = ours.method.options, ours.users
+        self.indptr, self.pairs = users.indptr.tolist(), torch.tensor(users.items, dtype=torch.int64)
+        state = users.state
+        e, self.m, self.v = (torch.tensor(part) for part in (state.embeddings, state.moment1, state.moment2))
+        self.e, self.steps = e[:, 0], torch.tensor(state.steps, dtype=torch.float32)
+        o, self.x = self.options, torch.tensor(ours.server.items[0])
         self.rows = torch.empty_like(self.x)
         self.adam = torch.optim.Adam(
             [self.x], o.server_rate, (o.beta1, o.beta2), o.adam_epsilon, maximize=True, fused=True
         )
 
-    def local(self, users: list[int], chance: Chance) -> list[Tensor]:
+    def local(self, users: list[int], chance: Chance) -> Tensor:
+        """The sum of the round; users keep their new state."""
         o = self.options
         self.rows.zero_()
         for u in users:
-            positives = self.items_of(u)
+            positives = self.pairs[self.indptr[u] : self.indptr[u + 1]]
             mine, P = torch.cat([positives, chance.negatives(u, o.negatives)]), len(positives)
             x, e = (t.requires_grad_() for t in (self.x.index_select(0, mine), self.e[u].clone()))
             scores = x @ e
@@ -167,73 +137,61 @@ class MFLoop(Learners):
                 by_x[:P] *= chance.sent(u, P, o.feedback)[:, None]
             self.rows.index_add_(0, mine, by_x, alpha=-o.item_rate)
             self.move(u, e)
-        return [self.rows]
+        return self.rows
 
-    def apply(self, sums: list[Tensor]) -> None:
-        (self.x.grad,) = sums
+    def move(self, user: int, e: Tensor) -> None:
+        """One step along e.grad; the user keeps e and its moments."""
+        o = self.options
+        optimizer = torch.optim.Adam([e], o.user_rate, (o.beta1, o.beta2), o.adam_epsilon, fused=True)
+        optimizer.state[e] = {"step": self.steps[user], "exp_avg": self.m[user], "exp_avg_sq": self.v[user]}
+        optimizer.step()
+        self.e[user] = e.detach()
+
+    def apply(self, total: Tensor) -> None:
+        self.x.grad = total
         self.adam.step()
 
-
-# For each method: its options, its rivals, and our goal: how many times as fast as the rival ours should be.
-RIVALS: dict[str, tuple[dict[str, Any], dict[str, tuple[type[Rival], float | None]]]] = {
-    "fedmf": ({"max_positives": 0}, {"autograd per user": (MFLoop, 10.0)}),
-    "federank": ({"max_positives": 0}, {"autograd per user": (MFLoop, 10.0)}),
-}
+    def round(self, ours: Ours, threads: int) -> None:
+        torch.set_num_threads(threads)
+        self.apply(self.local(ours.sample().tolist(), Chance(len(self.x))))
 
 
-def bench(repeats: int = 5, names: list[str] | None = None) -> dict[str, Any]:
-    """Median seconds of each method's round, ours and its rivals', and their ratios."""
-    chosen = {name: RIVALS[name] for name in names or RIVALS}
-    errors = {name: verify(name, *entry) for name, entry in chosen.items()}
+def bench(repeats: int = 5) -> dict[str, Any]:
+    """Median seconds of each method's round, ours and the rival's, and their ratios."""
+    errors = {name: {RIVAL: verify(name)} for name in METHODS}
     data, train = gowalla()
-    rounds = {name: measure(name, *entry, train, repeats) for name, entry in chosen.items()}
-    return {"data": data, "verified": errors, "rounds": rounds}
+    return {"data": data, "verified": errors, "rounds": {name: measure(name, train, repeats) for name in METHODS}}
 
 
-def measure(
-    name: str,
-    options: dict[str, Any],
-    rivals: dict[str, tuple[type[Rival], float | None]],
-    train: Interactions,
-    repeats: int,
-) -> dict[str, Any]:
-    """One method: each rival at its best number of threads."""
-    ours = Ours.of(name, options, train)
+def measure(name: str, train: Interactions, repeats: int) -> dict[str, Any]:
+    """One method; the rival at its best number of threads."""
+    ours = Ours.of(name, OPTIONS, train)
     ours.round()  # compiles, if nothing is cached yet
-    rounds: dict[str, partial[None]] = {}
-    for rival, (kind, _) in rivals.items():
-        theirs = kind(ours)
-        hows = [partial(_round, theirs, ours, threads) for threads in sorted({1, CORES})]
-        rounds[rival] = min(hows, key=lambda how: min(seconds(how) for _ in range(2)))
-    times = alternate({"fedgrec": ours.round, **rounds}, repeats)
+    theirs = Loop(ours)
+    hows = [partial(theirs.round, ours, threads) for threads in sorted({1, CORES})]
+    best = min(hows, key=lambda how: min(seconds(how) for _ in range(2)))
+    times = alternate({"fedgrec": ours.round, RIVAL: best}, repeats)
     return {
-        "options": options,
-        "users": ours.method.options.users_per_round,
+        "options": OPTIONS,
+        "users": ours.method.sampled,
         "seconds": times,
-        "ratio": {rival: times[rival] / times["fedgrec"] for rival in rivals},
-        "required_ratio": {rival: asked for rival, (_, asked) in rivals.items() if asked},
-        "threads": {rival: rounds[rival].args[2] for rival in rivals},
+        "ratio": {RIVAL: times[RIVAL] / times["fedgrec"]},
+        "required_ratio": {RIVAL: ASKED},
+        "threads": {RIVAL: best.args[1]},
     }
 
 
-def _round(rival: Rival, ours: Ours, threads: int) -> None:
-    rival.round(ours.sample(), threads)
-
-
-def verify(name: str, options: dict[str, Any], rivals: dict[str, tuple[type[Rival], float | None]]) -> dict[str, float]:
-    """How far each rival's items are from ours after two small rounds with our draws, as a share of the tolerance."""
-    small = {"negatives": 64} if "negatives" in options else {}
-    options = options | small | {"precision": "float64", "users_per_round": 20, "server_rate": 1e-3}
-    found = {}
-    for rival, (kind, _) in rivals.items():
-        ours = Ours.of(name, options, heavy_tailed(50, 900, 1_000))
-        theirs = kind(ours)
-        for _ in range(2):
-            users = ours.sample()
-            theirs.apply(theirs.local(users.tolist(), SameChance(ours)))
-            ours.round(users)
-        # Not the largest error: Adam turns the rounding of a tiny gradient into a whole step.
-        found[rival] = float((theirs.items - torch.from_numpy(ours.server.items)).abs().quantile(0.99)) / 1e-6
-    if not max(found.values()) <= 1:
-        raise AssertionError(f"a rival computes something else, so nothing was measured: {found}")
+def verify(name: str) -> float:
+    """How far the rival's items are from ours after two small rounds with our draws, as a share of the tolerance."""
+    options = OPTIONS | {"precision": "float64", "users_per_round": 20, "server_rate": 1e-3}
+    ours = Ours.of(name, options, heavy_tailed(50, 900, 1_000))
+    theirs = Loop(ours)
+    for _ in range(2):
+        users = ours.sample()
+        theirs.apply(theirs.local(users.tolist(), SameChance(ours)))
+        ours.round(users)
+    # Not the largest error: Adam turns the rounding of a tiny gradient into a whole step.
+    found = float((theirs.x - torch.from_numpy(ours.server.items[0])).abs().quantile(0.99)) / 1e-6
+    if not found <= 1:
+        raise AssertionError(f"the rival computes something else, so nothing was measured: {found}")
     return found

@@ -3,10 +3,9 @@
 A server sees sums alone, so a lying user may send any words that its checks let pass. Two lies:
 
     profile   the user claims to have the target and popular items, and keeps to all rules
-    bounds    in every training sum the target's rows also get the largest words that are allowed, towards the mean user
+    bounds    in training sums the target's rows also get the largest words that are allowed, towards the mean user
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,13 +16,11 @@ from fedgrec.cable.core import Broadcast, Cohort, Floats, Ints, Leaf, Pending, R
 from fedgrec.config.configuration import Config
 from fedgrec.data import Dataset
 from fedgrec.errors import ConfigError
-from fedgrec.methods.contract import Method
+from fedgrec.methods.contract import DEGREES, Method
 from fedgrec.models.ranking import top_k
 from fedgrec.runs.machine import judged
 from fedgrec.runs.simulation import Simulation
 from fedgrec.runs.sums import Sums
-
-NORMS, USUAL = 40, 0.95  # users whose norms are looked at; the share of them that a cap lets pass
 
 
 @dataclass(frozen=True)
@@ -33,34 +30,40 @@ class Lie:
     target: int  # the item to promote
     profile: Ints  # items that the user claims to have, sorted
     within_bounds: bool = False  # else the profile is the whole lie
-    leaves: tuple[str, ...] = ()  # whose words are filled; none named: those of item updates and latents
     strength: float = 1.0  # the largest word, over the leaf's bound; above 1 the user breaks its own clip
-    signs: bool = True  # every word has the largest size allowed; else the row points along the mean user
+    begins: int = 0  # the first round of these words: a subspace gives a row that stays too long a direction of its own
     suppress: tuple[int, ...] = ()  # items whose rows get the opposite
-    capped: bool = False  # each leaf keeps to the norm of nearly all honest users, as if a server could check that
+    invented: int = 0  # how many more people have the target, as the user counts
 
-    def upload(self, method: Method, stage: Stage, broadcast: Broadcast, most: Mapping[str, float]) -> Upload:
-        """The strongest upload for a training sum; `most`: the largest norm of a leaf, in steps."""
-        spec, toward, leaves = method.spec(stage), mean_user(method, broadcast), {}
-        filled = self.leaves or (method.contents.updates, method.contents.latents)
-        for leaf in spec.leaves:
-            rows = self._rows(leaf, toward, broadcast.n_items, self.strength if leaf.name in filled else 0)
-            less = min(1.0, most.get(leaf.name, np.inf) / max(norm(rows), 1.0))
-            # Rounded towards zero, so that the norm stays below what is allowed.
-            leaves[leaf.name] = Rows(rows.index, np.trunc(less * rows.values).astype(spec.dtype))
-        return Upload(leaves, 1)
+    def upload(self, method: Method, stage: Stage, broadcast: Broadcast) -> Upload:
+        """The strongest upload for a training sum."""
+        spec, toward = method.spec(stage), mean_user(method, broadcast)
+        filled = (method.contents.updates, method.contents.latents)
+        leaves = {
+            leaf.name: self._rows(leaf, toward, broadcast.n_items, self.strength if leaf.name in filled else 0)
+            for leaf in spec.leaves
+        }
+        return Upload({name: Rows(r.index, r.values.astype(spec.dtype)) for name, r in leaves.items()}, 1)
 
     def _rows(self, leaf: Leaf, toward: Floats, n_items: int, strength: float) -> Rows:
-        """The target's row in every table of the leaf, and the rows to suppress."""
-        row = np.sign(toward) if self.signs else toward / max(np.abs(toward).max(), np.finfo(np.float64).tiny)
+        """The target's row in every table of the leaf, and the rows to suppress: each word as large as it may be."""
         items, tables = np.union1d(self.suppress, [self.target]).astype(np.int64), leaf.rows // n_items
-        words = np.trunc(np.outer(np.where(items == self.target, 1, -1), strength * leaf.bound * row)).astype(np.int64)
-        return Rows((np.arange(tables)[:, None] * n_items + items).ravel(), np.tile(words, (tables, 1)))
+        words = np.outer(np.where(items == self.target, 1, -1), np.trunc(strength * leaf.bound) * np.sign(toward))
+        return Rows(
+            (np.arange(tables)[:, None] * n_items + items).ravel(), np.tile(words.astype(np.int64), (tables, 1))
+        )
+
+    def counted(self, method: Method) -> Upload:
+        """What the user adds to the sum of counts."""
+        leaf = method.spec(DEGREES).leaves[0]
+        return Upload({leaf.name: Rows(np.array([self.target]), np.array([[self.invented]]))}, 0)
 
 
 def mean_user(method: Method, broadcast: Broadcast) -> Floats:
     """The direction of most users: the items' rows, each weighted by its number of users. All of it is public."""
-    tables = broadcast.tables if len(broadcast.tables) else method.start  # which is not sent
+    tables = broadcast.tables
+    if not len(tables):  # the first sum of a subspace begins from what everybody draws
+        tables = getattr(method, "spectral", method).start
     return np.asarray(broadcast.degrees.astype(np.float64) @ tables[0].astype(np.float64))
 
 
@@ -78,23 +81,14 @@ class Liars(Sums):
         total, pending = self.inner.total(method, stage, cohort, broadcast, arrived)
         present = cohort if arrived is None else cohort.take(arrived)
         lying = np.flatnonzero(np.isin(present.keys, self.keys))
-        if not method.trains(stage) or not self.lie.within_bounds or not len(lying):
+        if not self.lie.within_bounds or not len(lying):
+            return total, pending
+        if stage is DEGREES:
+            return total + times(self.lie.counted(method), len(lying)), pending
+        if not method.trains(stage) or broadcast.round < self.lie.begins:
             return total, pending
         usual, _ = method.local_update(present.take(lying), stage, broadcast)
-        most = usual_norms(method, stage, present, broadcast) if self.lie.capped else {}
-        return total + times(usual, -1) + times(self.lie.upload(method, stage, broadcast, most), len(lying)), pending
-
-
-def norm(rows: Rows) -> float:
-    """The length of a whole leaf, in steps."""
-    return float(np.sqrt((rows.values.astype(np.float64) ** 2).sum()))
-
-
-def usual_norms(method: Method, stage: Stage, cohort: Cohort, broadcast: Broadcast) -> dict[str, float]:
-    """For each leaf, the norm that 95 % of the cohort's first users keep to."""
-    alone = [cohort.take(np.array([user])) for user in range(min(len(cohort), NORMS))]
-    each = [method.local_update(one, stage, broadcast)[0] for one in alone]
-    return {name: float(np.quantile([norm(one.leaves[name]) for one in each], USUAL)) for name in each[0].leaves}
+        return total + times(usual, -1) + times(self.lie.upload(method, stage, broadcast), len(lying)), pending
 
 
 def times(upload: Upload, factor: int) -> Upload:
@@ -135,9 +129,13 @@ def poisoned(config: Config, dataset: Dataset, liars: Ints, lie: Lie) -> Simulat
     return simulation
 
 
-def harm(simulation: Simulation, target: int, liars: Ints, k: int = 20) -> dict[str, Any]:
-    """For honest users: the share of those without the target to whom it is recommended, and the recall of all."""
-    method, server, split = simulation.method, simulation.server, simulation.dataset.split
+def harm(simulation: Simulation, target: int, liars: Ints, k: int = 20, **ranking: Any) -> dict[str, Any]:
+    """For honest users: the share of those without the target to whom it is recommended, and the recall of all.
+
+    `ranking`: options with which people rank, other than those of the training.
+    """
+    options = replace(simulation.method.options, **ranking)
+    method, server, split = replace(simulation.method, options=options), simulation.server, simulation.dataset.split
     found: dict[str, Any] = {"finite": bool(np.isfinite(server.moment2).all())}  # else a deployed server loses the sum
     honest = np.setdiff1d(np.arange(len(simulation.users)), liars)
     asked = simulation.users.take(honest[[target not in split.known.of(user) for user in honest.tolist()]])
@@ -145,6 +143,8 @@ def harm(simulation: Simulation, target: int, liars: Ints, k: int = 20) -> dict[
     seen = asked.indptr.astype(np.int64), asked.items.astype(np.int32)
     top, _ = top_k(own.astype(np.float32), items.astype(np.float32), k, *seen)
     found["exposure"] = float((top == target).any(axis=1).mean())
+    popular = np.argsort(-split.train.degrees(), kind="stable")[:k]
+    found["popular"] = float(np.isin(top, popular).mean())  # of the places in lists
     if split.test is not None:
         result = judged(method, server, simulation.users, split.before_test, split.test, (k,), "capped")
         found["recall"] = float(result.per_user[f"recall@{k}"][np.isin(result.user_ids, honest)].mean())

@@ -382,29 +382,26 @@ def told() -> str:
 
 
 def lies() -> str:
-    rows = []
-    for data, world in measured("poison").items():
-        for run in world["trainings"]:
-            details = {
-                **run["options"],
-                **{k: v for k, v in run["about"].items() if k not in ("signs", "leaves", "capped")},
-            }
-            options = ", ".join(f"{key}={value}" for key, value in details.items()) or "–"
-            rows.append(
-                [
-                    f"{data}, {world['users']:,} users",
-                    f"`{run['method']}`",
-                    run["lie"],
-                    str(run["liars"]),
-                    options,
-                    percent(run["exposure"], 1),
-                    figure(run["recall"]),
-                ]
+    rows = [
+        [data, f"`{run['method']}`", run["lie"], str(run["liars"])]
+        + [
+            cell
+            for way in ("all", "usual")
+            for cell in (
+                f"{percent(run[way]['exposure'], 1)} ({percent(run[way]['most'], 1)})",
+                figure(run[way]["recall"]),
+                percent(run[way]["popular"], 1),
             )
-    head = ["data", "method", "lie", "liars", "options", "exposed", "Recall@20 of honest users"]
+        ]
+        for data, world in measured("poison").items()
+        for run in world["trainings"]
+    ]
+    half = ["exposed", "Recall@20", "popular"]
+    head = ["data", "method", "lie", "liars", *half, *(f"{name}, bound" for name in half)]
     text = (
-        "Exposed: the share of honest users to whom the target is recommended. One seed, one target, latents in every "
-        "20th round."
+        "Exposed: the share of honest users to whom the target is recommended, the mean of three targets and seeds and "
+        "the highest. Recall is theirs. Popular: the share of their lists that the 20 most popular items hold. Bound: "
+        "with [the bound on items' lengths](../security.md#clients-that-lie), in the same training."
     )
     return section("Clients that lie", text, table(head, rows))
 

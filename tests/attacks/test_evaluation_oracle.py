@@ -21,7 +21,7 @@ SMALL = {"least_nodes": 4, "corrupt": 0.0, "topk": (1,)}  # five nodes of one us
 
 def liar_of(path: Path, **agreed: Any) -> Liar:
     usual = {name: getattr(Agreement(), name) for name in ("evaluations", "evaluation_users", "evaluation_epsilon")}
-    liar = Liar(world(path, nodes=5, users=1, options=SMALL | usual | agreed, users_per_round=100))
+    liar = Liar(world(path, nodes=5, users=1, options=SMALL | usual | agreed, users_per_round=100, longest=1.0))
     liar.method = liar.home.method(5)
     return liar
 

@@ -30,27 +30,16 @@ from flwr.common.serde import message_to_proto
 from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedgrec.federation.common import certificates
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.common.transport import within
-from fedgrec.federation.flower import children, clients, connections, records, superlink, transport
+from fedgrec.federation.flower import children, clients, connections, handlers, records, superlink, transport
 from fedgrec.federation.flower.client_app import answer
 from fedgrec.federation.node.gateway import NodeProcess
 from fedgrec.federation.setup.start import free_port
 
 SECRET, BODY = "a secret of this start", 1000
-
-
-@pytest.fixture
-def a_run() -> Iterator[None]:
-    """A run for Flower's messages: Flower tells it to the process of an app."""
-    before = {name: getattr(TaskIdentity, f"_{name}") for name in ("run_id", "task_id", "node_id")}
-    TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
-    yield
-    for name, value in before.items():
-        setattr(TaskIdentity, f"_{name}", value)
 
 
 # A server without credentials: connections and bodies
@@ -461,7 +450,7 @@ def test_the_superlink_takes_a_nodes_own_answers_alone() -> None:
     from fastapi import HTTPException
 
     taken: list[Any] = []
-    push = superlink.own_answers(lambda request, state: taken.append(request))
+    push = handlers.own_answers(lambda request, state: taken.append(request))
     named = [SimpleNamespace(metadata=SimpleNamespace(src_node_id=sender)) for sender in (7, 8)]
     push(request=SimpleNamespace(node=SimpleNamespace(node_id=7), messages_list=named[:1]), state=None)
     for messages in (named[1:], named):

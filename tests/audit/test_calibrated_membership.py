@@ -1,107 +1,103 @@
-"""Is this click among those that a model was trained on? Asked by an attacker with models of its own.
-
-LiRA (Carlini et al. 2022), leaving one out: many models, each trained on a random half of the clicks in question. For
-each click the other models say how its score is spread with it and without it; the likelihood ratio of both is the
-answer about the model that was left out. So every person and click is its own comparison, in and out: a guess that
-knows nothing, or popularity alone, catches 1 % at 1 % of false alarms. The attacker knows half of everybody's items and
-asks the published model about newcomers who have these.
-"""
+"""Shadow models recognise clicks that a model learned, none where it learned nothing, and no more than ε allows."""
 
 import logging
 import math
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from fedgrec.cable.core import Floats, Ints
 from fedgrec.config.configuration import Config
-from fedgrec.data import Dataset, Split
-from fedgrec.runs.simulation import Simulation
+from fedgrec.data import Split
+from fedgrec.studies.audit import shadows
 from fedgrec.studies.audit.membership import halves
-from fedgrec.studies.audit.recording import published
-from fedgrec.studies.audit.scores import Estimate, interval
-from tests.audit.worlds import dataset, sparse
+from fedgrec.studies.audit.recording import Contributions, Truth
+from fedgrec.studies.audit.scores import Finding, NotApplicable
+from tests.audit.worlds import sparse
 
+FALSE_ALARMS = shadows.FALSE_ALARMS
 log = logging.getLogger(__name__)
-Inside = NDArray[np.bool_]  # [models, clicks]
-MODELS, FALSE_ALARMS = 24, 0.01
 METHODS: dict[str, dict[str, Any]] = {
     "spectral": {"dim": 40, "chance": 0.0},
     "two-parts": {"dim": 16, "rounds": 30, "turns": 0},
     "ordered": {},
+    "fedgrec": {"dim": 16, "rounds": 40, "users_per_round": 60, "negatives": 64, "kernel": "cpu"},
 }
 
 
-def calibrated(scores: Floats, inside: Inside) -> Floats:
-    """The likelihood ratio of "in" to "out" by all models but the asked one.  # [models, clicks]"""
-    found = np.zeros_like(scores)
-    for asked in range(len(scores)):
-        others, was_in = np.delete(scores, asked, 0), np.delete(inside, asked, 0)
-        share = [np.where(part, others, np.nan) for part in (was_in, ~was_in)]
-        with_it, without = (np.nanmean(part, axis=0) for part in share)
-        spread = np.sqrt((np.nanvar(share[0], axis=0) + np.nanvar(share[1], axis=0)) / 2) + 1e-9
-        found[asked] = ((scores[asked] - without) ** 2 - (scores[asked] - with_it) ** 2) / (2 * spread**2)
+def people(seed: int = 0) -> Truth:
+    """60 people who share few of 300 items, in an order."""
+    data = sparse(60, 300, seed).split.train
+    times = np.random.default_rng(seed).random(data.n_pairs)
+    nothing = np.zeros(0, np.int64)
+    return Truth(replace(data, times=times), data, Contributions(nothing, nothing))
+
+
+def config(method: str, **values: Any) -> Config:
+    return Config().changed({"method": method, "protocol": "paper", "device": "cpu"} | METHODS[method] | values, "test")
+
+
+@cache
+def attacked(method: str, seed: int = 0, pairs: int = 8, **values: Any) -> Finding:
+    found = shadows.audit(config(method, **values), people(seed), pairs)
+    assert isinstance(found, Finding)
+    log.info("%s, seed %d, %s: %s", method, seed, values, found.sentence)
     return found
 
 
-def caught(scores: Floats, inside: Inside, owner: Ints) -> Estimate:
-    """The share of clicks that were in, per person, above all but 1 % of those that were out."""
-    sure = scores > np.quantile(scores[~inside], 1 - FALSE_ALARMS)
-    hits = np.bincount(owner, (sure & inside).sum(0)) / np.maximum(np.bincount(owner, inside.sum(0)), 1)
-    return interval(hits[np.unique(owner)])
-
-
-def attacked(method: str, seed: int = 0, trained: bool = True, **values: Any) -> dict[str, Estimate]:
-    """What is caught at 1 % of false alarms: by likelihood ratios, by the score alone, by popularity."""
-    rng, whole = np.random.default_rng(seed), sparse(60, 300, seed).split.train
-    known, hidden = halves(whole, np.arange(whole.n_users))
-    owner = np.repeat(np.arange(whole.n_users), [len(part) for part in hidden])
-    clicks = np.concatenate(hidden)
-    sure = [(user, item) for user, items in enumerate(known) for item in items.tolist()]
-    inside = rng.random((MODELS, len(clicks))) < 0.5
-    scores, popular = np.zeros(inside.shape), np.zeros(inside.shape)
-    for at, these in enumerate(inside):
-        there = list(zip(owner[these].tolist(), clicks[these].tolist(), strict=True)) if trained else []
-        data = dataset(sorted(sure + there), whole.n_users, whole.n_items)
-        chosen = {"method": method, "protocol": "paper", "seed": at, "device": "cpu"} | METHODS[method] | values
-        run = Simulation(Config().changed(chosen, "test"), Dataset("shadow", Split(data.split.train)))
-        run.run()
-        told = published(run.method, run.server)(np.cumsum([0, *map(len, known)]), np.concatenate(known))
-        scores[at], popular[at] = told[owner, clicks], data.split.train.degrees()[clicks]
-    ways = {"calibrated": calibrated(scores, inside), "score": scores, "popularity": popular}
-    return {name: caught(part, inside, owner) for name, part in ways.items()}
-
-
-def said(found: dict[str, Estimate]) -> str:
-    return ", ".join(f"{way} {100 * e.value:.1f} % ({100 * e.low:.1f}–{100 * e.high:.1f})" for way, e in found.items())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("method", METHODS)
-def test_few_people_are_found_by_calibrated_scores(method: str, seed: int) -> None:
-    """60 people who share few items: the model tells nearly all clicks, by calibration far more than by its score."""
-    found = attacked(method, seed)
-    log.info("%s: %s", method, said(found))
-    assert found["calibrated"].low > 0.8
-    assert found["calibrated"].low > found["score"].high > found["score"].low > found["popularity"].high
-    assert found["popularity"].low < 3 * FALSE_ALARMS
+def test_what_a_model_learned_of_few_people_is_recognised(method: str) -> None:
+    found = attacked(method)
+    assert found.attack.low > 0.5
+    assert found.better
+    assert found.popularity is not None
+    assert found.popularity.low < 3 * FALSE_ALARMS
+    assert found.more["by_popularity"]["rarest"].low > 0.5
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-def test_nothing_is_found_where_nothing_was_learned(method: str) -> None:
-    """The same clicks, trained in no model."""
-    found = attacked(method, trained=False)
-    assert found["calibrated"].low < 1.5 * FALSE_ALARMS
+def test_nothing_is_recognised_where_nothing_was_learned(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant: every model is trained on the half that the attacker knows, and on no click in question."""
+    truth = people()
+    known = np.concatenate([*map(np.isin, map(truth.people.of, range(60)), halves(truth.people, np.arange(60))[0])])
+    monkeypatch.setattr(shadows, "Split", lambda data: Split(truth.people.select(known)))
+    found = shadows.audit(config(method), truth, 8)
+    assert isinstance(found, Finding)
+    assert not found.better
+    assert found.attack.low <= 1.5 * FALSE_ALARMS
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("method", ["spectral", "ordered"])
+def test_the_score_alone_tells_less(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant: nothing is compared with other models."""
+    monkeypatch.setattr(shadows, "calibrated", lambda seen: seen)
+    found = shadows.audit(config(method), people(), 8)
+    assert isinstance(found, Finding)
+    assert found.attack.high < attacked(method).attack.low
+
+
 @pytest.mark.parametrize(("unit", "epsilon"), [("user", 1.0), ("interaction", 1.0), ("interaction", 2.0)])
 def test_under_a_promise_no_more_is_found_than_it_allows(unit: str, epsilon: float) -> None:
     """A share of true positives is at most e^ε times that of false ones, and δ."""
-    found = attacked("spectral", dp_epsilon=epsilon, dp_unit=unit)["calibrated"]
-    log.info("%s, %s: %s", unit, epsilon, found)
-    assert found.low <= math.exp(epsilon) * FALSE_ALARMS + 1e-6
+    assert attacked("spectral", dp_epsilon=epsilon, dp_unit=unit).attack.low <= math.exp(epsilon) * FALSE_ALARMS + 1e-6
+
+
+def test_the_likelihood_ratio_by_hand() -> None:
+    """With the click 4 and 6, without it 0 and 2: means 5 and 1, variances 2 and 2, and one click has no other spread.
+
+    The asked pair's scores are 5 and 3: (16 − 0)/4 = 4, and (4 − 4)/4 = 0.
+    """
+    seen = np.array([[5.0, 3], [4, 0], [6, 2]])[..., None]
+    assert shadows.calibrated(seen)[0, :, 0] == pytest.approx([4, 0])
+
+
+def test_the_share_that_is_recognised_by_hand() -> None:
+    """One pair, four clicks of two people: the second and the third score higher than all that are out."""
+    seen = np.array([[[1.0, 7, 8, 3], [4, 5, 2, 6]]])
+    assert shadows.recognised(seen, np.array([3, 3, 9, 9])).tolist() == [0.5, 0.5]
+
+
+def test_few_models_do_not_suffice() -> None:
+    assert isinstance(shadows.audit(config("spectral"), people(), 2), NotApplicable)

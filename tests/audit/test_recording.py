@@ -39,6 +39,17 @@ def test_a_sum_is_over_the_people_who_are_named() -> None:
         assert seen.total.users == len(seen.people) == 40
 
 
+def test_what_is_left_to_two_thirds_are_the_others_uploads() -> None:
+    view, truth = plain()
+    others = np.unique(np.concatenate([part.people for part in truth.left]))
+    assert len(others) <= round(54 / 3)
+    for part, seen in zip(truth.left, view.sums, strict=True):
+        assert set(part.people) == set(seen.people) & set(others)
+        assert part.total.users == len(part.people)
+        touched = np.unique(part.total.leaves["latents"].index % view.n_items)
+        assert touched.tolist() == np.unique(np.concatenate(truth.items(part.people))).tolist()
+
+
 def test_contributions_are_those_of_the_last_sum() -> None:
     view, truth = plain()
     found = truth.contributions

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from fedgrec.studies.audit.directions import LEAST, LeaningLines, Lines, blind, group
-from fedgrec.studies.audit.membership import auc
-from fedgrec.studies.audit.scores import caught, finding, finding_items, interval, is_better, named, percent
+from fedgrec.studies.audit.scores import finding, finding_items, interval, is_better, named, percent
 
 
 def test_an_interval_holds_the_mean_as_often_as_it_says() -> None:
@@ -30,29 +29,11 @@ def test_better_is_said_at_999_in_1000() -> None:
     assert not is_better(chances[0], chances[0] + 1)
 
 
-def test_auc_is_scikit_learns_with_ties_and_without_known_items() -> None:
-    from sklearn.metrics import roc_auc_score
-
-    scores = np.random.default_rng(0).integers(0, 5, (4, 30)).astype(float)
-    items, known = [np.arange(3, 9)] * 4, [np.array([0, 20])] * 4
-    left = np.setdiff1d(np.arange(30), known[0])
-    expected = [roc_auc_score(np.isin(left, items[0]), row[left]) for row in scores]
-    assert auc(scores, items, known) == pytest.approx(expected)
-
-
 def test_as_many_items_are_named_as_a_person_has() -> None:
     scores = np.array([[5.0, 4, 3, 2, 1, 0]])
     assert named(scores, [np.array([0, 1, 5])])[0] == pytest.approx(2 / 3)
     assert named(scores, [np.array([1, 5])], [np.array([0])])[0] == pytest.approx(1 / 2)
     assert named(-scores, [np.array([0, 1, 5])])[0] == pytest.approx(1 / 3)
-
-
-def test_sure_guesses_stand_above_all_but_one_in_a_hundred_others() -> None:
-    """Of 200 other items two may be higher; equal scores are no sure guesses."""
-    scores = np.concatenate([[3.0, 2.0, 1.0, 0.5], np.linspace(0, 0.9, 197), [1.0, 2.5, 9.0]])[None]
-    assert caught(scores, [np.arange(4)])[0] == pytest.approx(1 / 4)
-    assert caught(scores, [np.arange(4)], [np.array([203])])[0] == pytest.approx(2 / 4)
-    assert caught(np.zeros((1, 204)), [np.arange(4)])[0] == 0
 
 
 def test_an_attack_that_guesses_by_popularity_for_everybody_has_no_power() -> None:

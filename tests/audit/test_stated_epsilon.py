@@ -1,26 +1,21 @@
-"""Every stated ε from below: canaries go through the real path, and an attacker says which of them took part.
+"""Every stated ε of users from below: canaries go through the real path, and an attacker says which took part.
 
-The attacker knows everything but whether the canary took part, or has the item. It may send any model (the server is
-its own), and adds up the likelihood ratios of all sums that are opened. If it says "it took part" of a share p of the
-canaries that did and of a share q of those that did not, then p ≤ e^ε·q + δ, so ln((p − δ)/q) is at most ε. Shares are
-exact intervals (Clopper and Pearson 1934) that are wrong with a chance of `WRONG` together.
+The attacker knows everything but whether the canary took part. It may send any model (the server is its own), and adds
+up the likelihood ratios of all sums that are opened.
 """
 
 import hashlib
 import logging
 import math
-from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
-from fedgrec.cable import decoys, noise
+from fedgrec.cable import noise
 from fedgrec.cable.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, Source, Stage, Upload, UploadSpec, fitting
-from fedgrec.cable.decoys import false_share
 from fedgrec.cable.noise import Multipliers
 from fedgrec.config.configuration import Config
 from fedgrec.config.options import METHODS
@@ -31,31 +26,11 @@ from fedgrec.methods.contract import make_method
 from fedgrec.runs.simulation import Simulation
 from fedgrec.runs.sums import EVERYBODY, SecureSums, Sums
 from fedgrec.secagg import Stage as SecureStage
+from tests.audit.bounds import DELTA, cases, dense, lower_bound, stages
 
-WRONG = 1e-3  # the chance that a bound is above the true ε, for each bound
-DELTA = 1e-6
 log = logging.getLogger(__name__)  # bounds: -o log_cli=true --log-cli-level=INFO
 AT_ONCE = 100_000  # copies whose sums fit memory together
 NOISY = [name for name in METHODS if make_method(name).takes_noise]
-TELLING = [name for name in METHODS if make_method(name).takes_decoys]
-
-
-def lower_bound(there: Floats, away: Floats, delta: float = DELTA) -> float:
-    """ε is at least this, by the scores of canaries that took part and of those that did not.
-
-    Tried are thresholds that k of those that did not exceed, for many k, and, the other way round, fall below. The true
-    share beyond such a threshold is Beta(k + 1, n − k). Bounds hold together (Bonferroni).
-    """
-    return max(_one_way(there, away, delta), _one_way(-away, -there, delta), 0.0)
-
-
-def _one_way(there: Floats, away: Floats, delta: float) -> float:
-    n, rising = len(away), np.sort(away)
-    k = np.unique((1.2 ** np.arange(int(math.log(n, 1.2)))).astype(int)) - 1
-    right, wrong = len(there) - np.searchsorted(np.sort(there), rising[n - 1 - k], "right"), WRONG / (4 * len(k))
-    least = np.where(right, stats.beta.ppf(wrong, right, len(there) - right + 1), 0.0)
-    most = stats.beta.ppf(1 - wrong, k + 1, n - k)
-    return float(np.log(np.maximum((least - delta) / most, 1e-300)).max())
 
 
 def test_known_bounds() -> None:
@@ -66,8 +41,6 @@ def test_known_bounds() -> None:
     told = rng.random((2, 10**6)) < np.array([[1 / (1 + math.exp(-5))], [1 / (1 + math.exp(5))]])
     assert 4.8 < lower_bound(*told.astype(float)) < 5
 
-
-# ------------------------------------------------------------------------------------------------- users
 
 CANARY = 0
 TINY: dict[str, Any] = {"dim": 1, "count_items": 2, "kernel": "reference"}
@@ -173,11 +146,6 @@ def opened(run: Simulation, copies: int) -> Copies:
     return found
 
 
-def stages(method: Any, rounds: int) -> Iterator[Stage]:
-    yield from method.stages[:-1]
-    yield from map(method.training, range(rounds))
-
-
 def shown(name: str, epsilon: float, copies: int, multiply: float = 1.0) -> float:
     """The bound that the attacker of a lying server shows; the noise may be other than the planned one."""
     there, away = [], []
@@ -189,10 +157,6 @@ def shown(name: str, epsilon: float, copies: int, multiply: float = 1.0) -> floa
         there.append(found.scores[found.there])
         away.append(found.scores[~found.there])
     return lower_bound(np.concatenate(there), np.concatenate(away))
-
-
-def cases(short: list[tuple[Any, ...]], long: list[tuple[Any, ...]]) -> list[Any]:
-    return [*short, *(pytest.param(*case, marks=pytest.mark.slow) for case in long)]
 
 
 LONG = [(name, e, 400_000 if name == "fedgrec" else 10**6) for name in NOISY for e in (2.0, 4.0, 8.0)]
@@ -261,12 +225,6 @@ def honest(run: Simulation, trainings: int) -> tuple[Floats, Floats, list[Floats
     return there, scores, models
 
 
-def dense(rows: Rows, leaf: Any) -> Floats:
-    found = np.zeros((leaf.rows, leaf.width))
-    found[rows.index] = rows.values
-    return found
-
-
 def told_by_models(there: Floats, models: list[Floats]) -> Floats:
     """Scores of the second half of the models, by the straight line that separates the first half best."""
     shape = np.log1p(np.abs(np.array(models))) * np.sign(models)
@@ -287,54 +245,3 @@ def test_an_honest_training_and_its_model_show_less_than_the_stated_epsilon(name
     log.info("%s, honest, at 8: sums %.2f, model alone %.2f", name, sums, model)
     assert max(sums, model) <= 8
     assert scores[there].mean() > scores[~there].mean() + scores[~there].std() / 2
-
-
-# ------------------------------------------------------------------------------------------ interactions
-
-FEW = {"dim": 2, "negatives": 1, "max_positives": 16}  # sums hold more of the items that nobody has
-
-
-def told(name: str, epsilon: float, n_items: int) -> tuple[Floats, Floats]:
-    """Scores of the items that one user has, and of those that it has not: each is a canary of its own.
-
-    The attacker knows the others' uploads, so what is left of the sums is this user's alone.
-    """
-    has = np.random.default_rng(1).random(n_items) < 0.5
-    users = np.concatenate([np.zeros(has.sum(), int), np.ones(50, int)])
-    items = np.concatenate([np.flatnonzero(has), np.arange(50)])
-    ids = {"user_ids": IdMap.range(2, "user"), "item_ids": IdMap.range(n_items, "item")}
-    data, _ = Interactions.from_pairs(users, items, **ids)
-    known_options = {option.name for option in fields(make_method(name).options)}
-    few = {key: value for key, value in FEW.items() if key in known_options}
-    chosen = {"method": name, "dp_epsilon": epsilon, "dp_unit": "interaction", "protocol": "paper", "rounds": 1}
-    run = Simulation(Config().changed(chosen | few, "test"), Dataset("canaries", Split(data, test=data)))
-    seen, everybody = np.zeros(n_items), np.arange(2)
-    for level, stage in enumerate(stages(run.method, 1)):
-        if stage.combine == "match":
-            continue
-        broadcast = run.method.broadcast(run.server, stage, level)
-        known, _ = run.method.local_update(run.users.take(np.array([1])), stage, broadcast)
-        total, pending = run.sums.total(run.method, stage, run.users, broadcast)
-        for leaf in run.method.spec(stage).leaves:
-            if leaf.rows % n_items == 0:
-                left = np.abs(dense(total.leaves[leaf.name], leaf) - dense(known.leaves[leaf.name], leaf)).sum(1)
-                seen += (left.reshape(-1, n_items) > 0).sum(0)
-        run.server = run.method.apply(run.server, stage, total, level)
-        run.method.commit(run.users, everybody, pending)
-    return seen[has], seen[~has]
-
-
-@pytest.mark.parametrize(
-    ("name", "epsilon"),
-    cases([("spectral", 8.0), ("spectral", 1.0)], [(n, e) for n in TELLING if n != "spectral" for e in (2.0, 8.0)]),
-)
-def test_sums_of_decoys_show_less_than_the_stated_epsilon_and_not_far_less(name: str, epsilon: float) -> None:
-    found = lower_bound(*told(name, epsilon, 400_000), delta=0)
-    log.info("%s at %s: %.2f", name, epsilon, found)
-    assert 0.8 * epsilon < found <= epsilon
-
-
-@pytest.mark.parametrize("name", [n if n == "spectral" else pytest.param(n, marks=pytest.mark.slow) for n in TELLING])
-def test_a_quarter_of_the_decoys_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoys, "false_share", lambda epsilon: false_share(epsilon) / 4)
-    assert lower_bound(*told(name, 8.0, 800_000), delta=0) > 8

@@ -15,6 +15,7 @@ from fedgrec.config.options import METHODS, method_module
 from fedgrec.data import Dataset, IdMap, Interactions, Split
 from fedgrec.models.model import Model
 from fedgrec.runs.simulation import Observer, Simulation
+from tests.interrupted import bits
 from tests.laws.test_known_answers import checkerboard
 
 SMALL = {"dim": 8, "users_per_round": 20, "topk": (1,), "protocol": "paper", "kernel": "reference"}
@@ -49,13 +50,6 @@ def clicks(test_seed: int = 1) -> Dataset:
     ids = {"user_ids": IdMap.range(M), "item_ids": IdMap.range(N)}
     train, test = (Interactions.from_pairs(*np.nonzero(part), **ids)[0] for part in (liked, held))
     return Dataset("clicks", Split(train, test))
-
-
-def bits(run: Simulation) -> list[bytes]:
-    """Everything that training changes, on both sides."""
-    server, users = run.server, run.users.state
-    arrays = [*vars(server).values(), *server.more.values(), *server.kept.values(), *vars(users).values()]
-    return [value.tobytes() for value in arrays if isinstance(value, np.ndarray)]
 
 
 @each_method

@@ -21,7 +21,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.common.transport import Sign, within
-from fedgrec.federation.flower import records, superlink, transport
+from fedgrec.federation.flower import handlers, records, superlink, transport
 from fedgrec.federation.flower.server_end import FlowerServer
 from fedgrec.federation.flower.superlink import is_here, whole_body
 from fedgrec.federation.setup.start import free_port
@@ -79,8 +79,8 @@ def test_a_look_for_work_is_a_sign_of_life_and_asks_for_what_got_lost(monkeypatc
     """Flower hands a question out once. A node that looks again, and has sent no receipt, has not got it."""
     state, beats, new = SimpleNamespace(), list[int](), iter([["first"], [], [], ["second"], [], [], [], [], []])
     state.acknowledge_node_heartbeat = lambda node, interval: beats.append(node)
-    monkeypatch.setattr(superlink, "HOLD", 0.0)
-    handed = superlink.Questions(
+    monkeypatch.setattr(handlers, "HOLD", 0.0)
+    handed = handlers.Questions(
         lambda state, message: "stored",
         lambda request, state, store: SimpleNamespace(messages_list=next(new)),
         lambda request, state, store: "noted",
@@ -93,7 +93,7 @@ def test_a_look_for_work_is_a_sign_of_life_and_asks_for_what_got_lost(monkeypatc
     assert looks(2) == [["first"], ["first"]]
     assert handed.confirm(request=node, state=state, store=None) == "noted"
     assert looks(1) == [[]]
-    assert looks(6) == [["second"]] * (1 + superlink.AGAIN) + [[], []], "not for ever"
+    assert looks(6) == [["second"]] * (1 + handlers.AGAIN) + [[], []], "not for ever"
     assert beats == [7] * 9
 
 
@@ -107,12 +107,12 @@ def test_a_look_for_work_waits_until_there_is_some() -> None:
         return SimpleNamespace(messages_list=[there.pop(0)] if request.node.node_id == 7 and there else [])
 
     state = SimpleNamespace(acknowledge_node_heartbeat=lambda node, interval: None)
-    questions = superlink.Questions(store, pull, lambda request, state, store: None)
+    questions = handlers.Questions(store, pull, lambda request, state, store: None)
     about = {"request": SimpleNamespace(node=SimpleNamespace(node_id=7)), "state": state, "store": None}
     begun, said = time.monotonic(), SimpleNamespace(name="question", metadata=SimpleNamespace(dst_node_id=7))
     threading.Timer(0.2, lambda: questions.store(state, said)).start()
     assert questions.pull(**about).messages_list == ["question"]
-    assert 0.1 < time.monotonic() - begun < superlink.HOLD / 2
+    assert 0.1 < time.monotonic() - begun < handlers.HOLD / 2
     questions.confirm(**about)
     for _ in range(2):  # they came while the node was at work
         questions.store(state, said)

@@ -43,19 +43,11 @@ from tests.federation.flower_network import (
 )
 from tests.federation.test_cli_federation import said
 from tests.federation.test_flower_view import in_every_stage, readable, sizes, swapped
-from tests.federation.test_server_view import leaks
+from tests.federation.test_server_view import ANSWERS, leaks
 from tests.federation.worlds import people
 
 USERS = 8  # of a node
-UP = {  # what may come up, by kind: names in the header, blobs, arrays. A new name here is a privacy decision.
-    "hello": ({"index", "agreement", "history", "serves", "catalogue", "roster"}, {"signature"}, {"tags"}),
-    "keys": (set(), {"secagg", "committed.secagg"}, set()),
-    "shares": (set(), {"secagg"}, set()),
-    "masked": (set(), set(), {"secagg"}),
-    "confirm": (set(), {"secagg"}, set()),
-    "unmask": (set(), {"secagg", "next", "committed.next"}, set()),
-    "finish": (set(), set(), set()),
-}
+UP = {kind: names for kind, names in ANSWERS.items() if kind not in {"refused", "error", "forgotten"}}
 
 
 @pytest.fixture(scope="module")

@@ -122,7 +122,7 @@ def test_the_law_needs_the_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_few_nodes_of_many_and_their_spares(tmp_path: Path) -> None:
-    fed = world(tmp_path, nodes=6, users=2, options={"nodes_per_round": 3, "spares": 1, "rounds": 4})
+    fed = world(tmp_path, nodes=6, users=2, options={"nodes_per_round": 3, "spares": 1, "rounds": 8})
     fed.run(on("keys", 2, silent, times=100, after=1))
     assert fed.is_its_simulation()
     assert all(len(line["included"]) <= 3 for line in fed.applied("train"))

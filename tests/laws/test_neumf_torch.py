@@ -12,6 +12,7 @@ from fedgrec.methods.fedncf import FedNCF
 from fedgrec.models.ranking import Result
 from fedgrec.runs.engine_rounds import make_engine
 from fedgrec.runs.machine import judged, why_no_gpu
+from tests.interrupted import bits
 from tests.methods import laws
 from tests.methods.laws import World
 
@@ -197,7 +198,7 @@ def test_a_run_on_a_cpu_is_that_of_the_readable_twin() -> None:
     assert (readable.engine, bool(fast.engine)) == (None, True)
     assert apart(*(World(run.method, run.server, run.users) for run in (readable, fast))) < 1e-6
     assert readable.result() == pytest.approx(fast.result(), abs=1e-9)
-    assert laws.bits(fast) == laws.bits(again) != laws.bits(readable)
+    assert bits(fast) == bits(again) != bits(readable)
     assert torch.get_num_threads() == threads
 
 

@@ -16,7 +16,7 @@ from fedgrec.runs import sums
 from fedgrec.runs.population import DECOYS_STREAM, USERS_STREAM
 from fedgrec.runs.simulation import SAMPLING_STREAM, Observer, Simulation
 from fedgrec.runs.sums import EVERYBODY, SecureSums, Sums
-from tests.interrupted import outcome
+from tests.interrupted import bits, outcome
 
 USERS, ITEMS = 18, 15
 METHODS = [
@@ -35,12 +35,6 @@ def simulation(out: Path | None = None, observer: Observer | None = None, **valu
     chosen = {"dp_epsilon": 300.0, "evaluate_every": 2, "protocol": "paper", "checkpoint_every": 1}
     chosen |= {"secure_neighbours": 8, "secure_threshold": 5} | values
     return Simulation(Config().changed(chosen, "test"), Dataset("small", Split(data, test=data)), out, observer)
-
-
-def bits(run: Simulation) -> list[bytes]:
-    """Everything that training changes, on both sides."""
-    arrays = [value for state in (run.server, run.users.state) for value in vars(state).values()]
-    return [value.tobytes() for value in arrays if isinstance(value, np.ndarray)]
 
 
 def place_of(stage: Stage, broadcast: Broadcast) -> Place:

@@ -2,6 +2,8 @@
 
 import importlib
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,29 @@ def test_a_change_in_any_source_changes_the_stamp(tmp_path: Path) -> None:
     both = stamp()
     (tmp_path / "draws.py").write_text("a = 2", encoding="utf-8")
     assert len({before, both, stamp()}) == 3
+
+
+ONE_ROUND = """
+from fedgrec.config.configuration import Config
+from fedgrec.data.datasets import load_for
+from fedgrec.runs.simulation import Simulation
+
+config = Config().changed({"method": "fedgrec", "data": "demo", "kernel": "cpu", "device": "cpu"})
+run = Simulation(config, load_for(config))
+run.warm_up()
+run._round()
+print(run.server.items.tobytes().hex())
+"""
+
+
+@pytest.mark.slow
+def test_who_compiles_the_loops_has_the_bits_of_those_who_find_them_on_disk(tmp_path: Path) -> None:
+    here = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    first, then = (
+        subprocess.run([sys.executable, "-c", ONE_ROUND], env=here, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    )
+    assert first == then
 
 
 def test_all_of_numba_is_in_these_rooms() -> None:

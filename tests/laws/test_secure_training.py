@@ -13,6 +13,7 @@ from fedgrec.errors import RunError
 from fedgrec.runs import sums
 from fedgrec.runs.simulation import Observer, Simulation
 from fedgrec.secagg import Stage, client
+from tests.interrupted import bits
 
 USERS, ITEMS = 18, 15
 
@@ -25,12 +26,6 @@ def simulation(secure: str, out: Any = None, observer: Observer | None = None, *
     chosen = {"dim": 4, "users_per_round": 12, "negatives": 5, "rounds": 3, "evaluate_every": 3, "protocol": "paper"}
     chosen |= {"secure_neighbours": 8, "secure_threshold": 5, "secure": secure, "kernel": "reference"} | values
     return Simulation(Config().changed(chosen, "test"), Dataset("small", Split(data)), out, observer)
-
-
-def bits(run: Simulation) -> list[bytes]:
-    """Everything that training changes, on both sides."""
-    arrays = [value for state in (run.server, run.users.state) for value in vars(state).values()]
-    return [value.tobytes() for value in arrays if isinstance(value, np.ndarray)]
 
 
 @settings(max_examples=6, deadline=None)

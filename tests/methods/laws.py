@@ -11,9 +11,10 @@ from fedgrec.cable.core import Cohort, ServerState, Upload
 from fedgrec.config.configuration import Config
 from fedgrec.config.options import method_module
 from fedgrec.data import Dataset, Interactions, Split
-from fedgrec.methods.contract import Method
+from fedgrec.methods.contract import Method, make_method
 from fedgrec.models.model import Model
 from fedgrec.runs.simulation import Simulation
+from tests.interrupted import bits
 from tests.laws.test_known_answers import checkerboard
 
 
@@ -26,13 +27,12 @@ class World:
     users: Cohort
 
     @staticmethod
-    def of(name: str, kernel: Any = None, seed: int = 0, size: tuple[int, int] = (9, 14), **options: Any) -> "World":
+    def of(name: str, *kernel: Any, seed: int = 0, size: tuple[int, int] = (9, 14), **options: Any) -> "World":
         rng = np.random.default_rng(seed)
         Y = rng.random(size) < 0.4
         Y[0] = False  # one user has no items
         options = {"users_per_round": size[0]} | options
-        module, kernels = method_module(name), [kernel] if kernel else []
-        method = module.make(module.Options(**options), size[1], size[0], *kernels)
+        method = make_method(name, method_module(name).Options(**options), size[1], size[0], *kernel)
         indptr, items = np.concatenate([[0], np.cumsum(Y.sum(1))]), np.nonzero(Y)[1].astype(np.int32)
         keys = rng.integers(0, 2**64, size[0], dtype=np.uint64)
         return World(method, method.init(seed), method.init_users(keys, indptr, items))
@@ -76,12 +76,6 @@ def simulation(name: str, out: Path | None = None, **values: Any) -> Simulation:
     chosen = {"method": name, "dim": 4, "users_per_round": 12, "rounds": 3, "evaluate_every": 3, "protocol": "paper"}
     chosen |= {"secure_neighbours": 8, "secure_threshold": 5, "kernel": "reference", "dropout": 0.15} | values
     return Simulation(Config().changed(chosen, "test"), Dataset("small", Split(data)), out)
-
-
-def bits(run: Simulation) -> list[bytes]:
-    """Everything that training changes, on both sides."""
-    sides = (vars(run.server), run.server.more, vars(run.users.state))
-    return [value.tobytes() for side in sides for value in side.values() if isinstance(value, np.ndarray)]
 
 
 def after(run: Simulation) -> Simulation:

@@ -119,9 +119,11 @@ def test_any_split_and_order_gives_the_same_integers(seed, order, cuts) -> None:
 def test_rounding_after_the_sum_breaks_the_law(monkeypatch) -> None:
     """Mutation: add the users' floats first and round once."""
 
-    def late(cohort: Any, at: Any, c: Any, Y: Any, X: Any, items: Any, gram: Any, dtype: Any) -> Any:
+    def late(cohort: Any, c: Any, Y: Any, X: Any, items: Any, gram: Any, dtype: Any) -> Any:
         rows = np.zeros((items.rows, items.width))
-        np.add.at(rows, cohort.items, (c - (c - 1) * (Y[at] * X[cohort.owner]).sum(1))[:, None] * X[cohort.owner])
+        np.add.at(
+            rows, cohort.items, (c - (c - 1) * (Y[cohort.items] * X[cohort.owner]).sum(1))[:, None] * X[cohort.owner]
+        )
         numbers = quantize(rows, items, dtype)[0], quantize(X.T @ X, gram, dtype)[0]
         return *(Rows(np.arange(len(part)), part) for part in numbers), 0
 

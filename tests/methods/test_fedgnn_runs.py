@@ -11,6 +11,7 @@ from fedgrec.methods import fedgnn, fedgnn_bpr
 from fedgrec.methods.fedgnn import DEGREES, EXPAND, TRAIN, Options
 from fedgrec.models.model import Model
 from fedgrec.runs.simulation import Simulation
+from tests.interrupted import bits
 from tests.laws.test_known_answers import checkerboard
 from tests.methods.gnn_worlds import board, people
 
@@ -27,12 +28,6 @@ def clicks() -> Dataset:
     liked = np.argwhere(board(20, 24, 0.4))
     ids = {"user_ids": IdMap.range(20), "item_ids": IdMap.range(24)}
     return Dataset("clicks", Split(*(Interactions.from_pairs(*part.T, **ids)[0] for part in (liked[::2], liked[1::2]))))
-
-
-def bits(run: Simulation) -> list[bytes]:
-    """Everything that training changes, on both sides."""
-    arrays = [*vars(run.server).values(), *vars(run.users.state).values(), run.users.around]
-    return [value.tobytes() for value in arrays if isinstance(value, np.ndarray)]
 
 
 @pytest.mark.parametrize("method", ["fedgnn", "fedgnn-bpr"])

@@ -28,7 +28,7 @@ def loss(layer: np.ndarray, C: np.ndarray, D: np.ndarray, place: np.ndarray, y: 
 def distance_to_hand(world: World, u: int = 3) -> float:
     """From a state where the user's tables and layer have left their start."""
     o, more, before = world.method.options, world.server.more, world.users.state
-    mine, place, y = world.method.sampled(world.users, u, 0)
+    mine, place, y = world.method.examples(world.users, u, 0)
     layer = more["start"] + np.append(before.embeddings[u, 0], before.bias[u]).astype(float)
     C, D = (part.astype(float) for part in (world.server.items[0, mine], more["personal"][mine]))
     D, ramp = D + before.embeddings[u, 1 + mine], math.tanh(world.server.round / 10)

@@ -23,7 +23,7 @@ from fedgrec.serve.shelf import open_folder
 
 N = 12
 THREE = [[3, 0, 2], [2, 3], [1]]
-EXACT = {"precision": "float64", "item_levels": 0, "download": "float32", "spare": 2}
+EXACT = {"precision": "float64", "item_levels": 0, "download": "float32", "spare": 2, "longest": 1}
 
 
 def walks(people: int = 80, length: int = 6) -> list[list[int]]:
@@ -228,7 +228,7 @@ def test_a_test_item_follows_the_validation_item(tmp_path: Path) -> None:
     seen = split.before_test
     mine = seen.in_order()[seen.indptr[3] : seen.indptr[4]]
     assert mine[-1] == split.validation.of(3)[0]
-    with_it = replace(users, indptr=seen.indptr, items=seen.items, order=seen.order)
+    with_it = replace(users, indptr=seen.indptr, items=seen.items).ordered_by(seen.times)
     lists = np.argsort(-np.where(seen.to_scipy().toarray() > 0, -np.inf, run.method.scores(run.server, with_it)))
     hits = (lists[split.test.users(), 0] == split.test.items).mean()
     assert run.result()["recall@1"] == pytest.approx(hits)
@@ -248,7 +248,7 @@ def test_places_follow_times_then_the_file_and_a_txt_is_in_order(tmp_path: Path)
 
 def test_without_times_there_is_no_order(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("user,item\nx,c\nx,b\ny,a\n", encoding="utf-8")
-    assert load(tmp_path / "a.csv", split="all", order=True).split.train.order is None
+    assert load(tmp_path / "a.csv", split="all", order=True).split.train.times is None
 
 
 # ------------------------------------------------------------------------------------ beside sums without order

@@ -31,7 +31,7 @@ def slope(of: Any, at: np.ndarray, width: float = 1e-5) -> np.ndarray:
 def by_hand(world: World, u: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """One batch of user u: its items, its new layer, and how far each item moves."""
     o, start = world.method.options, world.server.more["start"].astype(float)
-    mine, place, y = world.method.sampled(world.users, u, world.server.round)
+    mine, place, y = world.method.examples(world.users, u, world.server.round)
     layer, x = start.copy(), world.server.items[0, mine].astype(float)
     layer -= o.rate * slope(lambda at: loss(at, x[place], y), layer)
     moved = -o.rate * o.item_boost * world.method.n_items * slope(lambda at: loss(layer, at[place], y), x)
@@ -69,13 +69,13 @@ def test_a_round_that_moves_items_by_the_old_layer_is_noticed(monkeypatch: pytes
 def test_what_a_user_trains_with() -> None:
     """Its items once; for each of them negatives, which may repeat and are never its own; anew in every round."""
     world = World.of("pfedrec", **SMALL)
-    mine, place, y = world.method.sampled(world.users, 3, 0)
+    mine, place, y = world.method.examples(world.users, 3, 0)
     positives = world.users.items_of(3)
     assert sorted(mine[place][y == 1]) == positives.tolist()
     assert (y == 0).sum() == 2 * len(positives)
     assert not set(mine[place][y == 0]) & set(positives)
     assert len(mine) < len(y)  # in so small a world some repeat
-    assert not np.array_equal(place, world.method.sampled(world.users, 3, 1)[1])
+    assert not np.array_equal(place, world.method.examples(world.users, 3, 1)[1])
 
 
 def test_batches_train_one_after_the_other() -> None:

@@ -21,7 +21,15 @@ WEIGHTS = Y / np.sqrt(np.outer(Y.sum(1) + SHIFT * Y.sum() / M, Y.sum(0) + SHIFT 
 
 
 def method_of(kernel: Any = reference, **changes: Any) -> SpectralMethod:
-    options = {"dim": RANK, "spare": 4, "breadth": 1, "precision": "float64", "item_levels": 0, "download": "float32"}
+    options = {
+        "dim": RANK,
+        "spare": 4,
+        "breadth": 1,
+        "longest": 1,
+        "precision": "float64",
+        "item_levels": 0,
+        "download": "float32",
+    }
     return SpectralMethod(Options(**options | changes), N, M, kernel)
 
 

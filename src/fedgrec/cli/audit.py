@@ -36,6 +36,7 @@ def register(commands: Any) -> None:
     add_set(audit, "set any option of `fedgrec train` by its name")
     add("--rounds", metavar="N", help="training rounds (default: as `fedgrec train`)")
     add("--sums", default="10", metavar="N", help="how many of the last sums the server looks at (default: 10)")
+    add("--shadows", default="0", metavar="N", help="pairs of models to compare with; 3 or more (default: none)")
     add("--out", type=Path, metavar="FOLDER", help=f"write {FILE} and the page {PAGE} there")
     add("--quiet", action="store_true", help="nothing but the table")
     audit.set_defaults(options=["data", "rounds"], config=None)
@@ -49,6 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     from fedgrec.data.files import check_writable
 
     arguments.sums = whole_number(arguments.sums, "--sums")
+    arguments.shadows = whole_number(arguments.shadows, "--shadows", 0)
     if arguments.out:
         check_writable(arguments.out)
     if arguments.recordings:
@@ -66,7 +68,7 @@ def of_training(arguments: argparse.Namespace) -> int:
     config = configuration(arguments)
     bar = Bar(arguments.quiet)
     with bar.watching():
-        found = audit(config, sums=arguments.sums, observer=bar)
+        found = audit(config, sums=arguments.sums, observer=bar, pairs=arguments.shadows)
     bar.say(
         f"{config.data.data}, {found.method}: {found.users:,} people trained on {found.items:,} items; the server "
         f"looks at {found.sums:,} sums of {found.cohort:,} people\n"

@@ -14,6 +14,7 @@ from typing import Any
 
 from fedgrec.cli import federation_changes, federation_watch
 from fedgrec.cli.configured import add_item_names, add_set, assigned, command
+from fedgrec.cli.recommend import check_number
 from fedgrec.config.options import METHODS
 from fedgrec.errors import ConfigError, missing_extra
 
@@ -281,8 +282,7 @@ def run_device(arguments: argparse.Namespace) -> int:
     from fedgrec.federation.common.catalogue import CATALOGUE, read_catalogue
     from fedgrec.federation.node.person import recommend
 
-    if arguments.number < 1:
-        raise ConfigError(f"-n {arguments.number}: ask for at least one item")
+    check_number(arguments)
     items, scores = recommend(arguments.node, arguments.user, arguments.number)
     ids = list(read_catalogue(arguments.node / CATALOGUE))
     titles = [""] * len(ids)

@@ -76,7 +76,7 @@ def run_recommend(arguments: argparse.Namespace) -> int:
     from fedgrec.models.recommender import Seen, without_empty
     from fedgrec.runs.trained import open_run
 
-    _check_number(arguments)
+    check_number(arguments)
     if writes_table(arguments):
         return write_table(arguments)
     model = open_run(arguments.run, needs_users=arguments.user is not None)
@@ -115,7 +115,7 @@ def run_explain(arguments: argparse.Namespace) -> int:
     from fedgrec.data.item_names import names_of
     from fedgrec.runs.trained import open_run
 
-    _check_number(arguments)
+    check_number(arguments)
     model = open_run(arguments.run)
     user, item = model.user_ids.parse(arguments.user), model.item_ids.parse(arguments.item)
     found, names, n = model.explain(user, item), names_of(model, arguments.run, arguments.item_names), arguments.number
@@ -130,7 +130,7 @@ def run_explain(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check_number(arguments: argparse.Namespace) -> None:
+def check_number(arguments: argparse.Namespace) -> None:
     if arguments.number < 1:
         raise ConfigError(f"-n {arguments.number}: ask for at least one item")
 

@@ -178,6 +178,9 @@ class AdamOptions(MethodOptions):
     precision: str = in_run("float32", "arithmetic of training", choices=("float32", "float64"))
 
 
+LONGEST = (
+    "an item's vector is no longer than this share of those that about as many people have; 1: as long as it may be"
+)
 COUNT_ITEMS = "with noise: the most items of a user that are counted; a user with more counts a random sample"
 ITEM_NORM = (
     "with noise: the largest Euclidean norm of one user's item update of a round; what is longer is scaled down; the "
@@ -320,6 +323,7 @@ class FedGRecOptions(AdamOptions):
         "them is scaled down to half of that",
         least=1e-6,
     )
+    longest: float = in_ranking(0.9, LONGEST, least=0, most=1, before=1.0)
     evaluation_refresh: bool = in_ranking(True, "users refresh their latents by Eq. 6 before they rank items")
 
     @property
@@ -358,6 +362,7 @@ class FactorisationOptions(FedGRecOptions):
     """FedGRec's options for matrix factorisation: no latents, inner products, uniform negatives, rates that stay."""
 
     turns: ClassVar[int] = 110
+    longest: ClassVar[float] = 1.0  # type: ignore[misc]  # nothing of FedGRec's is beside the papers' models
 
     layers: int = option(0, "matrix factorisation has no latent embeddings", least=0, most=0)
     negatives: int = option(256, "negatives a user draws in a round, distinct", least=1)

@@ -82,16 +82,6 @@ class Interactions:
         """Each pair as one number, user · N + item, in rising order: easy to compare. [nnz]"""
         return self.users() * self.n_items + self.items
 
-    @property
-    def order(self) -> NDArray[np.int64] | None:
-        """Each pair's place in its user's time, from 0; None where no times are known. [nnz]"""
-        if self.times is None:
-            return None
-        users = self.users()
-        by_time, places = np.lexsort((self.times, users)), np.empty(self.n_pairs, np.int64)
-        places[by_time] = np.arange(self.n_pairs) - self.indptr[users]
-        return places
-
     def in_order(self) -> NDArray[np.int32]:
         """The items, each user's in order of time, or sorted where no times are known. [nnz]"""
         return self.items if self.times is None else self.items[np.lexsort((self.times, self.users()))]

@@ -41,8 +41,9 @@ def compiled_with(**options):
     return compile_
 
 
-# For compiled callers alone: what Python would need to call it costs a tenth of the compilation.
-fused = compiled_with(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+# For compiled callers alone: what Python would need to call it costs a tenth of the compilation. Always a part of its
+# caller: else a process that compiles calls another copy, with other last bits, than one that finds the caller on disk.
+fused = compiled_with(no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True)
 # For loop bodies: a call hands over every field of every array, which costs more than a row of arithmetic. And for what
 # calls much: on its own it would be compiled, with all that it calls, once more.
 inlined = compiled_with(inline="always")

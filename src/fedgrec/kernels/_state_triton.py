@@ -131,8 +131,7 @@ class Wholes(NamedTuple):
     """Whole numbers, one word each."""
 
     n_items: Any
-    most_negatives: Any  # of a user
-    most_positives: Any
+    most_positives: Any  # of a user
     unbiased_after: Any  # the last bias correction that is listed
     feedback_bound: Any  # see draws.feedback
     latents_every: Any  # rounds
@@ -153,7 +152,7 @@ BPR, SOFTMAX = tl.constexpr(0), tl.constexpr(3)  # of LOSSES
 
 
 class Sizes(NamedTuple):
-    """Shapes, and which items may be drawn."""
+    """Shapes, and what travels."""
 
     S: Any  # users of a cohort
     K: Any
@@ -163,7 +162,6 @@ class Sizes(NamedTuple):
     C: Any  # positives of a user: a power of 2
     MANY: Any  # negatives of a user
     TAU: Any
-    EXCLUDE: Any  # whether negatives are never positives
     SHELVES: Any  # B
     PAIRED: Any  # whether negatives meet positives
     COMBINED: Any  # whether f and c are all that travels in most rounds

@@ -221,7 +221,6 @@ class Engine:
         )
         wholes = Wholes(
             n_items=self.method.n_items,
-            most_negatives=self.n_negatives,
             most_positives=self.cap,
             unbiased_after=UNBIASED_AFTER,
             feedback_bound=feedback_bound(o.feedback),
@@ -254,7 +253,6 @@ class Engine:
             C=self.C,
             MANY=max(self.n_negatives, 1),
             TAU=o.local_steps,
-            EXCLUDE=o.exclude_positives,
             SHELVES=len(self.shelves.quotas),
             PAIRED=int(o.loss == "bpr"),
             COMBINED=o.combined,

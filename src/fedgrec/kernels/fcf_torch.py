@@ -16,9 +16,6 @@ class Engine(Rounds):
         super().__init__(method, server, users, *where, **how)
         self.confidence = self._place(method.confidence(users))  # [nnz], float64
 
-    def rows(self, counts: Ints) -> Ints:
-        return counts
-
     def local_update(self, users: Tensor, counts: Ints, sums: Sums) -> None:
         """Users solve x_u in float64, as everywhere."""
         exact, items, gram = torch.float64, self.spec.leaf("items"), self.spec.leaf("gram")

@@ -20,7 +20,7 @@ import numpy as np
 
 from fedgrec.cable import draws
 from fedgrec.cable.core import Broadcast, Cohort, Floats, Ints, Leaf, Rows, State, quantize
-from fedgrec.kernels.reference import adam, times, total
+from fedgrec.kernels.reference import adam, bpr_slopes, times, total
 
 
 @dataclass
@@ -83,25 +83,13 @@ def gradients(problem: LocalProblem, e: Floats, o: Any) -> tuple[Floats, Floats]
     P, m = problem.n_positives, len(problem.items)
     f_u = o.own * e + problem.B
     scores = times(f_u, problem.x.T)
-    g = bpr_slopes(problem, scores) if o.loss == "bpr" else mse_slopes(problem, scores, o)
+    g = bpr_slopes(problem, scores, 0, "mean") if o.loss == "bpr" else mse_slopes(problem, scores, o)
     grad_f = times(g, problem.x)
     decay = np.full(m, o.l2 / max(m - P, 1), e.dtype)
     decay[:P] = o.l2 / P
     grad_x = np.outer(g, f_u) + decay[:, None] * problem.x
     grad_x[:P] += np.outer(problem.v, grad_f)
     return o.own * grad_f + o.l2 * e, grad_x.astype(e.dtype)
-
-
-def bpr_slopes(problem: LocalProblem, scores: Floats) -> Floats:
-    """∂L/∂s_t of the mean over negatives i, each with one random positive j, of softplus(s_i − s_j)."""
-    P = problem.n_positives
-    n = len(scores) - P
-    partner = draws.pairs(problem.key, problem.round, 0, n, P)
-    with np.errstate(over="ignore"):  # exp(large) = inf gives the slope 0 that is meant
-        slope = 1.0 / (1.0 + np.exp(scores[partner] - scores[P:])) / max(n, 1)
-    g = np.concatenate([np.zeros(P, scores.dtype), slope.astype(scores.dtype)])
-    np.subtract.at(g, partner, g[P:])
-    return g
 
 
 def mse_slopes(problem: LocalProblem, scores: Floats, o: Any) -> Floats:

@@ -88,7 +88,7 @@ class Engine(Rounds):
         return self.from_neighbours[users] + torch.segment_reduce(messages, "sum", lengths=degrees, unsafe=True)
 
     def _bpr_slopes(self, problem: Problems, scores: Tensor) -> Tensor:
-        """∂L/∂s_t, see gnn.bpr_slopes.  # [S, m]"""
+        """∂L/∂s_t, see reference.bpr_slopes.  # [S, m]"""
         P = problem.v.shape[1]
         n, keys = scores.shape[1] - P, self.keys[problem.users]
         partner = draws.pairs(keys, self.round, n, problem.n_positives)

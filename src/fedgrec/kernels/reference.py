@@ -35,7 +35,7 @@ from fedgrec.cable.core import (
     quantize,
     travelling,
 )
-from fedgrec.config.options import FedGRecOptions
+from fedgrec.config.options import AdamOptions, FedGRecOptions
 
 NAME = "reference"
 
@@ -235,18 +235,18 @@ def length(f: Floats) -> Floats:
 def slopes(problem: LocalProblem, scores: Floats, step: int, o: FedGRecOptions) -> Floats:
     """∂L/∂s_t."""
     if o.loss == "bpr":
-        return bpr_slopes(problem, scores, step, o)
+        return bpr_slopes(problem, scores, step, o.reduction)
     return softmax_slopes(problem, scores, o) if o.loss == "softmax" else mse_slopes(problem, scores, o)
 
 
-def bpr_slopes(problem: LocalProblem, scores: Floats, step: int, o: FedGRecOptions) -> Floats:
-    """∂L/∂s_t of Eq. (5): every negative i meets one random positive j, L = Σ softplus(s_i − s_j)."""
+def bpr_slopes(problem: Any, scores: Floats, step: int, reduction: str) -> Floats:
+    """∂L/∂s_t of Eq. (5): every negative i meets one random positive j, L = Σ softplus(s_i − s_j), or their mean."""
     P = problem.n_positives
     n = len(scores) - P
     partner = draws.pairs(problem.key, problem.round, step, n, P)
     with np.errstate(over="ignore"):  # exp(large) = inf gives the slope 0 that is meant
         slope = 1.0 / (1.0 + np.exp(scores[partner] - scores[P:]))  # σ(s_i − s_j) = softplus′
-    if o.reduction == "mean":
+    if reduction == "mean":
         slope = slope / max(n, 1)
     g = np.concatenate([np.zeros(P, scores.dtype), slope.astype(scores.dtype)])
     np.subtract.at(g, partner, g[P:])
@@ -299,9 +299,7 @@ class Optimizer:
         return step
 
 
-def adam(
-    grad: Floats, m: Floats, v: Floats, steps: int, rate: float, o: FedGRecOptions
-) -> tuple[Floats, Floats, Floats]:
+def adam(grad: Floats, m: Floats, v: Floats, steps: int, rate: float, o: AdamOptions) -> tuple[Floats, Floats, Floats]:
     """Adam's step (to add) and its new moments."""
     m = o.beta1 * m + (1 - o.beta1) * grad
     v = o.beta2 * v + (1 - o.beta2) * grad * grad

@@ -55,9 +55,9 @@ class Rounds(ABC):
 
     # ------------------------------------------------------------------------------------------- rounds
 
-    @abstractmethod
     def rows(self, counts: Ints) -> Ints:
-        """How many rows of d numbers users with these degrees work on."""
+        """How many rows of d numbers users with these degrees work on; here one for each of their items."""
+        return counts
 
     @abstractmethod
     def local_update(self, users: Tensor, counts: Ints, sums: Sums) -> None:

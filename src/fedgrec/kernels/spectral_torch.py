@@ -19,9 +19,6 @@ class Engine(Rounds):
         items, self.shift = method.shifted(server.degrees)
         self.popularity, self.by_chance = self._place(items), method.by_chance(server.degrees)
 
-    def rows(self, counts: Ints) -> Ints:
-        return counts
-
     def local_update(self, users: Tensor, counts: Ints, sums: Sums) -> None:
         """y_u, of which each of the user's items gets y_u/√n_u."""
         Q, leaf = self.server["items"][0], self.spec.leaf("items")

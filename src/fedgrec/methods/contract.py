@@ -81,6 +81,11 @@ class Method(ABC):
         return replace(self, item_degrees=degrees)
 
     @property
+    def sampled(self) -> int:
+        """S: users of a round."""
+        return min(int(self.options.users_per_round), self.n_users)
+
+    @property
     def stages(self) -> tuple[Stage, ...]:
         """What everybody does once, in order, and last the round that is repeated; here that round alone."""
         return (TRAIN,)

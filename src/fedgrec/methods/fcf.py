@@ -73,28 +73,25 @@ class Home(State):
     embeddings: Floats  # [n, 1, d]: x_u
 
 
-# ------------------------------------------------------------------------------ one user after the other
-
-
-def solve(cohort: Cohort, at: Ints, c: Floats, Y: Floats, gram: Floats, l2: float) -> Floats:
+def solve(cohort: Cohort, c: Floats, Y: Floats, gram: Floats, l2: float) -> Floats:
     """x_u of every user, in float64: products of embeddings square the condition number.  # [n, d]"""
     X = np.zeros((len(cohort), Y.shape[1]))
     everyone = gram.astype(np.float64) + l2 * np.eye(Y.shape[1])  # YᵀY + λI
     for u in range(len(cohort)):
         mine = slice(cohort.indptr[u], cohort.indptr[u + 1])
-        Y_u, c_u = Y[at[mine]].astype(np.float64), c[mine]  # [P, d], [P]
+        Y_u, c_u = Y[cohort.items[mine]].astype(np.float64), c[mine]  # [P, d], [P]
         X[u] = np.linalg.solve(everyone + Y_u.T @ ((c_u - 1)[:, None] * Y_u), c_u @ Y_u)
     return X
 
 
 def contributions(
-    cohort: Cohort, at: Ints, c: Floats, Y: Floats, X: Floats, items: Leaf, gram: Leaf, dtype: np.dtype[Any]
+    cohort: Cohort, c: Floats, Y: Floats, X: Floats, items: Leaf, gram: Leaf, dtype: np.dtype[Any]
 ) -> tuple[Rows, Rows, int]:
     """What the users send, each user's numbers rounded before they are added; and how many words the clips cut."""
     parts, square, cut = [], np.zeros((gram.rows, gram.width), dtype), 0
     for u, x in enumerate(X):
         mine = slice(cohort.indptr[u], cohort.indptr[u + 1])
-        weights = c[mine] - (c[mine] - 1) * (Y[at[mine]].astype(np.float64) @ x)  # [P]
+        weights = c[mine] - (c[mine] - 1) * (Y[cohort.items[mine]].astype(np.float64) @ x)  # [P]
         rows, over = quantize(np.outer(weights, x), items, dtype)
         outer, over_too = quantize(np.outer(x, x), gram, dtype)
         parts.append(Rows(cohort.items[mine], rows))
@@ -112,9 +109,8 @@ def descend(server: ServerState, rows: Rows, step: float, gram: Floats, many: fl
     if o.server_optimizer == "sgd":
         Y -= o.server_rate * grad
         return
-    rules: Any = o  # Adam's three numbers
     moved, server.moment1[:], server.moment2[:] = reference.adam(
-        grad, server.moment1, server.moment2, server.round + 1, o.server_rate, rules
+        grad, server.moment1, server.moment2, server.round + 1, o.server_rate, o
     )
     Y += moved
 
@@ -139,7 +135,7 @@ class FCF(Method):
 
     def spec(self, stage: Stage) -> UploadSpec:
         """Rows of the user's positives, and its x_u x_uᵀ: outside a sum, this would tell x_u except for its sign."""
-        o, S = self.options, min(self.options.users_per_round, self.n_users)
+        o, S = self.options, self.sampled
         clip = o.item_clip * (1 + o.alpha)
         items = Leaf("items", self.n_items, o.dim, clip, finest_step(clip, S))
         return UploadSpec((items, Leaf("gram", o.dim, o.dim, o.gram_clip, finest_step(o.gram_clip, S))), S)
@@ -158,9 +154,9 @@ class FCF(Method):
 
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
         o, spec, Y = self.options, self.spec(stage), broadcast.tables[0]
-        at, c = cohort.items, self.confidence(cohort)
-        X = solve(cohort, at, c, Y, broadcast.more["gram"], o.l2)
-        items, gram, cut = contributions(cohort, at, c, Y, X, spec.leaf("items"), spec.leaf("gram"), spec.dtype)
+        c = self.confidence(cohort)
+        X = solve(cohort, c, Y, broadcast.more["gram"], o.l2)
+        items, gram, cut = contributions(cohort, c, Y, X, spec.leaf("items"), spec.leaf("gram"), spec.dtype)
         pending = Home(X[:, None].astype(o.precision))
         return Upload({"items": items, "gram": gram}, len(cohort)), Pending(pending, cut)
 
@@ -183,7 +179,7 @@ class FCF(Method):
     def represent_users(self, server: ServerState, cohort: Cohort) -> Floats:
         """x_u, solved again at home with the present items.  # [n, d]"""
         Y, gram = server.items[0], server.more["gram"]
-        X = solve(cohort, cohort.items, self.confidence(cohort), Y, gram, self.options.l2)
+        X = solve(cohort, self.confidence(cohort), Y, gram, self.options.l2)
         return X.astype(server.items.dtype)
 
     def traffic(self, stage: Stage, degrees: Ints, lost: int = 0) -> Traffic:

@@ -39,7 +39,7 @@ from fedgrec.cable.core import (
     finest_step,
 )
 from fedgrec.config.options import AdamOptions, at_round, option
-from fedgrec.kernels import Kernel, gnn, reference
+from fedgrec.kernels import gnn, reference
 from fedgrec.methods import degrees as counts
 from fedgrec.methods import expansion
 from fedgrec.methods.contract import DEGREES, TRAIN, WORD, Contents, Method
@@ -96,7 +96,6 @@ class FedGNN(Method):
     contents = Contents("items", counts="degrees")
     State = gnn.GnnState
     options: Options
-    kernel: Kernel = reference
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -109,8 +108,7 @@ class FedGNN(Method):
             return counts.spec(self)
         if stage is EXPAND:
             return UploadSpec((), self.n_users)
-        S = min(o.users_per_round, self.n_users)
-        return UploadSpec((Leaf("items", N, o.dim, o.clip, finest_step(o.clip, S)),), S)
+        return UploadSpec((Leaf("items", N, o.dim, o.clip, finest_step(o.clip, self.sampled)),), self.sampled)
 
     # --------------------------------------------------------------------------------- initial state
 
@@ -149,7 +147,7 @@ class FedGNN(Method):
     def _heard(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Floats, Floats]:
         """v_t of every edge [nnz], and what users hear: B = Σ v_t·x_t + (1−α)Σ w_ut·γ_t·a_t  # [n, d]"""
         v, from_neighbours = self.from_neighbours(cohort, broadcast)
-        B = self.kernel.refresh(cohort, v, broadcast.tables, cohort.items)[:, 0]
+        B = reference.refresh(cohort, v, broadcast.tables, cohort.items)[:, 0]
         return v, B + from_neighbours
 
     def from_neighbours(self, cohort: Cohort, broadcast: Broadcast) -> tuple[Floats, Floats]:
@@ -160,7 +158,7 @@ class FedGNN(Method):
             return w.astype(dtype), np.zeros_like(state.embeddings[:, 0])
         gamma = o.others * (around != 0).any(axis=1)
         v, theirs = (w * (1 - gamma)).astype(dtype), (w * gamma).astype(dtype)
-        return v, self.kernel.refresh(cohort, theirs, around[None], np.arange(len(w)))[:, 0]
+        return v, reference.refresh(cohort, theirs, around[None], np.arange(len(w)))[:, 0]
 
     def _edge_weights(self, cohort: Cohort, broadcast: Broadcast) -> Floats:
         """w_ut of every edge.  # [nnz]"""
@@ -176,9 +174,9 @@ class FedGNN(Method):
             return counts.apply(self, server, total)
         update, leaf = total.leaves["items"], self.spec(TRAIN).leaf("items")
         if o.server_optimizer == "adam":
-            self.kernel.server_adam(server, update, leaf.steps(server.items.dtype), o)
+            reference.server_adam(server, update, leaf.steps(server.items.dtype), o)
         else:
-            self.kernel.add_rows(server.items[0], update, leaf, o.server_rate)
+            reference.add_rows(server.items[0], update, leaf, o.server_rate)
         server.round += 1
         return server
 

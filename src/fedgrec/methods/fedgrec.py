@@ -42,6 +42,7 @@ from fedgrec.methods import change, noisy
 from fedgrec.methods import degrees as counts
 from fedgrec.methods.contract import DEGREES, RECOUNT, Contents
 from fedgrec.methods.fedgrec_uploads import PROPAGATE, RESEND, TRAIN, Round, Uploads
+from fedgrec.methods.lengths import no_longer_than_usual
 
 __all__ = ["DEGREES", "PROPAGATE", "RECOUNT", "RESEND", "TRAIN", "FedGRecMethod", "Options", "make", "temperature"]
 
@@ -315,7 +316,8 @@ class FedGRecMethod(Uploads):
     def represent_items(self, server: ServerState) -> Floats:
         """Items' final representations, Eq. (2).  # [N, D]"""
         tables = self.as_ranked(server).items
-        return noisy.as_items(self._ranked(tables[0]) if self.options.combined else self._combined(tables), server.more)
+        vectors = self._ranked(tables[0]) if self.options.combined else self._combined(tables)
+        return noisy.as_items(no_longer_than_usual(vectors, server.degrees, self.options.longest), server.more)
 
     def as_ranked(self, server: ServerState) -> ServerState:
         """The server as it arrived at a device: people rank with that."""

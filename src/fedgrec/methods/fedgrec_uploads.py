@@ -69,11 +69,6 @@ class Uploads(Method):
     def stages(self) -> tuple[Stage, ...]:
         return (DEGREES, *(PROPAGATE,) * self.options.layers, TRAIN)
 
-    @property
-    def sampled(self) -> int:
-        """S: users of a round."""
-        return min(self.options.users_per_round, self.n_users)
-
     def training(self, round_: int) -> Stage:
         """The kind of a round follows from its number.
 

@@ -100,11 +100,10 @@ class FedNCF(Method):
     inner_product = False
     State = Home
     options: Options
-    kernel: Any = reference
 
     def spec(self, stage: Stage) -> UploadSpec:
         """Both tables' rows, the second behind the first; and the network's weights."""
-        o, S = self.options, min(self.options.users_per_round, self.n_users)
+        o, S = self.options, self.sampled
         items = Leaf("items", 2 * self.n_items, o.dim, o.item_clip, finest_step(o.item_clip, S))
         return UploadSpec((items, Leaf("network", 1, size(o), o.network_clip, finest_step(o.network_clip, S))), S)
 
@@ -157,9 +156,10 @@ class FedNCF(Method):
         x, moment1, moment2 = tables
         if self.options.server_optimizer == "adam":
             part = ServerState(x[None], np.zeros(len(x), np.int64), moment1, moment2, round_)
-            self.kernel.server_adam(part, update, leaf.steps(part.items.dtype), replace(self.options, server_rate=rate))
+            rules: Any = replace(self.options, server_rate=rate)
+            reference.server_adam(part, update, leaf.steps(part.items.dtype), rules)
         else:
-            self.kernel.add_rows(x, update, leaf, rate)
+            reference.add_rows(x, update, leaf, rate)
 
     def scores(self, server: ServerState, cohort: Cohort) -> Floats:
         scores: Floats = neumf.scores(cohort.state.embeddings, server.items, server.more["network"], self.options)

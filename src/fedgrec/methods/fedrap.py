@@ -59,7 +59,7 @@ class FedRAP(PFedRec):
     def trained(self, cohort: Cohort, state: Any, u: int, broadcast: Broadcast) -> tuple[Ints, Floats]:
         """One user's round: updates its part in `state`, returns the items whose C moved and how far."""
         o, start = self.options, broadcast.more["start"]
-        mine, place, wanted = self.sampled(cohort, u, 0)  # drawn once
+        mine, place, wanted = self.examples(cohort, u, 0)  # drawn once
         y, share = np.zeros(len(mine), np.float32), np.bincount(place).astype(np.float32) / len(place)
         y[place] = wanted
         ramp, fall, before = math.tanh(broadcast.round / 10), o.decay**broadcast.round, math.inf
@@ -67,12 +67,12 @@ class FedRAP(PFedRec):
         C, D = broadcast.tables[0, mine], broadcast.more["personal"][mine] + state.embeddings[u, 1 + mine]
         each = (share / o.dim)[:, None]
         for _ in range(o.local_steps):
-            x, apart, near = C + D, each * (D - C), slopes(C + D, y, w, b) * len(y)
-            loss = share @ -np.log(np.maximum(1 - np.abs(near), 1e-9)) - o.apart * ramp * (apart * (D - C)).sum()
+            x, apart, errors = C + D, each * (D - C), slopes(C + D, y, w, b) * len(y)
+            loss = share @ -np.log(np.maximum(1 - np.abs(errors), 1e-9)) - o.apart * ramp * (apart * (D - C)).sum()
             loss += o.sparse * ramp * (each * np.abs(C)).sum()
-            g, push = np.outer(share * near, w), np.float32(2 * o.apart * ramp) * apart
+            g, push = np.outer(share * errors, w), np.float32(2 * o.apart * ramp) * apart
             rate, item_rate = np.float32(o.rate * fall), np.float32(o.item_rate * fall)
-            w, b = w - rate * ((share * near) @ x), b - rate * (share @ near)
+            w, b = w - rate * ((share * errors) @ x), b - rate * (share @ errors)
             C = C - item_rate * (g + push + np.float32(o.sparse * ramp) * each * np.sign(C))
             D = D - item_rate * (g - push)
             fall *= o.local_decay
@@ -86,8 +86,8 @@ class FedRAP(PFedRec):
     def scores(self, server: ServerState, cohort: Cohort) -> Floats:
         start, both, own = server.more["start"], server.items[0] + server.more["personal"], cohort.state
         scores = np.empty((len(cohort), self.n_items), np.float32)
-        for u, (layer, *_) in enumerate(own.embeddings):
-            scores[u] = (both + own.embeddings[u, 1:]) @ (start[:-1] + layer) + start[-1] + own.bias[u]
+        for u, (bias, mine) in enumerate(zip(own.bias, own.embeddings, strict=True)):
+            scores[u] = (both + mine[1:]) @ (start[:-1] + mine[0]) + start[-1] + bias
         return scores
 
     def traffic(self, stage: Stage, degrees: Ints, lost: int = 0) -> Traffic:

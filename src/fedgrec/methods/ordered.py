@@ -18,7 +18,7 @@ A word of 32 bits is never cut: in a column of length 1 a row is less than √(|
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -148,8 +148,7 @@ class OrderedMethod(spectral.SpectralMethod):
         """People with these items, in this order."""
         owner = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
         by_item = np.lexsort((items, owner))
-        places = np.arange(len(items)) - np.asarray(indptr)[owner]
-        return replace(super().strangers(indptr, np.asarray(items)[by_item]), order=places[by_item])
+        return super().strangers(indptr, np.asarray(items)[by_item]).ordered_by(by_item)
 
     def _weights(self, server: ServerState, cohort: Cohort) -> Floats:
         """ρ^k n_s^−e of each user's items.  # [nnz]"""

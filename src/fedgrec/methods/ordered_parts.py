@@ -15,6 +15,8 @@ from fedgrec.methods.spectral import FIRST, TRUST, SpectralMethod, Sum
 from fedgrec.methods.spectral import Options as SpectralOptions
 from fedgrec.methods.standardised import DIRECTIONS, Standardised
 
+IN_BOTH = "dim", "spare", "precision", "item_levels", "download", "longest"  # options of both kinds of sums
+
 
 @dataclass(frozen=True)
 class Options(ordered.Options):
@@ -42,10 +44,7 @@ class OrderedPartsMethod(Standardised, ordered.OrderedMethod):
 
     @cached_property
     def spectral(self) -> SpectralMethod:
-        o = self.options
-        options = SpectralOptions(
-            o.dim, spare=o.spare, precision=o.precision, item_levels=o.item_levels, download=o.download
-        )
+        options = SpectralOptions(**{name: getattr(self.options, name) for name in IN_BOTH})
         return SpectralMethod(options, self.n_items, self.n_users, self.kernel, item_degrees=self.item_degrees)
 
     @cached_property
@@ -61,8 +60,11 @@ class OrderedPartsMethod(Standardised, ordered.OrderedMethod):
     def begins(self, round_: int) -> bool:
         return super().begins(round_ - self.options.sums)
 
+    def _method_of(self, stage: Stage) -> SpectralMethod:
+        return self.spectral if isinstance(stage, Unordered) else self.trained
+
     def spec(self, stage: Stage) -> UploadSpec:
-        return self.spectral.spec(stage) if isinstance(stage, Unordered) else super().spec(stage)
+        return self._method_of(stage).spec(stage)
 
     def init(self, seed: int) -> ServerState:
         server = super().init(seed)
@@ -75,20 +77,15 @@ class OrderedPartsMethod(Standardised, ordered.OrderedMethod):
         return super().broadcast(server, stage, level)
 
     def local_update(self, cohort: Cohort, stage: Stage, broadcast: Broadcast) -> tuple[Upload, Pending]:
-        method = self.spectral if isinstance(stage, Unordered) else self.trained
-        return method.local_update(cohort, stage, broadcast)
+        return self._method_of(stage).local_update(cohort, stage, broadcast)
 
     def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
-        if not isinstance(stage, Unordered):
-            return super().apply(server, stage, total, level)
-        found = self._summed(server)
-        found = self.spectral.apply(replace(found, items=found.items.copy()), stage, total)
-        server.more |= {DIRECTIONS: found.items[0], **found.more}
-        server.round += 1
-        return server
+        if isinstance(stage, Unordered):
+            return self._take_sum(server, stage, total)
+        return super().apply(server, stage, total, level)
 
     def traffic(self, stage: Stage, degrees: Ints, lost: int = 0) -> Traffic:
-        return (self.spectral if isinstance(stage, Unordered) else self.trained).traffic(stage, degrees, lost)
+        return self._method_of(stage).traffic(stage, degrees, lost)
 
     def weights(self, server: ServerState) -> tuple[float, float]:
         return 1.0, self.options.blend

@@ -86,10 +86,9 @@ class PFedRec(Method):
     inner_product = False
     State = Home
     options: Any
-    kernel: Any = reference
 
     def spec(self, stage: Stage) -> UploadSpec:
-        o, S = self.options, min(self.options.users_per_round, self.n_users)
+        o, S = self.options, self.sampled
         return UploadSpec((Leaf("items", self.n_items, o.dim, o.item_clip, finest_step(o.item_clip, S)),), S)
 
     def init(self, seed: int) -> ServerState:
@@ -114,7 +113,7 @@ class PFedRec(Method):
         total = reference.total(parts, self.options.dim, spec.dtype)
         return Upload({"items": total}, len(cohort)), Pending(state, cut)
 
-    def sampled(self, cohort: Cohort, u: int, round_: int) -> tuple[Ints, Ints, Floats]:
+    def examples(self, cohort: Cohort, u: int, round_: int) -> tuple[Ints, Ints, Floats]:
         """What a user trains with in a round, in a mixed order: its items and those that it draws, some repeatedly.
 
         The items, each once, [m]; which of them each example is, [k]; and what its score shall be, [k].
@@ -132,7 +131,7 @@ class PFedRec(Method):
     def trained(self, cohort: Cohort, state: Any, u: int, broadcast: Broadcast) -> tuple[Ints, Floats]:
         """One user's round: updates its layer in `state`, returns the items that moved and how far.  # [m], [m, d]"""
         o, start = self.options, broadcast.more["start"]
-        mine, place, y = self.sampled(cohort, u, broadcast.round)
+        mine, place, y = self.examples(cohort, u, broadcast.round)
         w, b = start[:-1] + state.embeddings[u, 0], start[-1] + state.bias[u]
         moved, rate = np.zeros((len(mine), o.dim), np.float32), np.float32(o.rate)
         for at in range(0, len(y), o.batch):
@@ -147,7 +146,7 @@ class PFedRec(Method):
 
     def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
         """The mean of all users' tables; whoever did not move an item still has the server's."""
-        self.kernel.add_rows(server.items[0], total.leaves["items"], self.spec(stage).leaf("items"), 1 / total.users)
+        reference.add_rows(server.items[0], total.leaves["items"], self.spec(stage).leaf("items"), 1 / total.users)
         server.round += 1
         return server
 

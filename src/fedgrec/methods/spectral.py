@@ -56,12 +56,13 @@ from fedgrec.cable.core import (
     travelling,
 )
 from fedgrec.cable.noise import NO_NOISE, Multipliers
-from fedgrec.config.options import COUNT_ITEMS, MethodOptions, option
+from fedgrec.config.options import COUNT_ITEMS, LONGEST, MethodOptions, option
 from fedgrec.errors import ConfigError
 from fedgrec.kernels import Kernel, reference
 from fedgrec.methods import degrees as counts
 from fedgrec.methods import noisy
 from fedgrec.methods.contract import DEGREES, TRAIN, WORD, Contents, Method
+from fedgrec.methods.lengths import no_longer_than_usual
 
 GROWTH = 0.7  # of the directions with the number of users or items, whichever is less
 TRUST = "trust"  # f, in what the server holds and broadcasts  # [columns of Q]
@@ -113,6 +114,7 @@ class Options(MethodOptions):
         before=0.0,
     )
     exponent: float = option(0.35, "e: how much popular items are put first, 0 to 1", least=0, most=1, group="ranking")
+    longest: float = option(0.97, LONGEST, least=0, most=1, group="ranking", before=1.0)
     users_per_round: int = option(2**31 - 1, "users of a round; the default is everybody", least=1)
     item_levels: int = option(
         7,
@@ -225,17 +227,17 @@ class SpectralMethod(Method):
     def spec(self, stage: Stage) -> UploadSpec:
         if stage is DEGREES:
             return counts.spec(self)
-        users = min(self.options.users_per_round, self.n_users)
         if self.levels:
             n = self.item_degrees
             most = None if n is None else n + n // 4 + 2  # with room for people who come later
-            return UploadSpec((Leaf("items", self.n_items, self.width, clip=self.levels, step=1, most=most),), users)
+            items = Leaf("items", self.n_items, self.width, clip=self.levels, step=1, most=most)
+            return UploadSpec((items,), self.sampled)
         step = 2.0 ** -(FINE + int(np.ceil(np.log2(self.n_users) / 2)))
         items = Leaf("items", self.n_items, self.width, 2.0, step)
         if self.noise.rest:
             norm = self.options.norm or USUAL_NORM * math.sqrt(self.width / self.n_users)
             items = noisy.bounded(items, norm, self.noise.rest)
-        return UploadSpec((items,), users)
+        return UploadSpec((items,), self.sampled)
 
     def init(self, seed: int) -> ServerState:
         nothing = np.zeros((self.n_items, 0), self.options.precision)
@@ -354,7 +356,7 @@ class SpectralMethod(Method):
     def represent_items(self, server: ServerState) -> Floats:
         rows = self.leading(server)
         vectors = rows * (self.shifted(server.degrees)[0] ** self.item_exponent).astype(rows.dtype)[:, None]
-        return noisy.as_items(vectors, server.more)
+        return noisy.as_items(no_longer_than_usual(vectors, server.degrees, self.options.longest), server.more)
 
     @property
     def item_exponent(self) -> float:

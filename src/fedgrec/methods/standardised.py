@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedgrec.cable.core import Broadcast, Cohort, Floats, ServerState
+from fedgrec.cable.core import Broadcast, Cohort, Floats, ServerState, Stage, Upload
 from fedgrec.methods.contract import Method, Part
 from fedgrec.methods.spectral import TRUST, SpectralMethod
 
 DIRECTIONS = "directions"  # Q of the summed part, in what the server holds
-ROWS = TRAINED_ROWS, SUMMED_ROWS = "trained_rows", "summed_rows"  # x_t of both parts, on a device that ranks
+ROWS = "trained_rows", "summed_rows"  # x_t of both parts, on a device that ranks
 GRAM = "_gram"
 TINY = 1e-12  # somebody without clicks has no scores to standardise
 
@@ -50,15 +50,26 @@ class Standardised(Method):
     def _summed(server: ServerState) -> ServerState:
         """The server as Spectral has it; what ranks has arrived already."""
         nothing, trust = np.zeros((0, 0), server.items.dtype), {TRUST: server.more[TRUST]}
-        table, arrived = server.more[DIRECTIONS][None], SUMMED_ROWS in server.more
+        table, arrived = server.more[DIRECTIONS][None], ROWS[1] in server.more
         return ServerState(table, server.degrees, nothing, nothing, server.round, trust, arrived)
+
+    def _summing(self, server: ServerState) -> ServerState:
+        """The same for a sum, which changes the table in place."""
+        found = self._summed(server)
+        return replace(found, items=found.items.copy())
+
+    def _take_sum(self, server: ServerState, stage: Stage, total: Upload) -> ServerState:
+        found = self.spectral.apply(self._summing(server), stage, total)
+        server.more |= {DIRECTIONS: found.items[0], **found.more}
+        server.round += 1
+        return server
 
     def served(self, server: ServerState) -> Broadcast:
         return self.with_ranking(super().served(server), server)
 
     def as_ranked(self, server: ServerState) -> ServerState:
         """With the items' vectors, of mean 0 and of length 1 on average, and their Gram matrices."""
-        if SUMMED_ROWS in server.more:
+        if ROWS[1] in server.more:
             return server
         here = super().as_ranked(server)
         summed = self.spectral.as_ranked(self._summed(here))

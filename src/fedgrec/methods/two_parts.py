@@ -58,14 +58,15 @@ class TwoPartsMethod(Standardised, FedGRecMethod):
 
     @cached_property
     def spectral(self) -> SpectralMethod:
-        """The method of the sums."""
         o = self.options
-        options = SpectralOptions(dim=o.directions, exponent=EXPONENT, precision=o.precision)
+        longest = max(
+            o.longest, SpectralOptions.longest
+        )  # what bounds trained vectors would cost the summed ones recall
+        options = SpectralOptions(dim=o.directions, exponent=EXPONENT, precision=o.precision, longest=longest)
         return SpectralMethod(options, self.n_items, self.n_users, self.kernel, item_degrees=self.item_degrees)
 
     @cached_property
     def trained(self) -> FedGRecMethod:
-        """The method of all other rounds, as it ranks alone."""
         return FedGRecMethod(self.options, self.n_items, self.n_users, self.kernel, self.begun, self.most_users)
 
     # ------------------------------------------------------------------------------------------ rounds
@@ -105,10 +106,9 @@ class TwoPartsMethod(Standardised, FedGRecMethod):
         return {DIRECTIONS: found.items[0], TRUST: trust, PEOPLE: server.more[PEOPLE]}
 
     def _summing(self, server: ServerState) -> ServerState:
-        """The server as Spectral has it, for a sum: if more people came, there are more directions."""
+        """If more people came, there are more directions."""
         fits = server.more[DIRECTIONS].shape == (self.n_items, self.spectral.width)
-        found = self._summed(server if fits else replace(server, more=self._widened(server)))
-        return replace(found, items=found.items.copy())  # which a sum changes in place
+        return super()._summing(server if fits else replace(server, more=self._widened(server)))
 
     def broadcast(self, server: ServerState, stage: Stage, level: int = 0) -> Broadcast:
         if not isinstance(stage, Sum):
@@ -124,12 +124,8 @@ class TwoPartsMethod(Standardised, FedGRecMethod):
     def apply(self, server: ServerState, stage: Stage, total: Upload, level: int = 0) -> ServerState:
         if not isinstance(stage, Sum):
             return super().apply(server, stage, total, level)
-        total = Upload({"items": total.leaves[LATENTS]}, total.users)
-        found = self.spectral.apply(self._summing(server), stage, total)
-        people = np.array([self.n_users], server.items.dtype)
-        server.more |= {DIRECTIONS: found.items[0], PEOPLE: people, **found.more}
-        server.round += 1
-        return server
+        server.more[PEOPLE] = np.array([self.n_users], server.items.dtype)
+        return self._take_sum(server, stage, Upload({"items": total.leaves[LATENTS]}, total.users))
 
     def traffic(self, stage: Stage, degrees: Ints, lost: int = 0) -> Traffic:
         if isinstance(stage, Sum):
@@ -139,7 +135,6 @@ class TwoPartsMethod(Standardised, FedGRecMethod):
     # ----------------------------------------------------------------------------------------- ranking
 
     def weights(self, server: ServerState) -> tuple[float, float]:
-        """What the trained part counts, and the summed one."""
         people, rounds = float(server.more[PEOPLE][0]), max(server.round - self.options.sums, 0)
         turns = rounds * min(self.options.users_per_round / people, 1)
         trained, blend = turns / (turns + SOON), self.options.blend or usual_blend(people)

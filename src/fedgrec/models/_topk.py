@@ -80,19 +80,29 @@ def products(
     users: npt.NDArray[np.float32],  # [n, D], n a multiple of 4
     out: npt.NDArray[np.float32],  # [n, N]
 ) -> None:
-    """Inner products of rows of small integers with users: four at a time, so that a row is read once for them."""
-    for i in range(words.shape[0]):
-        row = words[i]
+    """Inner products of rows of small integers with users: two rows with four users at a time.
+
+    So each number that is read from memory counts in two or four products.
+    """
+    last = words.shape[0] - 1
+    for i in range(0, last + 1, 2):
+        other = min(i + 1, last)
+        row, next_row = words[i], words[other]
         for u in range(0, users.shape[0], 4):
-            a = b = c = d = np.float32(0)
+            a = b = c = d = e = f = g = h = np.float32(0)
             first, second, third, fourth = users[u], users[u + 1], users[u + 2], users[u + 3]
             for j in range(words.shape[1]):
-                x = np.float32(row[j])
+                x, y = np.float32(row[j]), np.float32(next_row[j])
                 a += x * first[j]
                 b += x * second[j]
                 c += x * third[j]
                 d += x * fourth[j]
+                e += y * first[j]
+                f += y * second[j]
+                g += y * third[j]
+                h += y * fourth[j]
             out[u, i], out[u + 1, i], out[u + 2, i], out[u + 3, i] = a, b, c, d
+            out[u, other], out[u + 1, other], out[u + 2, other], out[u + 3, other] = e, f, g, h
 
 
 @njit(types.void(_ids, _indptr, _items, _hits), no_cfunc_wrapper=True, cache=True)

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
 
@@ -25,6 +25,7 @@ FEW = 64  # users for whom preparing the whole item table would take longer than
 HIDDEN_AT_ONCE = 2**26  # items that few candidates leave out, of some users at a time
 CANDIDATES_STREAM = 29
 ROWS_AT_ONCE = 4096  # of the item table that one thread multiplies with the vectors of few users
+GROUP = 32  # items of which only the best counts where a list is bounded
 
 
 class Csr(Protocol):
@@ -172,6 +173,12 @@ def _recall_of_groups(
     return found
 
 
+def _threads() -> ThreadPoolExecutor:
+    from numba import get_num_threads
+
+    return ThreadPoolExecutor(get_num_threads(), "rank")
+
+
 @dataclass(frozen=True)
 class Rough:
     """An item table in 8 bits: a quarter of the bytes to read. `errors` bound what that does to a score."""
@@ -179,6 +186,7 @@ class Rough:
     words: npt.NDArray[np.int8]  # [N, D]
     steps: npt.NDArray[np.float32]  # [N], of the words of a row
     errors: npt.NDArray[np.float32]  # [N]: a user of length 1 has no score that is further off
+    pool: ThreadPoolExecutor = field(default_factory=_threads)  # kept: few lists are made in 20 ms
 
     @classmethod
     def of(cls, items: Matrix) -> "Rough":
@@ -188,17 +196,38 @@ class Rough:
         rounding = 1e-5 * np.linalg.norm(items, axis=1)  # of sums in float32
         return cls(words, steps.astype(np.float32), (lost + rounding).astype(np.float32))
 
-    def scores(self, users: Matrix, run: Callable[..., Iterable[None]]) -> tuple[Matrix, Matrix]:
-        """Scores, and how far they are off at most.  # [n, N] each"""
+    def hopeful(self, users: Matrix, places: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]] | None:
+        """For each user the items that may be among so many best; None if a score is not finite."""
         from fedgrec.models._topk import products
 
-        n, N = len(users), len(self.words)
-        padded = np.zeros((-(-n // 4) * 4, users.shape[1]), np.float32)
-        padded[:n] = users
-        about = np.empty((len(padded), N), np.float32)
-        places = (slice(lo, lo + ROWS_AT_ONCE) for lo in range(0, N, ROWS_AT_ONCE))
-        list(run(lambda some: products(self.words[some], padded, about[:, some]), places))
-        return about[:n] * self.steps, np.linalg.norm(users, axis=1)[:, None] * self.errors
+        N, padded = len(self.words), np.zeros((-(-len(users) // 4) * 4, users.shape[1]), np.float32)
+        padded[: len(users)] = users
+        lengths = np.linalg.norm(padded, axis=1)[:, None]
+        most = np.empty((len(padded), N), np.float32)  # of each score
+        best = np.empty((len(padded), N // GROUP), np.float32)  # some item of a group has at least this score
+
+        def bound(lo: int) -> bool:
+            some = slice(lo, lo + ROWS_AT_ONCE)
+            rows, group = self.words[some], lo // GROUP
+            about, whole = np.empty((len(padded), len(rows)), np.float32), len(rows) // GROUP
+            with np.errstate(all="ignore"):
+                products(rows, padded, about)
+                about *= self.steps[some]
+                off = lengths * self.errors[some]
+                np.add(about, off, out=most[:, some])
+                about -= off
+                groups = about[:, : whole * GROUP].reshape(len(padded), GROUP, whole)
+                groups.max(axis=1, out=best[:, group : group + whole])
+            return bool(np.isfinite(most[:, some]).all())
+
+        if not all(list(self.pool.map(bound, range(0, N, ROWS_AT_ONCE)))):
+            return None
+        # As many groups as there are places have an item that reaches the floor, so what cannot reach it is in no list.
+        floors = [
+            np.partition(row, -k)[-k] if k <= len(row) else -np.inf
+            for row, k in zip(best, places.tolist(), strict=False)
+        ]
+        return [np.flatnonzero(row >= floor) for row, floor in zip(most, floors, strict=False)]
 
 
 def top_k(
@@ -216,7 +245,6 @@ def top_k(
     a time, by default as many as fit BLOCK_BYTES; all threads together score up to FEW users. Scores are float32, as
     the matrix product rounds them. With `rough`, of these items, few users' lists are the same and take half the time.
     """
-    from numba import get_num_threads
     from threadpoolctl import threadpool_limits
 
     if len(users) <= FEW and block is None:
@@ -229,7 +257,7 @@ def top_k(
 
     # Each of our threads takes one block through product and scan. BLAS's own threads would spin between products and
     # hold the cores that the scan needs; that costs more time than the scan itself.
-    with threadpool_limits(1, "blas"), ThreadPoolExecutor(get_num_threads(), "rank") as pool:
+    with threadpool_limits(1, "blas"), _threads() as pool:
         return _scanned(write, len(items), k, *seen, pool.map, block)
 
 
@@ -237,8 +265,6 @@ def _few(
     users: Matrix, items: Matrix, k: int, indptr: Indptr, seen: Ids, rough: Rough | None = None
 ) -> tuple[Ids, Matrix]:
     """`top_k` that reads the item table once, all threads together, and looks at scores for what is not finite."""
-    from numba import get_num_threads
-
     if users.ndim != 2 or items.ndim != 2 or users.shape[1] != items.shape[1]:
         checked(users, items, k, indptr, seen)
 
@@ -254,19 +280,16 @@ def _few(
     def write_best(some: slice, scores: Matrix) -> None:
         """Only scores of items that may be in a list; so many stand first that unseen ones fill it."""
         assert rough is not None
-        about, off = rough.scores(users[some], pool.map)
-        if not np.isfinite(about).all():
-            checked(users, items, k, indptr, seen)
+        hopeful = rough.hopeful(users[some], k + np.diff(indptr)[some])  # so many that unseen ones fill the list
+        if hopeful is None:
+            return write(some, scores)
         scores[:] = -np.inf
-        enough = np.minimum(k + np.diff(indptr)[some], len(items))
-        for row, (near, far, user, first) in enumerate(zip(about, off, users[some], enough.tolist(), strict=True)):
-            floor = np.partition(near - far, len(items) - first)[len(items) - first]
-            may = np.flatnonzero(near + far >= floor)
-            scores[row, may] = items[may] @ user
+        for row, may, user in zip(scores, hopeful, users[some], strict=True):
+            row[may] = items[may] @ user
 
-    with one_blas_thread(), ThreadPoolExecutor(get_num_threads(), "rank") as pool:
-        way = write if rough is None else write_best
-        return _scanned(way, len(items), k, *_checked_seen(len(users), len(items), k, indptr, seen), map)
+    with one_blas_thread(), _threads() as pool:
+        known = _checked_seen(len(users), len(items), k, indptr, seen)
+        return _scanned(write if rough is None else write_best, len(items), k, *known, map)
 
 
 def one_blas_thread() -> Any:

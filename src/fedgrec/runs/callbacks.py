@@ -29,6 +29,7 @@ class RoundBar(Observer):
         self.look: dict[str, Any] = {}
 
     def started(self, done: int, rounds: int) -> None:
+        self.close()  # of an earlier training
         if notebook := in_notebook():
             from tqdm.auto import tqdm
         else:

@@ -85,8 +85,8 @@ def judged(
 
     What comes next depends on what came last: where users have an order, they rank by all items that they have seen.
     """
-    if method.options.takes_order and (order := getattr(seen, "order", None)) is not None:
-        users = replace(users, indptr=seen.indptr, items=seen.items, order=order)
+    if method.options.takes_order and (times := getattr(seen, "times", None)) is not None:
+        users = replace(users, indptr=seen.indptr, items=seen.items).ordered_by(times)
     with within_memory("ranking", "dim or layers", device):
         rank = _ranker(method, server, users, device)
         return evaluate_ranking(rank, method.n_items, seen, held_out, ks, ideal, choice)

@@ -1,6 +1,5 @@
 """The users of a simulation: the items that they tell and train on, and those that they have at home."""
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +31,7 @@ def population(config: Config, method: Method, own: Interactions, before: "Befor
         raise ConfigError(f"{why} takes no ratings: leave out keep_ratings, or set loss = mse where a method has it")
     if not config.run.decoys_epsilon:
         users = method.init_users(drawn, own.indptr, own.items, own.ratings)
-        return replace(users, order=own.order) if method.options.takes_order else users
+        return users if own.times is None or not method.options.takes_order else users.ordered_by(own.times)
     method.check_decoys()
     if own.ratings is not None:
         raise ConfigError("decoys have no ratings: leave out keep_ratings and weight_ceiling")

@@ -1,7 +1,7 @@
-"""How a simulation adds uploads up: plainly, through the real protocol, or plainly with the protocol as a check.
+"""How a simulation adds uploads up: plainly, or through the real protocol, which gives the same integers.
 
-All three give the same integers. Under the protocol every user is a client of secure aggregation with keys of its own,
-and the server's half of the simulation sees nothing but the opened sum.
+Under the protocol every user is a client of secure aggregation with keys of its own, and the server's half of the
+simulation sees nothing but the opened sum.
 
 Where sums hold noise, each user adds its share before it masks. Shares are so large that those of the fewest planned
 users make up all of the noise; a sum of fewer users is lost. A plain sum gets the shares of all its users at once. Here

@@ -227,16 +227,11 @@ class Client:
             raise BadShare(f"client {sender} sent client {self.me} a share that lies outside the field")
         return of_seed, of_key
 
-    def _vector(self) -> ring.Words:
-        """The vector to mask; it is given out once."""
+    def _masked(self, masks: list[Mask]) -> Masked:
+        """The vector, given out once, under these masks and under those of all pairs that are still there."""
         words, self._words = self._words, None
         if words is None:
             raise BadInput(f"client {self.me} was given no vector before its masked vector was asked for")
-        return words
-
-    def _masked(self, masks: list[Mask]) -> Masked:
-        """The vector under these masks and under those of all pairs that are still there."""
-        words = self._vector()
         mine, me = self._mine().mask_key, self.me
         peers = [keys for sender, keys in self._keys.items() if sender in self._there()]
         masks = masks + [pair_mask(mine, me, k.mask_key, k.sender, self.session, self._bound) for k in peers]

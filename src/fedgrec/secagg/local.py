@@ -4,9 +4,8 @@ The parties are the state machines that a network would drive, and they exchange
 """
 
 import os
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,24 +20,12 @@ Vectors = Callable[[int], NDArray[Any]]
 
 
 @dataclass
-class StageCost:
-    """What one stage took, over all clients."""
-
-    clients: int = 0
-    client_seconds: float = 0.0
-    server_seconds: float = 0.0
-    bytes_up: int = 0
-    bytes_down: int = 0
-
-
-@dataclass
 class Outcome:
-    """An opened sum and what it cost."""
+    """An opened sum."""
 
     values: NDArray[np.signedinteger[Any]]
     users: int
     included: list[int]
-    costs: dict[str, StageCost] = field(default_factory=dict)
 
 
 class Population:
@@ -59,7 +46,7 @@ def run_round(
     together: Sequence[Collection[int]] = (),
 ) -> Outcome:
     """Run the protocol; a client in `lost` falls silent at that stage. `vectors` is called just before the masking."""
-    lost, costs = lost or {}, dict[str, StageCost]()
+    lost = lost or {}
     server = Server(session, population.roster, context, threads, together)
     clients = {
         me: Client(session, me, identity, population.roster, context, threads)
@@ -67,7 +54,7 @@ def run_round(
     }
     inbox: dict[int, bytes | None] = dict.fromkeys(clients)
     while not server.done:
-        stage, cost = server.stage, StageCost()
+        stage = server.stage
         for me in sorted(inbox):
             message, client = inbox.pop(me), clients[me]
             if lost.get(me) is stage:
@@ -75,20 +62,9 @@ def run_round(
                 continue
             if client.stage is Stage.MASKED:
                 client.submit(vectors(me))
-            begun = time.perf_counter()
-            answer = client.start() if message is None else client.receive(message)
-            sent = time.perf_counter()
-            server.receive(me, answer)
-            cost.clients += 1
-            cost.client_seconds += sent - begun
-            cost.server_seconds += time.perf_counter() - sent
-            cost.bytes_up += len(answer)
-        begun = time.perf_counter()
+            server.receive(me, client.start() if message is None else client.receive(message))
         inbox.update(server.close())
-        cost.server_seconds += time.perf_counter() - begun
-        cost.bytes_down = sum(len(message) for message in inbox.values() if message is not None)
-        costs[stage.value] = cost
-    return Outcome(*server.result(), server.included, costs)
+    return Outcome(*server.result(), server.included)
 
 
 def fresh_round_id() -> bytes:

@@ -17,8 +17,8 @@ too few for two gaps. A lying server can try many companies and round names unti
 its 2ˣ tries turn a risk of 2⁻⁸⁰ into one of 2ˣ⁻⁸⁰.
 
 A lying server could also send clients different lists of survivors: it could open one client's seed and its neighbours'
-mask keys, only one secret of each client, and read a sum of one. So a client
-answers only when t of its holders have signed that they were told the same. An honest client signs once.
+mask keys, only one secret of each client, and read a sum of one. So a client answers only when t of its holders have
+signed that they were told the same. An honest client signs once.
 
 A client is called alive in a list if the list says that its vector is in the sum. The others that shared secrets were
 lost, or a server left their vectors out of the sum; a client cannot tell, and the arguments make no difference. Two
@@ -75,11 +75,7 @@ class Parameters:
 
 
 def choose(
-    clients: int,
-    corrupt: float = 0.05,
-    dropped: float = 0.05,
-    security: float = SECURITY,
-    correctness: float = 30,
+    clients: int, corrupt: float = 0.05, dropped: float = 0.05, security: float = SECURITY, correctness: float = 30
 ) -> Parameters:
     """The fewest neighbours with which privacy is lost with a chance ≤ 2^−security, the round ≤ 2^−correctness.
 

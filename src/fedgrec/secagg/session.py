@@ -98,13 +98,7 @@ class Session:
     def digest(self) -> bytes:
         """Binds signatures, keys and ciphertexts to this round and to every parameter of it."""
         numbers = struct.pack(
-            ">6Q",
-            len(self.rings),
-            self.users,
-            self.neighbours,
-            self.threshold,
-            self.least,
-            self.least_summed,
+            ">6Q", len(self.rings), self.users, self.neighbours, self.threshold, self.least, self.least_summed
         )
         rings = b"".join(struct.pack(">QB", *part) for part in self.rings)
         return hashlib.sha256(b"fedgrec secagg %d" % VERSION + self.round_id + numbers + rings).digest()

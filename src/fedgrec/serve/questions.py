@@ -41,8 +41,9 @@ def recommend(
     without: Ints | None = None,
 ) -> Json:
     """The best items for a user, or for a person whom the model has never met and who has these items."""
-    everything, nothing = np.arange(len(opened.model.item_ids)), np.zeros(0, np.int64)
-    hidden = [nothing if without is None else without, nothing if only is None else np.setdiff1d(everything, only)]
+    hidden = [] if without is None else [without]
+    if only is not None:
+        hidden.append(np.setdiff1d(np.arange(len(opened.model.item_ids)), only))
     if user is not None and items is None:
         asked = Asked(USER, user, k, np.concatenate([opened.model.seen(user), *hidden]))
     elif user is None and items is not None and len(items):

@@ -45,7 +45,7 @@ class Opened:
         self.model, self.names = model, names
         self._rough = Rough.of(model.item_vectors()) if model.inner_product else None
         self._waiting: list[Asked] = []
-        self._together = 1  # how many were answered at once
+        self._callers = 1  # who were answered last, and who waited meanwhile
         self._turn, self._busy, first = threading.Condition(), False, np.zeros(1, np.int64)
         for asked in (Asked(STRANGER, first, 1, first), Asked(USER, 0, 1, first)):
             self._make([asked])  # now, because the first lists take longer; a model may not have them
@@ -58,13 +58,12 @@ class Opened:
             self._turn.wait_for(lambda: asked.found or not self._busy)
             if mine := asked.found is None:
                 self._busy = True
-                self._turn.wait_for(lambda: len(self._waiting) >= self._together, GATHER)
+                self._turn.wait_for(lambda: len(self._waiting) >= self._callers, GATHER)
                 together, self._waiting = self._waiting, []
-                self._together = len(together)
         if mine:
             self._make(together)
             with self._turn:
-                self._busy = False
+                self._busy, self._callers = False, len(together) + len(self._waiting)
                 self._turn.notify_all()
         if isinstance(asked.found, tuple):
             return asked.found

@@ -10,4 +10,4 @@ class FederationError(FedgrecError):
 class RefusedError(FederationError):
     """The server does not want this node any more: nothing gets better if the node is started again as it is."""
 
-    code = 78  # EX_CONFIG; systemd is told to start no node again that ends so (setup/units)
+    code = 78  # EX_CONFIG; systemd is told to start no node again that ends so (setup/fedgrec.service)

@@ -162,14 +162,10 @@ def make_method(config: Config, n_items: int, n_users: int, agreed: Agreement) -
             f"{config.method} matches users through a third party, which a federation has not: choose one of "
             f"{able(_only_sums)}"
         )
-    cannot = {
-        "nodes read no ratings: leave out weight_ceiling": config.data.weight_ceiling > 0,
-        "nodes rank all items that a user has not seen: leave out candidates and repeats": (
-            config.run.candidates > 0 or config.run.repeats
-        ),
-    }
-    if reason := next((reason for reason, holds in cannot.items() if holds), ""):
-        raise FederationError(reason)
+    if config.data.weight_ceiling > 0:
+        raise FederationError("nodes read no ratings: leave out weight_ceiling")
+    if config.run.candidates or config.run.repeats:
+        raise FederationError("nodes rank all items that a user has not seen: leave out candidates and repeats")
     if agreed.decoys_epsilon:
         method.check_decoys()
     if agreed.noisy:  # a node takes part in each round once

@@ -26,6 +26,7 @@ WHO, BUNDLE = "who", "bundle"  # of gateways whose users mask for themselves (bu
 SECAGG, NEXT = "secagg", "next"  # names of blobs: the messages of secure aggregation for this sum and for the next one
 HISTORY = "history"  # in a header: sums that are over, which the other side may not have heard of (history.py)
 TAKEN = "taken"  # a blob of a greeting: the tags of users whose names other nodes brought first
+TURN = "turn"  # in a greeting: larger than that of the server from which this one took over
 AS_BEFORE = "as_before"  # in a header: the model is the one that came down with the previous sum
 COMMITTED = "committed."  # prefix of these names: a node's commitment to its part of a sum that is taken once
 PROTOCOL, UNSAID = 5, 1  # the version that this release speaks; the version of releases whose messages name none

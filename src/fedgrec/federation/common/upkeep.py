@@ -25,9 +25,8 @@ def backup_age(folder: Path) -> float | None:
 def days_left(folder: Path) -> dict[str, float]:
     """Days until each certificate in the folder ends, by the name of its file."""
     now = datetime.now(UTC)
-    return {
-        name: (it.not_valid_after_utc - now).total_seconds() / 86_400 for name, it in certificates_of(folder).items()
-    }
+    ends = {name: certificate.not_valid_after_utc for name, certificate in certificates_of(folder).items()}
+    return {name: (end - now).total_seconds() / 86_400 for name, end in ends.items()}
 
 
 def show(folder: Path, shown: "Exposition") -> None:

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.flower.internals import RetryInvoker, private
-from fedgrec.federation.flower.superlink import EARLY, HEADER, KEEP, LATE
+from fedgrec.federation.flower.superlink import HEADER, KEEP, clock_error
 
 AGAIN, AT_MOST = 0.25, 4.0  # seconds between two attempts at a call: at first, and at most
 MOST = 2**30  # the most bytes of an answer
@@ -69,9 +69,8 @@ def clock_trouble(answer: httpx.Response) -> str:
     """How wrong the clock here is by an answer's date; "" where the server takes what is signed by this clock."""
     if not (date := answer.headers.get("date")):
         return ""
-    ahead = (datetime.now(UTC) - parsedate_to_datetime(date)).total_seconds()
-    where = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'}"
-    return "" if -LATE < ahead < EARLY else f"the clock here is wrong, {where} the server's: set it (NTP)"
+    error = clock_error((datetime.now(UTC) - parsedate_to_datetime(date)).total_seconds())
+    return error and f"the clock here is wrong, {error} the server's: set it (NTP)"
 
 
 def longer(first: float, most: float) -> Generator[float, None, None]:

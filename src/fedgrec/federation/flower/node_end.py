@@ -26,6 +26,7 @@ from fedgrec.federation.common.errors import FederationError, RefusedError
 from fedgrec.federation.common.packets import Packet, failure
 from fedgrec.federation.flower.client_app import answer
 from fedgrec.federation.flower.clients import clock_trouble, connected, is_distrust, longer, patient, public_bytes
+from fedgrec.federation.flower.handlers import HOLD
 from fedgrec.federation.flower.internals import (
     HEARTBEAT,
     ActivateNodeRequest,
@@ -52,16 +53,7 @@ from fedgrec.federation.flower.internals import (
     push_objects,
     remove_content_from_message,
 )
-from fedgrec.federation.flower.records import (
-    PARTS,
-    POLL,
-    PacketError,
-    in_brief,
-    message_of,
-    to_records,
-    words_of,
-)
-from fedgrec.federation.flower.superlink import HOLD
+from fedgrec.federation.flower.records import PARTS, POLL, PacketError, in_brief, message_of, to_records, words_of
 from fedgrec.federation.node.contact import Contact
 from fedgrec.federation.node.gateway import NodeProcess, node_folders
 from fedgrec.federation.node.store import NodeStore
@@ -124,8 +116,8 @@ class Link:
         self.folder, self.remembered = folder, folder / NUMBER
         self.superlink, self.certificate = superlink, certificate
         self.public = public_bytes(key.public_key())
-        proofs: list[Any] = [RuntimeVersionHttpInterceptor(component_name="SuperNode")]
-        proofs.append(NodeAuthHttpInterceptor(key, key.public_key()))
+        version = RuntimeVersionHttpInterceptor(component_name="SuperNode")
+        proofs = [version, NodeAuthHttpInterceptor(key, key.public_key())]
         self.client = connected(FleetHttpClient, superlink, certificate.read_bytes(), proofs)
         self.looks = connected(FleetHttpClient, superlink, certificate.read_bytes(), proofs, answer=HOLD + LOST)
         self.looking = False
@@ -215,10 +207,10 @@ class Link:
         *parts, root = [part.object_id for part in iterate_object_tree(tree)]
         if len(parts) > PARTS:
             raise PacketError(f"a message of {len(parts)} parts came in")
-        patient = partial(pull_objects, pull_object_fn=pull, initial_backoff=POLL / 4, max_time=BUSY)
+        pulled = partial(pull_objects, pull_object_fn=pull, initial_backoff=POLL / 4, max_time=BUSY)
         # A message is announced before its parts are there. The root comes last: if we wait for the root first, we ask
         # for the other parts only once.
-        contents = patient([root], backoff_cap=POLL) | patient(parts)
+        contents = pulled([root], backoff_cap=POLL) | pulled(parts)
         with contextlib.suppress(httpx.TransportError):  # it is here, whether or not the server hears of that
             confirm_received(again(self.client.ConfirmMessageReceived), self.node, run)(name)
         return message_of(name, contents)

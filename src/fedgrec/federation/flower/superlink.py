@@ -9,7 +9,6 @@ signature.
 
 import asyncio
 import base64
-import datetime
 import gc
 import hmac
 import ipaddress
@@ -18,11 +17,9 @@ import os
 import resource
 import ssl
 import sys
-import threading
 import time
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, MutableMapping
-from datetime import timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +28,7 @@ from anyio import to_thread
 from fedgrec.federation.common.web import is_address
 from fedgrec.federation.flower import internals
 from fedgrec.federation.flower.connections import AT_A_TIME, Listener
+from fedgrec.federation.flower.handlers import MOST_HELD, Questions, own_answers, patient_claim
 from fedgrec.federation.flower.processes import end_with_parent
 
 Scope = MutableMapping[str, Any]
@@ -42,9 +40,6 @@ LATE, EARLY = 300.0, 5.0  # seconds that the clock of a signed request may be be
 TELL = 3600.0  # seconds between two lines about the same refused node
 HEADER = "x-fedgrec-secret"  # the header in which the server's own processes show it
 UPLOAD = 300.0  # seconds that a request has to arrive
-STARTING = 300.0  # seconds more that the server's app has to start
-HOLD, MOST_HELD = 45.0, 500  # seconds that a look for work waits; looks that may wait together
-AGAIN = 3  # times that a question without a receipt is handed out again
 OWN = 2**31  # the most bytes of a request of the server's own processes
 KEEP = 60  # seconds that a client keeps an unused connection; the SuperLink keeps it longer
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}  # Flower calls nobody outside
@@ -110,6 +105,12 @@ def is_signed(scope: Scope) -> bool:
     return True
 
 
+def clock_error(ahead: float) -> str:
+    """How many seconds the clock of a caller is ahead or behind; "" where we take what is signed by it."""
+    where = "ahead of" if ahead > 0 else "behind"
+    return "" if -LATE < ahead < EARLY else f"{abs(ahead):.0f} s {where}"
+
+
 def refused_node(scope: Scope) -> tuple[str, float] | None:
     """The node that signed a refused request, and how many seconds its clock is ahead; None of a stranger."""
     from fastapi import Request
@@ -124,7 +125,7 @@ def refused_node(scope: Scope) -> tuple[str, float] | None:
             internals.bytes_to_public_key(key), stamp.encode("ascii"), signature
         ):
             return None
-        ahead = datetime.datetime.fromisoformat(stamp) - datetime.datetime.now(datetime.UTC)
+        ahead = datetime.fromisoformat(stamp) - datetime.now(UTC)
         return nodes.get_node_info(node_ids=[number])[0].name, ahead.total_seconds()
     except (KeyError, TypeError, ValueError):
         return None
@@ -141,7 +142,7 @@ class Door:
     ) -> None:
         self.app, self.secret, self.body, self.listener, self.signed = app, secret, body, listener, signed
         self.has_begun = False
-        self.told: dict[str, float] = {}  # by node: when the log last named it
+        self.named: dict[str, float] = {}  # by node: when the log last named it
 
     async def __call__(self, scope: Scope, receive: Receive, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -151,25 +152,24 @@ class Door:
             status = self._refused(scope)
             body = None if status else await self._body(scope, receive)
 
-            async def told(event: Scope) -> None:
+            async def answered(event: Scope) -> None:
                 if event.get("status") == UNAUTHORIZED:  # the door's own answer, or Flower's
-                    self._name(scope)
+                    self._name_wrong_clock(scope)
                 await send(event)
 
             if body is None:
-                await told({"type": "http.response.start", "status": status or 413, "headers": [CLOSE]})
+                await answered({"type": "http.response.start", "status": status or 413, "headers": [CLOSE]})
                 await send({"type": "http.response.body", "body": b""})
             else:
-                await self.app(scope, _once(body, receive), told)
+                await self.app(scope, _once(body, receive), answered)
                 self.has_begun |= scope["path"] == BEGIN
 
-    def _name(self, scope: Scope) -> None:
+    def _name_wrong_clock(self, scope: Scope) -> None:
         """Say in the server's log which node is refused, and how wrong its clock is; strangers cannot fill the log."""
-        found, now = refused_node(scope), time.monotonic()
-        if found and not -LATE < found[1] < EARLY and now - self.told.get(found[0], -TELL) >= TELL:
-            self.told[found[0]] = now
-            where = f"{abs(found[1]):.0f} s {'ahead of' if found[1] > 0 else 'behind'}"
-            log.warning("note: node %s is refused: its clock is %s this server's: set it (NTP)", found[0], where)
+        (name, ahead), now = refused_node(scope) or ("", 0.0), time.monotonic()
+        if (error := clock_error(ahead)) and now - self.named.get(name, -TELL) >= TELL:
+            self.named[name] = now
+            log.warning("note: node %s is refused: its clock is %s this server's: set it (NTP)", name, error)
 
     def _refused(self, scope: Scope) -> int:
         """The status with which a caller is refused; 0 if it may come in."""
@@ -235,79 +235,6 @@ async def in_one_piece(middleware: Any, scope: Scope, receive: Receive, send: An
 
     response = await middleware.dispatch_func(request, call_next)
     await response(scope, request.wrapped_receive, send)
-
-
-def own_answers(push: Callable[..., Any]) -> Callable[..., Any]:
-    """Flower's handler of answers, but a node may answer only for itself: Flower trusts the sender that it names."""
-    from fastapi import HTTPException
-
-    def checked(request: Any, state: Any) -> Any:
-        if any(message.metadata.src_node_id != request.node.node_id for message in request.messages_list):
-            raise HTTPException(403, "a node answers for itself alone")
-        return push(request=request, state=state)
-
-    return checked
-
-
-class Questions:
-    """Flower's handlers of questions: they are stored, looked for, and received.
-
-    A look for work waits until there is some: a node that rests looks every `HOLD` seconds, and has a new question at
-    once. A look is also a sign of life, so that a node that looks sends no other.
-
-    Flower hands a question out once, and it may be lost on the way. A node does one thing at a time: when it looks for
-    work and has sent no receipt, it has not got the question, and gets it again.
-    """
-
-    def __init__(self, store: Callable[..., Any], pull: Callable[..., Any], confirm: Callable[..., Any]) -> None:
-        self._store, self._pull, self._confirm = store, pull, confirm
-        self._news = defaultdict[int, threading.Event](threading.Event)  # by node: whether there may be a question
-        self._out: dict[int, tuple[Any, int]] = {}  # by node: its question, and how often it may still be handed out
-        self._room = threading.Semaphore(MOST_HELD)
-
-    def store(self, state: Any, message: Any, *about: Any) -> Any:
-        done = self._store(state, message, *about)
-        self._news[message.metadata.dst_node_id].set()
-        return done
-
-    def pull(self, request: Any, state: Any, store: Any) -> Any:
-        news = self._news[request.node.node_id]
-        found = self._found(news, request, state, store)
-        if not found.messages_list and self._room.acquire(blocking=False):
-            came = news.wait(HOLD)
-            self._room.release()
-            if came:
-                return self._found(news, request, state, store)
-        return found
-
-    def _found(self, news: threading.Event, request: Any, state: Any, store: Any) -> Any:
-        node = request.node.node_id
-        state.acknowledge_node_heartbeat(node, internals.HEARTBEAT)
-        news.clear()  # before the look: what comes in between is seen, or makes news again
-        found = self._pull(request=request, state=state, store=store)
-        if found.messages_list:
-            self._out[node] = found, AGAIN
-        elif node in self._out:
-            found, left = self._out.pop(node)
-            if left > 1:
-                self._out[node] = found, left - 1
-        return found
-
-    def confirm(self, request: Any, state: Any, store: Any) -> Any:
-        self._out.pop(request.node.node_id, None)
-        return self._confirm(request=request, state=state, store=store)
-
-
-def patient_claim(claim: Callable[[Any, int], str | None]) -> Callable[[Any, int], str | None]:
-    """Flower's claim of a run for an app that starts now. It holds for longer than Flower's half a minute."""
-
-    def claimed(state: Any, task: int) -> str | None:
-        token = claim(state, task)
-        if token:
-            state.task_token_store[task].active_until += timedelta(seconds=STARTING)
-        return token
-
-    return claimed
 
 
 def http_server(app: Any, **options: Any) -> Any:

@@ -9,8 +9,8 @@ from fedgrec.federation.common import packets, upkeep
 from fedgrec.federation.common.packets import Packet, plain
 from fedgrec.federation.common.web import Answer, Pages, health
 
-LONG = 60.0  # seconds of silence after which somebody should look; a working server is heard every second
-AT_REST, NOTHING = ("/pull-messages", "/send-node-heartbeat"), 16  # calls; the most bytes of an answer that says none
+LONG = 60.0  # seconds of silence after which somebody should look; a working server answers a look for work before
+AT_REST, NOTHING = ("/pull-messages", "/send-node-heartbeat"), 16  # calls; the most bytes of an answer without work
 GREETINGS = {packets.HELLO, packets.WHO}  # a node that is about to be refused gets them too
 
 

@@ -28,7 +28,7 @@ from fedgrec.federation.common.options import FederationOptions
 from fedgrec.federation.common.roster import Membership, read_roster
 from fedgrec.federation.common.values import as_json, filled, parse_json
 
-IDENTITY, TABLE, SERVED, USERS = "identity.key", "items.bin", "served.bin", "users"
+IDENTITY, TABLE, SERVED, USERS, LOCK = "identity.key", "items.bin", "served.bin", "users", "node.lock"
 
 
 @dataclass(frozen=True)

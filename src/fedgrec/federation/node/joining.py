@@ -23,10 +23,10 @@ log = logging.getLogger("fedgrec.node")
 def hello(folder: NodeFolder, store: NodeStore, request: Packet) -> Packet:
     if request.header.get("federation") != folder.federation:
         raise FederationError(f"node {folder.name} belongs to another federation")
-    turn = request.header.get("turn", 0)
-    if type(turn) is not int or turn < store.get("turn", 0):
+    turn = request.header.get(packets.TURN, 0)
+    if type(turn) is not int or turn < store.get(packets.TURN, 0):
         raise FederationError("another server has taken over from this one: stop this one, its nodes hear the other")
-    store.put("turn", turn)
+    store.put(packets.TURN, turn)
     nonce = request.blobs.get("nonce", b"")
     if len(nonce) < 16:
         raise FederationError("a node signs only what the server made up for it: the nonce is too short")

@@ -25,13 +25,7 @@ from fedgrec.federation.common.arrays import read_arrays, write_arrays
 from fedgrec.federation.common.batches import Batch, binding
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.history import counted
-from fedgrec.federation.common.packets import (
-    Packet,
-    as_array,
-    failure,
-    pack_broadcast,
-    unpack_broadcast,
-)
+from fedgrec.federation.common.packets import Packet, as_array, failure, pack_broadcast, unpack_broadcast
 from fedgrec.federation.common.plan import EVALUATE, Plan, is_once, is_recount, model_digest
 from fedgrec.federation.common.shared_messages import without
 from fedgrec.federation.node import changes, decoy_answers, history, joining, known_roster, rules

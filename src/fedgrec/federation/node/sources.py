@@ -112,7 +112,7 @@ def _file(path: Path, in_order: bool) -> Iterator[Line]:
 def _table(path: Path, header: list[str], rows: Iterable[list[str]], in_order: bool) -> Iterator[Line]:
     user, item = header.index(USER), header.index(ITEM)
     held = header.index(HELD_OUT) if HELD_OUT in header else None
-    time = header.index(TIME) if in_order and _has_times(path, header) else None
+    time = _time_column(path, header) if in_order else None
     for number, row in enumerate(rows, 2):
         if len(row) == len(header):
             mark = None if held is None else _mark(row[held], path, number)
@@ -128,10 +128,10 @@ def _mark(word: str, path: Path, number: int) -> bool:
     return word.strip() == "1"
 
 
-def _has_times(path: Path, columns: Sequence[str]) -> bool:
+def _time_column(path: Path, columns: Sequence[str]) -> int:
     if TIME not in columns:
         raise DataError(f"{path} has no column {TIME}, and the federation's method asks what follows what: add it")
-    return True
+    return columns.index(TIME)
 
 
 def _seconds(cell: object, where: str) -> float:
@@ -155,7 +155,7 @@ def _database(path: Path, table: str, in_order: bool) -> Iterator[Line]:
         if USER not in columns or ITEM not in columns:
             raise DataError(f"{path} has no table {table!r} with the columns user and item: make a view that has them")
         held = HELD_OUT if HELD_OUT in columns else "NULL"
-        time = TIME if in_order and _has_times(path, columns) else 0
+        time = columns[_time_column(path, columns)] if in_order else 0
         for user, item, mark, when in db.execute(f"SELECT {USER}, {ITEM}, {held}, {time} FROM {quoted}"):
             user, item = ("" if name is None else str(name).strip() for name in (user, item))  # noqa: PLW2901
             yield user, item, None if mark is None else bool(mark), _seconds(when, f"{path}: {user}, {item}")

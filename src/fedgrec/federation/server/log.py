@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgrec.cable.core import size
-from fedgrec.errors import many
+from fedgrec.errors import FedgrecError, many
 from fedgrec.federation.common.lock import take
 from fedgrec.federation.common.plan import EVALUATE, called
 from fedgrec.federation.server.members import Observer
@@ -82,7 +82,11 @@ def writing(folder: Path) -> Iterator[Callable[[str], None]]:
             log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(line.split())}\n")
             log.flush()
 
-        yield say
+        try:
+            yield say
+        except FedgrecError as why:  # for whoever reads nothing but the log
+            say(f"ended: {why}")
+            raise
 
 
 class Following:

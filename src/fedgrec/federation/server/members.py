@@ -24,7 +24,7 @@ from fedgrec.federation.server.bundling import Bundling
 from fedgrec.federation.server.folder import ServerFolder
 from fedgrec.federation.server.history import History
 from fedgrec.federation.server.liveness import About, Patience, Silences
-from fedgrec.federation.server.store import TURN, WAITS_FOR, ServerStore
+from fedgrec.federation.server.store import WAITS_FOR, ServerStore
 
 NAMED = 10  # nodes in one sentence
 WAIT = 0.2  # seconds between two looks for nodes
@@ -74,7 +74,7 @@ class Members:
             "federation": self.folder.federation,
             "sums": len(self.history.lines),
             "roster": [self.folder.membership.number, self.folder.membership.digest],
-            "turn": self.store.get(TURN, 0),
+            packets.TURN: self.store.get(packets.TURN, 0),
         }
         questions = {address: Packet(packets.HELLO, about, {"nonce": nonce}) for address, nonce in nonces.items()}
         answers = dict(self._exchange(questions, About(packets.HELLO), deadline))

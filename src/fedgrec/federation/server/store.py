@@ -43,7 +43,7 @@ from fedgrec.federation.common.sqlite_store import LISTED, Store, damaged
 from fedgrec.federation.server.folder import ServerFolder, open_server
 from fedgrec.methods.contract import DEGREES, RECOUNT, TRAIN
 
-SERVER_STORE, WAITS_FOR, TURN = "server.sqlite", "waits_for", "turn"
+SERVER_STORE, WAITS_FOR = "server.sqlite", "waits_for"
 FEW = 16  # stages and rounds whose attempts are remembered: older ones never come again
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL, seal BLOB) WITHOUT ROWID;

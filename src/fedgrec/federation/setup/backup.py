@@ -20,20 +20,14 @@ from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.folder import NODE, SERVER, check_kind
 from fedgrec.federation.common.network import FLOWER, TLS_KEY
 from fedgrec.federation.common.upkeep import BACKED_UP
-from fedgrec.federation.node.folder import IDENTITY, open_node
+from fedgrec.federation.node.folder import IDENTITY, LOCK, open_node
 from fedgrec.federation.node.gateway import node_folders
 from fedgrec.federation.node.store import EVALUATIONS_SPENT, STORE, TRAININGS_SPENT, NodeStore
 from fedgrec.federation.server.store import SERVER_STORE, model_of
 from fedgrec.runs.recorded_sums import RECORDINGS
 
-LEFT_OUT = {
-    "logs",
-    "flower",
-    "flower.id",
-    "node.lock",
-    BACKED_UP,
-    RECORDINGS,
-}  # they belong to this machine, or to a process
+# They belong to this machine, or to a process.
+LEFT_OUT = {"logs", "flower", "flower.id", LOCK, BACKED_UP, RECORDINGS}
 PRIVATE_KEYS = {IDENTITY, FLOWER, TLS_KEY}
 TRIES = 5  # a server at work may replace its model while it is copied
 

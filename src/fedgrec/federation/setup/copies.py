@@ -11,9 +11,10 @@ from pathlib import Path
 
 from fedgrec.errors import ConfigError
 from fedgrec.federation.common.errors import FederationError
+from fedgrec.federation.common.packets import TURN
 from fedgrec.federation.common.plan import CHANGES
 from fedgrec.federation.server.folder import open_server
-from fedgrec.federation.server.store import TURN, ServerStore
+from fedgrec.federation.server.store import ServerStore
 from fedgrec.federation.setup.backup import backup
 from fedgrec.methods.contract import TRAIN
 

@@ -22,7 +22,7 @@ from fedgrec.federation.common.roster import homes
 from fedgrec.federation.common.upkeep import backup_age
 from fedgrec.federation.flower import internals
 from fedgrec.federation.flower.clients import clock_trouble, tls
-from fedgrec.federation.node.folder import IDENTITY, open_node
+from fedgrec.federation.node.folder import IDENTITY, LOCK, open_node
 from fedgrec.federation.node.gateway import node_folders, opened
 from fedgrec.federation.node.sources import read_source
 from fedgrec.federation.node.store import NodeStore
@@ -118,7 +118,7 @@ def _node(folder: Path) -> Iterator[Finding]:
     if about.source:
         found = read_source(str(folder / about.source), read_catalogue(folder / CATALOGUE))
         yield Finding(f"the source has {many(len(found.users), 'user')}", wrong=False)
-    runs = is_taken(folder / "node.lock")
+    runs = is_taken(folder / LOCK)
     yield Finding("it runs" if runs else f"nobody runs it: fedgrec federation node {folder}", not runs)
     network.read_flower_key(folder)
     try:  # whatever the answer, it comes with the server's certificate and its clock

@@ -27,6 +27,7 @@ from fedgrec.federation.common.web import LOOPBACK, Site, watched
 from fedgrec.federation.flower.processes import Processes, end_with_parent
 from fedgrec.federation.node import history
 from fedgrec.federation.node.contact import Contact
+from fedgrec.federation.node.folder import LOCK
 from fedgrec.federation.node.gateway import anyone, node_folders, opened
 from fedgrec.federation.node.refresh import Watcher
 from fedgrec.federation.node.store import NodeStore
@@ -154,7 +155,7 @@ def node(folder: Path, trust_again: bool = False, watch: Watch = UNWATCHED) -> N
     from fedgrec.federation.flower.node_end import serve as answer_messages
 
     opened(folder)
-    with held(folder / "node.lock", "the node of this folder"):
+    with held(folder / LOCK, "the node of this folder"):
         watcher = Watcher(folder)
         users = watcher.load()
         if trust_again:

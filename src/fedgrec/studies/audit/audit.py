@@ -16,7 +16,7 @@ from fedgrec.pages.report import page
 from fedgrec.pages.report.page import paragraph, tile_row
 from fedgrec.pages.tables import NOTHING, Grid, terminal
 from fedgrec.runs.simulation import Observer
-from fedgrec.studies.audit import clusters, membership, order, weaker_designs
+from fedgrec.studies.audit import clusters, membership, order, shadows, weaker_designs
 from fedgrec.studies.audit.recording import Truth, View, record
 from fedgrec.studies.audit.scores import Estimate, Finding, NotApplicable, percent
 
@@ -61,14 +61,17 @@ def _value(estimate: Estimate | None) -> str:
     return NOTHING if estimate is None else percent(estimate.value)
 
 
-def audit(config: Config, dataset: Dataset | None = None, sums: int = 10, observer: Observer | None = None) -> Audit:
-    """Train, write down what the server sees, and attack it."""
+def audit(
+    config: Config, dataset: Dataset | None = None, sums: int = 10, observer: Observer | None = None, pairs: int = 0
+) -> Audit:
+    """Train, write down what the server sees, and attack it, also by so many pairs of models to compare with."""
     if sums < 1:
         raise ConfigError(f"an audit of {sums} sums has nothing to look at: ask for at least 1")
-    return attacked(*record(config, dataset, sums, observer))
+    view, truth = record(config, dataset, sums, observer)
+    return attacked(view, truth, shadows.audit(config, truth, pairs, observer))
 
 
-def attacked(view: View, truth: Truth) -> Audit:
+def attacked(view: View, truth: Truth, *more: Line) -> Audit:
     if not view.sums:
         raise ConfigError("no sum was opened: lower dropout, or train for more rounds")
     lines: tuple[Line, ...] = (
@@ -76,11 +79,12 @@ def attacked(view: View, truth: Truth) -> Audit:
         *clusters.audit(view, truth),
         clusters.audit_latents(view, truth),
         membership.audit_sums(view, truth),
+        membership.audit_colluding(view, truth),
         membership.audit_model(view, truth, strangers=False),
         membership.audit_model(view, truth, strangers=True),
         *order.audit(view, truth),
+        *more,
         weaker_designs.audit_sums(view, truth),
-        weaker_designs.audit_counts(view, truth),
     )
     return Audit(view.method, view.n_users, view.n_items, len(view.sums), len(view.sums[-1].people), lines)
 
@@ -192,19 +196,14 @@ def interval(line: Finding) -> str:
 
 
 def beside(line: Finding) -> list[tuple[str, str]]:
-    """What a mean hides: the difference from popularity, the people at most risk, and guesses that must be sure."""
+    """What a mean hides: the difference from popularity, and the people at most risk."""
     if line.beyond is None or line.at_risk is None or line.powerless:
         return []
     by, low, high = (percent(value) for value in (line.beyond.value, line.beyond.low, line.beyond.high))
-    words = [
+    return [
         ("Beyond popularity", f"{by} of 100 ({low} to {high})"),
         ("People at most risk", f"For a tenth of the people it finds {percent(line.at_risk)} of 100 on average."),
     ]
-    if line.sure:
-        attack, popularity = (percent(share.value) for share in line.sure)
-        text = f"It finds {attack} of 100 where 1 in 100 false ones may be named, and popularity {popularity}."
-        words.append(("If it must be sure", text))
-    return words
 
 
 def reasons(lines: list[NotApplicable]) -> str:

@@ -1,6 +1,6 @@
 """Is this item among the person's? Asked of the sums that the person was in, and of the published model alone."""
 
-from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 from fedgrec.cable.core import Floats, Ints
 from fedgrec.data import Interactions
 from fedgrec.studies.audit.recording import OpenedSum, Truth, View, marked, present
-from fedgrec.studies.audit.scores import Finding, NotApplicable, finding_items, interval, named
+from fedgrec.studies.audit.scores import Finding, NotApplicable, finding_items, named
 
 FROM_SUMS = "your items, from the sums you were in"
+COLLUDING = "the same, by two thirds of the people"
 FROM_MODEL = "your other items, from the model"
 STRANGERS = "the same for people who were in no sum"
 SURE, UNSURE = 1e-6, 0.2  # how often the claim "somebody in this sum has this item" is wrong
@@ -67,36 +68,22 @@ def halves(data: Interactions, users: Ints) -> tuple[list[Ints], list[Ints]]:
     return [np.sort(part[: len(part) // 2]) for part in mixed], [part[len(part) // 2 :] for part in mixed]
 
 
-def auc(scores: Floats, items: Sequence[Ints], but: Sequence[Ints] | None = None) -> Floats:
-    """How often an item of the person scores higher than another item; equal scores count half.  # [p]"""
-    found = np.full(len(items), 0.5)
-    for at, mine in enumerate(items):
-        others = np.ones(scores.shape[1], bool)
-        others[mine] = False
-        others[but[at] if but else []] = False
-        low = np.sort(scores[at, others])
-        if len(low):
-            below = np.searchsorted(low, scores[at, mine], "left") + np.searchsorted(low, scores[at, mine], "right")
-            found[at] = below.mean() / (2 * len(low))
-    return found
-
-
-def _scored(
-    name: str, sentence: str, scores: Floats, truth: Truth, items: Sequence[Ints], but: Sequence[Ints] | None = None
-) -> Finding:
-    alike: Floats = np.tile(truth.popularity.astype(np.float64), (len(items), 1))
-    aucs = {key: interval(auc(part, items, but)).value for key, part in (("attack", scores), ("popularity", alike))}
-    right = named(scores, items, but)
-    return finding_items(name, sentence, right, items, truth.popularity, but, scores, auc=aucs)
-
-
-def audit_sums(view: View, truth: Truth) -> Finding | NotApplicable:
+def audit_sums(view: View, truth: Truth, name: str = FROM_SUMS, who: str = "the server") -> Finding:
     people = some(np.unique(np.concatenate([seen.people for seen in view.sums])))
     said = (
-        "Of 100 items that you have, the server would name {attack}, if it names as many as you have; guessing by "
+        f"Of 100 items that you have, {who} would name {{attack}}, if it names as many as you have; guessing by "
         "popularity names {popularity}."
     )
-    return _scored(FROM_SUMS, said, guess_from_sums(view, people), truth, truth.items(people.tolist()))
+    items = truth.items(people.tolist())
+    return finding_items(name, said, named(guess_from_sums(view, people), items), items, truth.popularity)
+
+
+def audit_colluding(view: View, truth: Truth) -> Finding | NotApplicable:
+    """The same of what two thirds of the people leave of the sums; their noise, which they know, is not taken away."""
+    left = tuple(seen for seen in truth.left if len(seen.people))
+    if not left:
+        return NotApplicable(COLLUDING, "in no sum is anybody but those who work together")
+    return audit_sums(replace(view, sums=left), truth, COLLUDING, "the server with two thirds of the people")
 
 
 def audit_model(view: View, truth: Truth, strangers: bool) -> Finding | NotApplicable:
@@ -111,7 +98,7 @@ def audit_model(view: View, truth: Truth, strangers: bool) -> Finding | NotAppli
         "others; guessing by popularity names {popularity}."
     )
     recommended = view.model(np.cumsum([0, *map(len, known)]), np.concatenate(known))  # to who has these alone: [p, N]
-    return _scored(name, said, recommended, truth, hidden, known)
+    return finding_items(name, said, named(recommended, hidden, known), hidden, truth.popularity, known)
 
 
 def some(users: Ints) -> Ints:

@@ -25,8 +25,9 @@ from fedgrec.runs.simulation import Observer, Simulation
 from fedgrec.runs.sums import Sums
 
 OUTSIDERS = 0.1  # the share of people who are in no sum
+COLLUDING = 2 / 3  # the share of people who tell each other what they sent
 APART = 100  # people, at most, whose uploads are kept
-OUTSIDERS_STREAM, APART_STREAM = 4, 9
+OUTSIDERS_STREAM, APART_STREAM, COLLUDING_STREAM = 4, 9, 11
 Published = Callable[[Ints, Ints], Floats]  # a trained model: the items of n people (indptr, items) → scores, [n, N]
 
 
@@ -83,7 +84,7 @@ class Truth:
     outsiders: Interactions  # people of the same kind who were in no sum
     contributions: Contributions
     trained: Apart | None = None  # of the recorded sum that carries the most
-    counted: Apart | None = None  # of the degree counts; None: the method counts none
+    left: tuple[OpenedSum, ...] = ()  # the sums without the uploads of people who work together
 
     @property
     def popularity(self) -> Ints:
@@ -95,7 +96,7 @@ class Truth:
 
 
 class Recorder(Sums):
-    """Adds up as `inner` does, and writes down the degree counts and the sums of some training rounds."""
+    """Adds up as `inner` does, and writes down the sums of some training rounds."""
 
     def __init__(self, inner: Sums, keys: NDArray[np.uint64], rounds: Iterable[int]) -> None:
         super().__init__(inner.options, inner.threads)
@@ -103,29 +104,29 @@ class Recorder(Sums):
         self.order = np.argsort(keys)
         self.keys = keys[self.order]
         self.seen: list[OpenedSum] = []
+        rng = np.random.Generator(np.random.Philox(key=[len(keys), COLLUDING_STREAM]))
+        self.colluding = rng.permutation(len(keys)) < round(COLLUDING * len(keys))  # [M]
+        self.left: list[OpenedSum] = []
         self.contributions = Contributions(np.zeros(0, np.int64), np.zeros(0, np.int64))
         self.trained: Apart | None = None
-        self.counted: Apart | None = None
 
     def total(
         self, method: Method, stage: Stage, cohort: Cohort, broadcast: Broadcast, arrived: Ints | None = None
     ) -> tuple[Upload, Pending]:
         total, pending = self.inner.total(method, stage, cohort, broadcast, arrived)
         present = cohort if arrived is None else cohort.take(arrived)
-        counted = counts(method, stage)
-        if counted or (method.trains(stage) and broadcast.round in self.rounds):
+        if method.trains(stage) and broadcast.round in self.rounds:
             people = self.order[np.searchsorted(self.keys, present.keys)]
             before = replace(broadcast, tables=broadcast.tables.copy(), degrees=broadcast.degrees.copy())
-            seen = OpenedSum(before, method.spec(stage), visible(total), people)
-            if counted:
-                self.counted = apart(method, stage, present, seen)
-            else:
-                self._write_down(method, stage, present, seen)
+            self._write_down(method, stage, present, OpenedSum(before, method.spec(stage), visible(total), people))
         return total, pending
 
     def _write_down(self, method: Method, stage: Stage, present: Cohort, seen: OpenedSum) -> None:
         """Keep a training round's sum; for one round also who is in which row, and for one some users' uploads."""
         self.seen.append(seen)
+        gone = self.colluding[seen.people]
+        own, _ = method.local_update(present.take(np.flatnonzero(gone)), stage, seen.broadcast)
+        self.left.append(replace(seen, total=visible(minus(seen.total, own)), people=seen.people[~gone]))
         if seen.broadcast.round == max(self.rounds):
             self.contributions = contributions(method, stage, present, seen.broadcast)
         if seen.broadcast.round == fullest(method, self.rounds):
@@ -215,7 +216,7 @@ def record(
     degrees = server.degrees if any(counts(method, stage) for stage in method.stages) else None
     about = published(method, server), method.options, method.contents, method.leaning
     view = View(simulation.config.method, people.n_users, people.n_items, seen, degrees, *about)
-    return view, Truth(people, outsiders, recorder.contributions, recorder.trained, recorder.counted)
+    return view, Truth(people, outsiders, recorder.contributions, recorder.trained, tuple(recorder.left))
 
 
 def published(method: Method, server: ServerState) -> Published:

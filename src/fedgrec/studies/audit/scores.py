@@ -16,7 +16,6 @@ from fedgrec.cable.core import Floats, Ints
 
 SHOWN, TESTED = 0.95, 0.999
 AT_RISK = 0.1  # the share of people for whom an attack finds most
-FALSE_ALARMS = 0.01  # of a person's other items, where an attack is to be sure
 DRAWS = 5_000
 BLOCK = 250  # draws at a time
 BOOTSTRAP_STREAM, TIES_STREAM = 5, 8
@@ -46,7 +45,6 @@ class Finding:
     beyond: Estimate | None = None  # attack minus popularity
     powerless: bool = False
     at_risk: float | None = None  # the mean over the tenth of people for whom it finds most
-    sure: tuple[Estimate, Estimate] | None = None  # with few false alarms: found by the attack, and by popularity
 
 
 @dataclass(frozen=True)
@@ -64,8 +62,6 @@ def finding(
     chance: Floats | None = None,
     popularity: Floats | None = None,
     weights: Floats | None = None,
-    *,
-    sure: tuple[Floats, Floats] | None = None,
     **more: Any,
 ) -> Finding:
     """The table's line about each person's share of right guesses: of the attack, of a guess that knows nothing, of the
@@ -85,7 +81,6 @@ def finding(
         beyond=interval(attack - popularity, weights),
         powerless=np.array_equal(attack, popularity),
         at_risk=float(np.sort(attack)[-math.ceil(AT_RISK * len(attack)) :].mean()),
-        sure=(interval(sure[0]), interval(sure[1])) if sure else None,
     )
 
 
@@ -96,18 +91,13 @@ def finding_items(
     items: Sequence[Ints],
     popularity: Ints,
     but: Sequence[Ints] | None = None,
-    scores: Floats | None = None,
     **more: Any,
 ) -> Finding:
-    """The same for an attack that names as many items as each person has; `but` are known, so nobody names them.
-
-    `scores`: how likely the attack thinks each item is each person's, if it says so.  # [p, N]
-    """
+    """The same for an attack that names as many items as each person has; `but` are known, so nobody names them."""
     alike: Floats = np.tile(popularity.astype(np.float64), (len(items), 1))
     left = len(popularity) - (np.array([len(part) for part in but]) if but else 0)
     chance: Floats = np.array([len(part) for part in items]) / left
-    sure = None if scores is None else (caught(scores, items, but), caught(alike, items, but))
-    return finding(name, sentence, attack, chance, named(alike, items, but), sure=sure, **more)
+    return finding(name, sentence, attack, chance, named(alike, items, but), **more)
 
 
 def percent(share: float) -> str:
@@ -131,17 +121,6 @@ def interval(values: Floats, weights: Floats | None = None, level: float = SHOWN
         means.append(parts[drawn].sum(axis=1) / np.maximum(weights[drawn].sum(axis=1), np.finfo(float).tiny))
     low, high = np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2])
     return Estimate(float(parts.sum() / weights.sum()), float(low), float(high))
-
-
-def caught(scores: Floats, items: Sequence[Ints], but: Sequence[Ints] | None = None) -> Floats:
-    """The share of each person's items that score higher than all but 1 % of the others.  # [p]"""
-    found = np.zeros(len(items))
-    for at, mine in enumerate(items):
-        others = np.ones(scores.shape[1], bool)
-        others[np.concatenate([mine, but[at]]) if but else mine] = False
-        if others.any():
-            found[at] = (scores[at, mine] > np.quantile(scores[at, others], 1 - FALSE_ALARMS, method="higher")).mean()
-    return found
 
 
 def named(scores: Floats, items: Sequence[Ints], but: Sequence[Ints] | None = None) -> Floats:

@@ -1,7 +1,7 @@
 """What a server would find in designs that this product does not use: each lacks one of our rules.
 
-A sum, or a count of degrees, that is opened twice, the second time without one person: the difference is what this
-person sent. Nodes refuse that: docs/security.md.
+A sum that is opened twice, the second time without one person: the difference is what this person sent. Nodes refuse
+that, for counts of degrees, too: docs/security.md.
 
 Rows of latents, and all rows of some methods, belong to the person's own items alone. Other uploads also have rows of
 negatives, which the person drew. Nearly all rows lie along one line, the person's own: its items move one way, and
@@ -9,22 +9,13 @@ negatives move the other way. There are more negatives, or each moves less. So t
 items.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from fedgrec.cable.core import Floats, Upload
 from fedgrec.studies.audit.recording import Truth, View, marked, minus, of_own_items, visible
 from fedgrec.studies.audit.scores import Finding, NotApplicable, finding_items, named
 
-SUMS, COUNTS = "if two sums differed by one person", "if two counts differed by one person"
-
-
-def found_items(name: str, sentence: str, guesses: Mapping[int, Floats], truth: Truth, **more: Any) -> Finding:
-    """The table's line about guesses by person; as many items are named as the person has."""
-    mine = truth.items(guesses)
-    return finding_items(name, sentence, named(np.stack([*guesses.values()]), mine), mine, truth.popularity, **more)
+SUMS = "if two sums differed by one person"
 
 
 # ------------------------------------------------------------------------------------------ uploads in the clear
@@ -69,27 +60,10 @@ def audit_sums(view: View, truth: Truth) -> Finding | NotApplicable:
         return NotApplicable(SUMS, "the sum that carries the most was not opened")
     sent = {person: difference(both.sum.total, both.without(person)) for person in both.uploads}
     steps = both.sum.broadcast.row_steps
-    more: dict[str, Any] = {"round": both.sum.broadcast.round}
-    if view.contents.updates in both.sum.total.leaves:
-        updates = np.stack([guess_by_signs(upload, view, steps) for upload in sent.values()])
-        more["from_item_updates_alone"] = float(named(updates, truth.items(sent)).mean())
     guesses = {person: guess(upload, view, steps) for person, upload in sent.items()}
     said = (
         "If a server could open one sum twice, the second time without you, it would name {attack} of 100 of your "
         "items; guessing by popularity names {popularity}. Nodes send their part of a round once."
     )
-    return found_items(SUMS, said, guesses, truth, **more)
-
-
-def audit_counts(view: View, truth: Truth) -> Finding | NotApplicable:
-    """The same of two counts: an item that is counted more often the first time is the person's."""
-    both, leaf = truth.counted, view.contents.counts
-    if both is None:
-        return NotApplicable(COUNTS, "the method counts no degrees")
-    sent = {person: difference(both.sum.total, both.without(person)) for person in both.uploads}
-    guesses = {who: marked(part.leaves[leaf].index, view.n_items).astype(float) for who, part in sent.items()}
-    said = (
-        "If a server could count the users of each item twice, the second time without you, it would name {attack} of "
-        "100 of your items; guessing by popularity names {popularity}. Nodes help to open one count."
-    )
-    return found_items(COUNTS, said, guesses, truth)
+    mine, right = truth.items(sent), named(np.stack([*guesses.values()]), truth.items(sent))
+    return finding_items(SUMS, said, right, mine, truth.popularity, round=both.sum.broadcast.round)

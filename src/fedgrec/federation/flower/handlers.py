@@ -1,0 +1,86 @@
+"""Flower's handlers of messages between server and nodes, as a federation needs them. The SuperLink runs them."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from fedgrec.federation.flower import internals
+
+STARTING = 300.0  # seconds more that the server's app has to start
+HOLD, MOST_HELD = 45.0, 500  # seconds that a look for work waits; looks that may wait together
+AGAIN = 3  # times that a question without a receipt is handed out again
+
+
+def own_answers(push: Callable[..., Any]) -> Callable[..., Any]:
+    """Flower's handler of answers, but a node may answer only for itself: Flower trusts the sender that it names."""
+    from fastapi import HTTPException
+
+    def checked(request: Any, state: Any) -> Any:
+        if any(message.metadata.src_node_id != request.node.node_id for message in request.messages_list):
+            raise HTTPException(403, "a node answers for itself alone")
+        return push(request=request, state=state)
+
+    return checked
+
+
+class Questions:
+    """Flower's handlers of questions: they are stored, looked for, and received.
+
+    A look for work waits until there is some: a node that rests looks every `HOLD` seconds, and has a new question at
+    once. A look is also a sign of life, so that a node that looks sends no other.
+
+    Flower hands a question out once, and it may be lost on the way. A node does one thing at a time: when it looks for
+    work and has sent no receipt, it has not got the question, and gets it again.
+    """
+
+    def __init__(self, store: Callable[..., Any], pull: Callable[..., Any], confirm: Callable[..., Any]) -> None:
+        self._store, self._pull, self._confirm = store, pull, confirm
+        self._news = defaultdict[int, threading.Event](threading.Event)  # by node: whether there may be a question
+        self._out: dict[int, tuple[Any, int]] = {}  # by node: its question, and how often it may still be handed out
+        self._room = threading.Semaphore(MOST_HELD)
+
+    def store(self, state: Any, message: Any, *about: Any) -> Any:
+        done = self._store(state, message, *about)
+        self._news[message.metadata.dst_node_id].set()
+        return done
+
+    def pull(self, request: Any, state: Any, store: Any) -> Any:
+        news = self._news[request.node.node_id]
+        found = self._found(news, request, state, store)
+        if not found.messages_list and self._room.acquire(blocking=False):
+            came = news.wait(HOLD)
+            self._room.release()
+            if came:
+                return self._found(news, request, state, store)
+        return found
+
+    def _found(self, news: threading.Event, request: Any, state: Any, store: Any) -> Any:
+        node = request.node.node_id
+        state.acknowledge_node_heartbeat(node, internals.HEARTBEAT)
+        news.clear()  # before the look: what comes in between is seen, or makes news again
+        found = self._pull(request=request, state=state, store=store)
+        if found.messages_list:
+            self._out[node] = found, AGAIN
+        elif node in self._out:
+            found, left = self._out.pop(node)
+            if left > 1:
+                self._out[node] = found, left - 1
+        return found
+
+    def confirm(self, request: Any, state: Any, store: Any) -> Any:
+        self._out.pop(request.node.node_id, None)
+        return self._confirm(request=request, state=state, store=store)
+
+
+def patient_claim(claim: Callable[[Any, int], str | None]) -> Callable[[Any, int], str | None]:
+    """Flower's claim of a run for an app that starts now. It holds for longer than Flower's half a minute."""
+
+    def claimed(state: Any, task: int) -> str | None:
+        token = claim(state, task)
+        if token:
+            state.task_token_store[task].active_until += timedelta(seconds=STARTING)
+        return token
+
+    return claimed
