@@ -62,12 +62,19 @@ DRAW: dict[str, list[Settings]] = {  # negatives: they have a row for each leak
     "fedmf": [{}],
     "fedncf": [{}],
     "fedgrec": [{}],
+    "two-parts": grid(directions=(16, 64, 1024)),
+    "federank": [{}],
     "alone": [{"rounds": 20}],
 }
 DRAW_NONE: dict[str, list[Settings]] = {
     "fcf": [{}],
     "spectral": grid(dim=(8, 16, 32, 64, 128, 256), exponent=(0.2, 0.35, 0.5), rounds=(4, 12)),
     "ordered": grid(dim=(64, 512), exponent=(0.2, 0.4, 0.6)),
+    "ordered-parts": [
+        {"rounds": sums + 4, **others}
+        for sums in (4, 12)
+        for others in grid(sums=(sums,), dim=(16, 64, 256), blend=(0.4, 1.0, 2.5))
+    ],
     "popularity": [{}],
     "ease": grid(l2=(25.0, 50.0, 100.0, 200.0, 400.0, 800.0, 1600.0)),
     "itemknn": grid(neighbours=(5, 10, 20, 50, 100, 200), shrinkage=(0.0, 10.0, 100.0)),
