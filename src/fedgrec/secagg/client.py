@@ -20,7 +20,7 @@ secrets and takes no further part.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,14 +86,6 @@ class Secrets:
 class Client:
     """One client; `receive` answers each message of the server with the client's next one."""
 
-    # Which message a stage waits for.
-    awaits: Mapping[Stage, type[Message]] = {
-        Stage.SHARES: Neighbourhood,
-        Stage.MASKED: Delivery,
-        Stage.CONFIRM: Survivors,
-        Stage.UNMASK: Confirmations,
-    }
-
     def __init__(
         self,
         session: Session,
@@ -143,10 +135,17 @@ class Client:
         message = parse(data)
         if message.round_id != self.session.round_id:
             raise WrongRound(f"client {self.me} got a message of another round")
-        if type(message) is not self.awaits.get(self.stage):
+        steps: dict[Stage, tuple[type[Message], Callable[[Any], Message]]] = {
+            Stage.SHARES: (Neighbourhood, self._share),
+            Stage.MASKED: (Delivery, self._mask),
+            Stage.CONFIRM: (Survivors, self._confirm),
+            Stage.UNMASK: (Confirmations, self._reveal),
+        }
+        awaited, answer = steps.get(self.stage, (None, None))
+        if answer is None or type(message) is not awaited:
             raise WrongStage(f"client {self.me} waits for {self.stage.value} and got {type(message).__name__}")
         try:
-            return self._answer(message).pack()
+            return answer(message).pack()
         except Exception:
             self.abandon()
             raise
@@ -154,18 +153,6 @@ class Client:
     def abandon(self) -> None:
         """Forget all secrets; every later message is refused."""
         self.stage, self._secrets, self._words, self._held = Stage.DONE, None, None, {}
-
-    def _answer(self, message: Message) -> Message:
-        if isinstance(message, Neighbourhood):
-            return self._share(message)
-        if isinstance(message, Delivery):
-            return self._mask(message)
-        if isinstance(message, Survivors):
-            self._survivors, self._lists = message, self._believe(message)
-            return self._confirm(message)
-        assert isinstance(message, Confirmations)
-        self._compare(message)
-        return self._reveal(*self._lists)
 
     def _mine(self) -> Secrets:
         assert self._secrets is not None, "a client that has forgotten its secrets is never asked for them"
@@ -243,7 +230,8 @@ class Client:
         return set(self._held) - {self.me}
 
     def _confirm(self, message: Survivors) -> Message:
-        """Stage 3: sign the lists that this client was told."""
+        """Stage 3: sign the lists that this client was told, if they are possible."""
+        self._survivors, self._lists = message, self._believe(message)
         self.stage = Stage.UNMASK
         return Confirm(self.session.round_id, self._identity.sign(survivors_part(self.session, self._bound, message)))
 
@@ -260,8 +248,10 @@ class Client:
                 f"{agreeing} clients around client {self.me} confirm the survivors, and {self.session.threshold} must"
             )
 
-    def _reveal(self, alive: set[int], dropped: set[int]) -> Message:
+    def _reveal(self, message: Confirmations) -> Message:
         """Stage 4: open the survivors' seeds and the others' mask keys; once, and never both of one client."""
+        self._compare(message)
+        alive, dropped = self._lists
         seeds = {owner: self._held[owner][0] for owner in alive & self._held.keys()}
         keys = {owner: self._held[owner][1] for owner in dropped & self._held.keys()}
         self.abandon()

@@ -16,8 +16,8 @@ server keeps one partial sum.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -54,16 +54,14 @@ from fedgrec.secagg.prg import Mask, mask_parts
 from fedgrec.secagg.session import Session, Stage
 
 
+class _Step(NamedTuple):
+    answer: type[Message]
+    take: Callable[[int, Any], None]  # one client's answer
+    close: Callable[[], dict[int, Message]]
+
+
 class Server:
     """One round. `waiting` names the clients whose answer is still missing."""
-
-    answers: Mapping[Stage, type[Message]] = {
-        Stage.KEYS: Keys,
-        Stage.SHARES: Shares,
-        Stage.MASKED: Masked,
-        Stage.CONFIRM: Confirm,
-        Stage.UNMASK: Reveal,
-    }
 
     def __init__(
         self,
@@ -119,7 +117,8 @@ class Server:
             raise UnknownSender(f"client {sender} is not on the roster")
         if message.round_id != self.session.round_id:
             raise WrongRound(f"client {sender} sent a message of another round")
-        if type(message) is not self.answers.get(self.stage):
+        step = self._step
+        if step is None or type(message) is not step.answer:
             raise WrongStage(
                 f"client {sender} sent {type(message).__name__}, but the server waits for {self.stage.value}"
             )
@@ -127,41 +126,34 @@ class Server:
             if sender in self._answered:
                 raise SecondAnswer(f"client {sender} has answered already; its first answer stands")
             raise UnknownSender(f"client {sender} takes no part in this round any more")
-        self._take(sender, message)
+        step.take(sender, message)
         self.waiting.discard(sender)
         self._answered.add(sender)
 
     def close(self) -> dict[int, bytes]:
         """End the stage with the clients that answered; return the next message for each of them."""
-        steps = {
-            Stage.KEYS: self._close_keys,
-            Stage.SHARES: self._close_shares,
-            Stage.MASKED: self._close_masked,
-            Stage.CONFIRM: self._close_confirm,
-            Stage.UNMASK: self._close_unmask,
-        }
-        if self.stage not in steps:
+        step = self._step
+        if step is None:
             raise WrongStage("the round is over: a server is for one round")
         try:
-            messages = steps[self.stage]()
+            messages = step.close()
         except Exception:
             self.stage, self.waiting = Stage.DONE, set()
             raise
         self.waiting, self._answered = set(messages), set()
         return {client: message.pack() for client, message in messages.items()}
 
-    def _take(self, sender: int, message: Message) -> None:
-        if isinstance(message, Keys):
-            self._take_keys(sender, message)
-        elif isinstance(message, Shares):
-            self._take_shares(sender, message)
-        elif isinstance(message, Confirm):
-            self._take_confirm(sender, message)
-        elif isinstance(message, Reveal):
-            self._take_reveal(sender, message)
-        else:
-            assert isinstance(message, Masked)
-            self._take_masked(sender, message)
+    @property
+    def _step(self) -> "_Step | None":
+        """What belongs to this stage; None once the round is over."""
+        steps = {
+            Stage.KEYS: _Step(Keys, self._take_keys, self._close_keys),
+            Stage.SHARES: _Step(Shares, self._take_shares, self._close_shares),
+            Stage.MASKED: _Step(Masked, self._take_masked, self._close_masked),
+            Stage.CONFIRM: _Step(Confirm, self._take_confirm, self._close_confirm),
+            Stage.UNMASK: _Step(Reveal, self._take_reveal, self._close_unmask),
+        }
+        return steps.get(self.stage)
 
     # ---------------------------------------------------------------------------------------- the stages
 
