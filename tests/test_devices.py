@@ -77,7 +77,7 @@ def test_ranking_says_so_too(full: Any, monkeypatch: pytest.MonkeyPatch) -> None
     def no_room(*_: Any) -> Any:
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(machine, "rank_on_gpu", no_room)
+    monkeypatch.setattr(machine, "products_on_gpu", no_room)
     run = new(None, device="cpu")
     test = run.dataset.split.test
     assert test is not None

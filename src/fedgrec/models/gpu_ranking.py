@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec.errors import FedgrecError
-from fedgrec.models.ranking import Ids, Indptr, Rank
+from fedgrec.models.ranking import Ids, Indptr
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -15,19 +15,12 @@ Floats = NDArray[np.float32]
 RANKED_AT_ONCE = 2**28  # scores on the device at a time: 1 GB
 
 
-def rank_on_gpu(users: Floats, items: Floats) -> Rank:
-    """Ranking by inner products of rows [M, D] and [N, D]."""
+def products_on_gpu(users: Floats, items: Floats) -> Callable[[Ints], Any]:
+    """Scores that are inner products of rows [M, D] and [N, D]."""
     import torch
 
     users_there, items_there = (torch.from_numpy(part).to("cuda") for part in (users, items))
-
-    def rank(chosen: Ints, k: int, indptr: Indptr, seen: Ids) -> Ids:
-        def score(some: Ints) -> Any:
-            return users_there[torch.from_numpy(some).to("cuda")] @ items_there.T
-
-        return top_k_on_device(score, chosen, k, len(items), indptr, seen)
-
-    return rank
+    return lambda some: users_there[torch.from_numpy(some).to("cuda")] @ items_there.T
 
 
 def top_k_on_device(

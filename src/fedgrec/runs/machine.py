@@ -14,7 +14,7 @@ from fedgrec.kernels.devices import gpu_is_there, place, within_memory
 from fedgrec.methods import contract
 from fedgrec.methods.budget import with_noise
 from fedgrec.methods.contract import Method
-from fedgrec.models.gpu_ranking import rank_on_gpu, top_k_on_device
+from fedgrec.models.gpu_ranking import products_on_gpu, top_k_on_device
 from fedgrec.models.metrics import Ideal
 from fedgrec.models.ranking import UNSEEN, Choice, Csr, Rank, Result, evaluate_ranking, top_k, top_k_scores
 
@@ -101,7 +101,7 @@ def _ranker(method: Method, server: ServerState, users: Cohort, device: str) -> 
         def rank_products(chosen: Ints, k: int, indptr: Any, seen: Any) -> Any:
             own = method.represent_users(server, users.take(chosen)).astype(np.float32)  # not of all: they may be many
             if device == "cuda":
-                return rank_on_gpu(own, items)(np.arange(len(own)), k, indptr, seen)
+                return top_k_on_device(products_on_gpu(own, items), np.arange(len(own)), k, len(items), indptr, seen)
             return top_k(own, items, k, indptr, seen)[0]
 
         return rank_products
