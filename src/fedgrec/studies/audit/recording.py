@@ -71,10 +71,6 @@ class Apart:
     sum: OpenedSum
     uploads: Mapping[int, Upload]  # by person
 
-    def without(self, person: int) -> Upload:
-        """The sum over everybody but this person."""
-        return visible(minus(self.sum.total, self.uploads[person]))
-
 
 @dataclass(frozen=True)
 class Truth:
