@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shlex
+import signal
 import sys
 import textwrap
 from collections.abc import Callable
@@ -244,7 +245,9 @@ def run_server(arguments: argparse.Namespace) -> int:
     from fedgrec.federation.setup.copies import take_over
     from fedgrec.federation.setup.start import serve
 
-    _stop_on_sigterm()
+    # A service manager ends the server with SIGTERM; the processes that the server started must end with it. At the
+    # second one it does not wait for a sum any more.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     log = logging.getLogger("fedgrec.server")
     tell: Callable[[str], None] = say
     if arguments.log_json:
@@ -319,19 +322,6 @@ def run_backup(arguments: argparse.Namespace) -> int:
 
 def say(line: str) -> None:
     print(line, flush=True)
-
-
-def _stop_on_sigterm() -> None:
-    """A service manager ends the server with SIGTERM; the processes that the server started must end with it.
-
-    At the second one it does not wait for a sum any more.
-    """
-    import signal
-
-    def stop(number: int, frame: Any) -> None:
-        sys.exit(0)
-
-    signal.signal(signal.SIGTERM, stop)
 
 
 def _require_flower() -> None:
