@@ -120,7 +120,7 @@ class Client:
             Stage.SHARES: (messages.Neighbourhood, self._share),
             Stage.MASKED: (messages.Delivery, self._mask),
             Stage.CONFIRM: (messages.Survivors, self._confirm),
-            Stage.UNMASK: (messages.Confirmations, self._reveal),
+            Stage.UNMASK: (messages.Confirmations, self._unmask),
         }
         awaited, answer = steps.get(self.stage, (None, None))
         if answer is None or type(message) is not awaited:
@@ -233,10 +233,13 @@ class Client:
                 f"{agreeing} clients around client {self.me} confirm the survivors, and {self.session.threshold} must"
             )
 
-    def _reveal(self, message: messages.Confirmations) -> messages.Message:
-        """Stage 4: open the survivors' seeds and the others' mask keys; once, and never both of one client."""
+    def _unmask(self, message: messages.Confirmations) -> messages.Message:
+        """Stage 4: help to open the sum, once enough holders were told the same."""
         self._compare(message)
-        alive, dropped = self._lists
+        return self._reveal(*self._lists)
+
+    def _reveal(self, alive: set[int], dropped: set[int]) -> messages.Message:
+        """Open the survivors' seeds and the others' mask keys; once, and never both of one client."""
         seeds = {owner: self._held[owner][0] for owner in alive & self._held.keys()}
         keys = {owner: self._held[owner][1] for owner in dropped & self._held.keys()}
         self.abandon()
