@@ -1,7 +1,6 @@
 """What a configuration runs on: which kernel, which device, and ranking there."""
 
 import importlib.util
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -15,8 +14,7 @@ from fedgrec.methods import contract
 from fedgrec.methods.budget import with_noise
 from fedgrec.methods.contract import Method
 from fedgrec.models.gpu_ranking import products_on_gpu, top_k_on_device
-from fedgrec.models.metrics import Ideal
-from fedgrec.models.ranking import UNSEEN, Choice, Csr, Rank, Result, evaluate_ranking, top_k, top_k_scores
+from fedgrec.models.ranking import USUAL, Csr, Judging, Rank, Result, evaluate_ranking, top_k, top_k_scores
 
 
 def make_method(config: Config, n_items: int, n_users: int) -> Method:
@@ -76,10 +74,8 @@ def judged(
     users: Cohort,
     seen: Csr,
     held_out: Csr,
-    ks: Sequence[int],
-    ideal: Ideal,
+    how: Judging = USUAL,
     device: str = "cpu",
-    choice: Choice = UNSEEN,
 ) -> Result:
     """Full ranking by the method, with this server and these users.
 
@@ -89,7 +85,7 @@ def judged(
         users = replace(users, indptr=seen.indptr, items=seen.items).ordered_by(times)
     with within_memory("ranking", "dim or layers", device):
         rank = _ranker(method, server, users, device)
-        return evaluate_ranking(rank, method.n_items, seen, held_out, ks, ideal, choice)
+        return evaluate_ranking(rank, method.n_items, seen, held_out, how)
 
 
 def _ranker(method: Method, server: ServerState, users: Cohort, device: str) -> Rank:

@@ -19,7 +19,7 @@ from fedgrec.data.synthetic import Places
 from fedgrec.errors import FedgrecError, RunError
 from fedgrec.models import metrics
 from fedgrec.models.model import Model
-from fedgrec.models.ranking import Choice, evaluate
+from fedgrec.models.ranking import Judging, evaluate
 from fedgrec.models.recommender import Seen
 from fedgrec.models.selection import RESULT
 from fedgrec.runs.record import DATA, RunRecord, is_finished, read_metrics
@@ -121,12 +121,9 @@ def popularity(split: Split, config: Config) -> dict[str, dict[str, float]]:
     if split.test is None or not split.test.n_pairs:
         return {}
     one_each, degrees = np.ones((split.train.n_users, 1), np.float32), split.train.degrees()[:, None]
-    ideal: Any = config.run.ndcg_ideal
     scores = one_each, degrees.astype(np.float32)  # the same for everybody: how many have the item
-    run = config.run
-    choice = Choice(run.repeats, run.candidates, run.seed, split.known)
-    found = evaluate(*scores, split.before_test, split.test, run.topk, ideal, choice)
-    return {POPULARITY: found.metrics}
+    how = Judging.of(config.run, config.run.seed, split.known)
+    return {POPULARITY: evaluate(*scores, split.before_test, split.test, how).metrics}
 
 
 def look_at_users(model: Model, split: Split) -> Survey:
