@@ -22,7 +22,7 @@ def world() -> Split:
     """Everybody has 8 items, one of them for validation and one for test."""
     rng = np.random.default_rng(0)
     mine = np.array([rng.permutation(N)[:8] for _ in range(M)])
-    parts = (Interactions.from_pairs(np.repeat(np.arange(M), part.shape[1]), part.ravel(), **IDS)[0]
+    parts = (Interactions.from_pairs(np.repeat(np.arange(M), part.shape[1]), part.ravel(), **IDS)
              for part in (mine[:, 2:], mine[:, :1], mine[:, 1:2]))  # fmt: skip
     return Split(*parts)
 
@@ -55,7 +55,7 @@ def test_candidates_are_so_many_that_the_user_never_had_and_its_test_item() -> N
 def test_by_hand_among_two_candidates_and_with_repeats() -> None:
     """Scores rise with the index: the test item 3 is behind candidate 4 or 5; a seen item 7 is ahead of all."""
     ids = {"user_ids": IdMap.range(1), "item_ids": IdMap.range(8)}
-    seen, test = (Interactions.from_pairs([0] * len(part), part, **ids)[0] for part in ([0, 1, 2, 6, 7], [3]))
+    seen, test = (Interactions.from_pairs([0] * len(part), part, **ids) for part in ([0, 1, 2, 6, 7], [3]))
     scores = np.ones((1, 1), np.float32), np.arange(8, dtype=np.float32)[:, None]
 
     def rank_of(how: Judging) -> float:

@@ -173,7 +173,7 @@ def together(a: Interactions, b: Interactions | None) -> Interactions:
         return None if parts[0] is None or parts[1] is None else np.concatenate(parts)
 
     pairs = np.concatenate([a.users(), b.users()]), joined("items"), joined("ratings"), joined("times")
-    return Interactions.from_indices(*pairs, user_ids=a.user_ids, item_ids=a.item_ids)[0]
+    return Interactions.from_indices(*pairs, user_ids=a.user_ids, item_ids=a.item_ids)
 
 
 # ------------------------------------------------------------------------------------------ grown data
@@ -238,7 +238,7 @@ def _under(data: Interactions, users: Places, items: Places) -> Interactions:
     (user_ids, user), (item_ids, item) = users, items
     return Interactions.from_indices(
         user[data.users()], item[data.items], data.ratings, data.times, user_ids=user_ids, item_ids=item_ids
-    )[0]
+    )
 
 
 def _among(data: Interactions, part: Interactions | None) -> Mask:
