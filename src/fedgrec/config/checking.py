@@ -65,8 +65,12 @@ def _usual_groups() -> dict[str, str]:
     return {f.name: f.metadata["group"] or part for part, kind in parts for f in dataclasses.fields(kind)}
 
 
-@cache  # reading types takes long
 def options_of(kind: Any, part: str = "model") -> tuple[Option, ...]:
+    return _options_of(kind, part)
+
+
+@cache  # reading types takes long
+def _options_of(kind: Any, part: str) -> tuple[Option, ...]:
     hints = get_type_hints(kind)
     return tuple(Option(part, f, hints[f.name]) for f in dataclasses.fields(kind))
 
