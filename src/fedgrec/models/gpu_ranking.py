@@ -1,4 +1,4 @@
-"""Full ranking on a GPU. PyTorch is imported only where one is used."""
+"""Full ranking by scores, here or on a GPU. PyTorch is imported only where one is used."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,12 +7,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec.errors import FedgrecError
-from fedgrec.models.ranking import Ids, Indptr
+from fedgrec.models.ranking import Ids, Indptr, Rank, top_k_scores
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 RANKED_AT_ONCE = 2**28  # scores on the device at a time: 1 GB
+
+
+def ranker(score: Callable[[Ints], Any], n_items: int, on_device: bool) -> Rank:
+    """Ranking by scores of users [n, N]: tensors that stay on their device, or arrays."""
+
+    def rank(users: Ints, k: int, indptr: Indptr, seen: Ids) -> Ids:
+        if on_device:
+            return top_k_on_device(score, users, k, n_items, indptr, seen)
+        return top_k_scores(lambda some: score(users[some]), n_items, k, indptr, seen)[0]
+
+    return rank
 
 
 def products_on_gpu(users: Floats, items: Floats) -> Callable[[Ints], Any]:

@@ -13,8 +13,8 @@ from fedgrec.kernels.devices import gpu_is_there, place, within_memory
 from fedgrec.methods import contract
 from fedgrec.methods.budget import with_noise
 from fedgrec.methods.contract import Method
-from fedgrec.models.gpu_ranking import products_on_gpu, top_k_on_device
-from fedgrec.models.ranking import USUAL, Csr, Judging, Rank, Result, evaluate_ranking, top_k, top_k_scores
+from fedgrec.models.gpu_ranking import products_on_gpu, ranker, top_k_on_device
+from fedgrec.models.ranking import USUAL, Csr, Judging, Rank, Result, evaluate_ranking, top_k
 
 
 def make_method(config: Config, n_items: int, n_users: int) -> Method:
@@ -102,13 +102,5 @@ def _ranker(method: Method, server: ServerState, users: Cohort, device: str) -> 
 
         return rank_products
     there = method.scorer(server, users, device) if device == "cuda" else None
-    if there is not None:
-        return lambda chosen, k, indptr, seen: top_k_on_device(there, chosen, k, method.n_items, indptr, seen)
-
-    def rank(chosen: Ints, k: int, indptr: Any, seen: Any) -> Any:
-        def score(some: slice) -> Any:
-            return method.scores(server, users.take(chosen[some])).astype(np.float32)
-
-        return top_k_scores(score, method.n_items, k, indptr, seen)[0]
-
-    return rank
+    score = there or (lambda some: method.scores(server, users.take(some)).astype(np.float32))
+    return ranker(score, method.n_items, there is not None)
