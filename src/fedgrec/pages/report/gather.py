@@ -22,7 +22,7 @@ from fedgrec.models.model import Model
 from fedgrec.models.ranking import Judging, evaluate
 from fedgrec.models.recommender import Seen
 from fedgrec.models.selection import RESULT
-from fedgrec.runs.record import DATA, RunRecord, is_finished, read_metrics
+from fedgrec.runs.record import DATA, RunRecord, check_finished, read_metrics
 
 BASELINES = "baselines.json"
 MEND = "restore it, or train again"
@@ -89,15 +89,9 @@ def read_run(
 ) -> Run:
     """Read a run; the page shows the users whose ids are in `asked`, and `sample` others."""
     model = Model.load(folder)
-    if not is_finished(folder):
-        if model.config.data.data == MATRIX:
-            raise RunError(
-                f"{folder} was saved in Python and holds a model alone: reports are of runs of `fedgrec train`"
-            )
-        raise RunError(
-            f"{folder} is not finished, so there is nothing to report yet: "
-            f"`fedgrec train --out {folder} --resume` goes on"
-        )
+    if model.config.data.data == MATRIX:
+        raise RunError(f"{folder} was saved in Python and holds a model alone: reports are of runs of `fedgrec train`")
+    check_finished(folder)
     wanted = [model.user_ids.parse(text) for text in asked]
     if baselines is None and (folder / BASELINES).exists():
         baselines = read_json(folder / BASELINES, MEND)
