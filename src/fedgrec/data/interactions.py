@@ -100,15 +100,15 @@ class Interactions:
         users, items = self.user_ids.extended(more.user_ids), self.item_ids.extended(more.item_ids)
         u, _ = number([*more.user_ids], "user", users)
         i, _ = number([*more.item_ids], "item", items)
-
-        def both(name: str) -> Any:
-            parts = [getattr(self, name), getattr(more, name)]
-            return None if any(part is None for part in parts) else np.concatenate(parts)
-
         return Interactions.from_indices(
             np.concatenate([self.users(), u[more.users()]]), np.concatenate([self.items, i[more.items]]),
-            both("ratings"), both("times"), user_ids=users, item_ids=items,
+            self.and_of(more, "ratings"), self.and_of(more, "times"), user_ids=users, item_ids=items,
         )  # fmt: skip
+
+    def and_of(self, more: "Interactions", name: str) -> Any:
+        """The ratings or times of these pairs, then of `more`; None unless both have them."""
+        parts = [getattr(self, name), getattr(more, name)]
+        return None if any(part is None for part in parts) else np.concatenate(parts)
 
     def under(self, item_ids: IdMap) -> "Interactions":
         """The pairs whose items are among `item_ids`, under these ids."""
