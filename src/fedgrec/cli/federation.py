@@ -10,6 +10,7 @@ import signal
 import sys
 import textwrap
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from fedgrec.cli.recommend import check_number
 from fedgrec.config.options import METHODS
 from fedgrec.errors import ConfigError, missing_extra
 
+say = partial(print, flush=True)  # a line that a person or a program waits for
 TITLES = "item-names.csv"  # item_names.KEPT, but a node need not have what that module imports
 
 
@@ -318,10 +320,6 @@ def run_backup(arguments: argparse.Namespace) -> int:
         print(f"{copy} is a copy of {arguments.folder} without its private keys. To restore it, put them back, or make")
         print(f"new ones where `init` ran, with  fedgrec federation {renew}")
     return 0
-
-
-def say(line: str) -> None:
-    print(line, flush=True)
 
 
 def _require_flower() -> None:
