@@ -162,5 +162,5 @@ def toml_text(about: str, method: str, sections: Mapping[str, Mapping[str, Any]]
 
 
 def toml_value(value: Any) -> str:
-    """Options are numbers, words and lists, whose JSON is valid TOML."""
-    return json.dumps(value, ensure_ascii=False)
+    """Options are numbers, words and lists, whose JSON is valid TOML; but for inf, which JSON has not."""
+    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
