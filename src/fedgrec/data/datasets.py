@@ -194,7 +194,7 @@ def _read_files(source: str | Path, options: dict[str, Any], in_order: bool) -> 
     if dropped := sum(len(part.users) for part in low_rated):
         notes.append(f"{dropped:,} pairs rated below {options['min_rating']} were left out.")
     parts = _number_together(_placed(read_parts) if in_order else read_parts)
-    if merged := sum(len(read_.users) - part.n_pairs for read_, part in zip(read_parts, parts, strict=True)):
+    if merged := sum(len(raw.users) - part.n_pairs for raw, part in zip(read_parts, parts, strict=True)):
         notes.append(f"Repeated pairs, merged: {merged:,}.")
     name = stem(path) if path.is_file() else path.resolve().name
     return _Source(name, parts, {file.name: digest(file) for file in files}, notes, path.is_dir(), low_rated)
