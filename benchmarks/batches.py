@@ -9,6 +9,7 @@ secure sum    one sum of 100 clients in batches of 10, and 10 lost clients, agai
 A lost node falls silent when its vector is due. It is back for the next sum.
 """
 
+import os
 import random
 import re
 import shutil
@@ -55,7 +56,7 @@ from fedgrec.federation.setup.init import Made, init
 from fedgrec.kernels import cpu
 from fedgrec.methods.contract import TRAIN, Method
 from fedgrec.models import metrics
-from fedgrec.secagg import Population, Session, fresh_round_id
+from fedgrec.secagg import Population, Session
 from fedgrec.secagg.parameters import choose
 from fedgrec.secagg.session import Stage
 
@@ -426,7 +427,7 @@ def secure_sums(clients: int = 100, values: int = 50_000, repeats: int = 1) -> d
         together, lost = cases[name]
         fewest = 7 if together else 0
         session = Session(
-            fresh_round_id(), ((values, 32),), clients, chosen.neighbours, chosen.threshold, least_summed=fewest
+            os.urandom(16), ((values, 32),), clients, chosen.neighbours, chosen.threshold, least_summed=fewest
         )
         with threadpool_limits(1):
             silent = dict.fromkeys(lost, Stage.MASKED)

@@ -63,7 +63,7 @@ def heavy_tailed(n_users: int, n_items: int, n_pairs: int, seed: int = 0) -> Int
         keys = np.concatenate([keys, rng.permutation(more)[: n_pairs - len(keys)]])
     users, items = np.divmod(keys, n_items)
     ids = IdMap.range(n_users, "user"), IdMap.range(n_items, "item")
-    return Interactions.from_indices(users, items, user_ids=ids[0], item_ids=ids[1])[0]
+    return Interactions.from_indices(users, items, user_ids=ids[0], item_ids=ids[1])
 
 
 def machine() -> dict[str, object]:

@@ -38,7 +38,7 @@ from fedgrec.data import Dataset, Interactions
 from fedgrec.data.datasets import load_for
 from fedgrec.data.registry import digest
 from fedgrec.errors import DataError
-from fedgrec.models.ranking import Choice, Result
+from fedgrec.models.ranking import Judging, Result
 from fedgrec.runs.simulation import Simulation
 from fedgrec.runs.trained import measured
 
@@ -153,11 +153,10 @@ def made(method: str, settings: Settings, dataset: Dataset) -> tuple[float, Resu
     assert split.test is not None
     assert split.validation is not None
     model = centralized.make(method, split.train, **settings)
-    choice = Choice(candidates=CANDIDATES, known=split.known)
-    validation = centralized.evaluate_model(model, split.train, split.validation, (K,), choice=choice)
+    how = Judging((K,), candidates=CANDIDATES, known=split.known)
+    validation = centralized.evaluate_model(model, split.train, split.validation, how)
     sampled, everything = (
-        centralized.evaluate_model(model, split.before_test, split.test, (K,), choice=among)
-        for among in (choice, Choice())
+        centralized.evaluate_model(model, split.before_test, split.test, among) for among in (how, Judging((K,)))
     )
     return validation.metrics[f"recall@{K}"], sampled, everything, 0
 

@@ -17,7 +17,7 @@ from fedgrec.config.configuration import Config
 from fedgrec.data import Dataset
 from fedgrec.errors import ConfigError
 from fedgrec.methods.contract import DEGREES, Method
-from fedgrec.models.ranking import top_k
+from fedgrec.models.ranking import Judging, top_k
 from fedgrec.runs.machine import judged
 from fedgrec.runs.simulation import Simulation
 from fedgrec.runs.sums import Sums
@@ -146,6 +146,6 @@ def harm(simulation: Simulation, target: int, liars: Ints, k: int = 20, **rankin
     popular = np.argsort(-split.train.degrees(), kind="stable")[:k]
     found["popular"] = float(np.isin(top, popular).mean())  # of the places in lists
     if split.test is not None:
-        result = judged(method, server, simulation.users, split.before_test, split.test, (k,), "capped")
+        result = judged(method, server, simulation.users, split.before_test, split.test, Judging((k,)))
         found["recall"] = float(result.per_user[f"recall@{k}"][np.isin(result.user_ids, honest)].mean())
     return found

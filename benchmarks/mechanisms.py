@@ -5,6 +5,7 @@ at that moment costs the others most. Every opened sum is compared with the plai
 """
 
 import json
+import os
 import statistics
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.sum_costs import StageCost, measured_round
-from fedgrec.secagg import Population, Session, Stage, fresh_round_id
+from fedgrec.secagg import Population, Session, Stage
 from fedgrec.secagg.errors import TooFewLeft
 from fedgrec.secagg.parameters import choose
 
@@ -21,7 +22,7 @@ from fedgrec.secagg.parameters import choose
 def sessions(clients: int, values: int) -> dict[str, Session]:
     """Each graph with parameters of a real deployment; two thirds of the clients can open a sum."""
     n, t, chosen = clients, 2 * clients // 3 + 1, choose(clients)
-    everybody = Session(fresh_round_id(), ((values, 32),), n, n - 1, t)
+    everybody = Session(os.urandom(16), ((values, 32),), n, n - 1, t)
     return {
         "complete graph (2017)": everybody,
         "k-regular graph (2020)": replace(everybody, neighbours=chosen.neighbours, threshold=chosen.threshold),
@@ -50,7 +51,7 @@ def bench(clients: int = 100, values: int = 100_000, repeats: int = 3) -> dict[s
 
 def _round(session: Session, vectors: Any, population: Population, lost: int) -> dict[str, float] | None:
     """One round without the clients 0 .. lost − 1; None if it fails without them."""
-    session = replace(session, round_id=fresh_round_id())
+    session = replace(session, round_id=os.urandom(16))
     try:
         with threadpool_limits(1):
             silent = dict.fromkeys(range(lost), Stage.MASKED)

@@ -18,6 +18,7 @@ from fedgrec import FedGRec
 from fedgrec.config.configuration import Config
 from fedgrec.data import Interactions
 from fedgrec.models.model import Model
+from fedgrec.models.ranking import Judging
 from fedgrec.runs.machine import judged, make_method
 
 N = 20
@@ -32,7 +33,7 @@ def bench(repeats: int = 3) -> dict[str, Any]:
     method = make_method(model.config, train.n_items, train.n_users)
     work: dict[str, Callable[[], Any]] = {
         OURS: lambda: as_loaded(model).recommend(N=N),
-        EVALUATION: lambda: judged(method, model.server, model.users, train, train, (N,), "capped"),
+        EVALUATION: lambda: judged(method, model.server, model.users, train, train, Judging((N,))),
     }
     rival, skipped = implicit(as_loaded(model), train)
     same = None
@@ -41,7 +42,7 @@ def bench(repeats: int = 3) -> dict[str, Any]:
         same = float((as_loaded(model).recommend(some, N=N)[0] == rival(some)[0]).mean())
         everybody = np.arange(train.n_users)
         work[IMPLICIT] = lambda: rival(everybody)
-    judged(method, model.server, model.users.take(np.arange(9)), *2 * [first(train, 9)], (N,), "capped")  # compiles
+    judged(method, model.server, model.users.take(np.arange(9)), *2 * [first(train, 9)], Judging((N,)))  # compiles
     seconds = alternate(work, repeats)
     return {
         "data": data,

@@ -21,7 +21,7 @@ from tests.secagg.mangle import mangled, target
 
 from benchmarks.common import CORES, alternate
 from benchmarks.sum_costs import measured_round
-from fedgrec.secagg import Population, SecAggError, Session, Stage, fresh_round_id, ring
+from fedgrec.secagg import Population, SecAggError, Session, Stage, ring
 from fedgrec.secagg.messages import parse
 from fedgrec.secagg.prg import mask_parts
 
@@ -104,7 +104,7 @@ def full_round(clients: int = 400, values: int = FULL_VALUES) -> dict[str, Any]:
     """One round of the size that training on Gowalla has; every client masks with all cores, one after the other."""
     order = iter(np.random.default_rng(0).permutation(clients).tolist())
     silent = {next(order): stage for stage, count in DROPS.items() for _ in range(count)}
-    session = Session(fresh_round_id(), ((values, 32),), clients, 48, 33, least=clients - clients // 20)
+    session = Session(os.urandom(16), ((values, 32),), clients, 48, 33, least=clients - clients // 20)
     check = np.zeros(values, np.int64)
 
     def vector(client: int) -> Any:

@@ -207,7 +207,7 @@ def from_scratch(month: Month, rounds: int, seed: int) -> Lists:
     people = list(month.visited)
     pairs = [(str(p), str(place)) for p in people for place in sorted(month.visited[p])]
     names = IdMap([str(p) for p in people], "user"), IdMap([str(p) for p in range(month.places)], "item")
-    data, _ = Interactions.from_pairs(*zip(*pairs, strict=True), user_ids=names[0], item_ids=names[1])
+    data = Interactions.from_pairs(*zip(*pairs, strict=True), user_ids=names[0], item_ids=names[1])
     options = config(rounds=rounds, seed=seed, validation=0.0, evaluate_every=rounds, device="cpu", checkpoint_every=0)
     run = Simulation(options, Dataset("stream", Split(data)))
     run.run()

@@ -110,7 +110,7 @@ def test_turns_are_those_that_a_simulation_gives(method: str, noise: dict[str, f
     rng = np.random.default_rng(1)
     users, items = np.nonzero(rng.random((20, ITEMS)) < 0.5)
     ids = {"user_ids": IdMap.range(20, "user"), "item_ids": IdMap.range(ITEMS, "item")}
-    whole = Interactions.from_pairs(users, items, **ids)[0]
+    whole = Interactions.from_pairs(users, items, **ids)
     options = {"users_per_round": 6, "rounds": 30, "dim": 4, "negatives": 4, "kernel": "reference", "device": "cpu"}
     config = Config().of(method).changed({**options, **noise}, "test")
     simulation = Counting(config, Dataset("small", Split(whole)))

@@ -9,6 +9,7 @@ import pytest
 from fedgrec.config.configuration import Config
 from fedgrec.errors import FedgrecError
 from fedgrec.kernels.devices import within_memory
+from fedgrec.models.ranking import Judging
 from fedgrec.runs import engine_rounds, machine
 from fedgrec.runs.simulation import Simulation
 from tests.laws.test_rounds_torch import cpu_for_a_gpu
@@ -77,9 +78,9 @@ def test_ranking_says_so_too(full: Any, monkeypatch: pytest.MonkeyPatch) -> None
     def no_room(*_: Any) -> Any:
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(machine, "rank_on_gpu", no_room)
+    monkeypatch.setattr(machine, "products_on_gpu", no_room)
     run = new(None, device="cpu")
     test = run.dataset.split.test
     assert test is not None
     with pytest.raises(FedgrecError, match=r"ranking needs more memory .*: lower dim or layers, or use --device cpu"):
-        machine.judged(run.method, run.server, run.users, run.dataset.split.train, test, (5,), "capped", "cuda")
+        machine.judged(run.method, run.server, run.users, run.dataset.split.train, test, Judging((5,)), "cuda")

@@ -33,7 +33,7 @@ def invented(n_items: int = 400, users: int = 60, **changes: Any) -> Model:
         server.more["gram"] = server.items[0].T @ server.items[0]
     pairs = [(u, i) for u in range(users) for i in rng.choice(n_items, rng.integers(1, 20), replace=False).tolist()]
     known = Interactions.from_pairs(*zip(*pairs, strict=True), user_ids=IdMap.range(users, "user"),
-                                    item_ids=IdMap.range(n_items))[0]  # fmt: skip
+                                    item_ids=IdMap.range(n_items))  # fmt: skip
     cohort = method.init_users(np.zeros(users, np.uint64), known.indptr, known.items)
     return Model.of(config, server, cohort, known)
 

@@ -152,7 +152,7 @@ def test_what_cannot_go_on_says_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="latent_rate"):
         fitted(latent_rate=0.5).partial_fit(matrix(ALL))
     run = fitted()._run
-    other = Interactions.from_pairs([3, 1], [1, 2])[0]
+    other = Interactions.from_pairs([3, 1], [1, 2])
     with pytest.raises(ConfigError, match="must come first"):
         grow(run, Dataset("matrix", Split(other, None)), 5)
 
@@ -196,7 +196,7 @@ def test_nothing_that_was_held_out_is_ever_learned_from(pairs: Any, kind: str, s
         lines = sorted(now)
         shuffle.shuffle(lines)
         named = [f"u{u}" for u, _ in lines], [f"i{i}" for _, i in lines]
-        data, _ = Interactions.from_pairs(*named, times=np.array([u * i % 7 for u, i in lines]))
+        data = Interactions.from_pairs(*named, times=np.array([u * i % 7 for u, i in lines]))
         split = _first_split([data], rule, []) if before is None else grown_split(before, data, rule)
         train, validation, test = parts = [_names(part) for part in (split.train, split.validation, split.test)]
         assert sum(map(len, parts)) == len(train | validation | test) == len(now)
@@ -228,7 +228,7 @@ def test_a_cut_in_time_moves_on_and_no_pair_of_before_changes_sides(pairs: Any, 
         lines = sorted(now)
         shuffle.shuffle(lines)
         times = [season * (u % 2) + u / 10 + i / 100 for u, i in lines]  # every season some users' clicks all get later
-        data, _ = Interactions.from_pairs([f"u{u}" for u, _ in lines], [f"i{i}" for _, i in lines], times=times)
+        data = Interactions.from_pairs([f"u{u}" for u, _ in lines], [f"i{i}" for _, i in lines], times=times)
         split = _first_split([data], rule, []) if before is None else grown_split(before, data, rule)
         parts = [_names(part) for part in (split.train, split.validation, split.test, split.left_out)]
         assert sum(map(len, parts)) == len(set.union(*parts)) == len(now)
@@ -261,8 +261,8 @@ def _names(part: Interactions | None) -> set[tuple[Any, Any]]:
 def test_new_people_have_as_much_held_out_as_anybody_and_known_ones_as_much_as_before() -> None:
     """Of ten clicks, two go to test and one of the other eight to validation; of five more, one, and none or one."""
     rule = Rule("ratio", 0.2, 0.1, 5)
-    first = _first_split([Interactions.from_pairs([0] * 10, [*range(10)])[0]], rule, [])
-    more, _ = Interactions.from_pairs([0] * 15 + [1] * 10, [*range(15), *range(10)])
+    first = _first_split([Interactions.from_pairs([0] * 10, [*range(10)])], rule, [])
+    more = Interactions.from_pairs([0] * 15 + [1] * 10, [*range(15), *range(10)])
     grown = grown_split(first, more, rule)
     assert first.test.user_degrees().tolist() == [2]
     assert grown.test.user_degrees().tolist() == [3, 2]
@@ -271,21 +271,21 @@ def test_new_people_have_as_much_held_out_as_anybody_and_known_ones_as_much_as_b
 
 def test_the_last_click_of_all_is_held_out_beside_the_last_of_before() -> None:
     rule = Rule("last", 0.2, 0.0, 0)
-    first = _first_split([Interactions.from_pairs([0, 0, 0], [0, 1, 2], times=[1, 2, 3])[0]], rule, [])
-    later, _ = Interactions.from_pairs([0] * 5, [0, 1, 2, 3, 4], times=[1, 2, 3, 9, 5])
+    first = _first_split([Interactions.from_pairs([0, 0, 0], [0, 1, 2], times=[1, 2, 3])], rule, [])
+    later = Interactions.from_pairs([0] * 5, [0, 1, 2, 3, 4], times=[1, 2, 3, 9, 5])
     assert grown_split(first, later, rule).test.items.tolist() == [2, 3]
     assert grown_split(first, later, replace(rule, leave_out=2)).test.items.tolist() == [2, 3, 4]
 
 
 def test_numbers_that_become_words_are_the_same_people() -> None:
     rule = Rule("all", 0.2, 0.0, 0)
-    first = _first_split([Interactions.from_pairs([7, 3], [1, 2])[0]], rule, [])
-    words = grown_split(first, Interactions.from_pairs(["zoe", "3", "007"], ["2", "2", "x"])[0], rule).train
+    first = _first_split([Interactions.from_pairs([7, 3], [1, 2])], rule, [])
+    words = grown_split(first, Interactions.from_pairs(["zoe", "3", "007"], ["2", "2", "x"]), rule).train
     assert [*words.user_ids] == [7, 3, "zoe", "007"]
     assert [*words.item_ids] == [1, 2, "x"]
     assert _names(words) == {("zoe", 2), (3, 2), ("007", "x")}
-    numbers = _first_split([Interactions.from_pairs([0, 1], [0, 1])[0]], rule, [])
-    longer = grown_split(numbers, Interactions.from_pairs([2, 0], [1, 0])[0], rule).train
+    numbers = _first_split([Interactions.from_pairs([0, 1], [0, 1])], rule, [])
+    longer = grown_split(numbers, Interactions.from_pairs([2, 0], [1, 0]), rule).train
     assert longer.user_ids == IdMap.range(3, "user")
     assert longer.user_ids.to_json() == {"kind": "user", "range": 3}
 

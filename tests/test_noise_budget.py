@@ -27,7 +27,7 @@ from fedgrec.runs.simulation import Observer, Simulation
 def small(users: int = 30, items: int = 20) -> Dataset:
     liked = np.random.default_rng(0).random((users, items)) < 0.4
     liked[:, 0] = True
-    return Dataset("small", Split(Interactions.from_pairs(*np.nonzero(liked))[0]))
+    return Dataset("small", Split(Interactions.from_pairs(*np.nonzero(liked))))
 
 
 def simulation(**values: Any) -> Simulation:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgrec.errors import FedgrecError
-from fedgrec.models.ranking import FEW, Rough, evaluate, top_k
+from fedgrec.models.ranking import FEW, Judging, Rough, evaluate, top_k
 from fedgrec.models.recommender import Seen, best
 from tests.slow_ranking import top_k_reference
 
@@ -114,7 +114,7 @@ def test_evaluate_by_hand() -> None:
     users = np.ones((3, 1), np.float32)
     train = pairs([[0], [], [0, 1]])
     held_out = pairs([[1, 3], [], [3]])  # the second user has nothing held out: not ranked, not counted
-    result = evaluate(users, items, train, held_out, ks=(1, 2))
+    result = evaluate(users, items, train, held_out, Judging((1, 2)))
     assert (result.users, result.user_ids.tolist()) == (2, [0, 2])
     # Lists: [1, 2] for the first user, [2, 3] for the third.
     assert result.per_user["recall@1"].tolist() == [0.5, 0]
@@ -130,7 +130,9 @@ def test_evaluate_by_hand() -> None:
 def test_lists_longer_than_the_catalogue_cost_and_say_what_the_catalogue_does() -> None:
     items, users = np.eye(3, dtype=np.float32), np.ones((2, 3), np.float32)
     train, held_out = Pairs(*pairs([[0], [1]])), Pairs(*pairs([[2], [0, 2]]))
-    long, whole = (evaluate(users, items, train, held_out, (k,)) for k in (10**12, 3))  # 10¹² places fit no memory
+    long, whole = (
+        evaluate(users, items, train, held_out, Judging((k,))) for k in (10**12, 3)
+    )  # 10¹² places fit no memory
     assert list(long.metrics.values()) == list(whole.metrics.values())
 
 

@@ -75,7 +75,7 @@ def garbage(test: Interactions) -> Interactions:
     """Everybody gets other test items, and another number of them."""
     rng = np.random.default_rng(3)
     pairs = [(u, i) for u in range(test.n_users) for i in rng.choice(test.n_items, 7, replace=False)]
-    return Interactions.from_indices(*np.array(pairs).T, user_ids=test.user_ids, item_ids=test.item_ids)[0]
+    return Interactions.from_indices(*np.array(pairs).T, user_ids=test.user_ids, item_ids=test.item_ids)
 
 
 def test_no_test_item_is_ever_looked_at(

@@ -1,5 +1,6 @@
 """A lying server picks the name of a round, which decides who masks with whom."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.common.plan import sum_name
 from fedgrec.federation.node.rules import MOST_ATTEMPTS
-from fedgrec.secagg import Session, Stage, fresh_round_id
+from fedgrec.secagg import Session, Stage
 from fedgrec.secagg.parameters import SECURITY, SURE, choose
 from tests.attacks.lying_server import DEGREES, TRAIN, Liar
 from tests.federation.worlds import world
@@ -26,7 +27,7 @@ def test_the_name_follows_from_what_the_sum_is(tmp_path: Path) -> None:
     federation = liar.home.federation
     assert announced(liar, sum_name(federation, DEGREES.place, 0), 0).kind == "keys"
     for _ in range(20):
-        assert "chose the name" in announced(liar, fresh_round_id(), 0).header["reason"]
+        assert "chose the name" in announced(liar, os.urandom(16), 0).header["reason"]
     assert "chose the name" in announced(liar, sum_name("another", DEGREES.place, 1), 1).header["reason"]
 
 

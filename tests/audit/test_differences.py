@@ -10,7 +10,7 @@ from fedgrec.cable.core import Rows, Upload
 from fedgrec.config.configuration import Config
 from fedgrec.config.options import METHODS, method_module
 from fedgrec.studies.audit import weaker_designs as designs
-from fedgrec.studies.audit.recording import Apart, Truth, View, minus, record
+from fedgrec.studies.audit.recording import Apart, Truth, View, minus, record, visible
 from fedgrec.studies.audit.scores import Finding
 from tests.audit.worlds import plain, sparse
 
@@ -32,8 +32,8 @@ def test_a_sum_without_a_person_and_what_the_person_sent_are_the_sum() -> None:
     _, truth = plain()
     apart = truth.trained
     assert apart is not None
-    for person, sent in list(apart.uploads.items())[:5]:
-        rest = apart.without(person)
+    for sent in list(apart.uploads.values())[:5]:
+        rest = visible(minus(apart.sum.total, sent))
         assert rest.users == apart.sum.total.users - 1
         for name, rows in (rest + sent).leaves.items():
             there = rows.values.any(axis=1)
@@ -43,7 +43,7 @@ def test_a_sum_without_a_person_and_what_the_person_sent_are_the_sum() -> None:
 
 def test_a_difference_is_taken_row_by_row() -> None:
     first, second = upload({1: [5, 5], 4: [2, 0], 7: [1, 1]}, users=3), upload({1: [5, 5], 4: [1, 0]}, users=2)
-    left = designs.difference(first, second)
+    left = visible(minus(first, second))
     assert left.users == 1
     assert left.leaves["items"].index.tolist() == [4, 7]
     assert left.leaves["items"].values.tolist() == [[1, 0], [1, 1]]

@@ -18,7 +18,7 @@ PEOPLE = walks(300)
 def walking(times: np.ndarray | None) -> Dataset:
     users, items = np.repeat(np.arange(len(PEOPLE)), [len(mine) for mine in PEOPLE]), np.concatenate(PEOPLE)
     ids = {"user_ids": IdMap.range(len(PEOPLE), "user"), "item_ids": IdMap.range(N, "item")}
-    return Dataset("walks", Split(Interactions.from_pairs(users, items, times=times, **ids)[0]))
+    return Dataset("walks", Split(Interactions.from_pairs(users, items, times=times, **ids)))
 
 
 OPTIONS = Config().of("ordered").changed({"dim": 6, "spare": 2}, "test")
@@ -49,7 +49,7 @@ def test_the_next_one_by_hand() -> None:
     view, truth = record(OPTIONS, walking(IN_ORDER))
     scores = np.array([[9, 1, 2, 0], [0, 9, 0, 0], [5, 4, 9, 9], [0, 0, 0, 0.0]])
     ids = {"user_ids": IdMap.range(1, "user"), "item_ids": IdMap.range(4, "item")}
-    one = Interactions.from_pairs([0, 0, 0], [2, 0, 1], times=[5.0, 6.0, 7.0], **ids)[0]
+    one = Interactions.from_pairs([0, 0, 0], [2, 0, 1], times=[5.0, 6.0, 7.0], **ids)
     told = replace(view, model=lambda indptr, items: scores[items])
     (found, _) = audit(told, replace(truth, people=one, outsiders=one))
     assert (found.attack.value, found.chance.value, found.popularity.value) == (0.5, 0.5, 1.0)  # type: ignore[union-attr]

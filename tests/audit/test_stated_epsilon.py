@@ -68,7 +68,7 @@ class Deployed(SecureSums):
 
 def federation(method: str, epsilon: float, **values: Any) -> Simulation:
     """Four users of three items; the canary has two of them."""
-    data, _ = Interactions.from_pairs(
+    data = Interactions.from_pairs(
         np.array([0, 0, 1, 1, 2, 3]),
         np.array([0, 1, 1, 2, 2, 0]),
         user_ids=IdMap.range(4, "user"),

@@ -30,7 +30,7 @@ def told(name: str, epsilon: float, n_items: int) -> tuple[Floats, Floats]:
     users = np.concatenate([np.zeros(has.sum(), int), np.ones(50, int)])
     items = np.concatenate([np.flatnonzero(has), np.arange(50)])
     ids = {"user_ids": IdMap.range(2, "user"), "item_ids": IdMap.range(n_items, "item")}
-    data, _ = Interactions.from_pairs(users, items, **ids)
+    data = Interactions.from_pairs(users, items, **ids)
     known_options = {option.name for option in fields(make_method(name).options)}
     few = {key: value for key, value in FEW.items() if key in known_options}
     chosen = {"method": name, "dp_epsilon": epsilon, "dp_unit": "interaction", "protocol": "paper", "rounds": 1}

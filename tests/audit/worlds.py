@@ -18,7 +18,7 @@ PLAIN = {
 
 def dataset(pairs: list[tuple[int, int]], users: int, items: int) -> Dataset:
     u, i = np.array(pairs).T
-    data, _ = Interactions.from_pairs(u, i, user_ids=IdMap.range(users, "user"), item_ids=IdMap.range(items, "item"))
+    data = Interactions.from_pairs(u, i, user_ids=IdMap.range(users, "user"), item_ids=IdMap.range(items, "item"))
     return Dataset("toy", Split(data))
 
 

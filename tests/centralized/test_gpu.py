@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedgrec.centralized import evaluate_model, make, train
+from fedgrec.models.ranking import Judging
 from tests.centralized.worlds import SMALL, TRAINED, board
 
 torch = pytest.importorskip("torch")
@@ -38,7 +39,9 @@ def test_it_ranks_as_the_cpu_does(name: str) -> None:
     there.epoch()
     here.load_state(there.state())
     assert BOARD.split.test is not None
-    results = [evaluate_model(model, BOARD.split.train, BOARD.split.test, ks=(5,)).metrics for model in (here, there)]
+    results = [
+        evaluate_model(model, BOARD.split.train, BOARD.split.test, Judging((5,))).metrics for model in (here, there)
+    ]
     assert results[0]["recall@5"] == pytest.approx(results[1]["recall@5"], abs=0.05)
 
 

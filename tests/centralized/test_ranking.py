@@ -7,7 +7,7 @@ from fedgrec.centralized import evaluate_model, make
 from fedgrec.centralized.contract import inner_products
 from fedgrec.errors import FedgrecError
 from fedgrec.models import gpu_ranking
-from fedgrec.models.ranking import evaluate_ranking, top_k_scores
+from fedgrec.models.ranking import Judging, evaluate_ranking, top_k_scores
 from tests.centralized.worlds import ragged
 from tests.slow_ranking import top_k_reference
 
@@ -35,9 +35,9 @@ def test_scores_that_are_not_finite_are_refused() -> None:
 
 def test_embeddings_and_scores_are_judged_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make("lightgcn", TRAIN, dim=4)
-    by_embeddings = evaluate_model(model, TRAIN, HELD_OUT, ks=(3, 10), ndcg_ideal="paper")
+    by_embeddings = evaluate_model(model, TRAIN, HELD_OUT, Judging((3, 10), "paper"))
     monkeypatch.setattr(model, "embeddings", lambda: None)
-    by_scores = evaluate_model(model, TRAIN, HELD_OUT, ks=(3, 10), ndcg_ideal="paper")
+    by_scores = evaluate_model(model, TRAIN, HELD_OUT, Judging((3, 10), "paper"))
     assert by_scores.metrics == by_embeddings.metrics
     assert by_scores.users == by_embeddings.users
 

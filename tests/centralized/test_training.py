@@ -13,6 +13,7 @@ from fedgrec.centralized import evaluate_model, load, make, train
 from fedgrec.data import Dataset, Split
 from fedgrec.errors import DataError, RunError
 from fedgrec.models.metrics import NAMES
+from fedgrec.models.ranking import Judging
 from tests.centralized.worlds import SMALL, board
 
 BOARD = board()
@@ -90,7 +91,7 @@ def test_the_model_is_left_at_its_best_epoch(tmp_path: Path) -> None:
     assert line["round"] == model.epochs_done < 6
     assert BOARD.split.test is not None
     seen = BOARD.split.before_test
-    again = evaluate_model(load(tmp_path), seen, BOARD.split.test, ks=(2,)).metrics
+    again = evaluate_model(load(tmp_path), seen, BOARD.split.test, Judging((2,))).metrics
     assert again["recall@2"] == line["recall@2"]
 
 

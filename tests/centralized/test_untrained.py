@@ -6,6 +6,7 @@ import pytest
 from fedgrec import data
 from fedgrec.centralized import evaluate_model, make, untrained
 from fedgrec.errors import ConfigError, DataError
+from fedgrec.models.ranking import Judging
 from tests.centralized.worlds import pairs, ragged
 
 
@@ -15,7 +16,7 @@ def test_popularity_by_hand() -> None:
     model = make("popularity", train)
     assert model.scores(np.array([0, 2])).tolist() == [[3, 1, 2, 0]] * 2
     held_out = pairs([0, 1], [2, 1], 3, 4)
-    assert evaluate_model(model, train, held_out, ks=(1,)).metrics["recall@1"] == 1.0
+    assert evaluate_model(model, train, held_out, Judging((1,))).metrics["recall@1"] == 1.0
 
 
 @pytest.mark.parametrize("coefficients", [(1.0,), (2.0, -1.0), (0.5, 0.25, -0.125)])

@@ -24,7 +24,7 @@ TRAINED = ("mf-bpr", "lightgcn", "ngcf", "multvae")
 
 def pairs(users: Any, items: Any, n_users: int, n_items: int) -> Interactions:
     ids = IdMap.range(n_users, "user"), IdMap.range(n_items, "item")
-    return Interactions.from_indices(np.asarray(users), np.asarray(items), user_ids=ids[0], item_ids=ids[1])[0]
+    return Interactions.from_indices(np.asarray(users), np.asarray(items), user_ids=ids[0], item_ids=ids[1])
 
 
 def board(n: int = 40, shuffled: bool = False) -> Dataset:

@@ -31,7 +31,7 @@ def saved(folder: Path, names: list[str], items: Any, degrees: Any, ann: Any, ha
     method, item_ids = FedGRecMethod(config.model, len(names), 1), IdMap(names)
     user = method.init_users(np.array([7], np.uint64), np.array([0, 1]), np.array([item_ids.index(has[0])], np.int32))
     user.state.embeddings[:] = ann
-    known, _ = Interactions.from_pairs(["ann"] * len(has), has, user_ids=IdMap(["ann"], "user"), item_ids=item_ids)
+    known = Interactions.from_pairs(["ann"] * len(has), has, user_ids=IdMap(["ann"], "user"), item_ids=item_ids)
     server = replace(method.init(0), items=np.asarray(items, np.float32), degrees=np.array(degrees), round=3)
     Model.of(config, server, user, known).save(folder)
     return folder

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fedgrec import centralized, cli
+from fedgrec.centralized.options import LightGCNOptions, MFOptions, TurboCFOptions
 from fedgrec.cli.compare import seeds
 from fedgrec.config.options import METHODS, FedGRecOptions
 from fedgrec.data import registry
@@ -160,7 +161,7 @@ def test_a_model_without_a_gpu_version_stays_on_the_cpu() -> None:
 
 
 def test_published_figures_are_found_by_method_layers_and_combination() -> None:
-    options = centralized.LightGCNOptions
+    options = LightGCNOptions
     found = figure("gowalla", "lightgcn", options(layers=2))
     assert found
     assert (found.recall, found.ndcg, found.source) == (0.1777, 0.1524, "Li and Huang 2022, Table 2")
@@ -169,8 +170,8 @@ def test_published_figures_are_found_by_method_layers_and_combination() -> None:
     last = FedGRecOptions(layers=2, combine="last")
     assert (figure("gowalla", "fedgrec", last).recall, figure("yelp2018", "fedgrec", last)) == (0.1605, None)
     assert figure("amazon-book", "federank", FedGRecOptions(layers=0)).ndcg == 0.0220
-    assert figure("yelp2018", "mf-bpr", centralized.MFOptions()).recall == 0.0576
-    turbo = figure("gowalla", "turbocf", centralized.TurboCFOptions())
+    assert figure("yelp2018", "mf-bpr", MFOptions()).recall == 0.0576
+    turbo = figure("gowalla", "turbocf", TurboCFOptions())
     assert (turbo.recall, turbo.ndcg) == (0.1835, None)
 
 

@@ -41,7 +41,7 @@ def other_people(dataset: Dataset) -> Dataset:
     """Everybody gets the test items of another person."""
     test = dataset.split.test
     users = np.random.default_rng(1).permutation(test.n_users)[test.users()]
-    swapped, _ = Interactions.from_indices(users, test.items, user_ids=test.user_ids, item_ids=test.item_ids)
+    swapped = Interactions.from_indices(users, test.items, user_ids=test.user_ids, item_ids=test.item_ids)
     return with_test(dataset, swapped)
 
 
@@ -50,7 +50,7 @@ def best_found(dataset: Dataset) -> Dataset:
     train, rng = dataset.split.train, np.random.default_rng(2)
     strange = [np.setdiff1d(np.arange(train.n_items), train.of(u)) for u in range(train.n_users)]
     pairs = [(u, i) for u, items in enumerate(strange) for i in rng.choice(items, 3, replace=False)]
-    replaced, _ = Interactions.from_indices(*np.array(pairs).T, user_ids=train.user_ids, item_ids=train.item_ids)
+    replaced = Interactions.from_indices(*np.array(pairs).T, user_ids=train.user_ids, item_ids=train.item_ids)
     return with_test(dataset, replaced)
 
 

@@ -48,7 +48,7 @@ def clicks(test_seed: int = 1) -> Dataset:
     liked[:, 0] = True
     held = ~liked & (np.random.default_rng(test_seed).random((M, N)) < 0.2)
     ids = {"user_ids": IdMap.range(M), "item_ids": IdMap.range(N)}
-    train, test = (Interactions.from_pairs(*np.nonzero(part), **ids)[0] for part in (liked, held))
+    train, test = (Interactions.from_pairs(*np.nonzero(part), **ids) for part in (liked, held))
     return Dataset("clicks", Split(train, test))
 
 

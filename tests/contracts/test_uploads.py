@@ -65,7 +65,7 @@ def test_a_stage_uploads_the_leaves_of_its_spec_and_nothing_else() -> None:
 def simulated(**options: Any) -> Simulation:
     """M users of N items: user u likes u % 4 of them."""
     pairs = [(u, (2 * n + u) % N) for u in range(M) for n in range(u % 4)]
-    data, _ = Interactions.from_pairs(*zip(*pairs, strict=True), user_ids=IdMap.range(M), item_ids=IdMap.range(N))
+    data = Interactions.from_pairs(*zip(*pairs, strict=True), user_ids=IdMap.range(M), item_ids=IdMap.range(N))
     chosen = QUICK | {"dim": d, "rounds": T, "users_per_round": M, "negatives": 4, "protocol": "paper"} | options
     as_the_paper_counts = {"latents_every": 1, "item_levels": 0, "l2": 0.01}
     chosen = {"popular_negatives": 0.0, "temperature": 0.1} | as_the_paper_counts | chosen

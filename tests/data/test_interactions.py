@@ -70,10 +70,8 @@ def test_ids_that_json_cannot_keep_are_refused(tmp_path) -> None:
 
 
 def test_pairs_are_numbered_by_first_appearance_and_the_last_repeat_counts() -> None:
-    data, merged = Interactions.from_pairs(
-        ["bo", "al", "bo", "bo"], [30, 10, 20, 30], ratings=[1, 2, 3, 4], times=[9, 8, 7, 6]
-    )
-    assert (list(data.user_ids), list(data.item_ids), merged) == (["bo", "al"], [30, 10, 20], 1)
+    data = Interactions.from_pairs(["bo", "al", "bo", "bo"], [30, 10, 20, 30], ratings=[1, 2, 3, 4], times=[9, 8, 7, 6])
+    assert (list(data.user_ids), list(data.item_ids), data.n_pairs) == (["bo", "al"], [30, 10, 20], 3)
     assert data.indptr.tolist() == [0, 2, 3]
     assert data.items.tolist() == [0, 2, 1]
     assert data.ratings is not None
@@ -88,7 +86,7 @@ def test_pairs_are_numbered_by_first_appearance_and_the_last_repeat_counts() -> 
 
 
 def test_contiguous_integers_keep_their_value() -> None:
-    data, _ = Interactions.from_pairs([1, 0], [2, 0], item_ids=IdMap.range(4))
+    data = Interactions.from_pairs([1, 0], [2, 0], item_ids=IdMap.range(4))
     assert data.user_ids == IdMap.range(2)
     assert (data.of(0).tolist(), data.of(1).tolist(), data.n_items) == ([0], [2], 4)
     with pytest.raises(DataError, match="no item 7"):
@@ -100,10 +98,10 @@ pairs = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(-3, 3)))
 
 @given(pairs)
 def test_every_pair_and_no_other_is_there(some: list[tuple[str, int]]) -> None:
-    data, merged = Interactions.from_pairs([u for u, _ in some], [i for _, i in some])
+    data = Interactions.from_pairs([u for u, _ in some], [i for _, i in some])
     there = {(data.user_ids[u], data.item_ids[i]) for u, i in zip(data.users(), data.items.tolist(), strict=True)}
     assert there == set(some)
-    assert data.n_pairs == len(there) == len(some) - merged
+    assert data.n_pairs == len(there)
 
 
 def test_matrices_come_and_go() -> None:

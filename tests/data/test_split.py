@@ -18,7 +18,7 @@ def build(some: set[tuple[int, int]], times: list[float] | None = None) -> Inter
     users, items = [u for u, _ in some_list], [i for _, i in some_list]
     return Interactions.from_pairs(
         users, items, times=times, user_ids=IdMap.range(8, "user"), item_ids=IdMap.range(10, "item")
-    )[0]
+    )
 
 
 def as_set(data: Interactions) -> set[int]:
@@ -96,7 +96,7 @@ def test_a_k_core_is_the_largest_fixed_point(some: set[tuple[int, int]], k: int)
 
 
 def test_parts_of_a_split_share_their_ids() -> None:
-    one, _ = Interactions.from_pairs(["a"], ["x"])
-    two, _ = Interactions.from_pairs(["b"], ["x"])
+    one = Interactions.from_pairs(["a"], ["x"])
+    two = Interactions.from_pairs(["b"], ["x"])
     with pytest.raises(DataError, match="share"):
         Split(one, two)

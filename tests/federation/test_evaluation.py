@@ -13,7 +13,7 @@ from fedgrec.federation.common.packets import Packet
 from fedgrec.federation.node import ranking
 from fedgrec.federation.node.folder import TABLE, open_node
 from fedgrec.federation.node.store import NodeStore
-from fedgrec.models.ranking import evaluate
+from fedgrec.models.ranking import Judging, evaluate
 from fedgrec.runs.machine import judged
 from tests.federation.local_transport import Answer
 from tests.federation.meddlers import killed_after_writing, on
@@ -44,7 +44,7 @@ def judged_here(fed: World, nodes: Sequence[int]) -> dict[str, float]:
             held_out += store.held_out(rows)
     users = joined(parts)
     seen = csr([users.items_of(u) for u in range(len(users))])
-    result = judged(method, fed.judged_model(), users, seen, csr(held_out), (5, 20), "capped")
+    result = judged(method, fed.judged_model(), users, seen, csr(held_out), Judging((5, 20)))
     return {**result.metrics, "users": result.users}
 
 
@@ -151,7 +151,7 @@ def test_evaluate_is_the_one_of_the_package() -> None:
     """A hand-made model: user 0 finds its item first, user 1 does not find it."""
     users, items = np.eye(2, dtype=np.float32), np.array([[1, 0], [0, 1], [0.5, 0.2]], np.float32)
     seen, held_out = csr([np.array([1]), np.array([1])]), csr([np.array([0]), np.array([0])])
-    result = evaluate(users, items, seen, held_out, (1,))
+    result = evaluate(users, items, seen, held_out, Judging((1,)))
     mine = [ranking.best(users[u] @ items.T, np.array([1]), 1)[0] for u in (0, 1)]
     assert mine == [0, 2]
     assert result.metrics["recall@1"] == 0.5

@@ -1,5 +1,6 @@
 """Law 12 for `spectral`: words of few bits are the same on every kernel, and their expected sum is what users meant."""
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from fedgrec.config.configuration import Config
 from fedgrec.kernels import cpu, reference
 from fedgrec.methods.contract import DEGREES
 from fedgrec.methods.spectral import Options, SpectralMethod
-from fedgrec.secagg import Session, fresh_round_id, ring
+from fedgrec.secagg import Session, ring
 
 USERS, ITEMS, WIDTH = 60, 30, 5
 INT = np.dtype(np.int32)
@@ -80,7 +81,7 @@ def test_the_server_knows_about_how_large_numbers_are() -> None:
 
 def ringed(spec: UploadSpec, parts: list[Upload]) -> Upload:
     """The sum modulo each row's ring, as an opened secure sum has it."""
-    session = Session(fresh_round_id(), spec.rings, spec.users, 3, 2)
+    session = Session(os.urandom(16), spec.rings, spec.users, 3, 2)
     words = [ring.encode(spec.wrapped(part.to_ring(spec)), part.users, session.rings) for part in parts]
     total = [sum(each[1:], each[0]) for each in zip(*words, strict=True)]
     total = ring.unpack(ring.pack(total, session.parts).tobytes(), session.parts)

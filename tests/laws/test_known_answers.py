@@ -75,8 +75,8 @@ def checkerboard(n: int = 60) -> Dataset:
     users, items = np.nonzero((np.arange(n)[:, None] + np.arange(n)[None, :]) % 2 == 0)
     held = items == (users + 2 * (users % 7)) % n
     ids = {"user_ids": list(range(n)), "item_ids": list(range(n))}
-    train, _ = Interactions.from_pairs(users[~held], items[~held], **ids)
-    test, _ = Interactions.from_pairs(users[held], items[held], **ids)
+    train = Interactions.from_pairs(users[~held], items[~held], **ids)
+    test = Interactions.from_pairs(users[held], items[held], **ids)
     return Dataset("checkerboard", Split(train, test))
 
 

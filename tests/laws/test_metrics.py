@@ -1,6 +1,7 @@
 """Law 8: Recall, NDCG, HitRate, MRR and MAP equal torchmetrics and scikit-learn on the same ranking."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from fedgrec.models import metrics
-from fedgrec.models.ranking import Result, evaluate
+from fedgrec.models.ranking import Judging, Result, evaluate
 
 K = 20
 
@@ -91,7 +92,7 @@ Evaluate = Callable[..., Result]
 
 def metric_law(implementation: Evaluate, seed: int) -> None:
     w = world(seed)
-    ours = implementation(w.users, w.items, pairs(w.train), pairs(w.test), ks=(K,))
+    ours = implementation(w.users, w.items, pairs(w.train), pairs(w.test), Judging((K,)))
     for name, value in others_say(w, K).items():
         assert ours.metrics[f"{name.split()[0]}@{K}"] == pytest.approx(value, rel=1e-6), name
     assert ours.users == sum(map(bool, w.test))
@@ -109,7 +110,7 @@ def recall_capped_at_k(monkeypatch: pytest.MonkeyPatch) -> Evaluate:
 
 
 def ideal_not_capped(_: pytest.MonkeyPatch) -> Evaluate:
-    return lambda *args, **kwargs: evaluate(*args, **kwargs, ndcg_ideal="paper")
+    return lambda *args: evaluate(*args[:4], replace(args[4], ndcg_ideal="paper"))
 
 
 def discount_off_by_one(monkeypatch: pytest.MonkeyPatch) -> Evaluate:
@@ -136,23 +137,23 @@ def rank_of_the_last_hit(monkeypatch: pytest.MonkeyPatch) -> Evaluate:
 
 
 def train_not_masked(_: pytest.MonkeyPatch) -> Evaluate:
-    def mutant(users, items, train, held_out, ks):  # type: ignore[no-untyped-def]
-        return evaluate(users, items, pairs([[]] * len(users)), held_out, ks)
+    def mutant(users, items, train, held_out, how):  # type: ignore[no-untyped-def]
+        return evaluate(users, items, pairs([[]] * len(users)), held_out, how)
 
     return mutant
 
 
 def ties_to_the_higher_id(_: pytest.MonkeyPatch) -> Evaluate:
-    def mutant(users, items, train, held_out, ks):  # type: ignore[no-untyped-def]
+    def mutant(users, items, train, held_out, how):  # type: ignore[no-untyped-def]
         flipped = (Pairs(part.indptr, len(items) - 1 - part.items) for part in (train, held_out))
-        return evaluate(users, items[::-1], *flipped, ks)
+        return evaluate(users, items[::-1], *flipped, how)
 
     return mutant
 
 
 def empty_users_count_as_zero(_: pytest.MonkeyPatch) -> Evaluate:
-    def mutant(*args, **kwargs) -> Result:  # type: ignore[no-untyped-def]
-        result = evaluate(*args, **kwargs)
+    def mutant(*args) -> Result:  # type: ignore[no-untyped-def]
+        result = evaluate(*args)
         share = result.users / len(args[0])
         return Result({name: v * share for name, v in result.metrics.items()}, *list(vars(result).values())[1:])
 
@@ -248,7 +249,7 @@ def test_recall_of_a_group_is_over_the_users_that_have_test_items_in_it() -> Non
     items = np.array([[0], [3], [1], [2]], np.float32)
     train = pairs([[0], [0, 1], [0, 1], [0, 1]])
     test = pairs([[1, 2], [2], [3], []])
-    found = evaluate(np.ones((4, 1), np.float32), items, train, test, ks=(1, 2)).metrics
+    found = evaluate(np.ones((4, 1), np.float32), items, train, test, Judging((1, 2))).metrics
     assert metrics.popularity_groups(np.array([4, 3, 0, 0])).tolist() == [0, 1, 2, 2]
     assert "recall_head@2" not in found  # nobody has a test item there
     assert (found["recall_middle@1"], found["recall_middle@2"]) == (1, 1)  # the first user's alone

@@ -9,7 +9,7 @@ import pytest
 
 from fedgrec.kernels.devices import gpu_is_there
 from fedgrec.methods.fedncf import FedNCF
-from fedgrec.models.ranking import Result
+from fedgrec.models.ranking import Judging, Result
 from fedgrec.runs.engine_rounds import make_engine
 from fedgrec.runs.machine import judged, why_no_gpu
 from tests.interrupted import bits
@@ -158,7 +158,7 @@ def test_ranking_on_a_device_is_ranking_here() -> None:
 
     def result(method: Any, device: str) -> Result:
         sides = only(is_seen), only(~is_seen)
-        return judged(method, run.server, run.users, *sides, (3, 20), "capped", device)
+        return judged(method, run.server, run.users, *sides, Judging((3, 20)), device)
 
     here, other = result(method, "cpu"), result(there, "cuda")
     assert here.metrics == other.metrics

@@ -31,7 +31,7 @@ Recorded = dict[tuple[Place, int], list[Ints]]
 def simulation(out: Path | None = None, observer: Observer | None = None, **values: Any) -> Simulation:
     liked = np.random.default_rng(0).random((USERS, ITEMS)) < 0.4
     liked[:, 0] = True  # everybody has an item
-    data, _ = Interactions.from_pairs(*np.nonzero(liked))
+    data = Interactions.from_pairs(*np.nonzero(liked))
     chosen = {"dp_epsilon": 300.0, "evaluate_every": 2, "protocol": "paper", "checkpoint_every": 1}
     chosen |= {"secure_neighbours": 8, "secure_threshold": 5} | values
     return Simulation(Config().changed(chosen, "test"), Dataset("small", Split(data, test=data)), out, observer)

@@ -27,7 +27,7 @@ def cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a simulation whose device is "cuda" run without one; its engine the test makes itself."""
     judged = simulation.judged
     monkeypatch.setattr(machine, "place", torch.device)
-    monkeypatch.setattr(simulation, "judged", lambda *given: judged(*given[:7], "cpu", *given[8:]))
+    monkeypatch.setattr(simulation, "judged", lambda *given: judged(*given[:6], "cpu"))
 
 
 def by_verbs(world: World, turns: list[list[int]]) -> int:

@@ -4,6 +4,7 @@ With toy masks on real uploads; and through the real protocol on uploads as larg
 """
 
 import functools
+import os
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from fedgrec.cable.core import Leaf, Rows, Upload, UploadSpec, finest_step
 from fedgrec.errors import FedgrecError
 from fedgrec.methods.fedgrec import DEGREES, PROPAGATE, TRAIN
-from fedgrec.secagg import Population, Session, fresh_round_id, ring, run_round
+from fedgrec.secagg import Population, Session, ring, run_round
 from fedgrec.secagg import Stage as SecureStage
 from tests.laws.worlds import Run, same, worlds
 
@@ -121,7 +122,7 @@ def extreme_uploads(draw) -> tuple[UploadSpec, dict[int, Upload]]:
 
 def through_the_protocol(spec: UploadSpec, uploads: dict[int, Upload], rings: ring.Rings) -> Upload | None:
     n = len(uploads)
-    session = Session(fresh_round_id(), rings, spec.users, n, n // 2 + 1)
+    session = Session(os.urandom(16), rings, spec.users, n, n // 2 + 1)
     silent = {0: SecureStage.MASKED, 1: SecureStage.UNMASK} if n > 4 else {}
     outcome = run_round(session, lambda user: uploads[user].to_ring(spec), Population(range(n)), silent)
     kept = [uploads[user] for user in outcome.included]

@@ -22,7 +22,7 @@ def simulation(secure: str, out: Any = None, observer: Observer | None = None, *
     rng = np.random.default_rng(0)
     liked = rng.random((USERS, ITEMS)) < 0.3
     liked[:, 0] = True  # everybody has an item
-    data, _ = Interactions.from_pairs(*np.nonzero(liked))
+    data = Interactions.from_pairs(*np.nonzero(liked))
     chosen = {"dim": 4, "users_per_round": 12, "negatives": 5, "rounds": 3, "evaluate_every": 3, "protocol": "paper"}
     chosen |= {"secure_neighbours": 8, "secure_threshold": 5, "secure": secure, "kernel": "reference"} | values
     return Simulation(Config().changed(chosen, "test"), Dataset("small", Split(data)), out, observer)

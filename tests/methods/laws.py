@@ -72,7 +72,7 @@ def simulation(name: str, out: Path | None = None, **values: Any) -> Simulation:
     """A run over 18 users and 15 items."""
     liked = np.random.default_rng(0).random((18, 15)) < 0.3
     liked[:, 0] = True  # everybody has an item
-    data, _ = Interactions.from_pairs(*np.nonzero(liked))
+    data = Interactions.from_pairs(*np.nonzero(liked))
     chosen = {"method": name, "dim": 4, "users_per_round": 12, "rounds": 3, "evaluate_every": 3, "protocol": "paper"}
     chosen |= {"secure_neighbours": 8, "secure_threshold": 5, "kernel": "reference", "dropout": 0.15} | values
     return Simulation(Config().changed(chosen, "test"), Dataset("small", Split(data)), out)
@@ -126,8 +126,8 @@ def recall_untrained(name: str, **values: Any) -> float:
     chosen = [rng.permutation(400)[:30] for _ in range(300)]
     users, items = np.repeat(np.arange(300), 30), np.concatenate(chosen)
     held, ids = np.tile(np.arange(30) < 20, 300), {"user_ids": list(range(300)), "item_ids": list(range(400))}
-    train, _ = Interactions.from_pairs(users[~held], items[~held], **ids)
-    test, _ = Interactions.from_pairs(users[held], items[held], **ids)
+    train = Interactions.from_pairs(users[~held], items[~held], **ids)
+    test = Interactions.from_pairs(users[held], items[held], **ids)
     run = Simulation(
         Config().changed({"method": name, "protocol": "paper", "rounds": 1} | values, "test"),
         Dataset("random", Split(train, test)),

@@ -30,7 +30,7 @@ def world(method: str) -> Simulation:
         mine = rng.permutation(ITEMS)[:9]
         kept[u, mine[:6]], held[u, mine[6:]] = True, True
     ids = {"user_ids": list(range(USERS)), "item_ids": list(range(ITEMS))}
-    train, test = (Interactions.from_pairs(*np.nonzero(part), **ids)[0] for part in (kept, held))
+    train, test = (Interactions.from_pairs(*np.nonzero(part), **ids) for part in (kept, held))
     values = {"method": method, "dim": 4, "users_per_round": USERS, "rounds": ROUNDS, "protocol": "paper"} | FEW[method]
     return Simulation(Config().changed(values | {"kernel": "reference"}, "test"), Dataset("few", Split(train, test)))
 

@@ -23,7 +23,7 @@ SMALL = {"dim": 6, "negatives": 8, "users_per_round": 15, "rounds": 10, "split":
 
 
 def run_of(method: str, rows: Any = tuple(ROWS), **changes: Any) -> Simulation:
-    train = Interactions.from_pairs(*zip(*rows, strict=True))[0]
+    train = Interactions.from_pairs(*zip(*rows, strict=True))
     options = {"method": method, "validation": 0.0, "protocol": "paper", "kernel": "reference"} | changes
     return Simulation(Config().changed(options, "test"), Dataset("test", Split(train)))
 
@@ -124,7 +124,7 @@ def test_training_that_adds_nothing_ends(patience: int) -> None:
     """Users and server learn at rates of nothing, so the trained part is noise beside three groups that are found."""
     rng, notes = np.random.default_rng(0), Notes()
     alike = np.arange(60)[:, None] % 3 == np.arange(45) % 3
-    train = Interactions.from_pairs(*np.nonzero(rng.random((60, 45)) < np.where(alike, 0.6, 0.05)))[0]
+    train = Interactions.from_pairs(*np.nonzero(rng.random((60, 45)) < np.where(alike, 0.6, 0.05)))
     options = SMALL | {"method": "two-parts", "rounds": 180, "kernel": "reference", "layers": 0, "patience": patience}
     rates = {"server_rate": 1e-12, "user_rate": 1e-12, "evaluate_every": 10, "blend": 0.05, "topk": (5,)}
     split = hold_out_validation(Split(train), 0.2, 0)
@@ -140,7 +140,7 @@ def test_a_run_grows_and_sums_anew() -> None:
     run.run()
     before = run.server.more[DIRECTIONS].copy()
     rows = [*ROWS, *((user, item) for user in range(40, 90) for item in RNG.choice(34, 5, replace=False).tolist())]
-    train = Interactions.from_pairs(*zip(*rows, strict=True))[0]
+    train = Interactions.from_pairs(*zip(*rows, strict=True))
     grow(run, Dataset("test", Split(train)), 9)
     grown = run.server.more
     np.testing.assert_array_equal(grown[DIRECTIONS][:30, : before.shape[1]], before)

@@ -1,6 +1,7 @@
 """Secure sums that tests can stop between any two messages, and a search for secrets that leave a client."""
 
 import copy
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -9,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgrec.secagg import Client, Population, Server, Session, Stage, fresh_round_id, ring, shamir
+from fedgrec.secagg import Client, Population, Server, Session, Stage, ring, shamir
 from fedgrec.secagg.messages import Keys, Reveal, parse
 
 VALUES = 9
@@ -24,7 +25,7 @@ population = cache(lambda n: Population(range(n)))  # identities outlive rounds
 
 def session(n: int, values: int, threshold: int, bits: int = 32, **more: Any) -> Session:
     """A session for n clients; by default with a complete graph and words of one size."""
-    usual = {"round_id": fresh_round_id(), "rings": ((values, bits),), "neighbours": n, "users": n}
+    usual = {"round_id": os.urandom(16), "rings": ((values, bits),), "neighbours": n, "users": n}
     return Session(**usual | more, threshold=threshold)
 
 
@@ -164,7 +165,7 @@ def remembers(run: Round, me: int) -> bool:
 
 
 def keys_of_another_round(run: Round, keys: Keys) -> Keys:
-    other = replace(run.session, round_id=fresh_round_id())
+    other = replace(run.session, round_id=os.urandom(16))
     earlier = parse(Round(other, run.vectors).give(keys.sender, None))
     assert isinstance(earlier, Keys)
     return replace(earlier, round_id=run.session.round_id)

@@ -5,6 +5,7 @@ against it is removed: otherwise a lie that fails would prove nothing. (tests/at
 about who was lost.)
 """
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -12,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedgrec.secagg import Client, Population, SecAggError, Server, Session, client, fresh_round_id, server
+from fedgrec.secagg import Client, Population, SecAggError, Server, Session, client, server
 from fedgrec.secagg.messages import Message
 
 VICTIM, CLIENTS, THRESHOLD = 0, 10, 6
@@ -63,7 +64,7 @@ def two_models(session: Session) -> bool:
 
 
 # Ten clients insist that all ten take part, and that the server told six of them the same.
-AGREED = Session(fresh_round_id(), ((len(VECTOR), 32),), CLIENTS, CLIENTS, THRESHOLD, least=CLIENTS)
+AGREED = Session(os.urandom(16), ((len(VECTOR), 32),), CLIENTS, CLIENTS, THRESHOLD, least=CLIENTS)
 
 
 @pytest.mark.parametrize("lie", [with_an_accomplice, two_models], ids=lambda lie: lie.__name__)

@@ -14,16 +14,6 @@ from fedgrec.centralized.contract import MODEL, Model, options_from
 from fedgrec.centralized.lightgcn import MF, LightGCN
 from fedgrec.centralized.multvae import MultVAE
 from fedgrec.centralized.ngcf import NGCF
-from fedgrec.centralized.options import (
-    EASEOptions,
-    ItemKNNOptions,
-    LightGCNOptions,
-    MFOptions,
-    MultVAEOptions,
-    NGCFOptions,
-    PopularityOptions,
-    TurboCFOptions,
-)
 from fedgrec.centralized.training import evaluate_model, train
 from fedgrec.centralized.untrained import EASE, ItemKNN, Popularity, TurboCF
 from fedgrec.data import IdMap, Interactions
@@ -31,30 +21,7 @@ from fedgrec.data.files import read_tensors
 from fedgrec.data.split import ITEM_IDS, USER_IDS
 from fedgrec.errors import ConfigError, nearest
 
-__all__ = [
-    "EASE",
-    "MF",
-    "MODELS",
-    "NGCF",
-    "EASEOptions",
-    "ItemKNN",
-    "ItemKNNOptions",
-    "LightGCN",
-    "LightGCNOptions",
-    "MFOptions",
-    "Model",
-    "MultVAE",
-    "MultVAEOptions",
-    "NGCFOptions",
-    "Popularity",
-    "PopularityOptions",
-    "TurboCF",
-    "TurboCFOptions",
-    "evaluate_model",
-    "load",
-    "make",
-    "train",
-]
+__all__ = ["MODELS", "Model", "evaluate_model", "load", "make", "model_class", "train"]
 
 KINDS: tuple[type[Model], ...] = (Popularity, ItemKNN, TurboCF, EASE, MF, LightGCN, NGCF, MultVAE)
 MODELS = {kind.name: kind for kind in KINDS}

@@ -1,11 +1,10 @@
 """Trains any model in epochs: evaluations, the best epoch, checkpoints, and exact resumption of a killed run."""
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from fedgrec.centralized.contract import Ints, Model, Tensors, to_numpy
+from fedgrec.centralized.contract import Model, Tensors, to_numpy
 from fedgrec.centralized.options import TrainingOptions
 from fedgrec.data import Dataset, Interactions
 from fedgrec.data.datasets import describe
@@ -13,34 +12,21 @@ from fedgrec.data.files import Checkpoints, read_json, understood, write_json
 from fedgrec.data.split import write_split
 from fedgrec.errors import DataError, RunError
 from fedgrec.kernels.devices import within_memory
-from fedgrec.models.gpu_ranking import top_k_on_device
-from fedgrec.models.metrics import Ideal
-from fedgrec.models.ranking import UNSEEN, Choice, Csr, Ids, Indptr, Result, evaluate, evaluate_ranking, top_k_scores
+from fedgrec.models.gpu_ranking import ranker
+from fedgrec.models.ranking import USUAL, Csr, Judging, Result, evaluate, evaluate_ranking
 from fedgrec.models.selection import RESULT, Observer, Progress, judge
 
 RUN, SELECTED = "run.json", "selected."
 
 
-def evaluate_model(
-    model: Model,
-    seen: Csr,
-    held_out: Csr,
-    ks: Sequence[int] = (20,),
-    ndcg_ideal: Ideal = "capped",
-    choice: Choice = UNSEEN,
-) -> Result:
+def evaluate_model(model: Model, seen: Csr, held_out: Csr, how: Judging = USUAL) -> Result:
     """Rank all items that each user has not seen, and say how well: on the GPU if the model is there."""
-    n_items, on_gpu = model.train.n_items, model.device.startswith("cuda")
+    on_gpu = model.device.startswith("cuda")
     if not on_gpu and (pair := model.embeddings()) is not None:
-        return evaluate(*pair, seen, held_out, ks, ndcg_ideal, choice)
-    score = model.scorer()
-
-    def rank(users: Ints, k: int, indptr: Indptr, items: Ids) -> Ids:
-        if on_gpu:
-            return top_k_on_device(score, users, k, n_items, indptr, items)
-        return top_k_scores(lambda at: to_numpy(score(users[at])), n_items, k, indptr, items)[0]
-
-    return evaluate_ranking(rank, n_items, seen, held_out, ks, ndcg_ideal, choice)
+        return evaluate(*pair, seen, held_out, how)
+    score, n_items = model.scorer(), model.train.n_items
+    rank = ranker(score if on_gpu else lambda users: to_numpy(score(users)), n_items, on_gpu)
+    return evaluate_ranking(rank, n_items, seen, held_out, how)
 
 
 def train(
@@ -112,8 +98,8 @@ class Training:
         """One line of metrics.jsonl; a round is an epoch."""
         o = self.options
         seen = self.dataset.split.train if name == "validation" else self.dataset.split.before_test
-        choice = Choice(o.repeats, o.candidates, self.model.seed, self.dataset.split.known)
-        result = evaluate_model(self.model, seen, held_out, o.topk, cast(Ideal, o.ndcg_ideal), choice)
+        how = Judging.of(o, self.model.seed, self.dataset.split.known)
+        result = evaluate_model(self.model, seen, held_out, how)
         return {**self.progress.line(self.model.epochs_done, name, o.protocol, result), "loss": loss}
 
     def _finish(self) -> None:

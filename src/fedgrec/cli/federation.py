@@ -6,9 +6,11 @@ import json
 import logging
 import os
 import shlex
+import signal
 import sys
 import textwrap
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from fedgrec.cli.recommend import check_number
 from fedgrec.config.options import METHODS
 from fedgrec.errors import ConfigError, missing_extra
 
+say = partial(print, flush=True)  # a line that a person or a program waits for
 TITLES = "item-names.csv"  # item_names.KEPT, but a node need not have what that module imports
 
 
@@ -244,7 +247,9 @@ def run_server(arguments: argparse.Namespace) -> int:
     from fedgrec.federation.setup.copies import take_over
     from fedgrec.federation.setup.start import serve
 
-    _stop_on_sigterm()
+    # A service manager ends the server with SIGTERM; the processes that the server started must end with it. At the
+    # second one it does not wait for a sum any more.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     log = logging.getLogger("fedgrec.server")
     tell: Callable[[str], None] = say
     if arguments.log_json:
@@ -315,23 +320,6 @@ def run_backup(arguments: argparse.Namespace) -> int:
         print(f"{copy} is a copy of {arguments.folder} without its private keys. To restore it, put them back, or make")
         print(f"new ones where `init` ran, with  fedgrec federation {renew}")
     return 0
-
-
-def say(line: str) -> None:
-    print(line, flush=True)
-
-
-def _stop_on_sigterm() -> None:
-    """A service manager ends the server with SIGTERM; the processes that the server started must end with it.
-
-    At the second one it does not wait for a sum any more.
-    """
-    import signal
-
-    def stop(number: int, frame: Any) -> None:
-        sys.exit(0)
-
-    signal.signal(signal.SIGTERM, stop)
 
 
 def _require_flower() -> None:

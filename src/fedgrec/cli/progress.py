@@ -16,7 +16,6 @@ from fedgrec.models.metrics import USUAL
 from fedgrec.runs.callbacks import RoundBar
 from fedgrec.runs.cost import cost
 from fedgrec.runs.simulation import Simulation
-from fedgrec.studies.watcher import Watcher
 
 # What fits 80 columns: which run, how far, how long it will take, how good it is.
 OF_A_STUDY = "{desc} {percentage:3.0f}%|{bar}| {remaining} left{postfix}"
@@ -121,7 +120,7 @@ class Bar(RoundBar):
             self.say(f"  {progress.clipped:,} numbers were larger than {by} or latent_clip lets users send")
 
 
-class Lines(Bar, Watcher):
+class Lines(Bar):
     """A bar for the run that goes on, and a line for each that has ended."""
 
     name = ""

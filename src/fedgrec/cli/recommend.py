@@ -209,7 +209,7 @@ def _by_strangers(arguments: argparse.Namespace, model: Any, config: Any) -> dic
     import numpy as np
 
     from fedgrec.data.datasets import load_data
-    from fedgrec.models.ranking import evaluate, rows_of
+    from fedgrec.models.ranking import Judging, evaluate, rows_of
     from fedgrec.models.recommender import Seen
 
     items = model.item_vectors().astype(np.float32)
@@ -231,7 +231,7 @@ def _by_strangers(arguments: argparse.Namespace, model: Any, config: Any) -> dic
     vectors, with_items = np.zeros((train.n_users, items.shape[1]), np.float32), np.flatnonzero(train.user_degrees())
     histories = Seen(train.indptr, train.in_order())
     vectors[with_items] = model.new_user_vectors(*rows_of(histories, with_items))
-    result = evaluate(vectors, items, train, test, config.run.topk, config.run.ndcg_ideal)
+    result = evaluate(vectors, items, train, test, Judging(config.run.topk, config.run.ndcg_ideal))
     about = {"round": model.round, "split": arguments.data, "unknown_pairs": unknown}
     return {**about, **result.metrics, "users": result.users}
 

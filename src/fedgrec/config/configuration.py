@@ -1,6 +1,7 @@
 """Where options come from, one on top of the other: preset, TOML file, `--set key=value`, flags or keywords."""
 
 import dataclasses
+import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -53,19 +54,13 @@ class Config:
         return self if method == self.method else replace(self, method=method, model=method_module(method).Options())
 
     def to_toml(self) -> str:
-        lines = ["# A resolved fedgrec configuration: `fedgrec train --config THIS` gives the same run.\n"]
-        lines.append(f"method = {toml_value(self.method)}\n")
+        about = "# A resolved fedgrec configuration: `fedgrec train --config THIS` gives the same run."
         values: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
         for part in PARTS:
             options_now = getattr(self, part)
             for found in options_of(type(options_now), part):
                 values[found.group][found.name] = getattr(options_now, found.name)
-        for group, section in values.items():
-            if section:
-                lines.append(f"[{group}]")
-                lines += [f"{name} = {toml_value(value)}" for name, value in section.items() if value is not None]
-                lines.append("")
-        return "\n".join(lines)
+        return toml_text(about, self.method, values)
 
 
 def _promising(model: Any, epsilon: float, unit: str) -> Any:
@@ -157,12 +152,15 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         return key.strip(), value.strip()
 
 
+def toml_text(about: str, method: str, sections: Mapping[str, Mapping[str, Any]]) -> str:
+    """A file of options, without those that have no value."""
+    lines = [f"{about}\n", *([f"method = {toml_value(method)}\n"] if method else [])]
+    for name, section in sections.items():
+        if section:
+            lines += [f"[{name}]", *(f"{key} = {toml_value(v)}" for key, v in section.items() if v is not None), ""]
+    return "\n".join(lines)
+
+
 def toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
-    if isinstance(value, tuple):
-        return "[" + ", ".join(toml_value(v) for v in value) + "]"
-    return repr(value)
+    """Options are numbers, words and lists, whose JSON is valid TOML; but for inf, which JSON has not."""
+    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

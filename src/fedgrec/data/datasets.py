@@ -193,8 +193,8 @@ def _read_files(source: str | Path, options: dict[str, Any], in_order: bool) -> 
     low_rated = [part.low_rated for part in read_parts if part.low_rated is not None]
     if dropped := sum(len(part.users) for part in low_rated):
         notes.append(f"{dropped:,} pairs rated below {options['min_rating']} were left out.")
-    parts, merged = _number_together(_placed(read_parts) if in_order else read_parts)
-    if merged:
+    parts = _number_together(_placed(read_parts) if in_order else read_parts)
+    if merged := sum(len(raw.users) - part.n_pairs for raw, part in zip(read_parts, parts, strict=True)):
         notes.append(f"Repeated pairs, merged: {merged:,}.")
     name = stem(path) if path.is_file() else path.resolve().name
     return _Source(name, parts, {file.name: digest(file) for file in files}, notes, path.is_dir(), low_rated)
@@ -225,19 +225,16 @@ def _placed(parts: list[Pairs]) -> list[Pairs]:
     return [replace(part, times=here) for part, here in zip(parts, np.split(places, cuts), strict=True)]
 
 
-def _number_together(parts: list[Pairs]) -> tuple[list[Interactions], int]:
-    """The pairs of all files under shared id maps, and how many repeats were merged."""
+def _number_together(parts: list[Pairs]) -> list[Interactions]:
+    """The pairs of all files under shared id maps."""
     users, user_ids = _number_column([p.users for p in parts], [p.sizes and p.sizes[0] for p in parts], "user")
     items, item_ids = _number_column([p.items for p in parts], [p.sizes and p.sizes[1] for p in parts], "item")
-    result, merged, start = [], 0, 0
-    for part in parts:
-        here = slice(start, start := start + len(part.users))
-        data, repeats = Interactions.from_indices(
-            users[here], items[here], part.ratings, part.times, user_ids=user_ids, item_ids=item_ids
-        )
-        result.append(data)
-        merged += repeats
-    return result, merged
+    cuts = np.cumsum([len(part.users) for part in parts])[:-1]
+    indices = zip(np.split(users, cuts), np.split(items, cuts), parts, strict=True)
+    return [
+        Interactions.from_indices(u, i, part.ratings, part.times, user_ids=user_ids, item_ids=item_ids)
+        for u, i, part in indices
+    ]
 
 
 def _number_column(columns: list[NDArray[Any]], sizes: list[int | None], kind: str) -> tuple[NDArray[np.int64], IdMap]:
@@ -261,7 +258,7 @@ def _numbered(low_rated: list[Pairs], data: Interactions) -> Interactions | None
     users, items = data.user_ids, data.item_ids
     pairs = [(users.parse(u), items.parse(i)) for u, i in named if users.knows(u) and items.knows(i)]
     indices = np.array(pairs, np.int64).reshape(-1, 2)
-    return Interactions.from_indices(indices[:, 0], indices[:, 1], user_ids=users, item_ids=items)[0]
+    return Interactions.from_indices(indices[:, 0], indices[:, 1], user_ids=users, item_ids=items)
 
 
 def _core(parts: list[Interactions], k: int, notes: list[str]) -> list[Interactions]:

@@ -100,15 +100,15 @@ class Interactions:
         users, items = self.user_ids.extended(more.user_ids), self.item_ids.extended(more.item_ids)
         u, _ = number([*more.user_ids], "user", users)
         i, _ = number([*more.item_ids], "item", items)
-
-        def both(name: str) -> Any:
-            parts = [getattr(self, name), getattr(more, name)]
-            return None if any(part is None for part in parts) else np.concatenate(parts)
-
         return Interactions.from_indices(
             np.concatenate([self.users(), u[more.users()]]), np.concatenate([self.items, i[more.items]]),
-            both("ratings"), both("times"), user_ids=users, item_ids=items,
-        )[0]  # fmt: skip
+            self.and_of(more, "ratings"), self.and_of(more, "times"), user_ids=users, item_ids=items,
+        )  # fmt: skip
+
+    def and_of(self, more: "Interactions", name: str) -> Any:
+        """The ratings or times of these pairs, then of `more`; None unless both have them."""
+        parts = [getattr(self, name), getattr(more, name)]
+        return None if any(part is None for part in parts) else np.concatenate(parts)
 
     def under(self, item_ids: IdMap) -> "Interactions":
         """The pairs whose items are among `item_ids`, under these ids."""
@@ -119,7 +119,7 @@ class Interactions:
         times = None if self.times is None else self.times[there]
         return Interactions.from_indices(
             users[there], items[there], times=times, user_ids=self.user_ids, item_ids=item_ids
-        )[0]
+        )
 
     @classmethod
     def from_pairs(
@@ -131,8 +131,8 @@ class Interactions:
         *,
         user_ids: IdMap | None = None,
         item_ids: IdMap | None = None,
-    ) -> tuple["Interactions", int]:
-        """Pairs of ids, in any order, and how many repeats were merged; of repeats the last one counts.
+    ) -> "Interactions":
+        """Pairs of ids, in any order; of repeats the last one counts.
 
         Without an id map, ids that are exactly the integers 0 … n−1 keep their value; others are numbered in
         order of first appearance.
@@ -151,7 +151,7 @@ class Interactions:
         *,
         user_ids: IdMap,
         item_ids: IdMap,
-    ) -> tuple["Interactions", int]:
+    ) -> "Interactions":
         """`from_pairs` for pairs that are already indices into the id maps."""
         if len(users) != len(items):
             raise DataError(f"there are {len(users)} users but {len(items)} items: give one of each for every pair")
@@ -170,21 +170,19 @@ class Interactions:
 
         indptr = np.searchsorted(keys, np.arange(len(user_ids) + 1) * len(item_ids))
         parts = np.asarray(items)[last], pick(ratings, np.float32), pick(times, np.float64)
-        data = cls(user_ids, item_ids, indptr, *parts)
-        return data, len(users) - len(keys)
+        return cls(user_ids, item_ids, indptr, *parts)
 
     @classmethod
     def from_matrix(cls, matrix: Any, *, keep_ratings: bool = False) -> "Interactions":
         """From a SciPy sparse matrix [M, N], or a DataFrame with columns user, item[, rating][, time]."""
         if hasattr(matrix, "tocoo"):
             coo = checked_matrix(matrix, keep_ratings)
-            data, _ = cls.from_pairs(
+            return cls.from_pairs(
                 coo.row, coo.col, coo.data if keep_ratings else None,
                 user_ids=IdMap.range(coo.shape[0], "user"), item_ids=IdMap.range(coo.shape[1], "item"),
             )  # fmt: skip
-            return data
         column = checked_frame(matrix, keep_ratings)
-        return cls.from_pairs(column["user"], column["item"], column.get("rating"), column.get("time"))[0]
+        return cls.from_pairs(column["user"], column["item"], column.get("rating"), column.get("time"))
 
     def weighted(self, ceiling: float) -> "Interactions":
         """With weights above 0 and at most 1 for ratings: their share of a public ceiling; 0: as it is."""

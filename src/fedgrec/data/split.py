@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,13 +166,8 @@ def together(a: Interactions, b: Interactions | None) -> Interactions:
     """The pairs of both, with ratings and times if both have them."""
     if b is None or not b.n_pairs:
         return a
-
-    def joined(name: str) -> Any:
-        parts = getattr(a, name), getattr(b, name)
-        return None if parts[0] is None or parts[1] is None else np.concatenate(parts)
-
-    pairs = np.concatenate([a.users(), b.users()]), joined("items"), joined("ratings"), joined("times")
-    return Interactions.from_indices(*pairs, user_ids=a.user_ids, item_ids=a.item_ids)[0]
+    pairs = np.concatenate([a.users(), b.users()]), *(a.and_of(b, name) for name in ("items", "ratings", "times"))
+    return Interactions.from_indices(*pairs, user_ids=a.user_ids, item_ids=a.item_ids)
 
 
 # ------------------------------------------------------------------------------------------ grown data
@@ -238,7 +232,7 @@ def _under(data: Interactions, users: Places, items: Places) -> Interactions:
     (user_ids, user), (item_ids, item) = users, items
     return Interactions.from_indices(
         user[data.users()], item[data.items], data.ratings, data.times, user_ids=user_ids, item_ids=item_ids
-    )[0]
+    )
 
 
 def _among(data: Interactions, part: Interactions | None) -> Mask:

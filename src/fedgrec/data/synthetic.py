@@ -97,7 +97,7 @@ def demo() -> tuple[Interactions, Places]:
     two_years = 2 * 365 * 86_400
     times = 1_640_995_200.0 + rng.integers(0, two_years, len(users))  # from 1 January 2022
 
-    data, _ = Interactions.from_pairs(
+    data = Interactions.from_pairs(
         users, items, times=times,
         user_ids=IdMap.range(N_USERS, "user"), item_ids=IdMap.range(N_ITEMS, "item"),
     )  # fmt: skip

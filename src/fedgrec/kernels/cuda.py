@@ -22,24 +22,10 @@ try:
 except ImportError:
     raise missing_extra("training on a GPU", "torch") from None
 
+from fedgrec.kernels import _state_triton as memory
 from fedgrec.kernels import _triton as loops
 from fedgrec.kernels import reference
 from fedgrec.kernels._negatives_triton import negatives
-from fedgrec.kernels._state_triton import (
-    KINDS,
-    LOWEST,
-    Federation,
-    Numbers,
-    Reals,
-    Rules,
-    Scratch,
-    Server,
-    Sizes,
-    Tensors,
-    Users,
-    Wholes,
-    constants,
-)
 from fedgrec.kernels._steps_triton import user_step
 
 STRETCH = 256  # rounds whose users are sent to the GPU at once
@@ -92,8 +78,8 @@ class Engine:
         self.scratch = self._scratch()
         self.numbers = self._numbers(spec)
         self.federation = self._federation()
-        self.tensors = Tensors(self.federation, self.users, self.server, self.scratch, self.numbers)
-        self.size, self.rules = constants(self._size()), constants(self._rules())
+        self.tensors = memory.Tensors(self.federation, self.users, self.server, self.scratch, self.numbers)
+        self.size, self.rules = memory.constants(self._size()), memory.constants(self._rules())
         self._graph: Any = None
 
     def _place(self, array: Any) -> Any:
@@ -102,8 +88,8 @@ class Engine:
     def _new(self, dtype: Any, *shape: int) -> Any:
         return torch.zeros(shape, dtype=dtype, device=self.device)
 
-    def _federation(self) -> Federation:
-        return Federation(
+    def _federation(self) -> memory.Federation:
+        return memory.Federation(
             counter=self._new(torch.int32, 1) + self.round,
             now=self._new(torch.int32, 1),
             first_round=self._new(torch.int32, 1) + self.round,
@@ -112,7 +98,7 @@ class Engine:
             cut=self._new(torch.int64, 1),
         )
 
-    def _users(self, users: Cohort, gather: Floats, push: Floats) -> Users:
+    def _users(self, users: Cohort, gather: Floats, push: Floats) -> memory.Users:
         targets = np.ones(len(users.items)) if users.targets is None else users.targets
         there = (
             users.keys.view(np.int64),
@@ -124,7 +110,7 @@ class Engine:
             *(getattr(users.state, name) for name in STATE),
             *self._shelved(users),
         )
-        return Users(*map(self._place, there))
+        return memory.Users(*map(self._place, there))
 
     def _shelved(self, users: Cohort) -> tuple[Ints, Ints, Ints]:
         """Users.ranked, taken and begins: where each user's negatives come from."""
@@ -138,7 +124,7 @@ class Engine:
         starts = [np.pad(np.cumsum(counts, axis=1), ((0, 0), (1, 0))).astype(np.int32) for counts in (taken, given)]
         return places.astype(np.int32), starts[0], starts[1]
 
-    def _server(self, server: ServerState) -> Server:
+    def _server(self, server: ServerState) -> memory.Server:
         o, items = self.options, self._place(server.items)
         alphas = self._place(np.asarray(o.weights(), o.precision))
         a = torch.zeros_like(items[0]) if o.combine == "concat" else torch.tensordot(alphas[1:], items[1:], 1)
@@ -150,7 +136,7 @@ class Engine:
         if o.levels:
             steps = self.method.row_steps(server)
             scales = self.method.step_scales(server.degrees).astype(o.precision)
-        return Server(
+        return memory.Server(
             items=items,
             moment1=self._place(server.moment1),
             moment2=self._place(server.moment2),
@@ -166,11 +152,11 @@ class Engine:
             first=self._place(self.shelves.first.astype(np.int32)),
         )
 
-    def _scratch(self) -> Scratch:
+    def _scratch(self) -> memory.Scratch:
         o, S, D = self.options, self.S, self.D
         real, tau = getattr(torch, o.precision), o.local_steps + 1
         self.width, self.C = self.cap + self.n_negatives, max(triton.next_power_of_2(self.cap), 32)
-        return Scratch(
+        return memory.Scratch(
             rows=self._new(torch.int32, S, self.width),
             edges=self._new(torch.int32, S, self.C),
             scores=self._new(real, S, self.C),
@@ -184,12 +170,12 @@ class Engine:
             logs=self._new(real, S, tau),
             parts=self._new(real, S, self.splits, D),
             leans=self._new(real, S, self.splits),
-            tops=self._new(real, S, self.splits) + LOWEST.value,
+            tops=self._new(real, S, self.splits) + memory.LOWEST.value,
             totals=self._new(real, S, self.splits),
             moments=self._new(real, S, 2, D),
         )
 
-    def _numbers(self, spec: UploadSpec) -> Numbers:
+    def _numbers(self, spec: UploadSpec) -> memory.Numbers:
         o, alpha, items, real = self.options, self.options.weights(), spec.leaf("items"), self._real
         latents = spec.leaf("latents") if o.layers else items
         live = alpha[1] if o.live and o.layers else 0.0
@@ -198,7 +184,7 @@ class Engine:
         step = np.arange(1, o.local_steps + 2)
         root = np.sqrt((1 - beta2**step) / (1 - beta2))
         steps = np.maximum(np.arange(UNBIASED_AFTER + 1), 1)
-        reals = Reals(
+        reals = memory.Reals(
             share=alpha[0],
             live_share=live,
             l2=o.l2,
@@ -219,7 +205,7 @@ class Engine:
             per_temperature=1 / (o.temperature or 1.0),
             negative_weight=o.negative_weight,
         )
-        wholes = Wholes(
+        wholes = memory.Wholes(
             n_items=self.method.n_items,
             most_positives=self.cap,
             unbiased_after=UNBIASED_AFTER,
@@ -232,9 +218,9 @@ class Engine:
             coarsest=self.method.coarsest if o.levels else 0,
             begun=self.method.begun,
         )
-        return Numbers(
-            real=Reals(*real(reals).split(1)),
-            whole=Wholes(*self._place(np.array(wholes)).split(1)),
+        return memory.Numbers(
+            real=memory.Reals(*real(reals).split(1)),
+            whole=memory.Wholes(*self._place(np.array(wholes)).split(1)),
             alphas=real(alpha),
             rates=real(o.item_rate * (1 - beta1) / (1 - beta1**step) * root),
             epsilons=real(o.adam_epsilon * root),
@@ -242,9 +228,9 @@ class Engine:
             unbias2=real(1 / (1 - beta2**steps)),
         )
 
-    def _size(self) -> Sizes:
+    def _size(self) -> memory.Sizes:
         o = self.options
-        return Sizes(
+        return memory.Sizes(
             S=self.S,
             K=o.layers,
             D=self.D,
@@ -256,12 +242,12 @@ class Engine:
             SHELVES=len(self.shelves.quotas),
             PAIRED=int(o.loss == "bpr"),
             COMBINED=o.combined,
-            KIND=KINDS[o.download] if o.combined else 0,
+            KIND=memory.KINDS[o.download] if o.combined else 0,
         )
 
-    def _rules(self) -> Rules:
+    def _rules(self) -> memory.Rules:
         o = self.options
-        return Rules(
+        return memory.Rules(
             LOSS=LOSSES[o.loss],
             COSINE=o.similarity == "cosine",
             MEAN=o.reduction == "mean",
@@ -336,7 +322,7 @@ class Engine:
         loops.server_round[(triton.cdiv(self.method.n_items, cut.items),)](
             self.federation, self.server, self.numbers, K=K, D=self.D, DIM=o.dim, BLOCK=cut.items,
             ADAM=o.server_optimizer == "adam", CONCAT=o.combine == "concat",
-            NARROW=o.levels > 0, COMBINED=o.combined, KIND=KINDS[o.download] if o.combined else 0,
+            NARROW=o.levels > 0, COMBINED=o.combined, KIND=memory.KINDS[o.download] if o.combined else 0,
         )  # fmt: skip
 
     def _launch_steps(self, programs: int, many: dict[str, int]) -> None:

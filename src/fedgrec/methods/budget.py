@@ -25,12 +25,7 @@ COUNT_SHARE = 0.1  # of the budget, in units of 1/multiplier², that goes into t
 
 def turns(method: Method, rounds: int) -> int:
     """How often a user takes part at most, if everybody takes turns."""
-    return -(-rounds * sampled(method) // method.n_users)
-
-
-def sampled(method: Method) -> int:
-    """Users of a round."""
-    return min(int(method.options.users_per_round), method.n_users)
+    return -(-rounds * method.sampled // method.n_users)
 
 
 def next_in_turn(seed: int, round_: int, n_users: int, count: int) -> Ints:
@@ -43,7 +38,7 @@ def last_round(method: Method, run: RunOptions) -> int:
     """All rounds; under noise, as many as give no user more turns than planned."""
     if not run.noisy:
         return run.rounds
-    return min(run.rounds, turns(method, run.dp_rounds) * method.n_users // sampled(method))
+    return min(run.rounds, turns(method, run.dp_rounds) * method.n_users // method.sampled)
 
 
 def releases(method: Method, rounds: int, most: int | None = None) -> tuple[Release, ...]:

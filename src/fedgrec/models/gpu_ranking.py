@@ -1,4 +1,4 @@
-"""Full ranking on a GPU. PyTorch is imported only where one is used."""
+"""Full ranking by scores, here or on a GPU. PyTorch is imported only where one is used."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgrec.errors import FedgrecError
-from fedgrec.models.ranking import Ids, Indptr, Rank
+from fedgrec.models.ranking import Ids, Indptr, Rank, top_k_scores
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -15,19 +15,23 @@ Floats = NDArray[np.float32]
 RANKED_AT_ONCE = 2**28  # scores on the device at a time: 1 GB
 
 
-def rank_on_gpu(users: Floats, items: Floats) -> Rank:
-    """Ranking by inner products of rows [M, D] and [N, D]."""
+def ranker(score: Callable[[Ints], Any], n_items: int, on_device: bool) -> Rank:
+    """Ranking by scores of users [n, N]: tensors that stay on their device, or arrays."""
+
+    def rank(users: Ints, k: int, indptr: Indptr, seen: Ids) -> Ids:
+        if on_device:
+            return top_k_on_device(score, users, k, n_items, indptr, seen)
+        return top_k_scores(lambda some: score(users[some]), n_items, k, indptr, seen)[0]
+
+    return rank
+
+
+def products_on_gpu(users: Floats, items: Floats) -> Callable[[Ints], Any]:
+    """Scores that are inner products of rows [M, D] and [N, D]."""
     import torch
 
     users_there, items_there = (torch.from_numpy(part).to("cuda") for part in (users, items))
-
-    def rank(chosen: Ints, k: int, indptr: Indptr, seen: Ids) -> Ids:
-        def score(some: Ints) -> Any:
-            return users_there[torch.from_numpy(some).to("cuda")] @ items_there.T
-
-        return top_k_on_device(score, chosen, k, len(items), indptr, seen)
-
-    return rank
+    return lambda some: users_there[torch.from_numpy(some).to("cuda")] @ items_there.T
 
 
 def top_k_on_device(

@@ -39,17 +39,25 @@ class Csr(Protocol):
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Among which items each user's are ranked: by default all that it has not seen.
+class Judging:
+    """How lists are judged, and among which items each user's are ranked: by default all that it has not seen.
 
     Candidates are drawn for each user among the items that it never had, beside its held-out ones. The draw depends on
     the seed, the user and how much it has seen: it is the same for every method, and not that of another part's.
     """
 
+    topk: tuple[int, ...] = (20,)  # list lengths
+    ndcg_ideal: Ideal = "capped"
     repeats: bool = False  # what a user has seen may be in its list again
     candidates: int = 0  # 0: all items
     seed: int = 0
     known: Csr | None = None  # all items that users have in the data, held out or not: needed for candidates
+
+    @classmethod
+    def of(cls, options: Any, seed: int, known: Csr) -> "Judging":
+        """As the options of a run or a training say."""
+        o = options
+        return cls(o.topk, o.ndcg_ideal, o.repeats, o.candidates, seed, known)
 
     def lists(
         self, rank: Rank, users: npt.NDArray[np.int64], k: int, seen: Csr, held_out: Csr, n_items: int
@@ -77,7 +85,7 @@ class Choice:
         return np.cumsum([0, *map(len, others)], dtype=np.int64), np.concatenate(others)
 
 
-UNSEEN = Choice()
+USUAL = Judging()
 
 
 @dataclass(frozen=True)
@@ -90,15 +98,7 @@ class Result:
     per_user: dict[str, npt.NDArray[np.float64]]  # 'recall@20', 'ndcg@20', …: [users], for intervals
 
 
-def evaluate(
-    users: Matrix,
-    items: Matrix,
-    train: Csr,
-    held_out: Csr,
-    ks: Sequence[int] = (20,),
-    ndcg_ideal: Ideal = "capped",
-    choice: Choice = UNSEEN,
-) -> Result:
+def evaluate(users: Matrix, items: Matrix, train: Csr, held_out: Csr, how: Judging = USUAL) -> Result:
     """Rank all items but the train items for each user with held-out items, and measure the lists.
 
     users: [M, d], items: [N, d]; a user's score for an item is the inner product of their rows.
@@ -110,18 +110,10 @@ def evaluate(
     def rank(chosen: npt.NDArray[np.int64], k: int, indptr: Indptr, seen: Ids) -> Ids:
         return top_k(users[chosen], items, k, indptr, seen)[0]
 
-    return evaluate_ranking(rank, len(items), train, held_out, ks, ndcg_ideal, choice)
+    return evaluate_ranking(rank, len(items), train, held_out, how)
 
 
-def evaluate_ranking(
-    rank: Rank,
-    n_items: int,
-    train: Csr,
-    held_out: Csr,
-    ks: Sequence[int] = (20,),
-    ndcg_ideal: Ideal = "capped",
-    choice: Choice = UNSEEN,
-) -> Result:
+def evaluate_ranking(rank: Rank, n_items: int, train: Csr, held_out: Csr, how: Judging = USUAL) -> Result:
     """`evaluate` for any ranking function: the same users, the same masks, the same metrics."""
     from fedgrec.models._topk import find_hits
 
@@ -131,7 +123,7 @@ def evaluate_ranking(
     scored = np.flatnonzero(n_test)
     if not scored.size:
         raise FedgrecError("No user has a held-out item, so there is nothing to evaluate: check the split.")
-    ids = choice.lists(rank, scored, min(max(ks), n_items), train, held_out, n_items)
+    ids = how.lists(rank, scored, min(max(how.topk), n_items), train, held_out, n_items)
     test = rows_of(held_out, scored)
     hits = np.empty(ids.shape, np.bool_)
     find_hits(ids, test[0], np.ascontiguousarray(test[1], np.int32), hits)
@@ -139,10 +131,10 @@ def evaluate_ranking(
     n_users = int(np.count_nonzero(np.diff(train.indptr)))
 
     per_user, overall = {}, {}
-    for k in ks:
+    for k in how.topk:
         here, shown = hits[:, :k], ids[:, :k]
         per_user[f"recall@{k}"] = metrics.recall(here, n_test)
-        per_user[f"ndcg@{k}"] = metrics.ndcg(here, n_test, ndcg_ideal)
+        per_user[f"ndcg@{k}"] = metrics.ndcg(here, n_test, how.ndcg_ideal)
         per_user[f"hitrate@{k}"] = metrics.hit_rate(here, n_test)
         per_user[f"mrr@{k}"] = metrics.reciprocal_rank(here, n_test)
         per_user[f"map@{k}"] = metrics.average_precision(here, n_test)
@@ -150,7 +142,9 @@ def evaluate_ranking(
         overall[f"popularity@{k}"] = metrics.popularity(shown, degrees)
         overall[f"novelty@{k}"] = metrics.novelty(shown, degrees, n_users)
     means = {name: metrics.mean(values) for name, values in per_user.items()}
-    return Result(means | overall | _recall_of_groups(ids, hits, *test, degrees, ks), len(scored), scored, per_user)
+    return Result(
+        means | overall | _recall_of_groups(ids, hits, *test, degrees, how.topk), len(scored), scored, per_user
+    )
 
 
 def _recall_of_groups(

@@ -146,7 +146,7 @@ class FedGRec:
             return held_out
         users = [held_out.user_ids[u] for u in held_out.users()]
         items = [held_out.item_ids[t] for t in held_out.items]
-        return Interactions.from_pairs(users, items, user_ids=train.user_ids, item_ids=train.item_ids)[0]
+        return Interactions.from_pairs(users, items, user_ids=train.user_ids, item_ids=train.item_ids)
 
     # ----------------------------------------------------------------------------------------- answers
 

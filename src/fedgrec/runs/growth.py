@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 
 from fedgrec.cable.core import Cohort, Floats
-from fedgrec.config.configuration import Config, recorded
+from fedgrec.config.configuration import Config
 from fedgrec.data import Dataset, Interactions, Split
-from fedgrec.data.datasets import MATRIX, load_for
+from fedgrec.data.datasets import MATRIX
 from fedgrec.data.files import Checkpoints, claimed, said, whole
 from fedgrec.data.split import read_split
-from fedgrec.errors import ConfigError, FedgrecError, RunError
+from fedgrec.errors import ConfigError, RunError
 from fedgrec.methods import change
-from fedgrec.models.model import CONFIG, GROWN, Model
+from fedgrec.models.model import GROWN, Model
 from fedgrec.models.selection import RESULT, Observer
 from fedgrec.runs.machine import make_method
 from fedgrec.runs.population import Before, population
@@ -95,19 +95,11 @@ def grow(run: Simulation, dataset: Dataset, rounds: int = 0) -> None:
 
 
 def split_of(folder: Path) -> Split:
-    """The split of a run; earlier releases did not write it down, so it is made again from their data."""
+    """The split of a run."""
     kept = read_split(folder)
-    if kept is not None:
-        return kept
-    try:
-        dataset = load_for(recorded(folder / CONFIG))
-        RunRecord.check_same_data(folder, dataset)
-    except FedgrecError:
-        raise RunError(
-            f"{folder} is of an earlier release, which did not write down what it held out: restore the data that it "
-            f"was trained on, and name the grown data with --data"
-        ) from None
-    return dataset.split
+    if kept is None:
+        raise RunError(f"{folder} did not write down what it held out, so it cannot go on with other data: train anew")
+    return kept
 
 
 def grown_run(config: Config, folder: Path, dataset: Dataset, rounds: int, observer: Observer) -> Simulation:

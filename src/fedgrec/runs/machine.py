@@ -1,7 +1,6 @@
 """What a configuration runs on: which kernel, which device, and ranking there."""
 
 import importlib.util
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -14,9 +13,8 @@ from fedgrec.kernels.devices import gpu_is_there, place, within_memory
 from fedgrec.methods import contract
 from fedgrec.methods.budget import with_noise
 from fedgrec.methods.contract import Method
-from fedgrec.models.gpu_ranking import rank_on_gpu, top_k_on_device
-from fedgrec.models.metrics import Ideal
-from fedgrec.models.ranking import UNSEEN, Choice, Csr, Rank, Result, evaluate_ranking, top_k, top_k_scores
+from fedgrec.models.gpu_ranking import products_on_gpu, ranker, top_k_on_device
+from fedgrec.models.ranking import USUAL, Csr, Judging, Rank, Result, evaluate_ranking, top_k
 
 
 def make_method(config: Config, n_items: int, n_users: int) -> Method:
@@ -76,10 +74,8 @@ def judged(
     users: Cohort,
     seen: Csr,
     held_out: Csr,
-    ks: Sequence[int],
-    ideal: Ideal,
+    how: Judging = USUAL,
     device: str = "cpu",
-    choice: Choice = UNSEEN,
 ) -> Result:
     """Full ranking by the method, with this server and these users.
 
@@ -89,7 +85,7 @@ def judged(
         users = replace(users, indptr=seen.indptr, items=seen.items).ordered_by(times)
     with within_memory("ranking", "dim or layers", device):
         rank = _ranker(method, server, users, device)
-        return evaluate_ranking(rank, method.n_items, seen, held_out, ks, ideal, choice)
+        return evaluate_ranking(rank, method.n_items, seen, held_out, how)
 
 
 def _ranker(method: Method, server: ServerState, users: Cohort, device: str) -> Rank:
@@ -101,18 +97,10 @@ def _ranker(method: Method, server: ServerState, users: Cohort, device: str) -> 
         def rank_products(chosen: Ints, k: int, indptr: Any, seen: Any) -> Any:
             own = method.represent_users(server, users.take(chosen)).astype(np.float32)  # not of all: they may be many
             if device == "cuda":
-                return rank_on_gpu(own, items)(np.arange(len(own)), k, indptr, seen)
+                return top_k_on_device(products_on_gpu(own, items), np.arange(len(own)), k, len(items), indptr, seen)
             return top_k(own, items, k, indptr, seen)[0]
 
         return rank_products
     there = method.scorer(server, users, device) if device == "cuda" else None
-    if there is not None:
-        return lambda chosen, k, indptr, seen: top_k_on_device(there, chosen, k, method.n_items, indptr, seen)
-
-    def rank(chosen: Ints, k: int, indptr: Any, seen: Any) -> Any:
-        def score(some: slice) -> Any:
-            return method.scores(server, users.take(chosen[some])).astype(np.float32)
-
-        return top_k_scores(score, method.n_items, k, indptr, seen)[0]
-
-    return rank
+    score = there or (lambda some: method.scores(server, users.take(some)).astype(np.float32))
+    return ranker(score, method.n_items, there is not None)

@@ -81,10 +81,14 @@ def read_result(folder: Path) -> dict[str, Any]:
     return dict(read_json(folder / RESULT, "restore it, or remove it and the run is ended again", "round"))
 
 
-def chosen_round(folder: Path) -> int:
-    """The round that a finished run chose on its held-out items."""
+def check_finished(folder: Path) -> None:
     if not is_finished(folder):
         raise RunError(f"{folder} is not finished: `fedgrec train --out {folder} --resume` goes on")
+
+
+def chosen_round(folder: Path) -> int:
+    """The round that a finished run chose on its held-out items."""
+    check_finished(folder)
     return int(read_result(folder)["round"])
 
 

@@ -9,7 +9,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,8 @@ from fedgrec.data.files import Checkpoints, understood, write_json
 from fedgrec.errors import RunError, SumLostError
 from fedgrec.methods import budget
 from fedgrec.methods.contract import Method
-from fedgrec.models.metrics import Ideal
 from fedgrec.models.model import Model
-from fedgrec.models.ranking import Choice
+from fedgrec.models.ranking import Judging
 from fedgrec.models.selection import RESULT, Observer, Progress, judge
 from fedgrec.runs.engine_rounds import EngineRounds
 from fedgrec.runs.machine import by_engine, judged, make_method
@@ -224,9 +223,8 @@ class Simulation:
         run, split = self.config.run, self.dataset.split
         server, users = (model.server, model.users) if model else (self.server, self._at_home())
         seen = split.train if name == "validation" else split.before_test
-        ideal = cast(Ideal, run.ndcg_ideal)
-        choice = Choice(run.repeats, run.candidates, run.seed, split.known)
-        result = judged(self.method, server, users, seen, held_out, run.topk, ideal, run.device, choice)
+        how = Judging.of(run, run.seed, split.known)
+        result = judged(self.method, server, users, seen, held_out, how, run.device)
         return {
             **self.progress.line(server.round, name, run.protocol, result),
             **{f"bytes_{key}": value for key, value in self.progress.traffic._asdict().items()},

@@ -15,9 +15,8 @@ from fedgrec.config.options import DataOptions, RunOptions
 from fedgrec.data import Interactions
 from fedgrec.data.files import understood, write_text
 from fedgrec.errors import RunError
-from fedgrec.models.metrics import Ideal
 from fedgrec.models.model import CONFIG, Model
-from fedgrec.models.ranking import Choice, Csr, Result
+from fedgrec.models.ranking import Csr, Judging, Result
 from fedgrec.models.recommender import Recommender, Seen
 from fedgrec.runs.machine import judged, make_method
 
@@ -32,13 +31,13 @@ def open_run(folder: str | Path, needs_users: bool = True) -> Recommender:
 
 def measured(model: Recommender, run: RunOptions, seen: Csr, held_out: Csr) -> Result:
     """Measure by full ranking of the held-out items, on the device and with the kernel of the run."""
-    ideal, choice = cast(Ideal, run.ndcg_ideal), Choice(run.repeats, run.candidates, run.seed, model.known)
+    how = Judging.of(run, run.seed, model.known)
     if isinstance(model, Centralized):
-        return centralized.evaluate_model(model.inner, seen, held_out, run.topk, ideal, choice)
+        return centralized.evaluate_model(model.inner, seen, held_out, how)
     assert isinstance(model, Model)
     config = replace(model.config, run=run)
     method = make_method(config, model.known.n_items, max(model.known.n_users, 1))
-    return judged(method, model.server, model.users, seen, held_out, run.topk, ideal, run.device, choice)
+    return judged(method, model.server, model.users, seen, held_out, how, run.device)
 
 
 @dataclass(frozen=True)

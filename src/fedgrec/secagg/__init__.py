@@ -6,18 +6,8 @@ that take and give bytes.
 
 from fedgrec.secagg.client import Client
 from fedgrec.secagg.errors import SecAggError
-from fedgrec.secagg.local import Outcome, Population, fresh_round_id, run_round
+from fedgrec.secagg.local import Outcome, Population, run_round
 from fedgrec.secagg.server import Server
 from fedgrec.secagg.session import Session, Stage
 
-__all__ = [
-    "Client",
-    "Outcome",
-    "Population",
-    "SecAggError",
-    "Server",
-    "Session",
-    "Stage",
-    "fresh_round_id",
-    "run_round",
-]
+__all__ = ["Client", "Outcome", "Population", "SecAggError", "Server", "Session", "Stage", "run_round"]

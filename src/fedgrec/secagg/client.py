@@ -20,7 +20,7 @@ secrets and takes no further part.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,17 +31,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
-from fedgrec.secagg import ring, shamir
-from fedgrec.secagg.errors import (
-    BadCiphertext,
-    BadInput,
-    BadLists,
-    BadShare,
-    TooFewLeft,
-    UnknownSender,
-    WrongRound,
-    WrongStage,
-)
+from fedgrec.secagg import errors, messages, ring, shamir
 from fedgrec.secagg.graph import Graph
 from fedgrec.secagg.keys import (
     bind,
@@ -52,19 +42,6 @@ from fedgrec.secagg.keys import (
     survivors_part,
     verify_keys,
     verify_survivors,
-)
-from fedgrec.secagg.messages import (
-    Confirm,
-    Confirmations,
-    Delivery,
-    Keys,
-    Masked,
-    Message,
-    Neighbourhood,
-    Reveal,
-    Shares,
-    Survivors,
-    parse,
 )
 from fedgrec.secagg.prg import Mask, mask_parts
 from fedgrec.secagg.session import Session, Stage
@@ -86,14 +63,6 @@ class Secrets:
 class Client:
     """One client; `receive` answers each message of the server with the client's next one."""
 
-    # Which message a stage waits for.
-    awaits: Mapping[Stage, type[Message]] = {
-        Stage.SHARES: Neighbourhood,
-        Stage.MASKED: Delivery,
-        Stage.CONFIRM: Survivors,
-        Stage.UNMASK: Confirmations,
-    }
-
     def __init__(
         self,
         session: Session,
@@ -110,9 +79,9 @@ class Client:
         self._secrets: Secrets | None = Secrets.fresh()
         self._words: ring.Words | None = None
         self._graph: Graph
-        self._keys: dict[int, Keys] = {}  # of the neighbours
+        self._keys: dict[int, messages.Keys] = {}  # of the neighbours
         self._bound: bytes
-        self._survivors: Survivors
+        self._survivors: messages.Survivors
         self._lists: tuple[set[int], set[int]]  # the clients whose seeds it opens, and those whose mask keys
         self._held: dict[int, tuple[int, int]] = {}  # by owner: the shares that it holds, of seed and mask key
 
@@ -121,32 +90,43 @@ class Client:
     def start(self) -> bytes:
         """Stage 0: fresh public keys, signed."""
         if self.stage is not Stage.KEYS:
-            raise WrongStage(f"client {self.me} has started already: a client is for one round")
+            raise errors.WrongStage(f"client {self.me} has started already: a client is for one round")
         secrets = self._mine()
         mask_key, cipher_key = (key.public_key().public_bytes_raw() for key in (secrets.mask_key, secrets.cipher_key))
         signature = self._identity.sign(signed_part(self.session, self.me, mask_key, cipher_key))
         self.stage = Stage.SHARES
-        return Keys(self.session.round_id, self.me, mask_key, cipher_key, signature).pack()
+        return messages.Keys(self.session.round_id, self.me, mask_key, cipher_key, signature).pack()
 
     def submit(self, values: NDArray[Any], users: int = 1) -> None:
         """Set the integers to sum, and how many users they come from; possible until the masked vector is due."""
         if self.stage not in (Stage.KEYS, Stage.SHARES, Stage.MASKED):
-            raise WrongStage(f"client {self.me} can no longer change its vector")
+            raise errors.WrongStage(f"client {self.me} can no longer change its vector")
         if np.shape(values) != (self.session.values,):
-            raise BadInput(f"a vector of shape {np.shape(values)}, where the session says {self.session.values} values")
+            raise errors.BadInput(
+                f"a vector of shape {np.shape(values)}, where the session says {self.session.values} values"
+            )
         if not isinstance(users, int) or not 0 <= users <= self.session.users:
-            raise BadInput(f"a vector of {users} users does not fit a sum that was sized for {self.session.users}")
+            raise errors.BadInput(
+                f"a vector of {users} users does not fit a sum that was sized for {self.session.users}"
+            )
         self._words = ring.encode(values, users, self.session.rings)
 
     def receive(self, data: bytes) -> bytes:
         """The next message of the server → this client's answer."""
-        message = parse(data)
+        message = messages.parse(data)
         if message.round_id != self.session.round_id:
-            raise WrongRound(f"client {self.me} got a message of another round")
-        if type(message) is not self.awaits.get(self.stage):
-            raise WrongStage(f"client {self.me} waits for {self.stage.value} and got {type(message).__name__}")
+            raise errors.WrongRound(f"client {self.me} got a message of another round")
+        steps: dict[Stage, tuple[type[messages.Message], Callable[[Any], messages.Message]]] = {
+            Stage.SHARES: (messages.Neighbourhood, self._share),
+            Stage.MASKED: (messages.Delivery, self._mask),
+            Stage.CONFIRM: (messages.Survivors, self._confirm),
+            Stage.UNMASK: (messages.Confirmations, self._unmask),
+        }
+        awaited, answer = steps.get(self.stage, (None, None))
+        if answer is None or type(message) is not awaited:
+            raise errors.WrongStage(f"client {self.me} waits for {self.stage.value} and got {type(message).__name__}")
         try:
-            return self._answer(message).pack()
+            return answer(message).pack()
         except Exception:
             self.abandon()
             raise
@@ -155,25 +135,13 @@ class Client:
         """Forget all secrets; every later message is refused."""
         self.stage, self._secrets, self._words, self._held = Stage.DONE, None, None, {}
 
-    def _answer(self, message: Message) -> Message:
-        if isinstance(message, Neighbourhood):
-            return self._share(message)
-        if isinstance(message, Delivery):
-            return self._mask(message)
-        if isinstance(message, Survivors):
-            self._survivors, self._lists = message, self._believe(message)
-            return self._confirm(message)
-        assert isinstance(message, Confirmations)
-        self._compare(message)
-        return self._reveal(*self._lists)
-
     def _mine(self) -> Secrets:
         assert self._secrets is not None, "a client that has forgotten its secrets is never asked for them"
         return self._secrets
 
     # ---------------------------------------------------------------------------------------- the stages
 
-    def _share(self, message: Neighbourhood) -> Message:
+    def _share(self, message: messages.Neighbourhood) -> messages.Message:
         """Stage 1: check the neighbours, then share seed and mask key between the holders."""
         self._meet(message)
         secrets, t = self._mine(), self.session.threshold
@@ -188,32 +156,32 @@ class Client:
             if holder != self.me
         }
         self.stage = Stage.MASKED
-        return Shares(self.session.round_id, texts)
+        return messages.Shares(self.session.round_id, texts)
 
     def _holders(self) -> list[int]:
         """The holders of its shares. Half of them must not be enough: a liar would ask each half for another secret."""
         holders, t = self._graph.holders(self.me), self.session.threshold
         if not len(holders) < 2 * t <= 2 * len(holders):
-            raise TooFewLeft(
+            raise errors.TooFewLeft(
                 f"with {len(holders)} holders the threshold {t} is not safe or not possible: it must be more than "
                 f"half of them and at most all"
             )
         return holders
 
-    def _mask(self, message: Delivery) -> Message:
+    def _mask(self, message: messages.Delivery) -> messages.Message:
         """Stage 2: take the others' shares in, and mask the vector for the neighbours that are still there."""
         self._take_in(message)
         return self._masked([(seed_mask(self._mine().seed, self.session, self._bound), 1)])
 
-    def _take_in(self, message: Delivery) -> None:
+    def _take_in(self, message: messages.Delivery) -> None:
         """Open what the neighbours encrypted for this client, and hold it."""
         self.stage = Stage.CONFIRM
         if not message.ciphertexts.keys() <= self._keys.keys():
-            raise UnknownSender(f"client {self.me} was sent shares of somebody who is no neighbour of it")
+            raise errors.UnknownSender(f"client {self.me} was sent shares of somebody who is no neighbour of it")
         for sender, text in message.ciphertexts.items():
             self._held[sender] = self._unpack(sender, self._open(sender, text))
         if len(self._held) < self.session.threshold:
-            raise TooFewLeft(
+            raise errors.TooFewLeft(
                 f"client {self.me} has {len(self._held)} holders left, fewer than the {self.session.threshold} needed"
             )
 
@@ -221,53 +189,63 @@ class Client:
         """The shares that one neighbour gave to this client."""
         size = shamir.SHARE_BYTES
         if len(plain) != 2 * size:
-            raise BadCiphertext(f"client {sender} sent client {self.me} something that is not two shares")
+            raise errors.BadCiphertext(f"client {sender} sent client {self.me} something that is not two shares")
         of_seed, of_key = (int.from_bytes(part, "big") for part in (plain[:size], plain[size:]))
         if max(of_seed, of_key) >= shamir.PRIME:  # if passed on, it would look like this client's fault
-            raise BadShare(f"client {sender} sent client {self.me} a share that lies outside the field")
+            raise errors.BadShare(f"client {sender} sent client {self.me} a share that lies outside the field")
         return of_seed, of_key
 
-    def _masked(self, masks: list[Mask]) -> Masked:
+    def _masked(self, masks: list[Mask]) -> messages.Masked:
         """The vector, given out once, under these masks and under those of all pairs that are still there."""
         words, self._words = self._words, None
         if words is None:
-            raise BadInput(f"client {self.me} was given no vector before its masked vector was asked for")
+            raise errors.BadInput(f"client {self.me} was given no vector before its masked vector was asked for")
         mine, me = self._mine().mask_key, self.me
         peers = [keys for sender, keys in self._keys.items() if sender in self._there()]
         masks = masks + [pair_mask(mine, me, k.mask_key, k.sender, self.session, self._bound) for k in peers]
         mask_parts(words, masks, self.threads)
-        return Masked(self.session.round_id, ring.pack(words, self.session.parts).data)
+        return messages.Masked(self.session.round_id, ring.pack(words, self.session.parts).data)
 
     def _there(self) -> set[int]:
         """Neighbours that this client masks with: those that shared their secrets with it."""
         return set(self._held) - {self.me}
 
-    def _confirm(self, message: Survivors) -> Message:
-        """Stage 3: sign the lists that this client was told."""
+    def _confirm(self, message: messages.Survivors) -> messages.Message:
+        """Stage 3: sign the lists that this client was told, if they are possible."""
+        self._survivors, self._lists = message, self._believe(message)
         self.stage = Stage.UNMASK
-        return Confirm(self.session.round_id, self._identity.sign(survivors_part(self.session, self._bound, message)))
+        return messages.Confirm(
+            self.session.round_id, self._identity.sign(survivors_part(self.session, self._bound, message))
+        )
 
-    def _compare(self, message: Confirmations) -> None:
+    def _compare(self, message: messages.Confirmations) -> None:
         """Go on only if t holders, each of which signs once, were told the same."""
         holders = set(self._graph.holders(self.me))
         for signer, signature in message.signatures.items():
             if signer not in holders - {self.me}:
-                raise UnknownSender(f"client {self.me} was sent a confirmation of somebody who is no neighbour of it")
+                raise errors.UnknownSender(
+                    f"client {self.me} was sent a confirmation of somebody who is no neighbour of it"
+                )
             verify_survivors(self.session, self._bound, self._survivors, signer, signature, self.roster)
         agreeing = len(message.signatures) + (self.me in holders)
         if agreeing < self.session.threshold:
-            raise TooFewLeft(
+            raise errors.TooFewLeft(
                 f"{agreeing} clients around client {self.me} confirm the survivors, and {self.session.threshold} must"
             )
 
-    def _reveal(self, alive: set[int], dropped: set[int]) -> Message:
-        """Stage 4: open the survivors' seeds and the others' mask keys; once, and never both of one client."""
+    def _unmask(self, message: messages.Confirmations) -> messages.Message:
+        """Stage 4: help to open the sum, once enough holders were told the same."""
+        self._compare(message)
+        return self._reveal(*self._lists)
+
+    def _reveal(self, alive: set[int], dropped: set[int]) -> messages.Message:
+        """Open the survivors' seeds and the others' mask keys; once, and never both of one client."""
         seeds = {owner: self._held[owner][0] for owner in alive & self._held.keys()}
         keys = {owner: self._held[owner][1] for owner in dropped & self._held.keys()}
         self.abandon()
-        return Reveal(self.session.round_id, seeds, keys)
+        return messages.Reveal(self.session.round_id, seeds, keys)
 
-    def _believe(self, message: Survivors) -> tuple[set[int], set[int]]:
+    def _believe(self, message: messages.Survivors) -> tuple[set[int], set[int]]:
         """Whose seeds and whose mask keys it opens, if the lists are possible: each client it masked with is in one.
 
         A client that is not in the sum helps to open it. In a sparse graph it opens mask keys alone: there clients sign
@@ -275,40 +253,40 @@ class Client:
         """
         alive, dropped = set(message.alive), set(message.dropped)
         if alive & dropped:
-            raise BadLists(f"client {self.me} was told that somebody is both alive and dropped")
+            raise errors.BadLists(f"client {self.me} was told that somebody is both alive and dropped")
         near = {self.me, *self._graph.neighbours(self.me)}
         if (alive | dropped) & near != self._there() | {self.me} or not alive | dropped <= set(self._graph.clients):
-            raise BadLists(f"client {self.me} was told of other clients than those that it masked with")
+            raise errors.BadLists(f"client {self.me} was told of other clients than those that it masked with")
         if len(alive) < self.session.fewest:
-            raise TooFewLeft(
+            raise errors.TooFewLeft(
                 f"client {self.me} was told of a sum of {len(alive)} vectors, and {self.session.fewest} are needed"
             )
         if self._graph.complete:
             return alive, dropped
         around = len(alive & near - {self.me})
         if self.me in alive and around < self.session.threshold:
-            raise TooFewLeft(
+            raise errors.TooFewLeft(
                 f"around client {self.me} {around} clients are alive, and {self.session.threshold} are needed"
             )
         return alive & near if self.me in alive else set(), dropped & near
 
     # ------------------------------------------------------------------------------------------ its peers
 
-    def _meet(self, message: Neighbourhood) -> None:
+    def _meet(self, message: messages.Neighbourhood) -> None:
         """Accept exactly the neighbours of this round's graph, each with keys that it signed."""
         if self.me not in message.clients:
-            raise BadLists(f"client {self.me} is not among those who take part")
+            raise errors.BadLists(f"client {self.me} is not among those who take part")
         if not set(message.clients) <= self.roster.keys():
-            raise UnknownSender("somebody takes part who is not on the roster")
+            raise errors.UnknownSender("somebody takes part who is not on the roster")
         if len(message.clients) < self.session.least:
-            raise TooFewLeft(
+            raise errors.TooFewLeft(
                 f"{len(message.clients)} clients take part, and client {self.me} goes on with no fewer than "
                 f"{self.session.least}"
             )
         self._bound = bind(self.context, message.clients)
         self._graph = Graph(message.clients, self.session.neighbours, self.session.round_id)
         if [keys.sender for keys in message.keys] != self._graph.neighbours(self.me):
-            raise BadLists(f"client {self.me} was given other neighbours than this round's graph has for it")
+            raise errors.BadLists(f"client {self.me} was given other neighbours than this round's graph has for it")
         for keys in message.keys:
             verify_keys(self.session, keys, self.roster)
             self._keys[keys.sender] = keys
@@ -323,7 +301,7 @@ class Client:
         try:
             return AESGCM(key).decrypt(bytes(12), text, self._label(sender, self.me))
         except InvalidTag:
-            raise BadCiphertext(
+            raise errors.BadCiphertext(
                 f"what client {self.me} got as the share of client {sender} was not encrypted by it for this round "
                 f"and this model"
             ) from None

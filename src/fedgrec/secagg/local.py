@@ -3,7 +3,6 @@
 The parties are the state machines that a network would drive, and they exchange nothing but bytes.
 """
 
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,8 +64,3 @@ def run_round(
             server.receive(me, client.start() if message is None else client.receive(message))
         inbox.update(server.close())
     return Outcome(*server.result(), server.included)
-
-
-def fresh_round_id() -> bytes:
-    """A round id that was never used before."""
-    return os.urandom(16)

@@ -16,54 +16,28 @@ server keeps one partial sum.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from fedgrec.secagg import ring, shamir
-from fedgrec.secagg.errors import (
-    BadInput,
-    BadLists,
-    BadShare,
-    MalformedMessage,
-    SecondAnswer,
-    TooFewLeft,
-    UnknownSender,
-    WrongRound,
-    WrongStage,
-)
+from fedgrec.secagg import errors, messages, ring, shamir
 from fedgrec.secagg.graph import Graph
 from fedgrec.secagg.keys import bind, derive, pair_mask, seed_mask, verify_keys, verify_survivors
-from fedgrec.secagg.messages import (
-    Confirm,
-    Confirmations,
-    Delivery,
-    Keys,
-    Masked,
-    Message,
-    Neighbourhood,
-    Reveal,
-    Shares,
-    Survivors,
-    parse,
-)
 from fedgrec.secagg.prg import Mask, mask_parts
 from fedgrec.secagg.session import Session, Stage
 
 
+class _Step(NamedTuple):
+    answer: type[messages.Message]
+    take: Callable[[int, Any], None]  # one client's answer
+    close: Callable[[], dict[int, messages.Message]]
+
+
 class Server:
     """One round. `waiting` names the clients whose answer is still missing."""
-
-    answers: Mapping[Stage, type[Message]] = {
-        Stage.KEYS: Keys,
-        Stage.SHARES: Shares,
-        Stage.MASKED: Masked,
-        Stage.CONFIRM: Confirm,
-        Stage.UNMASK: Reveal,
-    }
 
     def __init__(
         self,
@@ -76,20 +50,20 @@ class Server:
         self.session, self.roster, self.context, self.threads = session, roster, context, threads
         self._groups = {client: frozenset(group) for group in together for client in group}
         if len(self._groups) < sum(map(len, together)):
-            raise BadInput("a client is in two groups of those that count only together")
+            raise errors.BadInput("a client is in two groups of those that count only together")
         self.stage = Stage.KEYS
         self.waiting: set[int] = set(roster)
         self._answered: set[int] = set()  # clients that answered in this stage
         self.included: list[int] = []  # clients whose vectors are in the sum
         self._graph: Graph
-        self._keys: dict[int, Keys] = {}
+        self._keys: dict[int, messages.Keys] = {}
         self._shares: dict[int, dict[int, bytes]] = {}  # by sender, by receiver; gone once delivered
         self._sharing: set[int] = set()  # clients that shared their secrets
         self._alive: set[int] = set()  # clients whose vectors are in the sum
         self._sum = ring.zeros(session.parts)
         self._partial: dict[frozenset[int], ring.Words] = {}  # by group: the sum of the vectors that arrived so far
         self.bound: bytes
-        self._survivors: Survivors
+        self._survivors: messages.Survivors
         self._confirmed: dict[int, bytes] = {}  # signatures of clients that confirmed
         self._seeds: dict[int, dict[int, int]] = {}  # by owner, by holder
         self._mask_keys: dict[int, dict[int, int]] = {}
@@ -107,79 +81,73 @@ class Server:
     def result(self) -> tuple[NDArray[np.signedinteger[Any]], int]:
         """The sum, and the number of users in it."""
         if self._result is None:
-            raise WrongStage("there is no sum: the round is not over, or it failed")
+            raise errors.WrongStage("there is no sum: the round is not over, or it failed")
         return self._result
 
     # ------------------------------------------------------------------------------------------- the door
 
     def receive(self, sender: int, data: bytes) -> None:
         """Take one client's answer. The transport names the sender, whom it has authenticated."""
-        message = parse(data)
+        message = messages.parse(data)
         if sender not in self.roster:
-            raise UnknownSender(f"client {sender} is not on the roster")
+            raise errors.UnknownSender(f"client {sender} is not on the roster")
         if message.round_id != self.session.round_id:
-            raise WrongRound(f"client {sender} sent a message of another round")
-        if type(message) is not self.answers.get(self.stage):
-            raise WrongStage(
+            raise errors.WrongRound(f"client {sender} sent a message of another round")
+        step = self._step
+        if step is None or type(message) is not step.answer:
+            raise errors.WrongStage(
                 f"client {sender} sent {type(message).__name__}, but the server waits for {self.stage.value}"
             )
         if sender not in self.waiting:
             if sender in self._answered:
-                raise SecondAnswer(f"client {sender} has answered already; its first answer stands")
-            raise UnknownSender(f"client {sender} takes no part in this round any more")
-        self._take(sender, message)
+                raise errors.SecondAnswer(f"client {sender} has answered already; its first answer stands")
+            raise errors.UnknownSender(f"client {sender} takes no part in this round any more")
+        step.take(sender, message)
         self.waiting.discard(sender)
         self._answered.add(sender)
 
     def close(self) -> dict[int, bytes]:
         """End the stage with the clients that answered; return the next message for each of them."""
-        steps = {
-            Stage.KEYS: self._close_keys,
-            Stage.SHARES: self._close_shares,
-            Stage.MASKED: self._close_masked,
-            Stage.CONFIRM: self._close_confirm,
-            Stage.UNMASK: self._close_unmask,
-        }
-        if self.stage not in steps:
-            raise WrongStage("the round is over: a server is for one round")
+        step = self._step
+        if step is None:
+            raise errors.WrongStage("the round is over: a server is for one round")
         try:
-            messages = steps[self.stage]()
+            following = step.close()
         except Exception:
             self.stage, self.waiting = Stage.DONE, set()
             raise
-        self.waiting, self._answered = set(messages), set()
-        return {client: message.pack() for client, message in messages.items()}
+        self.waiting, self._answered = set(following), set()
+        return {client: message.pack() for client, message in following.items()}
 
-    def _take(self, sender: int, message: Message) -> None:
-        if isinstance(message, Keys):
-            self._take_keys(sender, message)
-        elif isinstance(message, Shares):
-            self._take_shares(sender, message)
-        elif isinstance(message, Confirm):
-            self._take_confirm(sender, message)
-        elif isinstance(message, Reveal):
-            self._take_reveal(sender, message)
-        else:
-            assert isinstance(message, Masked)
-            self._take_masked(sender, message)
+    @property
+    def _step(self) -> "_Step | None":
+        """What belongs to this stage; None once the round is over."""
+        steps = {
+            Stage.KEYS: _Step(messages.Keys, self._take_keys, self._close_keys),
+            Stage.SHARES: _Step(messages.Shares, self._take_shares, self._close_shares),
+            Stage.MASKED: _Step(messages.Masked, self._take_masked, self._close_masked),
+            Stage.CONFIRM: _Step(messages.Confirm, self._take_confirm, self._close_confirm),
+            Stage.UNMASK: _Step(messages.Reveal, self._take_reveal, self._close_unmask),
+        }
+        return steps.get(self.stage)
 
     # ---------------------------------------------------------------------------------------- the stages
 
-    def _take_keys(self, sender: int, message: Keys) -> None:
+    def _take_keys(self, sender: int, message: messages.Keys) -> None:
         if message.sender != sender:
-            raise UnknownSender(f"client {sender} sent the keys of client {message.sender}")
+            raise errors.UnknownSender(f"client {sender} sent the keys of client {message.sender}")
         verify_keys(self.session, message, self.roster)
         derive(X25519PrivateKey.generate(), message.mask_key, b"", self.session, b"")  # refuse improper keys now:
         derive(X25519PrivateKey.generate(), message.cipher_key, b"", self.session, b"")  # later all neighbours would
         self._keys[sender] = message
 
-    def _close_keys(self) -> dict[int, Message]:
+    def _close_keys(self) -> dict[int, messages.Message]:
         clients, fewest = sorted(self._keys), max(self.session.threshold, self.session.least)
         if len(clients) < fewest:
-            raise TooFewLeft(f"{len(clients)} clients sent keys, fewer than the {fewest} needed")
+            raise errors.TooFewLeft(f"{len(clients)} clients sent keys, fewer than the {fewest} needed")
         whole = [client for client in clients if self._group(client) <= self._keys.keys()]
         if len(whole) < self.session.fewest:
-            raise TooFewLeft(
+            raise errors.TooFewLeft(
                 f"{len(whole)} clients sent keys together with their whole group, fewer than the "
                 f"{self.session.fewest} whose vectors must be in the sum"
             )
@@ -188,21 +156,21 @@ class Server:
         self._graph = Graph(clients, self.session.neighbours, self.session.round_id)
         self.stage = Stage.SHARES
         return {
-            client: Neighbourhood(
+            client: messages.Neighbourhood(
                 self.session.round_id, tuple(clients), tuple(self._keys[n] for n in self._graph.neighbours(client))
             )
             for client in clients
         }
 
-    def _take_shares(self, sender: int, message: Shares) -> None:
+    def _take_shares(self, sender: int, message: messages.Shares) -> None:
         if sorted(message.ciphertexts) != self._graph.neighbours(sender):
-            raise BadLists(f"client {sender} did not share with exactly its neighbours")
+            raise errors.BadLists(f"client {sender} did not share with exactly its neighbours")
         self._shares[sender] = message.ciphertexts
 
-    def _close_shares(self) -> dict[int, Message]:
+    def _close_shares(self) -> dict[int, messages.Message]:
         self._sharing = self._enough_holders(set(self._shares))
-        deliveries: dict[int, Message] = {
-            client: Delivery(
+        deliveries: dict[int, messages.Message] = {
+            client: messages.Delivery(
                 self.session.round_id,
                 {n: self._shares[n][client] for n in self._graph.neighbours(client) if n in self._sharing},
             )
@@ -218,13 +186,13 @@ class Server:
         while lonely := {c for c in clients if len(clients.intersection(self._graph.holders(c))) < t}:
             clients = clients - lonely
         if not clients:
-            raise TooFewLeft(f"no client has {t} holders of its shares left")
+            raise errors.TooFewLeft(f"no client has {t} holders of its shares left")
         return clients
 
-    def _take_masked(self, sender: int, message: Masked) -> None:
+    def _take_masked(self, sender: int, message: messages.Masked) -> None:
         size = ring.packed_bytes(self.session.parts)
         if len(message.vector) != size:
-            raise MalformedMessage(f"client {sender} sent a vector of {len(message.vector)} bytes, not {size}")
+            raise errors.MalformedMessage(f"client {sender} sent a vector of {len(message.vector)} bytes, not {size}")
         group, words = self._group(sender), ring.unpack(message.vector, self.session.parts)
         missing = group - self._answered - {sender}
         if not missing:
@@ -246,16 +214,18 @@ class Server:
         """The clients whose vectors count only together with this client's, and itself."""
         return self._groups.get(client, frozenset([client]))
 
-    def _close_masked(self) -> dict[int, Message]:
+    def _close_masked(self) -> dict[int, messages.Message]:
         alive, dropped = self._alive, self._sharing - self._alive
         self._partial = {}
         if len(alive) < self.session.fewest:
-            raise TooFewLeft(f"{len(alive)} vectors can be in the sum, fewer than the {self.session.fewest} needed")
+            raise errors.TooFewLeft(
+                f"{len(alive)} vectors can be in the sum, fewer than the {self.session.fewest} needed"
+            )
         self._seeds = {client: {} for client in alive}
         self._mask_keys = {client: {} for client in dropped}
         self._need_holders(self._answered)
         self.stage = Stage.CONFIRM
-        self._survivors = Survivors(self.session.round_id, tuple(sorted(alive)), tuple(sorted(dropped)))
+        self._survivors = messages.Survivors(self.session.round_id, tuple(sorted(alive)), tuple(sorted(dropped)))
         return dict.fromkeys(sorted(self._answered), self._survivors)
 
     def _opened_by(self, holder: int) -> tuple[set[int], set[int]]:
@@ -269,33 +239,33 @@ class Server:
         opened = Counter(client for holder in there for clients in self._opened_by(holder) for client in clients)
         for client in sorted(self._sharing):
             if opened[client] < self.session.threshold:
-                raise TooFewLeft(
+                raise errors.TooFewLeft(
                     f"fewer than {self.session.threshold} holders of client {client}'s shares are left: the sum "
                     f"cannot be opened"
                 )
 
-    def _take_confirm(self, sender: int, message: Confirm) -> None:
+    def _take_confirm(self, sender: int, message: messages.Confirm) -> None:
         verify_survivors(self.session, self.bound, self._survivors, sender, message.signature, self.roster)
         self._confirmed[sender] = message.signature
 
-    def _close_confirm(self) -> dict[int, Message]:
+    def _close_confirm(self) -> dict[int, messages.Message]:
         confirmed = self._confirmed
         self._need_holders(set(confirmed))
         self.stage = Stage.UNMASK
         around = {client: self._graph.neighbours(client) for client in sorted(confirmed)}
         return {
-            client: Confirmations(self.session.round_id, {n: confirmed[n] for n in near if n in confirmed})
+            client: messages.Confirmations(self.session.round_id, {n: confirmed[n] for n in near if n in confirmed})
             for client, near in around.items()
         }
 
-    def _take_reveal(self, sender: int, message: Reveal) -> None:
+    def _take_reveal(self, sender: int, message: messages.Reveal) -> None:
         if (set(message.seeds), set(message.mask_keys)) != self._opened_by(sender):
-            raise BadShare(f"client {sender} opened other shares than it was asked for")
+            raise errors.BadShare(f"client {sender} opened other shares than it was asked for")
         for opened, asked in ((self._seeds, message.seeds), (self._mask_keys, message.mask_keys)):
             for owner, value in asked.items():
                 opened[owner][sender + 1] = value
 
-    def _close_unmask(self) -> dict[int, Message]:
+    def _close_unmask(self) -> dict[int, messages.Message]:
         """Subtract the masks that are left: the survivors' self masks, and their pair masks with all others."""
         t, masks = self.session.threshold, list[Mask]()
         for _, shares in sorted(self._seeds.items()):
@@ -303,7 +273,7 @@ class Server:
         for client, shares in sorted(self._mask_keys.items()):
             secret = X25519PrivateKey.from_private_bytes(self._secret(shares, t))
             if secret.public_key().public_bytes_raw() != self._keys[client].mask_key:
-                raise BadShare(f"the shares of client {client}'s mask key rebuild another key")
+                raise errors.BadShare(f"the shares of client {client}'s mask key rebuild another key")
             for peer in self._alive.intersection(self._graph.neighbours(client)):
                 # What the peer added for this pair is the opposite of what the lost client would have added.
                 masks.append(pair_mask(secret, client, self._keys[peer].mask_key, peer, self.session, self.bound))
@@ -313,10 +283,10 @@ class Server:
     def _secret(shares: Mapping[int, int], threshold: int) -> bytes:
         secret = shamir.combine(shares, threshold)
         if secret >= 2 ** (8 * shamir.SECRET_BYTES):
-            raise BadShare("shares rebuild something that is no secret of this protocol")
+            raise errors.BadShare("shares rebuild something that is no secret of this protocol")
         return secret.to_bytes(shamir.SECRET_BYTES, "big")
 
-    def _open(self, masks: list[Mask]) -> dict[int, Message]:
+    def _open(self, masks: list[Mask]) -> dict[int, messages.Message]:
         mask_parts(self._sum, masks, self.threads)
         self._result = ring.decode(self._sum, self.session.rings, self.session.users)
         self.included = sorted(self._alive)

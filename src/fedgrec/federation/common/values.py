@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast, get_type_hints
 from fedgrec.errors import nearest
 from fedgrec.federation.common.errors import FederationError
 
+_hints = cache(get_type_hints)
 KINDS: dict[Any, str] = {str: "a text", int: "a whole number", float: "a number", bytes: "hexadecimal digits"}
 Made = TypeVar("Made")
 
@@ -56,11 +57,6 @@ def filled(kind: type[Made], values: Any, where: Path | str, **known: Any) -> Ma
         return kind(**known, **{name: _checked(name, hints[name], value) for name, value in values.items()})
     except ValueError as error:
         raise FederationError(f"{where}: {error}") from None
-
-
-@cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    return get_type_hints(kind)
 
 
 def _checked(name: str, kind: Any, value: Any) -> Any:

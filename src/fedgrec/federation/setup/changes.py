@@ -20,12 +20,7 @@ from fedgrec.federation.common.network import KEYS
 from fedgrec.federation.common.roster import Roster, homes, write_roster
 from fedgrec.federation.node.folder import USERS, write_identity
 from fedgrec.federation.server.folder import ServerFolder, open_server
-from fedgrec.federation.setup.init import (
-    SERVER_FOLDER,
-    create_again,
-    give_network_key,
-    next_roster,
-)
+from fedgrec.federation.setup.init import SERVER_FOLDER, create_again, give_network_key, next_roster
 
 
 def remove_node(out: Path, name: str) -> list[int]:

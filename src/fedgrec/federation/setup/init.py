@@ -18,23 +18,12 @@ from typing import Any
 from fedgrec.config.configuration import Config
 from fedgrec.config.options import falling
 from fedgrec.errors import ConfigError
-from fedgrec.federation.common import certificates
+from fedgrec.federation.common import certificates, network
 from fedgrec.federation.common.arrays import write_private
 from fedgrec.federation.common.catalogue import CATALOGUE
 from fedgrec.federation.common.certificates import as_pem, open_authority
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.folder import NODE, Terms, new_federation
-from fedgrec.federation.common.network import (
-    CA,
-    FLOWER,
-    KEYS,
-    TLS_CERTIFICATE,
-    TLS_KEY,
-    NodeNetwork,
-    ServerNetwork,
-    read_network,
-    write_network,
-)
 from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOptions
 from fedgrec.federation.common.roster import Member, Membership, Roster, homes, write_roster
 from fedgrec.federation.common.web import host_and_port, is_address
@@ -99,10 +88,10 @@ def init(
         listing = "".join(f"{name}\n" for name in catalogue)
         server = out / SERVER_FOLDER
         create_server(server, terms, options)
-        (server / KEYS).mkdir(mode=0o700)
+        (server / network.KEYS).mkdir(mode=0o700)
         write_private(server / CATALOGUE, listing.encode())
         renew(out, host)
-        write_network(server, ServerNetwork("127.0.0.1" if _is_loopback(host) else "0.0.0.0", port))
+        network.write_network(server, network.ServerNetwork("127.0.0.1" if _is_loopback(host) else "0.0.0.0", port))
         services.write_unit(server, services.SERVER)
         services.write_alerts(server)
         made = Made(server, [])
@@ -130,8 +119,8 @@ def secrets_of(per_user_masks: bool) -> dict[str, str]:
     return {
         f"node-*/{own}{IDENTITY}": here,
         f"node-*/{own}{NODE}": f"{here}; it has the salt of users' names",
-        f"node-*/{FLOWER}": here,
-        f"{SERVER_FOLDER}/{TLS_KEY}": "the server alone",
+        f"node-*/{network.FLOWER}": here,
+        f"{SERVER_FOLDER}/{network.TLS_KEY}": "the server alone",
         f"{certificates.AUTHORITY}/{certificates.CA_KEY}": "offline: who has it enrols nodes",
     }
 
@@ -198,12 +187,13 @@ def create_again(out: Path, folder: Path, keys: Keys, membership: Membership) ->
     """Write a node's files, with what another node has; a new folder also gets those for the network."""
     server = open_server(out / SERVER_FOLDER)
     other = some_node(out)
-    certificate, first = (server.path / CA).read_bytes(), anyone(other)
+    certificate, first = (server.path / network.CA).read_bytes(), anyone(other)
     terms = Terms(membership, certificate, server.config, server.n_items, server.agreed)
     if folder.is_dir() and folder.name in homes(server.roster):
         create(folder, terms, keys, first.user_salt, floors(first))
         return
-    listing, superlink = (server.path / CATALOGUE).read_text("utf-8"), read_network(other, NodeNetwork).superlink
+    listing = (server.path / CATALOGUE).read_text("utf-8")
+    superlink = network.read_network(other, network.NodeNetwork).superlink
     with nullcontext() if folder.is_dir() else all_or_nothing(folder):  # an interrupted command leaves a part of one
         create(folder, terms, keys, first.user_salt, floors(first))
         _connect(folder, server.path, listing, superlink, "")
@@ -219,23 +209,23 @@ def renew(out: Path, host: str) -> Path:
     """A fresh key and certificate for the server; it also names this machine: its own parts talk over loopback."""
     server = out / SERVER_FOLDER
     key, certificate = certificates.server_certificate(open_authority(out), [host, "127.0.0.1", "localhost"])
-    write_private(server / TLS_KEY, certificates.pem(key))
-    write_private(server / TLS_CERTIFICATE, as_pem(certificate))
-    return server / TLS_CERTIFICATE
+    write_private(server / network.TLS_KEY, certificates.pem(key))
+    write_private(server / network.TLS_CERTIFICATE, as_pem(certificate))
+    return server / network.TLS_CERTIFICATE
 
 
 def _connect(folder: Path, server: Path, catalogue: str, superlink: str, source: str) -> None:
     """Write what a node needs to reach the server, and what the server needs to know the node."""
     give_network_key(folder, server)
     write_private(folder / CATALOGUE, catalogue.encode())
-    write_network(folder, NodeNetwork(superlink, source))
+    network.write_network(folder, network.NodeNetwork(superlink, source))
     services.write_unit(folder, services.NODE)
 
 
 def give_network_key(folder: Path, server: Path) -> None:
     private, public = certificates.ssh_pair()
-    write_private(folder / FLOWER, private)
-    write_private(server / KEYS / f"{folder.name}.pub", public)
+    write_private(folder / network.FLOWER, private)
+    write_private(server / network.KEYS / f"{folder.name}.pub", public)
 
 
 def _is_loopback(host: str) -> bool:

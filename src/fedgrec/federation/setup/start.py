@@ -10,18 +10,10 @@ from pathlib import Path
 
 from fedgrec.config.configuration import Config
 from fedgrec.errors import FedgrecError
+from fedgrec.federation.common import network
 from fedgrec.federation.common.batches import batches_of, in_words
 from fedgrec.federation.common.errors import FederationError
 from fedgrec.federation.common.lock import held
-from fedgrec.federation.common.network import (
-    CA,
-    NodeNetwork,
-    ServerNetwork,
-    check_tls,
-    expiry_note,
-    read_flower_key,
-    read_network,
-)
 from fedgrec.federation.common.options import AS_USUAL, Agreement, FederationOptions
 from fedgrec.federation.common.web import LOOPBACK, Site, watched
 from fedgrec.federation.flower.processes import Processes, end_with_parent
@@ -67,8 +59,8 @@ def serve(folder: Path, say: Say, watch: Watch = UNWATCHED, grace: float = 0.0) 
     home = open_server(folder)
     home.check()
     seasons.later_rounds(home.options, home.agreed)
-    read_network(folder, ServerNetwork)
-    check_tls(folder)
+    network.read_network(folder, network.ServerNetwork)
+    network.check_tls(folder)
     pages = {} if watch.port is None else metrics(folder)
     with watched(watch.host, watch.port, pages) as site, Processes(folder / LOGS) as processes:
         if site:
@@ -125,7 +117,7 @@ def _drive(folder: Path, nodes: list[Path], processes: Processes, say: Say) -> N
             time.sleep(LOOK)
             if time.monotonic() - warned >= DAY:
                 warned = time.monotonic()
-                if note := expiry_note(folder):
+                if note := network.expiry_note(folder):
                     say(f"note: {note}")
             if time.monotonic() - asked >= ASK:
                 ended, asked = server.ended(), time.monotonic()
@@ -162,16 +154,16 @@ def node(folder: Path, trust_again: bool = False, watch: Watch = UNWATCHED) -> N
             for path in node_folders(folder):
                 with NodeStore(path) as store:
                     history.forget(store)
-        network, key = read_network(folder, NodeNetwork), read_flower_key(folder)
+        superlink, key = network.read_network(folder, network.NodeNetwork).superlink, network.read_flower_key(folder)
         roster = anyone(folder).membership
-        log.info("%s with %d users and %s connects to %s", folder.name, users, roster, network.superlink)
+        log.info("%s with %d users and %s connects to %s", folder.name, users, roster, superlink)
         end_with_parent()
         contact = Contact()
         pages = {} if watch.port is None else contact.pages(folder)
         with watched(watch.host, watch.port, pages) as site, watcher:
             if site:
                 log.info("%s", _where(site))
-            answer_messages(folder, network.superlink, folder / CA, key, contact=contact)
+            answer_messages(folder, superlink, folder / network.CA, key, contact=contact)
 
 
 def try_out(

@@ -19,10 +19,10 @@ from fedgrec.data.synthetic import Places
 from fedgrec.errors import FedgrecError, RunError
 from fedgrec.models import metrics
 from fedgrec.models.model import Model
-from fedgrec.models.ranking import Choice, evaluate
+from fedgrec.models.ranking import Judging, evaluate
 from fedgrec.models.recommender import Seen
 from fedgrec.models.selection import RESULT
-from fedgrec.runs.record import DATA, RunRecord, is_finished, read_metrics
+from fedgrec.runs.record import DATA, RunRecord, check_finished, read_metrics
 
 BASELINES = "baselines.json"
 MEND = "restore it, or train again"
@@ -89,15 +89,9 @@ def read_run(
 ) -> Run:
     """Read a run; the page shows the users whose ids are in `asked`, and `sample` others."""
     model = Model.load(folder)
-    if not is_finished(folder):
-        if model.config.data.data == MATRIX:
-            raise RunError(
-                f"{folder} was saved in Python and holds a model alone: reports are of runs of `fedgrec train`"
-            )
-        raise RunError(
-            f"{folder} is not finished, so there is nothing to report yet: "
-            f"`fedgrec train --out {folder} --resume` goes on"
-        )
+    if model.config.data.data == MATRIX:
+        raise RunError(f"{folder} was saved in Python and holds a model alone: reports are of runs of `fedgrec train`")
+    check_finished(folder)
     wanted = [model.user_ids.parse(text) for text in asked]
     if baselines is None and (folder / BASELINES).exists():
         baselines = read_json(folder / BASELINES, MEND)
@@ -121,12 +115,9 @@ def popularity(split: Split, config: Config) -> dict[str, dict[str, float]]:
     if split.test is None or not split.test.n_pairs:
         return {}
     one_each, degrees = np.ones((split.train.n_users, 1), np.float32), split.train.degrees()[:, None]
-    ideal: Any = config.run.ndcg_ideal
     scores = one_each, degrees.astype(np.float32)  # the same for everybody: how many have the item
-    run = config.run
-    choice = Choice(run.repeats, run.candidates, run.seed, split.known)
-    found = evaluate(*scores, split.before_test, split.test, run.topk, ideal, choice)
-    return {POPULARITY: found.metrics}
+    how = Judging.of(config.run, config.run.seed, split.known)
+    return {POPULARITY: evaluate(*scores, split.before_test, split.test, how).metrics}
 
 
 def look_at_users(model: Model, split: Split) -> Survey:

@@ -1,7 +1,7 @@
 """The frame of every page: one file with its style, script and data, which loads nothing else."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from html import escape
 from typing import Any
 
@@ -40,8 +40,3 @@ def tile_row(tiles: Iterable[tuple[str, str, str]]) -> str:
 
 def paragraph(text: str, kind: str = "") -> str:
     return f"<p{f' class={kind}' if kind else ''}>{escape(text)}</p>\n"
-
-
-def listing(sentences: Sequence[str]) -> str:
-    items = "".join(f"<li>{escape(text)}</li>" for text in sentences)
-    return f"<ul class=notes>{items}</ul>\n" if sentences else ""

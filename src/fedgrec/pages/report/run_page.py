@@ -12,7 +12,7 @@ from fedgrec.pages.report import charts, page
 from fedgrec.pages.report.charts import LEFT, RIGHT, Axis, Figure, Panel, Series, legend, own_file, plot
 from fedgrec.pages.report.gather import SHOWN, People, Run, Survey
 from fedgrec.pages.report.map import Chart
-from fedgrec.pages.report.page import listing, paragraph, tile_row
+from fedgrec.pages.report.page import paragraph, tile_row
 from fedgrec.pages.tables import NOTHING, Cell, Grid, html
 from fedgrec.runs.cost import cost
 from fedgrec.runs.resolve import chosen_options
@@ -202,7 +202,7 @@ def data(run: Run) -> str:
     rows.append(["Density", f"{100 * pairs / (sizes['users'] * sizes['items']):.3g} %"])
     if sizes["test"]:
         rows.append(["Test items are", SPLITS.get(split, split)])
-    return html(Grid("", ["Data set", run.about["name"]], rows, align="ll")) + listing(run.about.get("notes", []))
+    return html(Grid("", ["Data set", run.about["name"]], rows, run.about.get("notes", []), "ll"))
 
 
 def settings(run: Run) -> str:

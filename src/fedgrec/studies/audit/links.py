@@ -151,7 +151,7 @@ def _seen(sums: Sequence[RecordedSum], people: Sequence[Ints], items: Sequence[I
     n_items, nothing = sums[-1].broadcast.n_items, np.zeros(0, np.int64)
     who = np.repeat(np.arange(len(items)), [len(part) for part in items])
     names, catalogue = IdMap.range(len(items), "user"), IdMap.range(n_items, "item")
-    data, _ = Interactions.from_pairs(who, np.concatenate(items), user_ids=names, item_ids=catalogue)
+    data = Interactions.from_pairs(who, np.concatenate(items), user_ids=names, item_ids=catalogue)
     opened = tuple(_opened(seen, part) for seen, part in zip(sums, people, strict=True))
     name, model = sums[-1].method, nearest(sums[-1].broadcast.tables[0])
     method = make_method(name)

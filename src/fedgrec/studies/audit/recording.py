@@ -71,10 +71,6 @@ class Apart:
     sum: OpenedSum
     uploads: Mapping[int, Upload]  # by person
 
-    def without(self, person: int) -> Upload:
-        """The sum over everybody but this person."""
-        return visible(minus(self.sum.total, self.uploads[person]))
-
 
 @dataclass(frozen=True)
 class Truth:
@@ -151,11 +147,6 @@ def marked(items: Ints, n_items: int) -> NDArray[np.bool_]:
     return found
 
 
-def counts(method: Method, stage: Stage) -> bool:
-    """Whether users count their items in this stage."""
-    return stage.combine == "sum" and any(leaf.name == method.contents.counts for leaf in method.spec(stage).leaves)
-
-
 def minus(one: Upload, other: Upload) -> Upload:
     """An upload minus another."""
     negative = {name: Rows(rows.index, -rows.values) for name, rows in other.leaves.items()}
@@ -213,7 +204,8 @@ def record(
     if not simulation.finished:  # the observer wanted to stop
         raise KeyboardInterrupt
     method, server, seen = simulation.method, simulation.server, tuple(recorder.seen)
-    degrees = server.degrees if any(counts(method, stage) for stage in method.stages) else None
+    sent = {leaf.name for stage in method.stages for leaf in method.spec(stage).leaves}
+    degrees = server.degrees if method.contents.counts in sent else None
     about = published(method, server), method.options, method.contents, method.leaning
     view = View(simulation.config.method, people.n_users, people.n_items, seen, degrees, *about)
     return view, Truth(people, outsiders, recorder.contributions, recorder.trained, tuple(recorder.left))

@@ -12,7 +12,7 @@ items.
 import numpy as np
 
 from fedgrec.cable.core import Floats, Upload
-from fedgrec.studies.audit.recording import Truth, View, marked, minus, of_own_items, visible
+from fedgrec.studies.audit.recording import Truth, View, marked, of_own_items, visible
 from fedgrec.studies.audit.scores import Finding, NotApplicable, finding_items, named
 
 SUMS = "if two sums differed by one person"
@@ -48,22 +48,16 @@ def towards_the_few(rows: Floats) -> Floats:
     return along if ((along - along.mean()) ** 3).sum() > 0 else -along
 
 
-def difference(first: Upload, second: Upload) -> Upload:
-    """What the person who is only in the first sum sent."""
-    return visible(minus(first, second))
-
-
 def audit_sums(view: View, truth: Truth) -> Finding | NotApplicable:
     """For each of some people: a sum over everybody, and one without this person."""
     both = truth.trained
     if both is None:
         return NotApplicable(SUMS, "the sum that carries the most was not opened")
-    sent = {person: difference(both.sum.total, both.without(person)) for person in both.uploads}
-    steps = both.sum.broadcast.row_steps
-    guesses = {person: guess(upload, view, steps) for person, upload in sent.items()}
+    sent, steps = both.uploads, both.sum.broadcast.row_steps  # what the two sums of a person differ by
+    guesses = [guess(upload, view, steps) for upload in sent.values()]
     said = (
         "If a server could open one sum twice, the second time without you, it would name {attack} of 100 of your "
         "items; guessing by popularity names {popularity}. Nodes send their part of a round once."
     )
-    mine, right = truth.items(sent), named(np.stack([*guesses.values()]), truth.items(sent))
+    mine, right = truth.items(sent), named(np.stack(guesses), truth.items(sent))
     return finding_items(SUMS, said, right, mine, truth.popularity, round=both.sum.broadcast.round)

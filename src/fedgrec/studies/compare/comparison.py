@@ -15,12 +15,12 @@ from fedgrec.errors import BusyError, DiskError, FedgrecError
 from fedgrec.kernels.devices import place
 from fedgrec.pages.tables import csv, latex, markdown
 from fedgrec.runs.record import RunRecord
+from fedgrec.runs.simulation import Observer
 from fedgrec.studies.compare import results
 from fedgrec.studies.compare.packed import unpack
 from fedgrec.studies.compare.plan import Settings
 from fedgrec.studies.compare.rows import figure, public_name, ranked, row
 from fedgrec.studies.compare.runs import FAILURE, Run
-from fedgrec.studies.watcher import Watcher
 
 BUSY, PAUSE = "another process is at it", 2.0  # PAUSE: seconds until we look again
 Failures = dict[tuple[str, int], str]  # why a (label, seed) has no result
@@ -34,12 +34,12 @@ class Comparison:
     stopped: bool
 
 
-def compare(settings: Settings, out: Path, watcher: Watcher | None = None, only_finished: bool = False) -> Comparison:
+def compare(settings: Settings, out: Path, watcher: Observer | None = None, only_finished: bool = False) -> Comparison:
     """Run what is not finished yet (with `only_finished`, nothing), and write only run folders.
 
     Of several processes with one folder each does the runs that no other is at, then waits for the others' ends.
     """
-    watcher = watcher or Watcher()
+    watcher = watcher or Observer()
     load = functools.lru_cache(1)(settings.load)  # load each seed's data once; one seed's is in memory at a time
     dataset = load(settings.seeds[0])
     unpack(out)
@@ -58,7 +58,7 @@ def compare(settings: Settings, out: Path, watcher: Watcher | None = None, only_
     return Comparison(_table(settings, runs, failures, dataset), runs, failures, watcher.stop_wanted())
 
 
-def _run(runs: Sequence[Run], load: Callable[[int], Dataset], watcher: Watcher) -> Failures:
+def _run(runs: Sequence[Run], load: Callable[[int], Dataset], watcher: Observer) -> Failures:
     """Do the runs in turn, then try the busy ones again: the other process has ended them or left them unfinished."""
     failures, left, again = Failures(), list(enumerate(runs, 1)), False
     while left and not watcher.stop_wanted():
@@ -89,7 +89,7 @@ def _result(run: Run, before: bool) -> str:
     return f"{', '.join(values)}{' (finished before)' if before else ''}"
 
 
-def _attempt(run: Run, dataset: Dataset, watcher: Watcher, alone: bool = False) -> str:
+def _attempt(run: Run, dataset: Dataset, watcher: Observer, alone: bool = False) -> str:
     """Train a run; returns why it has no result, or "". A failure of one method must not end the others."""
     try:
         if not run.finished:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedgrec import centralized
 from fedgrec.centralized.contract import MODEL
-from fedgrec.config.configuration import Config, flat, recorded
+from fedgrec.config.configuration import Config, flat, recorded, toml_text
 from fedgrec.config.options import DataOptions
 from fedgrec.data import Dataset
 from fedgrec.data.datasets import describe
@@ -137,9 +137,8 @@ class CentralizedRun(Run):
         """The run's config.toml."""
         shared = self.config.run
         run = {"seed": self.seed, "validation": shared.validation, "device": shared.device, **self.training}
-        found = {"data": asdict(self.config.data), "model": asdict(self.config.model), "run": run}
-        known = {name: {k: v for k, v in section.items() if v is not None} for name, section in found.items()}
-        return toml(f"# A run of `fedgrec compare`.\n\nmethod = {json.dumps(self.entry.method)}", known)
+        sections = {"data": asdict(self.config.data), "model": asdict(self.config.model), "run": run}
+        return toml_text("# A run of `fedgrec compare`.", self.entry.method, sections)
 
     def train(self, dataset: Dataset, observer: Observer) -> None:
         RunRecord.check_same_data(self.folder, dataset)
@@ -160,15 +159,6 @@ def half_width(values: Sequence[float] | NDArray[np.float64]) -> float | None:
 
     n = len(values)
     return float(stdtrit(n - 1, (1 + CONFIDENCE) / 2) * np.std(values, ddof=1) / np.sqrt(n)) if n > 1 else None
-
-
-def toml(head: str, sections: Mapping[str, Mapping[str, Any]]) -> str:
-    """A file of options. They are numbers, words and lists, whose JSON is valid TOML."""
-    lines = [head]
-    for name, section in sections.items():
-        lines += ["", f"[{name}]"]
-        lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in section.items()]
-    return "\n".join([*lines, ""])
 
 
 def by_name(config: Config) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from fedgrec.data.files import claimed, write_text
 from fedgrec.errors import RunError
 from fedgrec.pages.report import page
 from fedgrec.pages.tables import Grid, csv, html, latex, markdown
+from fedgrec.runs.simulation import Observer
 from fedgrec.studies.compare.comparison import Comparison, compare
 from fedgrec.studies.reproduce.plan import Group, Scope, Shown, Target, groups
-from fedgrec.studies.watcher import Watcher
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class Outcome:
 
 
 def reproduce(
-    target: Target, scope: Scope, runs: Path, out: Path, command: str = "", watcher: Watcher | None = None
+    target: Target, scope: Scope, runs: Path, out: Path, command: str = "", watcher: Observer | None = None
 ) -> Outcome:
     """Run and resume in `runs`; write into `out`, in a folder with the names of the target and of the reading."""
-    watcher, done, failures = watcher or Watcher(), [], 0
+    watcher, done, failures = watcher or Observer(), [], 0
     planned = groups(target, scope)
     for group in planned:
         if watcher.stop_wanted():
@@ -49,7 +49,7 @@ def folder(target: Target, scope: Scope) -> str:
     return "-".join(filter(None, [target.name, scope.reading]))
 
 
-def _compared(group: Group, runs: Path, watcher: Watcher, only_finished: bool) -> Comparison:
+def _compared(group: Group, runs: Path, watcher: Observer, only_finished: bool) -> Comparison:
     try:
         return compare(group.settings, runs / group.folder, watcher, only_finished)
     except RunError as error:  # `compare` keeps runs under --out, `reproduce` under --runs

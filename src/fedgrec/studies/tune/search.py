@@ -16,7 +16,7 @@ from typing import Any
 from fedgrec import centralized
 from fedgrec.centralized import model_class
 from fedgrec.config.checking import Option, checked, find, options_of
-from fedgrec.config.configuration import Config, named, options, parse_assignment
+from fedgrec.config.configuration import Config, named, options, parse_assignment, toml_text
 from fedgrec.config.options import DataOptions, RunOptions
 from fedgrec.data import Dataset
 from fedgrec.data.datasets import load_for
@@ -25,7 +25,7 @@ from fedgrec.runs.resolve import located, resolved
 from fedgrec.runs.simulation import Observer, Simulation
 from fedgrec.studies.compare.names import CENTRALIZED
 from fedgrec.studies.compare.plan import SHARED, judged, rhythm
-from fedgrec.studies.compare.runs import FREE, by_name, centralized_model, toml
+from fedgrec.studies.compare.runs import FREE, by_name, centralized_model
 
 HOW = "write KEY=LOW..HIGH, KEY=LOW..HIGH:log or KEY=a,b,c"
 Values = Mapping[str, Any]
@@ -161,7 +161,8 @@ class Centralized(Subject):
         """For `fedgrec compare --config`."""
         sections = {"data": _changed(self._data(), DataOptions()), "run": _changed(self._judged(), RunOptions())}
         sections[f"compare.{self.config.method}"] = asdict(replace(self.config.model, **values))
-        return toml("# Found by `fedgrec tune`: `fedgrec compare --config THIS` trains it beside others.", sections)
+        about = "# Found by `fedgrec tune`: `fedgrec compare --config THIS` trains it beside others."
+        return toml_text(about, "", sections)
 
 
 def _changed(values: Values, usual: Any) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from fedgrec.config.options import DataOptions
 from fedgrec.errors import ConfigError, DiskError, FedgrecError, RunError, missing_extra
 from fedgrec.runs.simulation import Observer
 from fedgrec.studies.tune.search import Search, Subject
-from fedgrec.studies.watcher import Watcher
 
 STUDY, NAME, ABOUT = "study.db", "tune", "asked"
 FAILURE, ROUND, SECONDS, BEST, SECOND, USERS = "failure", "round", "seconds", "best", "second", "users"
@@ -99,9 +98,9 @@ def other_metric(metric: str) -> str:
     return f"{'ndcg' if name == 'recall' else 'recall'}@{k}"
 
 
-def tune(request: Request, folder: Path, watcher: Watcher | None = None) -> Found:
+def tune(request: Request, folder: Path, watcher: Observer | None = None) -> Found:
     """Go on until there are as many trials as asked for, or the watcher wants to stop."""
-    watcher, stopped = watcher or Watcher(), False
+    watcher, stopped = watcher or Observer(), False
     with _opened(request, folder / STUDY) as study:
         trials = study.tried()
         while len(trials) < request.trials and not stopped:
@@ -172,7 +171,7 @@ class _Study:
         trial = self.study.ask()
         return {search.key: search.suggest(trial) for search in self.request.searches}, trial
 
-    def attempt(self, trial: Any, values: dict[str, Any], watcher: Watcher) -> bool:
+    def attempt(self, trial: Any, values: dict[str, Any], watcher: Observer) -> bool:
         """Train with these values; returns whether it was stopped before its end and must be repeated."""
         state = self.optuna.trial.TrialState
         judge = _Judge(trial, self.request.metric, watcher, self.optuna.TrialPruned)
@@ -212,7 +211,7 @@ class _Study:
 class _Judge(Observer):
     """Reports every evaluation to Optuna, and gives the trial up when Optuna says so."""
 
-    def __init__(self, trial: Any, metric: str, watcher: Watcher, pruned: type[Exception]) -> None:
+    def __init__(self, trial: Any, metric: str, watcher: Observer, pruned: type[Exception]) -> None:
         self.trial, self.metric, self.watcher, self.pruned = trial, metric, watcher, pruned
         self.step, self.rounds, self.stopped = 0, 0, False
         self.best: dict[str, Any] = {}  # the best evaluation: its value, its round, the other metric, whose mean it is
