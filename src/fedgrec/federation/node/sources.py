@@ -54,20 +54,33 @@ def read_source(source: str, catalogue: Mapping[str, int], in_order: bool = Fals
     return found
 
 
-def split(marks: Marks, share: float, known: Marks | None = None) -> tuple[list[int], list[int]]:
+def split(
+    marks: Marks, share: float, known: Marks | None = None, in_order: bool = False
+) -> tuple[list[int], list[int]]:
     """Items to train on, in their order, and held-out items; an item without a mark stays what it is in `known`.
 
     Of a new user's n items, round(share · n) are held out, never all. An item that comes later is held out with chance
     `share`: rounding for one item at a time would hold out none. The operating system draws, so nobody can repeat it.
+
+    In order, those n are the user's last, of all that have no mark: once later ones come, the first of them train. What
+    has trained is never held out.
     """
+    if in_order:
+        free = [item for item, held in marks.items() if held is None]
+        last = set(free[len(free) - _share_of(free, share) :])
+        known = {item: item in last and (known or {}).get(item) is not False for item in free}
     said = {item: (known or {}).get(item) if held is None else held for item, held in marks.items()}
     new, chance = sorted(item for item, held in said.items() if held is None), secrets.SystemRandom()
     if len(new) == len(said):
-        drawn = chance.sample(new, max(min(round(share * len(new)), len(new) - 1), 0))
+        drawn = chance.sample(new, _share_of(new, share))
     else:
         drawn = [item for item in new if known and chance.random() < share]
     held_out = {item for item, held in said.items() if held} | set(drawn)
     return [item for item in said if item not in held_out], sorted(held_out)
+
+
+def _share_of(items: Sequence[int], share: float) -> int:
+    return max(min(round(share * len(items)), len(items) - 1), 0)
 
 
 def lines(source: str, in_order: bool = False) -> Iterator[Line]:
