@@ -15,7 +15,7 @@ from fedgrec.runs import machine, simulation
 from tests.methods.laws import World
 
 torch = pytest.importorskip("torch")
-from fedgrec.kernels import fcf_torch, spectral_torch  # noqa: E402
+from fedgrec.kernels import fcf_torch, ordered_torch, spectral_torch  # noqa: E402
 
 DEVICE = "cuda" if gpu_is_there() else "cpu"
 TURNS = [[0, 1, 2, 3, 4, 5], [5, 7, 1], [], [8, 0], [2, 3, 5, 6, 7, 8], [0]]  # some come again; 0 has no items
@@ -134,11 +134,40 @@ def test_mutation_of_spectral_is_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
         test_spectral(HOWS[0], 0)
 
 
+@pytest.mark.parametrize("how", HOWS, ids=str)
+@pytest.mark.parametrize(("levels", "known"), [(0, True), (7, True), (7, False)])
+def test_ordered(how: How, levels: int, known: bool) -> None:
+    """From either side."""
+    options = {"precision": "float64", "dim": 3, "spare": 2, "item_levels": levels}
+    slow, fast = (World.of("ordered", size=(9, 14), seed=3, **options) for _ in range(2))
+    for world in (slow, fast):
+        world.server.degrees[:] = np.bincount(world.users.items, minlength=14)
+        if known:
+            world.users = world.users.ordered_by(np.random.default_rng(1).random(len(world.users.items)))
+    assert by_verbs(slow, TURNS[:2]) == by_engine(fast, TURNS[:2], ordered_torch, how)
+    np.testing.assert_allclose(scores(fast), scores(slow), atol=1e-6)
+
+
+def test_mutation_of_ordered_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the server does not turn the other side's columns."""
+    monkeypatch.setattr(ordered_torch.Engine, "learn", lambda self, Z, shares, before: None)
+    with pytest.raises(AssertionError):
+        test_ordered(HOWS[0], 0, True)
+
+
 def scores(world: World) -> Any:
     return world.method.represent_users(world.server, world.users) @ world.method.represent_items(world.server).T
 
 
-ON_A_GPU = [("fedgrec", {}), ("fcf", {}), ("fedncf", {}), ("fedgnn", {}), ("fedgnn-bpr", {})]
+ON_A_GPU = [
+    ("fedgrec", {}),
+    ("ordered", {}),
+    ("ordered-parts", {}),
+    ("fcf", {}),
+    ("fedncf", {}),
+    ("fedgnn", {}),
+    ("fedgnn-bpr", {}),
+]
 NOT: list[tuple[str, dict[str, Any], str]] = [
     ("fcf", {"kernel": "reference"}, "kernel = reference does not train on a GPU"),
     ("fedgrec", {"secure": "protocol"}, "secure = protocol does not train on a GPU"),

@@ -22,7 +22,18 @@ class Kernel(Protocol):
     def send(
         self, cohort: Cohort, weights: Floats, held: Floats, leaf: Leaf, dtype: np.dtype[Any], round_: int
     ) -> tuple[Rows, int]: ...
-    def follow(self, cohort: Cohort, table: Floats, decay: float, before: Floats, after: Floats) -> Floats: ...
+    def follow(
+        self,
+        cohort: Cohort,
+        table: Floats,
+        decay: float,
+        before: Floats,
+        after: Floats,
+        per_step: float,
+        leaf: Leaf,
+        dtype: np.dtype[Any],
+        round_: int | None,
+    ) -> tuple[Rows, int]: ...
     def train(
         self,
         cohort: Cohort,

@@ -71,18 +71,29 @@ def send(begin, end, index, order, first, owner, weights, held, words, per_step,
         cut[i] = np.int64(over)
 
 
-@threaded
-def follow(begin, end, indptr, at, items, table, decay, before, after, found):
-    carried = np.empty(table.shape[1], table.dtype)
+@released
+def follow(begin, end, indptr, items, table, decay, before, after, per_step, words, shake, bound, rows, sums):
+    """Users' rows, finished from the first item to the last and back, and added; how many words the clip cut."""
+    carried, cut = np.empty(table.shape[1], table.dtype), np.int64(0)
     for u in range(begin, end):
-        for way, weight in ((1, before[u]), (-1, after[u])):
-            here = indptr[u] if way > 0 else indptr[u + 1] - 1
-            carried[:] = 0
-            for _ in range(indptr[u] + 1, indptr[u + 1]):
-                t, here = items[at[here]], here + way
-                for j in range(len(carried)):
-                    carried[j] = carried[j] * decay + table[t, j]
-                    found[at[here], j] += weight * carried[j]
+        first, n, over = indptr[u], indptr[u + 1] - indptr[u], bound - bound
+        carried[:] = 0
+        for i in range(n):
+            t = items[first + i]
+            for j in range(len(carried)):
+                rows[i, j] = before[u] * carried[j]
+                carried[j] = carried[j] * decay + table[t, j]
+        carried[:] = 0
+        for i in range(n - 1, -1, -1):
+            t = items[first + i]
+            for j in range(len(carried)):
+                row = rows[i, j] + after[u] * carried[j]
+                moved = np.rint(row * per_step + shake * rounding_shift(words[u], t, j))
+                over += table.dtype.type(abs(moved) > bound)
+                sums[t, j] += sums.dtype.type(min(max(moved, -bound), bound))
+                carried[j] = carried[j] * decay + table[t, j]
+        cut += np.int64(over)
+    return cut
 
 
 # ------------------------------------------------------------------------------------- one step: users, then items

@@ -5,6 +5,7 @@ are added, so a sum depends neither on the order nor on the number of threads. T
 are in `_compiled`, a user's part of them in `_steps_numba`.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numba as nb
@@ -61,13 +62,33 @@ def send(
     return Rows(index, values), int(cut.sum())
 
 
-def follow(cohort: Cohort, table: Floats, decay: float, before: Floats, after: Floats) -> Floats:
-    """See reference.follow."""
-    found = np.zeros((len(cohort.items), table.shape[1]), table.dtype)
-    table, items = np.ascontiguousarray(table), cohort.items.astype(np.int32, copy=False)
-    fall = table.dtype.type(decay)
-    loops.follow(len(cohort), cohort.indptr, cohort.by_time, items, table, fall, before, after, found)
-    return found
+def follow(
+    cohort: Cohort,
+    table: Floats,
+    decay: float,
+    before: Floats,
+    after: Floats,
+    per_step: float,
+    leaf: Leaf,
+    dtype: np.dtype[Any],
+    round_: int | None,
+) -> tuple[Rows, int]:
+    """See reference.follow. Rows of all users together would be larger than the sums, so each thread has some sums."""
+    _finite(table, leaf.name)
+    real, words = table.dtype.type, np.zeros(len(cohort), np.int32)
+    if round_ is not None:
+        words = draws.philox(cohort.keys, 0, 0, round_, draws.Purpose.ROUNDING)[:, 0].astype(np.int32)
+    shake, items = real(0 if round_ is None else 2.0**-24), cohort.items[cohort.by_time].astype(np.int32)
+    given = (real(decay), before, after, real(per_step / leaf.step), words, shake, real(leaf.bound))
+    table, longest = np.ascontiguousarray(table), int(cohort.degrees.max(initial=0))
+
+    def share(begin: int, end: int) -> tuple[Ints, int]:
+        sums, rows = np.zeros(table.shape, dtype), np.empty((longest, leaf.width), table.dtype)
+        return sums, int(loops.follow(begin, end, cohort.indptr, items, table, *given, rows, sums))
+
+    sums, cut = _together(share, len(cohort))
+    index = np.unique(cohort.items)
+    return Rows(index, sums[index]), cut
 
 
 def train(
@@ -142,7 +163,12 @@ def _many_steps(given: Given, longest: int, dtype: np.dtype[Any]) -> tuple[Ints,
         scratch = np.empty((4 if flags.item_adam else 2, longest, tables.shape[2]), tables.dtype)
         return sums, int(loops.train_users(begin, end, *given, scratch, sums))
 
-    (total, cut), *others = in_threads(share, len(users.keys))
+    return _together(share, len(users.keys))
+
+
+def _together(share: Callable[[int, int], tuple[Ints, int]], count: int) -> tuple[Ints, int]:
+    """What all threads have added, each to a table of its own, and how many words the clip cut."""
+    (total, cut), *others = in_threads(share, count)
     for sums, more in others:
         total += sums
         cut += more

@@ -85,21 +85,44 @@ def send(
     return total(parts, leaf.width, dtype), cut
 
 
-def follow(cohort: Cohort, table: Floats, decay: float, before: Floats, after: Floats) -> Floats:
-    """For each item of a user Σ γ^(|j−i|−1) w_ij x_j over its other items, in the user's order.  # [nnz, d]
+def follow(
+    cohort: Cohort,
+    table: Floats,
+    decay: float,
+    before: Floats,
+    after: Floats,
+    per_step: float,
+    leaf: Leaf,
+    dtype: np.dtype[Any],
+    round_: int | None,
+) -> tuple[Rows, int]:
+    """Σ of `followers` of each user for its items, times `per_step`, in words that it rounds at random in this round.
 
-    w_ij: `before` of the user for items that came before it, else `after`  # [n] each. The sum at the next place is γ
-    times this one, plus a row. All users take a step at once.
+    `before`, `after`: of each user  # [n] each. Without a round, words are rounded to the nearest.
     """
-    ends, at, found = cohort.indptr, cohort.by_time, np.zeros((len(cohort.items), table.shape[1]), table.dtype)
-    longest, lengths = np.argsort(-cohort.degrees, kind="stable"), -np.sort(-cohort.degrees)
-    for first, way, weight in ((ends[:-1], 1, before), (ends[1:] - 1, -1, after)):
-        carried = np.zeros((len(cohort), table.shape[1]), table.dtype)
-        for place in range(1, int(lengths.max(initial=0))):
-            users = longest[: np.searchsorted(-lengths, -place)]  # who have more items than this
-            here = first[users] + way * place
-            carried = carried[: len(users)] * table.dtype.type(decay) + table[cohort.items[at[here - way]]]
-            found[at[here]] += weight[users, None] * carried
+    parts, cut, in_order = [], 0, cohort.items[cohort.by_time]
+    for u, key in enumerate(cohort.keys.tolist()):
+        items, shift = in_order[cohort.indptr[u] : cohort.indptr[u + 1]], None
+        if round_ is not None:
+            shift = draws.shifts(key, round_, items, leaf.width).astype(table.dtype)
+        values = followers(table[items], decay, before[u], after[u]) * table.dtype.type(per_step)
+        rows, over = quantize(values, leaf, dtype, shift=shift)
+        parts.append(Rows(items, rows))
+        cut += over
+    return total(parts, leaf.width, dtype), cut
+
+
+def followers(rows: Floats, decay: float, before: float, after: float) -> Floats:
+    """For each of these rows x Σ_j γ^(|j−i|−1) w_ij x_j over the others; w_ij: `before` for those above it.  # [n, d]
+
+    Without its weight, the sum at the next row is γ times this one, plus this row.
+    """
+    found = np.zeros_like(rows)
+    for passed, out, weight in ((rows, found, before), (rows[::-1], found[::-1], after)):
+        carried = np.zeros_like(rows, shape=rows.shape[1])
+        for place in range(1, len(rows)):
+            carried = carried * rows.dtype.type(decay) + passed[place - 1]
+            out[place] += weight * carried
     return found
 
 
